@@ -344,7 +344,7 @@ impl Shared {
 }
 
 /// Reads a record of at most `bytes_max` bytes.
-pub(crate) fn read_record(mut stream: &TcpStream, bytes_max: usize) -> io::Result<Vec<u8>> {
+fn read_record(mut stream: &TcpStream, bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut len = [0; 4];
     stream.read_exact(&mut len)?;
     let len = u32::from_be_bytes(len) as usize;
@@ -354,6 +354,39 @@ pub(crate) fn read_record(mut stream: &TcpStream, bytes_max: usize) -> io::Resul
     let mut record = vec![0; len];
     stream.read_exact(&mut record)?;
     Ok(record)
+}
+
+/// The same until a moment, for a peer that nobody knows yet: one that sends a byte now and then is not
+/// waited for.
+pub(crate) fn read_record_until(
+    stream: &TcpStream,
+    bytes_max: usize,
+    end: Instant,
+) -> io::Result<Vec<u8>> {
+    let mut record = vec![0; 4];
+    read_until(stream, &mut record, end)?;
+    let len = record.iter().fold(0, |len, &byte| len << 8 | usize::from(byte));
+    if len > bytes_max {
+        return Err(io::Error::new(ErrorKind::InvalidData, "a record that is too long"));
+    }
+    record.resize(len, 0);
+    read_until(stream, &mut record, end)?;
+    Ok(record)
+}
+
+fn read_until(mut stream: &TcpStream, mut bytes: &mut [u8], end: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(bytes)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => bytes = &mut bytes[count..],
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@
 
 use crate::hello::{HelloError, Initiator, Keys, Member};
 use crate::limits::{CALL_TIME, HELLO_TIME, RECONNECT_MAX, RECONNECT_MIN, STATE_BELIEF_OVER};
-use crate::link::{Answers, Link, read_record};
+use crate::link::{Answers, Link, read_record_until};
 use crate::refusal::{of_service, of_store, to_store};
-use crate::seal::SEALED_BYTES_MAX;
 use crate::secret::ClusterSecret;
 use crate::time;
 use dafs_mem::{Site, VolatileSlice};
@@ -24,7 +23,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// The metadata server, as its data servers need it. Calls end in bounded time.
@@ -112,6 +111,8 @@ struct State {
     /// What the data server said of itself when it was there last.
     member: Option<Member>,
     trouble: String,
+    /// What it said of its space.
+    space: Option<NodeSpace>,
     /// When the data server may have asked last about a state-id.
     asked: Duration,
     stop: bool,
@@ -145,6 +146,7 @@ impl RemoteNode {
             link: None,
             member: None,
             trouble: "not connected yet".to_owned(),
+            space: None,
             asked: time::now(),
             stop: false,
         };
@@ -313,11 +315,19 @@ impl Node for RemoteNode {
         self.call(Call::Remove { component: component.0 }, done)
     }
 
+    /// That of a node that is away is what it was.
     fn space(&self) -> Result<NodeSpace> {
-        self.call(Call::Space, |answer| match answer {
+        let space = self.call(Call::Space, |answer| match answer {
             Answer::Space { total, free, available } => Some(NodeSpace { total, free, available }),
             _ => None,
-        })
+        });
+        let mut state = self.shared.lock();
+        match space {
+            Ok(space) => state.space = Some(space),
+            Err(StoreError::Busy) => return state.space.ok_or(StoreError::Busy),
+            Err(_) => {}
+        }
+        space
     }
 
     fn forget(&self, component: &ComponentId) -> Result<()> {
@@ -417,17 +427,17 @@ impl Shared {
             }
         }
         let stream = connected.ok_or(last)?;
-        stream.set_read_timeout(Some(HELLO_TIME))?;
+        let end = Instant::now() + HELLO_TIME;
         stream.set_write_timeout(Some(HELLO_TIME))?;
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
         let initiator = Initiator::new(&config.secret, config.store, config.number, nonce);
         send(&stream, &initiator.hello())?;
-        let challenge = read_record(&stream, HELLO_BYTES_MAX)?;
+        let challenge = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let membership = recall(&config.memory).map_err(ConnectError::Memory)?;
         let (join, Keys { sealer, mut opener }) = initiator.join(&challenge, membership)?;
         send(&stream, &join)?;
-        let record = read_record(&stream, SEALED_BYTES_MAX.min(HELLO_BYTES_MAX))?;
+        let record = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let joined = opener.open(&record).map_err(io::Error::other)?;
         let member = Initiator::joined(joined)?;
         if membership != Membership::Known(member.incarnation) {

@@ -60,9 +60,11 @@ fn a_data_server_that_comes_again_has_the_data_and_another_verifier() {
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
     let (verifier, run) = (write(&node, 0, b"content").expect("written"), node.run());
+    let space = node.space().expect("space");
     drop(data);
     settled(|| !node.status().connected);
     assert_eq!(write(&node, 0, b"no").err(), Some(StoreError::Busy));
+    assert_eq!(node.space().expect("the last known").total, space.total);
     let _data = cluster.data(cluster.secret(), |_| {});
     settled(|| node.status().connected);
     assert_eq!(read(&node, 0, 99), b"content");

@@ -11,6 +11,7 @@
 use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub enum AdminRequest {
         /// The file, as clients name it.
         path: String,
     },
+    /// Which nodes do exports have whose files are spread?
+    Nodes,
     /// Who has access to file systems?
     Fences {
         /// The exports; none are all.
@@ -84,12 +87,35 @@ pub enum AdminReply {
     Locks(Vec<LockReport>),
     /// Where a file lies.
     Layout(LayoutReport),
+    /// The nodes.
+    Nodes(Vec<NodeReport>),
     /// The fences of file systems.
     Fences(Vec<FenceReport>),
     /// It was done.
     Done(String),
     /// It could not be done, and why.
     Failed(String),
+}
+
+/// A node as an administrator sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// The export that it is a part of.
+    pub export: String,
+    /// Its number.
+    pub number: u32,
+    /// Its directory, or where its data server waits for the metadata server.
+    pub place: String,
+    /// Where clients reach it.
+    pub addresses: Vec<SocketAddr>,
+    /// Whether it can be used now.
+    pub connected: bool,
+    /// Why not.
+    pub trouble: String,
+    /// Its space.
+    pub total_bytes: u64,
+    /// What is left of it.
+    pub available_bytes: u64,
 }
 
 /// A client as an administrator sees it.

@@ -17,15 +17,18 @@ mod server;
 
 pub use admin::{
     AdminError, AdminReply, AdminRequest, ClientReport, FenceOrder, FenceReport, LayoutReport,
-    LockReport, SessionReport, ask as ask_server,
+    LockReport, NodeReport, SessionReport, ask as ask_server,
 };
 pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
 pub use config::{
     CephDataServer, CephFsConfig, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig,
-    ExportSource, NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, OwnIdentity, Wake, parse_listen,
-    parse_listen_nfs, parse_listen_nfs_rdma,
+    ExportSource, NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace, OwnIdentity, Wake,
+    parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
 };
+pub use dafs_cluster::ClusterSecret;
 pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, Ticker};
 pub use limits::SessionLimits;
 pub use pool::{Inbox, Job, Pool, ThreadPool};
-pub use server::{ReadConfig, Server, StartError, default_state_directory};
+pub use server::{
+    DataProcess, DataServerConfig, ReadConfig, Server, StartError, default_state_directory,
+};

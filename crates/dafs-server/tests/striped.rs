@@ -4,13 +4,16 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use dafs_nfs_client::{Create, Handle, NfsError, OpenFile, OpenOptions, Options, Session, connect};
-use dafs_server::{Config, ExportSource, NodeConfig, Server};
-use dafs_service::Squash;
+use dafs_server::{
+    ClusterSecret, Config, DataProcess, DataServerConfig, ExportSource, NodeConfig, NodePlace,
+    Server,
+};
+use dafs_service::{Admits, Squash};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const UNIT: u64 = 4096;
@@ -25,14 +28,17 @@ fn config(base: &Path) -> Config {
     };
     let node = |number: u32| NodeConfig {
         number,
-        path: directory(&format!("node{number}")),
-        listen: Some("127.0.0.1:0".parse().unwrap()),
+        place: NodePlace::Directory {
+            path: directory(&format!("node{number}")),
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+        },
     };
     let mut config = Config::for_directory(directory("meta"));
     config.exports[0].source = ExportSource::Striped {
         path: directory("meta"),
         unit_bytes: u32::try_from(UNIT).unwrap().try_into().unwrap(),
         nodes: (1..=3).map(node).collect(),
+        cluster_secret: None,
     };
     config.exports[0].options.squash = Squash::None;
     config.listen = Vec::new();
@@ -254,4 +260,86 @@ fn a_node_that_is_not_mounted_is_not_taken_for_an_empty_one() {
     std::fs::remove_dir(&node).unwrap();
     std::fs::rename(&away, &node).unwrap();
     Server::start(&config(dir.path())).unwrap().stop();
+}
+
+/// Three data servers as on other machines, and the configuration of their metadata server.
+fn far(base: &Path) -> (Vec<DataProcess>, Config) {
+    let secret = base.join("secret");
+    ClusterSecret::make(&secret).unwrap();
+    let any = "127.0.0.1:0".parse().unwrap();
+    let data = (1..=3).map(|number| {
+        let directory = base.join(format!("far{number}"));
+        std::fs::create_dir(&directory).unwrap();
+        let general = Config::for_directory(directory.clone());
+        let (cluster_secret, admits) = (secret.clone(), Admits::default());
+        let config =
+            DataServerConfig { directory, cluster_secret, control: any, nfs: any, admits, general };
+        DataProcess::start(config).unwrap()
+    });
+    let data: Vec<_> = data.collect();
+    let mut config = config(base);
+    let ExportSource::Striped { nodes, cluster_secret, .. } = &mut config.exports[0].source else {
+        panic!("the source")
+    };
+    *cluster_secret = Some(secret);
+    for (node, data) in nodes.iter_mut().zip(&data) {
+        node.place = NodePlace::Remote(data.control_address().to_string());
+    }
+    (data, config)
+}
+
+#[test]
+fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server() {
+    let dir = TempDir::new().unwrap();
+    let (processes, config) = far(dir.path());
+    let server = Server::start(&config).unwrap();
+    let client = session(&server, b"pnfs");
+    let file = create(&client, b"f");
+    let end = Instant::now() + Duration::from_secs(60);
+    let place = loop {
+        // Until all nodes are there nobody is sent to them.
+        match layout(&client, &file, WRITE) {
+            Ok(place) => break place,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+    };
+    let addresses: Vec<_> = processes.iter().map(DataProcess::nfs_address).collect();
+    assert_eq!(place.servers, addresses);
+    let data = data_sessions(&place, b"pnfs");
+    let bytes = pattern(5 * UNIT as usize + 10);
+    let write = |server: usize, stateid, offset: u64, part: &[u8]| {
+        let handle = &place.handles[server];
+        let written = data[server].write(handle, stateid, offset, part, StableHow::FileSync);
+        written.map(|written| (written.count as usize, written.committed))
+    };
+    let strange = Stateid { other: [9; 12], ..file.stateid };
+    let refused = write(0, strange, 0, b"data").unwrap_err();
+    assert_eq!(refused.status(), Some(Status::BadStateId));
+    let stranger = data_sessions(&place, b"somebody");
+    let refused = stranger[0].write(&place.handles[0], file.stateid, 0, b"x", StableHow::Unstable);
+    assert_eq!(refused.unwrap_err().status(), Some(Status::BadStateId), "not its client");
+    for (stripe, part) in bytes.chunks(UNIT as usize).enumerate() {
+        let offset = stripe as u64 * UNIT;
+        // Every second one goes to a data server that does not have it.
+        let at = (place.at(offset) + stripe % 2) % 3;
+        let wanted = (part.len(), StableHow::DataSync);
+        assert_eq!(write(at, file.stateid, offset, part).unwrap(), wanted);
+    }
+    assert_eq!(client.stat(&file.handle).unwrap().size, 0, "not committed");
+    commit(&client, &file, &place, bytes.len() as u64 - 1).unwrap();
+    let plain = session(&server, b"plain");
+    let other = open(&plain, b"f");
+    let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
+    assert!(got == bytes && eof);
+    // A hole in one component is not taken for one in the next, whoever is asked.
+    let hole = 6 * UNIT;
+    plain.write(&other.handle, other.stateid, 9 * UNIT, b"end", StableHow::Unstable).unwrap();
+    for (data, handle) in data.iter().zip(&place.handles) {
+        let read = data.read(handle, file.stateid, hole, 100).unwrap();
+        assert_eq!(read, (vec![0; 100], false));
+        let read = data.read(handle, file.stateid, 9 * UNIT, 100).unwrap();
+        assert_eq!(read, (b"end".to_vec(), true));
+    }
+    server.stop();
+    processes.into_iter().for_each(DataProcess::stop);
 }

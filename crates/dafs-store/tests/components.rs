@@ -152,7 +152,12 @@ fn what_lies_elsewhere_comes_from_there_and_is_counted() {
     assert_eq!(store.indirect_bytes(), 2 * UNIT - 10);
     let bytes = read(&file, UNIT - 1, UNIT as usize + 2).unwrap();
     assert_eq!((bytes[0], bytes[1], bytes[bytes.len() - 1]), (b'o', b'x', b'o'));
+    // A hole at the end of one part is not taken for one in the next.
+    let unit = UNIT as usize;
     assert_eq!(file.served_bytes(0, 77), Ok(77));
+    assert_eq!(file.served_bytes(UNIT - 5, 2 * unit), Ok(5));
+    assert_eq!(file.served_bytes(UNIT, 2 * unit), Ok(unit));
+    assert_eq!(file.served_bytes(2 * UNIT + 1, 2 * unit), Ok(unit - 1));
 }
 
 #[test]

@@ -604,6 +604,7 @@ fn a_store_that_cannot_work_is_not_opened() {
         || PosixStore::open(dir.path().join("meta"), PosixOptions::new(common::secret())).unwrap();
     let options = |unit: u32| StripedOptions {
         secret: [1; 16],
+        component_secret: [1; 16],
         component_fs: FsId([8; 16]),
         unit_bytes: unit.try_into().unwrap(),
         removed: dir.path().join("removed"),

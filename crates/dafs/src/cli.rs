@@ -152,6 +152,7 @@ pub(crate) enum Command {
     Layout(commands::layout::Layout),
     Lock(commands::lock::Lock),
     Run(commands::run::Run),
+    Cluster(commands::cluster::Cluster),
 }
 
 #[cfg(test)]

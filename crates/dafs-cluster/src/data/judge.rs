@@ -111,7 +111,7 @@ impl Judge {
         limit: Duration,
         take: impl FnOnce(Answer<'_>) -> T,
     ) -> Result<T> {
-        let link = self.shared.link.try_lock().ok().and_then(|link| link.clone());
+        let link = lock(&self.shared.link).clone();
         link.ok_or(StoreError::Busy)?.call(call, limit, take).map_err(|_| StoreError::Busy)
     }
 }

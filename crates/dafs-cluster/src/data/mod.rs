@@ -16,7 +16,7 @@ pub use judge::Judge;
 use crate::belief::Beliefs;
 use crate::hello::{HelloError, Keys, Responder, Wanted};
 use crate::limits::{DRAIN_TIME, HELLO_TIME, HELLOS_MAX};
-use crate::link::{Link, read_record};
+use crate::link::{Link, read_record_until};
 use crate::remote::send;
 use crate::seal::Sealer;
 use crate::secret::ClusterSecret;
@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use thiserror::Error;
 
 /// Why there is no data server.
@@ -87,7 +88,9 @@ struct Shared {
     announce: Mutex<Option<Announce>>,
     opened: OnceLock<Opened>,
     beliefs: Mutex<Beliefs>,
-    /// The metadata server that is there.
+    /// Held while a metadata server is let in: one at a time.
+    joining: Mutex<()>,
+    /// The metadata server that is there. Never held while anything is waited for.
     link: Mutex<Option<Arc<Link>>>,
     hellos: AtomicUsize,
     stop: AtomicBool,
@@ -124,6 +127,7 @@ impl DataNode {
             announce: Mutex::new(Some(opened)),
             opened: OnceLock::new(),
             beliefs: Mutex::default(),
+            joining: Mutex::default(),
             link: Mutex::default(),
             hellos: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -153,6 +157,7 @@ impl DataNode {
 impl Drop for DataNode {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
+        drop(lock(&self.shared.announce).take());
         if let Some(link) = lock(&self.shared.link).take() {
             link.close();
         }
@@ -195,14 +200,14 @@ impl Shared {
 
     /// Gets to know whoever has connected.
     fn greet(self: &Arc<Self>, stream: TcpStream) -> Result<(), GreetError> {
-        stream.set_read_timeout(Some(HELLO_TIME))?;
+        let end = Instant::now() + HELLO_TIME;
         stream.set_write_timeout(Some(HELLO_TIME))?;
-        let hello = read_record(&stream, HELLO_BYTES_MAX)?;
+        let hello = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
         let responder = Responder::new(&self.secret, &hello, nonce)?;
         send(&stream, &responder.challenge())?;
-        let join = read_record(&stream, HELLO_BYTES_MAX)?;
+        let join = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let (wanted, keys) = responder.wanted(&join)?;
         self.join(stream, &wanted, keys)
     }
@@ -214,8 +219,7 @@ impl Shared {
         wanted: &Wanted,
         Keys { mut sealer, opener }: Keys,
     ) -> Result<(), GreetError> {
-        // One at a time.
-        let mut link = lock(&self.link);
+        let _joining = lock(&self.joining);
         let refused = |sealer: &mut Sealer, refusal: Refusal| {
             (&stream).write_all(&sealer.seal(&Joined::Refused(refusal)))?;
             Err(GreetError::Hello(refusal.into()))
@@ -223,10 +227,11 @@ impl Shared {
         if wanted.version != VERSION {
             return refused(&mut sealer, Refusal::Version);
         }
-        if link.as_ref().is_some_and(|link| !link.drain(DRAIN_TIME)) {
+        let last = lock(&self.link).clone();
+        if last.is_some_and(|last| !last.drain(DRAIN_TIME)) {
             return refused(&mut sealer, Refusal::Busy);
         }
-        *link = None;
+        *lock(&self.link) = None;
         lock(&self.beliefs).forget_all();
         let opened = match self.opened_for(wanted) {
             Ok(opened) => opened,
@@ -242,9 +247,11 @@ impl Shared {
         (&stream).write_all(&welcome)?;
         let node = opened.node.clone();
         let answers = Arc::new(DataAnswers { node, shared: Arc::downgrade(self) });
-        *link = Some(Arc::new(Link::start("dafs-control", stream, (sealer, opener), answers)?));
+        let link = Link::start("dafs-control", stream, (sealer, opener), answers)?;
+        *lock(&self.link) = Some(Arc::new(link));
+        // Whoever stops it may have looked before.
         if self.stop.load(Ordering::SeqCst) {
-            *link = None;
+            *lock(&self.link) = None;
         }
         tracing::info!(number = wanted.number, "a metadata server is there");
         Ok(())

@@ -145,3 +145,20 @@ fn a_record_without_end_ends_the_connection() {
     one.write_all(&u32::MAX.to_be_bytes()).expect("sent");
     two.wait_closed();
 }
+
+#[test]
+fn a_stranger_that_sends_a_byte_now_and_then_is_not_waited_for() {
+    let (mut one, two) = sockets();
+    let end = Instant::now() + Duration::from_millis(50);
+    one.write_all(&[0, 0, 0, 9, 1]).expect("sent");
+    let read = read_record_until(&two, 64, end).expect_err("it has not sent all");
+    assert!(matches!(read.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{read}");
+    one.write_all(&[1]).expect("sent");
+    let read = read_record_until(&two, 64, end).expect_err("the time is over");
+    assert_eq!(read.kind(), ErrorKind::TimedOut);
+    let end = Instant::now() + LIMIT;
+    one.write_all(&[0, 0, 0, 2, 7]).expect("sent");
+    drop(one);
+    let read = read_record_until(&two, 0, end).expect_err("too long");
+    assert_eq!(read.kind(), ErrorKind::InvalidData);
+}

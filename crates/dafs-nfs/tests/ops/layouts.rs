@@ -34,6 +34,7 @@ fn spread(minor: u32) -> (TempDir, Client) {
     let meta = PosixStore::open(&meta, options).unwrap();
     let options = StripedOptions {
         secret: SECRET,
+        component_secret: SECRET,
         component_fs: COMPONENTS,
         unit_bytes: NonZeroU32::new(UNIT).unwrap(),
         removed: base.path().join("removed"),

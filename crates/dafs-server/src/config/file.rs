@@ -2,8 +2,8 @@
 
 use super::cephfs::CephFile;
 use super::{
-    Config, DANGER_SENTENCE, ExportConfig, ExportSource, NfsConfig, NodeConfig, OwnIdentity, Wake,
-    Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
+    Config, DANGER_SENTENCE, ExportConfig, ExportSource, NfsConfig, NodeConfig, NodePlace,
+    OwnIdentity, Wake, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
 };
 use crate::limits::SessionLimits;
 use dafs_service::durable::Durability;
@@ -37,6 +37,8 @@ pub(super) struct ConfigFile {
     limits: LimitsFile,
     #[serde(default)]
     nfs: NfsFile,
+    #[serde(default)]
+    cluster: ClusterFile,
     #[serde(default)]
     export: Vec<ExportFile>,
 }
@@ -91,8 +93,15 @@ struct ExportFile {
 #[serde(deny_unknown_fields)]
 struct NodeFile {
     number: u32,
-    path: PathBuf,
+    path: Option<PathBuf>,
     listen: Option<String>,
+    control: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct ClusterFile {
+    secret: Option<PathBuf>,
 }
 
 /// Bytes of a stripe where nothing is said.
@@ -101,7 +110,8 @@ const STRIPE_BYTES_DEFAULT: u32 = 1 << 20;
 impl ConfigFile {
     pub(super) fn check(self, base: &Path, directory: Option<PathBuf>) -> Result<Config, Wrong> {
         let exports = self.export.iter().enumerate();
-        let exports = exports.map(|(index, export)| export.check(index, base));
+        let secret = self.cluster.secret.as_ref().map(|path| base.join(path));
+        let exports = exports.map(|(index, export)| export.check(index, base, secret.as_deref()));
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let replaced = directory.is_some();
         let mut config = Config::for_directory(directory.unwrap_or_default());
@@ -244,19 +254,47 @@ impl NodeFile {
         base: &Path,
         wrong: &dyn Fn(&str, String) -> Wrong,
     ) -> Result<NodeConfig, Wrong> {
-        let path = base.join(&self.path);
+        let number = self.number;
+        let path = match (&self.path, &self.control) {
+            (None, Some(control)) if self.listen.is_none() => {
+                let port = control
+                    .rsplit_once(':')
+                    .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+                if port.is_none() {
+                    let remedy =
+                        format!("{control:?} is no address; write control = \"HOST:PORT\"");
+                    return Err(wrong("node", remedy));
+                }
+                return Ok(NodeConfig { number, place: NodePlace::Remote(control.clone()) });
+            }
+            (None, Some(_)) => {
+                let remedy = "leave listen out: the data server says where clients reach it";
+                return Err(wrong("node", remedy.to_owned()));
+            }
+            (Some(path), None) => base.join(path),
+            _ => {
+                let remedy = "write path = \"DIRECTORY\", or control = \"HOST:PORT\" for a data \
+                              server of another machine";
+                return Err(wrong("node", remedy.to_owned()));
+            }
+        };
         if !path.is_dir() {
             let remedy = format!("{} is no directory; make it first", path.display());
             return Err(wrong("node", remedy));
         }
         let parse = |text: &String| own_address(text).map_err(|remedy| wrong("node", remedy));
         let listen = self.listen.as_ref().map(parse).transpose()?;
-        Ok(NodeConfig { number: self.number, path, listen })
+        Ok(NodeConfig { number, place: NodePlace::Directory { path, listen } })
     }
 }
 
 impl ExportFile {
-    fn check(&self, index: usize, base: &Path) -> Result<ExportConfig, Wrong> {
+    fn check(
+        &self,
+        index: usize,
+        base: &Path,
+        cluster_secret: Option<&Path>,
+    ) -> Result<ExportConfig, Wrong> {
         let wrong = |field: &str, remedy: String| Wrong {
             key: format!("export {:?}: {field}", self.name),
             steps: ["export", &index.to_string(), field].map(str::to_owned).to_vec(),
@@ -276,7 +314,7 @@ impl ExportFile {
                     let remedy = format!("{} is no directory; make it first", path.display());
                     return Err(wrong("path", remedy));
                 }
-                self.spread(path, base, &wrong)?
+                self.spread(path, base, cluster_secret, &wrong)?
             }
             (None, Some(bytes_max)) => ExportSource::Memory { bytes_max },
             (Some(_), Some(_)) => {
@@ -342,6 +380,7 @@ impl ExportFile {
         &self,
         path: PathBuf,
         base: &Path,
+        cluster_secret: Option<&Path>,
         wrong: &dyn Fn(&str, String) -> Wrong,
     ) -> Result<ExportSource, Wrong> {
         if self.node.is_empty() {
@@ -367,7 +406,13 @@ impl ExportFile {
                 return Err(wrong("node", "give each node its own number".to_owned()));
             }
         }
-        Ok(ExportSource::Striped { path, unit_bytes, nodes })
+        let remote = nodes.iter().any(|node| matches!(node.place, NodePlace::Remote(_)));
+        let cluster_secret = cluster_secret.filter(|_| remote).map(Path::to_owned);
+        if remote && cluster_secret.is_none() {
+            let remedy = "name the secret of the cluster too: [cluster] with secret = \"FILE\"";
+            return Err(wrong("node", remedy.to_owned()));
+        }
+        Ok(ExportSource::Striped { path, unit_bytes, nodes, cluster_secret })
     }
 
     fn admits(&self, wrong: &dyn Fn(&str, String) -> Wrong) -> Result<Admits, Wrong> {

@@ -166,6 +166,8 @@ pub enum ExportSource {
         unit_bytes: NonZeroU32,
         /// Where the stripes are.
         nodes: Vec<NodeConfig>,
+        /// The file with the secret of the cluster, if there are nodes on other machines.
+        cluster_secret: Option<PathBuf>,
     },
     /// In CephFS.
     CephFs(CephFsConfig),
@@ -181,10 +183,22 @@ pub enum ExportSource {
 pub struct NodeConfig {
     /// Its name in the records of files: the same for ever.
     pub number: u32,
-    /// Its directory.
-    pub path: PathBuf,
-    /// Where clients that can (pNFS) reach it without going through the server's other doors.
-    pub listen: Option<SocketAddr>,
+    /// Where it is.
+    pub place: NodePlace,
+}
+
+/// Where stripes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodePlace {
+    /// In a directory of this machine.
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Where clients that can (pNFS) reach it without going through the server's other doors.
+        listen: Option<SocketAddr>,
+    },
+    /// With a data server: HOST:PORT of its control connection.
+    Remote(String),
 }
 
 /// Which part of which CephFS, and as whom.
@@ -488,6 +502,12 @@ mod tests {
         check(&format!("{EXPORT}{node}{node}"), "its own number");
         check(&format!("{EXPORT}{}", node.replace("\"data\"", "\"gone\"")), "is no directory");
         check(&format!("{EXPORT}{node}listen = \"0.0.0.0:1\""), "that clients use");
+        let far = "[[export.node]]\nnumber = 2\ncontrol = \"192.0.2.2:2052\"\n";
+        check(&format!("{EXPORT}{far}"), "[cluster] with secret");
+        check(&format!("{EXPORT}{far}path = \"data\""), "or control =");
+        check(&format!("{EXPORT}{far}listen = \"192.0.2.2:1\""), "leave listen out");
+        check(&format!("{EXPORT}{}", far.replace(":2052", "")), "control = \"HOST:PORT\"");
+        check(&format!("{EXPORT}[[export.node]]\nnumber = 1"), "path = \"DIRECTORY\"");
         check(&format!("{EXPORT}stripe_bytes = 100\n{node}"), "4096 to 1073741824");
         check(&format!("{EXPORT}stripe_bytes = 4096"), "[[export.node]]");
         check(&format!("{EXPORT}durable_replies = \"crash\"\n{node}"), "spread over nodes");

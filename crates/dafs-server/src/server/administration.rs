@@ -2,7 +2,7 @@
 
 use super::data::Spread;
 use super::{StartError, journal, open_store};
-use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport};
+use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::engine::Registry;
 use crate::limits::HOLDINGS_SHOWN_MAX;
@@ -73,6 +73,15 @@ impl Administration {
         *stores = opened;
         tracing::info!(exports = count, "the configuration was read again");
         Ok(format!("{count} exports are served"))
+    }
+
+    fn nodes(&self) -> Vec<NodeReport> {
+        let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let spread = |known: &Known| Some((known.name.clone(), known.spread()?));
+        let spread: Vec<_> = stores.iter().filter_map(spread).collect();
+        // Nodes that do not answer keep nobody else waiting.
+        drop(stores);
+        spread.iter().flat_map(|(name, store)| store.nodes(name)).collect()
     }
 
     fn clients(&self) -> Vec<ClientReport> {
@@ -177,6 +186,7 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
             Ok(layout) => AdminReply::Layout(layout),
             Err(text) => AdminReply::Failed(text),
         },
+        AdminRequest::Nodes => AdminReply::Nodes(administration.nodes()),
         AdminRequest::Fences { exports } => match administration.fences(&exports) {
             Ok(fences) => AdminReply::Fences(fences),
             Err(text) => AdminReply::Failed(text),

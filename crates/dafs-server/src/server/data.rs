@@ -6,13 +6,15 @@
 
 use super::nfs::{self, Elsewhere};
 use super::{Random, StartError};
+use crate::admin::NodeReport;
 use crate::config::Config;
-use crate::engine::Shared;
+use crate::pool::Pool;
 use dafs_dat::Instant;
 use dafs_nfs::{DataRole, ForeignStates, NfsHandler, NfsShared};
 use dafs_rpc::server::Group;
 use dafs_service::{
     Admits, Export, ExportOptions, Namespace, NoRecords, Service, ServiceConfig, Squash,
+    WriteVerifier,
 };
 use dafs_store::{DataFiles, DataStore};
 use std::net::TcpListener;
@@ -23,6 +25,14 @@ use std::thread::JoinHandle;
 pub(super) trait Spread: Send + Sync {
     /// Its data servers, which ask `service` who may do what. There are none the second time.
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor>;
+
+    /// What is to change when data is lost that was not stable.
+    fn tell_of_lost_data(&self, _verifier: &Arc<WriteVerifier>) {}
+
+    /// What administrators are told of its nodes.
+    fn nodes(&self, _export: &str) -> Vec<NodeReport> {
+        Vec::new()
+    }
 }
 
 /// What a data server is started with.
@@ -64,14 +74,16 @@ pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, 
 pub(super) struct DataServer {
     group: Arc<Group>,
     files: Arc<dyn DataFiles>,
+    service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl DataServer {
-    /// Starts one.
+    /// Starts one. `write_verifier` is changed, too, when it finds that data is lost.
     pub(super) fn start(
         config: &Config,
-        shared: &Arc<Shared>,
+        pool: Arc<dyn Pool>,
+        write_verifier: Arc<WriteVerifier>,
         door: DataDoor,
     ) -> Result<Self, StartError> {
         let DataDoor { listener, number, files, states, admits, identity } = door;
@@ -82,18 +94,18 @@ impl DataServer {
         let service = ServiceConfig::new(config.lease_time, random.instance);
         let now_ns = Instant::now().0;
         let service = Service::with_records(service, namespace, Box::new(NoRecords), now_ns)?;
+        let service = Arc::new(service);
         let role = DataRole { files: files.clone(), states };
         let nfs = NfsShared::new_data_server(
-            Arc::new(service),
-            Arc::new(Elsewhere(shared.pool.clone())),
-            // An error of a device is told once, to whoever asks first.
-            shared.write_verifier.clone(),
+            service.clone(),
+            Arc::new(Elsewhere(pool)),
+            write_verifier,
             nfs::admission(vec![listener.local_addr()?.port()]),
             nfs::options(config, &identity, random.secret),
             role,
         );
         let group = Arc::new(Group::new(vec![listener], 1, nfs::rpc_config(config))?);
-        let mut server = Self { group, files, threads: Vec::new() };
+        let mut server = Self { group, files, service, threads: Vec::new() };
         let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
         let thread = std::thread::Builder::new().name(format!("dafs-data-{number}"));
         server.threads.push(thread.spawn(|| reactor.run())?);
@@ -103,6 +115,13 @@ impl DataServer {
     /// The counters, for somebody who outlives this.
     pub(super) fn counters(&self) -> DataCounters {
         DataCounters { group: self.group.clone(), files: self.files.clone() }
+    }
+}
+
+impl DataServer {
+    /// What counts its requests.
+    pub(super) fn service(&self) -> Arc<Service> {
+        self.service.clone()
     }
 }
 

@@ -4,6 +4,7 @@ mod administration;
 mod cephfs;
 mod clock;
 mod data;
+mod data_process;
 mod fences;
 mod inherited;
 mod journal;
@@ -18,6 +19,7 @@ mod state;
 mod striped;
 
 pub use administration::ReadConfig;
+pub use data_process::{DataProcess, DataServerConfig};
 pub use state::default_state_directory;
 
 use crate::admin::AdminSocket;
@@ -30,6 +32,7 @@ use crate::pool::{Inbox, Pool, ThreadPool};
 use crate::reactor::{self, Control};
 use administration::{Administration, open_exports};
 use clock::Clock;
+use dafs_cluster::{DataNodeError, SecretError};
 use dafs_dat::Adapter;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
@@ -186,6 +189,12 @@ pub enum StartError {
     /// A directory for stripes of files.
     #[error("cannot spread files: {0}")]
     Node(#[from] dafs_store::striped::DirectoryError),
+    /// The secret of the cluster.
+    #[error("cannot work in a cluster: {0}")]
+    Secret(#[from] SecretError),
+    /// The directory of a data server.
+    #[error(transparent)]
+    DataNode(#[from] DataNodeError),
     /// Threads, descriptors, randomness.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -317,8 +326,13 @@ impl Server {
             let reactor = start_reactor(index, config, &shared, &listeners)?;
             server.reactors.push(reactor);
         }
-        for door in spread.iter().flat_map(|store| store.take_doors(&shared.service)) {
-            server.data.push(DataServer::start(config, &shared, door)?);
+        for store in spread {
+            let verifier = &shared.write_verifier;
+            store.tell_of_lost_data(verifier);
+            for door in store.take_doors(&shared.service) {
+                let (pool, verifier) = (shared.pool.clone(), verifier.clone());
+                server.data.push(DataServer::start(config, pool, verifier, door)?);
+            }
         }
         server.nfs = NfsServer::start(config, &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
@@ -575,8 +589,9 @@ fn open_store(
             let failed = |error| StartError::Export { path: path.clone(), error };
             Ok((Arc::new(PosixStore::open(path, options).map_err(failed)?), None))
         }
-        ExportSource::Striped { path, unit_bytes, nodes } => {
-            let striped = striped::open(export, (path, *unit_bytes, nodes), secret, state)?;
+        ExportSource::Striped { path, unit_bytes, nodes, cluster_secret } => {
+            let layout = (path.as_path(), *unit_bytes, nodes.as_slice());
+            let striped = striped::open(export, layout, cluster_secret.as_deref(), secret, state)?;
             Ok((striped.store(), Some(striped as Arc<dyn Spread>)))
         }
         ExportSource::CephFs(ceph) => {

@@ -1,17 +1,22 @@
-//! Exports whose files are spread over local directories, and the data servers that let clients reach
-//! those by themselves (pNFS).
+//! Exports whose files are spread over nodes: local directories, with the data servers that let clients
+//! reach those by themselves (pNFS), and data servers of other machines.
 //!
 //! Invariants
 //! * A directory becomes a node's once. That is remembered in the state directory, so that a file
 //!   system that is not mounted is not taken for an empty node.
+//! * Every use of a component by clients is judged by the service of the metadata server.
 
 use super::data::{DataDoor, Spread};
 use super::{StartError, listen};
-use crate::config::{ExportConfig, NodeConfig};
+use crate::admin::NodeReport;
+use crate::config::{ExportConfig, NodeConfig, NodePlace};
+use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode};
+use dafs_dat::Instant;
+use dafs_mem::VolatileSlice;
 use dafs_nfs::{ForeignStates, ForeignUse};
-use dafs_service::{Admits, Export, Service};
+use dafs_service::{Admits, Export, Identity, Service, StateRef, WriteVerifier};
 use dafs_store::striped::{
-    ComponentHandle, ComponentStore, DirectoryNode, Node, component_store_fs,
+    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
 };
 use dafs_store::{
     ExportSecret, FileId, FsId, PosixOptions, PosixStore, Store, StoreError, StripedOptions,
@@ -21,8 +26,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// Where it is remembered which directories are nodes', in the state directory.
 const NODES: &str = "nodes";
@@ -33,10 +38,14 @@ const REMOVED: &str = "removed";
 /// An open store, with what its data servers need.
 pub(super) struct Striped {
     store: Arc<StripedStore>,
+    /// The key of the handles of components.
     secret: [u8; 16],
     component_fs: FsId,
     admits: Admits,
     doors: Mutex<Vec<Door>>,
+    nodes: Vec<OpenNode>,
+    /// What to change when data is lost that was not stable; known once the server runs.
+    verifier: Arc<OnceLock<Arc<WriteVerifier>>>,
 }
 
 /// A node that clients may reach, and where.
@@ -45,10 +54,26 @@ struct Door {
     listener: TcpListener,
 }
 
+/// A node, and how it is reached.
+enum OpenNode {
+    Here(Arc<DirectoryNode>, PathBuf),
+    Far(Arc<RemoteNode>),
+}
+
+impl OpenNode {
+    fn node(&self) -> Arc<dyn Node> {
+        match self {
+            Self::Here(node, _) => node.clone(),
+            Self::Far(node) => node.clone(),
+        }
+    }
+}
+
 /// Opens the store of an export, and the sockets of its data servers.
 pub(super) fn open(
     export: &ExportConfig,
     (path, unit_bytes, nodes): (&Path, NonZeroU32, &[NodeConfig]),
+    cluster_secret: Option<&Path>,
     secret: ExportSecret,
     state: &Path,
 ) -> Result<Arc<Striped>, StartError> {
@@ -58,44 +83,66 @@ pub(super) fn open(
     let meta = PosixStore::open(path, options).map_err(failed)?;
     let identity = derive(&secret, b"store", &meta.fs_id().0);
     let stripes = derive(&secret, b"stripes", &identity);
-    let component_fs = Export::fs_of(&component_store_fs(&stripes), "");
+    let cluster = cluster_secret.map(ClusterSecret::load).transpose()?.map(Arc::new);
+    // Data servers of other machines know no other secret.
+    let components = cluster.as_ref().map_or(stripes, |secret| secret.component_secret(&identity));
+    let component_fs = Export::fs_of(&component_store_fs(&components), "");
     let mut doors = Vec::new();
-    let mut opened: Vec<Arc<dyn Node>> = Vec::new();
+    let mut opened = Vec::new();
     for node in nodes {
-        let listener = node.listen.map(listen::fresh).transpose()?;
-        let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let directory = open_node(node, &identity, address, state)?;
-        opened.push(directory.clone());
-        doors.extend(listener.map(|listener| Door { node: directory, listener }));
+        let memory = state.join(NODES).join(format!("{}-{}", hex(&identity), node.number));
+        match (&node.place, &cluster) {
+            (NodePlace::Directory { path, listen }, _) => {
+                let listener = listen.map(listen::fresh).transpose()?;
+                let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+                let directory = open_node((node.number, path), &identity, address, &memory)?;
+                opened.push(OpenNode::Here(directory.clone(), path.clone()));
+                doors.extend(listener.map(|listener| Door { node: directory, listener }));
+            }
+            (NodePlace::Remote(control), Some(secret)) => {
+                let (number, control, secret) = (node.number, control.clone(), secret.clone());
+                let config = RemoteConfig { number, control, secret, store: identity, memory };
+                opened.push(OpenNode::Far(Arc::new(RemoteNode::start(config)?)));
+            }
+            (NodePlace::Remote(_), None) => return Err(failed(StoreError::Invalid)),
+        }
     }
+    let verifier = Arc::new(OnceLock::<Arc<WriteVerifier>>::new());
+    let changed = verifier.clone();
     let options = StripedOptions {
         secret: stripes,
+        component_secret: components,
         component_fs,
         unit_bytes,
         removed: state.join(REMOVED).join(hex(&identity)),
-        // Local directories lose nothing while this process lives but with an error.
-        lost: Box::new(|| {}),
+        lost: Box::new(move || {
+            if let Some(verifier) = changed.get() {
+                verifier.change();
+            }
+        }),
     };
-    let store = Arc::new(StripedStore::open(meta, opened, options).map_err(failed)?);
+    let all = opened.iter().map(OpenNode::node).collect();
+    let store = Arc::new(StripedStore::open(meta, all, options).map_err(failed)?);
     let (admits, doors) = (export.options.admits.clone(), Mutex::new(doors));
-    Ok(Arc::new(Striped { store, secret: stripes, component_fs, admits, doors }))
+    let secret = components;
+    Ok(Arc::new(Striped { store, secret, component_fs, admits, doors, nodes: opened, verifier }))
 }
 
 fn open_node(
-    node: &NodeConfig,
+    (number, path): (u32, &Path),
     store: &[u8; 16],
     address: Option<SocketAddr>,
-    state: &Path,
+    memory: &Path,
 ) -> Result<Arc<DirectoryNode>, StartError> {
-    let made = state.join(NODES).join(format!("{}-{}", hex(store), node.number));
-    if !made.exists() {
-        DirectoryNode::make(&node.path, store, node.number)?;
-        std::fs::create_dir_all(state.join(NODES))?;
-        std::fs::File::create(&made)?.sync_all()?;
-        std::fs::File::open(state.join(NODES))?.sync_all()?;
+    if !memory.exists() {
+        DirectoryNode::make(path, store, number)?;
+        let directory = memory.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(directory)?;
+        std::fs::File::create(memory)?.sync_all()?;
+        std::fs::File::open(directory)?.sync_all()?;
     }
     let addresses = address.into_iter().collect();
-    Ok(Arc::new(DirectoryNode::open(&node.path, store, node.number, addresses)?))
+    Ok(Arc::new(DirectoryNode::open(path, store, number, addresses)?))
 }
 
 /// A key for one purpose. It tells nothing about the secret.
@@ -118,45 +165,129 @@ impl Striped {
 }
 
 impl Spread for Striped {
+    fn nodes(&self, export: &str) -> Vec<NodeReport> {
+        let report = |open: &OpenNode| {
+            let node = open.node();
+            let space = node.space();
+            let (place, connected, trouble) = match open {
+                OpenNode::Here(_, path) => {
+                    let trouble = space.err().map_or_else(String::new, |error| error.to_string());
+                    (path.display().to_string(), space.is_ok(), trouble)
+                }
+                OpenNode::Far(node) => {
+                    let status = node.status();
+                    (node.control().to_owned(), status.connected, status.trouble)
+                }
+            };
+            let space = space.unwrap_or_default();
+            NodeReport {
+                export: export.to_owned(),
+                number: node.number(),
+                place,
+                addresses: node.addresses(),
+                connected,
+                trouble,
+                total_bytes: space.total,
+                available_bytes: space.available,
+            }
+        };
+        self.nodes.iter().map(report).collect()
+    }
+
+    fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
+        let _ = self.verifier.set(verifier.clone());
+    }
+
+    /// Those of this process; to those of others it is said who answers them.
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
-        let (secret, component_fs) = (self.secret, self.component_fs);
+        let here = Arc::new(Here {
+            service: Arc::downgrade(service),
+            store: Arc::downgrade(&self.store),
+            secret: self.secret,
+            component_fs: self.component_fs,
+        });
+        for node in &self.nodes {
+            if let OpenNode::Far(node) = node {
+                node.answer_by(here.clone());
+            }
+        }
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         let open = |Door { node, listener }| {
-            let number: u32 = node.number();
-            let (service, store) = (service.clone(), self.store.clone());
+            let number = node.number();
+            let files = ComponentStore::new(node, self.secret, self.component_fs, None);
+            let secret = ExportSecret::from_bytes(self.secret);
             DataDoor {
                 listener,
                 number,
-                files: Arc::new(ComponentStore::new(node, secret, component_fs, None)),
-                states: Arc::new(Here { service, store, secret, component_fs }),
+                files: Arc::new(files),
+                states: here.clone(),
                 admits: self.admits.clone(),
-                identity: derive(
-                    &ExportSecret::from_bytes(secret),
-                    b"data server",
-                    &number.to_be_bytes(),
-                ),
+                identity: derive(&secret, b"data server", &number.to_be_bytes()),
             }
         };
         doors.drain(..).map(open).collect()
     }
 }
 
-/// The metadata server in the same process.
+/// The metadata server in the same process. It outlives none of its parts: nodes hold it, and the store
+/// holds nodes.
 struct Here {
-    service: Arc<Service>,
-    store: Arc<StripedStore>,
+    service: Weak<Service>,
+    store: Weak<StripedStore>,
     secret: [u8; 16],
     component_fs: FsId,
+}
+
+impl Here {
+    fn store(&self) -> Result<Arc<StripedStore>, StoreError> {
+        self.store.upgrade().ok_or(StoreError::Busy)
+    }
 }
 
 impl ForeignStates for Here {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
-        self.service.vouch((owner, identity), component, state, write, now_ns)
+        let service = self.service.upgrade().ok_or(StoreError::Busy)?;
+        service.vouch((owner, identity), component, state, write, now_ns)
     }
 
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {
         let handle = ComponentHandle::open(component, &self.component_fs, &self.secret)?;
-        self.store.size_of(&handle.component)
+        self.store()?.size_of(&handle.component)
+    }
+}
+
+impl Metadata for Here {
+    fn check(
+        &self,
+        client: (&[u8], &Identity),
+        component: &[u8],
+        state: StateRef,
+        write: bool,
+    ) -> dafs_service::Result<()> {
+        let service = self.service.upgrade().ok_or(StoreError::Busy)?;
+        service.vouch(client, component, state, write, Instant::now().0)
+    }
+
+    fn size(&self, component: &ComponentId) -> Result<u64, StoreError> {
+        self.store()?.size_of(component)
+    }
+
+    fn read(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize, StoreError> {
+        self.store()?.read_component(component, views, offset)
+    }
+
+    fn write(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize, StoreError> {
+        self.store()?.write_component(component, views, offset)
     }
 }

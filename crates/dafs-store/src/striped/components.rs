@@ -278,17 +278,22 @@ impl DataFile for ComponentFile {
         self.shared.node.use_ends(&self.handle.component);
     }
 
+    /// As far as one part goes: here, or on one other node. Where one comes short, the next may still
+    /// have something.
     fn served_bytes(&self, offset: u64, len: usize) -> Result<usize> {
-        if self.shared.elsewhere.is_some() || len == 0 {
+        if len == 0 {
             return Ok(len);
         }
-        match self.handle.local_bytes(offset) {
+        let unit = u64::from(self.handle.unit_bytes.get());
+        let part = match self.handle.local_bytes(offset) {
+            0 if self.shared.elsewhere.is_some() => unit - offset % unit,
             0 => {
                 self.count_indirect(len);
-                Err(StoreError::NoDevice)
+                return Err(StoreError::NoDevice);
             }
-            local => Ok(usize::try_from(local).unwrap_or(usize::MAX).min(len)),
-        }
+            local => local,
+        };
+        Ok(usize::try_from(part).unwrap_or(usize::MAX).min(len))
     }
 
     /// Only the metadata server knows.

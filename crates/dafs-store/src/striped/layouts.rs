@@ -59,7 +59,7 @@ impl Shared {
                 first: record.first,
                 unit_bytes: record.unit_bytes,
             };
-            let file = handle.seal(fs, &self.options.secret);
+            let file = handle.seal(fs, &self.options.component_secret);
             [&fs.0[..], &file.0[..]].concat().into_boxed_slice()
         });
         let (epoch, _) = record.component.0.split_first_chunk()?;

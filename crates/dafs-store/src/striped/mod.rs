@@ -38,10 +38,12 @@ pub use node::{ComponentId, Node, NodeSpace, Written};
 use crate::layouts::{DEVICE_SERVERS_MAX, Device, DeviceKey};
 use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
 use crate::posix::{PosixStore, ServerGuard};
-use crate::{Attr, Cred, FileId, FsId, Kind, Result, StoreError};
+use crate::vectors::before;
+use crate::{Attr, Cred, FileId, FsId, Kind, Result, Stability, StoreError};
+use dafs_mem::VolatileSlice;
 use removed::Removed;
 use rustc_hash::{FxHashMap, FxHashSet};
-use state::FileState;
+use state::{FileState, Place};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,9 +51,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How to open a [`StripedStore`].
 pub struct StripedOptions {
-    /// The key of records and of the names of components; the same after every restart. Whoever
-    /// knows it can reach every component.
+    /// The key of records; the same after every restart.
     pub secret: [u8; 16],
+    /// The key of the handles by which clients name components, which data servers have too. Whoever
+    /// knows it can reach every component.
+    pub component_secret: [u8; 16],
     /// The file system id of the handles by which clients name components to data servers.
     pub component_fs: FsId,
     /// Bytes of a stripe of new files: from 4096 to 2^30, a multiple of 64.
@@ -153,6 +157,63 @@ impl StripedStore {
         use crate::Store as _;
         let file = lock(&self.shared.files).get(component).copied();
         Ok(self.shared.meta.getattr(&file.ok_or(StoreError::Busy)?)?.size)
+    }
+}
+
+impl StripedStore {
+    /// Reads from the file that a component is of, for a data server that was asked for what it does
+    /// not have. Ends where the node that has the first byte does.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] where the file is not known, as with [`size_of`](Self::size_of); the node's.
+    pub fn read_component(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        self.with_piece(component, views, offset, |node, views| {
+            node.node.read(component, views, offset)
+        })
+    }
+
+    /// Writes to the file that a component is of, as far as the node goes that has the first byte.
+    /// Stable when the call returns; the size of the file is left as it is.
+    ///
+    /// # Errors
+    /// As for [`read_component`](Self::read_component).
+    pub fn write_component(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        self.with_piece(component, views, offset, |slot, views| {
+            let written = slot.node.write(component, views, offset, Stability::Data)?;
+            self.shared.note_verifier(slot, written.verifier);
+            Ok(written.count)
+        })
+    }
+
+    /// Runs something with the node that has the byte at `offset`, and with what it has of the views.
+    fn with_piece(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        run: impl FnOnce(&Slot, &[VolatileSlice<'_>]) -> Result<usize>,
+    ) -> Result<usize> {
+        let file = lock(&self.shared.files).get(component).copied().ok_or(StoreError::Busy)?;
+        let state = self.shared.state(&file);
+        let place = state.enter()?;
+        let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
+        if record.component != *component {
+            return Err(StoreError::Busy);
+        }
+        let wanted = views.iter().map(VolatileSlice::len).sum();
+        let Some(piece) = record.pieces(offset, wanted).next() else { return Ok(0) };
+        let _server = self.shared.as_server()?;
+        run(self.shared.slot(record.nodes[piece.place])?, &before(views, piece.len))
     }
 }
 

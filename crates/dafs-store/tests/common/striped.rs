@@ -33,6 +33,7 @@ pub(crate) fn open_with(base: &Path, nodes: Vec<Arc<dyn Node>>) -> StripedStore 
     let meta = PosixStore::open(base.join("meta"), options).unwrap();
     let options = StripedOptions {
         secret: *b"a striped secret",
+        component_secret: *b"a striped secret",
         component_fs: FsId([8; 16]),
         unit_bytes: NonZeroU32::new(UNIT).unwrap(),
         removed: base.join("removed"),

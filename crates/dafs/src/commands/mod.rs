@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod bench;
 pub(crate) mod cat;
+pub(crate) mod cluster;
 pub(crate) mod df;
 pub(crate) mod doctor;
 pub(crate) mod fence;
@@ -65,6 +66,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Lock(command) => command.run(sessions),
         Command::Run(command) => command.run(&cli.session),
         Command::Fence(command) => command.run(sessions),
+        Command::Cluster(command) => command.run(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `dafs serve`: runs a server until a signal ends it.
 
+mod data;
+
 use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
@@ -30,6 +32,16 @@ pub(crate) struct Serve {
     /// The directory to export as the root; instead of the exports of a configuration file
     #[arg(value_name = "DIR", required_unless_present = "config")]
     directory: Option<PathBuf>,
+    /// What to be: data is a data server, which keeps stripes of files in DIR for the metadata server
+    /// that connects to --control (docs/striping.md)
+    #[arg(long, value_enum, default_value = "all")]
+    role: Role,
+    /// For a data server: where the metadata server connects
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
+    control: Option<SocketAddr>,
+    /// For a data server: the file with the secret of the cluster
+    #[arg(long, value_name = "FILE")]
+    cluster_secret: Option<PathBuf>,
     /// Where to listen; port 0 picks a free one. May be given several times
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     listen: Vec<SocketAddr>,
@@ -84,6 +96,15 @@ pub(crate) struct Serve {
     log: Option<String>,
 }
 
+/// What a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    /// A server of files
+    All,
+    /// A data server
+    Data,
+}
+
 impl Serve {
     pub(crate) fn run(&self, session: &SessionOptions) -> Result<(), Failure> {
         if let Some(option) = session.client_only() {
@@ -91,6 +112,14 @@ impl Serve {
             return Err(Failure::Usage(text));
         }
         self.start_log()?;
+        if self.role == Role::Data {
+            return self.run_data(session.wake);
+        }
+        if self.control.is_some() || self.cluster_secret.is_some() {
+            let text = "--control and --cluster-secret are for data servers: use --role data, or \
+                        leave them out";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         let config = self.configuration(session.wake)?;
         // From here on a signal is either handled below or ends the process in order.
         let again = Arc::new(AtomicBool::new(false));
@@ -234,7 +263,7 @@ fn announce(server: &Server) -> Result<(), Failure> {
         .map_err(|error| Failure::local("cannot write to standard output", &error))
 }
 
-fn start_failure(error: &StartError) -> Failure {
+pub(crate) fn start_failure(error: &StartError) -> Failure {
     match error {
         StartError::Listen { error: reason, .. } => {
             let hint = match reason.kind() {
@@ -260,9 +289,10 @@ fn start_failure(error: &StartError) -> Failure {
             };
             Failure::Failed(format!("{error}{hint}"))
         }
-        StartError::Config(_) | StartError::Passwords(_) | StartError::Namespace(_) => {
-            Failure::Usage(error.to_string())
-        }
+        StartError::Config(_)
+        | StartError::Passwords(_)
+        | StartError::Namespace(_)
+        | StartError::Secret(_) => Failure::Usage(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     }
 }

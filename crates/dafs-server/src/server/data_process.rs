@@ -1,0 +1,200 @@
+//! `dafs serve --role data`: a process that serves the components of one directory, for a metadata
+//! server that connects to it.
+//!
+//! Invariants
+//! * Clients are let in when it is known which node the directory is, and not before.
+
+use super::data::{DataCounters, DataDoor, DataServer, gauges};
+use super::{Random, StartError, listen, operation_name, raise_descriptor_limit};
+use crate::config::Config;
+use crate::limits::STOP_TIME;
+use crate::metrics::{MetricsPort, ServerCollector};
+use crate::pool::ThreadPool;
+use dafs_cluster::{ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
+use dafs_nfs::{ForeignStates, ForeignUse};
+use dafs_service::{Admits, Export, WriteVerifier};
+use dafs_store::striped::{ComponentHandle, ComponentStore, Node as _, component_store_fs};
+use dafs_store::{FileId, FsId, StoreError};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// What a data server needs to know.
+#[derive(Debug)]
+pub struct DataServerConfig {
+    /// Where its components are; empty at the first start.
+    pub directory: PathBuf,
+    /// The file with the secret of the cluster.
+    pub cluster_secret: PathBuf,
+    /// Where the metadata server connects.
+    pub control: SocketAddr,
+    /// Where clients connect. The metadata server tells them, so it has to be the one address that they
+    /// can reach.
+    pub nfs: SocketAddr,
+    /// Which clients may connect.
+    pub admits: Admits,
+    /// Everything that all servers have: waiting, limits, the lease, metrics. Its exports and other
+    /// addresses are not looked at.
+    pub general: Config,
+}
+
+/// A data server with its threads. Dropping it ends it.
+pub struct DataProcess {
+    /// First, so that nobody is let in any more.
+    node: DataNode,
+    nfs: SocketAddr,
+    door: Arc<Mutex<Option<Running>>>,
+    pool: Arc<ThreadPool>,
+    starter: Option<JoinHandle<()>>,
+}
+
+struct Running {
+    /// First: it looks at the door.
+    _metrics: Option<MetricsPort>,
+    _door: DataServer,
+}
+
+impl DataProcess {
+    /// Serves a directory as soon as a metadata server says which node it is, or at once if that is
+    /// known.
+    ///
+    /// # Errors
+    /// What stands in the way, and what to do about it.
+    pub fn start(config: DataServerConfig) -> Result<Self, StartError> {
+        raise_descriptor_limit();
+        let secret = Arc::new(ClusterSecret::load(&config.cluster_secret)?);
+        let clients = listen::fresh(config.nfs)?;
+        let nfs = clients.local_addr()?;
+        let failed = |error| StartError::Listen { address: config.control, error };
+        let control = listen::fresh(config.control)?;
+        control.set_nonblocking(false).map_err(failed)?;
+        let random = Random::draw()?;
+        let write_verifier = Arc::new(WriteVerifier::new(random.write_verifier));
+        let (pool, door) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
+        let (opened, found) = channel();
+        let changed = write_verifier.clone();
+        let node = DataNode::start(DataNodeConfig {
+            directory: config.directory.clone(),
+            secret,
+            listener: control,
+            addresses: vec![nfs],
+            opened: Box::new(move |node| opened.send(node).map_err(io::Error::other)),
+            lost: Box::new(move || changed.change()),
+        })?;
+        let opener = Opener {
+            config,
+            clients,
+            judge: node.judge(),
+            pool: pool.clone(),
+            write_verifier,
+            door: door.clone(),
+        };
+        let run = move || opener.run(&found);
+        let starter = std::thread::Builder::new().name("dafs-opener".to_owned()).spawn(run)?;
+        Ok(Self { node, nfs, door, pool, starter: Some(starter) })
+    }
+
+    /// Where the metadata server connects.
+    pub fn control_address(&self) -> SocketAddr {
+        self.node.address()
+    }
+
+    /// Where clients connect.
+    pub fn nfs_address(&self) -> SocketAddr {
+        self.nfs
+    }
+
+    /// Lets nobody in any more, and waits for the threads.
+    pub fn stop(self) {
+        let Self { node, door, pool, starter, .. } = self;
+        // After this nobody says any more which node it is, and the thread that waits for that ends.
+        drop(node);
+        if let Some(starter) = starter {
+            let _ = starter.join();
+        }
+        drop(door.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if !pool.finish(STOP_TIME) {
+            tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
+        }
+    }
+}
+
+/// Opens the door when the directory is known.
+struct Opener {
+    config: DataServerConfig,
+    clients: TcpListener,
+    judge: Judge,
+    pool: Arc<ThreadPool>,
+    write_verifier: Arc<WriteVerifier>,
+    door: Arc<Mutex<Option<Running>>>,
+}
+
+impl Opener {
+    fn run(self, found: &Receiver<Opened>) {
+        let Ok(opened) = found.recv() else { return };
+        let door = self.door.clone();
+        match self.open(opened) {
+            Ok(running) => *door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running),
+            Err(error) => tracing::error!("clients cannot be let in: {error}"),
+        }
+    }
+
+    fn open(self, opened: Opened) -> Result<Running, StartError> {
+        let Opened { node, store, component_secret: secret } = opened;
+        let number = node.number();
+        let component_fs = Export::fs_of(&component_store_fs(&secret), "");
+        let way = Arc::new(self.judge.clone());
+        let files = Arc::new(ComponentStore::new(node, secret, component_fs, Some(way)));
+        let states = Far { judge: self.judge, secret, component_fs };
+        let mut identity = store;
+        identity[..4].iter_mut().zip(number.to_be_bytes()).for_each(|(own, byte)| *own ^= byte);
+        let parts = DataDoor {
+            number,
+            listener: self.clients,
+            files,
+            states: Arc::new(states),
+            admits: self.config.admits.clone(),
+            identity,
+        };
+        let general = &self.config.general;
+        let door = DataServer::start(general, self.pool, self.write_verifier, parts)?;
+        let metrics = general.metrics_listen.map(|address| {
+            MetricsPort::start(address, collector(&door))
+                .map_err(|error| StartError::Metrics { address, error })
+        });
+        let metrics = metrics.transpose()?;
+        if let Some(port) = &metrics {
+            tracing::info!("metrics at http://{}/metrics", port.address);
+        }
+        tracing::info!(number, "clients are let in");
+        Ok(Running { _metrics: metrics, _door: door })
+    }
+}
+
+fn collector(door: &DataServer) -> ServerCollector {
+    let counters: Vec<DataCounters> = vec![door.counters()];
+    let gauges = Box::new(move || gauges(&counters));
+    ServerCollector { service: door.service(), name: operation_name, gauges }
+}
+
+/// The metadata server behind the control connection.
+struct Far {
+    judge: Judge,
+    secret: [u8; 16],
+    component_fs: FsId,
+}
+
+impl ForeignStates for Far {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
+        let ForeignUse { owner, identity, component, state, write, .. } = *wanted;
+        self.judge.check((owner, identity), component, state, write)
+    }
+
+    fn size(&self, component: &FileId) -> Result<u64, StoreError> {
+        let handle = ComponentHandle::open(component, &self.component_fs, &self.secret)?;
+        self.judge.size(&handle.component)
+    }
+}

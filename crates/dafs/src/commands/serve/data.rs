@@ -1,0 +1,89 @@
+//! `dafs serve --role data`: a data server.
+
+use super::{Serve, start_failure};
+use crate::cli::WakeName;
+use crate::failure::Failure;
+use crate::output::say;
+use dafs_server::{Config, DataProcess, DataServerConfig};
+use dafs_service::Admits;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+impl Serve {
+    /// Runs a data server until a signal ends it.
+    pub(super) fn run_data(&self, wake: Option<WakeName>) -> Result<(), Failure> {
+        let config = self.data_configuration(wake)?;
+        let cannot = |error: std::io::Error| Failure::local("cannot handle signals", &error);
+        let again = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT] {
+            flag::register_conditional_shutdown(signal, 128 + signal, again.clone())
+                .map_err(cannot)?;
+        }
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(cannot)?;
+        let server = DataProcess::start(config).map_err(|error| start_failure(&error))?;
+        tracing::info!(address = %server.control_address(), "waiting for the metadata server");
+        tracing::info!(address = %server.nfs_address(), "listening for NFS");
+        say!("ready {}", server.control_address())?;
+        std::io::stdout().flush().map_err(|error| Failure::local("standard output", &error))?;
+        // There is nothing to read again.
+        if let Some(signal) = signals.forever().find(|&signal| signal != SIGHUP) {
+            again.store(true, Ordering::Relaxed);
+            tracing::info!(signal, "ending; a second signal ends at once");
+        }
+        server.stop();
+        Ok(())
+    }
+
+    fn data_configuration(&self, wake: Option<WakeName>) -> Result<DataServerConfig, Failure> {
+        let usage = |text: &str| Failure::Usage(text.to_owned());
+        let without = [
+            (!self.listen.is_empty(), "--listen"),
+            (self.config.is_some(), "--config"),
+            (!self.nfs_rdma.is_empty(), "--nfs-rdma"),
+            (!self.nfs_verbs.is_empty(), "--nfs-verbs"),
+            (self.grace.is_some(), "--grace"),
+            (self.no_root_squash, "--no-root-squash"),
+            (self.read_only, "--read-only"),
+            (self.durable_replies.is_some(), "--durable-replies"),
+            (self.state_directory.is_some(), "--state-directory"),
+            (self.threads.is_some(), "--threads"),
+        ];
+        if let Some((_, option)) = without.iter().find(|(given, _)| *given) {
+            let text = format!("{option} means nothing to a data server; leave it out");
+            return Err(Failure::Usage(text));
+        }
+        let directory = self.directory.clone();
+        let directory = directory.ok_or_else(|| usage("name the directory for stripes"))?;
+        if !directory.is_dir() {
+            let text = format!("{} is no directory; make it first", directory.display());
+            return Err(Failure::Usage(text));
+        }
+        let control = self
+            .control
+            .ok_or_else(|| usage("say where the metadata server connects: --control HOST:PORT"))?;
+        let cluster_secret = self.cluster_secret.clone().ok_or_else(|| {
+            usage("name the secret of the cluster: --cluster-secret FILE (dafs cluster init)")
+        })?;
+        let nfs = match self.nfs[..] {
+            [address] if !address.ip().is_unspecified() => address,
+            _ => return Err(usage("name the one address that clients use: --nfs HOST:PORT")),
+        };
+        let mut general = Config::for_directory(directory.clone());
+        general.metrics_listen = self.metrics;
+        if let Some(wake) = wake {
+            general.wake = wake.into();
+        }
+        if let Some(seconds) = self.lease {
+            general.lease_time = Duration::from_secs(seconds);
+        }
+        let mut admits = Admits::default();
+        admits.networks.extend(&self.nfs_network);
+        admits.unprivileged_ports = self.nfs_unprivileged_ports;
+        Ok(DataServerConfig { directory, cluster_secret, control, nfs, admits, general })
+    }
+}

@@ -1,0 +1,139 @@
+#!/bin/bash
+# nfs-cluster.sh -- files that are spread over three data servers which are processes of their own: the
+# kernel's client goes to each of them, goes on when one is killed under writes and comes back, and
+# returns to it with what comes next.
+#
+# Clients fall back to the metadata server without a word, so what went which way is read from the
+# counters of every server.
+source "$(dirname "$0")/../nfs.sh"
+
+[[ $transport == tcp && ! ${LAB_SERVER:-} ]] || skip "only over TCP, and only this server"
+
+dafs=${DAFS:-$lab/../target/debug/dafs}
+[[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
+"$dafs" cluster init --secret "$work/secret"
+mkdir "$work"/disk{1,2,3}
+data_server=()
+# Starts data server $1.
+data() {
+    "$dafs" serve --role data --cluster-secret "$work/secret" --control "127.0.0.1:710$1" \
+        --nfs "$address:205$1" --nfs-network 10.0.2.0/24 --metrics "127.0.0.1:930$1" \
+        --lease "$lease_seconds" --log "${LAB_LOG:-info}" "$work/disk$1" \
+        >>"$work/data-$1.out" 2>>"$work/server.log" &
+    data_server[$1]=$!
+    started+=("${data_server[$1]}")
+}
+serve_dafs() {
+    local number
+    for number in 1 2 3; do data "$number"; done
+    cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+metrics_listen = "127.0.0.1:9300"
+lease_time_seconds = $lease_seconds
+state_directory = "state"
+[nfs]
+listen = ["$address:2049"]
+[cluster]
+secret = "secret"
+[[export]]
+name = "data"
+path = "export"
+squash = "none"
+networks = ["10.0.2.0/24"]
+stripe_bytes = 65536
+END
+    for number in 1 2 3; do
+        cat >>"$work/dafs.toml" <<END
+[[export.node]]
+number = $number
+control = "127.0.0.1:710$number"
+END
+    done
+    "$dafs" serve --config "$work/dafs.toml" --log "${LAB_LOG:-info}" \
+        >>"$work/server.out" 2>>"$work/server.log" &
+    server=$!
+    started+=("$server")
+}
+all_there() { "$dafs" cluster status --state-directory "$work/state" >/dev/null 2>&1; }
+
+# counter SERVER NAME -- of data server 1, 2, 3, or of the metadata server, 0.
+counter() {
+    local line
+    exec 3<>"/dev/tcp/127.0.0.1/930$1" || return 0
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    while read -r line; do
+        line=${line%$'\r'}
+        [[ $line != "$2 "* && $line != "$2_total "* ]] || echo "${line##* }"
+    done <&3
+    exec 3<&-
+}
+# at_least SERVER NAME VALUE
+at_least() {
+    local value
+    value=$(counter "$1" "$2" 2>/dev/null) || return 1
+    [[ ${value:-0} -ge $3 ]]
+}
+# Every data server has moved its third of 16 MiB, the metadata server next to nothing since it had
+# moved $2.
+directly() {
+    local number
+    for number in 1 2 3; do
+        at_least "$number" "data_$1_bytes" 5000000 || fail "data server $number has moved too little"
+        [[ $(counter "$number" data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong one"
+    done
+    [[ $(($(counter 0 "nfs_$1_bytes") - $2)) -lt $((1 << 20)) ]] || fail "it went through the server"
+}
+
+serve
+eventually 30 all_there
+boot 1 2
+guest 1 'nfs_mount 4.1 a'
+guest 2 'nfs_mount 3 a'
+
+step "writing to three data servers"
+guest 1 'dd if=/dev/urandom of=/out/wanted bs=1M count=16 status=none
+    dd if=/out/wanted of=/mnt/a/file bs=1M conv=fsync status=none'
+directly received 0
+[[ $(stat -c %s "$work/export/file") == $((16 << 20)) ]] || fail "the server does not know the size"
+
+step "reading from them"
+guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/file'
+directly sent 0
+guest 2 'cmp /out/wanted /mnt/a/file'
+
+step "a data server is killed under writes"
+received=$(counter 2 data_received_bytes)
+begin 1 'dd if=/out/wanted of=/mnt/a/second bs=64k oflag=sync status=none'
+eventually 60 at_least 2 data_received_bytes $((received + 500000))
+kill -9 "${data_server[2]}"
+wait "${data_server[2]}" 2>/dev/null || true
+busy 1 || fail "the writer was done before"
+is_missed() { ! all_there; }
+eventually 30 is_missed
+data 2
+eventually 30 all_there
+end 1 || fail "the writer was told of an error"
+guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/second'
+guest 2 'cmp /out/wanted /mnt/a/second; cmp /out/wanted /mnt/a/file'
+
+step "what comes next goes to all data servers again"
+before=$(counter 0 nfs_received_bytes)
+guest 1 'dd if=/out/wanted of=/mnt/a/third bs=1M conv=fsync status=none
+    cmp /out/wanted /mnt/a/third'
+directly received "$before"
+guest 2 'cmp /out/wanted /mnt/a/third'
+
+step "without a data server: removal goes on, and what was not there is gone when it is back"
+kill -9 "${data_server[3]}"
+wait "${data_server[3]}" 2>/dev/null || true
+eventually 30 is_missed
+guest 1 'rm /mnt/a/file /mnt/a/second'
+[[ ! -e $work/export/file ]] || fail "the name is still there"
+data 3
+eventually 30 all_there
+guest 1 'truncate -s 200000 /mnt/a/third
+    head -c 200000 /out/wanted | cmp - /mnt/a/third
+    rm /mnt/a/third'
+removed() { [[ ! $(find "$work"/disk? -type f ! -name node ! -name incarnation) ]]; }
+eventually 60 removed
+stop_server

@@ -1,0 +1,164 @@
+#!/bin/bash
+# Files that are spread over data servers which are processes of their own: content goes there and
+# back, a data server that is killed under writes loses nothing, what waits for it goes on when it is
+# back, and data servers that are not what they should be are refused.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work"/{names,other}
+[[ $(id -u) != 0 ]] || chmod 777 "$work/names"
+expect 0 'was made' "$dafs" cluster init --secret "$work/secret"
+expect 1 'exists already' "$dafs" cluster init --secret "$work/secret"
+"$dafs" cluster init --secret "$work/other/secret"
+
+# data NUMBER [ARGUMENTS...] -- starts data server NUMBER, again where it was if it was there.
+control=() data_server=() data_log=()
+data() {
+    local number=$1
+    shift
+    local arguments=("$@")
+    [[ $# != 0 ]] || arguments=(--cluster-secret "$work/secret" "$work/data$number")
+    mkdir -p "$work/data$number"
+    data_log[number]=$work/data-$number.log
+    "$dafs" serve --role data --control "${control[number]:-127.0.0.1:0}" --nfs 127.0.0.1:0 \
+        --nfs-unprivileged-ports --metrics 127.0.0.1:0 "${arguments[@]}" \
+        >"${data_log[number]}.out" 2>"${data_log[number]}" &
+    data_server[number]=$!
+    started+=("${data_server[number]}")
+    data_ready() { grep -q '^ready ' "${data_log[number]}.out" || ! kill -0 "${data_server[number]}"; }
+    eventually data_ready
+    control[number]=$(sed -n 's/^ready //p' "${data_log[number]}.out")
+    [[ ${control[number]} ]] || { cat "${data_log[number]}"; fail "data server $number did not start"; }
+}
+kill_data() {
+    kill -9 "${data_server[$1]}"
+    wait "${data_server[$1]}" 2>/dev/null || true
+}
+
+for number in 1 2 3; do data "$number"; done
+cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+state_directory = "state"
+lease_time_seconds = 5
+[nfs]
+listen = ["127.0.0.1:0"]
+grace_time_seconds = 0
+[cluster]
+secret = "secret"
+[[export]]
+name = "wide"
+path = "names"
+squash = "none"
+unprivileged_ports = true
+stripe_bytes = 65536
+$(for number in 1 2 3; do
+    printf '[[export.node]]\nnumber = %s\ncontrol = "%s"\n' "$number" "${control[number]}"
+done)
+END
+serve --config "$work/dafs.toml"
+nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
+status=("$dafs" cluster status --state-directory "$work/state")
+all_there() { "${status[@]}"; }
+eventually all_there
+expect 0 '"connected":true' "${status[@]}" --json
+
+step "there and back"
+head -c 20000000 /dev/urandom >"$work/wanted"
+"$dafs" put "$work/wanted" "$url/wide/one"
+"$dafs" get "nfs://$nfs/wide/one" "$work/back"
+same "$work/wanted" "$work/back" "what NFS reads and what DAFS wrote"
+"$dafs" put "$work/wanted" "nfs://$nfs/wide/two"
+"$dafs" get "$url/wide/two" "$work/back.2"
+same "$work/wanted" "$work/back.2" "what DAFS reads and what NFS wrote"
+for number in 1 2 3; do
+    [[ $(du -sk "$work/data$number" | cut -f1) -ge 12000 ]] || fail "data$number has too little"
+done
+[[ $(du -sk "$work/names" | cut -f1) -lt 1000 ]] || fail "content is with the names"
+
+step "a data server is killed under writes"
+size_of() { du -sk "$work/data2" | cut -f1; }
+is_missed() { ("${status[@]}" || true) | grep -q " $1 missing "; }
+while read -r place; do
+    before=$(size_of)
+    "$dafs" put "$work/wanted" "$place" >"$work/put" 2>&1 &
+    writer=$!
+    started+=("$writer")
+    has_grown() { [[ $(size_of) -gt $before ]]; }
+    eventually has_grown
+    kill_data 2
+    eventually is_missed 2
+    data 2
+    # Whoever keeps what is not stable has sent it again; who does not was told.
+    wait "$writer" || {
+        grep -q 'write it again' "$work/put" || { cat "$work/put"; fail "a write was not carried on"; }
+        "$dafs" put "$work/wanted" "$place"
+    }
+    "$dafs" get "$url/wide/${place##*/}" "$work/back.${place##*/}"
+    same "$work/wanted" "$work/back.${place##*/}" "what was written and what came back"
+done <<END
+nfs://$nfs/wide/three
+$url/wide/five
+END
+eventually all_there
+
+step "removal goes on without a data server, and a new size when it is back"
+kill_data 3
+eventually is_missed 3
+"$dafs" rm "$url/wide/one" "$url/wide/two" "$url/wide/five"
+[[ ! -e $work/names/one ]] || fail "the name is still there"
+echo short >"$work/short"
+"$dafs" put "$work/short" "nfs://$nfs/wide/three" --deadline 0 >"$work/put" 2>&1 &
+writer=$!
+started+=("$writer")
+data 3
+wait "$writer" || { cat "$work/put"; fail "a change of size was not carried on"; }
+expect 0 short "$dafs" cat "$url/wide/three"
+few_left() { [[ $(find "$work"/data? -type f -size +1k ! -name node ! -name incarnation | wc -l) -le 3 ]]; }
+eventually few_left
+
+step "what is not the data server that it should be"
+says() { ("${status[@]}" 2>&1 || true) | grep -qF -e "$1"; }
+kill_data 1
+data 1 --cluster-secret "$work/other/secret" "$work/data1"
+eventually says 'another cluster secret'
+kill_data 1
+mkdir "$work/empty"
+data 1 --cluster-secret "$work/secret" "$work/empty"
+eventually says 'is empty'
+[[ ! $(ls -A "$work/empty") ]] || fail "an empty directory was taken for the node's"
+kill_data 1
+kill_data 2
+data 1 --cluster-secret "$work/secret" "$work/data2"
+eventually says 'another node'
+kill_data 1
+expect 1 'not empty' "$dafs" serve --role data --control 127.0.0.1:0 --nfs 127.0.0.1:0 \
+    --cluster-secret "$work/secret" "$work/names"
+data 1
+data 2
+eventually all_there
+"$dafs" put "$work/wanted" "$url/wide/four"
+"$dafs" get "$url/wide/four" "$work/back.4"
+same "$work/wanted" "$work/back.4" "what was written and what came back"
+
+step "wrong command lines"
+chmod 644 "$work/other/secret"
+data=("$dafs" serve --role data "$work/data1" --control 127.0.0.1:0)
+expect 2 'chmod 600' "${data[@]}" --nfs 127.0.0.1:0 --cluster-secret "$work/other/secret"
+expect 2 'dafs cluster init' "${data[@]}" --nfs 127.0.0.1:0
+expect 2 'the one address' "${data[@]}" --nfs 0.0.0.0:0 --cluster-secret "$work/secret"
+expect 2 'means nothing to a data server' "${data[@]}" --listen 127.0.0.1:0
+expect 2 'are for data servers' "$dafs" serve "$work/names" --control 127.0.0.1:0
+stop_server
+
+step "the demo"
+"$dafs" cluster demo "$work/demo" --listen 127.0.0.1:0 --nfs 127.0.0.1:0 \
+    >"$work/demo.out" 2>"$work/demo.log" &
+demo=$!
+started+=("$demo")
+is_demo_ready() { grep -q '^ready ' "$work/demo.out"; }
+eventually is_demo_ready
+url=$(sed -n 's/^ready //p' "$work/demo.out")
+"$dafs" put "$work/wanted" "${url}file"
+"$dafs" get "${url}file" "$work/back.5"
+same "$work/wanted" "$work/back.5" "what was written and what came back"
+kill -TERM "$demo"
+wait "$demo" || fail "the demo ended with status $?"
