@@ -4,11 +4,14 @@ import asyncio
 import gc
 import os
 import select
+import sys
+import threading
 import time
 import weakref
 
 import dafs
 import dafs.aio
+import fsspec
 import pytest
 from conftest import stopped
 
@@ -89,6 +92,108 @@ def test_bad_operations(server, client, blocks):
     with pytest.raises(ValueError):
         group.wait(timeout=-1)
     assert group.cancel(12345) in (True, False)
+
+
+def test_two_threads_wait_for_one_group(client, blocks):
+    file, data = blocks
+    group = client.completion_group()
+    parts = [bytearray(4096) for _ in range(256)]
+    for at, part in enumerate(parts):
+        group.read_into(file, part, at * 4096, user_data=at)
+    fetched = [[], []]
+
+    def fetch(mine):
+        while done := group.wait():
+            mine.extend(done)
+
+    threads = [threading.Thread(target=fetch, args=(mine,)) for mine in fetched]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(each.user_data for each in fetched[0] + fetched[1]) == list(range(256))
+    assert all(each.result() == 4096 for each in fetched[0] + fetched[1])
+    assert b"".join(parts) == data
+
+
+def test_what_belongs_to_a_closed_client_says_so(server, folder):
+    (folder / "f").write_bytes(b"content")
+    client = dafs.connect(server.url)
+    file = client.open(f"/{folder.name}/f", "r+b", buffering=0)
+    group, own, batch = client.completion_group(), client.buffer(4096), client.batch()
+    memory = bytearray(4096)
+    registered = client.register(memory)
+    batch.read_into(file, own, 0)
+    client.close()
+    for use in (
+        lambda: group.read_into(file, bytearray(7), 0),
+        lambda: group.write(file, b"a", 0),
+        lambda: group.commit(file),
+        lambda: group.submit(batch),
+        lambda: file.pread_into(own, 0),
+        lambda: file.pwrite(b"a", 0),
+    ):
+        with pytest.raises((OSError, ValueError)):
+            use()
+    assert group.wait(None) == []
+    # The memory is still there to be used.
+    memoryview(own)[:4] = b"mine"
+    registered.close()
+    memory.append(1)
+
+
+def test_a_buffer_of_another_client_is_memory_like_any_other(server, client, blocks):
+    file, data = blocks
+    with dafs.connect(server.url) as other:
+        foreign = other.buffer(65536)
+        assert file.pread_into(foreign, 65536) == 65536
+        assert bytes(foreign) == data[65536:131072]
+        group = client.completion_group()
+        group.read_into(file, foreign, 0)
+        assert group.wait(None)[0].result() == 65536
+        assert bytes(foreign) == data[:65536]
+
+
+@pytest.fixture
+def slow_switches():
+    """Threads of Python take turns only where one lets go of its lock."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(120)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("what", ["stat", "wait", "connect", "fsspec"])
+def test_others_run_while_one_waits(server, client, blocks, slow_switches, what):
+    file, _ = blocks
+    group = client.completion_group()
+    begun, failures = threading.Event(), []
+    works = {
+        "stat": lambda: client.stat("/"),
+        "wait": lambda: group.wait(None)[0].result(),
+        "connect": lambda: dafs.connect(server.url, transport="iwarp").close(),
+        "fsspec": lambda: files.ls("/"),
+    }
+    files, _ = fsspec.core.url_to_fs(server.url, skip_instance_cache=True)
+    files.ls("/")
+
+    def work():
+        begun.set()
+        try:
+            # With the lock it would be over before the server goes on.
+            with dafs.within(5):
+                works[what]()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    with stopped(server):
+        group.read_into(file, bytearray(10), 0)
+        thread.start()
+        assert begun.wait(60)
+    thread.join()
+    assert failures == []
+    group.wait(None)
 
 
 def test_the_descriptor_tells_of_completions(client, blocks):

@@ -15,7 +15,7 @@ def read(client, path):
         return file.read()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_workers_read_with_a_client_of_the_parent(client, folder, method):
     names = []
     for number in range(8):
