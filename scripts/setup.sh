@@ -128,7 +128,7 @@ for part in "$@"; do
         install_rust
         ;;
     test)
-        install_packages db5.3-util dpkg-dev e2fsprogs fio fuse3 git iproute2 libnfs-utils libsqlite3-dev \
+        install_packages db5.3-util dpkg-dev e2fsprogs fio fuse3 git groff iproute2 libnfs-utils libsqlite3-dev \
             mount procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs
         # Debian's torch is 150 MB with all it needs; pip's wheels are gigabytes.
         install_packages python3-numpy python3-pytest python3-torch

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The C library as it is installed: found by pkg-config, and its example and bad-input programs run
-# clean under valgrind and with the address sanitizer.
+# The C library as it is installed: found by pkg-config, its manual pages can be read, and its examples and
+# test programs run clean under valgrind and with the address sanitizer, which find no memory that is lost.
 source "$(dirname "$0")/lib.sh"
 
 archive=${DAFS_TARGET:-$PWD/target/debug}/libdafs_capi.a
@@ -16,6 +16,13 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 [[ $(pkg-config --modversion dafs) ]] || fail "pkg-config does not know the library"
 [[ $(<"$prefix/share/man/man3/dap_read.3") == '.so man3/dafs_transfer.3' ]] ||
     fail "dap_read has no manual page"
+if command -v groff >/dev/null; then
+    step "manual pages"
+    for page in "$prefix"/share/man/man3/dafs*.3; do
+        said=$(groff -man -Tutf8 -ww "$page" 2>&1 >"$work/page") || fail "${page##*/}: $said"
+        [[ ! $said && -s $work/page ]] || fail "${page##*/}: $said"
+    done
+fi
 
 mkdir "$work/tree"
 more=()
@@ -29,20 +36,38 @@ compile() {
     cc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -g -pthread "$@" $(pkg-config --cflags dafs) \
         "$source" -o "$program" $(pkg-config --libs dafs)
 }
-programs=(examples/hello examples/asynchronous tests/c/everything tests/c/bad_input)
-for program in "${programs[@]}"; do
-    name=${program##*/}
+# Runs a program in all ways.
+clean() {
+    local program=$1 name=${1##*/}
     compile "$capi/$program.c" "$work/$name"
     compile "$capi/$program.c" "$work/$name-asan" -fsanitize=address,undefined
     for transport in 1 2; do
         step "$name over transport $transport"
         head -c 1048576 /dev/zero >"$work/tree/file"
-        ASAN_OPTIONS=detect_leaks=0 timeout 120 "$work/$name-asan" "$url" "$transport" ||
+        ASAN_OPTIONS=detect_leaks=1 timeout 120 "$work/$name-asan" "$url" "$transport" ||
             fail "$name with the address sanitizer"
         head -c 1048576 /dev/zero >"$work/tree/file"
-        timeout 240 valgrind -q --error-exitcode=9 --leak-check=no --fair-sched=yes \
+        timeout 240 valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
+            --errors-for-leak-kinds=definite --fair-sched=yes \
             --suppressions="$capi/tests/c/valgrind.supp" \
             "$work/$name" "$url" "$transport" || fail "$name under valgrind"
     done
+}
+for program in examples/hello examples/asynchronous tests/c/everything tests/c/bad_input; do
+    clean "$program"
 done
+stop_server
+
+echo secret | "$dafs" passwd "$work/users" anna --uid "$(id -u)" --gid "$(id -g)"
+mkdir "$work/anna"
+cat >"$work/users.toml" <<END
+listen = ["127.0.0.1:0"]
+password_file = "users"
+[[export]]
+name = ""
+path = "anna"
+squash = "none"
+END
+serve --config "$work/users.toml" --state-directory "$work/anna-state"
+clean tests/c/credentials
 stop_server

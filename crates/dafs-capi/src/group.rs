@@ -6,7 +6,7 @@ use crate::error::{DAP_E_BUSY, DAP_E_INVALID, Failure, code};
 use crate::file::{file, stability};
 use crate::handle::{dap_buffer_t, dap_file_t, dap_group_t, dap_session_t, tables};
 use crate::limits::COMPLETIONS_MAX;
-use crate::pointer::{Out, check_len};
+use crate::pointer::{Out, check_len, check_place};
 use crate::session::session;
 use dafs_client::{Completion, CompletionGroup, Error, Lent, OperationId};
 use std::cell::RefCell;
@@ -255,9 +255,12 @@ unsafe fn fetch(
     if completions.is_null() || !completions.is_aligned() || max == 0 {
         return Err(Failure::new(DAP_E_INVALID, "there is no place for completions"));
     }
+    // Before anything is fetched that could not be told.
+    check_place(completions.cast(), size_of::<dap_completion_t>())?;
     let mut fetched = FETCHED.try_with(RefCell::take).unwrap_or_default();
     fetched.clear();
     let result = fetch(&mut fetched, max.min(COMPLETIONS_MAX));
+    check_place(completions.cast(), fetched.len() * size_of::<dap_completion_t>())?;
     for (at, completion) in fetched.iter().enumerate() {
         // SAFETY: as the caller promises; there are at most `max`.
         unsafe { completions.add(at).write(completion.into()) };

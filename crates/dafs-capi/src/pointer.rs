@@ -5,16 +5,23 @@
 
 use crate::error::{DAP_E_FAULT, DAP_E_INVALID, Failure};
 use crate::limits::{MEMORY_BYTES_MAX, TEXT_BYTES_MAX};
+use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
 const PAGE_BYTES: usize = 4096;
+
+thread_local! {
+    /// The pages that this thread's last place for results lay in: mostly those of its stack, and the
+    /// next place lies there, too. Looking costs more than many a call.
+    static SEEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
 
 /// A place for a result.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     /// # Safety
-    /// `pointer` is null, or good for writing one `T`.
+    /// `pointer` is null, unmapped, or good for writing one `T`.
     pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self, Failure> {
         if pointer.is_null() {
             return Err(fault(true));
@@ -22,6 +29,8 @@ impl<T> Out<T> {
         if !pointer.is_aligned() {
             return Err(Failure::new(DAP_E_INVALID, "the place for a result is not aligned"));
         }
+        // Before anything is done whose result could not be told.
+        check_place(pointer.cast(), size_of::<T>())?;
         Ok(Self(pointer))
     }
 
@@ -33,7 +42,7 @@ impl<T> Out<T> {
     }
 
     pub(crate) fn set(self, value: T) {
-        // SAFETY: `new` found it aligned; that it is writable was promised there.
+        // SAFETY: `new` found it aligned and writable, and the caller keeps it so.
         unsafe { self.0.write(value) }
     }
 }
@@ -126,6 +135,20 @@ pub(crate) fn check_write(memory: *const c_void, len: usize) -> Result<(), Failu
         true => Ok(()),
         false => Err(fault(memory.is_null())),
     }
+}
+
+/// As [`check_write`] for the small places that results are told in, which are looked at when they are
+/// new to the thread.
+pub(crate) fn check_place(memory: *const c_void, len: usize) -> Result<(), Failure> {
+    let (start, end) = (memory as usize, (memory as usize).saturating_add(len));
+    let (first, last) = SEEN.try_with(Cell::get).unwrap_or_default();
+    if first <= start && end <= last {
+        return Ok(());
+    }
+    check_write(memory, len)?;
+    let first = start - start % PAGE_BYTES;
+    let _ = SEEN.try_with(|seen| seen.set((first, end.next_multiple_of(PAGE_BYTES))));
+    Ok(())
 }
 
 fn fault(is_null: bool) -> Failure {

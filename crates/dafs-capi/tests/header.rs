@@ -110,7 +110,7 @@ fn pages(header: &str) -> Vec<(String, String)> {
         for function in &of {
             writeln!(page, "\n{};", function.declaration).unwrap();
         }
-        page.push_str(".fi\n.SH DESCRIPTION\n");
+        page.push_str(".fi\n.SH DESCRIPTION\n.ad l\n");
         for function in &of {
             writeln!(page, ".SS {}()", function.name).unwrap();
             for line in function.comment.lines() {
@@ -144,6 +144,28 @@ fn is_current(path: &Path, text: &str) {
 #[test]
 fn the_header_is_that_of_the_sources() {
     is_current(&here().join("include/dafs.h"), &header());
+}
+
+#[test]
+fn every_function_says_which_threads_may_call_it() {
+    let header = header();
+    let functions = functions(&header);
+    assert!(functions.len() > 80);
+    for Function { name, comment, .. } in functions {
+        let rule = comment.lines().find_map(|line| line.strip_prefix("Threads: "));
+        let rule = rule.unwrap_or_else(|| panic!("{name} has no line that begins with Threads:"));
+        let known = ["any", "each has its own", "DAP_E_BUSY while another thread"];
+        assert!(known.iter().any(|known| rule.starts_with(known)), "{name}: {rule}");
+    }
+}
+
+#[test]
+fn the_manual_knows_every_page() {
+    let overview = std::fs::read_to_string(here().join("man/dafs.3")).unwrap();
+    for (page, _) in pages(&header()) {
+        let name = page.strip_suffix(".3").unwrap();
+        assert!(overview.contains(&format!(".BR {name} (3)")), "dafs.3 does not name {name}");
+    }
 }
 
 #[test]

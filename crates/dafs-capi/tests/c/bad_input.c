@@ -23,6 +23,7 @@ static dap_session_t session, other;
 static dap_group_t group;
 static dap_file_t file;
 static char memory[1 << 16];
+static const uint64_t constant[1024] = { 1 };
 
 static void nulls(void)
 {
@@ -65,6 +66,142 @@ static void nulls(void)
     expect(dap_batch_read((dap_batch_t){ 0 }, file, NULL, 1, &piece, 1), DAP_E_BAD_HANDLE);
     if (strlen(dap_strerror(DAP_E_INVALID)) == 0 || strlen(dap_strerror(-123456)) == 0)
         exit(1);
+}
+
+/* The places of results, in memory that is not there or that may only be read. */
+static void bad_places(void *place)
+{
+    dap_chain_t chain;
+    char target[16];
+
+    expect(dap_options_init(place), DAP_E_FAULT);
+    expect(dap_connect("dafs://127.0.0.1/", NULL, place), DAP_E_FAULT);
+    expect(dap_session_info(session, place), DAP_E_FAULT);
+    expect(dap_stats(session, place), DAP_E_FAULT);
+    expect(dap_ping(session, place), DAP_E_FAULT);
+    expect(dap_stat(session, "file", 0, place), DAP_E_FAULT);
+    expect(dap_fstat(file, place), DAP_E_FAULT);
+    expect(dap_statfs(session, "file", place), DAP_E_FAULT);
+    expect(dap_open(session, "file", DAP_OPEN_READ, 0, place), DAP_E_FAULT);
+    expect(dap_open_with_key(session, "file", DAP_OPEN_READ, 0, 7, place), DAP_E_FAULT);
+    expect(dap_opendir(session, "/", place), DAP_E_FAULT);
+    expect(dap_readlink(session, "file", place, 10), DAP_E_FAULT);
+    expect(dap_read_file(session, "file", place, 10), DAP_E_FAULT);
+    expect(dap_fence(session, "file", DAP_FENCE_FILE, place, 10), DAP_E_FAULT);
+    expect(dap_buffer_alloc(session, 10, place, place), DAP_E_FAULT);
+    expect(dap_register(session, memory, 10, place), DAP_E_FAULT);
+    expect(dap_lend(session, memory, 10, place), DAP_E_FAULT);
+    expect(dap_group_create(session, place), DAP_E_FAULT);
+    expect(dap_batch_create(session, place), DAP_E_FAULT);
+    expect(dap_chain_create(session, place), DAP_E_FAULT);
+    expect(dap_append(file, "a", 1, DAP_FILE_SYNC, place), DAP_E_FAULT);
+    expect(dap_test_lock(file, 0, 1, 0, place), DAP_E_FAULT);
+    expect(dap_lock(file, 0, 1, 0, 0, place), DAP_E_FAULT);
+    expect(dap_async_read_memory(group, 0, file, memory, 1, 0, place), DAP_E_FAULT);
+    expect(dap_async_write_memory(group, 0, file, memory, 1, 0, DAP_UNSTABLE, place), DAP_E_FAULT);
+    expect(dap_async_commit(group, 0, file, 0, 0, place), DAP_E_FAULT);
+    expect(dap_io_wait(group, place, 1, 1, 0), DAP_E_FAULT);
+    expect(dap_io_poll(group, place, 1), DAP_E_FAULT);
+    expect(dap_io_in_flight(group), 0);
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_stat(chain, place), DAP_E_FAULT);
+    expect(dap_chain_discard(chain), 0);
+    /* What was not asked for is not needed. */
+    expect(dap_readlink(session, "file", target, 0) < 0, 1);
+}
+
+static void nulls_and_nonsense_elsewhere(void)
+{
+    const dap_file_t no_file = { 0 };
+    const dap_session_t no_session = { 0 };
+    const dap_group_t no_group = { 0 };
+    const dap_buffer_t no_buffer = { 0 };
+    const char *names[] = { "a", NULL };
+    dap_buffer_t buffer;
+    dap_batch_t batch;
+    dap_chain_t chain;
+    dap_range_t range = { 0, 10 };
+    dap_piece_t piece;
+    void *address;
+    size_t bytes;
+    int64_t result;
+
+    expect(dap_append(file, NULL, 1, DAP_FILE_SYNC, NULL), DAP_E_INVALID);
+    expect(dap_append(file, "a", SIZE_MAX, DAP_FILE_SYNC, NULL), DAP_E_INVALID);
+    expect(dap_append(file, (void *)8, 8, DAP_FILE_SYNC, NULL), DAP_E_FAULT);
+    expect(dap_append(file, "a", 1, DAP_UNSTABLE, NULL), DAP_E_INVALID);
+    expect(dap_append(no_file, "a", 1, DAP_FILE_SYNC, NULL), DAP_E_BAD_HANDLE);
+    expect(dap_append_buffer(file, no_buffer, 0, 1, DAP_FILE_SYNC, NULL), DAP_E_BAD_HANDLE);
+    expect(dap_buffer_alloc(session, 4096, &buffer, &address), 0);
+    expect(dap_append_buffer(file, buffer, 1, SIZE_MAX, DAP_FILE_SYNC, NULL), DAP_E_INVALID);
+    expect(dap_append_buffer(file, buffer, 4097, 0, DAP_FILE_SYNC, NULL), DAP_E_INVALID);
+    expect(dap_async_write(group, 0, file, no_buffer, 0, 1, 0, DAP_UNSTABLE, NULL), DAP_E_BAD_HANDLE);
+    expect(dap_async_write(group, 0, file, buffer, 4096, 1, 0, DAP_UNSTABLE, NULL), DAP_E_INVALID);
+    expect(dap_async_write(group, 0, file, buffer, 0, 1, 0, 9, NULL), DAP_E_INVALID);
+    expect(dap_async_write(group, 0, file, buffer, 0, 1, UINT64_MAX, DAP_UNSTABLE, NULL), DAP_E_INVALID);
+    expect(dap_write_buffer(file, no_buffer, 0, 1, 0, DAP_UNSTABLE), DAP_E_BAD_HANDLE);
+    expect(dap_write_buffer(file, buffer, SIZE_MAX, SIZE_MAX, 0, DAP_UNSTABLE), DAP_E_INVALID);
+    expect(dap_write_buffer(file, buffer, 0, 1, 0, 9), DAP_E_INVALID);
+    expect(dap_buffer_memory(no_buffer, &address, &bytes), DAP_E_BAD_HANDLE);
+    expect(dap_buffer_memory(buffer, (void *)8, &bytes), DAP_E_FAULT);
+    expect(dap_buffer_memory(buffer, &address, (void *)8), DAP_E_FAULT);
+
+    expect(dap_batch_create(session, &batch), 0);
+    piece = (dap_piece_t){ buffer, 0, 10 };
+    expect(dap_batch_window((dap_batch_t){ 0 }, 10, 1), DAP_E_BAD_HANDLE);
+    expect(dap_batch_window(batch, UINT32_MAX, UINT32_MAX), 0);
+    expect(dap_batch_read(batch, file, &range, 1, &piece, 1), 0);
+    expect(dap_batch_submit(batch, no_group, NULL, NULL), DAP_E_BAD_HANDLE);
+    expect(dap_batch_submit(batch, group, NULL, NULL), DAP_E_INVALID);
+    expect(dap_batch_run(batch, &result), DAP_E_BAD_HANDLE);
+    expect(dap_batch_create(session, &batch), 0);
+    expect(dap_batch_read(batch, file, &range, 1, &piece, 1), 0);
+    expect(dap_batch_run(batch, (void *)8), DAP_E_FAULT);
+    expect(dap_io_expedite(no_group, 1), DAP_E_BAD_HANDLE);
+    expect(dap_io_expedite(group, 12345), 0);
+    expect(dap_io_in_flight(no_group), DAP_E_BAD_HANDLE);
+    expect(dap_unregister(buffer), 0);
+
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_mkdir(chain, NULL, 0, 0755), DAP_E_INVALID);
+    expect(dap_chain_mkdir(chain, "a", 2, 0755), DAP_E_INVALID);
+    expect(dap_chain_unlock(chain, no_file, 0, 1), DAP_E_BAD_HANDLE);
+    expect(dap_chain_discard(chain), 0);
+
+    expect(dap_commit(no_file, 0, 0), DAP_E_BAD_HANDLE);
+    expect(dap_prefetch(no_file, 0, 1), DAP_E_BAD_HANDLE);
+    expect(dap_truncate(no_file, 0), DAP_E_BAD_HANDLE);
+    expect(dap_truncate(file, UINT64_MAX) < 0, 1);
+    expect(dap_unlock(no_file, 0, 1), DAP_E_BAD_HANDLE);
+    expect(dap_abort_lock(no_file), DAP_E_BAD_HANDLE);
+    expect(dap_lock_for_repair(no_file, 0, 1), DAP_E_BAD_HANDLE);
+    expect(dap_test_lock(no_file, 0, 1, 0, NULL), DAP_E_BAD_HANDLE);
+    expect(dap_test_lock(file, 0, 1, 0x80, NULL), DAP_E_INVALID);
+    expect(dap_flush(no_session), DAP_E_BAD_HANDLE);
+    expect(dap_is_connected(no_session), DAP_E_BAD_HANDLE);
+
+    expect(dap_create_file(session, NULL, 0644, "a", 1, DAP_FILE_SYNC), DAP_E_INVALID);
+    expect(dap_create_file(session, "new", 0644, NULL, 1, DAP_FILE_SYNC), DAP_E_INVALID);
+    expect(dap_create_file(session, "new", 0644, (void *)8, 8, DAP_FILE_SYNC), DAP_E_FAULT);
+    expect(dap_create_file(session, "new", 0644, "a", SIZE_MAX, DAP_FILE_SYNC), DAP_E_INVALID);
+    expect(dap_create_file(session, "new", 0xffffffff, "a", 1, DAP_FILE_SYNC), DAP_E_INVALID);
+    expect(dap_link(session, NULL, "b"), DAP_E_INVALID);
+    expect(dap_link(session, "file", NULL), DAP_E_INVALID);
+    expect(dap_symlink(session, NULL, "b"), DAP_E_INVALID);
+    expect(dap_symlink(session, "a", (const char *)8), DAP_E_FAULT);
+    expect(dap_remove(session, NULL), DAP_E_INVALID);
+    expect(dap_remove(session, "") < 0, 1);
+    expect(dap_statfs(session, NULL, NULL), DAP_E_INVALID);
+    expect(dap_open_with_key(session, NULL, DAP_OPEN_READ, 0, 7, &file), DAP_E_INVALID);
+    expect(dap_fence(session, NULL, DAP_FENCE_FILE, memory, 10), DAP_E_INVALID);
+    expect(dap_fence(session, "file", 77, memory, 10), DAP_E_INVALID);
+    expect(dap_set_fence(session, "file", DAP_FENCE_FILE, DAP_FENCE_SET, names, 2), DAP_E_INVALID);
+    expect(dap_set_fence(session, "file", DAP_FENCE_FILE, DAP_FENCE_SET, names, SIZE_MAX), DAP_E_INVALID);
+    dap_limit_thread(INT64_MIN);
+    dap_limit_thread(INT64_MAX);
+    expect(dap_ping(session, NULL), 0);
+    dap_limit_thread(-1);
+    expect(dap_errno(INT64_MIN) > 0 && dap_errno(INT64_MAX) == 0, 1);
 }
 
 static void absurd_sizes(void)
@@ -297,6 +434,9 @@ int main(int argc, char **argv)
     nulls();
     absurd_sizes();
     bad_memory();
+    bad_places((void *)8);
+    bad_places((void *)constant);
+    nulls_and_nonsense_elsewhere();
     closed_and_foreign();
     after_fork();
     two_threads_on_one_group();

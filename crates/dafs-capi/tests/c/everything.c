@@ -234,6 +234,68 @@ static void batches(dap_file_t file)
     expect(dap_unregister(buffer), 0);
 }
 
+/* What comes too late for a wait, and what is given up. */
+static void waits(dap_file_t file)
+{
+    enum { TRANSFERS = 3000, LONG = 9 * 1000 * 1000 };
+    static dap_completion_t done[TRANSFERS];
+    static uint64_t user_data[TRANSFERS], operations[TRANSFERS];
+    dap_buffer_t buffer;
+    dap_batch_t batch;
+    dap_group_t group;
+    void *address;
+    dap_range_t range = { 0, 16 };
+    dap_piece_t piece;
+    int64_t over = 0, told = 0, got, at, count;
+
+    expect(dap_buffer_alloc(session, TRANSFERS * 16, &buffer, &address), 0);
+    expect(dap_group_create(session, &group), 0);
+
+    /* The server may take seconds for it, unless it is hurried. */
+    expect(dap_batch_create(session, &batch), 0);
+    expect(dap_batch_window(batch, LONG, 0), 0);
+    piece = (dap_piece_t){ buffer, 0, 16 };
+    expect(dap_batch_read(batch, file, &range, 1, &piece, 1), 0);
+    user_data[0] = 5;
+    expect(dap_batch_submit(batch, group, user_data, operations), 0);
+    expect(dap_io_wait(group, done, 1, 1, 20), DAP_E_TIMED_OUT);
+    expect(dap_io_poll(group, done, 1), 0);
+    expect(dap_io_in_flight(group), 1);
+    /* What has come by the end of the time is told, though it is not all. */
+    expect(dap_async_read(group, 6, file, buffer, 16, 16, 0, NULL), 0);
+    expect(dap_io_wait(group, done, 2, 2, 1000), 1);
+    expect(done[0].user_data == 6 && done[0].result == 16, 1);
+    expect(dap_io_expedite(group, operations[0]), 0);
+    expect(dap_io_wait(group, done, 2, SIZE_MAX, -1), 1);
+    expect(done[0].user_data == 5 && done[0].result == 16, 1);
+
+    /* More than the server is asked for at a time: the rest can be taken back. */
+    expect(dap_batch_create(session, &batch), 0);
+    expect(dap_batch_window(batch, LONG, 0), 0);
+    for (at = 0; at < TRANSFERS; at++) {
+        piece = (dap_piece_t){ buffer, (uint64_t)at * 16, 16 };
+        expect(dap_batch_read(batch, file, &range, 1, &piece, 1), at);
+        user_data[at] = (uint64_t)at;
+    }
+    expect(dap_batch_submit(batch, group, user_data, operations), 0);
+    for (at = TRANSFERS - 1; at >= 0; at--)
+        over += dap_io_cancel(group, operations[at]);
+    for (at = 0; at < TRANSFERS; at++)
+        expect(dap_io_expedite(group, operations[at]), 0);
+    for (got = 0; got < TRANSFERS; got += count) {
+        count = dap_io_wait(group, done, TRANSFERS, 1, -1);
+        expect(count > 0, 1);
+        for (at = 0; at < count; at++) {
+            expect(done[at].result == 16 || done[at].result == DAP_E_CANCELED, 1);
+            told += done[at].result == DAP_E_CANCELED;
+        }
+    }
+    /* Some that are over were done, not taken back. */
+    expect(told > 0 && told <= over, 1);
+    expect(dap_group_free(group), 0);
+    expect(dap_unregister(buffer), 0);
+}
+
 static void chains(dap_file_t file)
 {
     dap_file_t found = { 0 };
@@ -462,6 +524,7 @@ int main(int argc, char **argv)
     expect(dap_open(session, "data", RDWR | DAP_OPEN_CREATE | DAP_OPEN_TRUNCATE, 0644, &file), 0);
     data(file);
     batches(file);
+    waits(file);
     chains(file);
     locks(file);
     expect(dap_close(file), 0);
