@@ -8,6 +8,7 @@
 #include <fts.h>
 #include <ftw.h>
 #include <glob.h>
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -438,7 +439,7 @@ static void threads(void)
 static void directories(const char *top)
 {
     struct stat found;
-    char path[4096];
+    char path[4096], real[PATH_MAX];
     FILE *pipe;
     int directory;
     EXPECT(mkdir("moving", 0700) == 0 && chdir("moving") == 0);
@@ -452,7 +453,7 @@ static void directories(const char *top)
     EXPECT(mkdir("deep", 0700) == 0 && mkdir("deep/dir", 0700) == 0 && symlink("deep/dir", "link") == 0);
     EXPECT(close(open("deep/mark", O_WRONLY | O_CREAT, 0600)) == 0);
     snprintf(path, sizeof path, "%s/deep/mark", top);
-    EXPECT(realpath("link/../mark", bytes) && !strcmp(bytes, path));
+    EXPECT(realpath("link/../mark", real) && !strcmp(real, path));
     EXPECT((directory = open("link/..", O_RDONLY | O_DIRECTORY)) >= 0);
     EXPECT(fstatat(directory, "mark", &found, 0) == 0 && close(directory) == 0);
     *strrchr(path, '/') = 0;
@@ -554,6 +555,74 @@ static void lists(void)
 }
 
 /* What a program closes or takes without having opened it is not what the sessions need. */
+extern ssize_t __read_chk(int fd, void *to, size_t bytes, size_t room);
+extern ssize_t __readlink_chk(const char *path, char *to, size_t bytes, size_t room);
+extern ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t bytes, size_t room);
+extern char *__realpath_chk(const char *path, char *to, size_t room);
+extern char *__getcwd_chk(char *to, size_t bytes, size_t room);
+
+/* Memory that is not there is an error, and memory that is too short ends the program. */
+static void memory(void)
+{
+    /* Not constants, which the compiler would look at. */
+    void *volatile low = (void *)8, *volatile high = (void *)-4096;
+    char target[PATH_MAX];
+    struct iovec bad[2] = { { target, 1 }, { (void *)8, 10 } };
+    const char *readable = "not to be written to";
+    char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int fd = open("memory", O_RDWR | O_CREAT | O_TRUNC, 0644), at;
+
+    EXPECT(fd >= 0 && write(fd, "ten bytes.", 10) == 10);
+    EXPECT(pread(fd, low, 10, 0) == -1 && errno == EFAULT);
+    EXPECT(pread(fd, high, 10, 0) == -1 && errno == EFAULT);
+    EXPECT(pread(fd, (void *)readable, 10, 0) == -1 && errno == EFAULT);
+    EXPECT(lseek(fd, 0, SEEK_SET) == 0 && read(fd, low, 10) == -1 && errno == EFAULT);
+    EXPECT(lseek(fd, 0, SEEK_CUR) == 0);
+    EXPECT(write(fd, low, 10) == -1 && errno == EFAULT);
+    EXPECT(pwrite(fd, readable, 10, 0) == 10);
+    EXPECT(preadv(fd, bad, 2, 0) == -1 && errno == EFAULT);
+    EXPECT(pwritev(fd, bad, 2, 0) == -1 && errno == EFAULT);
+    EXPECT(readv(fd, low, 2) == -1 && errno == EFAULT);
+    EXPECT(munmap(page + 4096, 4096) == 0);
+    EXPECT(pread(fd, page + 4090, 10, 0) == -1 && errno == EFAULT);
+    EXPECT(pread(fd, page + 4086, 10, 0) == 10 && memcmp(page + 4086, "not to be ", 10) == 0);
+    EXPECT(pread(fd, low, 0, 0) == 0);
+    munmap(page, 4096);
+    for (at = 0; at < 5; at++) {
+        int status;
+        pid_t child = fork();
+
+        EXPECT(child >= 0);
+        if (child == 0) {
+            close(2);
+            switch (at) {
+            case 0:
+                __read_chk(fd, target, 10, 9);
+                break;
+            case 1:
+                __readlink_chk("symbolic", target, 10, 9);
+                break;
+            case 2:
+                __readlinkat_chk(AT_FDCWD, "symbolic", target, 10, 9);
+                break;
+            case 3:
+                __realpath_chk("memory", target, PATH_MAX - 1);
+                break;
+            default:
+                __getcwd_chk(target, 100, 99);
+            }
+            _exit(0);
+        }
+        EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+        EXPECT(WTERMSIG(status) == SIGABRT);
+    }
+    EXPECT(symlink("memory", "symbolic") == 0);
+    EXPECT(__readlink_chk("symbolic", target, 10, 10) == 6);
+    EXPECT(__readlinkat_chk(AT_FDCWD, "symbolic", target, 10, 10) == 6);
+    EXPECT(__realpath_chk("memory", target, PATH_MAX) == target);
+    EXPECT(unlink("symbolic") == 0 && unlink("memory") == 0 && close(fd) == 0);
+}
+
 static void numbers(void)
 {
     int fd = open("numbers", O_RDWR | O_CREAT, 0600), local = open("/dev/shm", O_TMPFILE | O_RDWR, 0600), other;
@@ -604,6 +673,7 @@ int main(int count, char **arguments)
     EXPECT(chdir(arguments[1]) == 0 && open("/dev/null", O_RDONLY) == count);
     EXPECT(getcwd(bytes, sizeof bytes) && !strcmp(bytes, arguments[1]));
     descriptors();
+    memory();
     numbers();
     children(arguments[0]);
     stdio();

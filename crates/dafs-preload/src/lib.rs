@@ -35,6 +35,7 @@ mod limits;
 mod listing;
 mod location;
 mod locks;
+mod mapped;
 mod names;
 mod next;
 mod report;

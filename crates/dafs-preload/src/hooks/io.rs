@@ -5,7 +5,7 @@ use crate::failure::{Errno, Result};
 use crate::files::{self, CopyEnd, End};
 use crate::limits::{IO_BYTES_MAX, VECTORS_MAX};
 use crate::next::{interpose, serve};
-use crate::{locks, report};
+use crate::{locks, mapped, report};
 use libc::{AT_FDCWD, c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, size_t, ssize_t};
 
 /// # Safety
@@ -14,8 +14,11 @@ pub(super) unsafe fn target<'a>(to: *mut c_void, count: size_t) -> Result<&'a mu
     match (to.is_null(), count) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Errno(libc::EFAULT)),
-        // SAFETY: the caller's promise.
-        _ => Ok(unsafe { std::slice::from_raw_parts_mut(to.cast(), count.min(IO_BYTES_MAX)) }),
+        _ => {
+            mapped::check_write(to, count)?;
+            // SAFETY: the caller's promise.
+            Ok(unsafe { std::slice::from_raw_parts_mut(to.cast(), count.min(IO_BYTES_MAX)) })
+        }
     }
 }
 
@@ -25,8 +28,11 @@ pub(super) unsafe fn source<'a>(from: *const c_void, count: size_t) -> Result<&'
     match (from.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Errno(libc::EFAULT)),
-        // SAFETY: the caller's promise.
-        _ => Ok(unsafe { std::slice::from_raw_parts(from.cast(), count.min(IO_BYTES_MAX)) }),
+        _ => {
+            mapped::check_read(from, count)?;
+            // SAFETY: the caller's promise.
+            Ok(unsafe { std::slice::from_raw_parts(from.cast(), count.min(IO_BYTES_MAX)) })
+        }
     }
 }
 
@@ -36,8 +42,11 @@ unsafe fn vectors<'a>(vectors: *const iovec, count: c_int) -> Result<&'a [iovec]
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         Ok(_) if vectors.is_null() => Err(Errno(libc::EFAULT)),
-        // SAFETY: the caller's promise.
-        Ok(count @ ..=VECTORS_MAX) => Ok(unsafe { std::slice::from_raw_parts(vectors, count) }),
+        Ok(count @ ..=VECTORS_MAX) => {
+            mapped::check_read(vectors.cast(), count * size_of::<iovec>())?;
+            // SAFETY: the caller's promise.
+            Ok(unsafe { std::slice::from_raw_parts(vectors, count) })
+        }
         _ => Err(Errno(libc::EINVAL)),
     }
 }
@@ -61,7 +70,7 @@ fn count(bytes: usize) -> ssize_t {
 }
 
 /// Stops a program that says that its buffer is shorter than what it asks for, as the C library does.
-fn check(asked: size_t, room: size_t) {
+pub(super) fn check(asked: size_t, room: size_t) {
     if asked > room {
         // SAFETY: ends the program, which is about to write over its own memory.
         unsafe { libc::abort() };

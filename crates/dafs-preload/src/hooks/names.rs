@@ -1,5 +1,6 @@
 //! Names: making, removing, renaming, linking, permissions, times, and the working directory.
 
+use super::io::check;
 use super::{At, at, by_descriptor, by_path, bytes, known, named_descriptor};
 use crate::config;
 use crate::descriptor::{Kind, Record};
@@ -294,13 +295,19 @@ interpose! {
         by_path!(AT_FDCWD, path, pass, |place| read_link(&place, to, room))
     }
     fn __readlink_chk(path: *const c_char, to: *mut c_char, asked: size_t, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| read_link(&place, to, asked.min(room)))
+        by_path!(AT_FDCWD, path, pass, |place| {
+            check(asked, room);
+            read_link(&place, to, asked)
+        })
     }
     fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_char, room: size_t) -> ssize_t, |pass| {
         by_path!(dir, path, pass, |place| read_link(&place, to, room))
     }
     fn __readlinkat_chk(dir: c_int, path: *const c_char, to: *mut c_char, asked: size_t, room: size_t) -> ssize_t, |pass| {
-        by_path!(dir, path, pass, |place| read_link(&place, to, asked.min(room)))
+        by_path!(dir, path, pass, |place| {
+            check(asked, room);
+            read_link(&place, to, asked)
+        })
     }
 
     fn chmod(path: *const c_char, mode: mode_t) -> c_int, |pass| {
@@ -385,7 +392,10 @@ interpose! {
     }
     fn __getcwd_chk(to: *mut c_char, asked: size_t, room: size_t) -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give(&directory.shown, to, asked.min(room))),
+            Some(directory) => {
+                check(asked, room);
+                serve(|| give(&directory.shown, to, asked))
+            }
             None => pass(),
         }
     }
@@ -403,6 +413,7 @@ interpose! {
         real_path(path, to, pass)
     }
     fn __realpath_chk(path: *const c_char, to: *mut c_char, room: size_t) -> *mut c_char, |pass| {
+        check(libc::PATH_MAX as size_t, room);
         real_path(path, to, pass)
     }
     fn canonicalize_file_name(path: *const c_char) -> *mut c_char, |pass| {
