@@ -87,9 +87,10 @@ while read -r place; do
     kill_data 2
     eventually is_missed 2
     data 2
-    # Whoever keeps what is not stable has sent it again; who does not was told.
+    # Whoever waits and keeps what is not stable has sent it again; who does not was told.
     wait "$writer" || {
-        grep -q 'write it again' "$work/put" || { cat "$work/put"; fail "a write was not carried on"; }
+        eventually all_there
+        grep -qE 'write it again|DELAY' "$work/put" || { cat "$work/put"; fail "a write was not carried on"; }
         "$dafs" put "$work/wanted" "$place"
     }
     "$dafs" get "$url/wide/${place##*/}" "$work/back.${place##*/}"
