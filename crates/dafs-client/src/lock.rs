@@ -154,9 +154,16 @@ impl File {
     pub fn lock(&self, range: &LockRange, patience: Option<Duration>) -> Result<(), LockError> {
         let until = patience.and_then(|patience| Instant::now().checked_add(patience));
         let mut pause = RETRY_PAUSE_MIN;
+        let mut before = None;
         loop {
             let held = match self.ask_for_lock(range, range.kind(true), range.options()) {
                 Err(LockError::Held(holder)) => LockError::Held(holder),
+                // It was asked once more when the time of this thread was nearly over.
+                Err(LockError::Other(Error::NotSent { .. } | Error::Deadline { .. }))
+                    if before.is_some() && is_time_over() =>
+                {
+                    return before.map_or(Ok(()), Err);
+                }
                 other => return other,
             };
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -170,6 +177,7 @@ impl File {
                 return Err(held);
             }
             pause = (pause * 2).min(LOCK_PAUSE_MAX);
+            before = Some(held);
         }
     }
 
@@ -286,6 +294,11 @@ impl File {
             Err(error) => Err(shared.broken(&error).into()),
         }
     }
+}
+
+/// Whether the time is over within which the calls of this thread have to end.
+fn is_time_over() -> bool {
+    Limit::current().is_some_and(|limit| limit.at <= dafs_dat::Instant::now())
 }
 
 fn refusal(procedure: Procedure, status: Status, body: &ErrorBody<'_>) -> LockError {
