@@ -9,7 +9,8 @@
 //! * While a leader sleeps the adapter is armed, or the leader's wake-up has been rung: every
 //!   thread that touches the adapter meanwhile sees to that before it unlocks.
 //! * A leader that stops leading wakes a follower, if there is one. A follower whose operation is over
-//!   is woken by whoever has polled; no other is.
+//!   is woken by whoever has polled. One that waits for no single operation is woken whenever any is
+//!   over, and when the session or its back-control channel has come to another stage; no other is.
 
 mod back;
 mod clock;
@@ -22,7 +23,7 @@ mod waiter;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::{End, Ending, IoBuffer};
 use crate::core::{
-    ChainMember, Done, Failure, Piece, Refused, ReplyMessage, SessionCore, SessionInfo,
+    BackStage, ChainMember, Done, Failure, Piece, Refused, ReplyMessage, SessionCore, SessionInfo,
     SessionStats, Stage,
 };
 use crate::delegation::{Holders, Recalled};
@@ -98,6 +99,8 @@ pub(crate) struct Driver {
     leader: Leader,
     followers: Followers,
     spinning: Spinning,
+    /// The stages that waiters have been woken for last.
+    told: (Stage, BackStage),
     /// Counts the times that anybody moved things along, for the helper to see whether it must.
     drives: u64,
     deadline: Option<Duration>,

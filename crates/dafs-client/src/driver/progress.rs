@@ -36,6 +36,7 @@ impl Driver {
     ) -> Self {
         Self {
             adapter,
+            told: (core.stage(), core.back_stage()),
             core,
             events: Vec::new(),
             operations: Operations::new(),
@@ -67,7 +68,8 @@ impl Driver {
         &mut *self.adapter
     }
 
-    /// Polls the adapter once and hands out what has completed; returns how much that was.
+    /// Polls the adapter once and hands out what has completed; returns how much there is for waiters to
+    /// look at.
     pub(crate) fn progress(&mut self, now: Instant) -> usize {
         self.drives = self.drives.wrapping_add(1);
         // Before the server's next write is let in.
@@ -200,9 +202,11 @@ impl Driver {
         }
     }
 
-    /// Gives completed calls to whoever asked for them.
+    /// Gives completed calls to whoever asked for them. Returns how much there is for waiters to look at:
+    /// these calls, and one more when the session or its back-control channel is at another stage.
     pub(crate) fn hand_out(&mut self) -> usize {
-        let mut count = 0;
+        let stages = (self.core.stage(), self.core.back_stage());
+        let mut count = usize::from(std::mem::replace(&mut self.told, stages) != stages);
         while let Some(Completed { tag, done }) = self.core.take_completed() {
             count += 1;
             self.leave_unwanted(tag, &done);

@@ -121,8 +121,7 @@ impl<'a> Waiter<'a> {
                 self.spins = 0;
                 driver.call_done(&mut self.bells);
             }
-            // Not all that a waiter waits for is the completion of an operation: the end of the
-            // session is none. It must not be slept over.
+            // Whatever the poll has brought about must not be slept over.
             if let Some(result) = done(&mut driver) {
                 self.leave(driver);
                 return Ok(result);
@@ -260,8 +259,110 @@ impl Drop for Waiter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::BackStage;
     use crate::options::TransportChoice;
-    use crate::served::Served;
+    use crate::served::{Served, Wire};
+    use crate::{Client, Result};
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// Longer than anything takes here that is not stuck.
+    const STUCK: Duration = Duration::from_secs(20);
+
+    /// A client to be driven by this thread and another one that does `work` and says its result, and
+    /// the driver under its lock: that one follows, and nobody leads.
+    fn followed<T: Send + 'static>(
+        client: &Client,
+        work: impl FnOnce(&Client) -> T + Send + 'static,
+    ) -> (Guard<'_>, Receiver<T>) {
+        let shared = client.shared();
+        // The other one takes this one for the leader.
+        shared.lock_regardless().leader = Leader::Polling;
+        let (said, hears) = channel();
+        let other = client.clone();
+        std::thread::spawn(move || {
+            let _ = said.send(work(&other));
+            // This one may sleep.
+            other.shared().wakeup.ring();
+        });
+        loop {
+            let mut driver = shared.lock_regardless();
+            if !driver.followers.is_empty() {
+                driver.leader = Leader::Nobody;
+                return (driver, hears);
+            }
+            drop(driver);
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_stops_leading_hands_over_in_whatever_way_it_leaves() {
+        type Leave = fn(&Shared, Guard<'_>);
+        let ways: [(&str, Leave); 4] = [
+            ("result", |shared, driver| {
+                let mut looks = 0;
+                let left = Waiter::new(shared, None, None).run(driver, |_| {
+                    looks += 1;
+                    (looks > 1).then_some(())
+                });
+                left.unwrap();
+            }),
+            ("time", |shared, driver| {
+                let time = Some(Duration::from_millis(1));
+                let left = Waiter::new(shared, time, None).run(driver, |_| -> Option<()> { None });
+                assert!(matches!(left, Err(Error::TimedOut(_))));
+            }),
+            ("panic", |shared, driver| {
+                let mut looks = 0;
+                let wait = std::panic::AssertUnwindSafe(|| {
+                    Waiter::new(shared, None, None).run(driver, |_| -> Option<()> {
+                        looks += 1;
+                        assert!(looks < 2, "as planned");
+                        None
+                    })
+                });
+                assert!(std::panic::catch_unwind(wait).is_err());
+            }),
+            ("stop", |shared, driver| {
+                let left = limit::interruptible(
+                    || true,
+                    || Waiter::new(shared, None, None).run(driver, |_| -> Option<()> { None }),
+                );
+                assert!(matches!(left, Err(Error::TimedOut(_))));
+            }),
+        ];
+        let served = Served::new();
+        for (way, leave) in ways {
+            let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
+            let wire = Wire::new(server, || None);
+            let client = wire.client();
+            // It would lead sooner or later.
+            client.shared().helper.stop();
+            let held = wire.held.lock().unwrap();
+            let (driver, hears) = followed(&client, |client| client.ping());
+            leave(client.shared(), driver);
+            drop(held);
+            let answered: Result<_> = hears.recv_timeout(STUCK).expect(way);
+            answered.unwrap();
+        }
+    }
+
+    #[test]
+    fn a_change_of_stage_wakes_who_waits_for_no_single_operation() {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        let shared = client.shared();
+        let (driver, hears) = followed(&client, |client| {
+            let is_bound = |driver: &mut Driver| driver.core.back_stage() == BackStage::Bound;
+            client.shared().wait_any(None, |driver| is_bound(driver).then_some(()))
+        });
+        drop(driver);
+        shared.listen().unwrap();
+        let driver = shared.lock_regardless();
+        // Leads until the other one, which has nobody else to wake it, has seen it.
+        let waiter = Waiter::new(shared, Some(STUCK), None);
+        waiter.run(driver, |_| hears.try_recv().ok()).unwrap().unwrap();
+    }
 
     #[test]
     fn a_panic_gives_up_the_lead() {
@@ -285,7 +386,7 @@ mod tests {
         let served = Served::new();
         let client = served.client(TransportChoice::Iwarp);
         thread_local! {
-            static CLIENT: std::cell::RefCell<Option<crate::Client>> =
+            static CLIENT: std::cell::RefCell<Option<Client>> =
                 const { std::cell::RefCell::new(None) };
         }
         CLIENT.set(Some(client.clone()));

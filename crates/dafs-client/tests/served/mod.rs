@@ -8,8 +8,8 @@ use dafs_server::{Config, Server};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 pub const TRANSPORTS: [TransportChoice; 2] = [TransportChoice::Iwarp, TransportChoice::Shm];
@@ -73,6 +73,8 @@ impl Served {
 pub struct Wire {
     pub address: SocketAddr,
     pub cuts: Arc<AtomicU64>,
+    /// Nothing goes over it while this is locked.
+    pub held: Arc<Mutex<()>>,
 }
 
 impl Wire {
@@ -85,6 +87,8 @@ impl Wire {
         let address = listener.local_addr().unwrap();
         let cuts = Arc::new(AtomicU64::new(0));
         let counted = cuts.clone();
+        let held = Arc::new(Mutex::new(()));
+        let holds = held.clone();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else { return };
@@ -92,6 +96,7 @@ impl Wire {
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let (left, counted) = (left.clone(), counted.clone());
+                    let holds = holds.clone();
                     std::thread::spawn(move || {
                         let mut bytes = [0; 4096];
                         while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -103,6 +108,7 @@ impl Wire {
                                     .unwrap();
                                 pass = pass.min(before as usize);
                             }
+                            drop(holds.lock());
                             if to.write_all(&bytes[..pass]).is_err() {
                                 break;
                             }
@@ -117,7 +123,7 @@ impl Wire {
                 }
             }
         });
-        Self { address, cuts }
+        Self { address, cuts, held }
     }
 
     pub fn client(&self) -> Client {
