@@ -58,7 +58,8 @@ impl Attempt {
 
 struct Target<'a> {
     url: &'a DafsUrl,
-    options: &'a ConnectOptions,
+    /// What the URL says has the last word.
+    options: ConnectOptions,
     server: Arc<str>,
     until: Instant,
 }
@@ -70,6 +71,13 @@ impl<'a> Target<'a> {
             format!("[{host}]:{}", url.port())
         } else {
             format!("{host}:{}", url.port())
+        };
+        let options = ConnectOptions {
+            transport: url.transport().unwrap_or(options.transport),
+            wait: url.wait().unwrap_or(options.wait),
+            checksums: url.checksums().unwrap_or(options.checksums),
+            connect_timeout: url.connect_timeout().unwrap_or(options.connect_timeout),
+            ..options.clone()
         };
         let until = Instant::now() + options.connect_timeout;
         Self { url, options, server: server.into(), until }
@@ -209,7 +217,7 @@ impl<'a> Target<'a> {
     }
 
     fn session_config(&self, kind: TransportKind) -> SessionConfig {
-        let options = self.options;
+        let options = &self.options;
         let (name, verifier) = match &options.identity {
             Some(identity) => {
                 OPENS.fetch_max(identity.next_owner, Ordering::Relaxed);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Which transport to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TransportChoice {
     /// Shared memory when the server runs on this host and offers it, else iWARP over TCP.
     #[default]
@@ -186,7 +186,8 @@ impl fmt::Debug for Authentication {
 /// Everything about a connection that is not in the URL.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Which transport.
+    /// Which transport. A URL with `transport=`, `wait=`, `checksums=` or `connect-timeout=` has the last
+    /// word.
     pub transport: TransportChoice,
     /// How threads wait.
     pub wait: WaitPolicy,

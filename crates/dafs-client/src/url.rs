@@ -1,10 +1,14 @@
-//! `dafs://[user@]host[:port]/path[?fence-id=NAME&recovery=SECONDS&deadline=SECONDS]`.
+//! `dafs://[user@]host[:port]/path[?option=value&...]`.
 //!
 //! Invariants
 //! * A parsed URL has a host, a port and an absolute path of raw bytes without a zero byte.
 //! * Printing and parsing again yields the same URL.
 
+mod options;
+
 use crate::limits::DEFAULT_PORT;
+use crate::options::{TransportChoice, WaitPolicy};
+use options::{Options, Wait};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,19 +23,7 @@ const PATH: &AsciiSet =
 /// What must be escaped in a user name.
 const USER: &AsciiSet = &PATH.add(b'/').add(b':').add(b'@').add(b'[').add(b']');
 
-/// What must be escaped in an option.
-const OPTION: &AsciiSet = &USER.add(b'&').add(b'=').add(b'+');
-
 const SCHEME: &str = "dafs://";
-
-/// The option that says who the session is to fences (DAFS 11).
-const FENCE_ID: &str = "fence-id";
-
-/// The option that says how long a lost connection may take to be replaced.
-const RECOVERY: &str = "recovery";
-
-/// The option that says how long one operation may take.
-const DEADLINE: &str = "deadline";
 
 /// Where a file is: server and path.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -40,9 +32,7 @@ pub struct DafsUrl {
     host: String,
     port: u16,
     path: Vec<u8>,
-    fence_id: Option<String>,
-    recovery_seconds: Option<u32>,
-    deadline_seconds: Option<u32>,
+    options: Options,
 }
 
 /// Why a URL was refused, with the remedy.
@@ -72,8 +62,10 @@ pub enum UrlError {
     Port(String),
     /// An option that there is not.
     #[error(
-        "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS and \
-         deadline=SECONDS, with & between them. Write %3F if the '?' is part of a name"
+        "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
+         deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm, \
+         wait=adaptive|poll|sleep and checksums=yes|no, with & between them. Write %3F if the '?' \
+         is part of a name"
     )]
     Option(String),
     /// A fragment.
@@ -117,9 +109,7 @@ impl DafsUrl {
             host: host.into(),
             port,
             path: absolute(path),
-            fence_id: None,
-            recovery_seconds: None,
-            deadline_seconds: None,
+            options: Options::default(),
         })
     }
 
@@ -150,9 +140,7 @@ impl DafsUrl {
         if path.contains(&0) {
             return Err(UrlError::NulInPath);
         }
-        let Options { fence_id, recovery_seconds, deadline_seconds } = options;
-        let path = absolute(&path);
-        Ok(Self { user, host, port, path, fence_id, recovery_seconds, deadline_seconds })
+        Ok(Self { user, host, port, path: absolute(&path), options })
     }
 
     /// The user named before the host.
@@ -177,17 +165,42 @@ impl DafsUrl {
 
     /// Who the session is to fences (DAFS 11).
     pub fn fence_id(&self) -> Option<&str> {
-        self.fence_id.as_deref()
+        self.options.fence_id.as_deref()
     }
 
     /// How long a lost connection may take to be replaced; zero for an error at once.
     pub fn recovery(&self) -> Option<Duration> {
-        self.recovery_seconds.map(|seconds| Duration::from_secs(seconds.into()))
+        self.options.recovery_seconds.map(seconds)
     }
 
     /// How long one operation may take to be answered; zero for as long as it takes.
     pub fn deadline(&self) -> Option<Duration> {
-        self.deadline_seconds.map(|seconds| Duration::from_secs(seconds.into()))
+        self.options.deadline_seconds.map(seconds)
+    }
+
+    /// How long connecting and opening the session may take.
+    pub fn connect_timeout(&self) -> Option<Duration> {
+        self.options.connect_timeout_seconds.map(seconds)
+    }
+
+    /// Which transport.
+    pub fn transport(&self) -> Option<TransportChoice> {
+        self.options.transport
+    }
+
+    /// How threads wait.
+    pub fn wait(&self) -> Option<WaitPolicy> {
+        self.options.wait.map(Wait::policy)
+    }
+
+    /// Whether messages and data carry checksums.
+    pub fn checksums(&self) -> Option<bool> {
+        self.options.checksums
+    }
+
+    /// True when both ask for sessions of the same kind.
+    pub fn has_options_of(&self, other: &Self) -> bool {
+        self.options == other.options
     }
 
     /// The same server with another path.
@@ -231,42 +244,8 @@ fn parse_user(user: &str) -> Result<String, UrlError> {
     String::from_utf8(unescape(user)?).map_err(|_| UrlError::User)
 }
 
-/// What follows the question mark.
-#[derive(Default)]
-struct Options {
-    fence_id: Option<String>,
-    recovery_seconds: Option<u32>,
-    deadline_seconds: Option<u32>,
-}
-
-impl Options {
-    fn parse(text: &str) -> Result<Self, UrlError> {
-        let mut options = Self::default();
-        for option in text.split('&') {
-            let unknown = || UrlError::Option(option.into());
-            let (name, value) = option.split_once('=').ok_or_else(unknown)?;
-            let twice = match name {
-                _ if value.is_empty() || value.contains('?') => return Err(unknown()),
-                FENCE_ID => {
-                    let id = String::from_utf8(unescape(value)?).map_err(|_| unknown())?;
-                    options.fence_id.replace(id).is_some()
-                }
-                RECOVERY => options.recovery_seconds.replace(parse_seconds(value)?).is_some(),
-                DEADLINE => options.deadline_seconds.replace(parse_seconds(value)?).is_some(),
-                _ => return Err(unknown()),
-            };
-            if twice {
-                return Err(UrlError::Twice(name.into()));
-            }
-        }
-        Ok(options)
-    }
-}
-
-fn parse_seconds(text: &str) -> Result<u32, UrlError> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let seconds = text.parse().ok().filter(|_| digits);
-    seconds.ok_or_else(|| UrlError::Seconds(text.into()))
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
 }
 
 fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
@@ -336,20 +315,7 @@ impl fmt::Display for DafsUrl {
             write!(f, ":{}", self.port)?;
         }
         write!(f, "{}", percent_encode(&self.path, PATH))?;
-        let mut mark = '?';
-        if let Some(id) = &self.fence_id {
-            write!(f, "{mark}{FENCE_ID}={}", percent_encode(id.as_bytes(), OPTION))?;
-            mark = '&';
-        }
-        for (name, seconds) in
-            [(RECOVERY, self.recovery_seconds), (DEADLINE, self.deadline_seconds)]
-        {
-            if let Some(seconds) = seconds {
-                write!(f, "{mark}{name}={seconds}")?;
-                mark = '&';
-            }
-        }
-        Ok(())
+        write!(f, "{}", self.options)
     }
 }
 
@@ -410,6 +376,11 @@ mod tests {
             ("dafs://h/a?deadline=1&deadline=1", "twice"),
             ("dafs://h/a?recovery=4294967296", "number of seconds"),
             ("dafs://h/a?recovery=5&fence-id=a&recovery=6", "twice"),
+            ("dafs://h/a?connect-timeout=0", "is no option"),
+            ("dafs://h/a?transport=tcp", "transport=auto|iwarp|shm"),
+            ("dafs://h/a?wait=long", "wait=adaptive|poll|sleep"),
+            ("dafs://h/a?checksums=on", "checksums=yes|no"),
+            ("dafs://h/a?checksums=no&checksums=no", "twice"),
         ];
         for (text, part) in cases {
             let error = DafsUrl::parse(text).unwrap_err().to_string();
@@ -430,6 +401,14 @@ mod tests {
         let url = DafsUrl::parse("dafs://h/a?deadline=5&recovery=7").unwrap();
         assert_eq!(url.deadline(), Some(Duration::from_secs(5)));
         assert_eq!(url.to_string(), "dafs://h/a?recovery=7&deadline=5");
+        let text = "dafs://h/a?connect-timeout=3&transport=shm&wait=poll&checksums=yes";
+        let url = DafsUrl::parse(text).unwrap();
+        assert_eq!(url.to_string(), text);
+        assert_eq!(url.connect_timeout(), Some(Duration::from_secs(3)));
+        assert_eq!(url.transport(), Some(TransportChoice::Shm));
+        assert_eq!((url.wait(), url.checksums()), (Some(WaitPolicy::Poll), Some(true)));
+        let other = DafsUrl::parse("dafs://h/a").unwrap();
+        assert!(!url.has_options_of(&other) && url.has_options_of(&url.join(b"b").unwrap()));
     }
 
     #[test]
@@ -446,14 +425,24 @@ mod tests {
             port in 1u16..,
             user in proptest::option::of("[a-z@/:% \u{e9}]{1,8}"),
             fence_id in proptest::option::of("[a-z@/:%?&=#+ \u{e9}]{1,8}"),
-            recovery_seconds: Option<u32>,
-            deadline_seconds: Option<u32>,
+            times in proptest::array::uniform3(proptest::option::of(1u32..)),
+            transport in proptest::option::of(0..3usize),
+            wait in proptest::option::of(0..3usize),
+            checksums: Option<bool>,
         ) {
             let mut url = DafsUrl::new("::1", port, &path).unwrap();
             url.user = user;
-            url.fence_id = fence_id;
-            url.recovery_seconds = recovery_seconds;
-            url.deadline_seconds = deadline_seconds;
+            let transports = [TransportChoice::Auto, TransportChoice::Iwarp, TransportChoice::Shm];
+            let [recovery_seconds, deadline_seconds, connect_timeout_seconds] = times;
+            url.options = Options {
+                fence_id,
+                recovery_seconds,
+                deadline_seconds,
+                connect_timeout_seconds,
+                transport: transport.map(|at| transports[at]),
+                wait: wait.map(|at| [Wait::Adaptive, Wait::Poll, Wait::Sleep][at]),
+                checksums,
+            };
             prop_assert_eq!(DafsUrl::parse(&url.to_string()).unwrap(), url);
         }
 

@@ -4,7 +4,6 @@ use dafs_client::DafsUrl;
 use dafs_nfs_client::mount::NfsUrl;
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 /// Where a file is: server, path, and the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -55,11 +54,12 @@ impl RemoteUrl {
         }
     }
 
-    /// How long a lost connection may take to be replaced, if the URL says that.
-    pub(crate) fn recovery(&self) -> Option<Duration> {
-        match self {
-            Self::Dafs(url) => url.recovery(),
-            Self::Nfs(_) => None,
+    /// True when both ask for connections of the same kind.
+    pub(crate) fn has_options_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Dafs(a), Self::Dafs(b)) => a.has_options_of(b),
+            // Those of NFS are part of what a mount is.
+            _ => true,
         }
     }
 

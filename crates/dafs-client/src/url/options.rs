@@ -1,0 +1,134 @@
+//! What follows the question mark of a URL.
+
+use super::{USER, UrlError, unescape};
+use crate::options::{TransportChoice, WaitPolicy};
+use percent_encoding::{AsciiSet, percent_encode};
+use std::fmt::{self, Display};
+
+/// What must be escaped in an option.
+const OPTION: &AsciiSet = &USER.add(b'&').add(b'=').add(b'+');
+
+const FENCE_ID: &str = "fence-id";
+const RECOVERY: &str = "recovery";
+const DEADLINE: &str = "deadline";
+const CONNECT_TIMEOUT: &str = "connect-timeout";
+const TRANSPORT: &str = "transport";
+const WAIT: &str = "wait";
+const CHECKSUMS: &str = "checksums";
+
+const TRANSPORTS: [(&str, TransportChoice); 3] = [
+    ("auto", TransportChoice::Auto),
+    ("iwarp", TransportChoice::Iwarp),
+    ("shm", TransportChoice::Shm),
+];
+const WAITS: [(&str, Wait); 3] =
+    [("adaptive", Wait::Adaptive), ("poll", Wait::Poll), ("sleep", Wait::Sleep)];
+const ANSWERS: [(&str, bool); 2] = [("yes", true), ("no", false)];
+
+/// How threads wait, without a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Wait {
+    Adaptive,
+    Poll,
+    Sleep,
+}
+
+impl Wait {
+    pub(super) fn policy(self) -> WaitPolicy {
+        match self {
+            Self::Adaptive => WaitPolicy::default(),
+            Self::Poll => WaitPolicy::Poll,
+            Self::Sleep => WaitPolicy::Sleep,
+        }
+    }
+}
+
+/// The options that a URL gives.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct Options {
+    pub(super) fence_id: Option<String>,
+    pub(super) recovery_seconds: Option<u32>,
+    pub(super) deadline_seconds: Option<u32>,
+    pub(super) connect_timeout_seconds: Option<u32>,
+    pub(super) transport: Option<TransportChoice>,
+    pub(super) wait: Option<Wait>,
+    pub(super) checksums: Option<bool>,
+}
+
+impl Options {
+    pub(super) fn parse(text: &str) -> Result<Self, UrlError> {
+        let mut options = Self::default();
+        for option in text.split('&') {
+            let unknown = || UrlError::Option(option.into());
+            let (name, value) = option.split_once('=').ok_or_else(unknown)?;
+            if value.is_empty() || value.contains('?') {
+                return Err(unknown());
+            }
+            let first = match name {
+                FENCE_ID => {
+                    let id = String::from_utf8(unescape(value)?).map_err(|_| unknown())?;
+                    give(&mut options.fence_id, Some(id))
+                }
+                RECOVERY => give(&mut options.recovery_seconds, Some(parse_seconds(value)?)),
+                DEADLINE => give(&mut options.deadline_seconds, Some(parse_seconds(value)?)),
+                CONNECT_TIMEOUT => {
+                    // Nobody can connect in no time.
+                    let time = Some(parse_seconds(value)?).filter(|&time| time > 0);
+                    give(&mut options.connect_timeout_seconds, time)
+                }
+                TRANSPORT => give(&mut options.transport, named(&TRANSPORTS, value)),
+                WAIT => give(&mut options.wait, named(&WAITS, value)),
+                CHECKSUMS => give(&mut options.checksums, named(&ANSWERS, value)),
+                _ => None,
+            };
+            if !first.ok_or_else(unknown)? {
+                return Err(UrlError::Twice(name.into()));
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Takes a value, if it is one. Whether it is the first.
+fn give<T>(place: &mut Option<T>, value: Option<T>) -> Option<bool> {
+    Some(place.replace(value?).is_none())
+}
+
+fn named<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
+    names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
+fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: Option<T>) -> Option<String> {
+    let value = value?;
+    names.iter().find(|(_, known)| *known == value).map(|(name, _)| (*name).to_owned())
+}
+
+fn parse_seconds(text: &str) -> Result<u32, UrlError> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = text.parse().ok().filter(|_| digits);
+    seconds.ok_or_else(|| UrlError::Seconds(text.into()))
+}
+
+impl Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.fence_id.as_ref();
+        let seconds = |time: Option<u32>| time.map(|time| time.to_string());
+        let given = [
+            (FENCE_ID, id.map(|id| percent_encode(id.as_bytes(), OPTION).to_string())),
+            (RECOVERY, seconds(self.recovery_seconds)),
+            (DEADLINE, seconds(self.deadline_seconds)),
+            (CONNECT_TIMEOUT, seconds(self.connect_timeout_seconds)),
+            (TRANSPORT, name_of(&TRANSPORTS, self.transport)),
+            (WAIT, name_of(&WAITS, self.wait)),
+            (CHECKSUMS, name_of(&ANSWERS, self.checksums)),
+        ];
+        let mut mark = '?';
+        for (name, value) in given {
+            if let Some(value) = value {
+                write!(f, "{mark}{name}={value}")?;
+                mark = '&';
+            }
+        }
+        Ok(())
+    }
+}
