@@ -285,3 +285,14 @@ fn a_server_that_has_no_more_delegations_gets_some_back() {
     assert!((2700..2900).any(|file| all.contains(&number(file))), "the first ones stay for ever");
     assert!((0..1500).all(|file| !all.contains(&number(file))));
 }
+
+#[test]
+fn what_is_being_given_up_is_among_all_until_it_is_gone() {
+    let (mut table, _) = with(9, 1);
+    assert!(table.leave(&handle(1)));
+    // Its pages may still be there when the promises end.
+    assert_eq!(table.all(), [handle(1)]);
+    assert!(!table.leave(&handle(1)), "somebody else gives it back");
+    assert!(table.remove(&handle(1)).is_some());
+    assert!(table.all().is_empty());
+}

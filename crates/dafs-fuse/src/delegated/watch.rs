@@ -59,11 +59,19 @@ fn begin_to_drop(server: &Arc<Server>) -> bool {
 /// Lets the kernel drop all that is kept, and gives the delegations back.
 fn drop_all(server: &Server) {
     let delegated: &Delegated = &server.delegated;
-    let all: Vec<FileHandle> =
-        delegated.all().into_iter().filter(|handle| delegated.leave(handle)).collect();
-    dropping::drop_all(all.iter().copied(), |handle, range| server.drop_part(&handle, range));
-    for handle in all {
-        server.redeem_all(&handle);
-        drop(delegated.remove(&handle));
+    let all = delegated.all();
+    let left: Vec<FileHandle> =
+        all.iter().copied().filter(|handle| delegated.leave(handle)).collect();
+    let drop_each = |files: &[FileHandle]| {
+        dropping::drop_all(files.iter().copied(), |handle, range| server.drop_part(&handle, range));
+    };
+    // Also those that others are giving up: they may wait at a page that is being read, before all that is
+    // behind it.
+    drop_each(&all);
+    for handle in &left {
+        server.redeem_all(handle);
+        drop(delegated.remove(handle));
     }
+    // What was read since then may be old, and nobody would say so.
+    drop_each(&left);
 }
