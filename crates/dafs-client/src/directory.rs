@@ -77,6 +77,12 @@ impl Iterator for ReadDir {
 }
 
 impl ReadDir {
+    /// Whether the server is asked for the next entry; else it was told with others before.
+    #[must_use]
+    pub fn is_to_ask(&self) -> bool {
+        self.page.is_empty() && !self.end
+    }
+
     /// The next entry, with the server's cookie of it: a listing that is
     /// [resumed](Client::resume_dir) there goes on behind it, also when it was removed since.
     pub fn next_with_cookie(&mut self) -> Option<Result<(u64, DirEntry)>> {

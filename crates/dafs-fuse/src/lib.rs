@@ -12,6 +12,7 @@
 //! | `kept` | what was written and is not stable yet |
 //! | `rights` | bits that lend rights, taken when files are changed |
 //! | `listing` | open directories |
+//! | `changes` | what was changed here since a listing was fetched |
 //! | `locking` | locks of ranges and files |
 //! | `kernel` | the kernel's requests out of bytes, answers into bytes |
 //! | `serve` | the requests, each given to one of these |
@@ -30,6 +31,7 @@
 //! * The tables hold what the kernel knows or has open, and nothing else.
 
 mod attach;
+mod changes;
 mod content;
 mod convert;
 mod delegated;

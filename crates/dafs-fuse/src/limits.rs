@@ -123,6 +123,10 @@ pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 /// The space that a server has that does not say how much, in bytes.
 pub const SPACE_UNKNOWN_BYTES: u64 = 1 << 50;
 
+/// Places for what was changed lately. Changes that share one make some entries of listings names alone,
+/// which the kernel looks up.
+pub const CHANGE_PLACES: usize = 4096;
+
 /// The unit in which space is told, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
 

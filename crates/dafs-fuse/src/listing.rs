@@ -10,6 +10,7 @@
 //! * Going on never asks the server for what it has told before. Going elsewhere does, since then the
 //!   program wants to see the directory as it is now.
 
+use crate::changes::{Asked, Changes};
 use crate::convert::errno;
 use crate::handover::ListingState;
 use crate::tree::Outcome;
@@ -26,10 +27,19 @@ const POSITION_MAX: u64 = i64::MAX as u64;
 #[derive(Debug)]
 struct Stream {
     entries: ReadDir,
-    /// With their cookies.
-    kept: VecDeque<(u64, DirEntry)>,
+    /// When the server was asked for what it has told last.
+    asked: Asked,
+    kept: VecDeque<Kept>,
     /// Position before the first one that is kept.
     before: u64,
+}
+
+/// An entry that was told, or is to be.
+#[derive(Debug)]
+struct Kept {
+    cookie: u64,
+    entry: DirEntry,
+    asked: Asked,
 }
 
 /// A directory that the kernel has open.
@@ -45,14 +55,14 @@ pub(crate) struct OpenDirectory {
 pub(crate) enum Found<'a> {
     /// The directory itself, or the one above it.
     Dot(&'static [u8]),
-    /// Something in it.
-    Named(&'a [u8], Option<&'a Attributes>),
+    /// Something in it, as it was when the server was asked.
+    Named(&'a [u8], Option<&'a Attributes>, Asked),
 }
 
 impl OpenDirectory {
-    pub(crate) fn new(client: &Client, handle: FileHandle) -> Self {
-        let entries = client.read_dir(&handle);
-        let stream = Stream { entries, kept: VecDeque::new(), before: DOTS };
+    pub(crate) fn new(client: &Client, handle: FileHandle, changes: &Changes) -> Self {
+        let (entries, asked) = (client.read_dir(&handle), changes.asking());
+        let stream = Stream { entries, asked, kept: VecDeque::new(), before: DOTS };
         Self { client: client.clone(), handle, stream: Mutex::new(stream) }
     }
 
@@ -60,22 +70,30 @@ impl OpenDirectory {
     pub(crate) fn pause(&self) -> (FileHandle, ListingState) {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let (rest, place) = stream.entries.pause();
-        let told = stream.kept.iter().chain(&rest);
-        let names = told.map(|(cookie, entry)| (*cookie, entry.name.clone())).collect();
+        let kept = stream.kept.iter().map(|kept| (kept.cookie, &kept.entry));
+        let told = kept.chain(rest.iter().map(|(cookie, entry)| (*cookie, entry)));
+        let names = told.map(|(cookie, entry)| (cookie, entry.name.clone())).collect();
         (self.handle, ListingState { before: stream.before, names, place })
     }
 
     /// Goes on with a listing of another process.
-    pub(crate) fn resume(client: &Client, handle: FileHandle, listing: &ListingState) -> Self {
+    pub(crate) fn resume(
+        client: &Client,
+        handle: FileHandle,
+        listing: &ListingState,
+        changes: &Changes,
+    ) -> Self {
+        let asked = changes.asking();
         let entry = |(cookie, name): &(u64, Vec<u8>)| {
             // What is gone meanwhile keeps its place as a name alone.
             let found = client.lookup_attributes(&handle, name);
             let attributes = found.ok().map(|(_, found)| found);
-            (*cookie, DirEntry { name: name.clone(), attributes })
+            let entry = DirEntry { name: name.clone(), attributes };
+            Kept { cookie: *cookie, entry, asked }
         };
         let kept = listing.names.iter().map(entry).collect();
         let entries = client.resume_dir(&handle, listing.place);
-        let stream = Stream { entries, kept, before: listing.before };
+        let stream = Stream { entries, asked, kept, before: listing.before };
         Self { client: client.clone(), handle, stream: Mutex::new(stream) }
     }
 
@@ -84,6 +102,7 @@ impl OpenDirectory {
     pub(crate) fn read(
         &self,
         position: u64,
+        changes: &Changes,
         mut take: impl FnMut(u64, Found<'_>) -> bool,
     ) -> Outcome<()> {
         // What is above is the kernel's to know: it walks there without asking.
@@ -95,25 +114,25 @@ impl OpenDirectory {
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = position.max(DOTS);
         if position == 0 || !stream.go_on(wanted) {
-            *stream = self.at(wanted, &stream);
+            *stream = self.at(wanted, &stream, changes);
         }
         let mut place = 0;
         loop {
             if place == stream.kept.len() {
-                let Some(entry) = stream.next()? else { return Ok(()) };
+                let Some(entry) = stream.next(changes)? else { return Ok(()) };
                 stream.kept.push_back(entry);
             }
-            let (cookie, entry) = &stream.kept[place];
+            let Kept { cookie, entry, asked } = &stream.kept[place];
             place += 1;
             let behind = position_of(*cookie);
-            if take(behind, Found::Named(&entry.name, entry.attributes.as_ref())) {
+            if take(behind, Found::Named(&entry.name, entry.attributes.as_ref(), *asked)) {
                 return Ok(());
             }
         }
     }
 
     /// The listing from a position on.
-    fn at(&self, position: u64, now: &Stream) -> Stream {
+    fn at(&self, position: u64, now: &Stream, changes: &Changes) -> Stream {
         let (_, place) = now.entries.pause();
         let entries = match position {
             DOTS => self.client.read_dir(&self.handle),
@@ -123,7 +142,8 @@ impl OpenDirectory {
                 self.client.resume_dir(&self.handle, ListingPlace { cookie, end, ..place })
             }
         };
-        Stream { entries, kept: VecDeque::new(), before: position }
+        let asked = changes.asking();
+        Stream { entries, asked, kept: VecDeque::new(), before: position }
     }
 }
 
@@ -138,7 +158,7 @@ impl Stream {
         if self.before == position {
             return true;
         }
-        let is_there = |(cookie, _): &(u64, _)| position_of(*cookie) == position;
+        let is_there = |kept: &Kept| position_of(kept.cookie) == position;
         // The last one, where several have a cookie that is no position.
         let Some(place) = self.kept.iter().rposition(is_there) else { return false };
         self.kept.drain(..=place);
@@ -146,12 +166,17 @@ impl Stream {
         true
     }
 
-    fn next(&mut self) -> Outcome<Option<(u64, DirEntry)>> {
-        self.entries.next_with_cookie().transpose().map_err(|error| {
+    fn next(&mut self, changes: &Changes) -> Outcome<Option<Kept>> {
+        if self.entries.is_to_ask() {
+            self.asked = changes.asking();
+        }
+        let asked = self.asked;
+        let next = self.entries.next_with_cookie().transpose().map_err(|error| {
             // A listing that failed is at its end; who asks again is to have a new one.
             self.before = u64::MAX;
             self.kept.clear();
             errno(&error)
-        })
+        })?;
+        Ok(next.map(|(cookie, entry)| Kept { cookie, entry, asked }))
     }
 }

@@ -134,7 +134,8 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
         sense(server.files.take_over(file.number, open))?;
     }
     for directory in &state.directories {
-        let open = OpenDirectory::resume(client, directory.handle, &directory.listing);
+        let (handle, listing) = (directory.handle, &directory.listing);
+        let open = OpenDirectory::resume(client, handle, listing, &server.changes);
         sense(server.directories.take_over(directory.number, open))?;
     }
     for owner in &state.owners {

@@ -19,6 +19,8 @@ pub(super) struct Changing<'a> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
+        // One that is removed has fewer names.
+        self.server.changes.file(&self.handle);
         self.server.delegated.end_write(&self.handle);
     }
 }
@@ -219,6 +221,7 @@ impl Server {
             self.redeem_all(&handle);
             if is_kept {
                 drop(self.delegated.remove(&handle));
+                self.drop_content(&handle);
             }
         }
         // Also what could not be opened when its file was given up, or is being given up by others.

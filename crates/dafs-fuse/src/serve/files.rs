@@ -106,11 +106,6 @@ impl Server {
         self.look(|| self.tree.attributes(node))
     }
 
-    /// Whether the server that told the attributes may not have what was written.
-    pub(super) fn is_in_doubt(&self, found: &Attributes) -> bool {
-        self.kept.find(&found.handle).is_some_and(|kept| kept.is_in_doubt())
-    }
-
     /// The attributes that `ask` gets from the server, of a server that has what was written.
     pub(super) fn look(&self, ask: impl Fn() -> Outcome<Attributes>) -> Outcome<Attributes> {
         let mut found = ask()?;
@@ -182,6 +177,10 @@ impl Server {
             left.and(self.locks.release(file.node, handle))
         });
         let stable = self.settle(&file);
+        if file.writes() {
+            // As long as it is open, what is told of it is asked for each time.
+            self.changes.file(file.file.handle());
+        }
         self.files.remove(handle);
         // Another thread that still reads is the last one and closes it.
         let (is_written, file_handle) = (writes(file.flags), *file.file.handle());

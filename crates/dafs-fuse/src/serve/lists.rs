@@ -1,12 +1,13 @@
 //! Listing directories.
 
 use super::{Answer, Server};
+use crate::changes::Asked;
 use crate::convert;
 use crate::kernel::{Entry, Errno, Listing, NodeId, OpenHow, opened};
 use crate::limits::LISTING_BYTES_MAX;
 use crate::listing::{Found, OpenDirectory};
 use crate::tree::Outcome;
-use dafs_client::posix;
+use dafs_client::{Attributes, posix};
 
 /// The number of what cannot be looked at.
 const UNKNOWN: NodeId = NodeId::MAX;
@@ -14,7 +15,7 @@ const UNKNOWN: NodeId = NodeId::MAX;
 impl Server {
     pub(super) fn open_directory(&self, node: NodeId) -> Outcome<Answer> {
         let handle = self.tree.handle(node)?;
-        let directory = OpenDirectory::new(&self.tree.client, handle);
+        let directory = OpenDirectory::new(&self.tree.client, handle, &self.changes);
         Ok(opened(self.directories.insert(directory), OpenHow::default()).into())
     }
 
@@ -29,7 +30,7 @@ impl Server {
         let directory = self.directories.get(handle).ok_or(Errno::EBADF)?;
         let mut listing = Listing::new((len as usize).min(LISTING_BYTES_MAX));
         let mut entered = Vec::new();
-        let listed = directory.read(position, |behind, found| {
+        let listed = directory.read(position, &self.changes, |behind, found| {
             let fits = match (&found, with_attributes) {
                 // The kernel takes no more than the number of these.
                 (Found::Dot(name), _) => {
@@ -37,7 +38,9 @@ impl Server {
                     let entry = with_attributes.then_some(&none);
                     listing.add(entry, node, libc::S_IFDIR, behind, name)
                 }
-                (Found::Named(name, Some(found)), true) if !self.is_in_doubt(found) => {
+                (Found::Named(name, Some(found), asked), true)
+                    if self.is_news(node, name, found, *asked) =>
+                {
                     let entry = self.entry(found);
                     let (number, mode) = (entry.attributes.node, entry.attributes.mode);
                     let fits = listing.add(Some(&entry), number, mode, behind, name);
@@ -47,12 +50,13 @@ impl Server {
                     }
                     fits
                 }
-                (Found::Named(name, Some(found)), false) => {
-                    let number = self.tree.nodes.number(found);
-                    listing.add(None, number, posix::type_bits(found.kind), behind, name)
-                }
                 // Without a node in its attributes the kernel takes an entry as a name alone.
-                (Found::Named(name, _), _) => {
+                (Found::Named(name, Some(found), _), _) => {
+                    let (number, none) = (self.tree.nodes.number(found), no_entry(0));
+                    let entry = with_attributes.then_some(&none);
+                    listing.add(entry, number, posix::type_bits(found.kind), behind, name)
+                }
+                (Found::Named(name, ..), _) => {
                     let none = no_entry(0);
                     listing.add(with_attributes.then_some(&none), UNKNOWN, 0, behind, name)
                 }
@@ -66,6 +70,18 @@ impl Server {
                 Err(error)
             }
         }
+    }
+
+    /// Whether what was fetched of an entry is what the server would say now, as far as this mount is
+    /// concerned, and not older than the kernel may believe. It would take an old size for a new one, and
+    /// drop what was written behind that.
+    fn is_news(&self, dir: NodeId, name: &[u8], found: &Attributes, asked: Asked) -> bool {
+        // What somebody has open may be being changed. When that is closed, it is noted as a change: so
+        // this is to be looked at first.
+        self.kept.find(&found.handle).is_none()
+            && asked.is_within(self.belief)
+            && !self.changes.is_file_old(&found.handle, asked)
+            && !self.changes.is_name_old(dir, name, asked)
     }
 }
 

@@ -9,6 +9,7 @@ mod files;
 mod lists;
 mod locks;
 
+use crate::changes::Changes;
 use crate::convert;
 use crate::delegated::Delegated;
 use crate::handles::Handles;
@@ -43,6 +44,8 @@ pub(crate) struct Server {
     pub(crate) kept: Kept,
     /// What may be kept by right of delegations.
     pub(crate) delegated: Delegated,
+    /// What was changed here lately.
+    pub(crate) changes: Changes,
     /// How long the kernel may believe what it was told.
     pub(crate) belief: Duration,
 }
@@ -83,6 +86,7 @@ impl Server {
             locks: Arc::default(),
             kept: Kept::default(),
             delegated: Delegated::default(),
+            changes: Changes::default(),
             belief,
         }
     }
@@ -139,11 +143,44 @@ impl Server {
         data: Option<&mut IoBuffer>,
     ) -> Outcome<Answer> {
         let work = AssertUnwindSafe(|| self.dispatch(request, data));
-        std::panic::catch_unwind(work).unwrap_or_else(|_| {
+        let done = std::panic::catch_unwind(work).unwrap_or_else(|_| {
             // What it was at has said more on standard error.
             tracing::error!(operation = ?request.operation, "a request ended in a panic");
             Err(Errno::EIO)
-        })
+        });
+        self.note_change(request);
+        done
+    }
+
+    /// Notes what a request has changed, or may have. What is written to an open file is noted when that
+    /// is closed.
+    fn note_change(&self, request: &Request<'_>) {
+        let node = request.node;
+        match &request.operation {
+            Operation::Symlink { name, .. }
+            | Operation::MakeNode { name, .. }
+            | Operation::MakeDirectory { name, .. }
+            | Operation::Create { name, .. }
+            | Operation::Remove { name, .. } => self.changes.name(node, name),
+            Operation::Rename { name, to, new_name, .. } => {
+                self.changes.name(node, name);
+                self.changes.name(*to, new_name);
+            }
+            Operation::Link { source, name } => {
+                self.changes.name(node, name);
+                self.note_change_of(*source);
+            }
+            Operation::SetAttributes(_)
+            | Operation::SetXattr { .. }
+            | Operation::RemoveXattr { .. } => self.note_change_of(node),
+            _ => {}
+        }
+    }
+
+    fn note_change_of(&self, node: NodeId) {
+        if let Ok(handle) = self.tree.handle(node) {
+            self.changes.file(&handle);
+        }
     }
 
     fn dispatch(

@@ -1,0 +1,132 @@
+//! What was changed here lately: a listing fetches more than the kernel takes at once, and must not tell
+//! it later, as news, what was so before a change.
+//!
+//! Invariants
+//! * A change is noted when it is done, before the kernel hears so. What was fetched from the server
+//!   before it was done is old from then on.
+//! * The room is bounded: changes share places, so something may be taken for old that is not, and never
+//!   the other way round.
+
+use crate::kernel::NodeId;
+use crate::limits::CHANGE_PLACES;
+use dafs_client::FileHandle;
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// When something was asked of the server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    at: Instant,
+    changes: u64,
+}
+
+impl Asked {
+    /// Whether the answer is at most so old.
+    pub(crate) fn is_within(&self, belief: Duration) -> bool {
+        self.at.elapsed() < belief
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Changes {
+    count: AtomicU64,
+    /// The last change of all that share a place.
+    last: Box<[AtomicU64]>,
+}
+
+impl Default for Changes {
+    fn default() -> Self {
+        let last = std::iter::repeat_with(AtomicU64::default).take(CHANGE_PLACES).collect();
+        Self { count: AtomicU64::new(0), last }
+    }
+}
+
+impl Changes {
+    /// The server is about to be asked.
+    pub(crate) fn asking(&self) -> Asked {
+        Asked { at: Instant::now(), changes: self.count.load(Ordering::SeqCst) }
+    }
+
+    /// Content or attributes of a file were changed.
+    pub(crate) fn file(&self, handle: &FileHandle) {
+        self.note(handle);
+    }
+
+    /// A name of a directory came, went, or stands for something else.
+    pub(crate) fn name(&self, dir: NodeId, name: &[u8]) {
+        self.note(&(dir, name));
+    }
+
+    /// Whether a file was changed since the server was asked.
+    pub(crate) fn is_file_old(&self, handle: &FileHandle, asked: Asked) -> bool {
+        self.is_old(handle, asked)
+    }
+
+    /// Whether a name was changed since the server was asked.
+    pub(crate) fn is_name_old(&self, dir: NodeId, name: &[u8], asked: Asked) -> bool {
+        self.is_old(&(dir, name), asked)
+    }
+
+    fn place(&self, what: &impl Hash) -> &AtomicU64 {
+        let mut hasher = FxHasher::default();
+        what.hash(&mut hasher);
+        &self.last[hasher.finish() as usize % CHANGE_PLACES]
+    }
+
+    fn note(&self, what: &impl Hash) {
+        let number = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        self.place(what).fetch_max(number, Ordering::SeqCst);
+    }
+
+    fn is_old(&self, what: &impl Hash, asked: Asked) -> bool {
+        self.place(what).load(Ordering::SeqCst) > asked.changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_before_a_change_is_old_and_what_was_asked_behind_it_is_not() {
+        let changes = Changes::default();
+        let before = changes.asking();
+        assert!(!changes.is_file_old(&FileHandle::ZERO, before));
+        assert!(!changes.is_name_old(1, b"name", before));
+        changes.file(&FileHandle::ZERO);
+        changes.name(1, b"name");
+        assert!(changes.is_file_old(&FileHandle::ZERO, before));
+        assert!(changes.is_name_old(1, b"name", before));
+        let behind = changes.asking();
+        assert!(!changes.is_file_old(&FileHandle::ZERO, behind));
+        assert!(!changes.is_name_old(1, b"name", behind));
+    }
+
+    #[test]
+    fn other_names_stay_as_they_are() {
+        let changes = Changes::default();
+        let before = changes.asking();
+        changes.name(1, b"name");
+        let names: Vec<Vec<u8>> = (0..100).map(|number| format!("{number}").into()).collect();
+        let old = names.iter().filter(|name| changes.is_name_old(1, name, before)).count();
+        assert!(old < 10, "{old} of 100 names share a place with one");
+    }
+
+    #[test]
+    fn no_more_changes_are_lost_than_there_is_room_for() {
+        let changes = Changes::default();
+        let before = changes.asking();
+        let names = || (0..10 * CHANGE_PLACES as u64).map(u64::to_le_bytes);
+        names().for_each(|name| changes.name(1, &name));
+        assert!(names().all(|name| changes.is_name_old(1, &name, before)));
+    }
+
+    #[test]
+    fn an_answer_is_believed_for_as_long_as_it_may_be() {
+        let asked = Changes::default().asking();
+        assert!(!asked.is_within(Duration::ZERO));
+        assert!(asked.is_within(Duration::from_secs(3600)));
+    }
+}
