@@ -18,7 +18,7 @@ use crate::server;
 use crate::stripes::Stripes;
 use crate::sys::{Handle, Inode, Mount, NO_SNAPSHOT, Perm};
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{Uses, check_ranges, continued, seek_dense};
+use dafs_store::backend::{Uses, check_ranges, continued, continued_to_end, seek_dense};
 use dafs_store::{
     Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, Result,
     SeekWhat, Stability, StoreError, Wait,
@@ -267,7 +267,7 @@ impl OpenFile for CephDataFile {
         }
         let open = self.data.opened(self.object, false)?;
         self.data.count(self.object, &open.stripes, (offset, len(views)), false);
-        continued(views, offset, |views, offset| open.handle.read(views, offset))
+        continued_to_end(views, offset, |views, offset| open.handle.read(views, offset))
     }
 
     fn write_at(

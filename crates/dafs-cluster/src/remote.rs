@@ -237,22 +237,17 @@ impl Node for RemoteNode {
             let offset = offset.checked_add(done as u64).ok_or(StoreError::FileTooBig)?;
             let len = (wanted - done).min(DATA_BYTES_MAX);
             let call = Call::Read { component: component.0, offset, len: len as u32 };
+            // Less means that the component ends there, so an error is never told as less.
             let count = self.call(call, |answer| match answer {
                 Answer::Data(data) if data.len() <= len => {
                     scatter(data, views, done);
                     Some(data.len())
                 }
                 _ => None,
-            });
-            match count {
-                Ok(count) => {
-                    done += count;
-                    if count < len {
-                        break;
-                    }
-                }
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+            })?;
+            done += count;
+            if count < len {
+                break;
             }
         }
         Ok(done)

@@ -5,7 +5,7 @@ pub use crate::data::nameless;
 pub use crate::names::{XATTR_PREFIX, check_name, check_xattr_name};
 pub use crate::ranges::{check_ranges, copy_piece, seek_dense};
 pub use crate::uses::Uses;
-pub use crate::vectors::continued;
+pub use crate::vectors::{continued, continued_to_end};
 
 use crate::acl::PosixAcls;
 use crate::{Acl, Result, StoreError};

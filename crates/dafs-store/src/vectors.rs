@@ -8,27 +8,54 @@ use dafs_mem::VolatileSlice;
 pub fn continued(
     views: &[VolatileSlice<'_>],
     offset: u64,
-    mut transfer: impl FnMut(&[VolatileSlice<'_>], u64) -> std::io::Result<usize>,
+    transfer: impl FnMut(&[VolatileSlice<'_>], u64) -> std::io::Result<usize>,
 ) -> Result<usize> {
+    let (done, error) = transferred(views, offset, transfer);
+    match error {
+        Some(error) if done == 0 => Err(error),
+        _ => Ok(done),
+    }
+}
+
+/// The same where less than what was asked for means that nothing more is there: an error is one
+/// wherever it comes.
+pub fn continued_to_end(
+    views: &[VolatileSlice<'_>],
+    offset: u64,
+    transfer: impl FnMut(&[VolatileSlice<'_>], u64) -> std::io::Result<usize>,
+) -> Result<usize> {
+    match transferred(views, offset, transfer) {
+        (_, Some(error)) => Err(error),
+        (done, None) => Ok(done),
+    }
+}
+
+/// How far a transfer went, and the error that has ended it.
+fn transferred(
+    views: &[VolatileSlice<'_>],
+    offset: u64,
+    mut transfer: impl FnMut(&[VolatileSlice<'_>], u64) -> std::io::Result<usize>,
+) -> (usize, Option<StoreError>) {
     let wanted: usize = views.iter().map(VolatileSlice::len).sum();
     let mut done = 0;
     let mut rest;
     let mut left = views;
     while done < wanted {
-        let at = offset.checked_add(done as u64).ok_or(StoreError::FileTooBig)?;
+        let Some(at) = offset.checked_add(done as u64) else {
+            return (done, Some(StoreError::FileTooBig));
+        };
         match transfer(left, at) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(_) if done > 0 => break,
-            Err(error) => return Err(error.into()),
+            Err(error) => return (done, Some(error.into())),
         }
         if done < wanted {
             rest = after(views, done);
             left = &rest;
         }
     }
-    Ok(done)
+    (done, None)
 }
 
 /// The views without their first `skip` bytes.
@@ -51,4 +78,26 @@ pub(crate) fn before<'a>(views: &[VolatileSlice<'a>], mut keep: usize) -> Vec<Vo
         first.extend(view.slice(0, len).filter(|part| !part.is_empty()));
     }
     first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    /// Two bytes, then an error.
+    fn torn(views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
+        assert!(!views.is_empty());
+        if offset == 10 { Ok(2) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
+    }
+
+    #[test]
+    fn an_error_behind_the_first_bytes_is_hidden_only_from_those_who_come_again() {
+        let mut bytes = [0; 4];
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        assert_eq!(continued(&views, 10, torn), Ok(2));
+        assert_eq!(continued(&views, 12, torn), Err(StoreError::Io));
+        assert_eq!(continued_to_end(&views, 10, torn), Err(StoreError::Io));
+        assert_eq!(continued_to_end(&views, 10, |_, at| Ok(usize::from(at < 13))), Ok(3));
+    }
 }

@@ -160,6 +160,35 @@ fn what_lies_elsewhere_comes_from_there_and_is_counted() {
     assert_eq!(file.served_bytes(2 * UNIT + 1, 2 * unit), Ok(unit - 1));
 }
 
+/// Another node that cannot be reached.
+struct Away;
+
+impl Elsewhere for Away {
+    fn read(&self, _: &ComponentHandle, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
+        Err(StoreError::Busy)
+    }
+    fn write(
+        &self,
+        _: &ComponentHandle,
+        _: &[VolatileSlice<'_>],
+        _: u64,
+        _: Stability,
+    ) -> Result<usize> {
+        Err(StoreError::Busy)
+    }
+}
+
+#[test]
+fn an_error_behind_other_bytes_is_no_hole() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), Some(Arc::new(Away)));
+    let file = open(&store);
+    let unit = UNIT as usize;
+    assert_eq!(write(&file, UNIT, &vec![b'x'; unit + 5]), Ok(unit), "writes say how far they got");
+    assert_eq!(read(&file, UNIT, unit).unwrap(), vec![b'x'; unit]);
+    assert_eq!(read(&file, UNIT, unit + 5), Err(StoreError::Busy));
+}
+
 #[test]
 fn a_node_forgets_when_nobody_works_by_what_it_was_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -124,19 +124,21 @@ impl ComponentFile {
         self.shared.indirect_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// Goes through a range in parts that lie here (`true`) or elsewhere, until one comes short. An
-    /// error behind the first part is left for whoever goes on there.
+    /// Goes through a range in parts that lie here (`true`) or elsewhere, until one comes short: how
+    /// far that went, and the error that has ended it.
     fn in_parts(
         &self,
         views: &[VolatileSlice<'_>],
         offset: u64,
         mut transfer: impl FnMut(bool, &[VolatileSlice<'_>], u64) -> Result<usize>,
-    ) -> Result<usize> {
+    ) -> (usize, Result<()>) {
         let wanted: usize = views.iter().map(VolatileSlice::len).sum();
         let unit = u64::from(self.handle.unit_bytes.get());
         let mut done = 0;
         while done < wanted {
-            let at = offset.checked_add(done as u64).ok_or(StoreError::FileTooBig)?;
+            let Some(at) = offset.checked_add(done as u64) else {
+                return (done, Err(StoreError::FileTooBig));
+            };
             let local = self.handle.local_bytes(at);
             let len = if local > 0 { local } else { unit - at % unit };
             let len = usize::try_from(len).unwrap_or(usize::MAX).min(wanted - done);
@@ -148,11 +150,10 @@ impl ComponentFile {
                         break;
                     }
                 }
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => return (done, Err(error)),
             }
         }
-        Ok(done)
+        (done, Ok(()))
     }
 
     fn elsewhere(&self, views: &[VolatileSlice<'_>]) -> Result<&dyn Elsewhere> {
@@ -170,14 +171,17 @@ impl OpenFile for ComponentFile {
         self.id
     }
 
-    /// As far as the component reaches; how far the file does, only the metadata server knows.
+    /// As far as the component reaches; how far the file does, only the metadata server knows. Since
+    /// less means a hole, an error is one behind other bytes, too.
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         let node = &self.shared.node;
-        self.in_parts(views, offset, |local, views, at| match (local, wait) {
+        let read = |local, views: &[VolatileSlice<'_>], at| match (local, wait) {
             (true, _) => node.read_waiting(&self.handle.component, views, at, wait),
             (false, Wait::Never) => Err(StoreError::WouldBlock),
             (false, Wait::Allowed) => self.elsewhere(views)?.read(&self.handle, views, at),
-        })
+        };
+        let (done, end) = self.in_parts(views, offset, read);
+        end.map(|()| done)
     }
 
     fn write_at(
@@ -190,14 +194,18 @@ impl OpenFile for ComponentFile {
         if wait == Wait::Never {
             return Err(StoreError::WouldBlock);
         }
-        self.in_parts(views, offset, |local, views, at| {
+        let write = |local, views: &[VolatileSlice<'_>], at| {
             if local {
                 let component = &self.handle.component;
                 Ok(self.shared.node.write(component, views, at, stability)?.count)
             } else {
                 self.elsewhere(views)?.write(&self.handle, views, at, stability)
             }
-        })
+        };
+        match self.in_parts(views, offset, write) {
+            (0, Err(error)) => Err(error),
+            (done, _) => Ok(done),
+        }
     }
 
     fn commit(&self, _offset: u64, _len: u64) -> Result<()> {

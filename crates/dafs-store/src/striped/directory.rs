@@ -11,7 +11,7 @@ use super::lock;
 use super::node::{ComponentId, Node, NodeSpace, Written};
 use crate::limits::{COMPONENTS_OPEN_MAX, FILE_BYTES_MAX};
 use crate::uses::Uses;
-use crate::vectors::{before, continued};
+use crate::vectors::{before, continued, continued_to_end};
 use crate::{Result, Stability, StoreError, TimeSpec, Wait};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use rustc_hash::FxHashMap;
@@ -341,7 +341,7 @@ impl Node for DirectoryNode {
         let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
         let Some(held) = self.component(component, false)? else { return Ok(0) };
         let views = before(views, room);
-        continued(&views, offset, |views, at| preadv2(held.file.as_fd(), views, at, 0))
+        continued_to_end(&views, offset, |views, at| preadv2(held.file.as_fd(), views, at, 0))
     }
 
     fn write(
