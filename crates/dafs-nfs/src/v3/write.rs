@@ -89,6 +89,10 @@ fn commit_of(cx: &mut Context<'_>, args: &CommitArgs<'_>) -> Result<(), Stop> {
         }
         Err(error) => return Err(sync_failed(cx, error)),
     }
+    // Somebody else has found meanwhile that data is lost, which may be this client's.
+    if cx.shared.write_verifier.current() != verifier {
+        return Err(StoreError::Busy.into());
+    }
     let after = file.attr().ok().and_then(|attr| attr_of(&handle, &attr));
     cx.ok(&CommitOk { wcc: WccData { before: None, after }, verifier })
 }

@@ -57,6 +57,8 @@ type Witness = Option<Arc<dyn AppendWitness>>;
 /// An append that is being fetched, or written.
 pub(super) struct AppendTransfer {
     committed: dafs::Stability,
+    /// From before anything is written.
+    verifier: Verifier,
     /// What is still to be fetched; `None` when the data came inline or lies in mapped memory.
     fetch: Option<Fetch>,
     /// Chunks that hold the data, in order.
@@ -209,7 +211,9 @@ impl Context<'_> {
         fetch: Option<Fetch>,
     ) -> PendingId {
         let (chunks, has_job) = (SmallVec::new(), fetch.is_none());
-        let transfer = AppendTransfer { committed, fetch, chunks, announced: None, has_job };
+        let verifier = self.write_verifier();
+        let announced = None;
+        let transfer = AppendTransfer { committed, verifier, fetch, chunks, announced, has_job };
         self.defer(call, Work::Append(Box::new(transfer)))
     }
 
@@ -367,13 +371,12 @@ impl Context<'_> {
         transfer: AppendTransfer,
         result: Result<u64, Unwritten>,
     ) -> Done {
-        let committed = transfer.committed;
+        let (committed, verifier) = (transfer.committed, transfer.verifier);
         transfer.abandon(self.link);
         let offset = result.map_err(|why| match why {
             Unwritten::Refused(status) => status,
             Unwritten::Store(error) => self.sync_failed(error),
         })?;
-        let verifier = Verifier(self.shared.write_verifier.current());
         let reply = AppendReply { offset, verifier, committed };
         let reply = match call.procedure {
             Some(dafs::Procedure::AppendInline) => Reply::AppendInline(reply),

@@ -100,8 +100,8 @@ impl Context<'_> {
             (Work::Append(transfer), JobResult::Offset(result)) => {
                 self.append_done(&call, *transfer, result)
             }
-            (Work::Write { stable, done }, JobResult::Count(result)) => {
-                self.write_done(&call, stable, done, result)
+            (Work::Write { stable, verifier, done }, JobResult::Count(result)) => {
+                self.write_done(&call, (stable, verifier), done, result)
             }
             (Work::ReadInline { slot, done }, JobResult::Read(result)) => {
                 self.read_inline_done(&call, slot, done, result)

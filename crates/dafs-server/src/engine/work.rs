@@ -20,7 +20,7 @@ use crate::pool::{Inbox, Pool};
 use dafs_dat::EndpointId;
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
-use dafs_wire::dafs::{Checksum, Stability, Status};
+use dafs_wire::dafs::{Checksum, Stability, Status, Verifier};
 use std::sync::Arc;
 
 /// A waiting request, by number and generation.
@@ -118,7 +118,7 @@ pub(super) enum Work {
     /// A commit.
     Commit,
     /// A write of data that came inline or lies in the client's mapped memory.
-    Write { stable: Stability, done: usize },
+    Write { stable: Stability, verifier: Verifier, done: usize },
     /// A read into a reply.
     ReadInline { slot: ReplySlot, done: usize },
     /// A read into the client's mapped memory.

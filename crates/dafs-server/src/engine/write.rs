@@ -103,6 +103,8 @@ pub(super) struct WriteTransfer {
     offset: u64,
     wanted: usize,
     stable: dafs::Stability,
+    /// From before the first byte is written.
+    verifier: Verifier,
     buffers: Buffers,
     /// The client buffer that is fetched next and the bytes of it that are posted.
     next: (usize, usize),
@@ -188,34 +190,45 @@ impl Context<'_> {
         // memory and stays untouched until the request is answered. The view is only read from,
         // as is the borrow of the message beside it, so the two do not disturb each other.
         let view = unsafe { VolatileSlice::new(args.data.as_ptr().cast_mut(), wanted) };
+        let verifier = self.write_verifier();
         match write_now(&*file, &[view], args.offset, wanted, stable) {
-            Ok(WriteNow::Done(count)) => self.write_reply(call, args.stable, count),
+            Ok(WriteNow::Done(count)) => self.write_reply(call, (args.stable, verifier), count),
             Ok(WriteNow::Blocked(done)) => {
                 let (slot, offset) = (call.slot, args.offset + done as u64);
                 let data = self.connection.receives.part(slot, args.data, done);
                 let allowed = Allowed { handle: convert::handle(&args.fh), open };
                 let allowed = self.allowed_elsewhere(&allowed);
-                self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
-                    let view = data.view();
-                    let left = wanted - done;
-                    JobResult::Count(
-                        allowed
-                            .check((offset, left as u64))
-                            .and_then(|()| Ok(write_all(&*file, &[view], offset, left, stable)?)),
-                    )
-                });
+                self.defer_job(
+                    call,
+                    Work::Write { stable: args.stable, verifier, done },
+                    move || {
+                        let view = data.view();
+                        let left = wanted - done;
+                        JobResult::Count(
+                            allowed.check((offset, left as u64)).and_then(|()| {
+                                Ok(write_all(&*file, &[view], offset, left, stable)?)
+                            }),
+                        )
+                    },
+                );
                 Ok(())
             }
             Err(error) => Err(convert::store_status(error)),
         }
     }
 
-    fn write_reply(&mut self, call: &Call, stable: dafs::Stability, count: usize) -> Done {
-        let reply = WriteReply {
-            count: count as u32,
-            committed: stable,
-            verifier: Verifier(self.shared.write_verifier.current()),
-        };
+    /// To be taken before anything is written: should data be lost meanwhile, the client is to see that.
+    pub(super) fn write_verifier(&self) -> Verifier {
+        Verifier(self.shared.write_verifier.current())
+    }
+
+    fn write_reply(
+        &mut self,
+        call: &Call,
+        (stable, verifier): (dafs::Stability, Verifier),
+        count: usize,
+    ) -> Done {
+        let reply = WriteReply { count: count as u32, committed: stable, verifier };
         let reply = match call.procedure {
             Some(dafs::Procedure::WriteInline) => Reply::WriteInline(reply),
             _ => Reply::WriteDirect(reply),
@@ -226,15 +239,17 @@ impl Context<'_> {
     pub(super) fn write_done(
         &mut self,
         call: &Call,
-        stable: dafs::Stability,
+        (stable, verifier): (dafs::Stability, Verifier),
         done: usize,
         result: Result<usize, Unwritten>,
     ) -> Done {
         match result {
-            Ok(count) => self.write_reply(call, stable, done + count),
+            Ok(count) => self.write_reply(call, (stable, verifier), done + count),
             // What was written before may have been undone since: no word of success.
             Err(Unwritten::Refused(status)) => Err(status),
-            Err(Unwritten::Store(_)) if done > 0 => self.write_reply(call, stable, done),
+            Err(Unwritten::Store(_)) if done > 0 => {
+                self.write_reply(call, (stable, verifier), done)
+            }
             Err(Unwritten::Store(error)) if stable != dafs::Stability::Unstable => {
                 Err(self.sync_failed(error))
             }
@@ -260,6 +275,7 @@ impl Context<'_> {
             offset: args.offset,
             wanted,
             stable: args.stable,
+            verifier: self.write_verifier(),
             buffers,
             next: (0, 0),
             posted: 0,
@@ -299,23 +315,28 @@ impl Context<'_> {
                 return Err(Status::ChkSum);
             }
         }
+        let verifier = self.write_verifier();
         let now = write_now(&*file, &views(&windows, wanted), args.offset, wanted, stable);
         match now.map_err(convert::store_status)? {
-            WriteNow::Done(count) => self.write_reply(call, args.stable, count),
+            WriteNow::Done(count) => self.write_reply(call, (args.stable, verifier), count),
             WriteNow::Blocked(done) => {
                 let offset = args.offset + done as u64;
                 let allowed = Allowed { handle: convert::handle(&args.fh), open };
                 let allowed = self.allowed_elsewhere(&allowed);
-                self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
-                    let views = views(&windows, wanted);
-                    let rest = skip(&views, done);
-                    let left = wanted - done;
-                    JobResult::Count(
-                        allowed
-                            .check((offset, left as u64))
-                            .and_then(|()| Ok(write_all(&*file, &rest, offset, left, stable)?)),
-                    )
-                });
+                self.defer_job(
+                    call,
+                    Work::Write { stable: args.stable, verifier, done },
+                    move || {
+                        let views = views(&windows, wanted);
+                        let rest = skip(&views, done);
+                        let left = wanted - done;
+                        JobResult::Count(
+                            allowed
+                                .check((offset, left as u64))
+                                .and_then(|()| Ok(write_all(&*file, &rest, offset, left, stable)?)),
+                        )
+                    },
+                );
                 Ok(())
             }
         }
@@ -510,7 +531,10 @@ impl Context<'_> {
         let Work::Stage(transfer) = pending.work else { return };
         let outcome = match transfer.error {
             Some(status) if transfer.written == 0 => Err(status),
-            _ => self.write_reply(&pending.call, transfer.stable, transfer.written),
+            _ => {
+                let told = (transfer.stable, transfer.verifier);
+                self.write_reply(&pending.call, told, transfer.written)
+            }
         };
         self.finish(&pending.call, outcome);
     }

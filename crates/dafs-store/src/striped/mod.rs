@@ -46,7 +46,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use state::{FileState, Place};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How to open a [`StripedStore`].
@@ -75,7 +74,7 @@ pub struct StripedStore {
 struct Slot {
     node: Arc<dyn Node>,
     /// Zero before it has told one.
-    verifier: AtomicU64,
+    verifier: Mutex<u64>,
 }
 
 /// What all files share.
@@ -131,7 +130,7 @@ impl StripedStore {
             return Err(StoreError::NotSupported);
         }
         let removed = Removed::open(&options.removed)?;
-        let slot = |node| Slot { node, verifier: AtomicU64::new(0) };
+        let slot = |node| Slot { node, verifier: Mutex::default() };
         let shared = Arc::new(Shared {
             meta,
             slots: nodes.into_iter().map(slot).collect(),
@@ -241,12 +240,14 @@ impl Shared {
     /// Notes a node's write verifier. False when it is another one than before, in which case
     /// everybody has been told.
     fn note_verifier(&self, slot: &Slot, verifier: u64) -> bool {
-        let before = slot.verifier.swap(verifier, Ordering::SeqCst);
-        let same = before == 0 || before == verifier;
+        // Whoever finds the new one comes after everybody has been told.
+        let mut known = lock(&slot.verifier);
+        let same = *known == 0 || *known == verifier;
         if !same {
             tracing::warn!(node = slot.node.number(), "a node has lost what was not stable");
             (self.options.lost)();
         }
+        *known = verifier;
         same
     }
 

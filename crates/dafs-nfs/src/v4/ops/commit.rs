@@ -24,6 +24,11 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
         };
         return Err(OpError::Status(sync_failed(cx, error)));
     }
+    // Somebody else has found meanwhile that data is lost, which may be this client's: its word would
+    // be of before that. When it asks again it is told the new verifier.
+    if cx.shared.write_verifier.current() != verifier.0 {
+        return Err(Status::Delay.into());
+    }
     cx.encoder().value(&CommitResult { verifier });
     Ok(())
 }
