@@ -349,12 +349,12 @@ impl OpenFile for CephDataFile {
 }
 
 impl DataFile for CephDataFile {
-    fn use_begins(&self) {
-        self.data.uses.begin(&self.object);
+    fn use_begins(&self) -> u64 {
+        self.data.uses.begin(&self.object)
     }
 
-    fn use_ends(&self) {
-        self.data.uses.end(&self.object);
+    fn use_ends(&self, begun: u64) {
+        self.data.uses.end(&self.object, begun);
     }
 
     /// All of them can, however far they are.

@@ -34,11 +34,11 @@ pub trait DataFiles: Send + Sync {
 
 /// A file, or the part of one that lies here, in use.
 pub trait DataFile: OpenFile {
-    /// A request begins, and is about to be judged: see [`DataUse`].
-    fn use_begins(&self);
+    /// A request begins, and is about to be judged: see [`DataUse`]. What is returned is for its end.
+    fn use_begins(&self) -> u64;
 
     /// It is over.
-    fn use_ends(&self);
+    fn use_ends(&self, begun: u64);
 
     /// How many of `len` bytes from `offset` on can be read and written here.
     ///
@@ -57,19 +57,18 @@ pub trait DataFile: OpenFile {
 /// takes leave back then waits for its end
 /// ([`Layouts::forget`](crate::Layouts::forget)).
 #[must_use]
-pub struct DataUse<'a>(&'a dyn DataFile);
+pub struct DataUse<'a>(&'a dyn DataFile, u64);
 
 impl<'a> DataUse<'a> {
     /// A request begins.
     pub fn begin(file: &'a dyn DataFile) -> Self {
-        file.use_begins();
-        Self(file)
+        Self(file, file.use_begins())
     }
 }
 
 impl Drop for DataUse<'_> {
     fn drop(&mut self) {
-        self.0.use_ends();
+        self.0.use_ends(self.1);
     }
 }
 

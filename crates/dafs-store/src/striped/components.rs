@@ -209,7 +209,10 @@ impl OpenFile for ComponentFile {
     }
 
     fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        self.shared.node.commit(&self.handle.component).map(drop)
+        let node = &self.shared.node;
+        let before = node.verifier();
+        // Whoever was told of a loss tells the clients; until then none is told that all is well.
+        if node.commit(&self.handle.component)? == before { Ok(()) } else { Err(StoreError::Busy) }
     }
 
     fn sync(&self) -> Result<()> {
@@ -278,12 +281,12 @@ impl OpenFile for ComponentFile {
 }
 
 impl DataFile for ComponentFile {
-    fn use_begins(&self) {
-        self.shared.node.use_begins(&self.handle.component);
+    fn use_begins(&self) -> u64 {
+        self.shared.node.use_begins(&self.handle.component)
     }
 
-    fn use_ends(&self) {
-        self.shared.node.use_ends(&self.handle.component);
+    fn use_ends(&self, begun: u64) {
+        self.shared.node.use_ends(&self.handle.component, begun);
     }
 
     /// As far as one part goes: here, or on one other node. Where one comes short, the next may still

@@ -47,6 +47,15 @@ struct Held {
     file: File,
     /// Whether its name is known to be stable.
     named: AtomicBool,
+    /// Alone while data is made stable: the system tells one caller that data is lost, and the next is
+    /// to find the verifier changed.
+    syncing: Mutex<()>,
+}
+
+impl Held {
+    fn new(file: File, named: bool) -> Self {
+        Self { file, named: AtomicBool::new(named), syncing: Mutex::default() }
+    }
 }
 
 /// What a component looks like.
@@ -205,13 +214,13 @@ impl DirectoryNode {
 
     /// To be called before a client's request is judged: what was judged before [`Node::forget`] is
     /// over when that returns.
-    pub(super) fn use_begins(&self, component: &ComponentId) {
-        self.uses.begin(component);
+    pub(super) fn use_begins(&self, component: &ComponentId) -> u64 {
+        self.uses.begin(component)
     }
 
     /// To be called when it has been carried out.
-    pub(super) fn use_ends(&self, component: &ComponentId) {
-        self.uses.end(component);
+    pub(super) fn use_ends(&self, component: &ComponentId, begun: u64) {
+        self.uses.end(component, begun);
     }
 
     /// What is known of a component; `None` if it is not there.
@@ -252,7 +261,7 @@ impl DirectoryNode {
             // A read needs no more than reading.
             Err(error) if !make && is_read_only(&error) => {
                 let file = File::open(&path)?;
-                return Ok(Some(Arc::new(Held { file, named: AtomicBool::new(true) })));
+                return Ok(Some(Arc::new(Held::new(file, true))));
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.check_there()?;
@@ -265,10 +274,8 @@ impl DirectoryNode {
         if held.len() >= COMPONENTS_OPEN_MAX {
             held.clear();
         }
-        let held = held
-            .entry(*component)
-            .or_insert_with(|| Arc::new(Held { file, named: AtomicBool::new(false) }))
-            .clone();
+        let held =
+            held.entry(*component).or_insert_with(|| Arc::new(Held::new(file, false))).clone();
         Ok(Some(held))
     }
 
@@ -359,8 +366,11 @@ impl Node for DirectoryNode {
         // From before the write: should data be lost meanwhile, that is to be seen.
         let verifier = self.verifier();
         let count = continued(views, offset, |views, at| {
-            let written = pwritev2(held.file.as_fd(), views, at, flags);
-            if stability == Stability::Unstable { written } else { self.noted(written) }
+            if stability == Stability::Unstable {
+                return pwritev2(held.file.as_fd(), views, at, flags);
+            }
+            let _syncing = lock(&held.syncing);
+            self.noted(pwritev2(held.file.as_fd(), views, at, flags))
         })?;
         if stability != Stability::Unstable {
             self.sync_name(component, &held)?;
@@ -370,7 +380,9 @@ impl Node for DirectoryNode {
 
     fn commit(&self, component: &ComponentId) -> Result<u64> {
         if let Some(held) = self.component(component, false)? {
+            let syncing = lock(&held.syncing);
             self.noted(held.file.sync_data())?;
+            drop(syncing);
             self.sync_name(component, &held)?;
         }
         Ok(self.verifier())
