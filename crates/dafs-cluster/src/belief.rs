@@ -3,7 +3,8 @@
 //! Invariants
 //! * A belief counts from when the question was sent, so it is over at the data server before the
 //!   metadata server takes it for over, however long the answer took.
-//! * An answer to a question that was sent before its component was forgotten means nothing.
+//! * An answer to a question that was sent before its component was forgotten means nothing, nor does
+//!   one that comes when what it says is over.
 
 use crate::limits::{BELIEFS_MAX, STATE_BELIEF};
 use dafs_store::striped::ComponentId;
@@ -52,13 +53,20 @@ impl Beliefs {
         Question { component, generation: known.generation, asked: now }
     }
 
-    /// The answer has come, a yes or something else. True if it means something.
-    pub(crate) fn answered(&mut self, question: Question, wanted: Use, yes: bool) -> bool {
+    /// The answer has come, a yes or something else. True if it means something: not when it was so
+    /// long under way that a yes is over already.
+    pub(crate) fn answered(
+        &mut self,
+        question: Question,
+        wanted: Use,
+        yes: bool,
+        now: Duration,
+    ) -> bool {
         let Question { component, generation, asked } = question;
         let Some(known) = self.components.get_mut(&component) else { return false };
         assert!(known.asking > 0, "a question is answered once");
         known.asking -= 1;
-        let current = known.generation == generation;
+        let current = known.generation == generation && now < asked + STATE_BELIEF;
         if current && yes && known.uses.insert(wanted, asked + STATE_BELIEF).is_none() {
             self.count += 1;
         }
@@ -120,7 +128,7 @@ mod tests {
 
     fn learn(beliefs: &mut Beliefs, component: ComponentId, number: u32, now: Duration) {
         let question = beliefs.ask(component, now);
-        assert!(beliefs.answered(question, wanted(number), true));
+        assert!(beliefs.answered(question, wanted(number), true, now));
     }
 
     #[test]
@@ -135,10 +143,22 @@ mod tests {
     }
 
     #[test]
+    fn a_yes_that_was_long_under_way_is_not_acted_on() {
+        let mut beliefs = Beliefs::default();
+        let end = at(10) + STATE_BELIEF;
+        let question = beliefs.ask(ONE, at(10));
+        assert!(!beliefs.answered(question, wanted(1), true, end));
+        assert!(!beliefs.allow(&ONE, &wanted(1), end));
+        assert_eq!(beliefs.len(), (0, 0));
+        let question = beliefs.ask(ONE, at(10));
+        assert!(beliefs.answered(question, wanted(1), true, end - Duration::from_nanos(1)));
+    }
+
+    #[test]
     fn a_no_is_not_kept() {
         let mut beliefs = Beliefs::default();
         let question = beliefs.ask(ONE, at(0));
-        assert!(beliefs.answered(question, wanted(1), false));
+        assert!(beliefs.answered(question, wanted(1), false, at(0)));
         assert!(!beliefs.allow(&ONE, &wanted(1), at(0)));
         assert_eq!(beliefs.len(), (0, 0));
     }
@@ -153,14 +173,14 @@ mod tests {
         assert!(!beliefs.allow(&ONE, &wanted(1), at(0)));
         assert!(beliefs.allow(&TWO, &wanted(1), at(0)));
         let later = beliefs.ask(ONE, at(0));
-        assert!(!beliefs.answered(question, wanted(2), true));
+        assert!(!beliefs.answered(question, wanted(2), true, at(0)));
         assert!(!beliefs.allow(&ONE, &wanted(2), at(0)));
-        assert!(beliefs.answered(later, wanted(2), true));
+        assert!(beliefs.answered(later, wanted(2), true, at(0)));
         assert!(beliefs.allow(&ONE, &wanted(2), at(0)));
         let question = beliefs.ask(TWO, at(0));
         beliefs.forget_all();
         assert!(!beliefs.allow(&TWO, &wanted(1), at(0)));
-        assert!(!beliefs.answered(question, wanted(3), true));
+        assert!(!beliefs.answered(question, wanted(3), true, at(0)));
         assert_eq!(beliefs.len(), (0, 0));
     }
 
@@ -172,7 +192,7 @@ mod tests {
             learn(&mut beliefs, ONE, number, at(0));
         }
         assert_eq!(beliefs.len(), (1, 0));
-        assert!(beliefs.answered(open, wanted(1), true));
+        assert!(beliefs.answered(open, wanted(1), true, at(0)));
         assert_eq!(beliefs.len(), (1, 1));
     }
 }

@@ -83,7 +83,8 @@ impl Judge {
                 });
             let answer = answer.unwrap_or(Err(ServiceError::Delay));
             let yes = answer.is_ok();
-            let current = lock(&self.shared.beliefs).answered(question, key.as_slice().into(), yes);
+            let key = key.as_slice().into();
+            let current = lock(&self.shared.beliefs).answered(question, key, yes, time::now());
             // A no may be old as well, but does no harm.
             if current || !yes {
                 return answer;
