@@ -184,7 +184,7 @@ fn without_a_metadata_server_clients_wait_and_what_was_believed_is_over_with_the
     metadata.refuse(Some(ServiceError::Expired));
     let node = cluster.node(&data, cluster.secret());
     node.answer_by(metadata.clone());
-    settled(|| node.status().connected);
+    settled(|| node.status().connected && data.is_connected());
     assert_eq!(check(), Err(ServiceError::Expired));
     assert_eq!(metadata.questions(), asked + 1);
     assert!(judge.size(&ONE).is_ok());
