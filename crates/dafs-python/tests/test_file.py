@@ -297,6 +297,29 @@ def test_a_handler_may_use_the_file_that_it_has_interrupted(server, folder):
     assert seen == [0]
 
 
+class Reentered:
+    """A raw file in whose writes a handler writes to the same file."""
+
+    def __init__(self, file, raw):
+        self.file, self.raw = file, raw
+
+    def write(self, source, offset):
+        with pytest.raises(RuntimeError, match="reentrant"):
+            self.file.write(b"handler")
+        return self.raw.write(source, offset)
+
+    def __getattr__(self, name):
+        return getattr(self.raw, name)
+
+
+def test_a_handler_does_not_take_the_position_of_the_write_that_it_interrupts(client, folder):
+    with client.open(name(folder, "position"), "wb", buffering=0) as file:
+        file._file = Reentered(file, file._file)
+        assert file.write(b"one") == 3
+        assert file.write(b"two") == 3
+    assert (folder / "position").read_bytes() == b"onetwo"
+
+
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 3_000_000])
 def test_whole_files_are_read(client, folder, size):
     data = os.urandom(size)

@@ -172,6 +172,9 @@ class File(io.RawIOBase):
             # Another thread of the parent may have had the lock, and nobody would release it here.
             # What the parent has opened says so by itself.
             self._file.stat()
+        if not self._appends and self._lock._is_owned():
+            # The call that was interrupted moves the position when it is done.
+            raise RuntimeError("reentrant call: a signal's handler uses the position of the same file")
         return self._lock
 
     def _may_read(self):
