@@ -271,3 +271,28 @@ PATH=$work/bin:$PATH bash -euxc "${example//\/mnt\/demo/$point}" >"$work/said" 2
 grep -qx 'hello, everybody' "$work/said" || fail "grep did not find the line"
 is_mounted && fail "still mounted"
 stop_server
+
+step "a password from a pipe of the shell, for a mount in the background"
+echo secret | "$dafs" passwd "$work/passwords" anna --uid 0 --gid 0
+cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+password_file = "passwords"
+trusted = []
+[[export]]
+name = "data"
+path = "export"
+squash = "none"
+END
+serve --config "$work/dafs.toml"
+echo hello >"$export/secret"
+# mount_as PASSWORD -- with one more pipe that the mount has nothing to do with.
+mount_as() {
+    "$dafs" mount --transport iwarp --user anna --password-file <(echo "$1") "$url/data" "$point" \
+        9> >(cat >"$work/rest")
+}
+expect 3 'proof of identity was not accepted' mount_as wrong
+mount_as secret
+[[ $(cat "$point/secret") == hello ]] || fail "the mount has something else"
+[[ ! $(find "/proc/$(keeper)/fd" -lname 'pipe:*') ]] || fail "it holds pipes of the shell"
+"$dafs" umount "$point"
+stop_server

@@ -1,17 +1,43 @@
 //! Descriptors that this process was given by whoever started it.
 
-/// The first one that is not of standard input, output or errors.
-const FIRST: libc::c_uint = 3;
+use std::os::fd::RawFd;
 
-/// What this process was given beside its standard ones, programs that it starts do not get.
-pub(crate) fn keep_from_children() {
-    let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
-    // SAFETY: with this flag nothing is closed: descriptors are marked, which changes nothing for whoever
-    // uses them here.
-    let result = unsafe { libc::close_range(FIRST, libc::c_uint::MAX, flags) };
-    if result != 0 {
-        // A kernel before Linux 5.11.
-        let error = std::io::Error::last_os_error();
-        tracing::debug!(%error, "programs that are started get all that this one was given");
+/// The first one that is not of standard input, output or errors.
+const FIRST: RawFd = 3;
+
+/// What this process was given beside its standard ones. The command line may name it, as the shell does
+/// for `<(...)`, so that it must stay until that has been read.
+#[derive(Debug)]
+pub(crate) struct Given(Vec<RawFd>);
+
+impl Given {
+    /// To be called before this process opens anything that it keeps.
+    pub(crate) fn note() -> Self {
+        let listed: Vec<RawFd> = match std::fs::read_dir("/proc/self/fd") {
+            Ok(entries) => entries
+                .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+                .filter(|fd| *fd >= FIRST)
+                .collect(),
+            Err(error) => {
+                tracing::debug!(%error, "what this process was given stays open");
+                Vec::new()
+            }
+        };
+        // The list had itself in it.
+        Self(listed.into_iter().filter(|fd| is_open(*fd)).collect())
     }
+
+    /// Whoever waits for the end of a pipe, or has a file locked, is not to wait for this process.
+    pub(crate) fn close(self) {
+        for fd in self.0 {
+            // SAFETY: the number was open before this process opened anything, and nothing here owns
+            // what it was given or closes it, so it is still that.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+fn is_open(fd: RawFd) -> bool {
+    // SAFETY: takes no memory and changes nothing.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }

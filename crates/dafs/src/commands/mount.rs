@@ -3,6 +3,7 @@
 //! In the background, the command starts itself again and waits until that says that all is well, so
 //! that what is wrong is told to the user.
 
+use crate::descriptors::Given;
 use crate::failure::Failure;
 use crate::output::complain;
 use crate::remote::RemoteUrl;
@@ -70,8 +71,9 @@ impl Mount {
         if !(self.foreground || is_background) {
             return start_in_background();
         }
+        let given = is_background.then(Given::note);
         sessions.endure();
-        self.serve(url, sessions, is_background)
+        self.serve(url, sessions, given)
     }
 
     fn options(&self, url: &DafsUrl) -> Result<MountOptions, Failure> {
@@ -86,11 +88,12 @@ impl Mount {
         })
     }
 
+    /// Serves it; in the background with what this process was `given`.
     fn serve(
         &self,
         url: &DafsUrl,
         sessions: &mut Sessions<'_>,
-        is_background: bool,
+        given: Option<Given>,
     ) -> Result<(), Failure> {
         let options = self.options(url)?;
         // Before anything is mounted, so that no signal leaves it behind.
@@ -101,8 +104,8 @@ impl Mount {
             false => self.make(url, sessions, &options)?,
         };
         unmount_on_signal(signals, mounted.place().clone())?;
-        if is_background {
-            let told = let_go().map_err(|error| Failure::local("cannot go on alone", &error));
+        if let Some(given) = given {
+            let told = let_go(given).map_err(|error| Failure::local("cannot go on alone", &error));
             if told.is_err() {
                 let _ = mounted.place().unmount();
             }
@@ -184,8 +187,6 @@ fn start_in_background() -> Result<(), Failure> {
     let local = |error| Failure::local("cannot start in the background", &error);
     let program = std::env::current_exe().map_err(local)?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // Who waits for the end of a pipe, or has a file locked, is not to wait for the end of the mount.
-    crate::descriptors::keep_from_children();
     let mut child = Command::new(program)
         .args(arguments)
         .env(IS_BACKGROUND, "1")
@@ -206,8 +207,9 @@ fn start_in_background() -> Result<(), Failure> {
     Err(Failure::Ended { code, text: None })
 }
 
-/// Tells the parent that all is well, and lets go of it and of its terminal.
-fn let_go() -> std::io::Result<()> {
+/// Tells the parent that all is well, and lets go of it, of its terminal and of all that came from it.
+fn let_go(given: Given) -> std::io::Result<()> {
+    given.close();
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::process::setsid()?;
     std::env::set_current_dir("/")?;
