@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -28,12 +29,12 @@ static void check_at(int line, int holds, const char *what)
 #define check(condition) check_at(__LINE__, (condition), #condition)
 
 /* What is put in the place of a descriptor. */
-enum kind { FILE_KIND, PAIR_KIND, TCP_KIND, KINDS };
+enum kind { FILE_KIND, PAIR_KIND, TCP_KIND, EPOLL_KIND, KINDS };
 
 struct other {
     enum kind kind;
     int number;
-    int peer; /* of a socket */
+    int peer; /* of a socket, or of the one that an epoll instance watches */
 };
 
 static int new_file(void)
@@ -72,7 +73,8 @@ static int above(int fd)
 static struct other put(enum kind kind, int number)
 {
     struct other other = { kind, number, -1 };
-    int pair[2];
+    struct epoll_event once = { .events = EPOLLIN | EPOLLET, .data.u64 = 1 };
+    int pair[2], watched;
 
     switch (kind) {
     case FILE_KIND:
@@ -80,6 +82,12 @@ static struct other put(enum kind kind, int number)
         break;
     case PAIR_KIND:
         check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+        break;
+    case EPOLL_KIND:
+        check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+        watched = above(pair[0]);
+        check((pair[0] = epoll_create1(EPOLL_CLOEXEC)) >= 0);
+        check(epoll_ctl(pair[0], EPOLL_CTL_ADD, watched, &once) == 0);
         break;
     default:
         tcp_pair(pair);
@@ -97,6 +105,7 @@ static struct other put(enum kind kind, int number)
 /* Nothing has been done to it. */
 static void untouched(const struct other *other)
 {
+    struct epoll_event event;
     char bytes[64];
 
     check(fcntl(other->number, F_GETFD) >= 0);
@@ -104,6 +113,11 @@ static void untouched(const struct other *other)
         check(lseek(other->number, 0, SEEK_CUR) == 5);
         check(pread(other->number, bytes, sizeof bytes, 0) == 23);
         check(memcmp(bytes, "what is here stays here", 23) == 0);
+        return;
+    }
+    if (other->kind == EPOLL_KIND) {
+        /* It is told only once, to whoever asks first. */
+        check(epoll_wait(other->number, &event, 1, 0) == 1 && event.data.u64 == 1);
         return;
     }
     check(recv(other->peer, bytes, sizeof bytes, MSG_DONTWAIT) == -1 && errno == EAGAIN);

@@ -90,10 +90,13 @@ impl IwarpAdapter {
     fn ask_kernel(&mut self) {
         self.polls_since_kernel = 0;
         self.slept = false;
+        if self.core.watch.is_lost() {
+            return;
+        }
         let count = match self.core.epoll.poll() {
             Ok(count) => count,
             Err(error) => {
-                // Only a broken program gets here: the descriptor was ours and open.
+                // The program has closed what is not its own.
                 self.core.watch.lose();
                 tracing::error!("cannot poll: {error}");
                 return;

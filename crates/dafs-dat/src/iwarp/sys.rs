@@ -75,8 +75,10 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
     }
 
-    /// Asks without waiting; returns how many sockets are ready, for [`Epoll::ready`].
+    /// Asks without waiting; returns how many sockets are ready, for [`Epoll::ready`]. Looks each time
+    /// whose the descriptor is: of an instance of the program's it would take what comes only once.
     pub(super) fn poll(&mut self) -> io::Result<usize> {
+        self.fd.check()?;
         let room = POLL_EVENT_COUNT as i32;
         // SAFETY: the kernel writes at most `room` events into an array of that many.
         let count =
