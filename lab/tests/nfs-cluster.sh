@@ -123,14 +123,14 @@ guest 1 'dd if=/out/wanted of=/mnt/a/third bs=1M conv=fsync status=none
 directly received "$before"
 guest 2 'cmp /out/wanted /mnt/a/third'
 
-step "without a data server: removal goes on, and what was not there is gone when it is back"
+step "a data server goes and comes back: what is removed then is gone there too"
 kill -9 "${data_server[3]}"
 wait "${data_server[3]}" 2>/dev/null || true
 eventually 30 is_missed
-guest 1 'rm /mnt/a/file /mnt/a/second'
-[[ ! -e $work/export/file ]] || fail "the name is still there"
 data 3
 eventually 30 all_there
+guest 1 'rm /mnt/a/file /mnt/a/second'
+[[ ! -e $work/export/file ]] || fail "the name is still there"
 guest 1 'truncate -s 200000 /mnt/a/third
     head -c 200000 /out/wanted | cmp - /mnt/a/third
     rm /mnt/a/third'
