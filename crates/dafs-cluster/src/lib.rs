@@ -16,7 +16,8 @@
 //!   that was not made by him, for this connection, in this order.
 //! * A metadata server works only with the directory that it knows the node by.
 //! * What a metadata server has asked for on one connection is over before the next one begins, so that
-//!   no late write passes a newer one.
+//!   no late write passes a newer one. That does not hold yet for what a data server asks of it
+//!   (writes to stripes of other nodes).
 
 mod belief;
 mod data;
