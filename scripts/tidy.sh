@@ -43,6 +43,7 @@ search '[[:blank:]]+$' "${code[@]}" '*.md' | rule "blanks at the end of a line"
 search $'\t' '*.rs' '*.sh' '*.toml' | rule "tabs"
 search '\<(todo|unimplemented|dbg)!' '*.rs' | rule "left-over macros"
 search '\<(TO''DO|FIX''ME|XX''X)\>' "${code[@]}" '*.md' | rule "left-over markers"
+search '^(<{7}|={7}|>{7})( |$)' "${code[@]}" '*.md' | rule "left-over marks of a merge"
 search '(^|[^A-Za-z0-9_.$-])/(home|root|work|Users)/[A-Za-z0-9_.]' "${code[@]}" '*.md' |
     grep -vE 'lab/(image.sh|guest/)' | rule "paths of somebody's machine"
 search '#\[ignore\]' '*.rs' | rule "ignored tests without a reason"
