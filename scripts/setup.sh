@@ -135,6 +135,8 @@ for part in "$@"; do
         without_starting_services install_packages postgresql rpcbind
         # A file system of its own for the tests of the CephFS store, which start it themselves.
         without_starting_services install_packages ceph-common ceph-mon ceph-osd libcephfs2 ceph-mds
+        # The same for the GlusterFS store.
+        without_starting_services install_packages libgfapi0 glusterfs-server
         install_rust_tools
         ;;
     bench)

@@ -1,6 +1,7 @@
 //! The configuration file as it is written, and the checks that make a [`Config`] of it.
 
 use super::cephfs::CephFile;
+use super::gluster::GlusterFile;
 use super::{
     Config, DANGER_SENTENCE, ExportConfig, ExportSource, NfsConfig, NodeConfig, NodePlace,
     OwnIdentity, Wake, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
@@ -87,6 +88,7 @@ struct ExportFile {
     node: Vec<NodeFile>,
     store: Option<String>,
     ceph: Option<CephFile>,
+    gluster: Option<GlusterFile>,
 }
 
 #[derive(Deserialize)]
@@ -307,7 +309,9 @@ impl ExportFile {
             Some(_) => return Err(wrong("squash", "use root, none or all".to_owned())),
         };
         let source = match (&self.path, self.memory_bytes) {
-            _ if self.store.is_some() || self.ceph.is_some() => self.engine(base, &wrong)?,
+            _ if self.store.is_some() || self.ceph.is_some() || self.gluster.is_some() => {
+                self.engine(base, &wrong)?
+            }
             (Some(path), None) => {
                 let path = base.join(path);
                 if !path.is_dir() {
@@ -339,9 +343,14 @@ impl ExportFile {
             let remedy = "replies for files that are spread over nodes are not kept; use off";
             return Err(wrong("durable_replies", remedy.to_owned()));
         }
-        if durable && matches!(source, ExportSource::CephFs(_)) {
-            let remedy = "replies for files of CephFS are not kept; use off";
-            return Err(wrong("durable_replies", remedy.to_owned()));
+        let engine = match source {
+            ExportSource::CephFs(_) => Some("CephFS"),
+            ExportSource::Gluster(_) => Some("GlusterFS"),
+            _ => None,
+        };
+        if let Some(engine) = engine.filter(|_| durable) {
+            let remedy = format!("replies for files of {engine} are not kept; use off");
+            return Err(wrong("durable_replies", remedy));
         }
         if durable && matches!(source, ExportSource::Memory { .. }) {
             let remedy = "files in memory do not outlive the server; use off, or path";
@@ -358,10 +367,15 @@ impl ExportFile {
         base: &Path,
         wrong: &dyn Fn(&str, String) -> Wrong,
     ) -> Result<ExportSource, Wrong> {
-        if self.store.as_deref() != Some("cephfs") {
-            let remedy = "write \"cephfs\", or leave it and [export.ceph] out".to_owned();
-            return Err(wrong("store", remedy));
-        }
+        let (engine, table) = match (self.store.as_deref(), &self.ceph, &self.gluster) {
+            (Some("cephfs"), _, None) => ("CephFS", "[export.ceph]"),
+            (Some("glusterfs"), None, _) => ("GlusterFS", "[export.gluster]"),
+            _ => {
+                let remedy = "write \"cephfs\" and perhaps [export.ceph], or \"glusterfs\" and \
+                              [export.gluster], or leave it and these out";
+                return Err(wrong("store", remedy.to_owned()));
+            }
+        };
         let other = [
             ("path", self.path.is_some()),
             ("memory_bytes", self.memory_bytes.is_some()),
@@ -369,10 +383,17 @@ impl ExportFile {
             ("node", !self.node.is_empty()),
         ];
         if let Some((field, _)) = other.iter().find(|(_, is_set)| *is_set) {
-            let remedy = "leave it out: CephFS keeps the files, and [export.ceph] says which";
-            return Err(wrong(field, remedy.to_owned()));
+            let remedy = format!("leave it out: {engine} keeps the files, and {table} says which");
+            return Err(wrong(field, remedy));
         }
-        self.ceph.as_ref().unwrap_or(&CephFile::default()).check(base, wrong)
+        match (engine, &self.gluster) {
+            ("GlusterFS", Some(gluster)) => gluster.check(wrong),
+            ("GlusterFS", None) => {
+                let remedy = "say which volume: [export.gluster] with volume and servers";
+                Err(wrong("store", remedy.to_owned()))
+            }
+            _ => self.ceph.as_ref().unwrap_or(&CephFile::default()).check(base, wrong),
+        }
     }
 
     /// What the directory holds: all of the files, or their names.

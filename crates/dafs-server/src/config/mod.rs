@@ -3,6 +3,7 @@
 
 mod cephfs;
 mod file;
+mod gluster;
 
 use crate::limits::SessionLimits;
 use dafs_service::{AddressRange, ExportOptions};
@@ -171,6 +172,8 @@ pub enum ExportSource {
     },
     /// In CephFS.
     CephFs(CephFsConfig),
+    /// In GlusterFS.
+    Gluster(GlusterConfig),
     /// In memory, up to so many bytes; they are gone when the server ends.
     Memory {
         /// Bytes of file content, symlink texts and names.
@@ -217,6 +220,28 @@ pub struct CephFsConfig {
     /// Where clients that can (pNFS) reach storage daemons without going through the server's other
     /// doors.
     pub data_servers: Vec<CephDataServer>,
+}
+
+/// Which part of which volume of GlusterFS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlusterConfig {
+    /// The volume.
+    pub volume: String,
+    /// Hosts whose management daemons know it, with their ports where these are not the usual one.
+    pub servers: Vec<(String, Option<u16>)>,
+    /// The directory, from the top of the volume.
+    pub root: String,
+    /// Where clients that can (pNFS) reach bricks without going through the server's other doors.
+    pub data_servers: Vec<GlusterDataServer>,
+}
+
+/// A data server for a brick of a volume of GlusterFS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlusterDataServer {
+    /// Where clients reach it.
+    pub listen: SocketAddr,
+    /// The brick, as the volume calls it: HOST:PATH.
+    pub brick: String,
 }
 
 /// A data server before storage daemons of a CephFS.
@@ -488,6 +513,24 @@ mod tests {
         check("[[export]]\nname = \"data\"", "memory_bytes = N");
         let ceph = "[[export]]\nname = \"c\"\nstore = \"cephfs\"\n";
         check(&ceph.replace("cephfs", "ceph"), "write \"cephfs\"");
+        let gluster = "[[export]]\nname = \"g\"\nstore = \"glusterfs\"\n";
+        let table = "[export.gluster]\nvolume = \"v\"\nservers = [\"h\"]\n";
+        check(gluster, "with volume and servers");
+        check(&format!("{EXPORT}{table}"), "or leave it");
+        check(&format!("{ceph}{table}"), "or leave it");
+        check(&format!("{gluster}path = \"data\"\n{table}"), "GlusterFS keeps the files");
+        check(&format!("{gluster}durable_replies = \"crash\"\n{table}"), "GlusterFS are not kept");
+        check(&format!("{gluster}{table}root = \"x\""), "\"/\" first");
+        check(&format!("{gluster}{}", table.replace("\"h\"", "")), "servers = [\"HOST\"]");
+        check(&format!("{gluster}{}", table.replace("\"h\"", "\"h:x\"")), "no HOST:PORT");
+        check(&format!("{gluster}{}", table.replace("\"v\"", "\"a/b\"")), "volume list");
+        let door = "[[export.gluster.data_server]]\nlisten = \"127.0.0.1:1\"\nbrick = \"h:/b\"\n";
+        check(&format!("{gluster}{table}{door}{door}"), "h:/b is named by two");
+        check(&format!("{gluster}{table}{}", door.replace("h:/b", "h")), "HOST:PATH");
+        check(
+            &format!("{gluster}{table}{}", door.replace("127.0.0.1", "0.0.0.0")),
+            "that clients use",
+        );
         check(&format!("{EXPORT}[export.ceph]\nid = \"x\""), "write \"cephfs\"");
         check(&format!("{ceph}path = \"data\""), "leave it out");
         check(&format!("{ceph}durable_replies = \"crash\""), "CephFS are not kept");

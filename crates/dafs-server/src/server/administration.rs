@@ -1,7 +1,8 @@
 //! What administrators do with a running server: look at clients, end one, change the exports.
 
 use super::data::Spread;
-use super::{StartError, journal, open_store};
+use super::stores::open_store;
+use super::{StartError, journal};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::engine::Registry;
@@ -57,6 +58,7 @@ impl Administration {
         let spread = |config: &ExportConfig| match &config.source {
             ExportSource::Striped { .. } => true,
             ExportSource::CephFs(ceph) => !ceph.data_servers.is_empty(),
+            ExportSource::Gluster(gluster) => !gluster.data_servers.is_empty(),
             _ => false,
         };
         if let Some(new) = config.exports.iter().find(|export| spread(export) && is_new(export)) {

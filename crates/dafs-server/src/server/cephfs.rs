@@ -1,12 +1,12 @@
 //! Exports of CephFS, and the data servers that let clients reach its storage daemons.
 
 use super::data::{DataDoor, Spread};
+use super::here::Here;
 use super::{StartError, listen, state, striped};
 use crate::config::{CephFsConfig, ExportConfig};
 use dafs_cephfs::{CephData, CephOptions, CephStore, DataServerOptions};
-use dafs_nfs::{ForeignStates, ForeignUse};
 use dafs_service::{Admits, Export, Service};
-use dafs_store::{DataFiles, ExportSecret, FileId, Store, StoreError};
+use dafs_store::{DataFiles, ExportSecret, Store};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -60,26 +60,9 @@ impl Ceph {
     }
 }
 
-/// The metadata server in the same process.
-struct Here {
-    service: Arc<Service>,
-}
-
-impl ForeignStates for Here {
-    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
-        let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
-        self.service.vouch((owner, identity), component, state, write, now_ns)
-    }
-
-    /// Data servers of CephFS see for themselves.
-    fn size(&self, _file: &FileId) -> Result<u64, StoreError> {
-        Err(StoreError::Busy)
-    }
-}
-
 impl Spread for Ceph {
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
-        let states = Arc::new(Here { service: service.clone() });
+        let states = Arc::new(Here::new(service));
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = (0_u32..).zip(listeners.drain(..)).zip(self.store.data_servers());
         let open = |((number, listener), files): ((u32, TcpListener), Arc<CephData>)| {

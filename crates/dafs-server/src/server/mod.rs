@@ -6,6 +6,8 @@ mod clock;
 mod data;
 mod data_process;
 mod fences;
+mod gluster;
+mod here;
 mod inherited;
 mod journal;
 mod layout;
@@ -16,6 +18,7 @@ mod nfs_rdma;
 mod rpcbind;
 mod sessions;
 mod state;
+mod stores;
 mod striped;
 
 pub use administration::ReadConfig;
@@ -24,7 +27,7 @@ pub use state::default_state_directory;
 
 use crate::admin::AdminSocket;
 use crate::auth::{Authenticator, PasswordFileError};
-use crate::config::{Config, ConfigError, ExportConfig, ExportSource, NFS_PORT};
+use crate::config::{Config, ConfigError, NFS_PORT};
 use crate::engine::{Engine, EngineCounts, Registry, Shared};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, ServerCollector};
@@ -43,9 +46,7 @@ use dafs_service::{
     ClientRecords, Door, Export, FileFences, FileRecords, Namespace, NamespaceError, NoRecords,
     RecordsError, Service, ServiceConfig, ServiceCounts, UndoError, WriteVerifier,
 };
-use dafs_store::{
-    ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
-};
+use dafs_store::StoreError;
 use data::{DataServer, Spread};
 use inherited::Inherited;
 use listen::Listener;
@@ -53,7 +54,7 @@ use nfs::{Identity, NfsServer};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -104,6 +105,18 @@ pub enum StartError {
         root: String,
         /// Why, and what to look at.
         error: dafs_cephfs::OpenError,
+    },
+    /// GlusterFS.
+    #[error("cannot export {root:?} of the GlusterFS volume {volume:?} as {name:?}: {error}")]
+    Gluster {
+        /// The export.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// The directory of the volume.
+        root: String,
+        /// Why, and what to look at.
+        error: dafs_gluster::OpenError,
     },
     /// The key of file handles.
     #[error(
@@ -572,43 +585,6 @@ fn new_service(
     };
     let now_ns = dafs_dat::Instant::now().0;
     Ok(Service::with_records(service_config, namespace, records, now_ns)?)
-}
-
-/// The store of an export, and what it has data servers for.
-type OpenedStore = (Arc<dyn Store>, Option<Arc<dyn Spread>>);
-
-fn open_store(
-    export: &ExportConfig,
-    secret: ExportSecret,
-    state: &Path,
-) -> Result<OpenedStore, StartError> {
-    let read_only = export.options.read_only;
-    match &export.source {
-        ExportSource::Directory(path) => {
-            let options = PosixOptions { read_only, ..PosixOptions::new(secret) };
-            let failed = |error| StartError::Export { path: path.clone(), error };
-            Ok((Arc::new(PosixStore::open(path, options).map_err(failed)?), None))
-        }
-        ExportSource::Striped { path, unit_bytes, nodes, cluster_secret } => {
-            let layout = (path.as_path(), *unit_bytes, nodes.as_slice());
-            let striped = striped::open(export, layout, cluster_secret.as_deref(), secret, state)?;
-            Ok((striped.store(), Some(striped as Arc<dyn Spread>)))
-        }
-        ExportSource::CephFs(ceph) => {
-            let ceph = cephfs::open(export, ceph, secret)?;
-            Ok((ceph.store(), Some(ceph as Arc<dyn Spread>)))
-        }
-        // Everybody may make files at the top, as in /tmp, because there is nobody to prepare it.
-        ExportSource::Memory { bytes_max } => {
-            let store = MemoryStore::new(MemoryOptions {
-                bytes_max: *bytes_max,
-                read_only,
-                root_mode: 0o1777,
-                ..MemoryOptions::default()
-            });
-            Ok((Arc::new(store), None))
-        }
-    }
 }
 
 fn start_reactor(

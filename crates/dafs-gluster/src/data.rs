@@ -1,0 +1,399 @@
+//! A data server: content of files by their names for good, on a brick of this machine, past the daemon
+//! that serves it.
+//!
+//! What is not obvious
+//! * What is not on the brick, or does not stay there, goes by way of GlusterFS: a layout that is out of
+//!   date is slow and not wrong. Such bytes are counted, and the file's layouts are taken back.
+//! * GlusterFS keeps times apart from a file's own, so that they do not move when the brick's file is
+//!   written. What was written is remembered until the metadata server has moved them.
+//!
+//! Invariants
+//! * Nothing is answered that was read or written on a brick before a look behind it has shown that the
+//!   file is still there for good. Else it is done again by way of GlusterFS.
+//! * A file is open here only while it is used, so that what was removed does not keep its space.
+
+use crate::attr::attr;
+use crate::brick::{Brick, look};
+use crate::id::Ids;
+use crate::limits::{DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, FILE_BYTES_MAX};
+use crate::server;
+use crate::sys::{Gfid, Handle, Mount};
+use dafs_mem::{VolatileSlice, preadv2, pwritev2};
+use dafs_store::backend::{Uses, check_ranges, continued, continued_to_end, seek_dense};
+use dafs_store::{
+    Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, Result,
+    SeekWhat, Stability, StoreError, Wait,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::any::Any;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// A data server of a volume.
+#[derive(Debug)]
+pub struct GlusterData {
+    shared: Arc<Shared>,
+}
+
+/// What a data server and its files share.
+struct Shared {
+    mount: Arc<Mount>,
+    brick: Brick,
+    ids: Arc<Ids>,
+    fs_id: FsId,
+    /// The volume has this brick, and lies on its bricks in a way that lets them be used so.
+    direct: AtomicBool,
+    open: Mutex<FxHashMap<Gfid, Open>>,
+    uses: Uses<Gfid>,
+    /// Files that were written here and whose times do not say so yet.
+    written: Mutex<FxHashSet<Gfid>>,
+    /// Files that were asked for and do not lie here.
+    astray: Mutex<FxHashSet<Gfid>>,
+    indirect_bytes: AtomicU64,
+}
+
+/// A file of the brick that is open.
+struct Open {
+    file: Arc<File>,
+    used: Instant,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("brick", &self.brick).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is whole between any two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl GlusterData {
+    /// `ids` seals the handles of files for data servers, which are of the file system `fs_id`.
+    pub(crate) fn new(mount: Arc<Mount>, brick: Brick, ids: Arc<Ids>, fs_id: FsId) -> Self {
+        let direct = AtomicBool::new(true);
+        let (open, uses, written, astray, indirect_bytes) = Default::default();
+        let shared = Shared {
+            mount,
+            brick,
+            ids,
+            fs_id,
+            direct,
+            open,
+            uses,
+            written,
+            astray,
+            indirect_bytes,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether a file lies on the brick, for good as far as one can see.
+    pub(crate) fn has(&self, gfid: &Gfid) -> Result<bool> {
+        Ok(self.shared.file(gfid)?.is_some())
+    }
+
+    /// Says whether the brick may be used past GlusterFS; tells whether that is new.
+    pub(crate) fn set_direct(&self, direct: bool) -> bool {
+        self.shared.direct.swap(direct, Ordering::SeqCst) != direct
+    }
+
+    /// Which files were asked for here since the last call and do not lie here.
+    pub(crate) fn take_astray(&self) -> FxHashSet<Gfid> {
+        std::mem::take(&mut *lock(&self.shared.astray))
+    }
+
+    /// Whether a file was written here and its times do not say so yet. The next one to ask is told
+    /// that they do.
+    pub(crate) fn take_written(&self, gfid: &Gfid) -> bool {
+        lock(&self.shared.written).remove(gfid)
+    }
+
+    /// Makes a file stable if it lies here; tells whether it does.
+    pub(crate) fn settle(&self, gfid: &Gfid) -> Result<bool> {
+        self.shared.sync_here(gfid)
+    }
+
+    /// Closes what was not used for a while.
+    pub(crate) fn close_idle(&self) {
+        let now = Instant::now();
+        lock(&self.shared.open).retain(|_, open| now.duration_since(open.used) < DATA_IDLE);
+    }
+
+    /// Waits until no request uses a file that was judged before, and closes it.
+    pub(crate) fn forget(&self, gfid: &Gfid) -> Result<()> {
+        self.shared.uses.await_end(gfid)?;
+        lock(&self.shared.open).remove(gfid);
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// The file on the brick; `None` when it does not lie there for good.
+    fn file(&self, gfid: &Gfid) -> Result<Option<Arc<File>>> {
+        if !self.direct.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        if let Some(file) = self.known(gfid) {
+            if look(&file)?.is_some() {
+                return Ok(Some(file));
+            }
+            lock(&self.open).remove(gfid);
+        }
+        let file = match self.brick.file(gfid) {
+            Err(StoreError::NoDevice) => return Ok(None),
+            opened => Arc::new(opened?),
+        };
+        let mut open = lock(&self.open);
+        if open.len() >= DATA_FILES_OPEN_MAX {
+            open.clear();
+        }
+        open.insert(*gfid, Open { file: file.clone(), used: Instant::now() });
+        Ok(Some(file))
+    }
+
+    fn known(&self, gfid: &Gfid) -> Option<Arc<File>> {
+        let mut open = lock(&self.open);
+        let known = open.get_mut(gfid)?;
+        known.used = Instant::now();
+        Some(known.file.clone())
+    }
+
+    /// Whether all that was done with a file of the brick was done with the file of the volume.
+    fn stands(&self, file: &File) -> Result<bool> {
+        Ok(look(file)?.is_some() && self.direct.load(Ordering::SeqCst))
+    }
+
+    /// The way by GlusterFS, for so many bytes.
+    fn around(&self, gfid: &Gfid, bytes: usize, flags: i32) -> Result<Handle> {
+        self.indirect_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let mut astray = lock(&self.astray);
+        if astray.len() < DATA_NOTES_MAX {
+            astray.insert(*gfid);
+        }
+        drop(astray);
+        // The metadata server has judged the client.
+        self.mount.object(gfid)?.open(flags, &server())
+    }
+
+    /// Remembers that the times of a file are to be moved.
+    fn note_written(&self, gfid: &Gfid) -> Result<()> {
+        let mut written = lock(&self.written);
+        if written.len() < DATA_NOTES_MAX || written.contains(gfid) {
+            written.insert(*gfid);
+            return Ok(());
+        }
+        drop(written);
+        crate::layouts::touch(&self.mount.object(gfid)?)
+    }
+
+    /// Makes a file stable if it lies here; tells whether it does.
+    fn sync_here(&self, gfid: &Gfid) -> Result<bool> {
+        let Some(file) = self.file(gfid)? else { return Ok(false) };
+        file.sync_all()?;
+        self.stands(&file)
+    }
+
+    fn sync(&self, gfid: &Gfid) -> Result<()> {
+        if self.sync_here(gfid)? {
+            return Ok(());
+        }
+        self.around(gfid, 0, libc::O_RDWR)?.sync()
+    }
+
+    fn attr(&self, gfid: &Gfid) -> Result<Attr> {
+        if let Some(file) = self.file(gfid)?
+            && let Some(attr) = look(&file)?
+        {
+            return Ok(attr);
+        }
+        attr(&self.mount.object(gfid)?.stat()?)
+    }
+}
+
+impl DataFiles for GlusterData {
+    fn fs_id(&self) -> FsId {
+        self.shared.fs_id
+    }
+
+    fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>> {
+        let gfid = self.shared.ids.open(id)?;
+        Ok(Arc::new(GlusterDataFile { data: self.shared.clone(), gfid, id: *id }))
+    }
+
+    fn indirect_bytes(&self) -> u64 {
+        self.shared.indirect_bytes.load(Ordering::Relaxed)
+    }
+
+    fn space(&self) -> Result<FsStat> {
+        Ok(FsStat {
+            name_bytes_max: NAME_BYTES_MAX as u32,
+            file_bytes_max: FILE_BYTES_MAX,
+            ..FsStat::default()
+        })
+    }
+}
+
+/// A file as a data server uses it.
+struct GlusterDataFile {
+    data: Arc<Shared>,
+    gfid: Gfid,
+    id: FileId,
+}
+
+fn len(views: &[VolatileSlice<'_>]) -> usize {
+    views.iter().map(VolatileSlice::len).sum()
+}
+
+impl GlusterDataFile {
+    /// What of a read is in memory.
+    fn read_now(&self, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
+        let direct = self.data.direct.load(Ordering::SeqCst);
+        let file = self.data.known(&self.gfid).filter(|_| direct).ok_or(StoreError::WouldBlock)?;
+        // What this cannot say, the pool finds out.
+        let count = preadv2(file.as_fd(), views, offset, libc::RWF_NOWAIT)
+            .map_err(|_| StoreError::WouldBlock)?;
+        if self.data.stands(&file)? { Ok(count) } else { Err(StoreError::WouldBlock) }
+    }
+}
+
+impl OpenFile for GlusterDataFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> FileId {
+        self.id
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        if wait == Wait::Never {
+            return self.read_now(views, offset);
+        }
+        let wanted = len(views);
+        let end = offset.checked_add(wanted as u64).filter(|&end| end <= FILE_BYTES_MAX);
+        // The kernel refuses ranges that no file can have; nothing is there.
+        if end.is_none() && offset >= self.attr()?.size {
+            return Ok(0);
+        }
+        if let Some(file) = self.data.file(&self.gfid)? {
+            let read = |views: &[VolatileSlice<'_>], at| preadv2(file.as_fd(), views, at, 0);
+            let count = continued_to_end(views, offset, read)?;
+            if self.data.stands(&file)? {
+                return Ok(count);
+            }
+        }
+        let handle = self.data.around(&self.gfid, wanted, libc::O_RDONLY)?;
+        continued_to_end(views, offset, |views, offset| handle.read(views, offset))
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        let wanted = len(views);
+        if offset.checked_add(wanted as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(StoreError::FileTooBig);
+        }
+        let flags = match stability {
+            Stability::Unstable => 0,
+            Stability::Data => libc::RWF_DSYNC,
+            Stability::File => libc::RWF_DSYNC | libc::RWF_SYNC,
+        };
+        if let Some(file) = self.data.file(&self.gfid)? {
+            self.data.note_written(&self.gfid)?;
+            let write = |views: &[VolatileSlice<'_>], at| pwritev2(file.as_fd(), views, at, flags);
+            let count = continued(views, offset, write)?;
+            if self.data.stands(&file)? {
+                return Ok(count);
+            }
+        }
+        let handle = self.data.around(&self.gfid, wanted, libc::O_RDWR)?;
+        let count = continued(views, offset, |views, offset| handle.write(views, offset))?;
+        // A brick of another machine may lose what it has in memory, and nobody here would know.
+        handle.sync()?;
+        Ok(count)
+    }
+
+    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+        self.data.sync(&self.gfid)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.data.sync(&self.gfid)
+    }
+
+    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_size(&self, _size: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        seek_dense(self.attr()?.size, offset, what)
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn copy_from(
+        &self,
+        _source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(false, source_offset, offset, len)?;
+        Err(StoreError::NotSupported)
+    }
+
+    fn clone_range_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.data.attr(&self.gfid)
+    }
+}
+
+impl DataFile for GlusterDataFile {
+    fn use_begins(&self) -> u64 {
+        self.data.uses.begin(&self.gfid)
+    }
+
+    fn use_ends(&self, begun: u64) {
+        self.data.uses.end(&self.gfid, begun);
+    }
+
+    /// All of them can, however far they are.
+    fn served_bytes(&self, _offset: u64, len: usize) -> Result<usize> {
+        Ok(len)
+    }
+
+    fn file_size(&self) -> Result<Option<u64>> {
+        self.attr().map(|attr| Some(attr.size))
+    }
+}

@@ -1,0 +1,260 @@
+//! Open files.
+
+use crate::attr::{attr, change};
+use crate::limits::{COPY_BYTES_MAX, FILE_BYTES_MAX, PRIVILEGE_BITS};
+use crate::sys::{Gfid, Handle};
+use crate::{Shared, server};
+use dafs_mem::VolatileSlice;
+use dafs_store::backend::{check_ranges, continued, copy_piece};
+use dafs_store::{
+    Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability,
+    StoreError, Wait,
+};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One open.
+pub(crate) struct GlusterFile {
+    shared: Arc<Shared>,
+    gfid: Gfid,
+    mode: OpenMode,
+    handle: Arc<Handle>,
+    /// The file runs with somebody's rights, which have to end before anything is written.
+    privileged: AtomicBool,
+}
+
+/// What is open of a file.
+#[derive(Default)]
+pub(crate) struct Opens {
+    count: usize,
+    /// One open file, with as many rights as any has had: what is left of a file whose last name is
+    /// gone.
+    handle: Option<(Arc<Handle>, OpenMode)>,
+}
+
+impl Opens {
+    fn add(&mut self, handle: &Arc<Handle>, mode: OpenMode) {
+        self.count += 1;
+        let more = |known: &OpenMode| mode.read >= known.read && mode.write >= known.write;
+        if self.handle.as_ref().is_none_or(|(_, known)| more(known)) {
+            self.handle = Some((handle.clone(), mode));
+        }
+    }
+
+    /// The open file for somebody who comes later.
+    pub(crate) fn handle(&self, mode: OpenMode) -> Option<Arc<Handle>> {
+        let (handle, known) = self.handle.as_ref()?;
+        (known.read >= mode.read && known.write >= mode.write).then(|| handle.clone())
+    }
+}
+
+impl GlusterFile {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        gfid: Gfid,
+        mode: OpenMode,
+        handle: Arc<Handle>,
+        privileged: bool,
+    ) -> Self {
+        shared.opens().entry(gfid).or_default().add(&handle, mode);
+        let privileged = AtomicBool::new(privileged);
+        Self { shared: shared.clone(), gfid, mode, handle, privileged }
+    }
+
+    /// Lets the file be changed; not without an open for that.
+    fn as_writer(&self) -> Result<&Handle> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        if self.privileged.load(Ordering::Relaxed) {
+            let attr = attr(&self.handle.stat()?)?;
+            // One that was removed meanwhile runs no more.
+            if attr.links > 0 {
+                let mode = Some(attr.mode & !PRIVILEGE_BITS);
+                let (stat, mask) = change(&SetAttr { mode, ..SetAttr::default() })?;
+                self.shared.mount.object(&self.gfid)?.set_stat(stat, mask, &server())?;
+            }
+            self.privileged.store(false, Ordering::Relaxed);
+        }
+        Ok(&self.handle)
+    }
+
+    /// Moves the times of a change that GlusterFS makes without.
+    fn touch(&self) -> Result<()> {
+        match self.shared.mount.object(&self.gfid).and_then(|object| crate::layouts::touch(&object))
+        {
+            // Without a name it has nobody who looks at them.
+            Err(StoreError::Stale | StoreError::NotFound) => Ok(()),
+            done => done,
+        }
+    }
+}
+
+impl Drop for GlusterFile {
+    fn drop(&mut self) {
+        let mut opens = self.shared.opens();
+        let Some(known) = opens.get_mut(&self.gfid) else { return };
+        known.count -= 1;
+        let gone = if known.count == 0 { opens.remove(&self.gfid) } else { None };
+        // Closing asks a brick, which nobody else has to wait for.
+        drop(opens);
+        drop(gone);
+    }
+}
+
+impl OpenFile for GlusterFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> FileId {
+        self.shared.ids.seal(&self.gfid)
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        if !self.mode.read {
+            return Err(StoreError::Access);
+        }
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        // What reaches beyond the longest file is refused by some bricks; nothing is there.
+        let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
+        if room == 0 {
+            return Ok(0);
+        }
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        if wanted > room && offset >= self.attr()?.size {
+            return Ok(0);
+        }
+        continued(views, offset, |views, offset| self.handle.read(views, offset))
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        if offset.checked_add(wanted as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(StoreError::FileTooBig);
+        }
+        if wanted == 0 {
+            return Ok(0);
+        }
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        let handle = self.as_writer()?;
+        let count = continued(views, offset, |views, offset| handle.write(views, offset))?;
+        if stability != Stability::Unstable {
+            handle.sync()?;
+        }
+        Ok(count)
+    }
+
+    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+        // The library has no more than all or nothing.
+        self.handle.sync()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.handle.sync()
+    }
+
+    fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
+        if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
+            return Err(StoreError::Invalid);
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(StoreError::FileTooBig);
+        }
+        self.as_writer()?.truncate(size)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        let size = self.attr()?.size;
+        if offset >= size {
+            return Err(StoreError::PastEnd);
+        }
+        match (self.handle.seek(offset, what)?, what) {
+            // The file has become shorter meanwhile.
+            (None, SeekWhat::Hole) => Err(StoreError::PastEnd),
+            (found, _) => Ok(found),
+        }
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        let handle = self.as_writer()?;
+        let (offset, len) = range(offset, len)?;
+        handle.allocate(offset, len)?;
+        self.touch()
+    }
+
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
+        let handle = self.as_writer()?;
+        let (offset, len) = range(offset, len)?;
+        // Nothing is behind the end, and bricks refuse what reaches further than a file can.
+        let len = len.min(self.attr()?.size.saturating_sub(offset));
+        if len > 0 {
+            handle.discard(offset, len)?;
+            self.touch()?;
+        }
+        Ok(())
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
+        let len = len.min(COPY_BYTES_MAX);
+        let mut done = 0;
+        while done < len {
+            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn clone_range_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        attr(&self.handle.stat()?)
+    }
+}
+
+/// A range that space is set aside for, or given back from.
+fn range(offset: u64, len: u64) -> Result<(u64, u64)> {
+    let end = offset.checked_add(len).ok_or(StoreError::Invalid)?;
+    match len {
+        0 => Err(StoreError::Invalid),
+        _ if end > FILE_BYTES_MAX => Err(StoreError::FileTooBig),
+        _ => Ok((offset, len)),
+    }
+}

@@ -1,0 +1,140 @@
+//! The cluster, and worlds in it: each test has a directory of its own.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use crate::common::{World, is_root, skipped};
+use dafs_gluster::{DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
+use dafs_store::*;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Programs without which there is no cluster.
+const PROGRAMS: [&str; 3] = ["glusterd", "glusterfsd", "gluster"];
+
+pub(crate) struct Cluster {
+    /// Brick N is in `N/brick`.
+    pub(crate) dir: PathBuf,
+    pub(crate) server: String,
+    /// It ends, with all daemons and their directory, when its input does.
+    _holder: Child,
+    /// The top of the volume, to make directories in.
+    top: GlusterStore,
+}
+
+pub(crate) fn options(server: &str, root: &str) -> GlusterOptions {
+    GlusterOptions {
+        volume: "dist".to_owned(),
+        servers: vec![(server.to_owned(), None)],
+        root: root.to_owned(),
+        secret: crate::common::secret(),
+        data_servers: Vec::new(),
+        data_fs: |fs| *fs,
+    }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}
+
+fn hold() -> (PathBuf, String, Child) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/engines/glusterfs.sh");
+    let mut child = Command::new("bash")
+        .arg(script)
+        .arg("hold")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let Some((dir, server)) = line.trim().split_once(' ') else {
+        panic!("the cluster does not start: {line}")
+    };
+    (PathBuf::from(dir), server.to_owned(), child)
+}
+
+pub(crate) fn cluster() -> Option<&'static Cluster> {
+    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+    let start = || {
+        if let Some(program) = PROGRAMS.iter().find(|program| !is_installed(program)) {
+            skipped(&format!("no GlusterFS to test with: {program} is not installed"));
+            return None;
+        }
+        if !is_root() {
+            skipped("no GlusterFS to test with: bricks need root");
+            return None;
+        }
+        let (dir, server, holder) = hold();
+        let top = GlusterStore::open(&options(&server, "/")).unwrap();
+        Some(Cluster { dir, server, _holder: holder, top })
+    };
+    let cluster = CLUSTER.get_or_init(start).as_ref();
+    if cluster.is_none() {
+        skipped("no GlusterFS to test with");
+    }
+    cluster
+}
+
+/// A store of a fresh directory, that belongs to whoever calls. Its options open it again.
+pub(crate) fn fresh(cred: &Cred) -> Option<(GlusterStore, GlusterOptions)> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let cluster = cluster()?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("test-{}-{number}", std::process::id());
+    let attr = SetAttr {
+        mode: Some(0o755),
+        uid: Some(cred.uid),
+        gid: Some(cred.gid),
+        ..SetAttr::default()
+    };
+    let server = Cred::new(0, 0);
+    let top = cluster.top.root();
+    cluster.top.make(&server, &top, name.as_bytes(), NewObject::Directory, &attr).unwrap();
+    let options = options(&cluster.server, &format!("/{name}"));
+    Some((GlusterStore::open(&options).unwrap(), options))
+}
+
+/// A world for the suites: its caller is root or an ordinary user.
+pub(crate) fn world(ordinary: bool) -> Option<World> {
+    let cred = if ordinary { Cred::new(1000, 100) } else { Cred::new(0, 0) };
+    let (store, _) = fresh(&cred)?;
+    Some(World { store: Arc::new(store), cred, dir: None })
+}
+
+/// The data servers of a store's directory, and the store.
+pub(crate) fn served() -> Option<(GlusterStore, Vec<Arc<GlusterData>>)> {
+    let cluster = cluster()?;
+    let (_, mut options) = fresh(&crate::common::me())?;
+    let net = cluster.server.strip_suffix(".1").unwrap();
+    options.data_servers = (1..=3)
+        .map(|number| DataServerOptions {
+            address: format!("127.0.0.1:{number}").parse().unwrap(),
+            brick: format!("{net}.{number}:{}/{number}/brick", cluster.dir.display()),
+        })
+        .collect();
+    let store = GlusterStore::open(&options).unwrap();
+    let servers = store.data_servers();
+    Some((store, servers))
+}
+
+/// The file as the data server knows it that its placement names.
+pub(crate) fn placed(store: &GlusterStore, id: &FileId) -> (usize, FileId) {
+    let placement = store.layouts().unwrap().placement(id, true).unwrap().unwrap();
+    let Spread::Stripes(stripes) = placement.spread else { panic!("stripes") };
+    let device = store.layouts().unwrap().device(&stripes.device).unwrap();
+    assert_eq!((device.pattern.len(), device.servers.len(), stripes.handles.len()), (1, 1, 1));
+    let (_, file) = stripes.handles[0].split_at(16);
+    let at = usize::from(device.servers[0][0].port()) - 1;
+    (at, FileId(file.try_into().unwrap()))
+}
+
+/// A new file of the store's owner.
+pub(crate) fn make(store: &GlusterStore, name: &str) -> Created {
+    let (cred, attr, how) = (crate::common::me(), SetAttr::default(), CreateHow::Guarded);
+    store
+        .create(&cred, &store.root(), name.as_bytes(), how, &attr, crate::common::READ_WRITE)
+        .unwrap()
+}

@@ -1,0 +1,73 @@
+//! Exports of GlusterFS, and the data servers that let clients reach its bricks.
+
+use super::data::{DataDoor, Spread};
+use super::here::Here;
+use super::{StartError, listen, striped};
+use crate::config::{ExportConfig, GlusterConfig};
+use dafs_gluster::{DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
+use dafs_service::{Admits, Export, Service};
+use dafs_store::{DataFiles, ExportSecret, Store};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An open store, with what its data servers need.
+pub(super) struct Gluster {
+    store: Arc<GlusterStore>,
+    secret: ExportSecret,
+    admits: Admits,
+    listeners: Mutex<Vec<TcpListener>>,
+}
+
+/// Opens the store of an export, and the sockets of its data servers. Waits for the bricks for a while.
+pub(super) fn open(
+    export: &ExportConfig,
+    gluster: &GlusterConfig,
+    secret: ExportSecret,
+) -> Result<Arc<Gluster>, StartError> {
+    let (mut listeners, mut data_servers) = (Vec::new(), Vec::new());
+    for server in &gluster.data_servers {
+        let listener = listen::fresh(server.listen)?;
+        let (address, brick) = (listener.local_addr()?, server.brick.clone());
+        listeners.push(listener);
+        data_servers.push(DataServerOptions { address, brick });
+    }
+    let GlusterConfig { volume, servers, root, .. } = gluster.clone();
+    let store = GlusterStore::open(&GlusterOptions {
+        volume: volume.clone(),
+        servers,
+        root: root.clone(),
+        secret,
+        data_servers,
+        data_fs: |fs| Export::fs_of(fs, ""),
+    });
+    let name = export.name.clone();
+    let store = store.map_err(|error| StartError::Gluster { name, volume, root, error })?;
+    let (admits, listeners) = (export.options.admits.clone(), Mutex::new(listeners));
+    Ok(Arc::new(Gluster { store: Arc::new(store), secret, admits, listeners }))
+}
+
+impl Gluster {
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+}
+
+impl Spread for Gluster {
+    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
+        let states = Arc::new(Here::new(service));
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = (0_u32..).zip(listeners.drain(..)).zip(self.store.data_servers());
+        let open = |((number, listener), files): ((u32, TcpListener), Arc<GlusterData>)| {
+            let of = [&files.fs_id().0[..], &number.to_be_bytes()].concat();
+            DataDoor {
+                listener,
+                number,
+                files,
+                states: states.clone(),
+                admits: self.admits.clone(),
+                identity: striped::derive(&self.secret, b"data server", &of),
+            }
+        };
+        opened.map(open).collect()
+    }
+}

@@ -1,0 +1,50 @@
+//! The stores of exports: which kind for which source.
+
+use super::data::Spread;
+use super::{StartError, cephfs, gluster, striped};
+use crate::config::{ExportConfig, ExportSource};
+use dafs_store::{ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The store of an export, and what it has data servers for.
+pub(super) type OpenedStore = (Arc<dyn Store>, Option<Arc<dyn Spread>>);
+
+/// Opens the store of an export.
+pub(super) fn open_store(
+    export: &ExportConfig,
+    secret: ExportSecret,
+    state: &Path,
+) -> Result<OpenedStore, StartError> {
+    let read_only = export.options.read_only;
+    match &export.source {
+        ExportSource::Directory(path) => {
+            let options = PosixOptions { read_only, ..PosixOptions::new(secret) };
+            let failed = |error| StartError::Export { path: path.clone(), error };
+            Ok((Arc::new(PosixStore::open(path, options).map_err(failed)?), None))
+        }
+        ExportSource::Striped { path, unit_bytes, nodes, cluster_secret } => {
+            let layout = (path.as_path(), *unit_bytes, nodes.as_slice());
+            let striped = striped::open(export, layout, cluster_secret.as_deref(), secret, state)?;
+            Ok((striped.store(), Some(striped as Arc<dyn Spread>)))
+        }
+        ExportSource::CephFs(ceph) => {
+            let ceph = cephfs::open(export, ceph, secret)?;
+            Ok((ceph.store(), Some(ceph as Arc<dyn Spread>)))
+        }
+        ExportSource::Gluster(gluster) => {
+            let gluster = gluster::open(export, gluster, secret)?;
+            Ok((gluster.store(), Some(gluster as Arc<dyn Spread>)))
+        }
+        // Everybody may make files at the top, as in /tmp, because there is nobody to prepare it.
+        ExportSource::Memory { bytes_max } => {
+            let store = MemoryStore::new(MemoryOptions {
+                bytes_max: *bytes_max,
+                read_only,
+                root_mode: 0o1777,
+                ..MemoryOptions::default()
+            });
+            Ok((Arc::new(store), None))
+        }
+    }
+}
