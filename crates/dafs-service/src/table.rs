@@ -46,6 +46,8 @@ pub(crate) struct FileState {
     pub(crate) removing_checked: u32,
     /// Operations under way that no new delegation may meet.
     pub(crate) changing: u32,
+    /// Layouts that are being given.
+    pub(crate) granting: u32,
 }
 
 impl FileState {
@@ -55,7 +57,7 @@ impl FileState {
             && self.layouts.is_empty()
             && self.waiters.is_empty()
             && !self.locks.has_left()
-            && self.removing_unchecked + self.removing_checked + self.changing == 0
+            && self.removing_unchecked + self.removing_checked + self.changing + self.granting == 0
     }
 }
 

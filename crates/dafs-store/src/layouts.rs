@@ -84,6 +84,17 @@ pub struct FileCopy {
     pub handle: Box<[u8]>,
 }
 
+/// One of the copies of a file, as administrators see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyState {
+    /// The number of its node.
+    pub node: u32,
+    /// Where clients reach it.
+    pub addresses: Vec<SocketAddr>,
+    /// Whether it has all that the file has.
+    pub fresh: bool,
+}
+
 /// Where the stripes of a file lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stripes {
@@ -156,4 +167,27 @@ pub trait Layouts: Send + Sync {
 
     /// Hands every file whose placement has become another one since the last call to `sink`.
     fn take_moved(&self, sink: &mut dyn FnMut(FileId));
+
+    /// Hands every file of which the store wants to know that no client writes to it at the data servers
+    /// to `sink`, and whether layouts for writing are to be recalled for that. `sink` says whether there
+    /// is none, nor one under way whose placement was asked for before this call, nor one that has gone
+    /// and waits to be [settled](Self::settle).
+    fn take_lent(&self, _sink: &mut dyn FnMut(FileId, bool) -> bool) {}
+
+    /// A client that holds a layout for writing could not write at a device of it. From the return of
+    /// this call on, the file does without what lies there, if it can.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`](crate::StoreError::Busy) when it does not yet.
+    fn report(&self, _file: &FileId, _device: &DeviceKey) -> Result<()> {
+        Ok(())
+    }
+
+    /// What is known of the copies of a file, for administrators; none of a file in another form.
+    ///
+    /// # Errors
+    /// The store's.
+    fn copies(&self, _file: &FileId) -> Result<Vec<CopyState>> {
+        Ok(Vec::new())
+    }
 }

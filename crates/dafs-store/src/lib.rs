@@ -37,7 +37,7 @@ pub use append::{AppendFailure, AppendWitness, append_before};
 pub use data::{DataFile, DataFiles, DataStore, DataUse};
 pub use error::StoreError;
 pub use layouts::{
-    COPIES_MAX, DEVICE_SERVERS_MAX, Device, DeviceKey, FileCopy, LayoutForm, Layouts,
+    COPIES_MAX, CopyState, DEVICE_SERVERS_MAX, Device, DeviceKey, FileCopy, LayoutForm, Layouts,
     PATTERN_PLACES_MAX, Packing, Placement, Spread, Stripes,
 };
 pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};

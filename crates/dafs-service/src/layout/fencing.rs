@@ -58,6 +58,11 @@ impl Fencing {
         self.files.get(key).is_some_and(|file| file.believed)
     }
 
+    /// Whether it is to be looked yet for what somebody has written to this file.
+    pub(super) fn has(&self, key: &Handle) -> bool {
+        self.files.contains_key(key)
+    }
+
     /// Files with layouts that were taken away.
     pub(crate) fn len(&self) -> usize {
         self.files.len()

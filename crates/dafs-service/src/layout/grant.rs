@@ -65,9 +65,8 @@ impl Service {
             return Err(StoreError::BadType.into());
         }
         let store = export.store().clone();
-        // A copy is given to readers of an empty file as well: they cannot ask again when there is some.
-        let write = request.write || request.form == LayoutForm::Copies;
-        let placement = placement(&*store, handle, write)?;
+        let _granting = self.begin_granting(key);
+        let placement = placement(&*store, handle, request.write)?;
         if placement.form() != request.form {
             return Err(ServiceError::LayoutUnavailable);
         }
@@ -137,6 +136,12 @@ impl Service {
         Ok(())
     }
 
+    /// Lets nobody think that no layout is out, until this one is entered or refused.
+    fn begin_granting(&self, key: Handle) -> Granting<'_> {
+        self.lock_table().files.entry(key).or_default().granting += 1;
+        Granting { service: self, key }
+    }
+
     fn abandon(&self, caller: Caller<'_>, key: &Handle) {
         let mut ended = Ended::default();
         let mut table = self.lock_table();
@@ -156,6 +161,22 @@ impl Service {
             file.opens.iter().any(|open| own(&open.client) && open.share().allows(write))
                 || file.delegations.iter().any(|d| own(&d.client) && (d.kind.writes() || !write))
         })
+    }
+}
+
+/// While it lives, a layout of a file is being given.
+struct Granting<'a> {
+    service: &'a Service,
+    key: Handle,
+}
+
+impl Drop for Granting<'_> {
+    fn drop(&mut self) {
+        let mut table = self.service.lock_table();
+        if let Some(file) = table.files.get_mut(&self.key) {
+            file.granting -= 1;
+        }
+        table.tidy(&self.key);
     }
 }
 

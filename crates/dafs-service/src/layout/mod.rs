@@ -16,6 +16,7 @@ mod commit;
 mod fencing;
 mod grant;
 mod recall;
+mod report;
 mod spans;
 mod vouch;
 

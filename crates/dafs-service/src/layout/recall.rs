@@ -187,6 +187,23 @@ impl Service {
         notices.into_iter().for_each(Notice::deliver);
     }
 
+    /// Whether nobody writes to a file at the data servers, nor is about to be told where, nor has gone
+    /// without a word. With `recall` those who do are asked to stop.
+    fn has_no_writers(&self, key: &Handle, recall: bool, now_ns: u64) -> bool {
+        let mut table = self.lock_table();
+        let Some(file) = table.files.get(key) else { return !table.fencing.has(key) };
+        let granting = file.granting > 0;
+        let writes = |layout: &&Arc<LayoutState>| layout.covers(true);
+        let writers: Vec<_> = file.layouts.iter().filter(writes).cloned().collect();
+        let none = !granting && writers.is_empty() && !table.fencing.has(key);
+        let recalled = writers.iter().filter(|_| recall);
+        let notices: Vec<_> =
+            recalled.filter_map(|layout| table.recall_layout(layout, now_ns)).collect();
+        drop(table);
+        notices.into_iter().for_each(Notice::deliver);
+        none
+    }
+
     /// Takes away what was not given back in time, and recalls the layouts of files that lie elsewhere now.
     pub(crate) fn tick_layouts(&self, now_ns: u64) {
         for export in self.namespace().exports() {
@@ -194,6 +211,9 @@ impl Service {
             let Some(layouts) = store.layouts() else { continue };
             let fs = store.fs_id();
             layouts.take_moved(&mut |file| self.recall_layouts_of(&Handle { fs, file }, now_ns));
+            layouts.take_lent(&mut |file, recall| {
+                self.has_no_writers(&Handle { fs, file }, recall, now_ns)
+            });
         }
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut ended = Ended::default();

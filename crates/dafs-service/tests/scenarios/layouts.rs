@@ -1,7 +1,7 @@
 //! Layouts: who gets them, what recalls them, and what becomes of those that are not given back.
 
 use crate::common::*;
-use crate::spread::{Asked, Spread, component};
+use crate::spread::{Asked, DEVICE, Spread, component};
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
     LayoutRequest, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
@@ -576,4 +576,58 @@ fn a_layout_is_given_back_by_its_last_number_alone() {
     let early = service.return_layout(caller, &handle, first, LayoutMode::Any, ALL);
     assert_eq!(early, Err(ServiceError::OldStateId));
     cluster.give_back(&client, &opened, second);
+}
+
+#[test]
+fn the_store_learns_whether_anybody_writes_by_itself() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let file = opened.state.handle().file;
+    let ask = |recall| {
+        cluster.store.lent.lock().unwrap().push((file, recall));
+        cluster.world.pass_with(&[&one], SECOND_NS);
+        cluster.store.none_lent.lock().unwrap().pop().unwrap()
+    };
+    assert!(ask(true));
+    let reading = cluster.get(&one, &opened, false).unwrap().state;
+    assert!(ask(true), "readers are in nobody's way");
+    assert_eq!(cluster.world.ear.take(), []);
+    let writing = cluster.get_by(&one, opened.state.handle(), reading, true).unwrap().state;
+    assert!(!ask(false));
+    assert_eq!(cluster.world.ear.take(), []);
+    assert!(!ask(true));
+    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, writing)]);
+    cluster.give_back(&one, &opened, writing);
+    assert!(ask(true));
+    // Who has forgotten it is waited for until its file is settled.
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    cluster.store.away.store(true, Ordering::SeqCst);
+    cluster.world.service.layout_forgotten(one.key(), granted);
+    assert!(!ask(false));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.world.pass_with(&[&one], SECOND_NS);
+    assert!(ask(false));
+}
+
+#[test]
+fn who_writes_by_itself_may_say_where_it_cannot() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let handle = *opened.state.handle();
+    let report = |client, state| {
+        let caller = cluster.world.patient(client);
+        cluster.world.service.report_layout(caller, &handle, state, &[DEVICE])
+    };
+    let reading = cluster.get(&one, &opened, false).unwrap().state;
+    report(&one, reading).unwrap();
+    assert_eq!(cluster.store.take_asked(), [], "readers know nothing of writing");
+    let writing = cluster.get_by(&one, &handle, reading, true).unwrap().state;
+    assert_eq!(error(report(&two, writing)), ServiceError::BadStateId);
+    assert_eq!(error(report(&one, opened.state.reference())), ServiceError::BadStateId);
+    report(&one, writing).unwrap();
+    assert_eq!(cluster.store.take_asked(), [Asked::Report(DEVICE)]);
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(error(report(&one, writing)), ServiceError::Delay);
 }

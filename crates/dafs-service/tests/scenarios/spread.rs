@@ -19,6 +19,7 @@ pub(crate) enum Asked {
     Commit(Option<u64>),
     Settle,
     Forget,
+    Report(DeviceKey),
 }
 
 #[derive(Default)]
@@ -33,6 +34,9 @@ pub(crate) struct Spread {
     pub(crate) copies: AtomicBool,
     pub(crate) epoch: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
+    /// What is to be asked about clients that write by themselves, and what was said.
+    pub(crate) lent: Mutex<Vec<(FileId, bool)>>,
+    pub(crate) none_lent: Mutex<Vec<bool>>,
 }
 
 impl Spread {
@@ -101,6 +105,17 @@ impl Layouts for Spread {
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         self.moved.lock().unwrap().drain(..).for_each(sink);
+    }
+
+    fn take_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
+        for (file, recall) in std::mem::take(&mut *self.lent.lock().unwrap()) {
+            let none = sink(file, recall);
+            self.none_lent.lock().unwrap().push(none);
+        }
+    }
+
+    fn report(&self, _file: &FileId, device: &DeviceKey) -> Result<()> {
+        self.ask(Asked::Report(*device))
     }
 }
 

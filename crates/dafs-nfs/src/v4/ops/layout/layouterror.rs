@@ -1,7 +1,7 @@
-//! LAYOUTERROR and LAYOUTSTATS (RFC 7862 15.6, 15.7): what clients met at data servers. It is for the
-//! administrator to read.
+//! LAYOUTERROR and LAYOUTSTATS (RFC 7862 15.6, 15.7): what clients met at data servers. Where they cannot
+//! write, this server goes on without, if it can; the rest is for the administrator to read.
 
-use super::of_layout;
+use super::{hear_errors, of_layout};
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::stateid;
 use dafs_service::StateKind;
@@ -9,12 +9,7 @@ use dafs_wire::nfs4::{LayouterrorArgs, LayoutstatsArgs, Stateid, Status};
 
 pub(in crate::v4::ops) fn layouterror(cx: &mut Compound<'_>, args: &LayouterrorArgs) -> OpResult {
     check_layout(cx, &args.stateid)?;
-    let client = cx.caller()?.client.name().escape_ascii().to_string();
-    for error in &args.errors {
-        let (status, op) = (error.status, error.op);
-        tracing::debug!(client, ?status, op, "a client had an error at a data server");
-    }
-    Ok(())
+    hear_errors(cx, &args.stateid, &args.errors)
 }
 
 pub(in crate::v4::ops) fn layoutstats(

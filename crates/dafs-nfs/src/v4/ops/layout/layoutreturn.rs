@@ -1,6 +1,6 @@
 //! LAYOUTRETURN (RFC 8881 18.44): of a file, of a file system, of all.
 
-use super::{check_range, form, mode, of_layout};
+use super::{check_range, form, hear_errors, mode, of_layout};
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::stateid;
 use dafs_store::LayoutForm;
@@ -31,7 +31,7 @@ pub(in crate::v4::ops) fn layoutreturn(
         LayoutReturn::File(returned) => {
             let handle = cx.current()?;
             if form == LayoutForm::Copies {
-                hear(cx, returned.body)?;
+                hear(cx, &returned.stateid, returned.body)?;
             }
             check_range(returned.offset, returned.length)?;
             let state = stateid::reference(&cx.stateid(&returned.stateid)?)?;
@@ -52,16 +52,11 @@ pub(in crate::v4::ops) fn layoutreturn(
     }
 }
 
-/// What a client met at data servers. It is for the administrator to read: this server finds out by
-/// itself which of them it can reach.
-fn hear(cx: &Compound<'_>, body: &[u8]) -> OpResult {
+/// What a client met at data servers.
+fn hear(cx: &mut Compound<'_>, stateid: &Stateid, body: &[u8]) -> OpResult {
     let told = FlexReturned::decode(&mut Decoder::new(body)).map_err(|_| Status::BadXdr)?;
-    let client = cx.caller()?.client.name().escape_ascii().to_string();
-    for error in told.errors.iter().flat_map(|range| &range.errors) {
-        let (status, op) = (error.status, error.op);
-        tracing::debug!(client, ?status, op, "a client had an error at a data server");
-    }
-    Ok(())
+    let errors: Vec<_> = told.errors.iter().flat_map(|range| &range.errors).copied().collect();
+    hear_errors(cx, stateid, &errors)
 }
 
 fn answer(cx: &mut Compound<'_>, stateid: Option<Stateid>) -> OpResult {

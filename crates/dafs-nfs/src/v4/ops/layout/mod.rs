@@ -19,10 +19,32 @@ pub(super) use layoutget::layoutget;
 pub(super) use layoutreturn::layoutreturn;
 
 use dafs_service::{LayoutMode, ServiceError};
-use dafs_store::{LayoutForm, StoreError};
-use dafs_wire::nfs4::{LAYOUT_FILES, LAYOUT_FLEX_FILES, Status};
+use dafs_store::{DeviceKey, LayoutForm, StoreError};
+use dafs_wire::nfs4::{DeviceError, LAYOUT_FILES, LAYOUT_FLEX_FILES, OpNum, Stateid, Status};
 
-use crate::v4::compound::{Compound, OpError};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::stateid;
+
+/// A client had errors at data servers. Those that keep it from writing count before it hears that they
+/// were heard: what it writes from then on is not there.
+fn hear_errors(cx: &mut Compound<'_>, stateid: &Stateid, errors: &[DeviceError]) -> OpResult {
+    let client = cx.caller()?.client.name().escape_ascii().to_string();
+    for DeviceError { status, op, .. } in errors {
+        tracing::debug!(client, ?status, op, "a client had an error at a data server");
+    }
+    let of_writing = [OpNum::Commit as u32, OpNum::Write as u32];
+    let writing = errors.iter().filter(|error| of_writing.contains(&error.op));
+    let devices: Vec<_> = writing.map(|error| DeviceKey(error.device_id.0)).collect();
+    if devices.is_empty() {
+        return Ok(());
+    }
+    // The store asks data servers, and the disk.
+    cx.may_wait()?;
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(stateid)?)?;
+    let service = cx.shared.service.clone();
+    service.report_layout(cx.caller()?, &handle, state, &devices).map_err(of_layout)
+}
 
 /// The form that a layout type tells. Refuses those that are not known here, and all where no export
 /// has any.
