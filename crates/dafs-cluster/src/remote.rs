@@ -225,6 +225,10 @@ impl Node for RemoteNode {
         self.shared.lock().member.as_ref().map_or(0, |member| member.run)
     }
 
+    fn is_there(&self) -> bool {
+        self.status().connected
+    }
+
     fn read(
         &self,
         component: &ComponentId,

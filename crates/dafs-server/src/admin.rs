@@ -116,6 +116,8 @@ pub struct NodeReport {
     pub total_bytes: u64,
     /// What is left of it.
     pub available_bytes: u64,
+    /// Files whose copies there lack something.
+    pub files_to_mend: u64,
 }
 
 /// A client as an administrator sees it.
@@ -257,6 +259,8 @@ pub struct LayoutReport {
     pub servers: Vec<Vec<String>>,
     /// Whether components have no holes.
     pub dense: bool,
+    /// The numbers in `servers` of those whose copies lack something.
+    pub stale: Vec<u32>,
 }
 
 /// The fence of a file system.

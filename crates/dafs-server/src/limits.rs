@@ -159,6 +159,15 @@ pub(crate) const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 /// How long a scraper may take to ask and to read.
 pub(crate) const METRICS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// How often it is looked whether copies of files can be mended.
+pub(crate) const MEND_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// How long nobody has written to a file whose copies are then known to be alike.
+pub(crate) const MEND_IDLE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// How much of files is compared in a second while copies are mended.
+pub(crate) const MEND_BYTES_PER_SECOND: usize = 64 << 20;
+
 const _: () = assert!(ADMIN_FENCE_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());
 const _: () = assert!(FENCE_DRAIN_TIME.as_secs() < ADMIN_FENCE_TIME.as_secs());
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));

@@ -37,6 +37,7 @@ fn config(base: &Path) -> Config {
     config.exports[0].source = ExportSource::Striped {
         path: directory("meta"),
         unit_bytes: u32::try_from(UNIT).unwrap().try_into().unwrap(),
+        copies: 1,
         nodes: (1..=3).map(node).collect(),
         cluster_secret: None,
     };

@@ -173,4 +173,27 @@ pub(crate) const REMOVALS_PER_SWEEP: usize = 256;
 /// Striped store: the most devices that are remembered.
 pub(crate) const DEVICES_MAX: usize = 1024;
 
+/// Copies of a file: how often something is attempted while copies are given up or clients come between.
+pub(crate) const COPY_ATTEMPTS_MAX: usize = 16;
+
+/// Copies of a file: how long this server waits for clients to give their layouts back before it writes.
+pub(crate) const RETURN_WAIT: Duration = Duration::from_secs(2);
+
+/// Copies of a file: how long clients get no layouts for writing after that.
+pub(crate) const LENDING_PAUSE: Duration = Duration::from_secs(5);
+
+/// Copies of a file: the same after a piece was mended.
+pub(crate) const MEND_BAR: Duration = Duration::from_secs(10);
+
+/// Copies of a file: how much is mended in one piece.
+pub(crate) const MEND_PIECE_BYTES: usize = 1 << 20;
+
+/// Copies of a file: how long one is left alone that a client could not write to, at first and at most.
+pub(crate) const COPY_REPORT_PAUSE: Duration = Duration::from_secs(15);
+/// See [`COPY_REPORT_PAUSE`].
+pub(crate) const COPY_REPORT_PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// Copies of files: the most files that are kept in mind because their copies may differ.
+pub(crate) const TORN_FILES_MAX: usize = 4096;
+
 const _: () = assert!(STRIPE_BYTES_MIN.is_multiple_of(64));

@@ -1,4 +1,4 @@
-//! One suite of behaviour for every store, run in memory, on a local directory and spread over nodes:
+//! One suite of behaviour for every store, run in memory, on a local directory and spread over nodes, in stripes and copies:
 //! as whoever runs the tests, as another user of a privileged server, and again without privileges.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -33,6 +33,14 @@ macro_rules! suite {
         mod striped_other_user {
             use super::*;
             $(#[test] fn $name() { World::striped_other_user().iter().for_each($module::$name); })*
+        }
+        mod copied {
+            use super::*;
+            $(#[test] fn $name() { World::copied().iter().for_each($module::$name); })*
+        }
+        mod copied_other_user {
+            use super::*;
+            $(#[test] fn $name() { World::copied_other_user().iter().for_each($module::$name); })*
         }
     };
 }

@@ -607,7 +607,9 @@ fn a_store_that_cannot_work_is_not_opened() {
         component_secret: [1; 16],
         component_fs: FsId([8; 16]),
         unit_bytes: unit.try_into().unwrap(),
+        copies: 1,
         removed: dir.path().join("removed"),
+        mends: dir.path().join("mends"),
         lost: Box::new(|| {}),
     };
     let nodes = |numbers: &[u32]| numbers.iter().map(|&number| node(dir.path(), number)).collect();

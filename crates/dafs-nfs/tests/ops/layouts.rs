@@ -17,7 +17,7 @@ const UNIT: u32 = 65_536;
 const SECRET: [u8; 16] = *b"a striped secret";
 const COMPONENTS: FsId = FsId([8; 16]);
 
-fn node(base: &Path, number: u32) -> Arc<dyn Node> {
+pub(crate) fn node(base: &Path, number: u32) -> Arc<dyn Node> {
     let path = base.join(format!("node{number}"));
     std::fs::create_dir_all(&path).unwrap();
     DirectoryNode::make(&path, &[6; 16], number).unwrap();
@@ -37,7 +37,9 @@ fn spread(minor: u32) -> (TempDir, Client) {
         component_secret: SECRET,
         component_fs: COMPONENTS,
         unit_bytes: NonZeroU32::new(UNIT).unwrap(),
+        copies: 1,
         removed: base.path().join("removed"),
+        mends: base.path().join("mends"),
         lost: Box::new(|| {}),
     };
     let nodes = (1..=3).map(|number| node(base.path(), number)).collect();

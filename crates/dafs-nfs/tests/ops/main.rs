@@ -7,6 +7,7 @@
 mod common;
 
 mod attributes;
+mod copies;
 mod delegations;
 mod directories;
 mod files;

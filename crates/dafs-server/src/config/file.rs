@@ -9,7 +9,7 @@ use super::{
 use crate::limits::SessionLimits;
 use dafs_service::durable::Durability;
 use dafs_service::{Admits, ExportOptions, Squash};
-use dafs_store::Cred;
+use dafs_store::{COPIES_MAX, Cred};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -84,6 +84,7 @@ struct ExportFile {
     unprivileged_ports: bool,
     durable_replies: Option<String>,
     stripe_bytes: Option<u32>,
+    copies: Option<usize>,
     #[serde(default)]
     node: Vec<NodeFile>,
     store: Option<String>,
@@ -380,6 +381,7 @@ impl ExportFile {
             ("path", self.path.is_some()),
             ("memory_bytes", self.memory_bytes.is_some()),
             ("stripe_bytes", self.stripe_bytes.is_some()),
+            ("copies", self.copies.is_some()),
             ("node", !self.node.is_empty()),
         ];
         if let Some((field, _)) = other.iter().find(|(_, is_set)| *is_set) {
@@ -405,12 +407,14 @@ impl ExportFile {
         wrong: &dyn Fn(&str, String) -> Wrong,
     ) -> Result<ExportSource, Wrong> {
         if self.node.is_empty() {
-            return match self.stripe_bytes {
+            let fields =
+                [("stripe_bytes", self.stripe_bytes.is_some()), ("copies", self.copies.is_some())];
+            return match fields.iter().find(|(_, is_set)| *is_set) {
                 None => Ok(ExportSource::Directory(path)),
-                Some(_) => {
+                Some((field, _)) => {
                     let remedy =
                         "leave it out, or name nodes: [[export.node]] with number and path";
-                    Err(wrong("stripe_bytes", remedy.to_owned()))
+                    Err(wrong(field, remedy.to_owned()))
                 }
             };
         }
@@ -433,7 +437,12 @@ impl ExportFile {
             let remedy = "name the secret of the cluster too: [cluster] with secret = \"FILE\"";
             return Err(wrong("node", remedy.to_owned()));
         }
-        Ok(ExportSource::Striped { path, unit_bytes, nodes, cluster_secret })
+        let copies = self.copies.unwrap_or(1);
+        if !(1..=COPIES_MAX.min(nodes.len())).contains(&copies) {
+            let remedy = format!("use 1 to {COPIES_MAX}, and no more than there are nodes");
+            return Err(wrong("copies", remedy));
+        }
+        Ok(ExportSource::Striped { path, unit_bytes, copies, nodes, cluster_secret })
     }
 
     fn admits(&self, wrong: &dyn Fn(&str, String) -> Wrong) -> Result<Admits, Wrong> {

@@ -165,6 +165,8 @@ pub enum ExportSource {
         path: PathBuf,
         /// Bytes of a stripe of new files.
         unit_bytes: NonZeroU32,
+        /// On how many nodes new files are as a whole; 1 for stripes.
+        copies: usize,
         /// Where the stripes are.
         nodes: Vec<NodeConfig>,
         /// The file with the secret of the cluster, if there are nodes on other machines.
@@ -553,6 +555,9 @@ mod tests {
         check(&format!("{EXPORT}[[export.node]]\nnumber = 1"), "path = \"DIRECTORY\"");
         check(&format!("{EXPORT}stripe_bytes = 100\n{node}"), "4096 to 1073741824");
         check(&format!("{EXPORT}stripe_bytes = 4096"), "[[export.node]]");
+        check(&format!("{EXPORT}copies = 2"), "[[export.node]]");
+        check(&format!("{EXPORT}copies = 2\n{node}"), "no more than there are nodes");
+        check(&format!("{EXPORT}copies = 0\n{node}"), "use 1 to 8");
         check(&format!("{EXPORT}durable_replies = \"crash\"\n{node}"), "spread over nodes");
         check(&format!("{EXPORT}durable_replies = \"on\""), "off, crash or power");
         let memory = "[[export]]\nname = \"m\"\nmemory_bytes = 4096\n";

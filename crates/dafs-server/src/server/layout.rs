@@ -3,7 +3,9 @@
 use super::administration::Administration;
 use crate::admin::LayoutReport;
 use dafs_service::{Export, Namespace};
-use dafs_store::{Cred, DeviceKey, FileId, Kind, Layouts, Packing, Placement, Spread, StoreError};
+use dafs_store::{
+    CopyState, Cred, DeviceKey, FileId, Kind, Layouts, Packing, Placement, Spread, StoreError,
+};
 use std::sync::Arc;
 
 impl Administration {
@@ -20,7 +22,12 @@ impl Administration {
             return Err(format!("{path} is no file with content"));
         }
         let mut report = LayoutReport { size_bytes: attr.size, ..LayoutReport::default() };
-        if let Some(layouts) = store.layouts()
+        let layouts = store.layouts();
+        let copies = layouts.map(|layouts| layouts.copies(&file)).transpose().map_err(failed)?;
+        let copies = copies.unwrap_or_default();
+        if !copies.is_empty() {
+            list(&copies, &mut report);
+        } else if let Some(layouts) = layouts
             && let Some(placement) = layouts.placement(&file, false).map_err(failed)?
         {
             describe(layouts, &placement, &mut report);
@@ -50,6 +57,17 @@ fn lookup(export: &Export, names: &[&str]) -> Result<FileId, StoreError> {
         "." | ".." => Err(StoreError::Invalid),
         name => store.lookup(&server, &dir, name.as_bytes()).map(|(id, _)| id),
     })
+}
+
+fn list(copies: &[CopyState], report: &mut LayoutReport) {
+    report.form = "copies".to_owned();
+    for (copy, number) in copies.iter().zip(0..) {
+        let addresses = copy.addresses.iter().map(ToString::to_string).collect();
+        report.servers.push(addresses);
+        if !copy.fresh {
+            report.stale.push(number);
+        }
+    }
 }
 
 fn describe(layouts: &dyn Layouts, placement: &Placement, report: &mut LayoutReport) {

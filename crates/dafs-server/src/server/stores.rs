@@ -23,8 +23,8 @@ pub(super) fn open_store(
             let failed = |error| StartError::Export { path: path.clone(), error };
             Ok((Arc::new(PosixStore::open(path, options).map_err(failed)?), None))
         }
-        ExportSource::Striped { path, unit_bytes, nodes, cluster_secret } => {
-            let layout = (path.as_path(), *unit_bytes, nodes.as_slice());
+        ExportSource::Striped { path, unit_bytes, copies, nodes, cluster_secret } => {
+            let layout = (path.as_path(), *unit_bytes, *copies, nodes.as_slice());
             let striped = striped::open(export, layout, cluster_secret.as_deref(), secret, state)?;
             Ok((striped.store(), Some(striped as Arc<dyn Spread>)))
         }

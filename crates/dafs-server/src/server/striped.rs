@@ -6,6 +6,8 @@
 //!   system that is not mounted is not taken for an empty node.
 //! * Every use of a component by clients is judged by the service of the metadata server.
 
+mod mending;
+
 use super::data::{DataDoor, Spread};
 use super::{StartError, listen};
 use crate::admin::NodeReport;
@@ -14,7 +16,7 @@ use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode};
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
 use dafs_nfs::{ForeignStates, ForeignUse};
-use dafs_service::{Admits, Export, Identity, Service, StateRef, WriteVerifier};
+use dafs_service::{Admits, Export, Identity, Service, ServiceError, StateRef, WriteVerifier};
 use dafs_store::striped::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
 };
@@ -22,6 +24,7 @@ use dafs_store::{
     ExportSecret, FileId, FsId, PosixOptions, PosixStore, Store, StoreError, StripedOptions,
     StripedStore,
 };
+use mending::Mender;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::{SocketAddr, TcpListener};
@@ -32,8 +35,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 /// Where it is remembered which directories are nodes', in the state directory.
 const NODES: &str = "nodes";
 
+/// How long the id of a file system is, before what a file is called in it.
+const FS_ID_BYTES: usize = 16;
+
 /// Where components of removed files are listed, in the state directory.
 const REMOVED: &str = "removed";
+
+/// Where files are listed whose copies are to be mended, in the state directory.
+const MENDS: &str = "mends";
 
 /// An open store, with what its data servers need.
 pub(super) struct Striped {
@@ -46,6 +55,7 @@ pub(super) struct Striped {
     nodes: Vec<OpenNode>,
     /// What to change when data is lost that was not stable; known once the server runs.
     verifier: Arc<OnceLock<Arc<WriteVerifier>>>,
+    _mender: Mender,
 }
 
 /// A node that clients may reach, and where.
@@ -72,7 +82,7 @@ impl OpenNode {
 /// Opens the store of an export, and the sockets of its data servers.
 pub(super) fn open(
     export: &ExportConfig,
-    (path, unit_bytes, nodes): (&Path, NonZeroU32, &[NodeConfig]),
+    (path, unit_bytes, copies, nodes): (&Path, NonZeroU32, usize, &[NodeConfig]),
     cluster_secret: Option<&Path>,
     secret: ExportSecret,
     state: &Path,
@@ -114,7 +124,9 @@ pub(super) fn open(
         component_secret: components,
         component_fs,
         unit_bytes,
+        copies,
         removed: state.join(REMOVED).join(hex(&identity)),
+        mends: state.join(MENDS).join(hex(&identity)),
         lost: Box::new(move || {
             if let Some(verifier) = changed.get() {
                 verifier.change();
@@ -123,9 +135,16 @@ pub(super) fn open(
     };
     let all = opened.iter().map(OpenNode::node).collect();
     let store = Arc::new(StripedStore::open(meta, all, options).map_err(failed)?);
-    let (admits, doors) = (export.options.admits.clone(), Mutex::new(doors));
-    let secret = components;
-    Ok(Arc::new(Striped { store, secret, component_fs, admits, doors, nodes: opened, verifier }))
+    Ok(Arc::new(Striped {
+        _mender: Mender::start(&store)?,
+        store,
+        secret: components,
+        component_fs,
+        admits: export.options.admits.clone(),
+        doors: Mutex::new(doors),
+        nodes: opened,
+        verifier,
+    }))
 }
 
 fn open_node(
@@ -166,6 +185,7 @@ impl Striped {
 
 impl Spread for Striped {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
+        let to_mend = self.store.to_mend().unwrap_or_default();
         let report = |open: &OpenNode| {
             let node = open.node();
             let space = node.space();
@@ -189,6 +209,7 @@ impl Spread for Striped {
                 trouble,
                 total_bytes: space.total,
                 available_bytes: space.available,
+                files_to_mend: to_mend.get(&node.number()).copied().unwrap_or(0),
             }
         };
         self.nodes.iter().map(report).collect()
@@ -242,13 +263,26 @@ impl Here {
     fn store(&self) -> Result<Arc<StripedStore>, StoreError> {
         self.store.upgrade().ok_or(StoreError::Busy)
     }
+
+    /// Whether what clients call so may be used: a copy that has become out of date is not, whatever
+    /// layouts are out.
+    fn check_fresh(&self, component: &[u8]) -> dafs_service::Result<()> {
+        let file = component.get(FS_ID_BYTES..).and_then(|file| file.first_chunk());
+        let file = FileId(*file.ok_or(StoreError::BadHandle)?);
+        let handle = ComponentHandle::open(&file, &self.component_fs, &self.secret)?;
+        match self.store()?.may_be_used(&handle.component, handle.node) {
+            true => Ok(()),
+            false => Err(ServiceError::BadLayout),
+        }
+    }
 }
 
 impl ForeignStates for Here {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        service.vouch((owner, identity), component, state, write, now_ns)
+        service.vouch((owner, identity), component, state, write, now_ns)?;
+        self.check_fresh(component)
     }
 
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {
@@ -266,7 +300,8 @@ impl Metadata for Here {
         write: bool,
     ) -> dafs_service::Result<()> {
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        service.vouch(client, component, state, write, Instant::now().0)
+        service.vouch(client, component, state, write, Instant::now().0)?;
+        self.check_fresh(component)
     }
 
     fn size(&self, component: &ComponentId) -> Result<u64, StoreError> {

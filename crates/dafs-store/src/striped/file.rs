@@ -98,12 +98,31 @@ impl StripedFile {
         let written = self.write_pieces(record, views, offset, stability);
         let count = written.inspect_err(|_| self.state.set_loose())?;
         self.state.extend(&*self.meta, offset + count as u64)?;
-        match stability {
-            Stability::Unstable => {}
-            Stability::Data => self.state.commit_meta(&*self.meta)?,
-            Stability::File => self.state.sync_meta(&*self.meta)?,
-        }
+        self.make_stable(stability)?;
         Ok(count)
+    }
+
+    /// Makes stable what the metadata file has to say of data that is.
+    fn make_stable(&self, stability: Stability) -> Result<()> {
+        match stability {
+            Stability::Unstable => Ok(()),
+            Stability::Data => self.state.commit_meta(&*self.meta),
+            Stability::File => self.state.sync_meta(&*self.meta),
+        }
+    }
+
+    /// Makes content on nodes stable. False if it is not on nodes.
+    fn commit_nodes(&self) -> Result<bool> {
+        let place = self.state.enter()?;
+        match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                self.state.commit_copies()?;
+            }
+            Place::Striped(record) => self.state.commit_stripes(record)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
@@ -126,6 +145,9 @@ impl OpenFile for StripedFile {
         };
         match &*place {
             Place::Striped(_) if wait == Wait::Never => Err(StoreError::WouldBlock),
+            Place::Striped(record) if record.whole.is_some() => {
+                self.state.read_copies(record, self.meta.attr()?.size, views, offset)
+            }
             Place::Striped(record) => self.read_pieces(record, views, offset),
             _ => self.meta.read_at(views, offset, wait),
         }
@@ -158,6 +180,12 @@ impl OpenFile for StripedFile {
         loop {
             let place = self.state.enter()?;
             match &*place {
+                Place::Striped(record) if record.whole.is_some() => {
+                    drop(place);
+                    let count = self.state.write_copies(&*self.meta, views, offset, stability)?;
+                    self.make_stable(stability)?;
+                    return Ok(count);
+                }
                 Place::Striped(record) => {
                     return self.write_striped(record, views, offset, stability);
                 }
@@ -170,21 +198,15 @@ impl OpenFile for StripedFile {
     }
 
     fn commit(&self, offset: u64, len: u64) -> Result<()> {
-        let place = self.state.enter()?;
-        match &*place {
-            Place::Striped(record) => {
-                self.state.commit_nodes(record)?;
-                self.state.commit_meta(&*self.meta)
-            }
-            _ => self.meta.commit(offset, len),
+        if self.commit_nodes()? {
+            self.state.commit_meta(&*self.meta)
+        } else {
+            self.meta.commit(offset, len)
         }
     }
 
     fn sync(&self) -> Result<()> {
-        let place = self.state.enter()?;
-        if let Place::Striped(record) = &*place {
-            self.state.commit_nodes(record)?;
-        }
+        self.commit_nodes()?;
         self.state.sync_meta(&*self.meta)
     }
 

@@ -3,17 +3,19 @@
 use super::handle::ComponentHandle;
 use super::record::Record;
 use super::state::Place;
-use super::{Shared, StripedStore, lock, server, shown};
-use crate::layouts::{Device, DeviceKey, Layouts, Packing, Placement, Spread, Stripes};
+use super::{Shared, Slot, StripedStore, lock, server, shown};
+use crate::layouts::{CopyState, Device, DeviceKey, Layouts, Packing, Placement, Spread, Stripes};
 use crate::limits::DEVICES_MAX;
 use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
 impl Shared {
-    /// Whether clients can reach every node.
+    /// Whether clients can reach every node; where files have copies, any.
     pub(super) fn is_open_to_clients(&self) -> bool {
-        self.slots.iter().all(|slot| !slot.node.addresses().is_empty())
+        let mut slots = self.slots.iter();
+        let is_open = |slot: &Slot| !slot.node.addresses().is_empty();
+        if self.options.copies > 1 { slots.any(is_open) } else { slots.all(is_open) }
     }
 
     /// The device of these nodes, by their places among all; `None` if clients cannot reach them.
@@ -44,24 +46,28 @@ impl Shared {
         Some(key)
     }
 
+    /// What a node has of a file, as clients call it: the part with a place among so many.
+    pub(super) fn seal(&self, record: &Record, node: u32, (place, count): (u16, u16)) -> Box<[u8]> {
+        let handle = ComponentHandle {
+            component: record.component,
+            node,
+            place,
+            count,
+            first: record.first,
+            unit_bytes: record.unit_bytes,
+        };
+        let fs = &self.options.component_fs;
+        let file = handle.seal(fs, &self.options.component_secret);
+        [&fs.0[..], &file.0[..]].concat().into_boxed_slice()
+    }
+
     fn placement(&self, record: &Record) -> Option<Placement> {
         let at = |number| self.slots.iter().position(|slot| slot.node.number() == number);
         let slots: Option<Vec<_>> = record.nodes.iter().map(|&number| at(number)).collect();
         let device = self.note_device(&slots?)?;
         let count = u16::try_from(record.nodes.len()).ok()?;
-        let fs = &self.options.component_fs;
-        let handles = (0..count).zip(&record.nodes).map(|(place, &node)| {
-            let handle = ComponentHandle {
-                component: record.component,
-                node,
-                place,
-                count,
-                first: record.first,
-                unit_bytes: record.unit_bytes,
-            };
-            let file = handle.seal(fs, &self.options.component_secret);
-            [&fs.0[..], &file.0[..]].concat().into_boxed_slice()
-        });
+        let handles = (0..count).zip(&record.nodes);
+        let handles = handles.map(|(place, &node)| self.seal(record, node, (place, count)));
         let (epoch, _) = record.component.0.split_first_chunk()?;
         Some(Placement {
             epoch: u64::from_le_bytes(*epoch),
@@ -79,11 +85,16 @@ impl Shared {
 impl Layouts for StripedStore {
     fn placement(&self, file: &FileId, write: bool) -> Result<Option<Placement>> {
         let state = self.shared.state(file);
-        if write {
+        // Those who read copies cannot ask again when there are some.
+        if write || self.shared.options.copies > 1 && *state.enter()? == Place::Nowhere {
             state.place()?;
         }
         let place = state.enter()?;
         match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                state.place_copies(write)
+            }
             Place::Striped(record) => {
                 let placement = self.shared.placement(record);
                 if write && placement.is_some() {
@@ -125,8 +136,14 @@ impl Layouts for StripedStore {
     fn settle(&self, file: &FileId) -> Result<()> {
         let state = self.shared.state(file);
         let place = state.enter()?;
-        let Place::Striped(record) = &*place else { return Ok(()) };
-        state.adopt(record)
+        match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                state.settle_copies()
+            }
+            Place::Striped(record) => state.adopt(record),
+            _ => Ok(()),
+        }
     }
 
     fn forget(&self, file: &FileId) -> Result<()> {
@@ -142,7 +159,23 @@ impl Layouts for StripedStore {
         told
     }
 
-    fn take_moved(&self, _sink: &mut dyn FnMut(FileId)) {
-        // Files stay where they are.
+    /// Files stay where they are; of copies, those change that clients are told of.
+    fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
+        let moved = std::mem::take(&mut *lock(&self.shared.moved));
+        moved.into_iter().for_each(sink);
+    }
+
+    fn take_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
+        self.ask_of_lent(sink);
+    }
+
+    fn report(&self, file: &FileId, device: &DeviceKey) -> Result<()> {
+        let state = self.shared.state(file);
+        let whole = matches!(&*state.enter()?, Place::Striped(record) if record.whole.is_some());
+        if whole { state.report_copy(device) } else { Ok(()) }
+    }
+
+    fn copies(&self, file: &FileId) -> Result<Vec<CopyState>> {
+        self.shared.state(file).list_copies()
     }
 }

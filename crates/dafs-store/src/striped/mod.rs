@@ -10,6 +10,9 @@
 //!   ([`StoreError::Io`](crate::StoreError::Io)), nor can anything once the secret is lost.
 //! * Holes are not told from zeros, and a file is told to use as much space as it is long.
 //!
+//! * With [`StripedOptions::copies`] above 1, new files have whole copies on so many nodes instead of
+//!   stripes on all (`copies`).
+//!
 //! Invariants
 //! * The size of a file is extended only after the data is on the node; it is never made shorter but
 //!   by a change of the size.
@@ -20,13 +23,14 @@
 //!   there may be such a thing.
 
 mod components;
+mod copies;
 mod directory;
 mod file;
 mod handle;
 mod layouts;
 mod node;
+mod pending;
 mod record;
-mod removed;
 mod state;
 mod store;
 
@@ -35,13 +39,13 @@ pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::ComponentHandle;
 pub use node::{ComponentId, Node, NodeSpace, Written};
 
-use crate::layouts::{DEVICE_SERVERS_MAX, Device, DeviceKey};
+use crate::layouts::{COPIES_MAX, DEVICE_SERVERS_MAX, Device, DeviceKey};
 use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
 use crate::posix::{PosixStore, ServerGuard};
 use crate::vectors::before;
 use crate::{Attr, Cred, FileId, FsId, Kind, Result, Stability, StoreError};
 use dafs_mem::VolatileSlice;
-use removed::Removed;
+use pending::Pending;
 use rustc_hash::{FxHashMap, FxHashSet};
 use state::{FileState, Place};
 use std::num::NonZeroU32;
@@ -59,8 +63,12 @@ pub struct StripedOptions {
     pub component_fs: FsId,
     /// Bytes of a stripe of new files: from 4096 to 2^30, a multiple of 64.
     pub unit_bytes: NonZeroU32,
+    /// On how many nodes each new file is as a whole; 1: on none, but in stripes on all.
+    pub copies: usize,
     /// A directory for the list of components to be removed. It is made if it is not there.
     pub removed: PathBuf,
+    /// The same for the list of files with copies to be mended.
+    pub mends: PathBuf,
     /// Called when unstable data that was written before may be lost.
     pub lost: Box<dyn Fn() + Send + Sync>,
 }
@@ -85,11 +93,27 @@ struct Shared {
     states: Mutex<FxHashMap<FileId, Weak<FileState>>>,
     /// Components of removed files that somebody has open.
     held: Mutex<FxHashSet<ComponentId>>,
-    removed: Removed,
+    removed: Pending,
+    /// Files with stale copies.
+    mends: Pending,
+    /// Files whose copies may differ, because somebody writes.
+    torn: Mutex<FxHashMap<FileId, Arc<FileState>>>,
+    /// Files of which is to be known whether clients write to copies by themselves; and whether they are
+    /// to stop.
+    asked: Mutex<FxHashMap<FileId, bool>>,
+    /// Files whose placement has become another one.
+    moved: Mutex<Vec<FileId>>,
     devices: Mutex<FxHashMap<DeviceKey, Device>>,
     /// Which files the components are of that clients were told about in this run, for as long as
     /// somebody uses the file.
-    files: Mutex<FxHashMap<ComponentId, FileId>>,
+    files: Mutex<FxHashMap<ComponentId, Known>>,
+}
+
+/// The file that a component is of.
+struct Known {
+    file: FileId,
+    /// The nodes whose copies are stale.
+    given_up: Vec<u32>,
 }
 
 /// The server itself, as a caller of the store of the metadata.
@@ -122,6 +146,7 @@ impl StripedStore {
         let sound = (STRIPE_BYTES_MIN..=STRIPE_BYTES_MAX).contains(&unit)
             && unit.is_multiple_of(64)
             && (1..=DEVICE_SERVERS_MAX).contains(&nodes.len())
+            && (1..=COPIES_MAX.min(nodes.len())).contains(&options.copies)
             && numbers.windows(2).all(|pair| pair[0] != pair[1]);
         if !sound {
             return Err(StoreError::Invalid);
@@ -129,7 +154,8 @@ impl StripedStore {
         if !meta.capabilities().xattrs {
             return Err(StoreError::NotSupported);
         }
-        let removed = Removed::open(&options.removed)?;
+        let removed = Pending::open(&options.removed)?;
+        let mends = Pending::open(&options.mends)?;
         let slot = |node| Slot { node, verifier: Mutex::default() };
         let shared = Arc::new(Shared {
             meta,
@@ -138,10 +164,17 @@ impl StripedStore {
             states: Mutex::default(),
             held: Mutex::default(),
             removed,
+            mends,
+            torn: Mutex::default(),
+            asked: Mutex::default(),
+            moved: Mutex::default(),
             devices: Mutex::default(),
             files: Mutex::default(),
         });
-        shared.note_device(&(0..shared.slots.len()).collect::<Vec<_>>());
+        let all: Vec<_> = (0..shared.slots.len()).collect();
+        for slots in all.chunks(if shared.options.copies > 1 { 1 } else { all.len() }) {
+            shared.note_device(slots);
+        }
         Ok(Self { shared })
     }
 }
@@ -154,7 +187,7 @@ impl StripedStore {
     /// [`StoreError::Busy`] where that is not known.
     pub fn size_of(&self, component: &ComponentId) -> Result<u64> {
         use crate::Store as _;
-        let file = lock(&self.shared.files).get(component).copied();
+        let file = lock(&self.shared.files).get(component).map(|known| known.file);
         Ok(self.shared.meta.getattr(&file.ok_or(StoreError::Busy)?)?.size)
     }
 }
@@ -202,17 +235,26 @@ impl StripedStore {
         offset: u64,
         run: impl FnOnce(&Slot, &[VolatileSlice<'_>]) -> Result<usize>,
     ) -> Result<usize> {
-        let file = lock(&self.shared.files).get(component).copied().ok_or(StoreError::Busy)?;
-        let state = self.shared.state(&file);
+        let file = lock(&self.shared.files).get(component).map(|known| known.file);
+        let state = self.shared.state(&file.ok_or(StoreError::Busy)?);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
-        if record.component != *component {
+        // A copy lies nowhere else.
+        if record.component != *component || record.whole.is_some() {
             return Err(StoreError::Busy);
         }
         let wanted = views.iter().map(VolatileSlice::len).sum();
         let Some(piece) = record.pieces(offset, wanted).next() else { return Ok(0) };
         let _server = self.shared.as_server()?;
         run(self.shared.slot(record.nodes[piece.place])?, &before(views, piece.len))
+    }
+}
+
+impl Drop for StripedStore {
+    fn drop(&mut self) {
+        // These know the store.
+        let torn = std::mem::take(&mut *lock(&self.shared.torn));
+        drop(torn);
     }
 }
 

@@ -73,6 +73,11 @@ pub trait Node: Send + Sync {
         0
     }
 
+    /// Whether it can be reached, as far as is known without asking it.
+    fn is_there(&self) -> bool {
+        true
+    }
+
     /// Fills the views from `offset` of a component; fewer bytes mean its end.
     ///
     /// # Errors

@@ -2,9 +2,9 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0 | version |
-//! | 1 | flags: 1 a cut is under way |
-//! | 2..4 | the place in the list of nodes that holds the first stripe |
+//! | 0 | version: 1 for stripes, 2 for copies |
+//! | 1 | flags: 1 a cut is under way; of copies, 2 they may differ in what nobody was told of |
+//! | 2..4 | the place in the list of nodes that holds the first stripe; of copies, a bit for each place whose copy is out of date |
 //! | 4..8 | bytes of a stripe |
 //! | 8..24 | component id |
 //! | 24..32 | what the file is being cut to, else zero |
@@ -17,16 +17,19 @@
 //! * A record comes only from a store with this secret and belongs to this file: a copy of a metadata
 //!   file does not lead to the content of the original.
 //! * A record names at least one node, and its first place is one of them.
+//! * Of copies at least one is up to date: it has all that anybody was told to be stable.
 
 use super::node::ComponentId;
-use crate::layouts::DEVICE_SERVERS_MAX;
+use crate::layouts::{COPIES_MAX, DEVICE_SERVERS_MAX};
 use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
 use crate::{Attr, Result, StoreError};
 use siphasher::sip::SipHasher24;
 use std::num::NonZeroU32;
 
-const VERSION: u8 = 1;
+const VERSION_STRIPES: u8 = 1;
+const VERSION_COPIES: u8 = 2;
 const FLAG_CUTTING: u8 = 0x01;
+const FLAG_TORN: u8 = 0x02;
 const NODES: usize = 32;
 const MAC_BYTES: usize = 8;
 
@@ -40,7 +43,28 @@ pub(super) struct Record {
     pub(super) nodes: Vec<u32>,
     /// The size that components are being cut to: to be finished before the file is used.
     pub(super) cutting: Option<u64>,
+    /// Each of the nodes has the whole file.
+    pub(super) whole: Option<Whole>,
 }
+
+/// What is known of the copies of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Whole {
+    /// Which are out of date, a bit for each place.
+    pub(super) stale: u8,
+    /// Somebody may be writing: what nobody was told to be stable may have come to some copies alone.
+    pub(super) torn: bool,
+}
+
+impl Whole {
+    fn parse(stale: u16, copies: usize, torn: bool) -> Option<Self> {
+        let all = all_places(copies)?;
+        let stale = u8::try_from(stale).ok()?;
+        (stale & !all == 0 && stale != all).then_some(Self { stale, torn })
+    }
+}
+
+const _: () = assert!(COPIES_MAX <= 8, "there is a bit for each copy");
 
 /// A part of a range that lies on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,10 +94,13 @@ impl Record {
     /// The bytes to keep.
     pub(super) fn encode(&self, owner: Owner, key: &[u8; 16]) -> Vec<u8> {
         assert!(usize::from(self.first) < self.nodes.len(), "the first stripe lies on a node");
+        assert!(self.whole.is_none() || self.first == 0, "copies have no first stripe");
         let mut bytes = Vec::with_capacity(NODES + 4 * self.nodes.len() + MAC_BYTES);
-        bytes.push(VERSION);
-        bytes.push(if self.cutting.is_some() { FLAG_CUTTING } else { 0 });
-        bytes.extend(self.first.to_le_bytes());
+        bytes.push(if self.whole.is_some() { VERSION_COPIES } else { VERSION_STRIPES });
+        let torn = self.whole.is_some_and(|whole| whole.torn);
+        let flag = |set, flag| if set { flag } else { 0 };
+        bytes.push(flag(self.cutting.is_some(), FLAG_CUTTING) | flag(torn, FLAG_TORN));
+        bytes.extend(self.whole.map_or(self.first, |whole| whole.stale.into()).to_le_bytes());
         bytes.extend(self.unit_bytes.get().to_le_bytes());
         bytes.extend(self.component.0);
         bytes.extend(self.cutting.unwrap_or(0).to_le_bytes());
@@ -102,12 +129,24 @@ impl Record {
 
     fn parse_body(bytes: &[u8]) -> Option<Self> {
         let (head, nodes) = bytes.split_at_checked(NODES)?;
-        if head[0] != VERSION || head[1] & !FLAG_CUTTING != 0 || nodes.len() % 4 != 0 {
+        let flags = match head[0] {
+            VERSION_STRIPES => FLAG_CUTTING,
+            VERSION_COPIES => FLAG_CUTTING | FLAG_TORN,
+            _ => return None,
+        };
+        if head[1] & !flags != 0 || nodes.len() % 4 != 0 {
             return None;
         }
         let nodes: Vec<_> =
             nodes.as_chunks().0.iter().map(|four| u32::from_le_bytes(*four)).collect();
-        let first = u16::from_le_bytes(*head[2..].first_chunk()?);
+        let third = u16::from_le_bytes(*head[2..].first_chunk()?);
+        let (first, whole) = match head[0] {
+            VERSION_COPIES => {
+                let torn = head[1] & FLAG_TORN != 0;
+                (0, Some(Whole::parse(third, nodes.len(), torn)?))
+            }
+            _ => (third, None),
+        };
         let unit = u32::from_le_bytes(*head[4..].first_chunk()?);
         let cut = u64::from_le_bytes(*head[24..].first_chunk()?);
         let sound = usize::from(first) < nodes.len()
@@ -120,7 +159,27 @@ impl Record {
             first,
             nodes,
             cutting: (head[1] & FLAG_CUTTING != 0).then_some(cut),
+            whole,
         })
+    }
+
+    /// The copies that are up to date, a bit for each place; 0 of stripes.
+    pub(super) fn fresh_mask(&self) -> u8 {
+        match (self.whole, all_places(self.nodes.len())) {
+            (Some(whole), Some(all)) => all & !whole.stale,
+            _ => 0,
+        }
+    }
+
+    /// The same by their places.
+    pub(super) fn fresh(&self) -> impl Iterator<Item = usize> + use<> {
+        places(self.fresh_mask())
+    }
+
+    /// The nodes whose copies are not.
+    pub(super) fn given_up(&self) -> Vec<u32> {
+        let stale = self.whole.map_or(0, |whole| whole.stale);
+        places(stale).filter_map(|at| self.nodes.get(at).copied()).collect()
     }
 
     /// The node that holds a byte, by its place in the record.
@@ -142,6 +201,17 @@ impl Record {
             Some(Piece { place: self.place_of(offset), offset, len })
         })
     }
+}
+
+/// The places that have a bit.
+pub(super) fn places(mask: u8) -> impl Iterator<Item = usize> {
+    (0..8).filter(move |at| mask & 1 << at != 0)
+}
+
+/// The bits of so many places; `None` if there may not be so many copies.
+fn all_places(count: usize) -> Option<u8> {
+    let bits = (1..=COPIES_MAX).contains(&count).then(|| (1u16 << count) - 1)?;
+    u8::try_from(bits).ok()
 }
 
 /// Whose turn a byte is, of `count` nodes that begin with `first`.
@@ -178,6 +248,28 @@ mod tests {
             first: (nodes - 1) as u16,
             nodes: (1..=nodes as u32).collect(),
             cutting: Some(77),
+            whole: None,
+        }
+    }
+
+    #[test]
+    fn copies_are_kept_with_what_is_known_of_them() {
+        for (nodes, stale, torn) in [(2, 0, true), (3, 0b101, false), (8, 0x7f, true)] {
+            let whole = Some(Whole { stale, torn });
+            let record = Record { first: 0, whole, ..record(nodes) };
+            let bytes = record.encode(owner(1), &KEY);
+            assert_eq!(Record::decode(&bytes, owner(1), &KEY), Ok(record.clone()));
+            assert_eq!(record.fresh().count(), nodes - stale.count_ones() as usize);
+        }
+        // None is up to date, or more than there may be.
+        let whole = Some(Whole { stale: 0b11, torn: false });
+        let wrong = [
+            Record { first: 0, whole, ..record(2) },
+            Record { first: 0, whole: Some(Whole { stale: 0, torn: false }), ..record(9) },
+        ];
+        for record in wrong {
+            let bytes = record.encode(owner(1), &KEY);
+            assert_eq!(Record::decode(&bytes, owner(1), &KEY), Err(StoreError::Io));
         }
     }
 

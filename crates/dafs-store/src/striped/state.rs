@@ -6,9 +6,10 @@
 //! * Nobody gets past the gate while a cut is unfinished.
 //! * Every change of the size is made under `size_lock`, so that none undoes another.
 
+use super::copies::Copies;
 use super::node::{ComponentId, Node};
-use super::record::{Owner, Record};
-use super::{Shared, lock, server};
+use super::record::{Owner, Record, Whole};
+use super::{Known, Shared, lock, server};
 use crate::names::STRIPES_XATTR;
 use crate::{Attr, FileId, Kind, OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError};
 use siphasher::sip::SipHasher24;
@@ -50,6 +51,7 @@ pub(super) struct FileState {
     unnamed: AtomicBool,
     /// The component that is removed when the state goes.
     held: Mutex<Option<ComponentId>>,
+    copies: Copies,
 }
 
 impl Drop for FileState {
@@ -88,6 +90,7 @@ impl FileState {
             writer: Mutex::default(),
             unnamed: AtomicBool::new(false),
             held: Mutex::default(),
+            copies: Copies::default(),
         }
     }
 
@@ -97,6 +100,10 @@ impl FileState {
 
     pub(super) fn id(&self) -> FileId {
         self.id
+    }
+
+    pub(super) fn copies(&self) -> &Copies {
+        &self.copies
     }
 
     /// Remembers an open for writing.
@@ -111,7 +118,15 @@ impl FileState {
 
     /// Lets the file be found by its component.
     pub(super) fn announce(&self, record: &Record) {
-        lock(&self.shared.files).insert(record.component, self.id);
+        let known = Known { file: self.id, given_up: record.given_up() };
+        lock(&self.shared.files).insert(record.component, known);
+    }
+
+    /// What is known of the copies has changed. False if nobody was told where the file lies.
+    pub(super) fn announce_again(&self, record: &Record) -> bool {
+        let mut files = lock(&self.shared.files);
+        let known = files.get_mut(&record.component);
+        known.map(|known| known.given_up = record.given_up()).is_some()
     }
 
     /// Keeps the component from being removed for as long as somebody uses the file.
@@ -184,6 +199,7 @@ impl FileState {
                          it a copy, or is the secret another one?"
                     );
                 })?;
+                self.note_loaded(&record)?;
                 Ok(Place::Striped(record))
             }
             Err(StoreError::NoXattr) if attr.size == 0 => Ok(Place::Nowhere),
@@ -192,7 +208,7 @@ impl FileState {
         }
     }
 
-    fn keep(&self, record: &Record) -> Result<()> {
+    pub(super) fn keep(&self, record: &Record) -> Result<()> {
         let meta = &self.shared.meta;
         let owner = Owner::of(&meta.getattr(&self.id)?);
         let bytes = record.encode(owner, &self.shared.options.secret);
@@ -246,13 +262,17 @@ impl FileState {
         getrandom::fill(&mut component).map_err(|_| StoreError::Io)?;
         // Files begin on different nodes, so that small ones are spread too.
         let turn = SipHasher24::new().hash(&component) % slots.len() as u64;
-        let record = Record {
+        let mut record = Record {
             component: ComponentId(component),
             unit_bytes: self.shared.options.unit_bytes,
             first: u16::try_from(turn).unwrap_or(0),
             nodes: slots.iter().map(|slot| slot.node.number()).collect(),
             cutting: None,
+            whole: None,
         };
+        if self.shared.options.copies > 1 {
+            self.make_whole(&mut record)?;
+        }
         self.keep(&record)?;
         // There is nothing on any node yet.
         self.loose.store(false, Ordering::SeqCst);
@@ -308,6 +328,9 @@ impl FileState {
         if *place == Place::Nowhere && size > 0 {
             *place = Place::Striped(self.make_record()?);
         }
+        if let Place::Striped(record) = &*place {
+            self.be_sure_alone(record)?;
+        }
         let _size = self.lock_size();
         match &mut *place {
             // What components have beyond the size would come back when the file grows.
@@ -347,19 +370,30 @@ impl FileState {
     /// Cuts components, then the metadata file, and says so. The record says already what to.
     fn cut(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
         assert_eq!(record.cutting, Some(size), "a cut is noted first");
-        {
-            let _server = self.shared.as_server()?;
-            for number in &record.nodes {
-                self.shared.slot(*number)?.node.cut(&record.component, size)?;
-            }
-        }
+        let failed = match record.whole {
+            Some(_) => self.cut_copies(record, size)?,
+            None => self.cut_stripes(record, size)?,
+        };
         if meta.attr()?.size != size {
             meta.set_size(size)?;
         }
-        let done = Record { cutting: None, ..record.clone() };
+        let give_up = |whole: Whole| Whole { stale: whole.stale | failed, ..whole };
+        let done = Record { cutting: None, whole: record.whole.map(give_up), ..record.clone() };
         self.keep(&done)?;
+        if failed != 0 {
+            self.sync_meta(meta)?;
+            self.note_given_up(&done, failed);
+        }
         *record = done;
-        Ok(())
+        self.be_sure_alone(record)
+    }
+
+    fn cut_stripes(&self, record: &Record, size: u64) -> Result<u8> {
+        let _server = self.shared.as_server()?;
+        for number in &record.nodes {
+            self.shared.slot(*number)?.node.cut(&record.component, size)?;
+        }
+        Ok(0)
     }
 
     /// An open of the metadata file for writing: somebody's, or the server's own.
@@ -383,7 +417,7 @@ impl FileState {
     }
 
     /// Makes the components of a record stable.
-    pub(super) fn commit_nodes(&self, record: &Record) -> Result<()> {
+    pub(super) fn commit_stripes(&self, record: &Record) -> Result<()> {
         let _server = self.shared.as_server()?;
         let mut same = true;
         for number in &record.nodes {
@@ -397,6 +431,9 @@ impl FileState {
 
     /// How far the components of a record reach.
     pub(super) fn reach(&self, record: &Record) -> Result<u64> {
+        if record.whole.is_some() {
+            return self.reach_of_copies(record);
+        }
         let _server = self.shared.as_server()?;
         let mut reach = 0;
         for number in &record.nodes {
@@ -407,6 +444,9 @@ impl FileState {
 
     /// How far the component reaches that holds the byte before `end`.
     pub(super) fn reach_at(&self, record: &Record, end: u64) -> Result<u64> {
+        if record.whole.is_some() {
+            return self.reach_of_copies(record);
+        }
         let _server = self.shared.as_server()?;
         let number = record.nodes[record.place_of(end.saturating_sub(1))];
         self.shared.slot(number)?.node.size(&record.component)

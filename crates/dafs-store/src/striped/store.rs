@@ -2,8 +2,8 @@
 //! changes sizes and ends files looks after components.
 
 use super::file::StripedFile;
+use super::pending::Entry;
 use super::record::Record;
-use super::removed::Entry;
 use super::state::FileState;
 use super::{Shared, StripedStore, lock, server, shown};
 use crate::names::STRIPES_XATTR;
@@ -290,7 +290,11 @@ impl Store for StripedStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let layouts = self.shared.is_open_to_clients().then_some(LayoutForm::Stripes);
+        let form = match self.shared.options.copies {
+            1 => LayoutForm::Stripes,
+            _ => LayoutForm::Copies,
+        };
+        let layouts = self.shared.is_open_to_clients().then_some(form);
         Capabilities {
             clone: false,
             clone_block_bytes: 0,
@@ -393,9 +397,10 @@ impl Store for StripedStore {
         }
         // Files are spread evenly, so the fullest node ends it for all.
         let nodes = self.shared.slots.len() as u64;
+        let copies = self.shared.options.copies as u64;
         let all = |bytes: u64, else_bytes| match bytes {
             u64::MAX => else_bytes,
-            bytes => bytes.saturating_mul(nodes),
+            bytes => bytes.saturating_mul(nodes) / copies,
         };
         Ok(FsStat {
             space_total: all(least.0, stat.space_total),

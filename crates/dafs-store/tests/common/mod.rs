@@ -1,6 +1,8 @@
 //! What the tests of the stores share: worlds to run in, and short forms of the calls.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[path = "nodes.rs"]
+pub(crate) mod nodes;
 #[path = "striped.rs"]
 pub(crate) mod striped;
 
@@ -77,24 +79,42 @@ impl World {
 
     /// Content on three directories, called by whoever runs the tests.
     pub(crate) fn striped() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("meta")).unwrap();
-        let store = Arc::new(striped::open(dir.path()));
-        Some(Self { store, cred: me(), dir: Some(dir) })
+        Some(Self::spread(1, me()))
     }
 
     /// The same for an ordinary caller of a privileged server.
     pub(crate) fn striped_other_user() -> Option<Self> {
+        Self::spread_for_other_user(1)
+    }
+
+    /// Each file on two of three directories, called by whoever runs the tests.
+    pub(crate) fn copied() -> Option<Self> {
+        Some(Self::spread(2, me()))
+    }
+
+    /// The same for an ordinary caller of a privileged server.
+    pub(crate) fn copied_other_user() -> Option<Self> {
+        Self::spread_for_other_user(2)
+    }
+
+    fn spread(copies: usize, cred: Cred) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let meta = dir.path().join("meta");
+        std::fs::create_dir(&meta).unwrap();
+        if cred.uid != me().uid {
+            std::os::unix::fs::chown(&meta, Some(cred.uid), Some(cred.gid)).unwrap();
+        }
+        let nodes = (1..=3).map(|number| striped::node(dir.path(), number)).collect();
+        let store = Arc::new(striped::open_copies(dir.path(), nodes, copies));
+        Self { store, cred, dir: Some(dir) }
+    }
+
+    fn spread_for_other_user(copies: usize) -> Option<Self> {
         if !is_root() {
             skipped("acting as another user needs root");
             return None;
         }
-        let dir = tempfile::tempdir().unwrap();
-        let meta = dir.path().join("meta");
-        std::fs::create_dir(&meta).unwrap();
-        std::os::unix::fs::chown(&meta, Some(1000), Some(100)).unwrap();
-        let store = Arc::new(striped::open(dir.path()));
-        Some(Self { store, cred: Cred::new(1000, 100), dir: Some(dir) })
+        Some(Self::spread(copies, Cred::new(1000, 100)))
     }
 
     pub(crate) fn root(&self) -> FileId {

@@ -29,6 +29,10 @@ pub(crate) fn open(base: &Path) -> StripedStore {
 }
 
 pub(crate) fn open_with(base: &Path, nodes: Vec<Arc<dyn Node>>) -> StripedStore {
+    open_copies(base, nodes, 1)
+}
+
+pub(crate) fn open_copies(base: &Path, nodes: Vec<Arc<dyn Node>>, copies: usize) -> StripedStore {
     let options = PosixOptions::new(super::secret());
     let meta = PosixStore::open(base.join("meta"), options).unwrap();
     let options = StripedOptions {
@@ -36,7 +40,9 @@ pub(crate) fn open_with(base: &Path, nodes: Vec<Arc<dyn Node>>) -> StripedStore 
         component_secret: *b"a striped secret",
         component_fs: FsId([8; 16]),
         unit_bytes: NonZeroU32::new(UNIT).unwrap(),
+        copies,
         removed: base.join("removed"),
+        mends: base.join("mends"),
         lost: Box::new(|| {
             LOST.fetch_add(1, Ordering::SeqCst);
         }),

@@ -69,7 +69,11 @@ fn summary(layout: &LayoutReport) -> String {
 fn rows(layout: &LayoutReport) -> Vec<String> {
     let places = layout.pattern.len() as u64;
     if places == 0 {
-        return vec!["[####]".to_owned(); layout.servers.len()];
+        let row = |server| match layout.stale.contains(&server) {
+            true => "[#..#] out of date".to_owned(),
+            false => "[####]".to_owned(),
+        };
+        return (0..).zip(&layout.servers).map(|(server, _)| row(server)).collect();
     }
     let count = layout.size_bytes.div_ceil(u64::from(layout.unit_bytes).max(1));
     let drawn = count.min(STRIPES_DRAWN_MAX);
@@ -101,6 +105,7 @@ mod tests {
             pattern: vec![0, 1, 2],
             servers: vec![vec!["10.0.0.1:2051".to_owned()]; 3],
             dense: false,
+            stale: vec![],
         }
     }
 
@@ -116,6 +121,8 @@ mod tests {
     fn copies_are_whole_and_the_rest_is_at_the_server() {
         let copies = LayoutReport { form: "copies".to_owned(), pattern: vec![], ..layout(1) };
         assert_eq!(rows(&copies), ["[####]"; 3]);
+        let stale = LayoutReport { stale: vec![1], ..copies.clone() };
+        assert_eq!(rows(&stale), ["[####]", "[#..#] out of date", "[####]"]);
         assert_eq!(summary(&copies), "64.00 KiB in 3 copies");
         let here = LayoutReport { size_bytes: 5, ..LayoutReport::default() };
         assert_eq!((rows(&here).len(), summary(&here).as_str()), (0, "5 B at the server itself"));

@@ -32,6 +32,13 @@ pub(super) struct Demo {
     /// Where NFS clients connect
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs, default_value = "127.0.0.1:12049")]
     nfs: SocketAddr,
+    /// On how many of the data servers each new file is as a whole, instead of in stripes on all
+    #[arg(long, value_name = "COPIES", default_value = "1", value_parser = copies)]
+    copies: usize,
+}
+
+fn copies(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|copies| (1..=3).contains(copies)).ok_or("use 1 to 3".to_owned())
 }
 
 impl Demo {
@@ -101,6 +108,7 @@ impl Demo {
         export.source = ExportSource::Striped {
             path: names,
             unit_bytes: STRIPE_BYTES,
+            copies: self.copies,
             nodes: (1..).zip(data).map(node).collect(),
             cluster_secret: Some(secret.to_owned()),
         };

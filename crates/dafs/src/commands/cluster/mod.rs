@@ -82,7 +82,10 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
             serde_json::to_string(node).map_err(|error| Failure::Failed(error.to_string()))?;
         return say!("{text}");
     }
-    let trouble = if node.connected { String::new() } else { format!(": {}", node.trouble) };
+    let mut trouble = if node.connected { String::new() } else { format!(": {}", node.trouble) };
+    if node.files_to_mend > 0 {
+        trouble.push_str(&format!("; copies to be mended: {}", node.files_to_mend));
+    }
     say!(
         "{:<12} {:>6} {:<8} {:>10} {:>10}  {}{trouble}",
         node.export,

@@ -1,15 +1,18 @@
-//! Components of removed files, until the nodes have removed them: a directory with a small file for
-//! each, which outlives the process.
+//! Files for which nodes have something to do yet: a directory with a small file for each, which
+//! outlives the process. There are two such lists: of removed files, whose components are to be removed,
+//! and of files of which a copy is to be mended.
 //!
 //! Invariants
-//! * A file's components come here after its last name is gone. That may be undone by a crash of the
-//!   machine, so nothing is removed before the removal of the name is stable, and nothing of a file
-//!   that is there.
+//! * A file's components are listed for removal after its last name is gone. That may be undone by a
+//!   crash of the machine, so nothing is removed before the removal of the name is stable, and nothing of
+//!   a file that is there.
+//! * A file is listed for mending before its record says that a copy is out of date.
 //! * An entry is there whole or not at all. One that cannot be worked off now keeps no other waiting.
 
 use super::node::ComponentId;
 use crate::limits::REMOVALS_PER_SWEEP;
 use crate::{FILE_ID_BYTES, FileId, Result, StoreError};
+use rustc_hash::FxHashMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -19,23 +22,23 @@ use std::sync::{Mutex, PoisonError};
 const UNFINISHED: &str = ".new";
 
 /// The list.
-pub(super) struct Removed {
+pub(super) struct Pending {
     directory: PathBuf,
     /// The last one that was looked at.
     reached: Mutex<Option<ComponentId>>,
 }
 
-/// A file whose components are to be removed.
+/// A file, and nodes that have to do something for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) component: ComponentId,
     /// What the file was called in the store of the metadata.
     pub(super) file: FileId,
-    /// The numbers of its nodes.
+    /// The numbers of the nodes.
     pub(super) nodes: Vec<u32>,
 }
 
-impl Removed {
+impl Pending {
     pub(super) fn open(directory: &Path) -> Result<Self> {
         fs::create_dir_all(directory)?;
         for entry in fs::read_dir(directory)? {
@@ -57,6 +60,29 @@ impl Removed {
         file.write_all(&bytes)?;
         file.sync_all()?;
         Ok(fs::rename(unfinished, path)?)
+    }
+
+    /// Whether a component is listed.
+    pub(super) fn has(&self, component: &ComponentId) -> bool {
+        self.directory.join(component.to_string()).exists()
+    }
+
+    /// The next entries, and those before them at the next call.
+    pub(super) fn some(&self) -> Result<Vec<Entry>> {
+        self.due()
+    }
+
+    /// How many entries name each node that any names.
+    pub(super) fn count(&self) -> Result<FxHashMap<u32, u64>> {
+        let mut counts = FxHashMap::default();
+        for entry in fs::read_dir(&self.directory)? {
+            let Some(id) = entry?.file_name().to_str().and_then(ComponentId::parse) else {
+                continue;
+            };
+            let nodes = self.read(id)?.map(|entry| entry.nodes).unwrap_or_default();
+            nodes.into_iter().for_each(|node| *counts.entry(node).or_default() += 1);
+        }
+        Ok(counts)
     }
 
     /// Hands some entries to `remove`, and strikes off those for which that succeeds. `settle` is called
@@ -117,14 +143,14 @@ impl Removed {
             Err(error) => return Err(error.into()),
         };
         let Some((file, nodes)) = bytes.split_first_chunk::<FILE_ID_BYTES>() else {
-            tracing::error!(%component, "an entry of the list of removed files is damaged");
+            tracing::error!(%component, "an entry of a list of files is damaged");
             return Ok(None);
         };
         let nodes = nodes.as_chunks().0.iter().map(|four| u32::from_le_bytes(*four)).collect();
         Ok(Some(Entry { component, file: FileId(*file), nodes }))
     }
 
-    fn strike_off(&self, component: &ComponentId) -> Result<()> {
+    pub(super) fn strike_off(&self, component: &ComponentId) -> Result<()> {
         match fs::remove_file(self.directory.join(component.to_string())) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
@@ -149,7 +175,7 @@ mod tests {
     #[test]
     fn one_that_cannot_be_worked_off_keeps_no_other_waiting() {
         let dir = tempfile::tempdir().expect("a directory");
-        let removed = Removed::open(dir.path()).expect("a list");
+        let removed = Pending::open(dir.path()).expect("a list");
         removed.work_off(free, || panic!("there is nothing"), |_| Ok(())).expect("nothing to do");
         (0..4).for_each(|number| removed.enter(&entry(number)).expect("entered"));
         let settled = Cell::new(0);
@@ -170,7 +196,7 @@ mod tests {
         assert_eq!(seen, (0..4).map(entry).collect::<Vec<_>>());
         assert_eq!(settled.get(), 1);
         let mut left = Vec::new();
-        let removed = Removed::open(dir.path()).expect("a list");
+        let removed = Pending::open(dir.path()).expect("a list");
         removed
             .work_off(
                 free,
@@ -188,11 +214,11 @@ mod tests {
     #[test]
     fn nothing_is_removed_before_the_removal_of_its_name_is_stable() {
         let dir = tempfile::tempdir().expect("a directory");
-        let removed = Removed::open(dir.path()).expect("a list");
+        let removed = Pending::open(dir.path()).expect("a list");
         removed.enter(&entry(1)).expect("entered");
         // What a crash left of another.
         fs::write(dir.path().join("half.new"), b"x").expect("written");
-        let removed = Removed::open(dir.path()).expect("a list");
+        let removed = Pending::open(dir.path()).expect("a list");
         let failed = removed.work_off(free, || Err(StoreError::Io), |_| panic!("it is not stable"));
         assert_eq!(failed, Err(StoreError::Io));
         assert_eq!(fs::read_dir(dir.path()).expect("the list").count(), 1);

@@ -1,0 +1,51 @@
+//! The thread that mends copies of files: what a node lacks that was away, and what writers left behind.
+
+use crate::limits::{MEND_BYTES_PER_SECOND, MEND_IDLE, MEND_INTERVAL};
+use dafs_store::StripedStore;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The thread; dropped, it ends with the piece that it is at.
+pub(super) struct Mender {
+    /// Gone when it is to end.
+    running: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mender {
+    pub(super) fn start(store: &Arc<StripedStore>) -> io::Result<Self> {
+        let (running, ended) = channel();
+        let store = Arc::downgrade(store);
+        let thread = std::thread::Builder::new().name("dafs-mending".to_owned());
+        let thread = thread.spawn(move || run(&store, &ended))?;
+        Ok(Self { running: Some(running), thread: Some(thread) })
+    }
+}
+
+fn run(store: &Weak<StripedStore>, ended: &Receiver<()>) {
+    let goes_on = |pause| ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
+    // Others want the nodes and the network, too.
+    let pace = |bytes: usize| {
+        goes_on(Duration::from_secs_f64(bytes as f64 / MEND_BYTES_PER_SECOND as f64))
+    };
+    while goes_on(MEND_INTERVAL) {
+        let Some(store) = store.upgrade() else { return };
+        if catch_unwind(AssertUnwindSafe(|| store.mend(MEND_IDLE, &pace))).is_err() {
+            tracing::error!("copies were not mended; it is tried again");
+        }
+    }
+}
+
+impl Drop for Mender {
+    fn drop(&mut self) {
+        drop(self.running.take());
+        if let Some(thread) = self.thread.take() {
+            // What failed has said so.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! Files with whole copies on several nodes: what is written with a node away, what comes back wrong, and
+//! how it is mended.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use common::nodes::SimNode;
+use common::striped::{LOST, open_copies};
+use common::{READ_WRITE, me, read, write};
+use dafs_mem::VolatileSlice;
+use dafs_store::striped::{ComponentId, Node};
+use dafs_store::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A store with two copies of each file on three nodes.
+struct World {
+    dir: TempDir,
+    nodes: Vec<Arc<SimNode>>,
+    store: Option<StripedStore>,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("meta")).unwrap();
+        let nodes = (1..=3).map(SimNode::new).collect();
+        let mut world = Self { dir, nodes, store: None };
+        world.reopen();
+        world
+    }
+
+    /// The metadata server dies, and there is another one.
+    fn reopen(&mut self) {
+        drop(self.store.take());
+        let nodes = self.nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
+        self.store = Some(open_copies(self.dir.path(), nodes, 2));
+    }
+
+    fn store(&self) -> &StripedStore {
+        self.store.as_ref().unwrap()
+    }
+
+    fn layouts(&self) -> &dyn Layouts {
+        self.store().layouts().unwrap()
+    }
+
+    fn create(&self, name: &str) -> (FileId, Arc<dyn OpenFile>) {
+        let (how, none) = (CreateHow::Guarded, SetAttr::default());
+        let root = Store::root(self.store());
+        let made = self.store().create(&me(), &root, name.as_bytes(), how, &none, READ_WRITE);
+        let made = made.unwrap();
+        (made.id, made.file)
+    }
+
+    fn file(&self, name: &str) -> Arc<dyn OpenFile> {
+        let root = Store::root(self.store());
+        let (id, _) = self.store().lookup(&me(), &root, name.as_bytes()).unwrap();
+        self.store().open(&me(), &id, READ_WRITE).unwrap()
+    }
+
+    /// The nodes with a copy, and whether it is fresh.
+    fn copies(&self, id: &FileId) -> Vec<(Arc<SimNode>, bool)> {
+        let copies = self.layouts().copies(id).unwrap();
+        let node = |copy: CopyState| (self.nodes[copy.node as usize - 1].clone(), copy.fresh);
+        copies.into_iter().map(node).collect()
+    }
+
+    fn fresh(&self, id: &FileId) -> Vec<bool> {
+        self.copies(id).into_iter().map(|(_, fresh)| fresh).collect()
+    }
+
+    /// What the file is called on the nodes, and what the copies hold.
+    fn contents(&self, id: &FileId) -> Vec<Vec<u8>> {
+        let component = self.component(id);
+        self.copies(id).iter().map(|(node, _)| node.content(&component)).collect()
+    }
+
+    fn component(&self, id: &FileId) -> ComponentId {
+        let placement = self.layouts().placement(id, false).unwrap().unwrap();
+        let handle = placement.handles().next().unwrap();
+        ComponentId(*handle[32..].first_chunk().unwrap())
+    }
+
+    fn mend(&self) {
+        self.store().mend(Duration::ZERO, &|_| true);
+    }
+
+    /// No client writes by itself any more.
+    fn return_all(&self) {
+        self.layouts().take_lent(&mut |_, _| true);
+    }
+
+    fn to_mend(&self) -> u64 {
+        self.store().to_mend().unwrap().values().sum()
+    }
+}
+
+fn devices(placement: &Placement) -> Vec<DeviceKey> {
+    match &placement.spread {
+        Spread::Copies(copies) => copies.iter().map(|copy| copy.device).collect(),
+        Spread::Stripes(_) => panic!("the store has copies"),
+    }
+}
+
+fn put(node: &SimNode, id: &ComponentId, offset: u64, bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    let views = [VolatileSlice::from_mut(&mut bytes)];
+    node.write(id, &views, offset, Stability::Data).unwrap();
+}
+
+#[test]
+fn a_file_is_whole_on_two_nodes() {
+    let world = World::new();
+    let text = vec![7; 300_000];
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let (id, file) = world.create(name);
+        write(&*file, 5, &text).unwrap();
+        file.commit(0, 0).unwrap();
+        let contents = world.contents(&id);
+        assert_eq!(contents.len(), 2);
+        assert!(contents.iter().all(|content| content[5..] == text[..]));
+        assert_eq!(read(&*file, 0, 400_000).unwrap().len(), 300_005);
+    }
+    let used = |node: &Arc<SimNode>| {
+        let component = |name: &&str| {
+            let root = Store::root(world.store());
+            let (id, _) = world.store().lookup(&me(), &root, name.as_bytes()).unwrap();
+            world.component(&id)
+        };
+        ["a", "b", "c", "d", "e", "f"].iter().map(component).any(|id| !node.content(&id).is_empty())
+    };
+    assert!(world.nodes.iter().filter(|node| used(node)).count() >= 2);
+    assert_eq!(world.store().capabilities().layouts, Some(LayoutForm::Copies));
+}
+
+#[test]
+fn what_is_written_with_a_node_away_comes_to_it_when_it_is_back() {
+    let mut world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"before").unwrap();
+    file.commit(0, 0).unwrap();
+    let copies = world.copies(&id);
+    copies[0].0.set_away(true);
+    write(&*file, 3, b"after").unwrap();
+    file.commit(0, 0).unwrap();
+    assert_eq!(world.fresh(&id), [false, true], "and nobody was kept waiting");
+    assert_eq!(read(&*file, 0, 99).unwrap(), b"befafter");
+    // It is back with what it had.
+    copies[0].0.set_away(false);
+    assert_eq!(read(&*file, 0, 99).unwrap(), b"befafter");
+    drop(file);
+    world.reopen();
+    assert_eq!(world.fresh(&id), [false, true], "another run knows of it");
+    assert_eq!(read(&*world.file("f"), 0, 99).unwrap(), b"befafter");
+    assert_eq!(world.to_mend(), 1);
+    world.mend();
+    assert_eq!((world.fresh(&id), world.to_mend()), (vec![true, true], 0));
+    copies[1].0.set_away(true);
+    assert_eq!(read(&*world.file("f"), 0, 99).unwrap(), b"befafter");
+}
+
+#[test]
+fn a_file_waits_for_the_last_copy_that_is_up_to_date() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    let copies = world.copies(&id);
+    copies[0].0.set_away(true);
+    write(&*file, 0, b"new").unwrap();
+    copies[0].0.set_away(false);
+    copies[1].0.set_away(true);
+    world.mend();
+    assert_eq!(read(&*file, 0, 9), Err(StoreError::Busy), "never what is out of date");
+    assert_eq!(write(&*file, 0, b"x"), Err(StoreError::Busy));
+    assert_eq!(file.set_size(2), Err(StoreError::Busy));
+    copies[1].0.set_away(false);
+    assert_eq!(file.set_size(2), Ok(()));
+    assert_eq!(read(&*file, 0, 9).unwrap(), b"ne");
+}
+
+#[test]
+fn a_cut_waits_for_no_node() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, &[9; 9000]).unwrap();
+    let copies = world.copies(&id);
+    copies[1].0.set_away(true);
+    file.set_size(10).unwrap();
+    assert_eq!(world.fresh(&id), [true, false]);
+    file.set_size(5000).unwrap();
+    copies[1].0.set_away(false);
+    world.mend();
+    assert_eq!(world.fresh(&id), [true, true]);
+    copies[0].0.set_away(true);
+    let mut wanted = vec![9; 10];
+    wanted.resize(5000, 0);
+    assert_eq!(read(&*file, 0, 9999).unwrap(), wanted);
+}
+
+#[test]
+fn a_node_that_lost_what_was_not_stable_is_not_counted() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"unstable").unwrap();
+    let copies = world.copies(&id);
+    copies[0].0.lose_unstable();
+    // Another write brings the new verifier along; it proves nothing for the first.
+    write(&*file, 8, b" and more").unwrap();
+    let lost = LOST.load(Ordering::SeqCst);
+    file.commit(0, 0).unwrap();
+    assert_eq!(LOST.load(Ordering::SeqCst), lost, "nobody has to write again");
+    assert_eq!(world.fresh(&id), [false, true]);
+    assert_eq!(read(&*file, 0, 99).unwrap(), b"unstable and more");
+    world.mend();
+    copies[1].0.set_away(true);
+    assert_eq!(read(&*file, 0, 99).unwrap(), b"unstable and more");
+}
+
+#[test]
+fn what_all_have_lost_is_to_be_written_again() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"stable").unwrap();
+    file.commit(0, 0).unwrap();
+    write(&*file, 0, b"UN").unwrap();
+    world.copies(&id).iter().for_each(|(node, _)| node.lose_unstable());
+    let lost = LOST.load(Ordering::SeqCst);
+    assert_eq!(file.commit(0, 0), Err(StoreError::Busy));
+    assert!(LOST.load(Ordering::SeqCst) > lost);
+    write(&*file, 0, b"UN").unwrap();
+    file.commit(0, 0).unwrap();
+    world.mend();
+    assert_eq!(world.fresh(&id), [true, true]);
+    assert_eq!(world.contents(&id), [b"UNable", b"UNable"]);
+}
+
+#[test]
+fn copies_that_a_crash_has_torn_are_made_alike_and_one_is_read_before() {
+    let mut world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"both").unwrap();
+    file.commit(0, 0).unwrap();
+    let copies = world.copies(&id);
+    let component = world.component(&id);
+    drop(file);
+    // The server died when it had written to one of them.
+    put(&copies[1].0, &component, 2, b"ne and longer");
+    world.reopen();
+    let file = world.file("f");
+    let first = read(&*file, 0, 99).unwrap();
+    assert_eq!(first, b"both");
+    assert_eq!(world.fresh(&id), [true, false], "one counts until they are alike");
+    world.mend();
+    assert_eq!(world.contents(&id), [b"both", b"both"]);
+    assert_eq!(world.fresh(&id), [true, true]);
+    // Nobody writes, so that another run need not look.
+    drop(file);
+    world.reopen();
+    assert_eq!(world.fresh(&id), [true, true]);
+    put(&copies[0].0, &component, 0, b"B");
+    put(&copies[1].0, &component, 0, b"B");
+    write(&*world.file("f"), 1, b"x").unwrap();
+    world.reopen();
+    assert_eq!(world.fresh(&id), [true, false]);
+}
+
+#[test]
+fn nobody_acknowledges_what_a_data_server_that_is_cut_off_may_not_show() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    let copies = world.copies(&id);
+    copies[1].0.set_believes(true);
+    copies[1].0.set_away(true);
+    assert_eq!(
+        write(&*file, 0, b"new"),
+        Err(StoreError::Busy),
+        "clients may be told the old there"
+    );
+    assert_eq!(file.set_size(1), Err(StoreError::Busy));
+    copies[1].0.set_believes(false);
+    write(&*file, 0, b"new").unwrap();
+    let component = world.component(&id);
+    let number = copies[1].0.number();
+    assert!(!world.store().may_be_used(&component, number), "whatever layouts are out");
+    assert!(world.store().may_be_used(&component, copies[0].0.number()));
+    copies[1].0.set_away(false);
+    world.mend();
+    assert!(world.store().may_be_used(&component, number));
+    assert!(copies[1].0.forgotten() > 0);
+}
+
+#[test]
+fn a_full_node_is_told_and_does_not_part_the_copies() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    let copies = world.copies(&id);
+    copies[1].0.set_full(true);
+    assert_eq!(write(&*file, 0, b"new"), Err(StoreError::NoSpace));
+    copies[1].0.set_full(false);
+    world.mend();
+    let contents = world.contents(&id);
+    assert_eq!(contents[0], contents[1]);
+    assert_eq!(world.fresh(&id), [true, true]);
+}
+
+#[test]
+fn this_server_does_not_write_beside_clients() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    let placement = world.layouts().placement(&id, true).unwrap().unwrap();
+    assert_eq!(devices(&placement).len(), 2);
+    assert_eq!(world.layouts().placement(&id, false).unwrap(), Some(placement));
+    assert_eq!(write(&*file, 0, b"new"), Err(StoreError::Busy));
+    let mut asked = Vec::new();
+    world.layouts().take_lent(&mut |file, recall| {
+        asked.push((file, recall));
+        false
+    });
+    assert_eq!(asked, [(id, true)]);
+    assert_eq!(write(&*file, 0, b"new"), Err(StoreError::Busy));
+    assert_eq!(world.layouts().placement(&id, true).unwrap(), None, "not before it has written");
+    world.return_all();
+    write(&*file, 0, b"new").unwrap();
+}
+
+#[test]
+fn who_is_told_where_to_write_while_it_is_asked_whether_anybody_does_counts() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    world.layouts().placement(&id, true).unwrap().unwrap();
+    // Files that are at rest are asked about without a recall.
+    world.mend();
+    let mut asked = 0;
+    world.layouts().take_lent(&mut |file, recall| {
+        asked += 1;
+        assert_eq!((file, recall), (id, false));
+        world.layouts().placement(&id, true).unwrap().unwrap();
+        true
+    });
+    assert_eq!(asked, 1);
+    assert_eq!(write(&*file, 0, b"new"), Err(StoreError::Busy));
+}
+
+#[test]
+fn a_file_that_clients_write_is_not_mended_beside_them() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    let copies = world.copies(&id);
+    copies[0].0.set_away(true);
+    let placement = world.layouts().placement(&id, true).unwrap().unwrap();
+    assert_eq!(devices(&placement).len(), 1, "what is there is enough");
+    let component = world.component(&id);
+    put(&copies[1].0, &component, 0, b"new");
+    copies[0].0.set_away(false);
+    world.mend();
+    assert_eq!(world.fresh(&id), [false, true]);
+    world.return_all();
+    world.mend();
+    assert_eq!(world.contents(&id), [b"new", b"new"]);
+    assert_eq!(world.fresh(&id), [true, true]);
+    let mut moved = Vec::new();
+    world.layouts().take_moved(&mut |file| moved.push(file));
+    assert!(moved.contains(&id), "clients ask again");
+}
+
+#[test]
+fn a_device_that_a_client_cannot_write_to_is_done_without() {
+    let world = World::new();
+    let (id, _file) = world.create("f");
+    let layouts = world.layouts();
+    let both = devices(&layouts.placement(&id, true).unwrap().unwrap());
+    layouts.report(&id, &DeviceKey([1; 16])).unwrap();
+    assert_eq!(world.fresh(&id), [true, true]);
+    layouts.report(&id, &both[0]).unwrap();
+    layouts.report(&id, &both[0]).unwrap();
+    let rest = devices(&layouts.placement(&id, true).unwrap().unwrap());
+    assert_eq!(rest, both[1..], "at once");
+    layouts.report(&id, &both[1]).unwrap();
+    assert_eq!(world.fresh(&id), [false, true], "the last one stays");
+    // It may be the client, so it is left alone for a while.
+    world.return_all();
+    world.mend();
+    assert_eq!(world.fresh(&id), [false, true]);
+}
+
+#[test]
+fn a_client_that_went_between_two_copies_leaves_one_content() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    file.commit(0, 0).unwrap();
+    world.layouts().placement(&id, true).unwrap().unwrap();
+    let copies = world.copies(&id);
+    let component = world.component(&id);
+    put(&copies[0].0, &component, 1, b"ew and long");
+    world.layouts().settle(&id).unwrap();
+    world.mend();
+    world.return_all();
+    assert_eq!(world.layouts().placement(&id, true).unwrap(), None, "not before they are alike");
+    let placement = world.layouts().placement(&id, false).unwrap().unwrap();
+    assert_eq!(devices(&placement).len(), 1, "one counts");
+    let seen = read(&*file, 0, 99).unwrap();
+    world.mend();
+    let contents = world.contents(&id);
+    assert_eq!(contents[0], contents[1]);
+    assert_eq!(seen, contents[0]);
+    assert_eq!(file.attr().unwrap().size, contents[0].len() as u64);
+    assert_eq!(world.fresh(&id), [true, true]);
+}
+
+#[test]
+fn nothing_is_left_of_a_removed_file_but_where_a_node_is_away() {
+    let world = World::new();
+    let root = Store::root(world.store());
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    let copies = world.copies(&id);
+    let component = world.component(&id);
+    copies[0].0.set_away(true);
+    write(&*file, 0, b"new").unwrap();
+    drop(file);
+    world.store().remove(&me(), &root, b"f").unwrap();
+    world.mend();
+    world.store().sweep();
+    assert_eq!(copies[1].0.content(&component), b"");
+    assert_eq!(copies[0].0.content(&component), b"old");
+    copies[0].0.set_away(false);
+    world.mend();
+    world.store().sweep();
+    assert_eq!(copies[0].0.content(&component), b"");
+    assert_eq!(world.to_mend(), 0);
+}
+
+#[test]
+fn a_new_file_is_placed_on_nodes_that_are_there() {
+    let world = World::new();
+    world.nodes[0].set_away(true);
+    for name in ["a", "b", "c", "d"] {
+        let (id, file) = world.create(name);
+        write(&*file, 0, b"x").unwrap();
+        assert_eq!(world.fresh(&id), [true, true]);
+    }
+    world.nodes[1].set_away(true);
+    let (id, file) = world.create("e");
+    write(&*file, 0, b"x").unwrap();
+    assert_eq!(world.fresh(&id), [true, false], "one is enough, and more are made later");
+    world.nodes.iter().for_each(|node| node.set_away(false));
+    world.mend();
+    assert_eq!(world.contents(&id), [b"x", b"x"]);
+}
+
+#[test]
+fn writers_come_to_all_copies_in_one_order_while_one_is_mended() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, &vec![0; 4 << 20]).unwrap();
+    let copies = world.copies(&id);
+    for round in 0..3_u8 {
+        copies[usize::from(round % 2)].0.set_away(true);
+        write(&*file, 0, b"away").unwrap();
+        copies[usize::from(round % 2)].0.set_away(false);
+        std::thread::scope(|scope| {
+            for writer in 0..3_u8 {
+                let file = file.clone();
+                scope.spawn(move || {
+                    for at in 0..60_u64 {
+                        let bytes = vec![round * 8 + writer + 1; 90_000];
+                        write(&*file, at * 60_000, &bytes).unwrap();
+                    }
+                });
+            }
+            scope.spawn(|| world.mend());
+        });
+        world.mend();
+        assert_eq!(world.fresh(&id), [true, true]);
+        let contents = world.contents(&id);
+        assert!(contents[0] == contents[1], "the copies differ");
+    }
+}
+
+#[test]
+fn mending_ends_with_the_node_that_it_reads_from() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, &vec![1; 3 << 20]).unwrap();
+    let copies = world.copies(&id);
+    copies[0].0.set_away(true);
+    write(&*file, 0, &vec![2; 3 << 20]).unwrap();
+    file.commit(0, 0).unwrap();
+    copies[0].0.set_away(false);
+    // What was not stable where it is read from goes between two pieces.
+    write(&*file, 2 << 20, &[3; 9]).unwrap();
+    let pieces = std::cell::Cell::new(0);
+    world.store().mend(Duration::from_secs(9), &|bytes| {
+        pieces.set(pieces.get() + usize::from(bytes > 0));
+        if pieces.get() == 1 && bytes > 0 {
+            copies[1].0.lose_unstable();
+        }
+        true
+    });
+    assert!(pieces.get() >= 1);
+    assert_eq!(world.fresh(&id), [false, true]);
+    world.mend();
+    world.mend();
+    let contents = world.contents(&id);
+    assert!(contents[0] == contents[1], "the copies differ");
+}
