@@ -1,9 +1,11 @@
-//! What layouts, devices and words of a client with a LAYOUTRETURN look like: byte 0 chooses which; the
-//! body follows.
+//! What layouts, devices and words of a client with a LAYOUTRETURN look like, and where addresses lead: byte 0
+//! chooses which; the body follows.
 
 #![no_main]
 
-use dafs_wire::nfs4::{FilesDevice, FilesLayout, FlexDevice, FlexLayout, FlexReturned};
+use dafs_wire::nfs4::{
+    FilesDevice, FilesLayout, FlexDevice, FlexLayout, FlexReturned, NetworkAddress,
+};
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use libfuzzer_sys::fuzz_target;
 use std::fmt::Debug;
@@ -26,7 +28,15 @@ fn encoded(value: &(impl Encode + Debug)) -> Vec<u8> {
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, body)) = input.split_first() else { return };
-    match choice % 5 {
+    match choice % 6 {
+        5 => {
+            let (network, address) = body.split_at(body.len().min(5));
+            let network = network.trim_ascii_end();
+            // An address that is read leads somewhere.
+            if let Some((socket, _)) = (NetworkAddress { network, address }).socket_address() {
+                assert!(socket.port() != 0 && !socket.ip().is_unspecified());
+            }
+        }
         0 => round!(body, FilesLayout),
         1 => round!(body, FilesDevice),
         2 => round!(body, FlexLayout),

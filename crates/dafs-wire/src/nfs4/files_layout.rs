@@ -5,6 +5,7 @@ use super::codec::{xdr_field, xdr_struct};
 use super::limits::*;
 use super::types::{DeviceId, NetworkAddress};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use std::net::{IpAddr, SocketAddr};
 
 /// The layout type of files (`LAYOUT4_NFSV4_1_FILES`).
 pub const LAYOUT_FILES: u32 = 1;
@@ -108,6 +109,27 @@ impl Encode for DataServer<'_> {
     }
 }
 
+impl NetworkAddress<'_> {
+    /// Where it leads, if it is a universal address of a TCP network or of one with RDMA (RFC 5665
+    /// 5.2.3), and whether it is one with RDMA.
+    pub fn socket_address(&self) -> Option<(SocketAddr, bool)> {
+        let (is_ipv6, is_rdma) = match self.network {
+            b"tcp" => (false, false),
+            b"tcp6" => (true, false),
+            b"rdma" => (false, true),
+            b"rdma6" => (true, true),
+            _ => return None,
+        };
+        let text = std::str::from_utf8(self.address).ok()?;
+        let (rest, low) = text.rsplit_once('.')?;
+        let (host, high) = rest.rsplit_once('.')?;
+        let port = u16::from_be_bytes([high.parse().ok()?, low.parse().ok()?]);
+        let ip: IpAddr = host.parse().ok()?;
+        let is_usable = ip.is_ipv6() == is_ipv6 && port != 0 && !ip.is_unspecified();
+        is_usable.then(|| (SocketAddr::new(ip, port), is_rdma))
+    }
+}
+
 xdr_struct! {
     /// Data servers and the pattern of their turns (`nfsv4_1_file_layout_ds_addr4`, RFC 8881 13.3),
     /// the body of a device's address.
@@ -161,6 +183,31 @@ mod tests {
             ],
         };
         assert_eq!(round(&device, &mut Vec::new()), device);
+    }
+
+    #[test]
+    fn universal_addresses_are_read() {
+        let read = |network: &'static str, address: &'static str| {
+            let address =
+                NetworkAddress { network: network.as_bytes(), address: address.as_bytes() };
+            address.socket_address().map(|(socket, rdma)| (socket.to_string(), rdma))
+        };
+        assert_eq!(read("tcp", "10.0.2.2.8.1"), Some(("10.0.2.2:2049".into(), false)));
+        assert_eq!(read("rdma", "10.0.2.2.78.81"), Some(("10.0.2.2:20049".into(), true)));
+        assert_eq!(read("tcp6", "fd00::2.8.2"), Some(("[fd00::2]:2050".into(), false)));
+        for (network, address) in [
+            ("tcp", "fd00::2.8.2"),
+            ("tcp6", "10.0.2.2.8.1"),
+            ("udp", "10.0.2.2.8.1"),
+            ("tcp", "10.0.2.2.8"),
+            ("tcp", "10.0.2.2.8.256"),
+            ("tcp", "10.0.2.2.0.0"),
+            ("tcp", "0.0.0.0.8.1"),
+            ("tcp", "host.8.1"),
+            ("tcp", ""),
+        ] {
+            assert_eq!(read(network, address), None, "{network} {address}");
+        }
     }
 
     #[test]
