@@ -6,9 +6,10 @@
 
 use crate::limits::BACK_SLOTS_MAX;
 use dafs_wire::nfs4::{
-    Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbGetattrResult, CbNotifyLockArgs,
-    CbOffloadArgs, CbOp, CbOpNum, CbOpResult, CbRecallAnyArgs, CbRecallArgs, CbResultBody,
-    CbSequenceArgs, CbSequenceResult, Fattr, OP_ILLEGAL, SessionId, Status,
+    Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbGetattrResult,
+    CbLayoutrecallArgs, CbNotifyLockArgs, CbOffloadArgs, CbOp, CbOpNum, CbOpResult,
+    CbRecallAnyArgs, CbRecallArgs, CbResultBody, CbSequenceArgs, CbSequenceResult, Fattr,
+    OP_ILLEGAL, SessionId, Status,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -42,6 +43,12 @@ pub trait BackHandler: Send + Sync {
     fn recall_any(&self, args: &CbRecallAnyArgs) -> Status {
         let _ = args;
         Status::Ok
+    }
+
+    /// A layout is to be returned (later, with LAYOUTRETURN). Who takes no layouts says so.
+    fn recall_layout(&self, args: &CbLayoutrecallArgs<'_>) -> Status {
+        let _ = args;
+        Status::NotSupp
     }
 
     /// A copy has ended.
@@ -120,6 +127,11 @@ impl BackChannels {
     pub fn add(&self, channel: Arc<BackChannel>) {
         let mut channels = self.channels.write().unwrap_or_else(PoisonError::into_inner);
         channels.push(channel);
+    }
+
+    /// Lets this session alone use the connection for callbacks.
+    pub fn set(&self, channel: Arc<BackChannel>) {
+        *self.channels.write().unwrap_or_else(PoisonError::into_inner) = vec![channel];
     }
 
     /// Answers one CB_COMPOUND: arguments in, results out. `None` if the arguments have no head,
@@ -208,6 +220,7 @@ fn run_one(d: &mut Decoder<'_>, handler: &dyn BackHandler, e: &mut Encoder<'_>) 
         CbOp::Recall(args) => handler.recall(args),
         CbOp::NotifyLock(args) => handler.notify_lock(args),
         CbOp::RecallAny(args) => handler.recall_any(args),
+        CbOp::Layoutrecall(args) => handler.recall_layout(args),
         CbOp::Offload(args) => handler.offload(args),
         CbOp::RecallSlot(_) => Status::Ok,
         CbOp::Sequence(_) => Status::SequencePos,

@@ -151,7 +151,7 @@ impl PendingCall {
 }
 
 /// What answers the calls of a server.
-fn answers(back: &Arc<BackChannels>) -> RpcBackHandler {
+pub(crate) fn answers(back: &Arc<BackChannels>) -> RpcBackHandler {
     let channels = back.clone();
     Box::new(move |request: BackRequest| {
         let answer = call_back(&channels, &request);

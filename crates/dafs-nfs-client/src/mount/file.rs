@@ -6,10 +6,10 @@
 
 use super::attributes::{Attributes, SetAttributes};
 use super::error::{MountError, Result};
-use super::open::{Direction, Moved, Open, Transfer};
+use super::open::{Direction, Keeper, Moved, Open, Transfer};
 use super::options::OpenOptions;
 use super::path::{Follow, component};
-use super::pending::{Part, Parts, PendingRead, PendingWrite, check_not_empty, least_stable};
+use super::pending::{Parts, PendingRead, PendingWrite, check_not_empty, least_stable};
 use super::reader::Reader;
 use super::{Create, Handle, Mount};
 use dafs_rpc::client::MemorySlice;
@@ -28,8 +28,23 @@ struct Inner {
     mount: Mount,
     open: Arc<Open>,
     closed: AtomicBool,
-    /// The verifier of the unstable data that has not been committed.
-    unstable: Mutex<Option<[u8; 8]>>,
+    unstable: Mutex<Unstable>,
+}
+
+/// What is known of unstable data that has not been committed.
+#[derive(Debug, Default)]
+struct Unstable {
+    /// The verifier that each keeper took it under.
+    server: Option<[u8; 8]>,
+    data_servers: Option<[u8; 8]>,
+    /// The verifier that the caller knows all of it by.
+    told: [u8; 8],
+}
+
+impl Unstable {
+    fn is_empty(&self) -> bool {
+        self.server.is_none() && self.data_servers.is_none()
+    }
 }
 
 impl Drop for Inner {
@@ -172,24 +187,31 @@ impl File {
     /// that data which was acknowledged as unstable may be gone: the caller has to write all since
     /// the last commit once more.
     pub fn commit(&self) -> Result<[u8; 8]> {
-        let before = self.unstable().take();
-        let verifier = match self.mount().protocol().commit(self.handle()) {
-            Ok(verifier) => verifier,
+        let before = std::mem::take(&mut *self.unstable());
+        let committed = match self.mount().protocol().commit(self.handle()) {
+            Ok(committed) => committed,
             Err(error) => {
                 let mut unstable = self.unstable();
-                *unstable = unstable.or(before);
+                if unstable.is_empty() {
+                    unstable.told = before.told;
+                }
+                unstable.server = unstable.server.or(before.server);
+                unstable.data_servers = unstable.data_servers.or(before.data_servers);
                 return Err(error);
             }
         };
-        match before {
-            Some(before) if before != verifier => Err(MountError::WritesLost),
-            _ => Ok(verifier),
+        let is_other = |before: Option<[u8; 8]>, now| before.is_some_and(|before| before != now);
+        if is_other(before.server, committed.server)
+            || is_other(before.data_servers, committed.data_servers)
+        {
+            return Err(MountError::WritesLost);
         }
+        Ok(if before.is_empty() { committed.server } else { before.told })
     }
 
     /// True while the server has acknowledged data that it may still lose.
     pub fn is_unstable(&self) -> bool {
-        self.unstable().is_some()
+        !self.unstable().is_empty()
     }
 
     /// A reader from `offset` to the end, in pieces of `piece_bytes`, of which `read_ahead` are
@@ -212,7 +234,7 @@ impl File {
         self.mount().protocol().close(&self.inner.open)
     }
 
-    fn unstable(&self) -> std::sync::MutexGuard<'_, Option<[u8; 8]>> {
+    fn unstable(&self) -> std::sync::MutexGuard<'_, Unstable> {
         self.inner.unstable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -221,25 +243,8 @@ impl File {
         if offset.checked_add(memory.len() as u64).is_none() {
             return Err(MountError::Argument("the range goes beyond what a file can hold"));
         }
-        let sizes = self.mount().protocol().sizes();
-        let part_bytes_max = match direction {
-            Direction::Read => sizes.read,
-            Direction::Write(_) => sizes.write,
-        } as usize;
-        let mut parts = Parts::new();
-        let mut at = 0;
-        while at < memory.len() {
-            let end = memory.len().min(at + part_bytes_max);
-            // INVARIANT: at < end <= its length.
-            let Some(part) = memory.slice(at..end) else { break };
-            let offset = offset + at as u64;
-            let transfer =
-                Transfer { open: self.inner.open.clone(), offset, memory: part.clone(), direction };
-            let flight = self.mount().protocol().submit(transfer)?;
-            parts.push(Part { flight, memory: part, offset });
-            at = end;
-        }
-        Ok(parts)
+        let open = self.inner.open.clone();
+        self.mount().protocol().begin(Transfer { open, offset, memory, direction })
     }
 
     /// One transfer that is short enough, from beginning to end.
@@ -275,8 +280,7 @@ impl File {
         stable: StableHow,
         first: Moved,
     ) -> Result<Moved> {
-        let mut all = first;
-        self.note(&first)?;
+        let mut all = Moved { verifier: self.note(&first)?, ..first };
         while all.bytes < memory.len() {
             if all.bytes == 0 {
                 return Err(MountError::WriteZero);
@@ -284,27 +288,32 @@ impl File {
             let Some(rest) = memory.slice(all.bytes..memory.len()) else { break };
             let direction = Direction::Write(stable);
             let moved = self.transfer(rest, offset + all.bytes as u64, direction)?;
-            self.note(&moved)?;
+            all.verifier = self.note(&moved)?;
             if moved.bytes == 0 {
                 return Err(MountError::WriteZero);
             }
             all.bytes += moved.bytes;
             all.stable = least_stable(all.stable, moved.stable);
-            all.verifier = moved.verifier;
         }
         Ok(all)
     }
 
-    /// Remembers the verifier of unstable data. When it has changed, what was written before is
-    /// lost, and what was written now is the first of the next generation.
-    fn note(&self, moved: &Moved) -> Result<()> {
+    /// Remembers the verifier of unstable data; gives the one to tell the caller. When it has changed,
+    /// what was written before is lost, and what was written now is the first of the next generation.
+    fn note(&self, moved: &Moved) -> Result<[u8; 8]> {
         if moved.stable != StableHow::Unstable {
-            return Ok(());
+            return Ok(moved.verifier);
         }
-        let before = self.unstable().replace(moved.verifier);
-        match before {
-            Some(before) if before != moved.verifier => Err(MountError::WritesLost),
-            _ => Ok(()),
+        let mut unstable = self.unstable();
+        let is_first = unstable.is_empty();
+        let before = match moved.keeper {
+            Keeper::Server => unstable.server.replace(moved.verifier),
+            Keeper::DataServers => unstable.data_servers.replace(moved.verifier),
+        };
+        let is_lost = before.is_some_and(|before| before != moved.verifier);
+        if is_first || is_lost {
+            unstable.told = moved.verifier;
         }
+        if is_lost { Err(MountError::WritesLost) } else { Ok(unstable.told) }
     }
 }

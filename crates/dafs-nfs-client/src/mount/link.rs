@@ -9,6 +9,7 @@ use super::error::{MountError, Result};
 use super::options::MountOptions;
 use super::patience::Patience;
 use super::route::Route;
+use crate::back::{BackChannel, BackChannels};
 use dafs_rpc::client::{CallError, Memory, RpcClient};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +26,8 @@ struct State {
     /// Grows with every connection.
     number: u64,
     rpc: RpcClient,
+    /// What answers calls of the server's, where it may call.
+    back: Option<Arc<BackChannels>>,
 }
 
 /// One connection of a link.
@@ -41,7 +44,11 @@ impl Link {
             server: route.server().clone(),
             reason: reason.into(),
         })?;
-        Ok(Self { route, options: options.clone(), state: Mutex::new(State { number: 1, rpc }) })
+        Ok(Self {
+            route,
+            options: options.clone(),
+            state: Mutex::new(State { number: 1, rpc, back: None }),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -95,12 +102,8 @@ impl Link {
                     return Ok(Connected { number: state.number, rpc: state.rpc.clone() });
                 }
                 if !patience.is_over() {
-                    match self.route.connect(&self.options) {
-                        Ok(rpc) => {
-                            let number = state.number + 1;
-                            *state = State { number, rpc: rpc.clone() };
-                            return Ok(Connected { number, rpc });
-                        }
+                    match self.connect(&mut state) {
+                        Ok(connected) => return Ok(connected),
                         Err(error) => reason = error,
                     }
                 }
@@ -108,6 +111,42 @@ impl Link {
             if !patience.pause() {
                 return Err(self.lost(&reason));
             }
+        }
+    }
+
+    /// Connects in place of the connection that `state` knows.
+    fn connect(&self, state: &mut State) -> Result<Connected, String> {
+        let rpc = self.route.connect(&self.options, state.back.as_ref())?;
+        state.number += 1;
+        state.rpc = rpc.clone();
+        Ok(Connected { number: state.number, rpc })
+    }
+
+    /// Makes a connection in place of one that is over, with a single attempt.
+    pub(crate) fn revive(&self) -> Result<(), String> {
+        let mut state = self.state();
+        match state.rpc.is_broken() {
+            true => self.connect(&mut state).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes calls of the server's from now on, over another connection than before.
+    pub(crate) fn take_calls(&self) -> Result<()> {
+        let mut state = self.state();
+        state.rpc.close();
+        state.back = Some(Arc::default());
+        let connected = self.connect(&mut state);
+        connected.map(drop).map_err(|reason| MountError::Connect {
+            server: self.server().clone(),
+            reason: reason.into(),
+        })
+    }
+
+    /// Calls of this session are answered, and no others.
+    pub(crate) fn answer(&self, channel: Arc<BackChannel>) {
+        if let Some(back) = &self.state().back {
+            back.set(channel);
         }
     }
 

@@ -18,6 +18,9 @@
 //! many under way, and several threads can share a mount. Over direct access transports the server
 //! moves data to and from [`Memory`] itself; over TCP it goes to and from the socket.
 //!
+//! A server of NFSv4 may tell where a file lies (pNFS): then its bytes go to and from the data servers
+//! themselves, all of them at a time, and nothing else is different.
+//!
 //! Invariants
 //! * What the server has lost is made good without the caller: connections, sessions, opens. While
 //!   the server is away or asks for time, operations wait, for [`MountOptions::retry_timeout`].
@@ -108,7 +111,9 @@ impl Mount {
             write: asked.write_bytes_max.unwrap_or(TRANSFER_BYTES_DEFAULT),
         };
         let route = Route::new(url, wanted.read.max(wanted.write) as usize);
-        let link = Arc::new(Link::new(route, options)?);
+        let data_servers = asked.pnfs.unwrap_or(true) && options.data_servers;
+        let options = MountOptions { data_servers, ..options.clone() };
+        let link = Arc::new(Link::new(route, &options)?);
         let protocol = choose(&link, url, wanted)?;
         let read_ahead = asked.read_ahead.unwrap_or(READ_AHEAD_DEFAULT);
         Ok(Self { inner: Arc::new(Inner { protocol, read_ahead }) })

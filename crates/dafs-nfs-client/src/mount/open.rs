@@ -5,6 +5,7 @@ use crate::files::Handle;
 use dafs_rpc::client::MemorySlice;
 use dafs_wire::nfs4::{ShareAccess, StableHow, Stateid, Status};
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open file. NFSv3 has none, so there only handle and access mean something.
@@ -76,11 +77,35 @@ pub(crate) struct Transfer {
     pub(crate) direction: Direction,
 }
 
+impl Transfer {
+    /// A part of it; `None` if it does not lie inside.
+    pub(crate) fn part(&self, range: Range<usize>) -> Option<Self> {
+        let offset = self.offset.checked_add(range.start as u64)?;
+        Some(Self { memory: self.memory.slice(range)?, offset, ..self.clone() })
+    }
+
+    /// Its parts, in order, of so many bytes at most.
+    pub(crate) fn pieces(&self, bytes_max: usize) -> impl Iterator<Item = Self> {
+        let len = self.memory.len();
+        let starts = (0..len).step_by(bytes_max.max(1));
+        starts.filter_map(move |at| self.part(at..len.min(at.saturating_add(bytes_max))))
+    }
+}
+
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write(StableHow),
+}
+
+/// Who has taken unstable data, and may lose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// The server that is mounted from.
+    Server,
+    /// The data servers of the file's layout, all together.
+    DataServers,
 }
 
 /// What was moved.
@@ -90,7 +115,23 @@ pub(crate) struct Moved {
     /// The read reached the end of the file.
     pub(crate) eof: bool,
     pub(crate) stable: StableHow,
+    pub(crate) keeper: Keeper,
+    /// Changes when the keeper has lost unstable data.
     pub(crate) verifier: [u8; 8],
+}
+
+/// The verifiers of whoever may have had unstable data, at a COMMIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Committed {
+    pub(crate) server: [u8; 8],
+    pub(crate) data_servers: [u8; 8],
+}
+
+impl Committed {
+    /// Where there is but one server.
+    pub(crate) fn by_server(verifier: [u8; 8]) -> Self {
+        Self { server: verifier, data_servers: [0; 8] }
+    }
 }
 
 /// One READ or WRITE under way.

@@ -16,6 +16,9 @@ pub struct MountOptions {
     pub retry_timeout: Duration,
     /// Whether to use a port below 1024 where this process may, which many servers insist on.
     pub reserved_port: bool,
+    /// Whether files are read and written at the data servers themselves where a server of NFSv4
+    /// names some (pNFS, RFC 8881 12). Otherwise everything goes through the server.
+    pub data_servers: bool,
 }
 
 impl Default for MountOptions {
@@ -26,6 +29,7 @@ impl Default for MountOptions {
             answer_timeout: Duration::from_secs(60),
             retry_timeout: Duration::from_secs(120),
             reserved_port: true,
+            data_servers: true,
         }
     }
 }

@@ -3,8 +3,9 @@
 use super::attributes::{Attributes, DirEntry, FsStatus, SetAttributes, SpecialFile};
 use super::error::Result;
 use super::link::Link;
-use super::open::{Flight, Open, Transfer};
+use super::open::{Committed, Direction, Flight, Open, Transfer};
 use super::options::OpenOptions;
+use super::pending::{Part, Parts};
 use super::url::NfsVersion;
 use crate::files::Handle;
 use std::fmt::Debug;
@@ -48,6 +49,16 @@ pub(crate) struct Sizes {
     pub(crate) write: u32,
 }
 
+impl Sizes {
+    /// The longest transfer of this direction, in bytes.
+    pub(crate) fn of(self, direction: Direction) -> usize {
+        match direction {
+            Direction::Read => self.read as usize,
+            Direction::Write(_) => self.write as usize,
+        }
+    }
+}
+
 /// A version of NFS. Every method waits out a server that is away or asks for time, for as long as
 /// the options of the mount say.
 pub(crate) trait Protocol: Send + Sync + Debug {
@@ -82,8 +93,20 @@ pub(crate) trait Protocol: Send + Sync + Debug {
     fn close(&self, open: &Open) -> Result<()>;
     /// Sends a READ or WRITE that is no longer than [`Protocol::sizes`] says.
     fn submit(&self, transfer: Transfer) -> Result<Arc<dyn Flight>>;
-    /// Has everything that was written on stable storage; gives the verifier.
-    fn commit(&self, file: &Handle) -> Result<[u8; 8]>;
+    /// Sends READs or WRITEs for a transfer of any length.
+    fn begin(&self, transfer: Transfer) -> Result<Parts>;
+    /// Has everything that was written on stable storage.
+    fn commit(&self, file: &Handle) -> Result<Committed>;
     /// Ends the mount in order.
     fn unmount(&self);
+}
+
+/// Sends a transfer of any length to the server itself.
+pub(crate) fn submit_pieces(protocol: &dyn Protocol, transfer: &Transfer) -> Result<Parts> {
+    let mut parts = Parts::new();
+    for piece in transfer.pieces(protocol.sizes().of(transfer.direction)) {
+        let (memory, offset) = (piece.memory.clone(), piece.offset);
+        parts.push(Part { flight: protocol.submit(piece)?, memory, offset });
+    }
+    Ok(parts)
 }

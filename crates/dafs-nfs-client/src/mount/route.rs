@@ -8,6 +8,8 @@ use super::limits::{HEAD_BYTES, RECORD_BYTES_MIN};
 use super::options::MountOptions;
 use super::reserved;
 use super::url::{NfsUrl, RdmaTransport};
+use crate::back::BackChannels;
+use crate::connection::answers;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
@@ -62,6 +64,10 @@ impl Route {
         }
     }
 
+    pub(crate) fn is_rdma(&self) -> bool {
+        self.rdma
+    }
+
     pub(crate) fn allocate(&self, bytes: usize) -> io::Result<Memory> {
         match &self.carrier {
             Some(Carrier::Rdma(_, port)) => port.allocate(bytes),
@@ -95,12 +101,38 @@ impl Route {
         resolve(&self.host, self.port)
     }
 
+    /// The way to a data server of this server's, and whether it is reached by RDMA: then with the
+    /// adapter of this way, so that memory that is registered serves both. `None` where it cannot be
+    /// reached so.
+    pub(crate) fn beside(&self, address: SocketAddr, rdma: bool) -> Option<Self> {
+        let carrier = match (rdma, &self.carrier) {
+            (false, _) => Carrier::Tcp,
+            // Shared memory goes by other names than addresses of data servers.
+            (true, Some(Carrier::Rdma(transport, port))) if *transport != RdmaTransport::Shm => {
+                Carrier::Rdma(*transport, port.clone())
+            }
+            (true, _) => return None,
+        };
+        Some(Self {
+            host: address.ip().to_string(),
+            port: address.port(),
+            server: address.to_string().into(),
+            rdma,
+            wanted: self.wanted,
+            carrier: Some(carrier),
+            data_bytes_max: self.data_bytes_max,
+        })
+    }
+
     /// Connects, and keeps to the transport that worked.
     pub(crate) fn choose(&mut self, options: &MountOptions) -> Result<RpcClient, String> {
+        if self.carrier.is_some() {
+            return self.connect(options, None);
+        }
         let mut reasons: Vec<String> = Vec::new();
         for address in self.resolve()? {
             for carrier in self.carriers(address)? {
-                match self.attempt(&carrier, address, options) {
+                match self.attempt(&carrier, address, options, None) {
                     Ok(rpc) => {
                         self.carrier = Some(carrier);
                         return Ok(rpc);
@@ -114,13 +146,17 @@ impl Route {
     }
 
     /// Connects again in the way that worked before.
-    pub(crate) fn connect(&self, options: &MountOptions) -> Result<RpcClient, String> {
+    pub(crate) fn connect(
+        &self,
+        options: &MountOptions,
+        back: Option<&Arc<BackChannels>>,
+    ) -> Result<RpcClient, String> {
         let Some(carrier) = &self.carrier else {
             return Err("it was never reached".to_owned());
         };
         let mut reasons: Vec<String> = Vec::new();
         for address in self.resolve()? {
-            match self.attempt(carrier, address, options) {
+            match self.attempt(carrier, address, options, back) {
                 Ok(rpc) => return Ok(rpc),
                 Err(reason) => reasons.push(reason),
             }
@@ -151,17 +187,19 @@ impl Route {
         carrier: &Carrier,
         address: SocketAddr,
         options: &MountOptions,
+        back: Option<&Arc<BackChannels>>,
     ) -> Result<RpcClient, String> {
         let rpc = self.rpc_options(options);
+        let back = || back.map(answers);
         let hint = "check that the server runs and serves NFS there";
         match carrier {
             Carrier::Tcp => reserved::connect(address, options)
-                .and_then(|stream| RpcClient::from_stream(stream, rpc, None))
+                .and_then(|stream| RpcClient::from_stream(stream, rpc, back()))
                 .map_err(|error| format!("{address}: {error}; {hint}")),
             Carrier::Rdma(RdmaTransport::Shm, port) => {
                 let mut reasons: Vec<String> = Vec::new();
                 for name in shm_socket_candidates(address) {
-                    match RpcClient::connect_rdma(port, &Address::Shm(name), rpc.clone(), None) {
+                    match RpcClient::connect_rdma(port, &Address::Shm(name), rpc.clone(), back()) {
                         Ok(rpc) => return Ok(rpc),
                         Err(error) => reasons.push(error.to_string()),
                     }
@@ -177,7 +215,7 @@ impl Route {
                     RdmaTransport::Verbs => Address::Verbs(address),
                     _ => Address::Tcp(address),
                 };
-                RpcClient::connect_rdma(port, &target, rpc, None)
+                RpcClient::connect_rdma(port, &target, rpc, back())
                     .map_err(|error| format!("{address} by {}: {error}; {hint}", transport.name()))
             }
         }

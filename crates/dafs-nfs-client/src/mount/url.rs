@@ -87,6 +87,8 @@ pub struct UrlOptions {
     pub write_bytes_max: Option<u32>,
     /// `readahead`: READs under way ahead of a sequential reader.
     pub read_ahead: Option<u32>,
+    /// `pnfs`: whether data servers are used that the server names.
+    pub pnfs: Option<bool>,
 }
 
 /// Where a file is: server, path, and how to get there.
@@ -120,8 +122,8 @@ pub enum NfsUrlError {
     NulInPath,
     /// An option that there is not.
     #[error(
-        "\"{0}\" is no option of an nfs URL; there are vers, transport, rsize, wsize and \
-         readahead (write %3F for a '?' in a name)"
+        "\"{0}\" is no option of an nfs URL; there are vers, transport, rsize, wsize, \
+         readahead and pnfs (write %3F for a '?' in a name)"
     )]
     Option(String),
     /// An option with a value that it cannot have.
@@ -310,6 +312,7 @@ fn parse_options(query: &str) -> Result<UrlOptions, NfsUrlError> {
             "rsize" => options.read_bytes_max = Some(transfer_bytes("rsize", value)?),
             "wsize" => options.write_bytes_max = Some(transfer_bytes("wsize", value)?),
             "readahead" => options.read_ahead = Some(read_ahead(value)?),
+            "pnfs" => options.pnfs = Some(yes_or_no("pnfs", value)?),
             _ => return Err(NfsUrlError::Option(name.into())),
         }
     }
@@ -318,6 +321,14 @@ fn parse_options(query: &str) -> Result<UrlOptions, NfsUrlError> {
 
 fn wrong(option: &'static str, value: &str, expected: &'static str) -> NfsUrlError {
     NfsUrlError::OptionValue { option, value: value.into(), expected }
+}
+
+fn yes_or_no(option: &'static str, value: &str) -> Result<bool, NfsUrlError> {
+    match value {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(wrong(option, value, "yes or no")),
+    }
 }
 
 fn version(value: &str) -> Result<NfsVersion, NfsUrlError> {
@@ -406,6 +417,7 @@ impl fmt::Display for UrlOptions {
             ("rsize", number(self.read_bytes_max)),
             ("wsize", number(self.write_bytes_max)),
             ("readahead", number(self.read_ahead)),
+            ("pnfs", self.pnfs.map(|pnfs| if pnfs { "yes" } else { "no" }.to_owned())),
         ];
         let given = all.into_iter().filter_map(|(name, value)| Some((name, value?)));
         for (at, (name, value)) in given.enumerate() {
@@ -446,7 +458,7 @@ mod tests {
 
     #[test]
     fn options_are_read_and_printed() {
-        let text = "nfs+rdma://h/a?vers=4.1&transport=shm&rsize=64k&wsize=1m&readahead=8";
+        let text = "nfs+rdma://h/a?vers=4.1&transport=shm&rsize=64k&wsize=1m&readahead=8&pnfs=no";
         let url = NfsUrl::parse(text).unwrap();
         let expected = UrlOptions {
             version: Some(NfsVersion::V41),
@@ -454,12 +466,11 @@ mod tests {
             read_bytes_max: Some(65536),
             write_bytes_max: Some(1 << 20),
             read_ahead: Some(8),
+            pnfs: Some(false),
         };
         assert_eq!(*url.options(), expected);
         let printed = url.to_string();
-        assert!(
-            printed.ends_with("/a?vers=4.1&transport=shm&rsize=65536&wsize=1048576&readahead=8")
-        );
+        assert!(printed.ends_with("&rsize=65536&wsize=1048576&readahead=8&pnfs=no"), "{printed}");
         assert_eq!(NfsUrl::parse(&printed).unwrap(), url);
         assert!(!url.is_same_mount(&NfsUrl::parse("nfs+rdma://h/a?vers=4.2").unwrap()));
         assert!(url.is_same_mount(&url.join(b"below").unwrap()));
@@ -488,6 +499,7 @@ mod tests {
             ("nfs://h/a?rsize=+8k", "from 4k to 4m"),
             ("nfs://h/a?wsize=99999999999m", "from 4k to 4m"),
             ("nfs://h/a?readahead=257", "from 0 to 256"),
+            ("nfs://h/a?pnfs=maybe", "yes or no"),
             ("nfs+rdma://h/a?transport=tcp", "iwarp, shm or verbs"),
             ("nfs://h/a?transport=shm", "write nfs+rdma://"),
         ];

@@ -3,7 +3,7 @@
 use super::call::{Exchange, Message, decoded, is_put_off};
 use crate::mount::error::{MountError, Result};
 use crate::mount::link::Link;
-use crate::mount::open::{Direction, Flight, Moved, Transfer};
+use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
 use dafs_rpc::client::{Located, Results};
 use dafs_wire::nfs3::{
     ChangeFailure, FileHandle, GetattrArgs, ObjectFailure, Procedure, ReadArgs, ReadOk, Stability,
@@ -105,7 +105,13 @@ fn moved(results: &Results, transfer: &Transfer) -> Result<Moved> {
                 return Err(MountError::protocol("more data than was asked for"));
             }
             let bytes = transfer.memory.take(ok.data);
-            Ok(Moved { bytes, eof: ok.eof, stable: StableHow::FileSync, verifier: [0; 8] })
+            Ok(Moved {
+                bytes,
+                eof: ok.eof,
+                stable: StableHow::FileSync,
+                keeper: Keeper::Server,
+                verifier: [0; 8],
+            })
         }
         Direction::Write(_) => {
             let ok: WriteOk = decoded::<_, ChangeFailure>(Procedure::Write, results)?;
@@ -118,7 +124,7 @@ fn moved(results: &Results, transfer: &Transfer) -> Result<Moved> {
                 Stability::DataSync => StableHow::DataSync,
                 Stability::FileSync => StableHow::FileSync,
             };
-            Ok(Moved { bytes, eof: false, stable, verifier: ok.verifier })
+            Ok(Moved { bytes, eof: false, stable, keeper: Keeper::Server, verifier: ok.verifier })
         }
     }
 }

@@ -9,9 +9,10 @@ use super::attributes::{Attributes, FsStatus, SetAttributes};
 use super::error::{MountError, Result};
 use super::limits::TRANSFER_BYTES_MAX;
 use super::link::Link;
-use super::open::{Flight, Open, Transfer};
+use super::open::{Committed, Flight, Open, Transfer};
 use super::options::OpenOptions;
-use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start};
+use super::pending::Parts;
+use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start, submit_pieces};
 use super::url::NfsVersion;
 use crate::files::Handle;
 use dafs_wire::nfs3::{FsInfoOk, GetattrArgs, ObjectFailure, Procedure};
@@ -179,8 +180,12 @@ impl Protocol for V3 {
         Ok(Arc::new(TransferFlight::begin(&self.names.link, transfer)))
     }
 
-    fn commit(&self, file: &Handle) -> Result<[u8; 8]> {
-        self.names.commit(file)
+    fn begin(&self, transfer: Transfer) -> Result<Parts> {
+        submit_pieces(self, &transfer)
+    }
+
+    fn commit(&self, file: &Handle) -> Result<Committed> {
+        self.names.commit(file).map(Committed::by_server)
     }
 
     fn unmount(&self) {

@@ -5,22 +5,27 @@
 //! * A new session is used by others only when what was open has been taken back.
 
 use super::exchange::{Exchange, Message, Outcome};
+use super::layouts::Layouts;
 use super::reclaim;
 use super::session::Session;
+use crate::back::BackChannel;
 use crate::client::{Options, create_session_args};
 use crate::compound::{Compound, Results};
 use crate::connection::COMPOUND;
 use crate::error::NfsError;
+use crate::files::Handle;
 use crate::mount::error::{MountError, Result};
-use crate::mount::limits::{HEAD_BYTES, REQUESTS_MAX, SMALL_RESULT_BYTES};
+use crate::mount::limits::{
+    BACK_SLOTS, HEAD_BYTES, LAYOUT_BYTES_MAX, REQUESTS_MAX, SMALL_RESULT_BYTES,
+};
 use crate::mount::link::{Link, is_loss};
 use crate::mount::open::{Held, Open};
 use crate::mount::patience::Patience;
 use dafs_rpc::client::{Pending, Request};
 use dafs_wire::nfs4::{
-    ChannelAttributes, ClientOwner, DestroyClientidArgs, DestroySessionArgs, ExchangeFlags,
-    ExchangeIdArgs, Op, OpNum, ResultBody, SequenceStatus, StateProtectArgs, Stateid, Status,
-    Verifier,
+    BindConnToSessionArgs, ChannelAttributes, ChannelFromClient, ClientOwner, DestroyClientidArgs,
+    DestroySessionArgs, ExchangeFlags, ExchangeIdArgs, Op, OpNum, ResultBody, SequenceStatus,
+    StateProtectArgs, Stateid, Status, Verifier,
 };
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,6 +38,7 @@ pub(crate) struct Client {
     pub(crate) link: Arc<Link>,
     pub(crate) minor_version: u32,
     options: Options,
+    flags: ExchangeFlags,
     session: RwLock<Arc<Session>>,
     identity: Mutex<Identity>,
     /// The open files, by number.
@@ -43,6 +49,56 @@ pub(crate) struct Client {
     begun: Instant,
     /// When the lease was renewed last, in milliseconds after `begun`.
     renewed_ms: AtomicU64,
+    /// Where files lie, if the server tells.
+    layouts: Option<Arc<Layouts>>,
+    /// The number of the connection that the server may call back over.
+    called_over: AtomicU64,
+}
+
+/// What a client is to a server.
+#[derive(Debug)]
+pub(crate) struct Role {
+    minor_version: u32,
+    name: Vec<u8>,
+    verifier: [u8; 8],
+    message_bytes_max: u32,
+    /// What EXCHANGE_ID says (RFC 8881 13.1).
+    flags: ExchangeFlags,
+    layouts: Option<Arc<Layouts>>,
+}
+
+impl Role {
+    /// Of the server that is mounted from. With `layouts` where it has any.
+    pub(crate) fn of_server(
+        minor_version: u32,
+        name: &[u8],
+        data_bytes_max: u32,
+        layouts: Option<Arc<Layouts>>,
+    ) -> Self {
+        let flags = match &layouts {
+            Some(_) => ExchangeFlags::USE_PNFS_MDS | ExchangeFlags::USE_NON_PNFS,
+            None => ExchangeFlags::empty(),
+        };
+        let message_bytes_max = data_bytes_max + HEAD_BYTES;
+        let (name, verifier) = (name.to_vec(), random());
+        Self { minor_version, name, verifier, message_bytes_max, flags, layouts }
+    }
+
+    /// Of a data server of the server that `of` is a client of. All of them speak 4.1 at least.
+    pub(crate) fn of_data_server(of: &Client) -> Self {
+        Self {
+            minor_version: 1,
+            name: of.options.owner.clone(),
+            verifier: of.options.verifier,
+            message_bytes_max: of.options.message_bytes_max,
+            flags: ExchangeFlags::USE_PNFS_DS,
+            layouts: None,
+        }
+    }
+
+    fn is_of_data_server(&self) -> bool {
+        self.flags == ExchangeFlags::USE_PNFS_DS
+    }
 }
 
 /// What the server knows this client by.
@@ -74,33 +130,33 @@ impl From<MountError> for Setback {
 
 impl Client {
     /// Introduces a client and makes its first session.
-    pub(crate) fn connect(
-        link: Arc<Link>,
-        minor_version: u32,
-        name: &[u8],
-        data_bytes_max: u32,
-    ) -> Result<Arc<Self>> {
-        let options = Options {
-            minor_version,
-            owner: name.to_vec(),
-            verifier: random(),
+    pub(crate) fn connect(link: Arc<Link>, mut role: Role) -> Result<Arc<Self>> {
+        let mut options = Options {
+            minor_version: role.minor_version,
+            owner: role.name.clone(),
+            verifier: role.verifier,
             identity: link.options().identity.clone(),
             slots: REQUESTS_MAX,
-            message_bytes_max: data_bytes_max + HEAD_BYTES,
-            // No delegations are wanted, and nothing else would be called back for.
+            message_bytes_max: role.message_bytes_max,
+            // No delegations are wanted. Layouts are, and the server has to be able to recall them.
             back_slots: 0,
-            ..Options::new(name)
+            // Nothing is ever reclaimed from a data server: it has no state of its own.
+            reclaim_complete: !role.is_of_data_server(),
+            ..Options::new(&role.name)
         };
         let mut patience = link.patience();
         let (identity, session) = loop {
-            match first_session(&link, &options, &mut patience) {
+            match first_session(&link, &mut options, &mut role, &mut patience) {
                 Err(error) if error.status() == Some(Status::Delay) && patience.pause() => {}
                 other => break other?,
             }
         };
         let client = Arc::new(Self {
+            called_over: AtomicU64::new(link.connected().number),
             link,
-            minor_version,
+            minor_version: role.minor_version,
+            flags: role.flags,
+            layouts: role.layouts,
             options,
             session: RwLock::new(session.clone()),
             identity: Mutex::new(identity),
@@ -110,6 +166,9 @@ impl Client {
             begun: Instant::now(),
             renewed_ms: AtomicU64::new(0),
         });
+        if !client.options.reclaim_complete {
+            return Ok(client);
+        }
         match reclaim::complete(&client, &session, &mut patience) {
             // A session that is over already is replaced by the next call.
             Ok(()) | Err(Setback::SessionOver | Setback::Later(_)) => Ok(client),
@@ -163,26 +222,36 @@ impl Client {
         let mut forgotten = self.must_reclaim.load(Ordering::Relaxed);
         let session = match create(&self.link, &self.options, identity, patience) {
             Err(error) if error.status() == Some(Status::StaleClientId) => {
-                *identity = introduce(&self.link, &self.options, identity.verifier, patience)?;
+                self.introduce_again(identity, patience)?;
                 forgotten = true;
                 create(&self.link, &self.options, identity, patience)?
             }
             Err(error) if error.status() == Some(Status::SeqMisordered) => {
                 // Client and server do not agree on the past; another incarnation has none.
                 identity.verifier = random();
-                *identity = introduce(&self.link, &self.options, identity.verifier, patience)?;
+                self.introduce_again(identity, patience)?;
                 forgotten = true;
                 create(&self.link, &self.options, identity, patience)?
             }
             other => other?,
         };
-        if forgotten {
+        self.called_over.store(self.link.connected().number, Ordering::Relaxed);
+        if forgotten && self.options.reclaim_complete {
             self.must_reclaim.store(true, Ordering::Relaxed);
+            if let Some(layouts) = &self.layouts {
+                layouts.void();
+            }
             let opens: Vec<Arc<Open>> = self.opens().values().filter_map(Weak::upgrade).collect();
             reclaim::opens(self, &session, &opens, patience)?;
             self.must_reclaim.store(false, Ordering::Relaxed);
         }
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        Ok(())
+    }
+
+    fn introduce_again(&self, identity: &mut Identity, patience: &mut Patience) -> Result<()> {
+        let verifier = identity.verifier;
+        *identity = introduce(&self.link, &self.options, self.flags, verifier, patience)?.0;
         Ok(())
     }
 
@@ -218,12 +287,26 @@ impl Client {
     ) -> Result<Results> {
         let mut patience = self.link.patience();
         loop {
-            let session = self.session(&mut patience)?;
-            match self.call_under(&session, cache_this, results_bytes_max, build, &mut patience) {
-                Outcome::Done { results, .. } => match results.status() {
-                    Status::Delay | Status::Grace if patience.pause() => {}
-                    _ => return Ok(results),
-                },
+            let results = self.call_once(cache_this, results_bytes_max, build, &mut patience)?;
+            match results.status() {
+                Status::Delay | Status::Grace if patience.pause() => {}
+                _ => return Ok(results),
+            }
+        }
+    }
+
+    /// The same, but it is for the caller to see that the server asks for time.
+    fn call_once(
+        &self,
+        cache_this: bool,
+        results_bytes_max: usize,
+        build: &dyn Fn(&mut Compound),
+        patience: &mut Patience,
+    ) -> Result<Results> {
+        loop {
+            let session = self.session(patience)?;
+            match self.call_under(&session, cache_this, results_bytes_max, build, patience) {
+                Outcome::Done { results, .. } => return Ok(results),
                 Outcome::Repeat | Outcome::SessionOver => {
                     if !patience.pause() {
                         return Err(self.link.lost("the session was lost again and again"));
@@ -239,6 +322,17 @@ impl Client {
         self.call(false, SMALL_RESULT_BYTES, build)
     }
 
+    /// A call for a layout or a device, which may be long.
+    pub(crate) fn ask_long(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
+        self.call(false, SMALL_RESULT_BYTES + LAYOUT_BYTES_MAX as usize, build)
+    }
+
+    /// The same, for what is done without when the server asks for time.
+    pub(crate) fn ask_once(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
+        let room = SMALL_RESULT_BYTES + LAYOUT_BYTES_MAX as usize;
+        self.call_once(false, room, build, &mut self.link.patience())
+    }
+
     /// A call that must not be carried out twice, so that the server keeps its answer.
     pub(crate) fn change(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
         self.call(true, SMALL_RESULT_BYTES, build)
@@ -252,6 +346,46 @@ impl Client {
         {
             self.current().end();
         }
+        let down = SequenceStatus::CB_PATH_DOWN | SequenceStatus::CB_PATH_DOWN_SESSION;
+        if self.layouts.is_some() && status.intersects(down) {
+            self.let_call_back();
+        }
+    }
+
+    /// Lets the server call back over the connection of now, once for each connection.
+    fn let_call_back(&self) {
+        let connected = self.link.connected();
+        if self.called_over.swap(connected.number, Ordering::Relaxed) == connected.number {
+            return;
+        }
+        let mut compound = Compound::new(self.minor_version);
+        compound.op(&Op::BindConnToSession(BindConnToSessionArgs {
+            session_id: self.current().id(),
+            direction: ChannelFromClient::ForeOrBoth,
+            use_rdma: false,
+        }));
+        let args = [compound.bytes()];
+        let request = Request::new(COMPOUND, &args, SMALL_RESULT_BYTES);
+        // What it did is seen at the next answer of the server.
+        let _ = connected.rpc.submit_request(&request).and_then(Pending::wait);
+    }
+
+    /// Where files lie, if the server tells.
+    pub(crate) fn layouts(&self) -> Option<&Arc<Layouts>> {
+        self.layouts.as_ref()
+    }
+
+    /// Whether no other open of the same file is left.
+    pub(crate) fn is_last_open(&self, open: &Open) -> bool {
+        let opens: Vec<_> = self.opens().values().filter_map(Weak::upgrade).collect();
+        !opens.iter().any(|other| other.number != open.number && other.handle == open.handle)
+    }
+
+    /// An open of this file.
+    pub(crate) fn open_of(&self, file: &Handle, write: bool) -> Option<Arc<Open>> {
+        let mut opens: Vec<_> = self.opens().values().filter_map(Weak::upgrade).collect();
+        let at = opens.iter().position(|open| open.handle == *file && (open.write || !write))?;
+        Some(opens.swap_remove(at))
     }
 
     /// For how long nothing has renewed the lease.
@@ -369,32 +503,48 @@ fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Re
 
 fn first_session(
     link: &Link,
-    options: &Options,
+    options: &mut Options,
+    role: &mut Role,
     patience: &mut Patience,
 ) -> Result<(Identity, Arc<Session>)> {
-    let mut identity = introduce(link, options, options.verifier, patience)?;
+    let verifier = options.verifier;
+    let (mut identity, can) = introduce(link, options, role.flags, verifier, patience)?;
+    if role.is_of_data_server() && !can.contains(ExchangeFlags::USE_PNFS_DS) {
+        return Err(MountError::protocol("a data server says that it is none"));
+    }
+    if !can.contains(ExchangeFlags::USE_PNFS_MDS) {
+        role.layouts = None;
+    }
+    if let Some(layouts) = &role.layouts
+        && options.back_slots == 0
+    {
+        options.back_slots = BACK_SLOTS;
+        options.back_handler = layouts.back_handler();
+        link.take_calls()?;
+    }
     let session = create(link, options, &mut identity, patience)?;
     Ok((identity, session))
 }
 
-/// EXCHANGE_ID.
+/// EXCHANGE_ID; says also what the server can do.
 fn introduce(
     link: &Link,
     options: &Options,
+    flags: ExchangeFlags,
     verifier: [u8; 8],
     patience: &mut Patience,
-) -> Result<Identity> {
+) -> Result<(Identity, ExchangeFlags)> {
     let mut compound = Compound::new(options.minor_version);
     compound.op(&Op::ExchangeId(ExchangeIdArgs {
         owner: ClientOwner { verifier: Verifier(verifier), owner_id: &options.owner },
-        flags: ExchangeFlags::empty(),
+        flags,
         state_protect: StateProtectArgs::None,
         implementation: None,
     }));
     match plain(link, &compound, patience)?.take(OpNum::ExchangeId)? {
         ResultBody::ExchangeId(result) => {
             let (client_id, sequence) = (result.client_id, result.sequence_id);
-            Ok(Identity { client_id, sequence, verifier })
+            Ok((Identity { client_id, sequence, verifier }, result.flags))
         }
         _ => Err(NfsError::Unexpected("no result of EXCHANGE_ID").into()),
     }
@@ -418,6 +568,11 @@ fn create(
     match results.take(OpNum::CreateSession)? {
         ResultBody::CreateSession(result) => {
             identity.sequence = identity.sequence.wrapping_add(1);
+            if options.back_slots > 0 {
+                let (id, slots) = (result.session_id, result.back.requests_max);
+                let handler = options.back_handler.clone();
+                link.answer(Arc::new(BackChannel::new(id, slots, handler)));
+            }
             Ok(Arc::new(Session::new(result)))
         }
         _ => Err(NfsError::Unexpected("no result of CREATE_SESSION").into()),

@@ -1,8 +1,9 @@
 //! Operations on files: OPEN, CLOSE, SETATTR, COMMIT.
 
 use super::client::{Client, random};
+use super::exchange::{Exchange, Message, Outcome};
 use super::flight::is_state_lost;
-use crate::compound::Results;
+use crate::compound::{Compound, Results};
 use crate::files::{Handle, handle, putfh};
 use crate::mount::attributes::SetAttributes;
 use crate::mount::error::{MountError, Result};
@@ -66,6 +67,12 @@ impl Client {
         let handle = handle(&mut results)?;
         let open = Arc::new(Open::new(number, handle, options.read, options.write, stateid));
         self.remember(&open);
+        if options.truncate
+            && options.create == options::Create::IfMissing
+            && let Some(layouts) = self.layouts()
+        {
+            layouts.resized(&open.handle, 0);
+        }
         if let Some(stateid) = delegation {
             // It was not asked for, and there is no way to be told that it is recalled.
             self.change_all(&|compound| {
@@ -85,6 +92,14 @@ impl Client {
     }
 
     pub(super) fn close(&self, open: &Open) -> Result<()> {
+        let Some(layouts) = self.layouts() else { return self.close_open(open) };
+        let told = layouts.closing(self, open);
+        let closed = self.close_open(open);
+        layouts.closed(self, &open.handle);
+        told.and(closed)
+    }
+
+    fn close_open(&self, open: &Open) -> Result<()> {
         self.forget(open);
         let Ok(stateid) = self.stateid(open) else { return Ok(()) };
         let closed = self.change_all(&|compound| {
@@ -110,6 +125,12 @@ impl Client {
                 Some(open) => self.stateid(open)?,
                 None => Stateid::ANONYMOUS,
             };
+            // Told later, it would make the file longer again.
+            if new.size.is_some()
+                && let Some(layouts) = self.layouts()
+            {
+                layouts.tell_of(self, object)?;
+            }
             let set = self.change_all(&|compound| {
                 let attributes = Fattr { mask, values: &values };
                 compound.op(&putfh(object)).op(&Op::Setattr(SetattrArgs { stateid, attributes }));
@@ -118,19 +139,55 @@ impl Client {
                 (Err(error), Some(open)) if error.status().is_some_and(is_state_lost) => {
                     self.reopen(open, stateid, &error, &mut patience)?;
                 }
-                (other, _) => return other,
+                (other, _) => {
+                    if let (Some(layouts), Some(size), Ok(())) = (self.layouts(), new.size, &other)
+                    {
+                        layouts.resized(object, size);
+                    }
+                    return other;
+                }
             }
         }
     }
 
     pub(super) fn commit(&self, file: &Handle) -> Result<[u8; 8]> {
-        let mut results = self.call(false, SMALL_RESULT_BYTES, &|compound| {
-            compound.op(&putfh(file)).op(&Op::Commit(CommitArgs { offset: 0, count: 0 }));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Commit)? {
-            ResultBody::Commit(result) => Ok(result.verifier.0),
-            _ => Err(MountError::protocol("no result of COMMIT")),
+        committed(self.call(false, SMALL_RESULT_BYTES, &|compound| {
+            compound.op(&putfh(file)).op(&COMMIT_ALL);
+        })?)
+    }
+
+    /// Begins to commit a component of a file at this data server.
+    pub(super) fn begin_commit(&self, component: &Handle) -> Result<Exchange> {
+        let session = self.session(&mut self.link.patience())?;
+        let sequence = session.take(false).map_err(|_| self.link.lost("its session is over"))?;
+        let mut compound = Compound::new(self.minor_version);
+        compound.op(&Op::Sequence(sequence)).op(&putfh(component)).op(&COMMIT_ALL);
+        let results_bytes_max = SMALL_RESULT_BYTES;
+        let message = Message { compound, data: None, sink: None, results_bytes_max };
+        Ok(Exchange::begin(&self.link, session, sequence, message))
+    }
+
+    /// Waits for the end of that; gives the verifier.
+    pub(super) fn finish_commit(&self, exchange: Exchange) -> Result<[u8; 8]> {
+        match exchange.finish(&self.link, &mut self.link.patience()) {
+            Outcome::Done { results, status } => {
+                self.note(status);
+                committed(results)
+            }
+            Outcome::Repeat | Outcome::SessionOver => Err(self.link.lost("its session is over")),
+            Outcome::Failed(error) => Err(error),
         }
+    }
+}
+
+/// All of a file.
+const COMMIT_ALL: Op<'static> = Op::Commit(CommitArgs { offset: 0, count: 0 });
+
+/// The verifier in the result of COMMIT.
+fn committed(mut results: Results) -> Result<[u8; 8]> {
+    match results.skip(&[OpNum::Putfh])?.take(OpNum::Commit)? {
+        ResultBody::Commit(result) => Ok(result.verifier.0),
+        _ => Err(MountError::protocol("no result of COMMIT")),
     }
 }
 

@@ -3,14 +3,17 @@
 //! Invariants
 //! * A transfer is interpreted and sent again only by whoever waits for it; others merely read its
 //!   answer when they need its slot.
+//! * One to a data server is never sent again, and what it wrote is noted when its answer is read,
+//!   whoever reads it: so whoever gives a layout back knows what was written by it.
 
 use super::client::Client;
 use super::exchange::{Exchange, Message, Outcome};
+use super::layouts::{FileLayout, Grant};
 use crate::compound::{Compound, Results};
-use crate::files::putfh;
+use crate::files::{Handle, putfh};
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
-use crate::mount::open::{Direction, Flight, Moved, Transfer};
+use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
 use crate::mount::patience::Patience;
 use dafs_wire::nfs4::{Op, OpNum, ReadArgs, ResultBody, SequenceArgs, StableHow, Stateid, Status};
 use dafs_wire::xdr::{Encode, Encoder};
@@ -21,7 +24,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct TransferFlight {
     client: Arc<Client>,
     transfer: Transfer,
+    /// Where it goes, if not to the file itself.
+    part: Option<NodePart>,
     stage: Mutex<Stage>,
+}
+
+/// A component of a file at a data server.
+#[derive(Debug)]
+pub(crate) struct NodePart {
+    pub(crate) handle: Handle,
+    pub(crate) stateid: Stateid,
+    /// Where it begins in the component.
+    pub(crate) offset: u64,
+    pub(crate) component: usize,
+    pub(crate) file: Arc<FileLayout>,
+    pub(crate) grant: Arc<Grant>,
 }
 
 #[derive(Debug)]
@@ -30,15 +47,26 @@ enum Stage {
     Sent(Exchange, Stateid),
     /// The answer was read.
     Answered(Outcome, Stateid),
+    /// The answer of a data server was read, and noted.
+    Settled(Result<Moved>),
     Over,
 }
 
 impl TransferFlight {
     /// Sends a transfer.
     pub(crate) fn begin(client: &Arc<Client>, transfer: Transfer) -> Result<Arc<Self>> {
-        let flight =
-            Arc::new(Self { client: client.clone(), transfer, stage: Mutex::new(Stage::Over) });
-        let mut patience = client.link.patience();
+        Self::begin_part(client, transfer, None)
+    }
+
+    /// Sends a transfer to where this part of the file is, if it says so.
+    pub(crate) fn begin_part(
+        client: &Arc<Client>,
+        transfer: Transfer,
+        part: Option<NodePart>,
+    ) -> Result<Arc<Self>> {
+        let (client, stage) = (client.clone(), Mutex::new(Stage::Over));
+        let flight = Arc::new(Self { client, transfer, part, stage });
+        let mut patience = flight.client.link.patience();
         flight.send(&mut patience)?;
         Ok(flight)
     }
@@ -49,14 +77,18 @@ impl TransferFlight {
             let session = self.client.session(patience)?;
             let Ok(sequence) = session.take(false) else { continue };
             // A lost session may have changed it, and a slot was waited for.
-            let stateid = match self.client.stateid(&self.transfer.open) {
+            let stateid = match &self.part {
+                Some(part) => Ok(part.stateid),
+                None => self.client.stateid(&self.transfer.open),
+            };
+            let stateid = match stateid {
                 Ok(stateid) => stateid,
                 Err(error) => {
                     session.release(&sequence, None);
                     return Err(error);
                 }
             };
-            let message = message(&self.client, &sequence, stateid, &self.transfer);
+            let message = self.message(&sequence, stateid);
             let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
             session.occupy(&sequence, self);
             let exchange = Exchange::begin(&self.client.link, session, sequence, message);
@@ -77,9 +109,53 @@ impl TransferFlight {
             Stage::Sent(exchange, stateid) => {
                 let mut patience = self.client.link.patience();
                 let outcome = exchange.finish(&self.client.link, &mut patience);
-                *stage = Stage::Answered(outcome, stateid);
+                *stage = match &self.part {
+                    Some(part) => Stage::Settled(self.settle(part, outcome)),
+                    None => Stage::Answered(outcome, stateid),
+                };
             }
             other => *stage = other,
+        }
+    }
+
+    /// What the answer of a data server says, noted with the file.
+    fn settle(&self, part: &NodePart, outcome: Outcome) -> Result<Moved> {
+        let mut moved = match outcome {
+            Outcome::Done { mut results, status } => {
+                self.client.note(status);
+                moved(&mut results, &self.transfer)?
+            }
+            Outcome::Repeat | Outcome::SessionOver => {
+                return Err(self.client.link.lost("its session is over"));
+            }
+            Outcome::Failed(error) => return Err(error),
+        };
+        if let Direction::Write(_) = self.transfer.direction {
+            let end = self.transfer.offset.saturating_add(moved.bytes as u64);
+            moved.keeper = Keeper::DataServers;
+            moved.verifier = part.file.wrote(&part.grant, part.component, end, &moved);
+        }
+        Ok(moved)
+    }
+
+    /// Waits for the answer of a data server.
+    pub(crate) fn settled(&self) -> Result<Moved> {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        self.collect(&mut stage);
+        match std::mem::replace(&mut *stage, Stage::Over) {
+            Stage::Settled(result) => result,
+            _ => Err(MountError::Argument("a transfer was waited for twice")),
+        }
+    }
+
+    /// True when waiting for it would not wait for a server.
+    pub(crate) fn is_answered(&self) -> bool {
+        match self.stage.try_lock() {
+            Ok(stage) => match &*stage {
+                Stage::Sent(exchange, _) => exchange.is_answered(),
+                Stage::Answered(..) | Stage::Settled(_) | Stage::Over => true,
+            },
+            Err(_) => false,
         }
     }
 
@@ -133,13 +209,7 @@ impl Flight for Waiting {
     }
 
     fn is_answered(&self) -> bool {
-        match self.0.stage.try_lock() {
-            Ok(stage) => match &*stage {
-                Stage::Sent(exchange, _) => exchange.is_answered(),
-                Stage::Answered(..) | Stage::Over => true,
-            },
-            Err(_) => false,
-        }
+        self.0.is_answered()
     }
 }
 
@@ -161,40 +231,42 @@ pub(crate) fn is_state_lost(status: Status) -> bool {
     )
 }
 
-fn message(
-    client: &Client,
-    sequence: &SequenceArgs,
-    stateid: Stateid,
-    transfer: &Transfer,
-) -> Message {
-    let Transfer { open, offset, memory, direction } = transfer;
-    let mut compound = Compound::new(client.minor_version);
-    compound.op(&Op::Sequence(*sequence)).op(&putfh(&open.handle));
-    let (data, sink) = match direction {
-        Direction::Read => {
-            // INVARIANT: transfers are no longer than the limits of the mount, which are 32 bits.
-            let count = memory.len() as u32;
-            compound.op(&Op::Read(ReadArgs { stateid, offset: *offset, count }));
-            (None, Some(memory.clone()))
-        }
-        Direction::Write(stable) => {
-            let mut args = Vec::with_capacity(32);
-            let mut e = Encoder::new(&mut args);
-            stateid.encode(&mut e);
-            e.u64(*offset);
-            stable.encode(&mut e);
-            e.count(memory.len());
-            compound.raw(OpNum::Write as u32, &args);
-            (Some(memory.clone()), None)
-        }
-    };
-    Message { compound, data, sink, results_bytes_max: SMALL_RESULT_BYTES }
+impl TransferFlight {
+    fn message(&self, sequence: &SequenceArgs, stateid: Stateid) -> Message {
+        let Transfer { open, offset, memory, direction } = &self.transfer;
+        let (handle, offset) = match &self.part {
+            Some(part) => (&part.handle, part.offset),
+            None => (&open.handle, *offset),
+        };
+        let mut compound = Compound::new(self.client.minor_version);
+        compound.op(&Op::Sequence(*sequence)).op(&putfh(handle));
+        let (data, sink) = match direction {
+            Direction::Read => {
+                // INVARIANT: transfers are no longer than the limits of the mount, which are 32 bits.
+                let count = memory.len() as u32;
+                compound.op(&Op::Read(ReadArgs { stateid, offset, count }));
+                (None, Some(memory.clone()))
+            }
+            Direction::Write(stable) => {
+                let mut args = Vec::with_capacity(32);
+                let mut e = Encoder::new(&mut args);
+                stateid.encode(&mut e);
+                e.u64(offset);
+                stable.encode(&mut e);
+                e.count(memory.len());
+                compound.raw(OpNum::Write as u32, &args);
+                (Some(memory.clone()), None)
+            }
+        };
+        Message { compound, data, sink, results_bytes_max: SMALL_RESULT_BYTES }
+    }
 }
 
 /// What the answer to a transfer says.
 fn moved(results: &mut Results, transfer: &Transfer) -> Result<Moved> {
     let len = transfer.memory.len();
-    let nothing = Moved { bytes: 0, eof: false, stable: StableHow::FileSync, verifier: [0; 8] };
+    let (stable, keeper) = (StableHow::FileSync, Keeper::Server);
+    let nothing = Moved { bytes: 0, eof: false, stable, keeper, verifier: [0; 8] };
     results.skip(&[OpNum::Putfh])?;
     match transfer.direction {
         Direction::Read => match results.take(OpNum::Read)? {

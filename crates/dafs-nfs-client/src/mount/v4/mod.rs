@@ -8,12 +8,14 @@
 //! | `flight` | READs and WRITEs under way |
 //! | `reclaim` | opens, taken back after a restart of the server |
 //! | `renew` | the lease of an idle mount |
+//! | `layouts` | files at data servers (pNFS) |
 //! | `names`, `files` | operations |
 
 mod client;
 mod exchange;
 mod files;
 mod flight;
+mod layouts;
 mod names;
 mod reclaim;
 mod renew;
@@ -23,17 +25,19 @@ use super::attributes::{Attributes, FsStatus, SetAttributes};
 use super::error::{MountError, Result};
 use super::limits::{HEAD_BYTES, TRANSFER_BYTES_MAX};
 use super::link::Link;
-use super::open::{Flight, Open, Transfer};
+use super::open::{Committed, Flight, Open, Transfer};
 use super::options::{OpenOptions, host_name};
-use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start};
+use super::pending::Parts;
+use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start, submit_pieces};
 use super::url::NfsVersion;
 use crate::compound::Results;
 use crate::files::{Handle, handle, putfh};
-use client::Client;
+use client::{Client, Role};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, GetattrArgs, GetfhArgs, Op, OpNum, PutrootfhArgs, ResultBody,
 };
 use flight::{TransferFlight, Waiting};
+use layouts::Layouts;
 use renew::Renewer;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +65,9 @@ impl V4 {
         let number = u64::from_ne_bytes(random());
         let name = format!("dafs {} {} {number:016x}", host_name(), std::process::id());
         let data_bytes_max = wanted.read.max(wanted.write);
-        let client = Client::connect(link, minor_version, name.as_bytes(), data_bytes_max)?;
+        let layouts = link.options().data_servers.then(Arc::<Layouts>::default);
+        let role = Role::of_server(minor_version, name.as_bytes(), data_bytes_max, layouts);
+        let client = Client::connect(link, role)?;
         let mut results = client.ask(&|compound| {
             compound.op(&Op::Putrootfh(PutrootfhArgs)).op(&Op::Getfh(GetfhArgs));
             compound.op(&Op::Getattr(GetattrArgs { request: SERVER }));
@@ -83,7 +89,21 @@ impl V4 {
         let lease = Duration::from_secs(u64::from(lease_seconds.unwrap_or(90).max(3)));
         let renewer = Renewer::start(&client, lease)
             .map_err(|error| MountError::Memory(error.to_string().into()))?;
+        if let Some(layouts) = client.layouts() {
+            let started = layouts.start(&client);
+            started.map_err(|error| MountError::Memory(error.to_string().into()))?;
+        }
         Ok(Self { client, version, root, sizes, _renewer: renewer })
+    }
+}
+
+impl V4 {
+    /// Whether the server has been told now of what was written of a file.
+    fn tell_of(&self, object: &Handle) -> Result<bool> {
+        match self.client.layouts() {
+            Some(layouts) => layouts.tell_of(&self.client, object),
+            None => Ok(false),
+        }
     }
 }
 
@@ -127,10 +147,15 @@ impl Protocol for V4 {
     }
 
     fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
-        self.client.lookup(dir, name)
+        let found = self.client.lookup(dir, name)?;
+        match self.tell_of(&found.0)? {
+            true => self.attributes(&found.0).map(|attributes| (found.0, attributes)),
+            false => Ok(found),
+        }
     }
 
     fn attributes(&self, object: &Handle) -> Result<Attributes> {
+        self.tell_of(object)?;
         let mut results = self.client.ask(&|compound| {
             compound.op(&putfh(object)).op(&GETATTR);
         })?;
@@ -173,7 +198,15 @@ impl Protocol for V4 {
     }
 
     fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
-        self.client.read_directory(dir, from)
+        let mut page = self.client.read_directory(dir, from)?;
+        for entry in &mut page.entries {
+            if let Some(handle) = &entry.handle
+                && self.tell_of(handle)?
+            {
+                entry.attributes = Some(self.attributes(handle)?);
+            }
+        }
+        Ok(page)
     }
 
     fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
@@ -196,11 +229,27 @@ impl Protocol for V4 {
         Ok(Arc::new(Waiting(TransferFlight::begin(&self.client, transfer)?)))
     }
 
-    fn commit(&self, file: &Handle) -> Result<[u8; 8]> {
-        self.client.commit(file)
+    fn begin(&self, transfer: Transfer) -> Result<Parts> {
+        if let Some(layouts) = self.client.layouts()
+            && let Some(parts) = layouts.begin(&self.client, &transfer, self.sizes)?
+        {
+            return Ok(parts);
+        }
+        submit_pieces(self, &transfer)
+    }
+
+    fn commit(&self, file: &Handle) -> Result<Committed> {
+        let data_servers = match self.client.layouts() {
+            Some(layouts) => layouts.commit(&self.client, file)?,
+            None => [0; 8],
+        };
+        Ok(Committed { server: self.client.commit(file)?, data_servers })
     }
 
     fn unmount(&self) {
+        if let Some(layouts) = self.client.layouts() {
+            layouts.end();
+        }
         self.client.end();
     }
 }

@@ -1,0 +1,272 @@
+//! What was written at data servers is made stable, told to the server, and the layout given back
+//! (COMMIT, LAYOUTCOMMIT, LAYOUTERROR, LAYOUTRETURN; RFC 8881 13.7, 18.42, 18.44, RFC 7862 15.6).
+//!
+//! Invariants
+//! * A layout is given back only when nothing that was sent by it is unanswered.
+//! * Unstable data is committed before its layout goes, or counted as lost.
+
+use super::file::Written;
+use super::grant::{IO_ANY, layoutreturn};
+use super::plan::Unusable;
+use super::recall::Wide;
+use super::{FileLayout, Grant, Layouts};
+use crate::files::{Handle, putfh};
+use crate::mount::error::{MountError, Result};
+use crate::mount::v4::client::Client;
+use crate::mount::v4::exchange::Exchange;
+use crate::mount::v4::flight::is_state_lost;
+use dafs_wire::nfs4::{
+    DeviceError, FreeStateidArgs, LayoutBody, LayoutReturn, LayoutcommitArgs, LayouterrorArgs,
+    LayoutreturnArgs, Op, OpNum, ResultBody, Stateid, Status,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long somebody is given who is just reading an answer.
+const READING: Duration = Duration::from_millis(1);
+
+/// A COMMIT under way at a data server.
+struct Committing {
+    component: usize,
+    before: [u8; 8],
+    client: Arc<Client>,
+    exchange: Exchange,
+}
+
+impl Layouts {
+    /// Waits until everything that was sent by a layout has been answered.
+    pub(super) fn settle(&self, file: &FileLayout) {
+        for flight in file.flights() {
+            while !flight.collect_for_slot() {
+                std::thread::sleep(READING);
+            }
+        }
+    }
+
+    /// Gives a layout back, if it is held, with the error that is the reason. When this returns it is
+    /// not held any more.
+    pub(super) fn give_back(
+        &self,
+        client: &Client,
+        file: &FileLayout,
+        grant: &Arc<Grant>,
+        error: Option<DeviceError>,
+    ) {
+        if !file.begin_return(grant) {
+            return;
+        }
+        self.settle(file);
+        self.commit_data(client, file, grant);
+        // What cannot be told now is told by right of another layout.
+        let told = self.tell(client, file);
+        if let Some((_, stateid)) = file.held() {
+            if let Some(error) = error.filter(|_| client.minor_version >= 2) {
+                layouterror(client, &file.handle, stateid, error);
+            }
+            let body = grant.reader.returned(stateid, error);
+            let returned = layoutreturn(client, &file.handle, stateid, grant.reader, &body);
+            if returned.as_ref().is_err_and(is_revoked) {
+                // The server keeps it until its holder has seen that it is gone (RFC 8881 18.38).
+                let _ = client.change_all(&|compound| {
+                    compound.op(&Op::FreeStateid(FreeStateidArgs { stateid }));
+                });
+            }
+            if let Err(error) = returned.and(told) {
+                tracing::debug!(%error, "a layout was given back");
+            }
+        }
+        file.returned(Instant::now());
+    }
+
+    /// Has everything stable that was written, and the server know of it. Gives the verifier of all
+    /// data servers.
+    pub(crate) fn commit(&self, client: &Client, handle: &Handle) -> Result<[u8; 8]> {
+        let Some(file) = self.known(handle) else { return Ok([0; 8]) };
+        if let Some((grant, _)) = file.held() {
+            self.commit_data(client, &file, &grant);
+        }
+        self.tell(client, &file)?;
+        Ok(file.verifier())
+    }
+
+    /// Commits unstable data where it is; what is not there any more counts as lost.
+    fn commit_data(&self, client: &Client, file: &FileLayout, grant: &Grant) {
+        let unstable = file.take_unstable();
+        if grant.plan.commits_at_server && !unstable.is_empty() {
+            let verifier = client.commit(&file.handle).ok();
+            if unstable.values().any(|before| Some(*before) != verifier) {
+                file.lose();
+            }
+            return;
+        }
+        // All data servers at a time.
+        let begun: Vec<_> = unstable
+            .into_iter()
+            .map(|(component, before)| {
+                let handle = &grant.plan.places[component].handle;
+                let node = grant.nodes[component].client(client).ok()?;
+                let exchange = node.begin_commit(handle).ok()?;
+                Some(Committing { component, before, client: node, exchange })
+            })
+            .collect();
+        for committing in begun {
+            let is_kept = committing.is_some_and(|committing| {
+                let Committing { component, before, client, exchange } = committing;
+                let verifier = match client.finish_commit(exchange) {
+                    // It has found that data was lost meanwhile, and says so the next time.
+                    Err(error) if error.status() == Some(Status::Delay) => {
+                        client.commit(&grant.plan.places[component].handle)
+                    }
+                    other => other,
+                };
+                if verifier.as_ref().is_err_and(|error| error.status().is_none()) {
+                    grant.nodes[component].failed();
+                }
+                verifier.is_ok_and(|verifier| verifier == before)
+            });
+            if !is_kept {
+                file.lose();
+            }
+        }
+    }
+
+    /// Tells the server what was written, if that has not been done (LAYOUTCOMMIT).
+    pub(super) fn tell(&self, client: &Client, file: &FileLayout) -> Result<()> {
+        let _one_at_a_time = file.telling();
+        // A layout that is gone is asked for once more.
+        for _ in 0..2 {
+            let Some(written) = file.written() else { return Ok(()) };
+            let held = file.held().filter(|(grant, _)| grant.write);
+            let (grant, stateid) = match held {
+                Some(held) => held,
+                None => match self.ask_to_tell(client, file)? {
+                    Some(held) => held,
+                    None => break,
+                },
+            };
+            match layoutcommit(client, &file.handle, stateid, &grant, written) {
+                Ok(size) => {
+                    file.told(written, size);
+                    return Ok(());
+                }
+                Err(error) if error.status().is_some_and(is_layout_lost) => file.void(),
+                Err(error) => return Err(error),
+            }
+        }
+        file.abandon_written();
+        Err(MountError::WritesLost)
+    }
+
+    /// A layout for writing, for what was written by one that is gone.
+    fn ask_to_tell(
+        &self,
+        client: &Client,
+        file: &FileLayout,
+    ) -> Result<Option<(Arc<Grant>, Stateid)>> {
+        let mut patience = client.link.patience();
+        let Some(open) = client.open_of(&file.handle, true) else { return Ok(None) };
+        while file.must_ask() {
+            let asked = client
+                .stateid(&open)
+                .map_err(Unusable::from)
+                .and_then(|stateid| self.ask(client, &file.handle, stateid, true));
+            match asked {
+                Ok(granted) => file.granted(&granted.grant, granted.stateid, granted.size),
+                Err(Unusable::Refused(status)) if is_passing(status) => {
+                    file.refused(true, false, true, Instant::now());
+                    if !patience.pause() {
+                        return Ok(None);
+                    }
+                }
+                Err(why) => {
+                    tracing::warn!(%why, "what was written cannot be told to the server");
+                    file.refused(true, false, false, Instant::now());
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(file.held().filter(|(grant, _)| grant.write))
+    }
+}
+
+/// The server has taken it away.
+fn is_revoked(error: &MountError) -> bool {
+    let status = error.status();
+    matches!(status, Some(Status::AdminRevoked | Status::DelegRevoked | Status::Expired))
+}
+
+/// There is none just now.
+pub(super) fn is_passing(status: Status) -> bool {
+    matches!(
+        status,
+        Status::Delay | Status::Grace | Status::LayoutTryLater | Status::RecallConflict
+    )
+}
+
+/// The server does not know the layout any more.
+pub(super) fn is_layout_lost(status: Status) -> bool {
+    let is_none = matches!(
+        status,
+        Status::BadLayout
+            | Status::NoMatchingLayout
+            | Status::PnfsNoLayout
+            | Status::LayoutUnavailable
+    );
+    is_none || is_state_lost(status)
+}
+
+/// Gives the new size, if it has changed.
+fn layoutcommit(
+    client: &Client,
+    file: &Handle,
+    stateid: Stateid,
+    grant: &Grant,
+    written: Written,
+) -> Result<Option<u64>> {
+    let args = LayoutcommitArgs {
+        offset: 0,
+        length: u64::MAX,
+        reclaim: false,
+        stateid,
+        last_write_offset: written.end.checked_sub(1),
+        time_modify: None,
+        update: LayoutBody { layout_type: grant.reader.layout_type(), body: b"" },
+    };
+    let mut results = client.change(&|compound| {
+        compound.op(&putfh(file)).op(&Op::Layoutcommit(args));
+    })?;
+    match results.skip(&[OpNum::Putfh])?.take(OpNum::Layoutcommit)? {
+        ResultBody::Layoutcommit(result) => Ok(result.new_size),
+        _ => Err(MountError::protocol("no result of LAYOUTCOMMIT")),
+    }
+}
+
+fn layouterror(client: &Client, file: &Handle, stateid: Stateid, error: DeviceError) {
+    let args = LayouterrorArgs { offset: 0, length: u64::MAX, stateid, errors: vec![error] };
+    let told = client.change_all(&|compound| {
+        compound.op(&putfh(file)).op(&Op::Layouterror(args.clone()));
+    });
+    // It is for the server's administrator to read; nothing here depends on it.
+    if let Err(error) = told {
+        tracing::debug!(%error, "the server did not take word of an error at a data server");
+    }
+}
+
+/// Says that all layouts of a file system, or all there are, have been given back (RFC 8881 12.5.5.1).
+pub(super) fn say(client: &Client, layout_type: u32, of: &Wide) {
+    /// `layoutreturn_type4`.
+    const OF_FILE_SYSTEM: u32 = 2;
+    const OF_ALL: u32 = 3;
+    let kind = if matches!(of, Wide::All) { OF_ALL } else { OF_FILE_SYSTEM };
+    let returned = LayoutReturn::Wider(kind);
+    let args = LayoutreturnArgs { reclaim: false, layout_type, io_mode: IO_ANY, returned };
+    let said = client.change_all(&|compound| {
+        if let Wide::FileSystem(file) = of {
+            compound.op(&putfh(file));
+        }
+        compound.op(&Op::Layoutreturn(args));
+    });
+    if let Err(error) = said {
+        tracing::debug!(%error, "the server did not hear that its layouts were given back");
+    }
+}

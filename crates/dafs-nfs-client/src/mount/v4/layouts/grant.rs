@@ -1,0 +1,253 @@
+//! Asking for layouts and devices (LAYOUTGET, GETDEVICEINFO; RFC 8881 18.43, 18.40).
+//!
+//! Invariants
+//! * A layout that was granted is kept, or has been given back when this returns.
+//! * A server is asked a bounded number of times for one layout, whatever it answers.
+
+use super::Layouts;
+use super::nodes::Node;
+use super::plan::{LayoutReader, Plan, READERS, Unusable};
+use crate::compound::Results;
+use crate::files::{Handle, putfh};
+use crate::mount::error::MountError;
+use crate::mount::limits::{DEVICES_MAX, LAYOUT_BYTES_MAX};
+use crate::mount::v4::client::Client;
+use dafs_wire::nfs4::{
+    Attr, Attributes, Bitmap, DeviceId, GetattrArgs, GetdeviceinfoArgs, LayoutReturn,
+    LayoutgetArgs, LayoutgetResult, LayoutreturnArgs, Op, OpNum, ResultBody, ReturnedLayout,
+    Stateid, Status,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `layoutiomode4`.
+const IO_READ: u32 = 1;
+const IO_READ_WRITE: u32 = 2;
+pub(super) const IO_ANY: u32 = 3;
+
+/// What is granted has to be of some use: the shortest stripe.
+const LENGTH_MIN: u64 = 4096;
+
+/// What is asked with a layout.
+const ASKED: Bitmap = Attr::set(&[Attr::FsLayoutTypes, Attr::Size]);
+
+/// A layout.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(super) plan: Plan,
+    /// The data server of each component.
+    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) write: bool,
+    /// It ends with the last close by itself.
+    pub(super) return_on_close: bool,
+    pub(super) reader: &'static dyn LayoutReader,
+    /// Grows with every read, so that copies take turns.
+    pub(super) turn: AtomicUsize,
+}
+
+/// A layout, and what came with it.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) grant: Arc<Grant>,
+    pub(super) stateid: Stateid,
+    pub(super) size: Option<u64>,
+}
+
+/// What LAYOUTGET said.
+struct Told {
+    size: Option<u64>,
+    /// The types of layouts that the file system has.
+    types: Vec<u32>,
+    layout: Result<Raw, Status>,
+}
+
+/// A layout as it came.
+struct Raw {
+    stateid: Stateid,
+    return_on_close: bool,
+    /// The body, if the layout is what was asked for.
+    body: Option<Vec<u8>>,
+}
+
+impl Layouts {
+    /// Asks for a layout of the whole file by a state-id of it.
+    pub(super) fn ask(
+        &self,
+        client: &Client,
+        file: &Handle,
+        stateid: Stateid,
+        write: bool,
+    ) -> Result<Granted, Unusable> {
+        let preferred = self.reader.load(Ordering::Relaxed) % READERS.len();
+        let mut told = layoutget(client, file, stateid, write, READERS[preferred])?;
+        let mut reader = READERS[preferred];
+        if told.layout.is_err() {
+            // The file system may have those of another type.
+            let has = |reader: &&dyn LayoutReader| told.types.contains(&reader.layout_type());
+            let other = READERS
+                .iter()
+                .position(|other| other.layout_type() != reader.layout_type() && has(other));
+            if let Some(other) = other.filter(|_| !has(&reader)) {
+                reader = READERS[other];
+                told = layoutget(client, file, stateid, write, reader)?;
+                if told.layout.is_ok() {
+                    self.reader.store(other, Ordering::Relaxed);
+                }
+            }
+        }
+        let Told { size, layout, .. } = told;
+        let raw = layout.map_err(Unusable::Refused)?;
+        match self.understand(client, file, &raw, write, reader) {
+            Ok(grant) => Ok(Granted { grant, stateid: raw.stateid, size }),
+            Err(why) => {
+                // Whether it arrives or not, nothing is done by right of it.
+                let _ = layoutreturn(client, file, raw.stateid, reader, &[]);
+                Err(why)
+            }
+        }
+    }
+
+    fn understand(
+        &self,
+        client: &Client,
+        file: &Handle,
+        raw: &Raw,
+        write: bool,
+        reader: &'static dyn LayoutReader,
+    ) -> Result<Arc<Grant>, Unusable> {
+        let body = raw.body.as_ref().ok_or(Unusable::Range)?;
+        let mut device = |device| self.device(client, reader, device);
+        let plan = reader.plan(body, file, &mut device)?;
+        let nodes = plan.places.iter().map(|place| self.nodes.node(&place.addresses));
+        let nodes = nodes.collect::<Option<Vec<_>>>().ok_or(Unusable::Devices)?;
+        let return_on_close = raw.return_on_close;
+        let turn = AtomicUsize::new(0);
+        Ok(Arc::new(Grant { plan, nodes, write, return_on_close, reader, turn }))
+    }
+
+    /// The address of a device, which never changes.
+    fn device(
+        &self,
+        client: &Client,
+        reader: &dyn LayoutReader,
+        device: DeviceId,
+    ) -> Result<Arc<[u8]>, Unusable> {
+        let key = (reader.layout_type(), device.0);
+        if let Some(known) = self.devices().get(&key) {
+            return Ok(known.clone());
+        }
+        let args = GetdeviceinfoArgs {
+            device_id: device,
+            layout_type: reader.layout_type(),
+            result_bytes_max: LAYOUT_BYTES_MAX,
+            notifications: Bitmap::EMPTY,
+        };
+        let mut results = client.ask_long(&|compound| {
+            compound.op(&Op::Getdeviceinfo(args));
+        })?;
+        let told: Arc<[u8]> = match results.take(OpNum::Getdeviceinfo).map_err(refusal)? {
+            ResultBody::Getdeviceinfo(told) if told.address.layout_type == key.0 => {
+                told.address.body.into()
+            }
+            _ => return Err(Unusable::Asking(MountError::protocol("no result of GETDEVICEINFO"))),
+        };
+        let mut devices = self.devices();
+        if devices.len() >= DEVICES_MAX {
+            devices.clear();
+        }
+        devices.insert(key, told.clone());
+        Ok(told)
+    }
+}
+
+fn refusal(error: crate::NfsError) -> Unusable {
+    match error.status() {
+        Some(status) => Unusable::Refused(status),
+        None => Unusable::Asking(error.into()),
+    }
+}
+
+fn layoutget(
+    client: &Client,
+    file: &Handle,
+    stateid: Stateid,
+    write: bool,
+    reader: &dyn LayoutReader,
+) -> Result<Told, Unusable> {
+    let args = LayoutgetArgs {
+        signal_available: false,
+        layout_type: reader.layout_type(),
+        io_mode: if write { IO_READ_WRITE } else { IO_READ },
+        offset: 0,
+        length: u64::MAX,
+        length_min: LENGTH_MIN,
+        stateid,
+        result_bytes_max: LAYOUT_BYTES_MAX,
+    };
+    let mut results = client.ask_once(&|compound| {
+        compound.op(&putfh(file)).op(&Op::Getattr(GetattrArgs { request: ASKED }));
+        compound.op(&Op::Layoutget(args));
+    })?;
+    let (size, types) = attributes(&mut results)?;
+    let layout = match results.take(OpNum::Layoutget) {
+        Ok(ResultBody::Layoutget(granted)) => Ok(raw(&granted, &args)),
+        Ok(_) => return Err(MountError::protocol("no result of LAYOUTGET").into()),
+        Err(error) => Err(error.status().ok_or_else(|| MountError::from(error))?),
+    };
+    Ok(Told { size, types, layout })
+}
+
+fn attributes(results: &mut Results) -> Result<(Option<u64>, Vec<u32>), Unusable> {
+    results.skip(&[OpNum::Putfh]).map_err(refusal)?;
+    match results.take(OpNum::Getattr).map_err(refusal)? {
+        ResultBody::Getattr(told) => {
+            let told = Attributes::decode(&told.attributes).map_err(MountError::protocol)?;
+            let types = told.fs_layout_types.map(|types| types.numbers);
+            Ok((told.size, types.unwrap_or_default()))
+        }
+        _ => Err(MountError::protocol("no result of GETATTR").into()),
+    }
+}
+
+/// A layout as it came. One that does not tell of the whole file would have to be asked for again and
+/// again.
+fn raw(granted: &LayoutgetResult<'_>, asked: &LayoutgetArgs) -> Raw {
+    let whole = granted.layouts.first().filter(|layout| {
+        (layout.offset, layout.length) == (0, u64::MAX)
+            && layout.content.layout_type == asked.layout_type
+            && (layout.io_mode == asked.io_mode || layout.io_mode == IO_READ_WRITE)
+    });
+    Raw {
+        stateid: granted.stateid,
+        return_on_close: granted.return_on_close,
+        body: whole.map(|layout| layout.content.body.to_vec()),
+    }
+}
+
+/// Gives the whole layout of a file back.
+pub(super) fn layoutreturn(
+    client: &Client,
+    file: &Handle,
+    stateid: Stateid,
+    reader: &dyn LayoutReader,
+    body: &[u8],
+) -> crate::mount::Result<()> {
+    let empty;
+    let body = match body.is_empty() {
+        true => {
+            empty = reader.returned(stateid, None);
+            &empty
+        }
+        false => body,
+    };
+    let returned = ReturnedLayout { offset: 0, length: u64::MAX, stateid, body };
+    let args = LayoutreturnArgs {
+        reclaim: false,
+        layout_type: reader.layout_type(),
+        io_mode: IO_ANY,
+        returned: LayoutReturn::File(returned),
+    };
+    client.change_all(&|compound| {
+        compound.op(&putfh(file)).op(&Op::Layoutreturn(args));
+    })
+}

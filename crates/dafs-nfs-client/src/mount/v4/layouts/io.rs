@@ -1,0 +1,380 @@
+//! Reads and writes at data servers: a transfer is cut where the file is, all parts are sent at once,
+//! and what fails is read from another copy or done through the server.
+
+use super::give_back::{is_layout_lost, is_passing};
+use super::nodes::Away;
+use super::plan::Unusable;
+use super::{FileLayout, Grant, Layouts, file::Want};
+use crate::mount::error::{MountError, Result};
+use crate::mount::limits::HEAD_BYTES;
+use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
+use crate::mount::pending::{Part, Parts, least_stable};
+use crate::mount::protocol::Sizes;
+use crate::mount::v4::client::Client;
+use crate::mount::v4::flight::{NodePart, TransferFlight, Waiting};
+use dafs_layout::OFFSET_MAX;
+use dafs_wire::nfs4::{DeviceError, OpNum, StableHow, Stateid, Status};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// What sends the parts of one transfer.
+#[derive(Debug, Clone)]
+struct Sender {
+    layouts: Arc<Layouts>,
+    client: Arc<Client>,
+    file: Arc<FileLayout>,
+    grant: Arc<Grant>,
+    /// The name of the open.
+    stateid: Stateid,
+}
+
+/// A part of a transfer that lies within one unit of the layout, or its copies.
+#[derive(Debug)]
+struct DirectFlight {
+    sender: Sender,
+    transfer: Transfer,
+    legs: Mutex<Vec<Leg>>,
+}
+
+/// What goes to one data server.
+#[derive(Debug)]
+struct Leg {
+    component: usize,
+    bytes: usize,
+    sent: Result<Arc<TransferFlight>, Failure>,
+}
+
+/// Why a data server did not do what it was asked for.
+#[derive(Debug, Clone)]
+enum Failure {
+    /// It is known to be away, and was not asked.
+    Away,
+    /// It cannot be reached any more.
+    Unreachable,
+    /// It was asked.
+    Asked(MountError),
+    /// It has done less than it was asked for.
+    Short,
+}
+
+impl Layouts {
+    /// Sends a transfer to data servers; `None` if it has to go through the server.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        transfer: &Transfer,
+        sizes: Sizes,
+    ) -> Result<Option<Parts>> {
+        let write = matches!(transfer.direction, Direction::Write(_));
+        let bytes = transfer.memory.len() as u64;
+        let end = transfer.offset.saturating_add(bytes);
+        if write && !transfer.open.write || end > OFFSET_MAX {
+            return Ok(None);
+        }
+        let file = self.file(&transfer.open.handle);
+        if !write && file.extends() {
+            // Whoever is asked may know the file by the size that the server was told.
+            self.tell(client, &file)?;
+        }
+        let grant = match file.want(write, bytes, Instant::now()) {
+            Want::Have(grant) => Some(grant),
+            Want::Ask(held) => self.ask_for(client, &file, transfer, held),
+            Want::None => None,
+        };
+        let Some(grant) = grant.filter(|grant| file.enter(grant)) else { return Ok(None) };
+        let stateid = client.stateid(&transfer.open);
+        let (layouts, client) = (self.clone(), client.clone());
+        let sent = stateid.map(|stateid| {
+            let sender = Sender { layouts, client, file: file.clone(), grant, stateid };
+            sender.send(transfer, sizes)
+        });
+        let flights = sent.iter().flat_map(|(_, flights)| flights.iter().map(Arc::downgrade));
+        file.entered(flights);
+        Ok(Some(sent?.0))
+    }
+
+    /// Asks for a layout for a transfer.
+    fn ask_for(
+        &self,
+        client: &Client,
+        file: &FileLayout,
+        transfer: &Transfer,
+        held: Option<Stateid>,
+    ) -> Option<Arc<Grant>> {
+        let open = &transfer.open;
+        let asked = match held {
+            Some(stateid) => Ok(stateid),
+            None => client.stateid(open).map_err(Unusable::from),
+        };
+        // One layout for all that the open may do.
+        match asked.and_then(|stateid| self.ask(client, &file.handle, stateid, open.write)) {
+            Ok(granted) => {
+                file.granted(&granted.grant, granted.stateid, granted.size);
+                Some(granted.grant)
+            }
+            Err(why) => {
+                let (kept, passing) = match &why {
+                    Unusable::Refused(status) => (!is_layout_lost(*status), is_passing(*status)),
+                    _ => (false, false),
+                };
+                match why {
+                    Unusable::Refused(status) => {
+                        tracing::debug!(?status, "there is no layout of a file");
+                    }
+                    why => tracing::warn!(%why, "a layout cannot be used"),
+                }
+                file.refused(open.write, kept, passing, Instant::now());
+                None
+            }
+        }
+    }
+}
+
+impl Sender {
+    /// Sends all parts of a transfer. Gives also what is under way.
+    fn send(&self, transfer: &Transfer, sizes: Sizes) -> (Parts, Vec<Arc<TransferFlight>>) {
+        let plan = &self.grant.plan;
+        let (copy, bytes_max) = match transfer.direction {
+            Direction::Read => (self.next_copy(), plan.read_bytes_max.min(sizes.read)),
+            Direction::Write(_) => (0, plan.write_bytes_max.min(sizes.write)),
+        };
+        let (mut parts, mut flights) = (Parts::new(), Vec::new());
+        let bytes = transfer.memory.len() as u64;
+        for part in dafs_layout::parts(&*plan.driver, copy, transfer.offset, bytes) {
+            // INVARIANT: it lies in the transfer, whose length is that of memory.
+            let start = (part.file_offset - transfer.offset) as usize;
+            let Some(whole) = transfer.part(start..start + part.bytes as usize) else { continue };
+            for piece in whole.pieces(bytes_max as usize) {
+                let legs = self.legs(&piece, copy);
+                flights.extend(legs.iter().filter_map(|leg| leg.sent.as_ref().ok()).cloned());
+                let (memory, offset) = (piece.memory.clone(), piece.offset);
+                let (sender, legs) = (self.clone(), Mutex::new(legs));
+                let flight = Arc::new(DirectFlight { sender, transfer: piece, legs });
+                parts.push(Part { flight, memory, offset });
+            }
+        }
+        (parts, flights)
+    }
+
+    /// The copy to read from: the best ones take turns.
+    fn next_copy(&self) -> usize {
+        let preferred = &self.grant.plan.preferred;
+        let turn = self.grant.turn.fetch_add(1, Ordering::Relaxed);
+        preferred.get(turn % preferred.len().max(1)).copied().unwrap_or(0)
+    }
+
+    /// Sends a piece to where it is: one copy of it, or all if it is written.
+    fn legs(&self, piece: &Transfer, copy: usize) -> Vec<Leg> {
+        match piece.direction {
+            Direction::Read => {
+                let legs = self.legs_of_copy(piece, copy);
+                let is_away = |leg: &Leg| matches!(leg.sent, Err(Failure::Away));
+                if !legs.iter().all(is_away) {
+                    return legs;
+                }
+                // Another copy may be there.
+                let others = 0..self.grant.plan.driver.copies();
+                let mut others = others.filter(|&other| other != copy);
+                let other = others.find_map(|other| {
+                    let legs = self.legs_of_copy(piece, other);
+                    legs.iter().any(|leg| leg.sent.is_ok()).then_some(legs)
+                });
+                other.unwrap_or(legs)
+            }
+            Direction::Write(_) => {
+                let copies = 0..self.grant.plan.driver.copies();
+                copies.flat_map(|copy| self.legs_of_copy(piece, copy)).collect()
+            }
+        }
+    }
+
+    fn legs_of_copy(&self, piece: &Transfer, copy: usize) -> Vec<Leg> {
+        let driver = &*self.grant.plan.driver;
+        let mut legs = Vec::with_capacity(1);
+        for part in dafs_layout::parts(driver, copy, piece.offset, piece.memory.len() as u64) {
+            let start = (part.file_offset - piece.offset) as usize;
+            let Some(whole) = piece.part(start..start + part.bytes as usize) else { continue };
+            let node = match self.grant.nodes[part.component].client(&self.client) {
+                Ok(node) => node,
+                Err(away) => {
+                    let failure = match away {
+                        Away::Known => Failure::Away,
+                        Away::News => Failure::Unreachable,
+                    };
+                    let bytes = whole.memory.len();
+                    legs.push(Leg { component: part.component, bytes, sent: Err(failure) });
+                    continue;
+                }
+            };
+            let mut at = part.component_offset;
+            let limits = node.limits();
+            let message_bytes_max = match piece.direction {
+                Direction::Read => limits.response_bytes_max,
+                Direction::Write(_) => limits.request_bytes_max,
+            };
+            let bytes_max = message_bytes_max.saturating_sub(HEAD_BYTES).max(512) as usize;
+            for piece in whole.pieces(bytes_max) {
+                let bytes = piece.memory.len();
+                let sent = self.send_leg(&node, piece, part.component, at);
+                legs.push(Leg { component: part.component, bytes, sent });
+                at += bytes as u64;
+            }
+        }
+        legs
+    }
+
+    fn send_leg(
+        &self,
+        node: &Arc<Client>,
+        piece: Transfer,
+        component: usize,
+        offset: u64,
+    ) -> Result<Arc<TransferFlight>, Failure> {
+        let place = &self.grant.plan.places[component];
+        let part = NodePart {
+            handle: place.handle.clone(),
+            stateid: place.stateid.unwrap_or(self.stateid),
+            offset,
+            component,
+            file: self.file.clone(),
+            grant: self.grant.clone(),
+        };
+        TransferFlight::begin_part(node, piece, Some(part)).map_err(Failure::Asked)
+    }
+
+    /// Takes what came of the legs of a piece: how much of it was done from its start.
+    fn take(&self, legs: Vec<Leg>, piece: &Transfer) -> Result<Moved, (usize, Failure)> {
+        let write = piece.direction != Direction::Read;
+        let (stable, keeper) = (StableHow::FileSync, Keeper::DataServers);
+        let mut all = Moved { bytes: 0, eof: false, stable, keeper, verifier: [0; 8] };
+        let mut failed = None;
+        let (one, mut is_whole) = (legs.len() == 1, true);
+        // Each is waited for, so that the memory is the caller's again.
+        for Leg { component, bytes, sent } in legs {
+            match sent.and_then(|flight| flight.settled().map_err(Failure::Asked)) {
+                Ok(moved) if write && !one && moved.bytes < bytes => {
+                    failed.get_or_insert((component, Failure::Short));
+                }
+                Ok(moved) => {
+                    all.bytes += if is_whole { moved.bytes } else { 0 };
+                    is_whole &= moved.bytes == bytes;
+                    all.eof = moved.eof;
+                    all.stable = least_stable(all.stable, moved.stable);
+                }
+                Err(failure) => _ = failed.get_or_insert((component, failure)),
+            }
+        }
+        match failed {
+            Some(failed) => Err(failed),
+            // Of several copies all are whole.
+            None => Ok(Moved { bytes: all.bytes.min(piece.memory.len()), ..all }),
+        }
+    }
+
+    /// Does what follows from a failure.
+    fn minded(&self, component: usize, failure: &Failure, write: bool) {
+        let status = match failure {
+            Failure::Away | Failure::Short => return,
+            Failure::Unreachable => Status::Nxio,
+            Failure::Asked(error) => match error.status() {
+                Some(status) if is_passing(status) => return,
+                Some(status) => status,
+                None => {
+                    self.grant.nodes[component].failed();
+                    Status::Nxio
+                }
+            },
+        };
+        let op = if write { OpNum::Write } else { OpNum::Read } as u32;
+        let device_id = self.grant.plan.places[component].device;
+        let error = DeviceError { device_id, status, op };
+        tracing::debug!(?status, "a data server failed; the layout is given back");
+        self.layouts.give_back(&self.client, &self.file, &self.grant, Some(error));
+    }
+
+    /// Does a transfer through the server.
+    fn through_server(&self, transfer: Transfer) -> Result<Moved> {
+        if transfer.direction == Direction::Read && self.file.extends() {
+            self.layouts.tell(&self.client, &self.file)?;
+        }
+        Waiting(TransferFlight::begin(&self.client, transfer)?).wait()
+    }
+
+    /// Reads a piece from a copy now; `None` if that fails too.
+    fn read_from(&self, piece: &Transfer, copy: usize) -> Option<Moved> {
+        if !self.file.enter(&self.grant) {
+            return None;
+        }
+        let legs = self.legs_of_copy(piece, copy);
+        let flights: Vec<_> = legs.iter().filter_map(|leg| leg.sent.as_ref().ok()).collect();
+        self.file.entered(flights.into_iter().map(Arc::downgrade));
+        self.take(legs, piece).ok()
+    }
+}
+
+impl DirectFlight {
+    fn read(&self, legs: Vec<Leg>) -> Result<Moved> {
+        let (sender, piece) = (&self.sender, &self.transfer);
+        let moved = match sender.take(legs, piece) {
+            Ok(moved) => moved,
+            Err((component, failure)) => {
+                let copies = 0..sender.grant.plan.driver.copies();
+                let others = copies.filter_map(|copy| sender.read_from(piece, copy)).next();
+                sender.minded(component, &failure, false);
+                match others {
+                    Some(moved) => moved,
+                    None => return sender.through_server(piece.clone()),
+                }
+            }
+        };
+        // What a data server knows of the file's end may be the end of its component (RFC 8881 13.10).
+        match piece.part(moved.bytes..piece.memory.len()).filter(|rest| !rest.memory.is_empty()) {
+            None => Ok(moved),
+            Some(rest) => {
+                let rest = sender.through_server(rest)?;
+                Ok(Moved { bytes: moved.bytes + rest.bytes, ..rest })
+            }
+        }
+    }
+
+    fn write(&self, legs: Vec<Leg>, wanted: StableHow) -> Result<Moved> {
+        let sender = &self.sender;
+        let failed = match sender.take(legs, &self.transfer) {
+            Ok(moved) if wanted == StableHow::Unstable => {
+                return Ok(Moved { verifier: sender.file.verifier(), ..moved });
+            }
+            Ok(moved) if moved.stable != StableHow::Unstable => {
+                // The data is stable; what the file has of it is the server's to say.
+                if moved.stable < wanted || sender.file.extends() {
+                    sender.layouts.tell(&sender.client, &sender.file)?;
+                }
+                return Ok(Moved { stable: wanted.max(moved.stable), ..moved });
+            }
+            Ok(_) => None,
+            Err(failed) => Some(failed),
+        };
+        if let Some((component, failure)) = failed {
+            sender.minded(component, &failure, true);
+        }
+        sender.through_server(self.transfer.clone())
+    }
+}
+
+impl Flight for DirectFlight {
+    fn wait(&self) -> Result<Moved> {
+        let legs = std::mem::take(&mut *self.legs.lock().unwrap_or_else(PoisonError::into_inner));
+        if legs.is_empty() {
+            return Err(MountError::Argument("a transfer was waited for twice"));
+        }
+        match self.transfer.direction {
+            Direction::Read => self.read(legs),
+            Direction::Write(wanted) => self.write(legs, wanted),
+        }
+    }
+
+    fn is_answered(&self) -> bool {
+        let legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
+        legs.iter().all(|leg| leg.sent.as_ref().map_or(true, |flight| flight.is_answered()))
+    }
+}

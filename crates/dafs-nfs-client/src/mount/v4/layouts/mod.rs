@@ -1,0 +1,152 @@
+//! Parallel NFS (RFC 8881 12, 13; RFC 8435): files whose layout a server tells are read and written at
+//! the data servers themselves, all of them at a time.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `plan` | what a layout says, by a reader for each type: `files`, `flexible` |
+//! | `file` | the layout of one file and what was written by it, as a state machine |
+//! | `grant` | asking for layouts and devices |
+//! | `nodes` | connections to data servers |
+//! | `io` | reads and writes in parts, and what is done for those that fail |
+//! | `give_back` | what was written is told, committed, and the layout given back |
+//! | `recall` | what the server asks for over the back channel |
+//!
+//! Invariants
+//! * A layout only says of a shorter way. Whatever cannot be done by one, because the server gives none,
+//!   it makes no sense, or a data server fails, is done through the server, and errors are the server's.
+//! * A write whose fate at a data server is unknown is sent through the server only when the layout has
+//!   been given back.
+
+mod file;
+mod files;
+mod flexible;
+mod give_back;
+mod grant;
+mod io;
+mod nodes;
+mod plan;
+mod recall;
+
+pub(crate) use file::FileLayout;
+pub(crate) use grant::Grant;
+
+use super::client::Client;
+use crate::back::BackHandler;
+use crate::files::Handle;
+use crate::mount::error::Result;
+use crate::mount::open::Open;
+use nodes::Nodes;
+use recall::{Recalled, Recalls};
+use rustc_hash::FxHashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The addresses of devices, by layout type and device.
+type Devices = FxHashMap<(u32, [u8; 16]), Arc<[u8]>>;
+
+/// What a mount knows of where files lie.
+#[derive(Debug, Default)]
+pub(crate) struct Layouts {
+    /// The open files that were read or written.
+    files: Mutex<FxHashMap<Handle, Arc<FileLayout>>>,
+    devices: Mutex<Devices>,
+    nodes: Nodes,
+    /// The place of the reader whose layouts are asked for first.
+    reader: AtomicUsize,
+    recalled: Recalled,
+}
+
+impl Layouts {
+    fn files(&self) -> MutexGuard<'_, FxHashMap<Handle, Arc<FileLayout>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Devices> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of a file, if anything.
+    pub(crate) fn known(&self, handle: &Handle) -> Option<Arc<FileLayout>> {
+        self.files().get(handle).cloned()
+    }
+
+    /// What is known of a file that is read or written.
+    fn file(&self, handle: &Handle) -> Arc<FileLayout> {
+        let mut files = self.files();
+        if let Some(file) = files.get(handle) {
+            return file.clone();
+        }
+        let file = Arc::new(FileLayout::new(handle.clone()));
+        files.insert(handle.clone(), file.clone());
+        file
+    }
+
+    fn all(&self) -> Vec<Arc<FileLayout>> {
+        self.files().values().cloned().collect()
+    }
+
+    /// The server has restarted, and knows of no layouts.
+    pub(crate) fn void(&self) {
+        self.all().iter().for_each(|file| file.void());
+    }
+
+    /// Answers the calls of the server.
+    pub(crate) fn back_handler(self: &Arc<Self>) -> Arc<dyn BackHandler> {
+        Arc::new(Recalls::new(self))
+    }
+
+    /// Begins to give back what is recalled.
+    pub(crate) fn start(self: &Arc<Self>, client: &Arc<Client>) -> std::io::Result<()> {
+        recall::start(self, client)
+    }
+
+    /// An open is about to be closed: what was written is told, and with the last open of a file its
+    /// layout ends.
+    pub(crate) fn closing(&self, client: &Client, open: &Open) -> Result<()> {
+        let Some(file) = self.known(&open.handle) else { return Ok(()) };
+        if client.is_last_open(open) {
+            match file.held() {
+                Some((grant, _)) if !grant.return_on_close => {
+                    self.give_back(client, &file, &grant, None);
+                }
+                _ => self.settle(&file),
+            }
+        }
+        self.tell(client, &file)
+    }
+
+    /// An open of this file was closed.
+    pub(crate) fn closed(&self, client: &Client, handle: &Handle) {
+        let mut files = self.files();
+        let Some(file) = files.get(handle) else { return };
+        if client.open_of(handle, false).is_some() {
+            return;
+        }
+        file.void();
+        // Whoever has opened it again meanwhile goes on with it.
+        if Arc::strong_count(file) == 1 && file.written().is_none() {
+            files.remove(handle);
+        }
+    }
+
+    /// The server is to know the size and the times of a file before it is asked for them.
+    pub(crate) fn tell_of(&self, client: &Client, handle: &Handle) -> Result<bool> {
+        match self.known(handle) {
+            Some(file) if file.written().is_some() => self.tell(client, &file).map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    /// This client has given a file another size.
+    pub(crate) fn resized(&self, handle: &Handle, size: u64) {
+        if let Some(file) = self.known(handle) {
+            file.resized(size);
+        }
+    }
+
+    /// The mount ends.
+    pub(crate) fn end(&self) {
+        self.recalled.stop();
+        self.nodes.end();
+    }
+}

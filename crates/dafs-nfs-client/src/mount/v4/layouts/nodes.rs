@@ -1,0 +1,148 @@
+//! Data servers: one client of ours at each, made when it is needed first.
+//!
+//! Invariants
+//! * A data server knows this client by the name that the metadata server knows it by: that is how one
+//!   tells the other whose state-ids are shown (RFC 8881 13.1).
+//! * One that cannot be reached is left alone for a while, longer each time, and nobody waits for it
+//!   meanwhile.
+
+use super::plan::NodeAddress;
+use crate::mount::limits::{
+    DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT, NODE_PAUSE_MAX, NODE_PAUSE_MIN,
+};
+use crate::mount::link::Link;
+use crate::mount::options::MountOptions;
+use crate::mount::v4::client::{Client, Role};
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The data servers that a mount has heard of, by their addresses.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    known: Mutex<FxHashMap<Vec<NodeAddress>, Arc<Node>>>,
+}
+
+/// A data server.
+#[derive(Debug)]
+pub(super) struct Node {
+    addresses: Vec<NodeAddress>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    client: Option<Arc<Client>>,
+    /// It could not be reached, and is left alone until then.
+    not_before: Option<Instant>,
+    pause: Duration,
+}
+
+/// Why a data server cannot be used just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Away {
+    /// It has been tried a short while ago.
+    Known,
+    /// It has just been tried.
+    News,
+}
+
+impl Nodes {
+    /// The data server with these addresses; `None` if there are too many.
+    pub(super) fn node(&self, addresses: &[NodeAddress]) -> Option<Arc<Node>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = known.get(addresses) {
+            return Some(node.clone());
+        }
+        if known.len() >= DATA_SERVERS_MAX {
+            return None;
+        }
+        let addresses = addresses.to_vec();
+        let node = Arc::new(Node { addresses: addresses.clone(), state: Mutex::default() });
+        known.insert(addresses, node.clone());
+        Some(node)
+    }
+
+    /// Ends all sessions.
+    pub(super) fn end(&self) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for node in known.values() {
+            let client = node.state().client.take();
+            if let Some(client) = client {
+                client.end();
+                client.link.close();
+            }
+        }
+    }
+}
+
+impl Node {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client at this data server, connected anew if need be. `of` is that at the metadata server.
+    pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Away> {
+        let mut state = self.state();
+        if state.not_before.is_some_and(|time| Instant::now() < time) {
+            return Err(Away::Known);
+        }
+        let client = match &state.client {
+            Some(client) => client.link.revive().map(|()| client.clone()),
+            None => self.connect(of),
+        };
+        match client {
+            Ok(client) => {
+                state.client = Some(client.clone());
+                state.not_before = None;
+                state.pause = Duration::ZERO;
+                Ok(client)
+            }
+            Err(reason) => {
+                tracing::warn!(%reason, "a data server cannot be reached");
+                state.leave_alone();
+                Err(Away::News)
+            }
+        }
+    }
+
+    /// It did not answer.
+    pub(super) fn failed(&self) {
+        self.state().leave_alone();
+    }
+
+    fn connect(&self, of: &Client) -> Result<Arc<Client>, String> {
+        let mount = of.link.options();
+        let options = MountOptions {
+            connect_timeout: mount.connect_timeout.min(NODE_CONNECT_TIMEOUT),
+            answer_timeout: mount.answer_timeout.min(NODE_ANSWER_TIMEOUT),
+            // There is another way to the data: what fails is not tried again here.
+            retry_timeout: Duration::ZERO,
+            ..mount.clone()
+        };
+        let mut addresses = self.addresses.clone();
+        // As the metadata server is reached, where there is a choice.
+        addresses.sort_by_key(|address| address.rdma != of.link.route().is_rdma());
+        let mut reasons = Vec::new();
+        for address in addresses {
+            let Some(route) = of.link.route().beside(address.socket, address.rdma) else {
+                reasons.push(format!("{} by RDMA, which this mount does not use", address.socket));
+                continue;
+            };
+            let client = Link::new(route, &options)
+                .and_then(|link| Client::connect(Arc::new(link), Role::of_data_server(of)));
+            match client {
+                Ok(client) => return Ok(client),
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        Err(reasons.join("; "))
+    }
+}
+
+impl State {
+    fn leave_alone(&mut self) {
+        self.pause = (self.pause * 2).clamp(NODE_PAUSE_MIN, NODE_PAUSE_MAX);
+        self.not_before = Instant::now().checked_add(self.pause);
+    }
+}

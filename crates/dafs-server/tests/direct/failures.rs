@@ -1,0 +1,127 @@
+//! Data servers that go away and come back, recalls, and a metadata server that restarts.
+
+use crate::harness::{Cluster, PATIENCE, UNIT, content, filled, pattern, since};
+use dafs_nfs_client::mount::{Create, File, Mount, MountError, OpenOptions, StableHow};
+use std::time::{Duration, Instant};
+
+const LEN: usize = 40 * UNIT;
+
+/// Writes bytes until they are stable, again when some were lost.
+fn write_stable(mount: &Mount, file: &File, bytes: &[u8]) {
+    let memory = filled(mount, bytes);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let written = file.write(memory.whole(), 0, StableHow::Unstable);
+        match written.and_then(|_| file.commit()) {
+            Ok(_) => return,
+            Err(MountError::WritesLost) => assert!(Instant::now() < end),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn create(mount: &Mount) -> File {
+    mount.open(b"/f", &OpenOptions::read_write().create(Create::IfMissing)).unwrap()
+}
+
+#[test]
+fn a_data_server_that_dies_under_writes_costs_no_byte() {
+    let mut cluster = Cluster::new();
+    let mount = cluster.mount();
+    let file = create(&mount);
+    write_stable(&mount, &file, &pattern(LEN, 1));
+    // Unstable data that the data server may lose with its end.
+    let bytes = pattern(LEN, 2);
+    let memory = filled(&mount, &bytes);
+    file.write(memory.slice(0..LEN / 2).unwrap(), 0, StableHow::Unstable).unwrap();
+    cluster.stop_node(1);
+    let writing = {
+        let (mount, file, bytes) = (mount.clone(), file.clone(), bytes.clone());
+        std::thread::spawn(move || write_stable(&mount, &file, &bytes))
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    cluster.start_node(1);
+    writing.join().unwrap();
+    assert!(content(&file, LEN) == bytes);
+    let other = cluster.mount();
+    assert!(content(&create(&other), LEN) == bytes);
+    // It is used again after a while.
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let before = cluster.node_bytes();
+        assert!(content(&file, LEN) == bytes);
+        let moved = since(&cluster.node_bytes(), &before);
+        if moved.iter().map(|node| node.read).sum::<u64>() == LEN as u64 {
+            break;
+        }
+        assert!(Instant::now() < end, "{moved:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn what_a_data_server_lost_is_told() {
+    let mut cluster = Cluster::new();
+    let mount = cluster.mount();
+    let file = create(&mount);
+    let bytes = pattern(LEN, 3);
+    file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
+    cluster.stop_node(0);
+    cluster.start_node(0);
+    assert!(matches!(file.commit(), Err(MountError::WritesLost)));
+    cluster.wait_for_nodes();
+    write_stable(&mount, &file, &bytes);
+    assert!(content(&file, LEN) == bytes);
+}
+
+#[test]
+fn another_client_cuts_the_file_and_the_layout_comes_back() {
+    let cluster = Cluster::new();
+    let mount = cluster.mount();
+    let file = create(&mount);
+    let bytes = pattern(LEN, 4);
+    file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
+    // Nobody waits for the first one's writes: what is unstable is made stable, and told.
+    let session = cluster.session(b"cutter");
+    let open = session.create(&session.root().unwrap(), b"f").unwrap();
+    let cut = dafs_wire::nfs4::SetAttributes {
+        size: Some(3 * UNIT as u64 + 1),
+        ..dafs_wire::nfs4::SetAttributes::default()
+    };
+    let begun = Instant::now();
+    dafs_nfs_client::patiently(|| session.setattr(&open.handle, open.stateid, &cut)).unwrap();
+    assert!(begun.elapsed() < PATIENCE, "the layout was given back");
+    assert!(content(&file, LEN) == bytes[..3 * UNIT + 1]);
+    // Nothing was lost, so what was unstable before is committed.
+    file.commit().unwrap();
+    session.close(&open).unwrap();
+    // After a while bytes go to the data servers again.
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let before = cluster.node_bytes();
+        write_stable(&mount, &file, &bytes);
+        let moved = since(&cluster.node_bytes(), &before);
+        if moved.iter().map(|node| node.written).sum::<u64>() == LEN as u64 {
+            break;
+        }
+        assert!(Instant::now() < end, "{moved:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(content(&file, LEN) == bytes);
+}
+
+#[test]
+fn a_metadata_server_that_restarts_is_told_what_was_written() {
+    let mut cluster = Cluster::new();
+    let mount = cluster.mount();
+    let file = create(&mount);
+    let bytes = pattern(LEN, 5);
+    file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
+    cluster.restart_server();
+    write_stable(&mount, &file, &bytes);
+    assert_eq!(file.attributes().unwrap().size, LEN as u64);
+    assert!(content(&file, LEN) == bytes);
+    file.close().unwrap();
+    let other = cluster.mount();
+    assert!(content(&create(&other), LEN) == bytes);
+}

@@ -1,0 +1,263 @@
+//! A metadata server and three data servers, each as on a machine of its own, whose bytes are counted.
+
+use dafs_mem::Site;
+use dafs_nfs_client::mount::{File, Memory, Mount, MountOptions, NfsUrl};
+use dafs_nfs_client::{Options, Session, connect, patiently};
+use dafs_server::{
+    ClusterSecret, Config, DataProcess, DataServerConfig, ExportSource, NodeConfig, NodePlace,
+    Server,
+};
+use dafs_service::{Admits, Squash};
+use dafs_wire::nfs4::*;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Bytes of a stripe.
+pub(crate) const UNIT: usize = 4096;
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A data server, which may be stopped.
+struct Node {
+    process: Option<DataProcess>,
+    control: SocketAddr,
+    nfs: SocketAddr,
+    metrics: SocketAddr,
+}
+
+pub(crate) struct Cluster {
+    nodes: Vec<Node>,
+    server: Option<Server>,
+    config: Config,
+    dir: TempDir,
+}
+
+fn any() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// A port that is free just now.
+fn free() -> SocketAddr {
+    std::net::TcpListener::bind(any()).unwrap().local_addr().unwrap()
+}
+
+fn start_node(base: &Path, number: usize, (control, nfs, metrics): Addresses) -> Node {
+    let directory = base.join(format!("far{number}"));
+    std::fs::create_dir_all(&directory).unwrap();
+    let general =
+        Config { metrics_listen: Some(metrics), ..Config::for_directory(directory.clone()) };
+    let (cluster_secret, admits) = (base.join("secret"), Admits::default());
+    let config = DataServerConfig { directory, cluster_secret, control, nfs, admits, general };
+    let process = DataProcess::start(config).unwrap();
+    let (control, nfs) = (process.control_address(), process.nfs_address());
+    Node { process: Some(process), control, nfs, metrics }
+}
+
+type Addresses = (SocketAddr, SocketAddr, SocketAddr);
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        ClusterSecret::make(&dir.path().join("secret")).unwrap();
+        let node = |number| start_node(dir.path(), number, (any(), any(), free()));
+        let nodes: Vec<Node> = (0..3).map(node).collect();
+        let names = dir.path().join("meta");
+        std::fs::create_dir(&names).unwrap();
+        let mut config = Config::for_directory(names.clone());
+        let place = |(number, node): (u32, &Node)| NodeConfig {
+            number,
+            place: NodePlace::Remote(node.control.to_string()),
+        };
+        config.exports[0].source = ExportSource::Striped {
+            path: names,
+            unit_bytes: (UNIT as u32).try_into().unwrap(),
+            copies: 1,
+            nodes: (1..).zip(&nodes).map(place).collect(),
+            cluster_secret: Some(dir.path().join("secret")),
+        };
+        config.exports[0].options.squash = Squash::None;
+        config.exports[0].options.admits.unprivileged_ports = true;
+        config.listen = Vec::new();
+        config.nfs.listen = vec![any()];
+        config.nfs.rdma_listen = Some(vec![any()]);
+        config.nfs.grace_time = Some(Duration::ZERO);
+        config.nfs.no_delegations = true;
+        config.state_directory = Some(dir.path().join("state"));
+        config.metrics_listen = Some(any());
+        config.threads = 1;
+        let server = Server::start(&config).unwrap();
+        // It is started again where it was.
+        config.nfs.listen = server.nfs_addresses().to_vec();
+        let cluster = Self { nodes, server: Some(server), config, dir };
+        cluster.wait_for_nodes();
+        cluster
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server().nfs_addresses()[0]
+    }
+
+    /// Waits until layouts are given, which takes all data servers.
+    pub(crate) fn wait_for_nodes(&self) {
+        let session = self.session(b"probe");
+        let file = session.create(&session.root().unwrap(), b"probe").unwrap();
+        let args = LayoutgetArgs {
+            signal_available: false,
+            layout_type: LAYOUT_FILES,
+            io_mode: 2,
+            offset: 0,
+            length: u64::MAX,
+            length_min: UNIT as u64,
+            stateid: file.stateid,
+            result_bytes_max: 4096,
+        };
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let asked = session.call(|compound| {
+                let handle = Op::Putfh(PutfhArgs { handle: &file.handle.0 });
+                compound.op(&handle).op(&Op::Layoutget(args));
+            });
+            match asked.and_then(dafs_nfs_client::Results::finish) {
+                Ok(()) => break,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        session.close(&file).unwrap();
+        session.destroy().unwrap();
+    }
+
+    /// A session of a client below the level of mounts.
+    pub(crate) fn session(&self, owner: &[u8]) -> Session {
+        let options = Options { minor_version: 1, ..Options::new(owner) };
+        // A server that has just started may ask for time.
+        patiently(|| connect(self.address(), &options)).unwrap()
+    }
+
+    pub(crate) fn mount(&self) -> Mount {
+        mount(self.address(), "", true)
+    }
+
+    /// Stops a data server, with all connections.
+    pub(crate) fn stop_node(&mut self, at: usize) {
+        self.nodes[at].process.take().unwrap().stop();
+    }
+
+    /// Starts it again where it was.
+    pub(crate) fn start_node(&mut self, at: usize) {
+        let Node { control, nfs, .. } = self.nodes[at];
+        self.nodes[at] = start_node(self.dir.path(), at, (control, nfs, free()));
+    }
+
+    pub(crate) fn restart_server(&mut self) {
+        self.server.take().unwrap().stop();
+        self.server = Some(Server::start(&self.config).unwrap());
+        self.wait_for_nodes();
+    }
+
+    /// Bytes of files that each data server has read and written for clients.
+    pub(crate) fn node_bytes(&self) -> Vec<Bytes> {
+        let running = self.nodes.iter().filter(|node| node.process.is_some());
+        running.map(|node| Bytes::of(node.metrics)).collect()
+    }
+
+    /// What went through the metadata server.
+    pub(crate) fn server_bytes(&self) -> Bytes {
+        Bytes::of(self.server().metrics_address().unwrap())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+        for node in &mut self.nodes {
+            if let Some(process) = node.process.take() {
+                process.stop();
+            }
+        }
+    }
+}
+
+/// Bytes of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+}
+
+impl Bytes {
+    fn of(metrics: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(metrics).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let sum = |name: &str| {
+            let lines = text.lines().filter(|line| line.starts_with(name));
+            let values = lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap());
+            values.sum::<f64>() as u64
+        };
+        let (read, written) = (sum("dafs_export_read_bytes"), sum("dafs_export_written_bytes"));
+        Self { read, written }
+    }
+
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self { read: self.read - before.read, written: self.written - before.written }
+    }
+}
+
+/// What happened since, in all and for each.
+pub(crate) fn since(now: &[Bytes], before: &[Bytes]) -> Vec<Bytes> {
+    now.iter().zip(before).map(|(now, before)| now.since(*before)).collect()
+}
+
+impl Cluster {
+    /// A mount that reaches the metadata server by a direct access transport.
+    pub(crate) fn mount_by(&self, transport: &str) -> Mount {
+        let address = self.server().nfs_rdma_addresses()[0];
+        let url = NfsUrl::parse(&format!("nfs+rdma://{address}/?transport={transport}")).unwrap();
+        let options = MountOptions { retry_timeout: PATIENCE, ..MountOptions::default() };
+        Mount::connect(&url, &options).unwrap()
+    }
+}
+
+/// A mount from a server at an address, with further options of the URL.
+pub(crate) fn mount(address: SocketAddr, more: &str, data_servers: bool) -> Mount {
+    let url = NfsUrl::parse(&format!("nfs://{address}/?vers=4.2{more}")).unwrap();
+    let options = MountOptions { retry_timeout: PATIENCE, data_servers, ..MountOptions::default() };
+    Mount::connect(&url, &options).unwrap()
+}
+
+/// Bytes in which every place can be told.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+/// Memory of a mount with these bytes in it.
+pub(crate) fn filled(mount: &Mount, bytes: &[u8]) -> Memory {
+    let memory = mount.allocate(bytes.len()).unwrap();
+    memory.view().copy_from(bytes, Site::Inspect);
+    memory
+}
+
+/// What a file has, and a little more is asked for.
+pub(crate) fn content(file: &File, len: usize) -> Vec<u8> {
+    let memory = file.mount().allocate(len + 100).unwrap();
+    let count = file.read(memory.whole(), 0).unwrap();
+    memory.view().slice(0, count).unwrap().to_vec(Site::Inspect)
+}

@@ -1,0 +1,10 @@
+//! Mounts that read and write at data servers themselves (pNFS): what goes where, what becomes of it
+//! when a data server fails, when the layout is recalled, and when a server tells nonsense.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod failures;
+mod harness;
+mod hostile;
+mod io;
+mod tamper;
