@@ -231,6 +231,18 @@ impl Locks {
         open.unlock(offset, length).map_err(|error| errno(&error))
     }
 
+    /// Whether an owner has something to give up in a file. One that has not goes, unless a request of its is
+    /// under way, which is none that a close or an unlock is meant for.
+    pub(crate) fn holds(&self, node: NodeId, name: u64) -> bool {
+        let mut holds = false;
+        let gone = self.with_owner(node, name, |owner| {
+            holds = owner.open.locks().map_or(true, |held| !held.is_empty());
+            !holds && owner.requests == 0
+        });
+        drop(gone);
+        holds
+    }
+
     /// Gives up all that an owner has locked in a file.
     pub(crate) fn leave(&self, node: NodeId, owner: u64) -> Outcome<()> {
         self.leave_if(node, owner, |_| true)
@@ -249,8 +261,8 @@ impl Locks {
         unlocked.map_err(|error| errno(&error))
     }
 
-    /// An open file is closed: who locked through no other one gives up what it has.
-    pub(crate) fn release(&self, node: NodeId, handle: u64) -> Outcome<()> {
+    /// An open file is closed; those who have something to give up and locked through no other one.
+    pub(crate) fn closed(&self, node: NodeId, handle: u64) -> Vec<u64> {
         let mut leaving = Vec::new();
         if let Some(owners) = self.owners().get_mut(&node) {
             for owner in owners {
@@ -260,10 +272,16 @@ impl Locks {
                 }
             }
         }
+        leaving.retain(|owner| self.holds(node, *owner));
+        leaving
+    }
+
+    /// They give up what they have.
+    pub(crate) fn leave_closed(&self, node: NodeId, owners: &[u64]) -> Outcome<()> {
         let mut done = Ok(());
-        for owner in leaving {
+        for owner in owners {
             // It may lock through another one by now.
-            done = done.and(self.leave_if(node, owner, |owner| owner.handles.is_empty()));
+            done = done.and(self.leave_if(node, *owner, |owner| owner.handles.is_empty()));
         }
         done
     }
@@ -305,11 +323,6 @@ impl Locks {
             }
         }
         Ok(found)
-    }
-
-    /// Whether anybody has locked in a file.
-    pub(crate) fn is_locked(&self, node: NodeId) -> bool {
-        self.owners().contains_key(&node)
     }
 
     /// A place among the requests that may wait.

@@ -279,14 +279,15 @@ impl<S: Store> KeptFile<S> {
         Ok(())
     }
 
-    /// Gives up locks in whichever way `unlock` does that. All is stable before, or is lost, and nobody
-    /// writes in between: nothing must be written again over what others write then.
-    pub(crate) fn unlock<T>(&self, unlock: impl FnOnce() -> T) -> T {
-        let (alone, settled) = self.settled_alone();
-        if let Err(reason) = settled {
-            self.lose(reason, Some(&alone));
+    /// Gives up locks in whichever way `unlock` does that; tells also whether all is stable. Nobody writes
+    /// in between, and what is not stable is not written again: others may write over it from then on. If
+    /// the server still has it, the next who makes it stable finds that nothing is lost.
+    pub(crate) fn unlock<T>(&self, unlock: impl FnOnce() -> T) -> (Outcome<()>, T) {
+        let (_alone, settled) = self.settled_alone();
+        if settled.is_err() {
+            self.state().pieces.expose();
         }
-        unlock()
+        (settled, unlock())
     }
 
     /// Keeps all others from writing when nothing is kept, unless that fails.
@@ -472,6 +473,10 @@ impl<S: Store> KeptFile<S> {
         let mut through = None;
         for (offset, piece) in pieces.iter_mut() {
             if piece.origin.standing == Standing::Unstable(verifier) {
+                continue;
+            }
+            if piece.origin.is_exposed {
+                refused.push((offset, Errno::EIO));
                 continue;
             }
             // Each time: it may take long, and others are let to the file meanwhile.

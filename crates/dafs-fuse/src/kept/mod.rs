@@ -14,8 +14,8 @@
 //!   is lost.
 //! * What is written again is never older than what the server has been given by this mount: no write of
 //!   the file and no change of its size is under way meanwhile.
-//! * It is not written over what others wrote under a lock: all is stable before a lock is given up, and
-//!   nothing is written again when one was lost.
+//! * It is not written over what others wrote under a lock: what is not stable when one is given up is not
+//!   written again, and nothing is when one was lost.
 
 mod file;
 mod memory;

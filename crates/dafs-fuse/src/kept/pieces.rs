@@ -32,6 +32,8 @@ pub(super) struct Origin<W> {
     pub(super) number: u64,
     /// Number of the first one.
     pub(super) oldest: u64,
+    /// A lock was given up since under which it may have been written: others may have written over it.
+    pub(super) is_exposed: bool,
 }
 
 #[derive(Debug)]
@@ -112,14 +114,15 @@ impl<W, B: Reachable> Piece<W, B> {
 impl<W> Origin<W> {
     /// That of one write.
     pub(super) fn new(writer: W, standing: Standing, number: u64) -> Self {
-        Self { writer, standing, number, oldest: number }
+        Self { writer, standing, number, oldest: number, is_exposed: false }
     }
 
     /// Bytes of another origin, written later, are in the same piece.
     fn join(&mut self, later: Self) {
         let is_same = self.standing == later.standing;
         let oldest = self.oldest.min(later.oldest);
-        *self = Self { oldest, ..later };
+        let is_exposed = self.is_exposed || later.is_exposed;
+        *self = Self { oldest, is_exposed, ..later };
         if !is_same {
             self.standing = Standing::Lost;
         }
@@ -193,6 +196,7 @@ impl<W, B: Reachable> Pieces<W, B> {
         if let Some((&start, before)) = self.0.range_mut(..offset).next_back()
             && range_of(start, before.len).end == offset
             && before.origin.standing == origin.standing
+            && !before.origin.is_exposed
             && before.len + source.len() <= KEPT_PIECE_BYTES_MAX
             && let Data::Copied(bytes) = &mut before.data
         {
@@ -266,6 +270,11 @@ impl<W, B: Reachable> Pieces<W, B> {
             !(is_current && piece.origin.number <= number)
         });
         is_lost
+    }
+
+    /// A lock is given up.
+    pub(super) fn expose(&mut self) {
+        self.0.values_mut().for_each(|piece| piece.origin.is_exposed = true);
     }
 
     /// Lets go of what the server has made stable without being asked.

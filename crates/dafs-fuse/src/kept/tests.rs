@@ -25,6 +25,8 @@ struct Inner {
     is_locked_out: bool,
     /// Writes after which it is.
     locks_out_after: Option<usize>,
+    /// The next COMMIT fails in passing, and nothing is lost.
+    puts_commit_off: bool,
     /// The place of the next write that is refused.
     refuses_at: Option<u64>,
     writes_stably: bool,
@@ -131,6 +133,9 @@ impl Store for Fake {
             act();
         }
         let mut inner = self.begin()?;
+        if std::mem::take(&mut inner.puts_commit_off) {
+            return Err(Failure::Passing(Errno::EAGAIN));
+        }
         inner.stable = inner.content.clone();
         inner.commits += 1;
         Ok(inner.verifier())
@@ -392,7 +397,7 @@ fn nothing_is_written_after_a_lock_is_given_up() {
     let (server, file) = mount.open();
     let mut seen = file.seen();
     Room::new().write(&file, 0, b"mine").unwrap();
-    file.unlock(|| ());
+    assert_eq!(file.unlock(|| ()), (Ok(()), ()));
     server.lock().put(0, b"your");
     server.lock().crash();
     server.lock().stable = b"your".to_vec();
@@ -402,10 +407,33 @@ fn nothing_is_written_after_a_lock_is_given_up() {
     // Also when the server is away at that moment.
     Room::new().write(&file, 0, b"mine").unwrap();
     server.lock().fails_after = Some((0, Some(Failure::Passing(Errno::ENOLCK))));
-    file.unlock(|| ());
+    assert_eq!(file.unlock(|| ()), (Err(Errno::ENOLCK), ()));
     file.settle().unwrap();
     assert_eq!(server.lock().content, b"your");
-    assert_eq!(file.told(&mut seen), Err(Errno::ENOLCK));
+    assert_eq!(file.told(&mut seen), Err(Errno::EIO));
+    // What is written later is, by itself.
+    Room::new().write(&file, 0, b"mine").unwrap();
+    server.lock().puts_commit_off = true;
+    file.unlock(|| ()).0.unwrap_err();
+    Room::new().write(&file, 4, b"later").unwrap();
+    server.lock().crash();
+    file.settle().unwrap();
+    assert_eq!(server.lock().content, b"yourlater");
+    assert_eq!(file.told(&mut seen), Err(Errno::EIO));
+}
+
+#[test]
+fn a_lock_that_is_given_up_while_the_server_puts_off_a_commit_costs_nothing() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut seen = file.seen();
+    Room::new().write(&file, 0, b"data").unwrap();
+    server.lock().puts_commit_off = true;
+    assert_eq!(file.unlock(|| ()), (Err(Errno::EAGAIN), ()));
+    assert_eq!(file.told(&mut seen), Ok(()));
+    file.settle().unwrap();
+    assert_eq!((file.told(&mut seen), &server.lock().stable[..]), (Ok(()), &b"data"[..]));
+    assert_eq!(mount.memory.used_bytes(), 0);
 }
 
 #[test]

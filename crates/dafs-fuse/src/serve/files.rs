@@ -3,7 +3,6 @@
 use super::{Answer, Server};
 use crate::content::{self, Home, OpenFile};
 use crate::delegated::{only_reads, writes};
-use crate::kept::{KeptFile, Remote};
 use crate::kernel::{NodeId, OpenHow, Request, created, entry, opened};
 use crate::limits::KEPT_ATTEMPTS_MAX;
 use crate::tree::Outcome;
@@ -132,32 +131,29 @@ impl Server {
         if file.writes() { file.kept.settle() } else { Ok(()) }
     }
 
-    /// Gives up locks by `unlock`, when all is stable that was written.
-    fn unlock(
-        &self,
-        node: NodeId,
-        kept: Option<&Arc<KeptFile<Remote>>>,
-        unlock: impl FnOnce() -> Outcome<()>,
-    ) -> Outcome<()> {
-        match kept.filter(|_| self.locks.is_locked(node)) {
-            Some(kept) => kept.unlock(unlock),
-            None => unlock(),
-        }
-    }
-
     /// A descriptor of it is closed.
     pub(super) fn flush(&self, handle: u64, owner: u64) -> Outcome<Answer> {
         self.delegated.used(handle);
         if let Some(promised) = self.delegated.promised(handle) {
             // It takes the locks along that the process has through others.
-            let (node, kept) = (promised.node, self.kept.find(&promised.handle));
-            let unlocked = self.unlock(node, kept.as_ref(), || self.locks.leave(node, owner));
+            let node = promised.node;
+            if !self.locks.holds(node, owner) {
+                return Ok(().into());
+            }
+            let leave = || self.locks.leave(node, owner);
+            let unlocked = match self.kept.find(&promised.handle) {
+                Some(kept) => kept.unlock(leave).1,
+                None => leave(),
+            };
             return unlocked.map(Answer::from);
         }
         let file = self.file(handle)?;
-        let (node, kept) = (file.node, Some(&file.kept));
-        let unlocked = self.unlock(node, kept, || self.locks.leave(node, owner));
-        let stable = self.settle(&file);
+        // What others keep is no concern of one that has no locks.
+        let (stable, unlocked) = match self.locks.holds(file.node, owner) {
+            true => file.kept.unlock(|| self.locks.leave(file.node, owner)),
+            false => (self.settle(&file), Ok(())),
+        };
+        let stable = if file.writes() { stable } else { Ok(()) };
         // A duplicate may be closed by a process that does not listen, as when a child ends: only `fsync`
         // has told it.
         stable.and(file.tell()).and(unlocked).map(Answer::from)
@@ -172,11 +168,16 @@ impl Server {
         let file = self.file(handle)?;
         // Pages that were written back since the last descriptor was closed. Nobody is told any more,
         // but those who have it open.
-        let unlocked = self.unlock(file.node, Some(&file.kept), || {
-            let left = owner.map_or(Ok(()), |owner| self.locks.leave(file.node, owner));
-            left.and(self.locks.release(file.node, handle))
-        });
-        let stable = self.settle(&file);
+        let node = file.node;
+        let owner = owner.filter(|owner| self.locks.holds(node, *owner));
+        let others = self.locks.closed(node, handle);
+        let (stable, unlocked) = match owner.is_some() || !others.is_empty() {
+            true => file.kept.unlock(|| {
+                let left = owner.map_or(Ok(()), |owner| self.locks.leave(node, owner));
+                left.and(self.locks.leave_closed(node, &others))
+            }),
+            false => (self.settle(&file), Ok(())),
+        };
         if file.writes() {
             // As long as it is open, what is told of it is asked for each time.
             self.changes.file(file.file.handle());

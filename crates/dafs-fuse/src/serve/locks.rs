@@ -36,7 +36,10 @@ impl Server {
         let wanted = wanted(from);
         let file = self.file(from.handle)?;
         if from.kind == libc::F_UNLCK {
-            let unlocked = file.kept.unlock(|| self.locks.unlock(&file, &wanted));
+            if !self.locks.holds(file.node, wanted.owner) {
+                return Ok(().into());
+            }
+            let (_, unlocked) = file.kept.unlock(|| self.locks.unlock(&file, &wanted));
             return unlocked.map(Answer::from);
         }
         self.answer_lock(Asked { unique: request.unique, handle: from.handle, wanted }, waits)?;

@@ -161,13 +161,13 @@ impl Server {
             | Operation::MakeNode { name, .. }
             | Operation::MakeDirectory { name, .. }
             | Operation::Create { name, .. }
-            | Operation::Remove { name, .. } => self.changes.name(node, name),
+            | Operation::Remove { name, .. } => self.note_name(node, name),
             Operation::Rename { name, to, new_name, .. } => {
-                self.changes.name(node, name);
-                self.changes.name(*to, new_name);
+                self.note_name(node, name);
+                self.note_name(*to, new_name);
             }
             Operation::Link { source, name } => {
-                self.changes.name(node, name);
+                self.note_name(node, name);
                 self.note_change_of(*source);
             }
             Operation::SetAttributes(_)
@@ -175,6 +175,12 @@ impl Server {
             | Operation::RemoveXattr { .. } => self.note_change_of(node),
             _ => {}
         }
+    }
+
+    /// The directory has another time, and perhaps another number of links.
+    fn note_name(&self, dir: NodeId, name: &[u8]) {
+        self.changes.name(dir, name);
+        self.note_change_of(dir);
     }
 
     fn note_change_of(&self, node: NodeId) {

@@ -23,7 +23,7 @@ fn nothing_is_written_between_the_last_commit_and_the_end_of_a_lock() {
     })));
     let (ask, asked) = mpsc::channel();
     std::thread::scope(|scope| {
-        file.unlock(|| {
+        let (settled, ()) = file.unlock(|| {
             let writing = file.clone();
             scope.spawn(move || {
                 ask.send(()).unwrap();
@@ -34,6 +34,7 @@ fn nothing_is_written_between_the_last_commit_and_the_end_of_a_lock() {
             let inner = server.lock();
             assert_eq!((&inner.stable[..], inner.writes), (&b"first second"[..], 2));
         });
+        assert_eq!(settled, Ok(()));
     });
     assert_eq!(server.lock().content, b"first second third");
 }
