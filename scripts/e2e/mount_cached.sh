@@ -98,3 +98,54 @@ for transport in shm iwarp; do
     eventually is_gone
     kill -CONT "$server"
 done
+
+step "a page that nobody sends keeps few threads that drop what was kept, however long that lasts"
+stop_server
+serve "$export" --no-root-squash --lease 6 --state-directory "$work/other"
+mkdir -p "$export/tree"
+head -c 64M /dev/urandom >"$export/tree/long"
+mounted --belief 60 "$url/tree" "$one"
+keeper=${started[-1]}
+for _ in 1 2 3; do stat "$one/long" && head -c 10 "$one/long"; done >/dev/null
+exec 8<"$one/long"
+cat >"$work/hangs.py" <<'PY'
+import os, signal, sys, threading, time
+
+keeper, server = int(sys.argv[1]), int(sys.argv[2])
+
+
+def dropping():
+    names = []
+    for task in os.listdir(f"/proc/{keeper}/task"):
+        try:
+            with open(f"/proc/{keeper}/task/{task}/comm") as comm:
+                names.append(comm.read().strip())
+        except OSError:
+            pass
+    return names.count("dafs-dropping")
+
+
+read = []
+os.pread(8, 10, 0)
+os.kill(server, signal.SIGSTOP)
+try:
+    reader = threading.Thread(target=lambda: read.append(os.pread(8, 10, 50 << 20)))
+    reader.start()
+    until = time.monotonic() + 60
+    while not dropping() and time.monotonic() < until:
+        time.sleep(0.1)
+    # Until what hangs is divided no more; then the promises are looked at some times.
+    time.sleep(3)
+    some = dropping()
+    time.sleep(5)
+    more = dropping()
+finally:
+    os.kill(server, signal.SIGCONT)
+reader.join()
+assert some, "nothing was being dropped: the page was not waited for"
+assert more <= some + 3, f"{some} threads dropped what was kept, and {more} some seconds later"
+assert len(read[0]) == 10
+PY
+timeout 120 python3 "$work/hangs.py" "$keeper" "$server" || fail "dropping goes wrong"
+exec 8<&-
+"$dafs" umount "$one"

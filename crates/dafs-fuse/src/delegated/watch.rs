@@ -1,20 +1,28 @@
 //! Looks after the promises of the server: nobody else can tell the kernel in time when they may be over.
+//!
+//! Invariants
+//! * What is being dropped is not dropped once more: one look after the other finds the promises over, for
+//!   as long as the server is away, and so long a page that is being read keeps who drops it waiting.
 
 use super::{Delegated, dropping};
 use crate::limits::PROMISE_LOOK;
 use crate::serve::Server;
 use dafs_client::FileHandle;
+use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The thread that looks; it begins with the first file that is kept.
 #[derive(Debug, Default)]
-pub(crate) struct Watch(AtomicBool);
+pub(crate) struct Watch {
+    is_begun: AtomicBool,
+    under_way: UnderWay,
+}
 
 impl Watch {
     /// Begins, if nobody does it yet. False when there is no thread: nothing may be kept then.
     pub(crate) fn begin(&self, server: &Arc<Server>) -> bool {
-        if self.0.swap(true, Ordering::SeqCst) {
+        if self.is_begun.swap(true, Ordering::SeqCst) {
             return true;
         }
         let restarts = server.tree.client.stats().restarts;
@@ -23,7 +31,7 @@ impl Watch {
         let begun = thread.spawn(move || look(&server, restarts));
         if let Err(error) = &begun {
             tracing::warn!(%error, "nothing is kept because nobody would look after it");
-            self.0.store(false, Ordering::SeqCst);
+            self.is_begun.store(false, Ordering::SeqCst);
         }
         begun.is_ok()
     }
@@ -34,6 +42,7 @@ fn look(server: &Weak<Server>, mut restarts: u64) {
         let client = &server.tree.client;
         let (promised, seen) = (client.promised(), client.stats().restarts);
         let is_over = promised.is_zero() || seen != restarts;
+        // What was being dropped already is tried again: it may have been read since.
         if !is_over || server.delegated.is_empty() || begin_to_drop(&server) {
             restarts = seen;
         }
@@ -43,35 +52,92 @@ fn look(server: &Weak<Server>, mut restarts: u64) {
     }
 }
 
-/// Begins to let the kernel drop all; false when there is no thread, and it is to be tried again.
+/// Begins to let the kernel drop all; false when not all of it begins now.
 fn begin_to_drop(server: &Arc<Server>) -> bool {
+    let all = server.delegated.all();
+    let count = all.len();
+    let files = server.delegated.watch.under_way.begin(all);
+    let begins_all = files.len() == count;
+    if files.is_empty() {
+        return begins_all;
+    }
     tracing::info!("the server may have let others change files: the kernel drops them");
     // It may take as long as the server is away, and more may happen meanwhile.
-    let server = server.clone();
+    let (of, dropped) = (server.clone(), files.clone());
     let thread = std::thread::Builder::new().name("dafs-dropping".into());
-    let begun = thread.spawn(move || drop_all(&server));
+    let begun = thread.spawn(move || drop_files(&of, &dropped));
     if let Err(error) = &begun {
         tracing::error!(%error, "no thread to let the kernel drop what it keeps");
+        server.delegated.watch.under_way.end(&files);
     }
-    begun.is_ok()
+    begun.is_ok() && begins_all
 }
 
-/// Lets the kernel drop all that is kept, and gives the delegations back.
-fn drop_all(server: &Server) {
+/// Lets the kernel drop files that are kept, and gives their delegations back.
+fn drop_files(server: &Server, files: &[FileHandle]) {
     let delegated: &Delegated = &server.delegated;
-    let all = delegated.all();
-    let left: Vec<FileHandle> =
-        all.iter().copied().filter(|handle| delegated.leave(handle)).collect();
+    let under_way = &delegated.watch.under_way;
+    let (left, others): (Vec<FileHandle>, Vec<FileHandle>) =
+        files.iter().copied().partition(|handle| delegated.leave(handle));
     let drop_each = |files: &[FileHandle]| {
         dropping::drop_all(files.iter().copied(), |handle, range| server.drop_part(&handle, range));
     };
     // Also those that others are giving up: they may wait at a page that is being read, before all that is
     // behind it.
-    drop_each(&all);
+    drop_each(files);
+    under_way.end(&others);
     for handle in &left {
         server.redeem_all(handle);
+        // Before it can be kept again.
+        under_way.end(std::slice::from_ref(handle));
         drop(delegated.remove(handle));
     }
     // What was read since then may be old, and nobody would say so.
     drop_each(&left);
+}
+
+/// The files that are being dropped.
+#[derive(Debug, Default)]
+struct UnderWay(Mutex<FxHashSet<FileHandle>>);
+
+impl UnderWay {
+    fn files(&self) -> MutexGuard<'_, FxHashSet<FileHandle>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of `all` that nobody drops yet: the caller does from now on.
+    fn begin(&self, all: Vec<FileHandle>) -> Vec<FileHandle> {
+        let mut files = self.files();
+        all.into_iter().filter(|handle| files.insert(*handle)).collect()
+    }
+
+    fn end(&self, dropped: &[FileHandle]) {
+        let mut files = self.files();
+        for handle in dropped {
+            files.remove(handle);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn handle(number: u8) -> FileHandle {
+        FileHandle { fs: [1; 16], file: [number; 48] }
+    }
+
+    #[test]
+    fn what_hangs_is_not_dropped_again_by_each_look() {
+        let under_way = UnderWay::default();
+        let all = vec![handle(1), handle(2)];
+        assert_eq!(under_way.begin(all.clone()), all);
+        for _ in 0..5 {
+            assert_eq!(under_way.begin(all.clone()), []);
+        }
+        // What has come since does not wait for what hangs.
+        assert_eq!(under_way.begin(vec![handle(1), handle(2), handle(3)]), [handle(3)]);
+        under_way.end(&[handle(2), handle(3)]);
+        assert_eq!(under_way.begin(all), [handle(2)]);
+    }
 }
