@@ -23,9 +23,9 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Whether the answer is at most so old.
-    pub(crate) fn is_within(&self, belief: Duration) -> bool {
-        self.at.elapsed() < belief
+    /// How long the answer may still be believed of what is believed for so long.
+    pub(crate) fn left_of(&self, belief: Duration) -> Duration {
+        belief.saturating_sub(self.at.elapsed())
     }
 }
 
@@ -124,9 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_believed_for_as_long_as_it_may_be() {
-        let asked = Changes::default().asking();
-        assert!(!asked.is_within(Duration::ZERO));
-        assert!(asked.is_within(Duration::from_secs(3600)));
+    fn the_age_of_an_answer_is_no_part_of_its_belief() {
+        let (age, hour) = (Duration::from_secs(5), Duration::from_secs(3600));
+        let asked = Asked { at: Instant::now().checked_sub(age).unwrap(), changes: 0 };
+        assert_eq!(asked.left_of(Duration::ZERO), Duration::ZERO);
+        assert_eq!(asked.left_of(age), Duration::ZERO);
+        assert!(asked.left_of(hour) <= hour - age && !asked.left_of(hour).is_zero());
     }
 }

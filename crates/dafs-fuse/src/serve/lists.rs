@@ -41,7 +41,8 @@ impl Server {
                 (Found::Named(name, Some(found), asked), true)
                     if self.is_news(node, name, found, *asked) =>
                 {
-                    let entry = self.entry(found);
+                    let left = asked.left_of(self.belief);
+                    let entry = Entry { belief: left, ..self.entry(found) };
                     let (number, mode) = (entry.attributes.node, entry.attributes.mode);
                     let fits = listing.add(Some(&entry), number, mode, behind, name);
                     match fits {
@@ -79,7 +80,7 @@ impl Server {
         // What somebody has open may be being changed. When that is closed, it is noted as a change: so
         // this is to be looked at first.
         self.kept.find(&found.handle).is_none()
-            && asked.is_within(self.belief)
+            && !asked.left_of(self.belief).is_zero()
             && !self.changes.is_file_old(&found.handle, asked)
             && !self.changes.is_name_old(dir, name, asked)
     }
