@@ -85,6 +85,12 @@ fn dial(name: &str, hello: &[u8], file: &OwnedFd, watch: &Watch) -> io::Result<D
     Ok(Dialled::Sent(socket))
 }
 
+/// Has `instance` look no more at a socket, unless it is the program's by now.
+fn unwatch(instance: &Guarded<OwnedFd>, socket: &impl AsFd) -> io::Result<()> {
+    instance.check()?;
+    Ok(epoll::delete(instance, socket)?)
+}
+
 impl ShmAdapter {
     pub(super) fn watch(&self, socket: &OwnedFd, token: u64, flags: EventFlags) -> io::Result<()> {
         self.epoll.check()?;
@@ -198,7 +204,7 @@ impl ShmAdapter {
     fn pause_listener(&mut self, listener: u32, now: Instant) {
         let until = now + ACCEPT_PAUSE;
         let paused = &mut self.listeners[listener as usize];
-        if epoll::delete(&self.epoll, &paused.socket).is_ok() {
+        if unwatch(&self.epoll, &paused.socket).is_ok() {
             paused.paused_until = Some(until);
             self.check_at = Some(self.check_at.map_or(until, |at| at.min(until)));
         }
@@ -250,7 +256,7 @@ impl ShmAdapter {
 
     fn drop_request(&mut self, name: u64) {
         if let Some(request) = self.requests.remove(name) {
-            let _ = epoll::delete(&self.epoll, &request.socket);
+            let _ = unwatch(&self.epoll, &request.socket);
         }
     }
 
@@ -263,7 +269,7 @@ impl ShmAdapter {
         check_private_data(private_data)?;
         let Request { socket, peer, memory, .. } =
             self.requests.remove(request.0).ok_or(ConnectError::Gone)?;
-        let _ = epoll::delete(&self.epoll, &socket);
+        let _ = unwatch(&self.epoll, &socket);
         let (memory, ring_bytes) = memory.ok_or(ConnectError::Gone)?;
         let answer = Packet::Accept { private_data: private_data.to_vec() }.encode();
         sys::send(socket.as_fd(), &answer, None).map_err(|_| ConnectError::Gone)?;
@@ -331,7 +337,7 @@ impl ShmAdapter {
     fn connect_failed(&mut self, name: u64, error: ConnectError) {
         let Some(mut conn) = self.conns.remove(name) else { return };
         if let Some(socket) = conn.socket.as_ref().filter(|socket| socket.is_ours()) {
-            let _ = epoll::delete(&self.epoll, socket);
+            let _ = unwatch(&self.epoll, socket);
         }
         conn.flush(&mut self.ready);
         self.ready.push(Event::ConnectFailed { endpoint: conn.id, error: Box::new(error) });
@@ -449,7 +455,7 @@ impl ShmAdapter {
                 // If the socket is full, the peer learns of the end when the socket closes.
                 let _ = sys::send(socket.as_fd(), &packet.encode(), None);
             }
-            let _ = epoll::delete(&self.epoll, socket);
+            let _ = unwatch(&self.epoll, socket);
         }
         conn.flush(&mut self.ready);
         let reason = Box::new(reason);
@@ -465,4 +471,28 @@ fn open_memory(file: &OwnedFd, ring_bytes: u32) -> Result<Arc<Mapping>, &'static
     let mapping = Mapping::within(&sys::CONNECTION_MAPPINGS, file.as_fd(), bytes, true)
         .map_err(|_| "connection memory that cannot be mapped")?;
     Ok(Arc::new(mapping))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_socket_stays_in_the_epoll_instance_of_the_program() {
+        let create = || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let (ours, of_program, socket) = (create(), create(), UnixDatagram::unbound().unwrap());
+        let add = |to: &OwnedFd| {
+            epoll::add(to, &socket, EventData::new_u64(1), EventFlags::IN).map_err(io::Error::from)
+        };
+        let ours = Guarded::new(ours, &Watch::new());
+        add(&ours).unwrap();
+        unwatch(&ours, &socket).unwrap();
+        add(&of_program).unwrap();
+        // SAFETY: takes no memory; the number is that of a descriptor of this test.
+        unsafe { libc::dup2(of_program.as_raw_fd(), ours.as_raw_fd()) };
+        unwatch(&ours, &socket).unwrap_err();
+        assert_eq!(add(&of_program).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
 }
