@@ -320,6 +320,55 @@ def test_a_handler_does_not_take_the_position_of_the_write_that_it_interrupts(cl
     assert (folder / "position").read_bytes() == b"onetwo"
 
 
+class Handled:
+    """A raw file in whose reads a handler comes that uses the same file."""
+
+    def __init__(self, raw, handler):
+        self.raw, self.handler = raw, handler
+
+    def read(self, size, offset):
+        data = self.raw.read(size, offset)
+        self.handler()
+        return data
+
+    def read_into(self, target, offset):
+        count = self.raw.read_into(target, offset)
+        self.handler()
+        return count
+
+    def __getattr__(self, name):
+        return getattr(self.raw, name)
+
+
+def test_a_handler_that_appends_moves_no_read(client, folder):
+    (folder / "appended").write_bytes(b"0123456789")
+    with client.open(name(folder, "appended"), "a+b", buffering=0) as file:
+        assert file.seek(0) == 0
+        raw = file._file
+        file._file = Handled(raw, lambda: file.write(b"+"))
+        assert file.read(3) == b"012"
+        assert file.readinto(bytearray(2)) == 2
+        assert file.tell() == 5
+        file._file = raw
+        assert file.readall() == b"56789++"
+
+
+def test_a_handler_that_reads_does_not_take_the_position_of_a_read(client, folder):
+    def reads():
+        with pytest.raises(RuntimeError, match="reentrant"):
+            file.read(1)
+        with pytest.raises(RuntimeError, match="reentrant"):
+            file.seek(0)
+
+    (folder / "both").write_bytes(b"0123456789")
+    for mode in ("rb", "a+b"):
+        with client.open(name(folder, "both"), mode, buffering=0) as file:
+            file.seek(0)
+            file._file = Handled(file._file, reads)
+            assert file.read(3) == b"012"
+            assert file.read(3) == b"345"
+
+
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 3_000_000])
 def test_whole_files_are_read(client, folder, size):
     data = os.urandom(size)

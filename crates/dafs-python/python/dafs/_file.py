@@ -137,7 +137,8 @@ class File(io.RawIOBase):
         self._access = access
         self._appends = appends
         self._position = 0
-        # The position belongs to one call at a time, and to the handler of a signal that comes in it.
+        # The position belongs to one call at a time. In the handler of a signal that comes in it only
+        # appends go on, which need no position.
         self._lock = threading.RLock()
         self._born = _forks
         self._append_bytes_max = None
@@ -167,15 +168,20 @@ class File(io.RawIOBase):
             raise ValueError("I/O operation on closed file")
 
     @property
-    def _turn(self):
+    def _own_lock(self):
         if self._born != _forks:
             # Another thread of the parent may have had the lock, and nobody would release it here.
             # What the parent has opened says so by itself.
             self._file.stat()
-        if not self._appends and self._lock._is_owned():
+        return self._lock
+
+    @property
+    def _turn(self):
+        lock = self._own_lock
+        if lock._is_owned():
             # The call that was interrupted moves the position when it is done.
             raise RuntimeError("reentrant call: a signal's handler uses the position of the same file")
-        return self._lock
+        return lock
 
     def _may_read(self):
         if not self.readable():
@@ -206,8 +212,10 @@ class File(io.RawIOBase):
     def readinto(self, target):
         self._may_read()
         with self._turn:
-            count = self._file.read_into(target, self._position)
-            self._position += count
+            position = self._position
+            count = self._file.read_into(target, position)
+            # Also when a handler has appended meanwhile: the next read goes on where this one ends.
+            self._position = position + count
             return count
 
     def read(self, size=-1):
@@ -215,27 +223,30 @@ class File(io.RawIOBase):
             return self.readall()
         self._may_read()
         with self._turn:
-            data = self._file.read(size, self._position)
-            self._position += len(data)
+            position = self._position
+            data = self._file.read(size, position)
+            self._position = position + len(data)
             return data
 
     def readall(self):
         self._may_read()
         with self._turn:
             parts = []
+            position = self._position
             while True:
-                left = max(self._file.stat().st_size - self._position, 0)
+                left = max(self._file.stat().st_size - position, 0)
                 # One more than there should be tells whether the file has grown. A long object that
                 # is not filled to its end would be copied, so there that byte is asked for alone.
                 more = 1 if left <= _COPY_BYTES_MAX else 0
-                data = self._file.read(left + more, self._position)
-                self._position += len(data)
+                data = self._file.read(left + more, position)
+                position += len(data)
                 parts.append(data)
                 if len(data) == left and not more:
-                    data = self._file.read(1, self._position)
-                    self._position += len(data)
+                    data = self._file.read(1, position)
+                    position += len(data)
                     parts.append(data)
                     left = 0
+                self._position = position
                 if len(data) <= left:
                     return b"".join(filter(None, parts))
 
@@ -250,7 +261,7 @@ class File(io.RawIOBase):
         # handler runs there.
         is_known = True
         try:
-            with self._turn, memoryview(source) as whole, whole.cast("B") as view:
+            with self._own_lock, memoryview(source) as whole, whole.cast("B") as view:
                 self._check_doubt()
                 piece = max(len(view), 1)
                 if piece > _APPEND_BYTES_SURE:
