@@ -255,12 +255,12 @@ unsafe fn fetch(
     if completions.is_null() || !completions.is_aligned() || max == 0 {
         return Err(Failure::new(DAP_E_INVALID, "there is no place for completions"));
     }
+    let max = max.min(COMPLETIONS_MAX);
     // Before anything is fetched that could not be told.
-    check_place(completions.cast(), size_of::<dap_completion_t>())?;
+    check_place(completions.cast(), max * size_of::<dap_completion_t>())?;
     let mut fetched = FETCHED.try_with(RefCell::take).unwrap_or_default();
     fetched.clear();
-    let result = fetch(&mut fetched, max.min(COMPLETIONS_MAX));
-    check_place(completions.cast(), fetched.len() * size_of::<dap_completion_t>())?;
+    let result = fetch(&mut fetched, max);
     for (at, completion) in fetched.iter().enumerate() {
         // SAFETY: as the caller promises; there are at most `max`.
         unsafe { completions.add(at).write(completion.into()) };
@@ -278,7 +278,7 @@ unsafe fn fetch(
 /// Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
 /// passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
 /// number for some, SIZE_MAX for all that have a place. With 0 for either it looks once. Returns how many;
-/// 0 when nothing was in flight; DAP_E_TIMED_OUT when none has come in time.
+/// DAP_E_FAULT, with nothing fetched, when not all `max` places (up to 4096) are memory; 0 when nothing was in flight; DAP_E_TIMED_OUT when none has come in time.
 ///
 /// Threads: any. When several wait for one group, each completion goes to one of them.
 ///

@@ -110,6 +110,27 @@ static void bad_places(void *place)
     expect(dap_readlink(session, "file", target, 0) < 0, 1);
 }
 
+/* Completions that could not all be told are told the next time. */
+static void too_few_places(void)
+{
+    char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    dap_completion_t *two = (void *)(page + 4096 - 2 * sizeof *two), good[16];
+    int at, wait;
+
+    expect(page != MAP_FAILED && munmap(page + 4096, 4096) == 0, 1);
+    for (wait = 0; wait < 2; wait++) {
+        for (at = 0; at < 4; at++)
+            expect(dap_async_read_memory(group, at, file, memory + 16 * at, 10, 0, NULL), 0);
+        while (dap_io_in_flight(group) != 0 && wait == 0)
+            expect(dap_io_poll(group, two, 4096), DAP_E_FAULT), dap_ping(session, &(uint64_t){ 0 });
+        expect(wait ? dap_io_wait(group, two, 4096, 4, 30000) : dap_io_poll(group, two, 4096), DAP_E_FAULT);
+        expect(dap_io_wait(group, good, 16, 4, 30000), 4);
+    }
+    expect(dap_async_read_memory(group, 0, file, memory, 10, 0, NULL), 0);
+    expect(dap_io_wait(group, two, 2, 2, 30000), 1);
+    munmap(page, 4096);
+}
+
 static void nulls_and_nonsense_elsewhere(void)
 {
     const dap_file_t no_file = { 0 };
@@ -436,6 +457,7 @@ int main(int argc, char **argv)
     bad_memory();
     bad_places((void *)8);
     bad_places((void *)constant);
+    too_few_places();
     nulls_and_nonsense_elsewhere();
     closed_and_foreign();
     after_fork();
