@@ -46,7 +46,7 @@ static int how(int wanted)
 
 static void checked(const char *top)
 {
-    char path[256];
+    char path[256], made[] = "made-XXXXXX.c";
     int fd = open("checked", how(O_RDWR | O_CREAT), 0600), again;
     EXPECT(fd >= 0 && write(fd, "0123456789", 10) == 10);
     EXPECT((again = open("checked", how(O_RDONLY))) >= 0);
@@ -66,6 +66,11 @@ static void checked(const char *top)
     EXPECT(getcwd(bytes, some(sizeof bytes)) && !strcmp(bytes, top));
     EXPECT(!getcwd(bytes, some(2)) && errno == ERANGE);
     snprintf(path, sizeof path, "%s/checked", top);
+    EXPECT(getwd(large) && !strcmp(large, top));
+    EXPECT(lchmod("checked", 0640) == 0 && lchmod("to", 0640) == -1 && errno == EOPNOTSUPP);
+    EXPECT(mkfifoat(AT_FDCWD, "pipe", 0600) == -1 && errno == EOPNOTSUPP);
+    EXPECT((again = mkostemps64(made, 2, O_CLOEXEC)) >= 0 && !strcmp(made + 11, ".c"));
+    EXPECT(access(made, F_OK) == 0 && unlink(made) == 0 && close(again) == 0);
     EXPECT(realpath("to", large) && !strcmp(large, path));
     EXPECT(close(fd) == 0);
 }

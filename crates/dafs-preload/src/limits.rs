@@ -61,3 +61,7 @@ pub(crate) const LOOKED_AT_BYTES_MAX: usize = 1 << 20;
 
 /// Pages of memory are at least so long, and begin at multiples.
 pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// Names of functions in a report, and bytes of the path of each.
+pub(crate) const NAMED_KINDS_MAX: usize = 16;
+pub(crate) const NAMED_BYTES_MAX: usize = 256;

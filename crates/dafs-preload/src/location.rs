@@ -11,7 +11,7 @@ use crate::config::{self, Config, Mount};
 use crate::descriptor::Record;
 use crate::failure::{Errno, Result};
 use crate::limits::PATH_BYTES_MAX;
-use crate::table;
+use crate::{report, table};
 use dafs_client::FileHandle;
 use libc::c_int;
 use std::sync::Arc;
@@ -103,6 +103,7 @@ pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location>
     let mount = config.mounts.iter().filter(|mount| below(&shown, &mount.prefix).is_some());
     let mount = mount.max_by_key(|mount| mount.prefix.len())?;
     if config.bypass.iter().any(|bypass| below(&shown, bypass).is_some()) {
+        report::bypassed(&shown);
         return None;
     }
     // As it stands where it can be, with its `..` and the slash at its end.

@@ -1,17 +1,24 @@
 //! What was served and what passed by, told when the program ends.
+//!
+//! Invariants
+//! * Which calls were refused is noted by name for a bounded number of them; the others are counted.
 
 use crate::config;
 use crate::descriptor::kernel;
+use crate::limits::{NAMED_BYTES_MAX, NAMED_KINDS_MAX};
+use crate::next::quietly;
 use dafs_client::descriptors;
+use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 static SERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
+static BYPASSED: AtomicU64 = AtomicU64::new(0);
 static READ_BYTES: AtomicU64 = AtomicU64::new(0);
 static WRITTEN_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -47,9 +54,64 @@ pub(crate) fn passed() {
     PASSED.fetch_add(1, Relaxed);
 }
 
-/// Something that cannot be done with a served file.
-pub(crate) fn refused() {
+/// What was not served, of one name.
+#[derive(Debug)]
+struct Kind {
+    name: &'static str,
+    count: u64,
+    /// The path of the first.
+    path: Vec<u8>,
+}
+
+static REFUSALS: Mutex<Vec<Kind>> = Mutex::new(Vec::new());
+static BYPASSES: Mutex<Vec<Kind>> = Mutex::new(Vec::new());
+
+/// Something that cannot be done with a served file: the function's name, and the path or nothing.
+pub(crate) fn refused(name: &'static str, path: &[u8]) {
     REFUSED.fetch_add(1, Relaxed);
+    note(&REFUSALS, name, path);
+}
+
+/// A path below a prefix that the user wants to pass by.
+pub(crate) fn bypassed(path: &[u8]) {
+    BYPASSED.fetch_add(1, Relaxed);
+    note(&BYPASSES, "by --bypass", path);
+}
+
+fn note(kinds: &Mutex<Vec<Kind>>, name: &'static str, path: &[u8]) {
+    if config::get().is_none_or(|config| config.report.is_none()) {
+        return;
+    }
+    quietly(|| {
+        // Who is in the way notes something itself, or was in a thread of the process that this is a fork
+        // of. It is counted all the same.
+        let Ok(mut kinds) = kinds.try_lock() else { return };
+        if let Some(kind) = kinds.iter_mut().find(|kind| kind.name == name) {
+            kind.count += 1;
+        } else if kinds.len() < NAMED_KINDS_MAX {
+            let path = path[..path.len().min(NAMED_BYTES_MAX)].to_vec();
+            kinds.push(Kind { name, count: 1, path });
+        }
+    });
+}
+
+/// The names that were noted, and how many of all calls have none; they begin anew.
+fn names(kinds: &Mutex<Vec<Kind>>, all: u64) -> String {
+    let kinds = kinds.try_lock().map_or(Vec::new(), |mut kinds| std::mem::take(&mut *kinds));
+    let mut text = String::new();
+    let mut left = all;
+    for Kind { name, count, path } in kinds {
+        left = left.saturating_sub(count);
+        text.push_str(if text.is_empty() { "" } else { ", " });
+        let _ = write!(text, "{count} {name}");
+        if !path.is_empty() {
+            let _ = write!(text, " {}", String::from_utf8_lossy(&path).escape_debug());
+        }
+    }
+    if left > 0 && !text.is_empty() {
+        let _ = write!(text, ", {left} others");
+    }
+    text
 }
 
 pub(crate) fn read(bytes: usize) {
@@ -62,8 +124,11 @@ pub(crate) fn written(bytes: usize) {
 
 /// A fork has done nothing yet.
 pub(crate) fn clear() {
-    for count in [&SERVED, &PASSED, &REFUSED, &READ_BYTES, &WRITTEN_BYTES] {
+    for count in [&SERVED, &PASSED, &REFUSED, &BYPASSED, &READ_BYTES, &WRITTEN_BYTES] {
         count.store(0, Relaxed);
+    }
+    for kinds in [&REFUSALS, &BYPASSES] {
+        drop(names(kinds, 0));
     }
 }
 
@@ -76,10 +141,16 @@ pub(crate) fn tell() {
     if served == 0 && passed == 0 {
         return;
     }
+    let in_brackets = |names: String| match names.is_empty() {
+        true => names,
+        false => format!(" ({names})"),
+    };
+    let refusals = in_brackets(names(&REFUSALS, refused));
+    let bypasses = in_brackets(names(&BYPASSES, take(&BYPASSED)));
     let program = std::env::args_os().next().unwrap_or_default();
     let line = format!(
         "dafs run: {}[{}]: served {served} calls, {read} bytes read, {written} bytes written, \
-         {refused} refused; {passed} calls passed by\n",
+         {refused} refused{refusals}; {passed} calls passed by{bypasses}\n",
         program.display(),
         std::process::id(),
     );
@@ -95,4 +166,18 @@ pub(crate) fn tell() {
             .open(target)
             .and_then(|mut file| file.write_all(line.as_bytes())),
     };
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_once_with_their_first_path() {
+        let kind = |name, count, path: &[u8]| Kind { name, count, path: path.to_vec() };
+        let kinds = Mutex::new(vec![kind("mmap", 2, b"/data/a\nb"), kind("ioctl", 1, b"")]);
+        assert_eq!(names(&kinds, 5), "2 mmap /data/a\\nb, 1 ioctl, 2 others");
+        assert_eq!(names(&kinds, 0), "");
+    }
 }

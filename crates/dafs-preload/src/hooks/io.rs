@@ -261,12 +261,12 @@ interpose! {
         preallocate(fd, offset, bytes, pass)
     }
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |_file| {
+        by_descriptor!(fd, pass, |file| {
             match request {
                 libc::FIOCLEX | libc::FIONCLEX => Ok(pass()),
                 // FICLONE and its relatives: the programs that ask for them copy instead.
                 _ => {
-                    report::refused();
+                    report::refused("ioctl", &file.record.shown);
                     Err(Errno(libc::ENOTTY))
                 }
             }
@@ -330,12 +330,12 @@ fn lock_here(
 
 /// `fallocate`, which may say that it cannot: then programs do without, or write zeros.
 fn reserve(
-    _file: &crate::table::Description,
+    file: &crate::table::Description,
     _mode: c_int,
     _offset: off_t,
     _bytes: off_t,
 ) -> Result<()> {
-    report::refused();
+    report::refused("fallocate", &file.record.shown);
     Err(Errno(libc::EOPNOTSUPP))
 }
 
@@ -347,7 +347,7 @@ fn preallocate(fd: c_int, offset: off_t, bytes: off_t, pass: impl FnOnce() -> c_
         () if offset < 0 || bytes <= 0 => libc::EINVAL,
         () if !file.record.writes() => libc::EBADF,
         () => {
-            report::refused();
+            report::refused("posix_fallocate", &file.record.shown);
             libc::EOPNOTSUPP
         }
     }

@@ -23,7 +23,7 @@ unsafe fn map(
         return Err(Errno(libc::EACCES));
     }
     let refuse = || {
-        report::refused();
+        report::refused("mmap", &file.record.shown);
         Err(Errno(libc::ENODEV))
     };
     let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;

@@ -5,6 +5,7 @@ use super::{At, at, by_descriptor, by_path, bytes, known, named_descriptor};
 use crate::config;
 use crate::descriptor::{Kind, Record};
 use crate::failure::{Errno, Result};
+use crate::limits::PATH_BYTES_MAX;
 use crate::location::{self, Location};
 use crate::next::{interpose, serve};
 use crate::table::Description;
@@ -193,6 +194,21 @@ unsafe fn give(path: &[u8], to: *mut c_char, room: size_t) -> Result<*mut c_char
     Ok(target)
 }
 
+/// For `getwd`, which must be given room for the longest path.
+///
+/// # Safety
+/// `to` is null or has that room.
+unsafe fn give_where_it_fits(path: &[u8], to: *mut c_char) -> Result<*mut c_char> {
+    if to.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    if path.len() >= PATH_BYTES_MAX {
+        return Err(Errno(libc::ENAMETOOLONG));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { give(path, to, PATH_BYTES_MAX) }
+}
+
 /// # Safety
 /// As [`give`] and [`bytes`].
 unsafe fn real_path(
@@ -226,9 +242,9 @@ unsafe fn real_path(
     }
 }
 
-/// Extended attributes of files are not served.
-fn unsupported<T>() -> Result<T> {
-    report::refused();
+/// Extended attributes of files are not served, nor devices and pipes.
+fn unsupported<T>(name: &'static str, path: &[u8]) -> Result<T> {
+    report::refused(name, path);
     Err(Errno(libc::EOPNOTSUPP))
 }
 
@@ -313,13 +329,23 @@ interpose! {
     fn chmod(path: *const c_char, mode: mode_t) -> c_int, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| change(&place, Follow::Yes, &SetAttributes::mode(mode & 0o7777)))
     }
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| {
+            if names::attributes(&place, Follow::No)?.is_symlink() {
+                return unsupported("lchmod", &place.shown);
+            }
+            change(&place, Follow::No, &SetAttributes::mode(mode & 0o7777))
+        })
+    }
     fn fchmod(fd: c_int, mode: mode_t) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| change_open(&file, &SetAttributes::mode(mode & 0o7777)))
     }
     fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int, |pass| {
         by_path!(dir, path, pass, |place| match follow(flags) {
             // A link has no permissions of its own, which is what Linux says, too.
-            Follow::No if names::attributes(&place, Follow::No)?.is_symlink() => unsupported(),
+            Follow::No if names::attributes(&place, Follow::No)?.is_symlink() => {
+                unsupported("fchmodat", &place.shown)
+            }
             follow => change(&place, follow, &SetAttributes::mode(mode & 0o7777)),
         })
     }
@@ -399,6 +425,21 @@ interpose! {
             None => pass(),
         }
     }
+    fn getwd(to: *mut c_char) -> *mut c_char, |pass| {
+        match table::working_directory() {
+            Some(directory) => serve(|| give_where_it_fits(&directory.shown, to)),
+            None => pass(),
+        }
+    }
+    fn __getwd_chk(to: *mut c_char, room: size_t) -> *mut c_char, |pass| {
+        match table::working_directory() {
+            Some(directory) => {
+                check(directory.shown.len() + 1, room);
+                serve(|| give_where_it_fits(&directory.shown, to))
+            }
+            None => pass(),
+        }
+    }
     fn get_current_dir_name() -> *mut c_char, |pass| {
         match table::working_directory() {
             Some(directory) => serve(|| give(&directory.shown, std::ptr::null_mut(), 0)),
@@ -420,46 +461,49 @@ interpose! {
         real_path(path, std::ptr::null_mut(), pass)
     }
     fn mkfifo(path: *const c_char, mode: mode_t) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("mkfifo", &place.shown))
+    }
+    fn mkfifoat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int, |pass| {
+        by_path!(dir, path, pass, |place| unsupported("mkfifoat", &place.shown))
     }
     fn mknod(path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("mknod", &place.shown))
     }
     fn mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int, |pass| {
-        by_path!(dir, path, pass, |_place| unsupported())
+        by_path!(dir, path, pass, |place| unsupported("mknodat", &place.shown))
     }
     fn getxattr(path: *const c_char, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("getxattr", &place.shown))
     }
     fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("lgetxattr", &place.shown))
     }
     fn listxattr(path: *const c_char, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("listxattr", &place.shown))
     }
     fn llistxattr(path: *const c_char, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("llistxattr", &place.shown))
     }
     fn fgetxattr(fd: c_int, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |_file| unsupported())
+        by_descriptor!(fd, pass, |file| unsupported("fgetxattr", &file.record.shown))
     }
     fn flistxattr(fd: c_int, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |_file| unsupported())
+        by_descriptor!(fd, pass, |file| unsupported("flistxattr", &file.record.shown))
     }
     fn setxattr(path: *const c_char, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("setxattr", &place.shown))
     }
     fn lsetxattr(path: *const c_char, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("lsetxattr", &place.shown))
     }
     fn fsetxattr(fd: c_int, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |_file| unsupported())
+        by_descriptor!(fd, pass, |file| unsupported("fsetxattr", &file.record.shown))
     }
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("removexattr", &place.shown))
     }
     fn fremovexattr(fd: c_int, name: *const c_char) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |_file| unsupported())
+        by_descriptor!(fd, pass, |file| unsupported("fremovexattr", &file.record.shown))
     }
     fn pathconf(path: *const c_char, name: c_int) -> libc::c_long, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| names::find(&place, Follow::Yes).map(|_| limit(name)))

@@ -126,6 +126,9 @@ interpose! {
     fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, |pass| {
         temporary(template, suffix, pass, exclusively(flags))
     }
+    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, |pass| {
+        temporary(template, suffix, pass, exclusively(flags))
+    }
     fn mkdtemp(template: *mut c_char) -> *mut c_char, |pass| {
         let passed = std::cell::Cell::new(std::ptr::null_mut());
         let made = temporary(
@@ -279,7 +282,7 @@ fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_
         libc::F_GETFD | libc::F_SETFD => pass(),
         // Seals, leases, signals and pipes are not what a file on a server has.
         _ => serve(|| {
-            crate::report::refused();
+            crate::report::refused("fcntl", &description.record.shown);
             Err(Errno(libc::EINVAL))
         }),
     }

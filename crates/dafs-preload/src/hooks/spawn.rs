@@ -70,15 +70,15 @@ fn is_ours(path: &[u8]) -> bool {
     unsafe { location_is_ours(AT_FDCWD, path.as_ptr()) }
 }
 
-fn refused() -> c_int {
-    crate::report::refused();
+fn refused(name: &'static str, path: &[u8]) -> c_int {
+    crate::report::refused(name, path);
     libc::EOPNOTSUPP
 }
 
 /// Lets `pass` have a child go to `place`, unless that is served.
 fn goes_to(actions: *mut Actions, place: Vec<u8>, pass: impl FnOnce() -> c_int) -> c_int {
     if is_ours(&place) {
-        return refused();
+        return refused("posix_spawn_file_actions_addchdir_np", &place);
     }
     match pass() {
         0 if note(actions, place) => 0,
@@ -130,14 +130,18 @@ interpose! {
         flags: c_int,
         mode: mode_t,
     ) -> c_int, |pass| {
-        if is_ours(&seen_from_here(actions, path)) { refused() } else { pass() }
+        let path = seen_from_here(actions, path);
+        match is_ours(&path) {
+            true => refused("posix_spawn_file_actions_addopen", &path),
+            false => pass(),
+        }
     }
     fn posix_spawn_file_actions_addchdir_np(actions: *mut Actions, path: *const c_char) -> c_int, |pass| {
         goes_to(actions, seen_from_here(actions, path), pass)
     }
     fn posix_spawn_file_actions_addfchdir_np(actions: *mut Actions, fd: c_int) -> c_int, |pass| {
-        if known(fd).is_some() {
-            return refused();
+        if let Some(directory) = known(fd) {
+            return refused("posix_spawn_file_actions_addfchdir_np", &directory.record.shown);
         }
         let link = format!("/proc/self/fd/{fd}");
         match aside(|| std::fs::read_link(link)) {

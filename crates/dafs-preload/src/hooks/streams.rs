@@ -35,7 +35,7 @@ unsafe fn reopen(
     let place = match unsafe { at(AT_FDCWD, path) } {
         // The C library would open what the descriptor is to the kernel.
         _ if path.is_null() && is_ours => {
-            report::refused();
+            report::refused("freopen", b"");
             return serve(|| Err(Errno(libc::EOPNOTSUPP)));
         }
         _ if path.is_null() => return pass(),
@@ -47,7 +47,7 @@ unsafe fn reopen(
     // SAFETY: the caller's promise.
     let fd = unsafe { libc::fileno(stream) };
     if !is_ours && !(0..=2).contains(&fd) {
-        report::refused();
+        report::refused("freopen", place.as_ref().map_or(b"", |place| &place.shown));
         return serve(|| Err(Errno(libc::EOPNOTSUPP)));
     }
     // SAFETY: the caller's promise.

@@ -342,7 +342,8 @@ unsafe fn walk(
         return pass();
     }
     if flags & FROM_WITHIN != 0 {
-        crate::report::refused();
+        // SAFETY: the caller's promise.
+        crate::report::refused("nftw", unsafe { bytes(path) });
         return serve(|| Err(Errno(libc::EOPNOTSUPP)));
     }
     // SAFETY: the caller's promise.
@@ -409,7 +410,7 @@ unsafe fn refused_tree(
     unsafe {
         while !next.is_null() && !(*next).is_null() {
             if is_here(AT_FDCWD, *next) {
-                crate::report::refused();
+                crate::report::refused("fts_open", bytes(*next));
                 return serve(|| Err(Errno(libc::EOPNOTSUPP)));
             }
             next = next.add(1);
