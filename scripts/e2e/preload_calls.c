@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -138,12 +139,63 @@ static void executes(void)
     EXPECT(close(fd) == 0 && close(program) == 0 && close(ends[0]) == 0);
 }
 
+/* Maps show the file, whatever is done to them: never zeros in its place. */
+static void maps(void)
+{
+    static char content[4 * 4096];
+    char *map, *moved, *other;
+    int fd = open("mapped", O_RDWR | O_CREAT, 0600), read_only, at;
+    for (at = 0; at < (int)sizeof content; at++)
+        content[at] = 'a' + at % 23;
+    EXPECT(fd >= 0 && write(fd, content, sizeof content) == sizeof content && close(fd) == 0);
+    EXPECT((read_only = open("mapped", O_RDONLY)) >= 0);
+
+    /* The rest of the last page is the file's, too. */
+    map = mmap(NULL, 5000, PROT_READ, MAP_SHARED, read_only, 0);
+    EXPECT(map != MAP_FAILED && !memcmp(map, content, 2 * 4096));
+    EXPECT(mremap(map, 5000, 8192, 0) == map && !memcmp(map, content, 2 * 4096));
+    /* There is no room for a larger one. */
+    EXPECT(mremap(map, 8192, 4 * 4096, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
+    EXPECT(!memcmp(map, content, 2 * 4096));
+    EXPECT(mremap(map, 8192, 8192, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL) == MAP_FAILED);
+
+    EXPECT(madvise(map, 8192, MADV_DONTNEED) == 0 && !memcmp(map, content, 2 * 4096));
+    EXPECT(madvise(map, 8192, MADV_WILLNEED) == 0);
+    EXPECT(madvise(map, 4096, MADV_FREE) == -1 && errno == EINVAL && !memcmp(map, content, 4096));
+    EXPECT(mprotect(map, 4096, PROT_READ | PROT_WRITE) == -1 && errno == EACCES);
+    EXPECT(mprotect(map, 4096, PROT_READ) == 0);
+
+    /* It is the same one in another place. */
+    moved = mmap(NULL, 4 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(moved != MAP_FAILED);
+    EXPECT(mremap(map, 8192, 8192, MREMAP_MAYMOVE | MREMAP_FIXED, moved + 4096) == moved + 4096);
+    EXPECT(madvise(moved + 4096, 8192, MADV_DONTNEED) == 0 && !memcmp(moved + 4096, content, 8192));
+    EXPECT(mremap(moved + 4096, 8192, 4096, 0) == moved + 4096 && !memcmp(moved + 4096, content, 4096));
+    EXPECT(mremap(moved + 4096, 4096, 8192, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
+
+    /* What has come in its place is the program's own. */
+    other = mmap(moved + 4096, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    EXPECT(other == moved + 4096);
+    other[0] = 1;
+    EXPECT(madvise(other, 4096, MADV_DONTNEED) == 0 && other[0] == 0);
+    EXPECT(munmap(moved, 4 * 4096) == 0);
+
+    /* What was written to a copy of one's own is not dropped: nobody would know the file's any more. */
+    map = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE, read_only, 8192);
+    EXPECT(map != MAP_FAILED && !memcmp(map, content + 8192, 8192));
+    map[0] = '!';
+    EXPECT(madvise(map, 8192, MADV_DONTNEED) == -1 && errno == EINVAL && map[0] == '!');
+    EXPECT(munmap(map, 4096) == 0 && map[4096] == content[3 * 4096]);
+    EXPECT(munmap(map + 4096, 4096) == 0 && close(read_only) == 0);
+}
+
 int main(int count, char **arguments)
 {
     EXPECT(count == 2 && chdir(arguments[1]) == 0);
     checked(arguments[1]);
     relative();
     executes();
+    maps();
     puts("all as expected");
     return 0;
 }
