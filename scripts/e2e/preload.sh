@@ -90,6 +90,7 @@ cp "$DAFS_PRELOAD_LIBRARY" "$work/an other/libdafs_preload.so"
 DAFS_PRELOAD_LIBRARY="$work/an other/libdafs_preload.so" expect 1 'cannot be preloaded' served true
 rm -r "$work/an other"
 expect 2 'one user' "$dafs" run --at /a=dafs://anne@localhost/ --at /b=dafs://bob@localhost/ true
+expect 2 'leave one of them out' "$dafs" run --fence-id b --at '/a=dafs://localhost/?fence-id=a' true
 # A program that sets LD_PRELOAD for another has us there, too.
 served env LD_PRELOAD= cat /data/line >"$work/said"
 served env -i LD_PRELOAD=/nowhere.so PATH="$PATH" cat /data/line 2>/dev/null | cmp - "$work/said" ||

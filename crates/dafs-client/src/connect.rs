@@ -25,6 +25,10 @@ use std::time::Duration;
 
 /// Opens a session with the server that `url` names.
 pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared>> {
+    if url.user().is_some() && matches!(options.authentication, Authentication::None) {
+        // Whoever wrote the URL would believe to be that user, and would be this process.
+        return Err(Error::Argument("the URL names a user, and nothing proves to be that user"));
+    }
     let target = Target::new(url, options);
     let addresses = target.resolve()?;
     let mut reasons = Vec::new();
@@ -58,7 +62,7 @@ impl Attempt {
 
 struct Target<'a> {
     url: &'a DafsUrl,
-    /// What the URL says has the last word.
+    /// Where the URL says something, that.
     options: ConnectOptions,
     server: Arc<str>,
     until: Instant,
@@ -72,7 +76,15 @@ impl<'a> Target<'a> {
         } else {
             format!("{host}:{}", url.port())
         };
+        let of_url = |said: Option<Duration>, otherwise| match said {
+            Some(Duration::ZERO) => None,
+            Some(time) => Some(time),
+            None => otherwise,
+        };
         let options = ConnectOptions {
+            deadline: of_url(url.deadline(), options.deadline),
+            recovery: of_url(url.recovery(), options.recovery),
+            fence_id: url.fence_id().map(str::to_owned).or(options.fence_id.clone()),
             transport: url.transport().unwrap_or(options.transport),
             wait: url.wait().unwrap_or(options.wait),
             checksums: url.checksums().unwrap_or(options.checksums),
@@ -173,12 +185,7 @@ impl<'a> Target<'a> {
         let config = self.session_config(transport.kind);
         let core = SessionCore::connect(&mut *adapter, config, address, Instant::now())
             .map_err(Attempt::unreachable)?;
-        let deadline = match self.url.deadline() {
-            Some(Duration::ZERO) => None,
-            Some(time) => Some(time),
-            None => self.options.deadline,
-        };
-        let mut driver = Driver::new(adapter, core, self.server.clone(), deadline);
+        let mut driver = Driver::new(adapter, core, self.server.clone(), self.options.deadline);
         let bell = Wakeup::new().map_err(Attempt::unreachable)?;
         let mut established = false;
         loop {
@@ -231,17 +238,12 @@ impl<'a> Target<'a> {
         let mut config = SessionConfig::new(name, verifier);
         config.client_differentiator = crate::random();
         config.session_differentiator = crate::random();
-        let fence_id = options.fence_id.as_deref().or(self.url.fence_id());
-        config.fence_id = fence_id.map(|id| id.as_bytes().to_vec());
+        config.fence_id = options.fence_id.as_deref().map(|id| id.as_bytes().to_vec());
         config.authenticator = authenticator(&options.authentication);
         config.credential = credential(&options.credential);
         config.byte_order = options.byte_order;
         config.checksums = options.checksums;
-        config.recovery = match self.url.recovery() {
-            Some(Duration::ZERO) => None,
-            Some(time) => Some(time),
-            None => options.recovery,
-        };
+        config.recovery = options.recovery;
         config.requests = options.requests.max(1);
         config.inline_bytes = options.inline_bytes;
         config.always_direct = kind == TransportKind::Shm;
@@ -318,6 +320,7 @@ fn process_ids() -> CredentialIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::WaitPolicy;
 
     #[test]
     fn only_addresses_of_this_machine_are_local() {
@@ -326,5 +329,51 @@ mod tests {
         assert!(local("[::ffff:127.0.0.1]:20490"));
         // Addresses for documentation (RFC 5737, RFC 3849) belong to nobody.
         assert!(!local("192.0.2.1:20490") && !local("[2001:db8::1]:20490"));
+    }
+
+    #[test]
+    fn a_url_goes_before_options_in_all_that_it_says() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let given = ConnectOptions {
+            transport: TransportChoice::Shm,
+            wait: WaitPolicy::Sleep,
+            checksums: true,
+            connect_timeout: Duration::from_secs(1),
+            deadline: seconds(2),
+            recovery: seconds(3),
+            fence_id: Some("options".into()),
+            ..ConnectOptions::default()
+        };
+        let both = |options: &str| {
+            let url = DafsUrl::parse(&format!("dafs://host/{options}")).unwrap();
+            let target = Target::new(&url, &given);
+            let config = target.session_config(TransportKind::Iwarp);
+            let fence_id = config.fence_id.clone().unwrap();
+            (target.options.clone(), config.recovery, config.checksums, fence_id)
+        };
+        let (options, recovery, checksums, fence_id) = both("");
+        assert_eq!((options.transport, options.wait), (TransportChoice::Shm, WaitPolicy::Sleep));
+        assert_eq!((Some(options.connect_timeout), options.deadline), (seconds(1), seconds(2)));
+        assert_eq!((recovery, checksums, &fence_id[..]), (seconds(3), true, &b"options"[..]));
+        let (options, recovery, checksums, fence_id) = both(
+            "?transport=iwarp&wait=poll&checksums=no&connect-timeout=10&deadline=20&recovery=30\
+             &fence-id=url",
+        );
+        assert_eq!((options.transport, options.wait), (TransportChoice::Iwarp, WaitPolicy::Poll));
+        assert_eq!((Some(options.connect_timeout), options.deadline), (seconds(10), seconds(20)));
+        assert_eq!((recovery, checksums, &fence_id[..]), (seconds(30), false, &b"url"[..]));
+        let (options, recovery, ..) = both("?deadline=0&recovery=0");
+        assert_eq!((options.deadline, recovery), (None, None));
+    }
+
+    #[test]
+    fn a_user_in_the_url_must_be_proven() {
+        let url = DafsUrl::parse("dafs://anna@127.0.0.1:1/").unwrap();
+        let refused = open(&url, &ConnectOptions::default()).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::Argument(_)), "{refused}");
+        let mut options = ConnectOptions::default();
+        options.prove_by_password(&url, None, Some("secret".into())).unwrap();
+        let refused = open(&url, &options).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::Connect { .. }), "{refused}");
     }
 }

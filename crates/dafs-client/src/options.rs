@@ -229,7 +229,7 @@ pub struct ConnectOptions {
     /// Whether to keep file content in this process, as far as the server's delegations allow; `None`
     /// sends every read and write to the server.
     pub cache: Option<CacheOptions>,
-    /// The identity for fencing (DAFS 11); `None` takes that of the URL, if it has one.
+    /// The identity for fencing (DAFS 11). That of a URL with `fence-id=NAME` goes before it.
     pub fence_id: Option<String>,
 }
 

@@ -1,8 +1,9 @@
 //! The command line: options that all commands share, and the list of commands.
 
 use crate::commands;
+use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use dafs_client::{TransportChoice, WaitPolicy};
+use dafs_client::{DafsUrl, TransportChoice, WaitPolicy};
 use dafs_server::Wake;
 use std::path::PathBuf;
 
@@ -70,6 +71,16 @@ impl SessionOptions {
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// Who the session is to fences is said once, or twice the same.
+    pub(crate) fn check_fence_id(&self, url: &DafsUrl) -> Result<(), Failure> {
+        match (self.fence_id.as_deref(), url.fence_id()) {
+            (Some(given), Some(of_url)) if given != of_url => Err(Failure::Usage(format!(
+                "--fence-id says {given}, and {url} says {of_url}; leave one of them out"
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -156,6 +156,7 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
 impl Sessions<'_> {
     fn connect(&self, url: &DafsUrl, identity: Option<ClientIdentity>) -> Result<Client, Failure> {
         let options = self.options;
+        options.check_fence_id(url)?;
         let (deadline, recovery) = self.patience();
         let mut connect_options = ConnectOptions {
             transport: options.transport.into(),

@@ -135,6 +135,7 @@ impl Run {
         if session.checksums {
             command.env("DAFS_RUN_CHECKSUMS", "1");
         }
+        self.at.iter().try_for_each(|(_, url)| session.check_fence_id(url))?;
         if let Some(fence_id) = &session.fence_id {
             command.env("DAFS_RUN_FENCE_ID", fence_id);
         }
