@@ -6,11 +6,12 @@ use crate::core::{
 use crate::driver::{Driver, Shared};
 use crate::error::{Error, Result};
 use crate::file::OPENS;
-use crate::limit;
+use crate::limit::{self, Limit};
 use crate::limits::GROUPS_MAX;
 use crate::options::{
     Authentication, ConnectOptions, Credential, Transport, TransportChoice, TransportKind,
 };
+use crate::resolve::{self, Unresolved};
 use crate::url::DafsUrl;
 use crate::wakeup::Wakeup;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
@@ -18,7 +19,7 @@ use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Address, Instant, shm_socket_candidates};
 use dafs_wire::dafs::Verifier;
 use std::fmt::Display;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -66,6 +67,8 @@ struct Target<'a> {
     options: ConnectOptions,
     server: Arc<str>,
     until: Instant,
+    /// How long that is from the beginning.
+    after: Duration,
 }
 
 impl<'a> Target<'a> {
@@ -91,8 +94,12 @@ impl<'a> Target<'a> {
             connect_timeout: url.connect_timeout().unwrap_or(options.connect_timeout),
             ..options.clone()
         };
-        let until = Instant::now() + options.connect_timeout;
-        Self { url, options, server: server.into(), until }
+        let (until, after) = (Instant::now() + options.connect_timeout, options.connect_timeout);
+        let (until, after) = match Limit::current() {
+            Some(limit) if limit.at < until && !limit::is_stopped() => (limit.at, limit.after),
+            _ => (until, after),
+        };
+        Self { url, options, server: server.into(), until, after }
     }
 
     fn error(&self, reason: &dyn Display) -> Error {
@@ -100,14 +107,11 @@ impl<'a> Target<'a> {
     }
 
     fn resolve(&self) -> Result<Vec<SocketAddr>> {
-        let found = (self.url.host(), self.url.port())
-            .to_socket_addrs()
-            .map_err(|error| self.error(&format_args!("{error}; check the host name")))?;
-        let addresses: Vec<SocketAddr> = found.collect();
-        if addresses.is_empty() {
-            return Err(self.error(&"the host name has no address"));
-        }
-        Ok(addresses)
+        let found = resolve::addresses(self.url.host(), self.url.port(), self.until);
+        found.map_err(|unresolved| match unresolved {
+            Unresolved::Failed(why) => self.error(&why),
+            Unresolved::Stopped => self.error(&"interrupted"),
+        })
     }
 
     fn try_address(&self, address: SocketAddr) -> Result<Arc<Shared>, Attempt> {
@@ -202,7 +206,7 @@ impl<'a> Target<'a> {
                 _ => {}
             }
             if now >= self.until {
-                let after = self.options.connect_timeout;
+                let after = self.after;
                 return Err(Attempt::unreachable(format_args!("no answer within {after:?}")));
             }
             let adapter = driver.adapter();

@@ -80,6 +80,7 @@ mod outcome;
 mod path;
 mod pending;
 pub mod posix;
+mod resolve;
 mod standing;
 mod steps;
 mod successor;

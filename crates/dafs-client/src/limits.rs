@@ -75,6 +75,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Time for connecting and opening the session.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Host names that a process looks up at a time; a resolver that does not answer keeps a thread for each.
+pub const LOOKUPS_MAX: usize = 64;
+
 /// Time for one operation to be answered.
 pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
 

@@ -1,0 +1,137 @@
+//! From the name of a host to its addresses, for no longer than the caller waits.
+//!
+//! Invariants
+//! * The system's resolver waits for as long as it likes, so it does that on a thread of its own. What nobody
+//!   waits for any more ends by itself, and there are no more than [`LOOKUPS_MAX`] of these threads.
+
+use crate::limit;
+use crate::limits::LOOKUPS_MAX;
+use dafs_dat::Instant;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+/// Names that are being looked up in this process.
+static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+
+/// Why there are no addresses.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unresolved {
+    /// In words.
+    Failed(String),
+    /// The caller wants nothing more to be tried.
+    Stopped,
+}
+
+/// The addresses of a host, of which there is at least one.
+pub(crate) fn addresses(
+    host: &str,
+    port: u16,
+    until: Instant,
+) -> Result<Vec<SocketAddr>, Unresolved> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let host = host.to_owned();
+    look_up(until, move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect))
+}
+
+/// One of the threads, until it ends.
+struct Lookup;
+
+impl Lookup {
+    fn begin() -> Option<Self> {
+        let one_more = |count| (count < LOOKUPS_MAX).then_some(count + 1);
+        let begun = LOOKUPS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        begun.is_ok().then_some(Self)
+    }
+}
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        LOOKUPS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn look_up(
+    until: Instant,
+    resolver: impl FnOnce() -> std::io::Result<Vec<SocketAddr>> + Send + 'static,
+) -> Result<Vec<SocketAddr>, Unresolved> {
+    let failed = |why: &dyn std::fmt::Display| Unresolved::Failed(why.to_string());
+    let Some(lookup) = Lookup::begin() else {
+        return Err(failed(&"too many host names are being looked up, and no answer comes"));
+    };
+    let (tell, told) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("dafs-resolver".into());
+    thread
+        .spawn(move || {
+            let _lookup = lookup;
+            // The caller may have gone.
+            let _ = tell.send(resolver());
+        })
+        .map_err(|error| failed(&error))?;
+    loop {
+        let now = Instant::now();
+        if now >= until {
+            return Err(failed(&"the resolver of this host does not answer; check the host name"));
+        }
+        let mut answer = Err(RecvTimeoutError::Timeout);
+        let wait = |time: Duration| answer = told.recv_timeout(time);
+        let is_stopped = limit::is_stopped_in(until.since(now), wait);
+        return match answer {
+            Ok(Ok(found)) if found.is_empty() => Err(failed(&"the host name has no address")),
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(error)) => Err(failed(&format_args!("{error}; check the host name"))),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(failed(&"the host name cannot be looked up"))
+            }
+            Err(RecvTimeoutError::Timeout) if is_stopped => Err(Unresolved::Stopped),
+            Err(RecvTimeoutError::Timeout) => continue,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers when the other end goes away.
+    fn silent() -> (std::sync::mpsc::Sender<()>, impl FnOnce() -> std::io::Result<Vec<SocketAddr>>)
+    {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let resolver = move || {
+            let _ = ended.recv();
+            Ok(Vec::new())
+        };
+        (end, resolver)
+    }
+
+    #[test]
+    fn a_resolver_that_does_not_answer_keeps_nobody_longer_than_wanted() {
+        let (_end, resolver) = silent();
+        let until = Instant::now() + Duration::from_millis(50);
+        let Err(Unresolved::Failed(why)) = look_up(until, resolver) else {
+            panic!("nobody has answered")
+        };
+        assert!(why.contains("does not answer"), "{why}");
+    }
+
+    #[test]
+    fn who_is_to_stop_does_not_wait_for_the_resolver() {
+        let (_end, resolver) = silent();
+        let until = Instant::now() + Duration::from_secs(3600);
+        let found = limit::interruptible(|| true, || look_up(until, resolver));
+        assert_eq!(found, Err(Unresolved::Stopped));
+    }
+
+    #[test]
+    fn names_and_addresses_are_found() {
+        let until = Instant::now() + Duration::from_secs(60);
+        let found = |host: &str| addresses(host, 7, until).unwrap();
+        assert_eq!(found("127.0.0.1"), ["127.0.0.1:7".parse().unwrap()]);
+        assert_eq!(found("::1"), ["[::1]:7".parse().unwrap()]);
+        assert!(found("localhost").iter().all(|address| address.ip().is_loopback()));
+        assert!(matches!(addresses("no such host", 7, until), Err(Unresolved::Failed(_))));
+    }
+}
