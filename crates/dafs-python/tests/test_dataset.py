@@ -72,3 +72,21 @@ def test_reads_into_a_tensor(server, records):
             tensor = torch.zeros(RECORD_BYTES, dtype=torch.int32)
             assert file.pread_into(tensor, 3 * RECORD_BYTES) == 4 * RECORD_BYTES
             assert tensor[0] == 0x03030303 and tensor[-1] == 0x06060606
+
+
+def test_a_tensor_cannot_be_resized_before_its_completion_is_fetched(server, records):
+    torch = pytest.importorskip("torch")
+    import dafs
+
+    with dafs.connect(records) as client:
+        with client.open(client.base, "rb", buffering=0) as file:
+            group = client.completion_group()
+            tensor = torch.zeros(RECORD_BYTES, dtype=torch.uint8)
+            storage = getattr(tensor, "untyped_storage", tensor.storage)()
+            group.read_into(file, tensor, 3 * RECORD_BYTES)
+            for resize in (lambda: tensor.resize_(1 << 20), lambda: storage.resize_(0)):
+                with pytest.raises(RuntimeError, match="not resizable"):
+                    resize()
+            (completion,) = group.wait()
+            assert completion.result() == RECORD_BYTES
+            assert (tensor == 3).all()

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import mmap
 import os
 import select
 import sys
@@ -51,6 +52,34 @@ def test_memory_cannot_be_resized_before_its_completion_is_fetched(client, block
     assert completion.result() == 65536
     target.extend(b"more")
     assert target == data[:65536] + b"more"
+
+
+def test_a_map_cannot_be_closed_before_its_completion_is_fetched(client, blocks):
+    file, data = blocks
+    group = client.completion_group()
+    target = mmap.mmap(-1, 65536)
+    group.read_into(file, target, 0)
+    with pytest.raises(BufferError):
+        target.close()
+    with pytest.raises(BufferError):
+        target.resize(1 << 20)
+    (completion,) = group.wait()
+    assert completion.result() == 65536
+    assert target[:] == data[:65536]
+    target.close()
+
+
+def test_an_array_cannot_be_resized_before_its_completion_is_fetched(client, blocks):
+    numpy = pytest.importorskip("numpy")
+    file, data = blocks
+    group = client.completion_group()
+    target = numpy.zeros(65536, dtype="u1")
+    group.read_into(file, target, 0)
+    with pytest.raises(ValueError, match="cannot resize"):
+        target.resize(1 << 20)
+    (completion,) = group.wait()
+    assert completion.result() == 65536
+    assert target.tobytes() == data[:65536]
 
 
 def test_memory_that_is_dropped_stays_until_the_end(client, blocks):
