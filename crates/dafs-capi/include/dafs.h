@@ -498,15 +498,15 @@ typedef int32_t (*dap_credentials_t)(void *context, char *user, char *password);
 typedef struct {
   // The size of this struct, as dap_options_init() has set it.
   size_t size;
-  // DAP_TRANSPORT_...
+  // DAP_TRANSPORT_... What the connection string says of this goes before, as of all that follows.
   uint32_t transport;
-  // DAP_WAIT_...
+  // DAP_WAIT_...; wait=... in the connection string goes before.
   uint32_t wait;
-  // DAP_CONNECT_...
+  // DAP_CONNECT_...; checksums=yes or no in the connection string goes before DAP_CONNECT_CHECKSUMS.
   uint32_t flags;
   // Requests that may be outstanding, as proposed to the server; 0 for the usual number.
   uint32_t requests;
-  // Time for connecting; 0 for the usual.
+  // Time for connecting; 0 for the usual. connect-timeout=SECONDS in the connection string goes before.
   uint32_t connect_milliseconds;
   // Time for one operation to be answered; negative for no end. deadline=SECONDS in the connection
   // string goes before.
@@ -514,7 +514,7 @@ typedef struct {
   // Time for replacing a lost connection; 0 for none. recovery=SECONDS in the connection string goes
   // before.
   int64_t recovery_milliseconds;
-  // Who the session is to fences, or null.
+  // Who the session is to fences, or null. fence-id=NAME in the connection string goes before.
   const char *fence_id;
   // Names this client to the server across restarts, or null.
   const char *client_id;
@@ -784,7 +784,9 @@ const char *dap_last_error(void);
 int32_t dap_options_init(dap_options_t *options);
 
 // Opens a session with the server that a connection string names, as
-// dafs://HOST[:PORT]/PATH[?deadline=SECONDS&recovery=SECONDS&fence-id=NAME].
+// dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. There are deadline=SECONDS, recovery=SECONDS,
+// connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or sleep, checksums=yes or no,
+// and fence-id=NAME; what is said there goes before `options`.
 //
 // Paths given to other functions begin at PATH, or at the server's root if they begin with a slash; the
 // empty path is PATH itself. `options` may be null.
@@ -1286,7 +1288,8 @@ int32_t dap_async_commit(dap_group_t handle,
 // Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
 // passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
 // number for some, SIZE_MAX for all that have a place. With 0 for either it looks once. Returns how many;
-// 0 when nothing was in flight; DAP_E_TIMED_OUT when none has come in time.
+// DAP_E_FAULT, with nothing fetched, when not all `max` places (up to 4096) are memory; 0 when nothing
+// was in flight; DAP_E_TIMED_OUT when none has come in time.
 //
 // Threads: any. When several wait for one group, each completion goes to one of them.
 //

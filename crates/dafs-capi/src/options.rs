@@ -47,15 +47,15 @@ pub type dap_credentials_t = Option<
 pub struct dap_options_t {
     /// The size of this struct, as dap_options_init() has set it.
     pub size: usize,
-    /// DAP_TRANSPORT_...
+    /// DAP_TRANSPORT_... What the connection string says of this goes before, as of all that follows.
     pub transport: u32,
-    /// DAP_WAIT_...
+    /// DAP_WAIT_...; wait=... in the connection string goes before.
     pub wait: u32,
-    /// DAP_CONNECT_...
+    /// DAP_CONNECT_...; checksums=yes or no in the connection string goes before DAP_CONNECT_CHECKSUMS.
     pub flags: u32,
     /// Requests that may be outstanding, as proposed to the server; 0 for the usual number.
     pub requests: u32,
-    /// Time for connecting; 0 for the usual.
+    /// Time for connecting; 0 for the usual. connect-timeout=SECONDS in the connection string goes before.
     pub connect_milliseconds: u32,
     /// Time for one operation to be answered; negative for no end. deadline=SECONDS in the connection
     /// string goes before.
@@ -63,7 +63,7 @@ pub struct dap_options_t {
     /// Time for replacing a lost connection; 0 for none. recovery=SECONDS in the connection string goes
     /// before.
     pub recovery_milliseconds: i64,
-    /// Who the session is to fences, or null.
+    /// Who the session is to fences, or null. fence-id=NAME in the connection string goes before.
     pub fence_id: *const c_char,
     /// Names this client to the server across restarts, or null.
     pub client_id: *const c_char,
