@@ -20,7 +20,7 @@ const FILE: &str = "fio-data";
 const FILE_BYTES: u64 = 256 << 20;
 
 const SMALL_DEPTHS: &[usize] = &[1, 8, 32, 128];
-const LARGE_DEPTHS: &[usize] = &[1, 8, 32];
+const LARGE_DEPTHS: &[usize] = &[1, 8, 32, 128];
 
 /// The depths at which operations are also submitted and fetched in batches.
 const BATCH_DEPTHS: &[usize] = &[32, 128];

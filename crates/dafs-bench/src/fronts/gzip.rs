@@ -1,5 +1,6 @@
-//! gzip of a large file of the server, written back beside it: one process for both halves, and one for
-//! each, which is how the first file system over direct access was measured.
+//! gzip of a large file of the server, written back beside it: whole, by one process; and in two halves, by
+//! one process for both and by one for each, which is how the first file system over direct access was
+//! measured.
 //!
 //! The files are in the memory of the server's host, and in no memory of the client's: each run has a
 //! mount or a session of its own.
@@ -15,9 +16,16 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
-/// Both halves together, for the whole size.
+/// Both halves together, and the whole, for the whole size.
 const BYTES: u64 = 550 << 20;
 const HALVES: [&str; 2] = ["first", "second"];
+const WHOLE: &str = "whole";
+
+/// What each process packs, with the name of that in the table.
+type Load = (&'static str, &'static [&'static [&'static str]]);
+
+const LOADS: [Load; 3] =
+    [("whole", &[&[WHOLE]]), ("one", &[&HALVES]), ("two", &[&[HALVES[0]], &[HALVES[1]]])];
 const WAYS: [Way; 3] = [Way::Local, Way::Run, Way::Mount];
 
 /// It takes long, so that few rounds must do.
@@ -34,11 +42,15 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     for (number, half) in HALVES.iter().enumerate() {
         write_log(&site.export.join(half), bytes / 2, number as u64)?;
     }
+    let mut whole = File::create(site.export.join(WHOLE))?;
+    for half in HALVES {
+        std::io::copy(&mut File::open(site.export.join(half))?, &mut whole)?;
+    }
     for _ in 0..plan.rounds.min(ROUNDS_MAX) {
-        for (case, way, processes) in &mut list {
-            let sample = run(&site, *way, *processes, bytes).with_context(|| case.name.clone())?;
+        for (case, way, load) in &mut list {
+            let sample = run(&site, *way, *load, bytes).with_context(|| case.name.clone())?;
             case.samples.push(sample);
-            keep_or_compare(&site).with_context(|| case.name.clone())?;
+            keep_or_compare(&site, *load).with_context(|| case.name.clone())?;
         }
     }
     let cases: Vec<Case> = list.into_iter().map(|(case, ..)| case).collect();
@@ -48,28 +60,29 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn list() -> Vec<(Case, Way, usize)> {
+fn list() -> Vec<(Case, Way, Load)> {
     let mut list = Vec::new();
-    for (processes, word) in [(1, "one"), (2, "two")] {
+    for load in LOADS {
+        let word = load.0;
         for way in WAYS {
             let floor = (way != Way::Local).then(|| format!("gzip {word}, local").into());
             let target = (way != Way::Local).then_some("CPU at most 1.05");
             let name = format!("gzip {word}, {}", way.name());
-            list.push((Case { floor, ..Case::new(name, None, target) }, way, processes));
+            list.push((Case { floor, ..Case::new(name, None, target) }, way, load));
         }
     }
     list
 }
 
-fn run(site: &Site, way: Way, processes: usize, bytes: u64) -> Result<Sample> {
+fn run(site: &Site, way: Way, load: Load, bytes: u64) -> Result<Sample> {
     let front = site.front(way)?;
     let before = (front.client_time()?, cpu::process_time(Some(site.server.id()))?);
     let start = Instant::now();
     let mut children = Vec::new();
-    for halves in HALVES.chunks(HALVES.len() / processes) {
+    for files in load.1 {
         // Without name and time in it, what comes out is the same everywhere.
         let mut command = front.command("gzip");
-        command.args(["-n", "-k", "-f"]).args(halves.iter().map(|half| front.root.join(half)));
+        command.args(["-n", "-k", "-f"]).args(files.iter().map(|file| front.root.join(file)));
         children.push(command.spawn()?);
     }
     let ended: Vec<_> = children.iter_mut().map(std::process::Child::wait).collect();
@@ -89,10 +102,10 @@ fn run(site: &Site, way: Way, processes: usize, bytes: u64) -> Result<Sample> {
 }
 
 /// The first result is unpacked and compared with what was packed; the others are compared with it.
-fn keep_or_compare(site: &Site) -> Result<()> {
-    for half in HALVES {
-        let packed = site.export.join(format!("{half}.gz"));
-        let kept = site.folder.path().join(format!("{half}.kept"));
+fn keep_or_compare(site: &Site, load: Load) -> Result<()> {
+    for file in load.1.iter().copied().flatten() {
+        let packed = site.export.join(format!("{file}.gz"));
+        let kept = site.folder.path().join(format!("{file}.kept"));
         if kept.exists() {
             let is_same = std::fs::read(&packed)? == std::fs::read(&kept)?;
             ensure!(is_same, "gzip has written something else");
@@ -100,7 +113,7 @@ fn keep_or_compare(site: &Site) -> Result<()> {
             continue;
         }
         let unpacked = std::process::Command::new("gzip").arg("-dc").arg(&packed).output()?;
-        let original = std::fs::read(site.export.join(half))?;
+        let original = std::fs::read(site.export.join(file))?;
         ensure!(unpacked.stdout == original, "gzip has packed something else");
         std::fs::rename(packed, kept)?;
     }
