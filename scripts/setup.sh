@@ -128,8 +128,8 @@ for part in "$@"; do
         install_rust
         ;;
     test)
-        install_packages db5.3-util dpkg-dev e2fsprogs fio fuse3 git groff iproute2 libnfs-utils libsqlite3-dev \
-            mount procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs
+        install_packages db5.3-util dpkg-dev e2fsprogs fio fuse3 git groff iproute2 libdb5.3-dev libnfs-utils \
+            libsqlite3-dev mount procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs
         # Debian's torch is 150 MB with all it needs; pip's wheels are gigabytes.
         install_packages python3-numpy python3-pytest python3-torch
         without_starting_services install_packages postgresql rpcbind
@@ -143,7 +143,7 @@ for part in "$@"; do
         # The server to compare with, and the client library that drives both. Installing a server
         # would start it, which nobody asked for.
         without_starting_services install_packages db5.3-util dpkg-dev fio fuse3 git \
-            iproute2 libfuse3-dev libnfs-dev nfs-ganesha nfs-ganesha-vfs postgresql python3 python3-venv \
+            iproute2 libdb5.3-dev libfuse3-dev libnfs-dev nfs-ganesha nfs-ganesha-vfs postgresql python3 python3-venv \
             rpcbind rsync sqlite3
         ;;
     lab)

@@ -13,6 +13,7 @@ missing=()
 for program in pgbench sqlite3 db5.3_load db5.3_recover git tar rsync gzip; do
     command -v "$program" >/dev/null || missing+=("$program")
 done
+[[ -f /usr/include/db.h ]] || missing+=(libdb5.3-dev)
 [[ ${#missing[@]} == 0 ]] || skip "there is no ${missing[*]}; install them with: make setup"
 
 here=$PWD
@@ -130,6 +131,10 @@ for kind in btree hash; do
         paste - - | sort >"$work/dumped"
     paste - - <"$work/records" | cmp - "$work/dumped" || fail "the $kind holds something else"
 done
+
+step "Berkeley DB, with a cache of its own"
+own_cache "$point/own.db" timeout 200
+db5.3_verify -q "$export/own.db" || fail "the table is not right on the server"
 
 step "git"
 export HOME=$work GIT_CONFIG_NOSYSTEM=1

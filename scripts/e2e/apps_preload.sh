@@ -10,6 +10,7 @@ missing=()
 for program in git rsync sqlite3 db5.3_load db5.3_verify db5.3_dump gzip; do
     command -v "$program" >/dev/null || missing+=("$program")
 done
+[[ -f /usr/include/db.h ]] || missing+=(libdb5.3-dev)
 [[ ${#missing[@]} == 0 ]] || skip "there is no ${missing[*]}; install them with: make setup"
 
 export=$work/tree
@@ -77,6 +78,10 @@ done
 # An environment that processes share is memory that they share, which no server can give.
 mkdir "$work/tree/environment"
 expect 1 'mmap: No such device' served db5.3_recover -e -h /data/environment
+
+step "Berkeley DB, with a cache of its own"
+own_cache /data/own.db served
+db5.3_verify -q "$work/tree/own.db" || fail "the table is not right on the server"
 
 step "gzip in two processes"
 mkdir "$work/tree/packed"

@@ -107,6 +107,25 @@ needs_preload() {
     export DAFS_PRELOAD_LIBRARY=$library
 }
 
+# own_cache TABLE WAY... -- makes a table of 4 MiB of Berkeley DB's with the way (a command before a command),
+# and looks at all of it with caches of the database's own that are smaller, and larger.
+own_cache() {
+    local table=$1 records=4000
+    shift
+    if [[ ! -x $work/berkeley_db ]]; then
+        cc -O2 -o "$work/berkeley_db" crates/dafs-bench/applications/berkeley_db.c -ldb-5.3 ||
+            fail "the program does not compile; the library comes with: make setup"
+    fi
+    "$@" "$work/berkeley_db" make "$table" "$records" || fail "no table was made"
+    for cache in 1 2000000 9000000; do
+        "$@" "$work/berkeley_db" look "$table" "$records" "$cache" 3000 || fail "a record was not found"
+        "$@" "$work/berkeley_db" scan "$table" "$records" "$cache" || fail "the records are not all there"
+    done
+    # It looks at what it reads.
+    "$@" "$work/berkeley_db" scan "$table" "$((records + 1))" 1 2>"$work/said" && fail "a missing record was found"
+    grep -q 'the number of records' "$work/said" || { cat "$work/said"; fail "something else was wrong"; }
+}
+
 # The server's counts of this moment, as one line.
 counts() {
     local before

@@ -8,7 +8,7 @@
 use crate::fronts::{Front, ROOT, Site, Way, in_own_mounts, missing, output};
 use crate::python::Interpreter;
 use crate::report::{Case, Report, Sample};
-use crate::{Plan, cpu, peer};
+use crate::{Plan, cpu, database, peer};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -92,7 +92,7 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
     }
     measured.retain(|case| !case.samples.is_empty());
     report.add_programs("applications, against local files", &measured);
-    Ok(())
+    database::measure(plan, report)
 }
 
 fn rounds(plan: &Plan, application: &Application, cases: &mut [(Case, Way)]) -> Result<()> {

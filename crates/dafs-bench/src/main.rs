@@ -7,6 +7,7 @@
 mod applications;
 mod child;
 mod cpu;
+mod database;
 mod files;
 mod fio;
 mod fronts;

@@ -11,7 +11,7 @@ mod mounted;
 mod start;
 mod ways;
 
-pub(crate) use ways::{Front, ROOT, Site, Way, in_own_mounts, missing, output};
+pub(crate) use ways::{Front, MEMORY, ROOT, Site, Way, in_own_mounts, missing, output};
 
 use crate::Plan;
 use crate::report::Report;
