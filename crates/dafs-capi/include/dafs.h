@@ -1288,8 +1288,8 @@ int32_t dap_async_commit(dap_group_t handle,
 // Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
 // passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
 // number for some, SIZE_MAX for all that have a place. With 0 for either it looks once. Returns how many;
-// DAP_E_FAULT, with nothing fetched, when not all `max` places (up to 4096) are memory; 0 when nothing
-// was in flight; DAP_E_TIMED_OUT when none has come in time.
+// 0 when nothing was in flight; DAP_E_TIMED_OUT when none has come in time; DAP_E_FAULT when there is no
+// memory for those that have come, which the next call hands out.
 //
 // Threads: any. When several wait for one group, each completion goes to one of them.
 //

@@ -12,11 +12,15 @@ use dafs_client::{Completion, CompletionGroup, Error, Lent, OperationId};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What a group handle stands for.
-pub(crate) struct Group(pub(crate) CompletionGroup);
+pub(crate) struct Group(pub(crate) CompletionGroup, Untold);
+
+/// Completions that were fetched and could not be told; who fetches next gets them. A fork waits for no
+/// lock of its parent's.
+type Untold = Mutex<Vec<Completion>>;
 
 pub(crate) fn group(handle: dap_group_t) -> Result<Arc<Group>, Failure> {
     tables().groups.get(handle.id)
@@ -60,7 +64,7 @@ pub unsafe extern "C" fn dap_group_create(handle: dap_session_t, group: *mut dap
     cross_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(group) }?;
-        let group = Group(session(handle)?.client.completion_group());
+        let group = Group(session(handle)?.client.completion_group(), Untold::default());
         out.set(dap_group_t { id: tables().groups.add(group)? });
         Ok(())
     })
@@ -248,6 +252,7 @@ pub unsafe extern "C" fn dap_async_commit(
 /// # Safety
 /// `completions` is null or good for `max` structs.
 unsafe fn fetch(
+    group: &Group,
     completions: *mut dap_completion_t,
     max: usize,
     fetch: impl FnOnce(&mut Vec<Completion>, usize) -> Result<usize, Error>,
@@ -257,10 +262,19 @@ unsafe fn fetch(
     }
     let max = max.min(COMPLETIONS_MAX);
     // Before anything is fetched that could not be told.
-    check_place(completions.cast(), max * size_of::<dap_completion_t>())?;
+    check_place(completions.cast(), size_of::<dap_completion_t>())?;
     let mut fetched = FETCHED.try_with(RefCell::take).unwrap_or_default();
     fetched.clear();
-    let result = fetch(&mut fetched, max);
+    if let Ok(mut untold) = group.1.try_lock() {
+        let count = untold.len().min(max);
+        fetched.extend(untold.drain(..count));
+    }
+    let result = if fetched.is_empty() { fetch(&mut fetched, max) } else { Ok(fetched.len()) };
+    let bytes = fetched.len() * size_of::<dap_completion_t>();
+    if let Err(fault) = check_place(completions.cast(), bytes) {
+        group.1.lock().unwrap_or_else(PoisonError::into_inner).append(&mut fetched);
+        return Err(fault);
+    }
     for (at, completion) in fetched.iter().enumerate() {
         // SAFETY: as the caller promises; there are at most `max`.
         unsafe { completions.add(at).write(completion.into()) };
@@ -278,8 +292,8 @@ unsafe fn fetch(
 /// Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
 /// passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
 /// number for some, SIZE_MAX for all that have a place. With 0 for either it looks once. Returns how many;
-/// DAP_E_FAULT, with nothing fetched, when not all `max` places (up to 4096) are memory; 0 when nothing
-/// was in flight; DAP_E_TIMED_OUT when none has come in time.
+/// 0 when nothing was in flight; DAP_E_TIMED_OUT when none has come in time; DAP_E_FAULT when there is no
+/// memory for those that have come, which the next call hands out.
 ///
 /// Threads: any. When several wait for one group, each completion goes to one of them.
 ///
@@ -298,7 +312,7 @@ pub unsafe extern "C" fn dap_io_wait(
         let time = u64::try_from(milliseconds).ok().map(Duration::from_millis);
         let wait = |fetched: &mut Vec<_>, max| group.0.wait_up_to(fetched, min, max, time);
         // SAFETY: as the caller promises.
-        unsafe { fetch(completions, max, wait) }
+        unsafe { fetch(&group, completions, max, wait) }
     })
 }
 
@@ -318,7 +332,9 @@ pub unsafe extern "C" fn dap_io_poll(
     cross(|| {
         let group = group(handle)?;
         // SAFETY: as the caller promises.
-        unsafe { fetch(completions, max, |fetched, max| Ok(group.0.poll_up_to(fetched, max))) }
+        unsafe {
+            fetch(&group, completions, max, |fetched, max| Ok(group.0.poll_up_to(fetched, max)))
+        }
     })
 }
 

@@ -11,9 +11,9 @@ use std::ffi::{c_char, c_void};
 const PAGE_BYTES: usize = 4096;
 
 thread_local! {
-    /// The pages that this thread's last places for results lay in, the last ones first: mostly those of its
-    /// stack, and those for completions. The next place lies there, too. Looking costs more than many a call.
-    static SEEN: Cell<[(usize, usize); 2]> = const { Cell::new([(0, 0); 2]) };
+    /// The pages that this thread's last place for results lay in: mostly those of its stack, and the
+    /// next place lies there, too. Looking costs more than many a call.
+    static SEEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// A place for a result.
@@ -141,13 +141,13 @@ pub(crate) fn check_write(memory: *const c_void, len: usize) -> Result<(), Failu
 /// new to the thread.
 pub(crate) fn check_place(memory: *const c_void, len: usize) -> Result<(), Failure> {
     let (start, end) = (memory as usize, (memory as usize).saturating_add(len));
-    let seen = SEEN.try_with(Cell::get).unwrap_or_default();
-    if seen.iter().any(|(first, last)| *first <= start && end <= *last) {
+    let (first, last) = SEEN.try_with(Cell::get).unwrap_or_default();
+    if first <= start && end <= last {
         return Ok(());
     }
     check_write(memory, len)?;
-    let new = (start - start % PAGE_BYTES, end.next_multiple_of(PAGE_BYTES));
-    let _ = SEEN.try_with(|places| places.set([new, seen[0]]));
+    let first = start - start % PAGE_BYTES;
+    let _ = SEEN.try_with(|seen| seen.set((first, end.next_multiple_of(PAGE_BYTES))));
     Ok(())
 }
 
