@@ -19,7 +19,7 @@ const SLOTS: usize = 16_384;
 #[derive(Default)]
 #[repr(align(64))]
 struct Slot {
-    /// Opens that deny something, and delegations.
+    /// Opens that deny something, delegations, and files that are held back.
     guards: AtomicU32,
     /// Broken locks.
     broken: AtomicU32,

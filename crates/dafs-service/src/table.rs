@@ -91,8 +91,8 @@ impl Holdings {
 pub(crate) enum Blocked {
     /// For good.
     Refused(ServiceError),
-    /// Delegations of others are in the way; here are those to recall now (none when all have been
-    /// recalled and the answers are awaited).
+    /// Delegations or layouts of others are in the way; here are those to recall now (none when all
+    /// have been recalled and the answers are awaited, or that of data servers).
     Recall(Vec<Notice>),
     /// Clients whose lease is over are in the way.
     Expire(Vec<Arc<Client>>),

@@ -145,6 +145,9 @@ impl Service {
         {
             return contention;
         }
+        if table.fencing.holds_back(key) {
+            return contention;
+        }
         let Some(file) = table.files.get(key) else { return Ok(()) };
         if file.changing + file.removing_checked + file.removing_unchecked > 0 {
             return contention;

@@ -3,13 +3,17 @@
 //!
 //! Invariants
 //! * A file is held back from the moment on at which a layout was taken away, in the same step under
-//!   the table's lock, until the store has said that no data server goes by it any more.
+//!   the table's lock, until the store has said that no data server goes by it any more. So long nobody
+//!   is given opens, locks or delegations of it, and nobody writes without an open: what the holder had
+//!   may have stood against that.
 //! * What its holder may have written is looked for after that; nobody waits for it.
 //! * The store is asked by one thread at a time, never under a lock and never by a reactor. Of a store
 //!   that says that it cannot be sure now no more is asked in that turn, and those that were asked least
 //!   come first.
 
+use super::LayoutState;
 use crate::handle::Handle;
+use crate::table::{Blocked, StateTable};
 use crate::{Result, Service, ServiceError};
 use dafs_store::{Store, StoreError};
 use rustc_hash::FxHashMap;
@@ -43,18 +47,18 @@ struct Due {
 }
 
 impl Fencing {
-    /// A layout was taken away.
-    pub(super) fn add(&mut self, store: &Arc<dyn Store>, key: Handle, written: bool) {
-        let (store, believed) = (store.clone(), true);
-        let fresh = || Fenced { store, believed, written: false, count: 0, tries: 0 };
+    /// A layout was taken away. True when the file was not held back before.
+    fn add(&mut self, store: &Arc<dyn Store>, key: Handle, written: bool) -> bool {
+        let store = store.clone();
+        let fresh = || Fenced { store, believed: false, written: false, count: 0, tries: 0 };
         let file = self.files.entry(key).or_insert_with(fresh);
-        file.believed = true;
         file.written |= written;
         file.count += 1;
+        !std::mem::replace(&mut file.believed, true)
     }
 
-    /// Whether what changes this file has to wait.
-    pub(super) fn holds_back(&self, key: &Handle) -> bool {
+    /// Whether what changes this file, or who may use it, has to wait.
+    pub(crate) fn holds_back(&self, key: &Handle) -> bool {
         self.files.get(key).is_some_and(|file| file.believed)
     }
 
@@ -79,6 +83,20 @@ impl Fencing {
             count: file.count,
         };
         due.into_iter().map(make).collect()
+    }
+}
+
+impl StateTable {
+    /// A layout was taken away: the file is held back.
+    pub(super) fn hold_back(&mut self, layout: &LayoutState, written: bool) {
+        if self.fencing.add(&layout.store, layout.key, written) {
+            self.guards.add(&layout.key);
+        }
+    }
+
+    /// Has whoever wants to use a file wait for as long as it is held back.
+    pub(crate) fn check_held_back(&self, key: &Handle) -> std::result::Result<(), Blocked> {
+        if self.fencing.holds_back(key) { Err(Blocked::Recall(Vec::new())) } else { Ok(()) }
     }
 }
 
@@ -123,7 +141,9 @@ impl Service {
         let Some(layouts) = due.store.layouts() else { return Ok(()) };
         if due.believed {
             self.note_fencing(due, gone_is_fine(layouts.forget(&key.file)), |file| {
-                file.believed = false;
+                if std::mem::take(&mut file.believed) {
+                    self.guards.remove(key);
+                }
             })?;
             self.returned.notify_all();
         }

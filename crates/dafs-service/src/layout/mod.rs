@@ -9,7 +9,8 @@
 //!   server would. What changes the file behind them (a shorter size, a removal, another placement)
 //!   comes after they have been given back.
 //! * A layout that is not given back within a lease of its recall is revoked, and what it stood
-//!   against goes on only when no data server honours it any more ([`Fencing`]).
+//!   against goes on only when no data server honours it any more ([`Fencing`]). The same holds for what
+//!   its holder had beside it, when that was lost: opens, locks and delegations.
 //! * After a restart there are none: clients ask again.
 
 mod commit;

@@ -105,7 +105,7 @@ impl StateTable {
 
     /// Ends a layout whose holder is gone, and did not say what it wrote.
     pub(crate) fn abandon_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
-        self.fencing.add(&layout.store, layout.key, layout.covers(true));
+        self.hold_back(layout, layout.covers(true));
         self.release_layout(layout, ended);
     }
 
@@ -130,7 +130,7 @@ impl StateTable {
     /// Takes a layout away from its holder; part of [`revoke`](Self::revoke).
     pub(crate) fn take_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         let written = !layout.lock().write.is_empty();
-        self.fencing.add(&layout.store, layout.key, written);
+        self.hold_back(layout, written);
         self.withdraw_layout(layout, ended);
     }
 }

@@ -469,6 +469,9 @@ impl StateTable {
         let (kind, me) = (request.kind, attempt.me.as_deref());
         let wish = Wish { range, kind, own, me, repair: request.extras.repair };
         let decision = file.decide(&wish, clock)?;
+        if matches!(decision, Decision::Free) {
+            self.check_held_back(&key)?;
+        }
         if matches!(decision, Decision::Free) && self.must_undo(&key, me, request) {
             return Err(Blocked::Undo(key));
         }

@@ -97,6 +97,7 @@ impl StateTable {
         if truncate {
             self.clear_layouts(&key, caller.client, clock, ended)?;
         }
+        self.check_held_back(&key)?;
         if let Some(state) = own {
             let mut inner = state.lock();
             let share = state.share();

@@ -169,7 +169,8 @@ impl Service {
             if !bypass {
                 table.check_anonymous(key, need, clock)?;
             }
-            table.clear_delegations(key, caller.client, breaks, clock, ended)
+            table.clear_delegations(key, caller.client, breaks, clock, ended)?;
+            if need.write { table.check_held_back(key) } else { Ok(()) }
         })
     }
 

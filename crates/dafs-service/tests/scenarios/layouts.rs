@@ -4,7 +4,7 @@ use crate::common::*;
 use crate::spread::{Asked, DEVICE, Spread, component};
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
-    LayoutRequest, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
+    LayoutRequest, LockKind, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
     StateRef, Want, WantKind,
 };
 use dafs_store::LayoutForm;
@@ -423,6 +423,38 @@ fn a_client_that_is_gone_leaves_nothing_that_data_servers_go_by() {
     assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
     cluster.truncate(&two, "f").unwrap();
     assert_eq!(cluster.world.service.counts().layouts, 0);
+}
+
+#[test]
+fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_layout() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let lock = |client, opened, owner| world.lock(client, opened, owner, (0, 8), LockKind::Write);
+    let (own, other) = (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    lock(&one, &own, "a").unwrap();
+    cluster.get(&one, &own, true).unwrap();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    // Twice: the first wish has the lease ended, the second finds nothing of the lost client's.
+    for _ in 0..2 {
+        assert_eq!(lock(&two, &other, "b"), Err(ServiceError::WouldWait.into()));
+        world.pass_with(&[&two], SECOND_NS);
+    }
+    assert_eq!(service.counts().lock_ranges, 0, "the lost client's lock is gone");
+    assert_eq!(error(world.open(&two, "f", DENY_WRITE)), ServiceError::WouldWait);
+    let want = Want { kind: WantKind::Write, ..Want::default() };
+    let request = OpenRequest { want, ..world.plain("f", "third", READ) };
+    assert_eq!(error(service.open(world.caller(&two), &request)), ServiceError::WouldWait);
+    let handle = own.state.handle();
+    let write =
+        |client| service.io_file(world.caller(client), handle, StateRef::ANONYMOUS, MODE_WRITE);
+    assert!(matches!(write(&two), Err(ServiceError::WouldWait)));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    world.pass_with(&[&two], SECOND_NS);
+    write(&two).unwrap();
+    lock(&two, &other, "b").unwrap();
+    world.open(&two, "f", DENY_WRITE).unwrap();
 }
 
 #[test]
