@@ -18,47 +18,41 @@ pub(super) struct DataAnswers {
 impl DataAnswers {
     fn carry_out<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Result<Answer<'s>> {
         let node = &*self.node;
-        let verifier = node.verifier();
-        let outcome =
-            match call {
-                Call::Read { component, offset, len } => {
-                    space.resize(*len as usize, 0);
-                    let view = VolatileSlice::from_mut(space);
-                    let count = node.read(&ComponentId(*component), &[view], *offset)?;
-                    Ok(Answer::Data(&space[..count]))
-                }
-                Call::Write { component, offset, stable, data } => {
-                    space.extend_from_slice(data);
-                    let view = VolatileSlice::from_mut(space);
-                    let stability = if *stable { Stability::Data } else { Stability::Unstable };
-                    let component = ComponentId(*component);
-                    node.write(&component, &[view], *offset, stability).map(|written| {
-                        Answer::Written { count: written.count as u32, verifier: written.verifier }
-                    })
-                }
-                Call::Commit { component } => {
-                    node.commit(&ComponentId(*component)).map(Answer::Verifier)
-                }
-                Call::Cut { component, size } => {
-                    node.cut(&ComponentId(*component), *size).map(|()| Answer::Done)
-                }
-                Call::Size { component } => node.size(&ComponentId(*component)).map(Answer::Size),
-                Call::Remove { component } => {
-                    node.remove(&ComponentId(*component)).map(|()| Answer::Done)
-                }
-                Call::Space => node.space().map(|NodeSpace { total, free, available }| {
-                    Answer::Space { total, free, available }
-                }),
-                Call::Forget { component } => self.forget(&ComponentId(*component)),
-                _ => Err(StoreError::NotSupported),
-            };
-        // The device tells once, and it was us. Clients have to see it too.
-        if node.verifier() != verifier
-            && let Some(shared) = self.shared.upgrade()
-        {
-            (shared.lost)();
+        match call {
+            Call::Read { component, offset, len } => {
+                space.resize(*len as usize, 0);
+                let view = VolatileSlice::from_mut(space);
+                let count = node.read(&ComponentId(*component), &[view], *offset)?;
+                Ok(Answer::Data(&space[..count]))
+            }
+            Call::Write { component, offset, stable, data } => {
+                space.extend_from_slice(data);
+                let view = VolatileSlice::from_mut(space);
+                let stability = if *stable { Stability::Data } else { Stability::Unstable };
+                let component = ComponentId(*component);
+                node.write(&component, &[view], *offset, stability).map(|written| Answer::Written {
+                    count: written.count as u32,
+                    verifier: written.verifier,
+                })
+            }
+            Call::Commit { component } => {
+                node.commit(&ComponentId(*component)).map(Answer::Verifier)
+            }
+            Call::Cut { component, size } => {
+                node.cut(&ComponentId(*component), *size).map(|()| Answer::Done)
+            }
+            Call::Size { component } => node.size(&ComponentId(*component)).map(Answer::Size),
+            Call::Remove { component } => {
+                node.remove(&ComponentId(*component)).map(|()| Answer::Done)
+            }
+            Call::Space => node.space().map(|NodeSpace { total, free, available }| Answer::Space {
+                total,
+                free,
+                available,
+            }),
+            Call::Forget { component } => self.forget(&ComponentId(*component)),
+            _ => Err(StoreError::NotSupported),
         }
-        outcome
     }
 
     fn forget(&self, component: &ComponentId) -> Result<Answer<'static>> {

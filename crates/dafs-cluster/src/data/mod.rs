@@ -84,7 +84,7 @@ struct Shared {
     addresses: Vec<SocketAddr>,
     /// Random: another one after each start.
     run: u64,
-    lost: Box<dyn Fn() + Send + Sync>,
+    lost: Arc<dyn Fn() + Send + Sync>,
     announce: Mutex<Option<Announce>>,
     opened: OnceLock<Opened>,
     beliefs: Mutex<Beliefs>,
@@ -123,7 +123,7 @@ impl DataNode {
             secret,
             addresses,
             run: u64::from_le_bytes(run),
-            lost,
+            lost: lost.into(),
             announce: Mutex::new(Some(opened)),
             opened: OnceLock::new(),
             beliefs: Mutex::default(),
@@ -272,7 +272,9 @@ impl Shared {
 
     fn open(&self, store: [u8; 16], number: u32) -> Result<&Opened, DataNodeError> {
         let addresses = self.addresses.clone();
-        let node = Arc::new(DirectoryNode::open(&self.directory, &store, number, addresses)?);
+        let node = DirectoryNode::open(&self.directory, &store, number, addresses)?;
+        let lost = self.lost.clone();
+        let node = Arc::new(node.telling(Box::new(move || lost())));
         let component_secret = self.secret.component_secret(&store);
         let opened = Opened { node, store, component_secret };
         let announce = lock(&self.announce).take();

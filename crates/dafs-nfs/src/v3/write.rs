@@ -57,8 +57,9 @@ fn write_of<'a>(cx: &mut Context<'_>, wire: Args<'a>, args: &WriteArgs<'a>) -> R
 /// anybody may be gone with it: the kernel tells that once and forgets the data.
 fn sync_failed(cx: &Context<'_>, error: StoreError) -> Stop {
     if error == StoreError::Io {
-        tracing::error!(%error, "data could not be made stable");
+        // First of all: the next commit of the file may find nothing wrong any more.
         cx.shared.write_verifier.change();
+        tracing::error!(%error, "data could not be made stable");
     }
     error.into()
 }

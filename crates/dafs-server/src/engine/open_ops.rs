@@ -231,8 +231,9 @@ impl Context<'_> {
     /// anybody may be gone with it.
     pub(super) fn sync_failed(&self, error: StoreError) -> Status {
         if error == StoreError::Io {
-            tracing::error!(%error, "data could not be made stable");
+            // First of all: the next commit of the file may find nothing wrong any more.
             self.shared.write_verifier.change();
+            tracing::error!(%error, "data could not be made stable");
         }
         convert::store_status(error)
     }

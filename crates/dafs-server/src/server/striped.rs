@@ -97,6 +97,15 @@ pub(super) fn open(
     // Data servers of other machines know no other secret.
     let components = cluster.as_ref().map_or(stripes, |secret| secret.component_secret(&identity));
     let component_fs = Export::fs_of(&component_store_fs(&components), "");
+    let verifier = Arc::new(OnceLock::<Arc<WriteVerifier>>::new());
+    let lost = || {
+        let changed = verifier.clone();
+        Box::new(move || {
+            if let Some(verifier) = changed.get() {
+                verifier.change();
+            }
+        })
+    };
     let mut doors = Vec::new();
     let mut opened = Vec::new();
     for node in nodes {
@@ -106,6 +115,7 @@ pub(super) fn open(
                 let listener = listen.map(listen::fresh).transpose()?;
                 let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
                 let directory = open_node((node.number, path), &identity, address, &memory)?;
+                let directory = Arc::new(directory.telling(lost()));
                 opened.push(OpenNode::Here(directory.clone(), path.clone()));
                 doors.extend(listener.map(|listener| Door { node: directory, listener }));
             }
@@ -117,8 +127,6 @@ pub(super) fn open(
             (NodePlace::Remote(_), None) => return Err(failed(StoreError::Invalid)),
         }
     }
-    let verifier = Arc::new(OnceLock::<Arc<WriteVerifier>>::new());
-    let changed = verifier.clone();
     let options = StripedOptions {
         secret: stripes,
         component_secret: components,
@@ -127,11 +135,7 @@ pub(super) fn open(
         copies,
         removed: state.join(REMOVED).join(hex(&identity)),
         mends: state.join(MENDS).join(hex(&identity)),
-        lost: Box::new(move || {
-            if let Some(verifier) = changed.get() {
-                verifier.change();
-            }
-        }),
+        lost: lost(),
     };
     let all = opened.iter().map(OpenNode::node).collect();
     let store = Arc::new(StripedStore::open(meta, all, options).map_err(failed)?);
@@ -152,7 +156,7 @@ fn open_node(
     store: &[u8; 16],
     address: Option<SocketAddr>,
     memory: &Path,
-) -> Result<Arc<DirectoryNode>, StartError> {
+) -> Result<DirectoryNode, StartError> {
     if !memory.exists() {
         DirectoryNode::make(path, store, number)?;
         let directory = memory.parent().unwrap_or(Path::new("."));
@@ -161,7 +165,7 @@ fn open_node(
         std::fs::File::open(directory)?.sync_all()?;
     }
     let addresses = address.into_iter().collect();
-    Ok(Arc::new(DirectoryNode::open(path, store, number, addresses)?))
+    Ok(DirectoryNode::open(path, store, number, addresses)?)
 }
 
 /// A key for one purpose. It tells nothing about the secret.

@@ -4,8 +4,8 @@ use crate::common::*;
 use crate::spread::{Asked, DEVICE, Spread, component};
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
-    LayoutRequest, LockKind, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
-    StateRef, Want, WantKind,
+    LayoutRequest, LockKind, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError,
+    StateKind, StateRef, Want, WantKind,
 };
 use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};

@@ -6,6 +6,8 @@
 //! Invariants
 //! * A directory is used only if it holds the marker of the node: a file system that is not mounted
 //!   is told from a node that has nothing yet.
+//! * The system tells once that data is lost, be it to whoever asks first. Whoever is told tells everybody
+//!   else before the next one may ask about that component.
 
 use super::lock;
 use super::node::{ComponentId, Node, NodeSpace, Written};
@@ -47,8 +49,7 @@ struct Held {
     file: File,
     /// Whether its name is known to be stable.
     named: AtomicBool,
-    /// Alone while data is made stable: the system tells one caller that data is lost, and the next is
-    /// to find the verifier changed.
+    /// Held while data is made stable, until everybody knows what has come of it.
     syncing: Mutex<()>,
 }
 
@@ -73,6 +74,8 @@ pub struct DirectoryNode {
     verifier: AtomicU64,
     addresses: Vec<SocketAddr>,
     open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
+    /// Told when data is lost that was not stable.
+    lost: Box<dyn Fn() + Send + Sync>,
     /// How many clients' requests work on a component now.
     uses: Uses<ComponentId>,
 }
@@ -167,8 +170,16 @@ impl DirectoryNode {
             verifier: AtomicU64::new(u64::from_le_bytes(verifier)),
             addresses,
             open: Mutex::default(),
+            lost: Box::new(|| {}),
             uses: Uses::default(),
         })
+    }
+
+    /// Says who is told that data is lost that was not stable. It is told before the next one learns that
+    /// all is well.
+    #[must_use]
+    pub fn telling(self, lost: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { lost, ..self }
     }
 
     /// The write verifier: another one after each start, and after each failure of the device.
@@ -176,12 +187,17 @@ impl DirectoryNode {
         self.verifier.load(Ordering::SeqCst)
     }
 
-    /// The system tells once that data is lost, be it to whoever asks first. Everybody else is to see it
-    /// too.
-    fn noted<T>(&self, outcome: std::io::Result<T>) -> std::io::Result<T> {
-        outcome.inspect_err(|_| {
+    /// Makes the data of a component stable by `sync`.
+    fn make_stable(
+        &self,
+        held: &Held,
+        sync: impl FnOnce(&File) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let _syncing = lock(&held.syncing);
+        Ok(sync(&held.file).inspect_err(|_| {
             self.verifier.fetch_add(1, Ordering::SeqCst);
-        })
+            (self.lost)();
+        })?)
     }
 
     /// As [`Node::read`], and without waiting for a device if so asked: then
@@ -362,17 +378,13 @@ impl Node for DirectoryNode {
             return Err(StoreError::FileTooBig);
         }
         let held = self.component(component, true)?.ok_or(StoreError::Io)?;
-        let flags = if stability == Stability::Unstable { 0 } else { libc::RWF_DSYNC };
         // From before the write: should data be lost meanwhile, that is to be seen.
         let verifier = self.verifier();
-        let count = continued(views, offset, |views, at| {
-            if stability == Stability::Unstable {
-                return pwritev2(held.file.as_fd(), views, at, flags);
-            }
-            let _syncing = lock(&held.syncing);
-            self.noted(pwritev2(held.file.as_fd(), views, at, flags))
-        })?;
+        // In two steps: where the write itself fails, no data is lost that was written before.
+        let count =
+            continued(views, offset, |views, at| pwritev2(held.file.as_fd(), views, at, 0))?;
         if stability != Stability::Unstable {
+            self.make_stable(&held, File::sync_data)?;
             self.sync_name(component, &held)?;
         }
         Ok(Written { count, verifier })
@@ -380,20 +392,17 @@ impl Node for DirectoryNode {
 
     fn commit(&self, component: &ComponentId) -> Result<u64> {
         if let Some(held) = self.component(component, false)? {
-            let syncing = lock(&held.syncing);
-            self.noted(held.file.sync_data())?;
-            drop(syncing);
+            self.make_stable(&held, File::sync_data)?;
             self.sync_name(component, &held)?;
         }
         Ok(self.verifier())
     }
 
     fn cut(&self, component: &ComponentId, size: u64) -> Result<()> {
-        if let Some(held) = self.component(component, false)?
-            && held.file.metadata()?.len() > size
-        {
+        let Some(held) = self.component(component, false)? else { return Ok(()) };
+        if held.file.metadata()?.len() > size {
             held.file.set_len(size)?;
-            self.noted(held.file.sync_all())?;
+            self.make_stable(&held, File::sync_all)?;
         }
         Ok(())
     }
@@ -426,5 +435,83 @@ impl Node for DirectoryNode {
 
     fn forget(&self, component: &ComponentId) -> Result<()> {
         self.uses.await_end(component)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    const COMPONENT: ComponentId = ComponentId([7; 16]);
+
+    /// A node, and how often it has said that data is lost.
+    struct Told {
+        node: DirectoryNode,
+        lost: Arc<AtomicUsize>,
+        _dir: tempfile::TempDir,
+    }
+
+    fn told() -> Told {
+        let dir = tempfile::tempdir().expect("a directory");
+        DirectoryNode::make(dir.path(), &[1; 16], 1).expect("made");
+        let node = DirectoryNode::open(dir.path(), &[1; 16], 1, vec![]).expect("opened");
+        let lost = Arc::new(AtomicUsize::new(0));
+        let count = lost.clone();
+        let node = node.telling(Box::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        }));
+        Told { node, lost, _dir: dir }
+    }
+
+    impl Told {
+        /// Puts something in the place of a component that cannot be made stable.
+        fn hold(&self, path: &str) {
+            let file = OpenOptions::new().read(true).write(true).open(path).expect("a device");
+            lock(&self.node.open).insert(COMPONENT, Arc::new(Held::new(file, true)));
+        }
+
+        fn write(&self, stability: Stability) -> Result<Written> {
+            let mut bytes = *b"data";
+            self.node.write(&COMPONENT, &[VolatileSlice::from_mut(&mut bytes)], 0, stability)
+        }
+
+        fn lost(&self) -> usize {
+            self.lost.load(Ordering::SeqCst)
+        }
+    }
+
+    #[test]
+    fn a_loss_is_told_before_the_next_one_may_ask() {
+        let Told { node, _dir, .. } = told();
+        let file = OpenOptions::new().write(true).open("/dev/null").expect("a device");
+        let held = Arc::new(Held::new(file, true));
+        let (told, seen) = (Arc::new(AtomicUsize::new(0)), held.clone());
+        let count = told.clone();
+        let node = node.telling(Box::new(move || {
+            assert!(seen.syncing.try_lock().is_err(), "nobody else may ask yet");
+            count.fetch_add(1, Ordering::SeqCst);
+        }));
+        lock(&node.open).insert(COMPONENT, held);
+        let before = node.verifier();
+        node.commit(&COMPONENT).expect_err("a device without a disk");
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        assert_ne!(node.verifier(), before);
+    }
+
+    #[test]
+    fn a_write_that_fails_loses_nothing_that_was_written_before() {
+        let told = told();
+        told.hold("/dev/full");
+        let before = told.node.verifier();
+        assert_eq!(told.write(Stability::Data), Err(StoreError::NoSpace));
+        assert_eq!((told.node.verifier(), told.lost()), (before, 0));
+        // What was written and cannot be made stable is lost.
+        told.hold("/dev/null");
+        told.write(Stability::Unstable).expect("written");
+        assert_eq!((told.node.verifier(), told.lost()), (before, 0));
+        told.write(Stability::Data).expect_err("not stable");
+        assert_eq!(told.lost(), 1);
+        assert_ne!(told.node.verifier(), before);
     }
 }

@@ -37,8 +37,9 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
 /// may be gone with it.
 pub(crate) fn sync_failed(cx: &Compound<'_>, error: StoreError) -> Status {
     if error == StoreError::Io {
-        tracing::error!(%error, "data could not be made stable");
+        // First of all: the next commit of the file may find nothing wrong any more.
         cx.shared.write_verifier.change();
+        tracing::error!(%error, "data could not be made stable");
     }
     of_store(error)
 }
