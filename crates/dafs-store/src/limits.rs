@@ -164,6 +164,9 @@ pub(crate) const STRIPE_BYTES_MAX: u32 = 1 << 30;
 /// Striped store: components that a local node keeps open.
 pub(crate) const COMPONENTS_OPEN_MAX: usize = 512;
 
+/// Striped store: of these, those that are closed at once when there are too many.
+pub(crate) const COMPONENTS_CLOSED: usize = COMPONENTS_OPEN_MAX / 8;
+
 /// Striped store: how long a local node waits for requests that are under way on a component.
 pub(crate) const FORGET_WAIT: Duration = Duration::from_secs(2);
 

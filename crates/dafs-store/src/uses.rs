@@ -76,18 +76,38 @@ impl<K: Copy + Eq + Hash> Uses<K> {
         self.await_end_for(what, FORGET_WAIT)
     }
 
+    /// The same for whatever is used.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when that takes longer than `limit`.
+    pub fn await_all(&self, limit: Duration) -> Result<()> {
+        self.wait(limit, |counts, before| counts.values().any(|uses| is_older(uses, before)))
+    }
+
     fn await_end_for(&self, what: &K, limit: Duration) -> Result<()> {
+        self.wait(limit, |counts, before| {
+            counts.get(what).is_some_and(|uses| is_older(uses, before))
+        })
+    }
+
+    fn wait(
+        &self,
+        limit: Duration,
+        in_use: impl Fn(&FxHashMap<K, Vec<(u64, u32)>>, u64) -> bool,
+    ) -> Result<()> {
         let mut state = self.lock();
         let before = state.generation;
         state.generation += 1;
-        let in_use = |state: &mut State<K>| {
-            let oldest = state.counts.get(what).and_then(|counts| counts.first());
-            oldest.is_some_and(|(generation, _)| *generation <= before)
-        };
+        let in_use = |state: &mut State<K>| in_use(&state.counts, before);
         let waited = self.ended.wait_timeout_while(state, limit, in_use);
         let (_state, end) = waited.unwrap_or_else(PoisonError::into_inner);
         if end.timed_out() { Err(StoreError::Busy) } else { Ok(()) }
     }
+}
+
+/// Whether any of the uses of something had begun in a generation or before.
+fn is_older(uses: &[(u64, u32)], before: u64) -> bool {
+    uses.first().is_some_and(|(generation, _)| *generation <= before)
 }
 
 #[cfg(test)]
@@ -114,5 +134,24 @@ mod tests {
         });
         assert_eq!(uses.await_end_for(&1, Duration::ZERO), Ok(()));
         assert!(uses.lock().counts.is_empty());
+    }
+
+    #[test]
+    fn all_are_waited_for_that_had_begun() {
+        let uses = Uses::default();
+        let (one, two) = (uses.begin(&1), uses.begin(&2));
+        assert_eq!(uses.await_all(Duration::ZERO), Err(StoreError::Busy));
+        uses.end(&1, one);
+        assert_eq!(uses.await_all(Duration::ZERO), Err(StoreError::Busy));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| uses.await_all(FORGET_WAIT));
+            while uses.lock().generation < 3 {
+                std::thread::yield_now();
+            }
+            let later = uses.begin(&1);
+            uses.end(&2, two);
+            assert_eq!(waiting.join().expect("a thread"), Ok(()));
+            uses.end(&1, later);
+        });
     }
 }

@@ -7,11 +7,12 @@
 //! * A directory is used only if it holds the marker of the node: a file system that is not mounted
 //!   is told from a node that has nothing yet.
 //! * The system tells once that data is lost, be it to whoever asks first. Whoever is told tells everybody
-//!   else before the next one may ask about that component.
+//!   else before the next one may ask about that component. So a component stays open until what was
+//!   written to it is stable: with its last descriptor the system may forget what it had to tell.
 
 use super::lock;
 use super::node::{ComponentId, Node, NodeSpace, Written};
-use crate::limits::{COMPONENTS_OPEN_MAX, FILE_BYTES_MAX};
+use crate::limits::{COMPONENTS_CLOSED, COMPONENTS_OPEN_MAX, FILE_BYTES_MAX};
 use crate::uses::Uses;
 use crate::vectors::{before, continued, continued_to_end};
 use crate::{Result, Stability, StoreError, TimeSpec, Wait};
@@ -25,6 +26,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use thiserror::Error;
 
 /// The name of the marker.
@@ -51,11 +53,16 @@ struct Held {
     named: AtomicBool,
     /// Held while data is made stable, until everybody knows what has come of it.
     syncing: Mutex<()>,
+    /// Whether something was written since data was made stable last.
+    written: AtomicBool,
+    /// When it was used last, in uses of components.
+    used: AtomicU64,
 }
 
 impl Held {
     fn new(file: File, named: bool) -> Self {
-        Self { file, named: AtomicBool::new(named), syncing: Mutex::default() }
+        let (syncing, written, used) = Default::default();
+        Self { file, named: AtomicBool::new(named), syncing, written, used }
     }
 }
 
@@ -74,6 +81,8 @@ pub struct DirectoryNode {
     verifier: AtomicU64,
     addresses: Vec<SocketAddr>,
     open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
+    /// Uses of components so far.
+    turns: AtomicU64,
     /// Told when data is lost that was not stable.
     lost: Box<dyn Fn() + Send + Sync>,
     /// How many clients' requests work on a component now.
@@ -170,6 +179,7 @@ impl DirectoryNode {
             verifier: AtomicU64::new(u64::from_le_bytes(verifier)),
             addresses,
             open: Mutex::default(),
+            turns: AtomicU64::new(0),
             lost: Box::new(|| {}),
             uses: Uses::default(),
         })
@@ -194,6 +204,8 @@ impl DirectoryNode {
         sync: impl FnOnce(&File) -> std::io::Result<()>,
     ) -> Result<()> {
         let _syncing = lock(&held.syncing);
+        // What is written meanwhile counts for the next time.
+        held.written.store(false, Ordering::SeqCst);
         Ok(sync(&held.file).inspect_err(|_| {
             self.verifier.fetch_add(1, Ordering::SeqCst);
             (self.lost)();
@@ -239,6 +251,14 @@ impl DirectoryNode {
         self.uses.end(component, begun);
     }
 
+    /// Waits for the end of all requests that have begun, whatever component they work on.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when that takes longer than `limit`.
+    pub fn await_uses(&self, limit: Duration) -> Result<()> {
+        self.uses.await_all(limit)
+    }
+
     /// What is known of a component; `None` if it is not there.
     ///
     /// # Errors
@@ -258,9 +278,12 @@ impl DirectoryNode {
 
     /// An open component; `None` if it is not there and is not to be made.
     fn component(&self, component: &ComponentId, make: bool) -> Result<Option<Arc<Held>>> {
-        if let Some(file) = lock(&self.open).get(component) {
-            return Ok(Some(file.clone()));
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if let Some(held) = lock(&self.open).get(component) {
+            held.used.store(turn, Ordering::Relaxed);
+            return Ok(Some(held.clone()));
         }
+        self.make_room();
         let path = self.path(component);
         let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let open = |make| {
@@ -286,13 +309,54 @@ impl DirectoryNode {
             }
             Err(error) => return Err(error.into()),
         };
-        let mut held = lock(&self.open);
-        if held.len() >= COMPONENTS_OPEN_MAX {
-            held.clear();
-        }
+        let mut open = lock(&self.open);
         let held =
-            held.entry(*component).or_insert_with(|| Arc::new(Held::new(file, false))).clone();
+            open.entry(*component).or_insert_with(|| Arc::new(Held::new(file, false))).clone();
+        held.used.store(turn, Ordering::Relaxed);
         Ok(Some(held))
+    }
+
+    /// Closes components that nobody works on, those first that have nothing to lose, and those that
+    /// were not used for longest, if there are too many.
+    fn make_room(&self) {
+        let mut open = lock(&self.open);
+        if open.len() < COMPONENTS_OPEN_MAX {
+            return;
+        }
+        let idle = open.iter().filter(|(_, held)| Arc::strong_count(held) == 1);
+        let mut idle: Vec<_> = idle
+            .map(|(component, held)| {
+                let written = held.written.load(Ordering::SeqCst);
+                (written, held.used.load(Ordering::Relaxed), *component)
+            })
+            .collect();
+        idle.sort_unstable();
+        idle.truncate(COMPONENTS_CLOSED);
+        let mut unstable = Vec::new();
+        for (written, _, component) in idle {
+            if written {
+                unstable.extend(open.get(&component).map(|held| (component, held.clone())));
+            } else {
+                open.remove(&component);
+            }
+        }
+        drop(open);
+        for (component, held) in unstable {
+            // What has come of it is known to all.
+            if let Err(error) = self.make_stable(&held, File::sync_data) {
+                tracing::error!(%component, %error, "data of a component is lost");
+            }
+            let mut open = lock(&self.open);
+            let is_idle = |now: &Arc<Held>| {
+                // Known here and in the table.
+                Arc::ptr_eq(now, &held)
+                    && Arc::strong_count(now) == 2
+                    && !now.written.load(Ordering::SeqCst)
+            };
+            if open.get(&component).is_some_and(is_idle) {
+                open.remove(&component);
+            }
+        }
     }
 
     fn directory(&self, component: &ComponentId) -> PathBuf {
@@ -380,6 +444,7 @@ impl Node for DirectoryNode {
         let held = self.component(component, true)?.ok_or(StoreError::Io)?;
         // From before the write: should data be lost meanwhile, that is to be seen.
         let verifier = self.verifier();
+        held.written.store(true, Ordering::SeqCst);
         // In two steps: where the write itself fails, no data is lost that was written before.
         let count =
             continued(views, offset, |views, at| pwritev2(held.file.as_fd(), views, at, 0))?;
@@ -415,6 +480,8 @@ impl Node for DirectoryNode {
     }
 
     fn remove(&self, component: &ComponentId) -> Result<()> {
+        // What is still under way would make it anew, and nobody would remove that.
+        self.uses.await_end(component)?;
         lock(&self.open).remove(component);
         match fs::remove_file(self.path(component)) {
             Ok(()) => Ok(()),
@@ -513,5 +580,29 @@ mod tests {
         told.write(Stability::Data).expect_err("not stable");
         assert_eq!(told.lost(), 1);
         assert_ne!(told.node.verifier(), before);
+    }
+
+    #[test]
+    fn a_component_is_closed_when_what_was_written_to_it_is_stable() {
+        let told = told();
+        told.hold("/dev/null");
+        told.write(Stability::Unstable).expect("written");
+        let write = |number: usize, written| {
+            let component = ComponentId((number as u128 + 1).to_be_bytes());
+            let mut bytes = *b"data";
+            let views = [VolatileSlice::from_mut(&mut bytes)];
+            told.node.write(&component, &views, 0, Stability::Unstable).expect("written");
+            let open = lock(&told.node.open);
+            assert!(open.len() <= COMPONENTS_OPEN_MAX);
+            open[&component].written.store(written, Ordering::SeqCst);
+        };
+        let is_open = || lock(&told.node.open).contains_key(&COMPONENT);
+        (0..2 * COMPONENTS_OPEN_MAX).for_each(|number| write(number, false));
+        assert!(is_open(), "others have nothing to lose");
+        assert_eq!(told.lost(), 0);
+        let more = 2 * COMPONENTS_OPEN_MAX..3 * COMPONENTS_OPEN_MAX + 1;
+        more.for_each(|number| write(number, true));
+        assert!(!is_open());
+        assert_eq!(told.lost(), 1, "what was written could not be made stable");
     }
 }
