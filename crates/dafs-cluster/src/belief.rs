@@ -5,6 +5,8 @@
 //!   metadata server takes it for over, however long the answer took.
 //! * An answer to a question that was sent before its component was forgotten means nothing, nor does
 //!   one that comes when what it says is over.
+//! * A yes holds for the state-id's sequence numbers up to the one that was asked about; later ones are
+//!   asked about anew. So a client has one belief for each state-id, however many numbers it shows.
 
 use crate::limits::{BELIEFS_MAX, STATE_BELIEF};
 use dafs_store::striped::ComponentId;
@@ -28,8 +30,30 @@ struct Known {
     asking: u32,
     /// How often the component was forgotten while there were any.
     generation: u64,
-    /// What may be done, and until when.
-    uses: FxHashMap<Use, Duration>,
+    /// What may be done.
+    uses: FxHashMap<Use, Yes>,
+    /// When those that are over are looked for next.
+    swept: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Yes {
+    until: Duration,
+    /// The last sequence number that is known to be good.
+    seqid: u32,
+}
+
+impl Known {
+    fn is_unused(&self) -> bool {
+        self.asking == 0 && self.uses.is_empty()
+    }
+
+    /// Drops what is over. How many that were.
+    fn drop_over(&mut self, now: Duration) -> usize {
+        let before = self.uses.len();
+        self.uses.retain(|_, yes| now < yes.until);
+        before - self.uses.len()
+    }
 }
 
 /// The beliefs of a data server. Times are of one clock.
@@ -41,9 +65,14 @@ pub(crate) struct Beliefs {
 
 impl Beliefs {
     /// Whether a use is believed to be allowed.
-    pub(crate) fn allow(&self, component: &ComponentId, wanted: &[u8], now: Duration) -> bool {
-        let known = self.components.get(component);
-        known.and_then(|known| known.uses.get(wanted)).is_some_and(|&until| now < until)
+    pub(crate) fn allow(
+        &self,
+        component: &ComponentId,
+        (wanted, seqid): (&[u8], u32),
+        now: Duration,
+    ) -> bool {
+        let known = self.components.get(component).and_then(|known| known.uses.get(wanted));
+        known.is_some_and(|yes| now < yes.until && seqid <= yes.seqid)
     }
 
     /// A question about a component is sent now. It has to be [ended](Self::answered).
@@ -58,7 +87,7 @@ impl Beliefs {
     pub(crate) fn answered(
         &mut self,
         question: Question,
-        wanted: Use,
+        (wanted, seqid): (Use, u32),
         yes: bool,
         now: Duration,
     ) -> bool {
@@ -67,14 +96,33 @@ impl Beliefs {
         assert!(known.asking > 0, "a question is answered once");
         known.asking -= 1;
         let current = known.generation == generation && now < asked + STATE_BELIEF;
-        if current && yes && known.uses.insert(wanted, asked + STATE_BELIEF).is_none() {
-            self.count += 1;
+        if now >= known.swept {
+            known.swept = now + STATE_BELIEF;
+            self.count -= known.drop_over(now);
+        }
+        if current && yes {
+            let before = known.uses.len();
+            let fresh = Yes { until: asked + STATE_BELIEF, seqid };
+            let yes = known.uses.entry(wanted).or_insert(fresh);
+            *yes = Yes { until: fresh.until.max(yes.until), seqid: seqid.max(yes.seqid) };
+            self.count += known.uses.len() - before;
         }
         self.tidy(&component);
         if self.count > BELIEFS_MAX {
-            self.drop_all();
+            self.make_room(now);
         }
         current
+    }
+
+    /// Those that are over go first.
+    fn make_room(&mut self, now: Duration) {
+        for known in self.components.values_mut() {
+            self.count -= known.drop_over(now);
+        }
+        if self.count > BELIEFS_MAX / 4 * 3 {
+            self.drop_all();
+        }
+        self.components.retain(|_, known| !known.is_unused());
     }
 
     /// Nothing is believed of a component any more.
@@ -99,8 +147,7 @@ impl Beliefs {
     }
 
     fn tidy(&mut self, component: &ComponentId) {
-        let unused = |known: &Known| known.asking == 0 && known.uses.is_empty();
-        if self.components.get(component).is_some_and(unused) {
+        if self.components.get(component).is_some_and(Known::is_unused) {
             self.components.remove(component);
         }
     }
@@ -122,8 +169,13 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn wanted(number: u32) -> Use {
-        number.to_be_bytes().into()
+    fn wanted(number: u32) -> (Use, u32) {
+        (number.to_be_bytes().into(), 1)
+    }
+
+    fn allow(beliefs: &Beliefs, component: &ComponentId, number: u32, now: Duration) -> bool {
+        let (wanted, seqid) = wanted(number);
+        beliefs.allow(component, (&wanted, seqid), now)
     }
 
     fn learn(beliefs: &mut Beliefs, component: ComponentId, number: u32, now: Duration) {
@@ -136,10 +188,10 @@ mod tests {
         let mut beliefs = Beliefs::default();
         learn(&mut beliefs, ONE, 1, at(10));
         let end = at(10) + STATE_BELIEF;
-        assert!(beliefs.allow(&ONE, &wanted(1), end - Duration::from_nanos(1)));
-        assert!(!beliefs.allow(&ONE, &wanted(1), end));
-        assert!(!beliefs.allow(&ONE, &wanted(2), at(10)));
-        assert!(!beliefs.allow(&TWO, &wanted(1), at(10)));
+        assert!(allow(&beliefs, &ONE, 1, end - Duration::from_nanos(1)));
+        assert!(!allow(&beliefs, &ONE, 1, end));
+        assert!(!allow(&beliefs, &ONE, 2, at(10)));
+        assert!(!allow(&beliefs, &TWO, 1, at(10)));
     }
 
     #[test]
@@ -148,7 +200,7 @@ mod tests {
         let end = at(10) + STATE_BELIEF;
         let question = beliefs.ask(ONE, at(10));
         assert!(!beliefs.answered(question, wanted(1), true, end));
-        assert!(!beliefs.allow(&ONE, &wanted(1), end));
+        assert!(!allow(&beliefs, &ONE, 1, end));
         assert_eq!(beliefs.len(), (0, 0));
         let question = beliefs.ask(ONE, at(10));
         assert!(beliefs.answered(question, wanted(1), true, end - Duration::from_nanos(1)));
@@ -159,7 +211,7 @@ mod tests {
         let mut beliefs = Beliefs::default();
         let question = beliefs.ask(ONE, at(0));
         assert!(beliefs.answered(question, wanted(1), false, at(0)));
-        assert!(!beliefs.allow(&ONE, &wanted(1), at(0)));
+        assert!(!allow(&beliefs, &ONE, 1, at(0)));
         assert_eq!(beliefs.len(), (0, 0));
     }
 
@@ -170,18 +222,47 @@ mod tests {
         learn(&mut beliefs, TWO, 1, at(0));
         let question = beliefs.ask(ONE, at(0));
         beliefs.forget(&ONE);
-        assert!(!beliefs.allow(&ONE, &wanted(1), at(0)));
-        assert!(beliefs.allow(&TWO, &wanted(1), at(0)));
+        assert!(!allow(&beliefs, &ONE, 1, at(0)));
+        assert!(allow(&beliefs, &TWO, 1, at(0)));
         let later = beliefs.ask(ONE, at(0));
         assert!(!beliefs.answered(question, wanted(2), true, at(0)));
-        assert!(!beliefs.allow(&ONE, &wanted(2), at(0)));
+        assert!(!allow(&beliefs, &ONE, 2, at(0)));
         assert!(beliefs.answered(later, wanted(2), true, at(0)));
-        assert!(beliefs.allow(&ONE, &wanted(2), at(0)));
+        assert!(allow(&beliefs, &ONE, 2, at(0)));
         let question = beliefs.ask(TWO, at(0));
         beliefs.forget_all();
-        assert!(!beliefs.allow(&TWO, &wanted(1), at(0)));
+        assert!(!allow(&beliefs, &TWO, 1, at(0)));
         assert!(!beliefs.answered(question, wanted(3), true, at(0)));
         assert_eq!(beliefs.len(), (0, 0));
+    }
+
+    #[test]
+    fn a_yes_for_a_number_is_one_for_those_before_and_for_no_later_one() {
+        let mut beliefs = Beliefs::default();
+        for seqid in [3, 2] {
+            let question = beliefs.ask(ONE, at(0));
+            assert!(beliefs.answered(question, (wanted(1).0, seqid), true, at(0)));
+        }
+        assert_eq!(beliefs.len(), (1, 1));
+        for (seqid, good) in [(0, true), (2, true), (3, true), (4, false), (u32::MAX, false)] {
+            assert_eq!(beliefs.allow(&ONE, (&wanted(1).0, seqid), at(0)), good, "{seqid}");
+        }
+    }
+
+    #[test]
+    fn what_is_over_makes_room() {
+        let mut beliefs = Beliefs::default();
+        (0..10).for_each(|number| learn(&mut beliefs, ONE, number, at(0)));
+        assert_eq!(beliefs.len(), (1, 10));
+        learn(&mut beliefs, ONE, 11, at(0) + 2 * STATE_BELIEF);
+        assert_eq!(beliefs.len(), (1, 1));
+        // That of components that nobody asks about any more, too, and nothing else.
+        let now = at(100);
+        (0..BELIEFS_MAX as u32 / 2).for_each(|number| learn(&mut beliefs, TWO, number, now));
+        let later = now + STATE_BELIEF - Duration::from_secs(1);
+        (0..BELIEFS_MAX as u32 / 2).for_each(|number| learn(&mut beliefs, ONE, number, later));
+        learn(&mut beliefs, ONE, u32::MAX, now + STATE_BELIEF);
+        assert_eq!(beliefs.len(), (1, BELIEFS_MAX / 2 + 1));
     }
 
     #[test]

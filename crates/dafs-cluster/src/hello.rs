@@ -2,8 +2,9 @@
 //! `dafs_wire::cluster` for the order of messages.
 //!
 //! Invariants
-//! * The codes of the two sides are over both random numbers and over all that was said, each for its
-//!   side: neither can be made from the other, nor from those of an earlier connection.
+//! * The codes of the two sides are over both random numbers and over all that was said until then, by
+//!   the metadata server also with its code, each for its side: neither can be made from the other, nor
+//!   from those of an earlier connection. What the data server says last is sealed.
 
 use crate::seal::{Opener, Sealer};
 use crate::secret::ClusterSecret;
@@ -73,12 +74,13 @@ const METADATA: &[u8] = b"metadata server";
 const DATA: &[u8] = b"data server";
 
 impl Transcript<'_> {
-    fn code(&self, side: &[u8]) -> [u8; 32] {
-        self.secret.code(b"hello", &[side, &self.hello, &self.nonce])
+    /// The code of a side for what was said before, and what it says with it.
+    fn code(&self, side: &[u8], with: &[u8]) -> [u8; 32] {
+        self.secret.code(b"hello", &[side, &self.hello, &self.nonce, with])
     }
 
-    fn verify(&self, side: &[u8], code: &[u8; 32]) -> Result<(), HelloError> {
-        let right = self.secret.verify(b"hello", &[side, &self.hello, &self.nonce], code);
+    fn verify(&self, side: &[u8], with: &[u8], code: &[u8; 32]) -> Result<(), HelloError> {
+        let right = self.secret.verify(b"hello", &[side, &self.hello, &self.nonce, with], code);
         if right { Ok(()) } else { Err(HelloError::Secret) }
     }
 
@@ -130,15 +132,19 @@ impl<'a> Initiator<'a> {
     ) -> Result<(Vec<u8>, Keys), HelloError> {
         let Challenge { nonce, code } = decoded(challenge)?;
         let transcript = Transcript { secret: self.secret, hello: self.hello(), nonce };
-        transcript.verify(DATA, &code)?;
-        let join = Join { code: transcript.code(METADATA), membership };
+        transcript.verify(DATA, b"", &code)?;
+        let join = Join { code: transcript.code(METADATA, &encoded(&membership)), membership };
         Ok((encoded(&join), transcript.keys(METADATA, DATA)))
     }
 
-    /// What the data server says to that.
-    pub(crate) fn joined(record: &[u8]) -> Result<Member, HelloError> {
+    /// What the data server says to that. Where it is known which directory it is, that is not for the
+    /// data server to say.
+    pub(crate) fn joined(record: &[u8], membership: Membership) -> Result<Member, HelloError> {
         match decoded(record)? {
             Joined::Refused(refusal) => Err(refusal.into()),
+            Joined::Welcome { incarnation, .. } if matches!(membership, Membership::Known(known) if known != incarnation) => {
+                Err(HelloError::OtherDirectory)
+            }
             Joined::Welcome { incarnation, run, addresses } => {
                 let parse = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
                 let addresses = addresses.into_iter().map(parse).collect::<Option<_>>();
@@ -167,13 +173,13 @@ impl<'a> Responder<'a> {
 
     pub(crate) fn challenge(&self) -> Vec<u8> {
         let Transcript { nonce, .. } = self.transcript;
-        encoded(&Challenge { nonce, code: self.transcript.code(DATA) })
+        encoded(&Challenge { nonce, code: self.transcript.code(DATA, b"") })
     }
 
     /// What the metadata server wants, when it has shown that it knows the secret.
     pub(crate) fn wanted(&self, join: &[u8]) -> Result<(Wanted, Keys), HelloError> {
         let Join { code, membership } = decoded(join)?;
-        self.transcript.verify(METADATA, &code)?;
+        self.transcript.verify(METADATA, &encoded(&membership), &code)?;
         let Hello { version, store, number, .. } = self.hello;
         let keys = self.transcript.keys(DATA, METADATA);
         Ok((Wanted { version, store, number, membership }, keys))
@@ -211,7 +217,9 @@ mod tests {
         let welcome = Joined::Welcome { incarnation: [6; 16], run: 7, addresses };
         let record = other.sealer.seal(&welcome);
         let record = own.opener.open(&record[4..]).expect("sealed for us");
-        let member = Initiator::joined(record).expect("welcome");
+        let other = Initiator::joined(record, Membership::Known([9; 16]));
+        assert!(matches!(other, Err(HelloError::OtherDirectory)));
+        let member = Initiator::joined(record, Membership::New).expect("welcome");
         assert_eq!(member.addresses, ["192.0.2.1:2049".parse().expect("an address")]);
         assert_eq!((member.incarnation, member.run), ([6; 16], 7));
     }
@@ -246,5 +254,12 @@ mod tests {
         let responder = Responder::new(&secret, &other.hello(), [5; 32]).expect("a hello");
         let joined = initiator.join(&responder.challenge(), Membership::New);
         assert!(matches!(joined, Err(HelloError::Secret)));
+        let responder = Responder::new(&secret, &initiator.hello(), [5; 32]).expect("a hello");
+        let known = Membership::Known([6; 16]);
+        let (join, _) = initiator.join(&responder.challenge(), known).expect("a data server");
+        let Join { code, .. } = decoded(&join).expect("a join");
+        let changed = encoded(&Join { code, membership: Membership::New });
+        assert!(matches!(responder.wanted(&changed), Err(HelloError::Secret)));
+        responder.wanted(&join).expect("a metadata server");
     }
 }

@@ -21,6 +21,7 @@
 
 mod belief;
 mod data;
+mod gate;
 mod hello;
 mod limits;
 mod link;

@@ -22,8 +22,21 @@ pub(crate) const CALLS_MAX: usize = 32;
 /// Threads of a connection that carry out what the peer asks for.
 pub(crate) const WORKERS: usize = 4;
 
+/// Of these, those that may wait for other data servers at once: the others' devices do not keep anybody
+/// from a question about a file.
+pub(crate) const SLOW_WORKERS: usize = WORKERS - 1;
+
 /// How long a metadata server waits for an answer; devices may take their time.
 pub(crate) const CALL_TIME: Duration = Duration::from_secs(60);
+
+/// Requests of clients that wait for one data server at once, on their way through the metadata server.
+pub(crate) const NODE_CALLS_MAX: usize = 8;
+
+/// Requests of clients at a data server that wait for bytes of others at once.
+pub(crate) const ELSEWHERE_MAX: usize = 4;
+
+/// How long one more waits for its turn, and how long those before it may be without an answer.
+pub(crate) const TURN_TIME: Duration = Duration::from_secs(1);
 
 /// How long a data server waits for an answer that takes no device.
 pub(crate) const ASK_TIME: Duration = Duration::from_secs(10);
@@ -40,8 +53,8 @@ pub(crate) const HELLO_TIME: Duration = Duration::from_secs(5);
 /// Peers that are getting to know a data server at once; more are turned away.
 pub(crate) const HELLOS_MAX: usize = 8;
 
-/// How long a data server waits for the end of what the last metadata server asked for, before it
-/// turns the next one away.
+/// How long a data server waits for the end of what the last metadata server asked for, and then for
+/// that of what clients were doing, before it turns the next one away.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// How long a metadata server waits before it connects again: at first, and at most.
@@ -51,5 +64,5 @@ pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(2);
 
 const _: () = assert!(STATE_BELIEF.as_millis() * 3 / 2 <= STATE_BELIEF_OVER.as_millis());
 const _: () = assert!(ALIVE_INTERVAL.as_millis() * 2 <= SILENCE_MAX.as_millis());
-const _: () = assert!(DRAIN_TIME.as_millis() < HELLO_TIME.as_millis());
+const _: () = assert!(DRAIN_TIME.as_millis() * 2 < HELLO_TIME.as_millis());
 const _: () = assert!(ASK_TIME.as_millis() < CALL_TIME.as_millis());

@@ -6,9 +6,10 @@
 //!   every queue is bounded, and no thread that reads ever waits for one that writes.
 //! * A call that is not answered in time ends the connection: what became of it is not known, and what
 //!   comes later must not pass it.
+//! * What waits for other peers never has all the threads that carry out calls.
 //! * A peer says something every `ALIVE_INTERVAL`. One that is silent for `SILENCE_MAX` is gone.
 
-use crate::limits::{ALIVE_INTERVAL, CALLS_MAX, SILENCE_MAX, WORKERS};
+use crate::limits::{ALIVE_INTERVAL, CALLS_MAX, SILENCE_MAX, SLOW_WORKERS, WORKERS};
 use crate::seal::{CODE_BYTES, Opener, SEALED_BYTES_MAX, Sealer};
 use dafs_wire::cluster::{Answer, Call, Frame};
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
@@ -24,11 +25,22 @@ use thiserror::Error;
 
 /// What a side answers the other.
 pub(crate) trait Answers: Send + Sync {
-    /// Whether a call is answered at once, without waiting for a device or for anybody.
-    fn is_quick(&self, call: &Call<'_>) -> bool;
+    /// What a call has to wait for.
+    fn pace(&self, call: &Call<'_>) -> Pace;
 
     /// Carries out a call. What the answer borrows is put into `space`.
     fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s>;
+}
+
+/// What a call has to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Nothing: it is answered at once.
+    Quick,
+    /// A device here.
+    Device,
+    /// Another peer.
+    Others,
 }
 
 /// Why there is no answer. What became of the call is not known.
@@ -44,6 +56,9 @@ struct State {
     waiting: FxHashMap<u32, Option<Vec<u8>>>,
     /// The peer's calls that no worker has taken yet.
     queue: VecDeque<(u32, Vec<u8>)>,
+    /// The same of those that wait for other peers, and how many of these are worked on.
+    slow: VecDeque<(u32, Vec<u8>)>,
+    slow_working: usize,
     /// All of the peer's calls without an answer.
     owed: usize,
     /// Threads that have not ended.
@@ -241,6 +256,7 @@ impl Shared {
         if !state.closed {
             state.closed = true;
             state.queue.clear();
+            state.slow.clear();
             // Whoever sleeps in the socket wakes up.
             let _ = self.stream.shutdown(Shutdown::Both);
             let _ = self.outgoing.send(Vec::new());
@@ -267,7 +283,7 @@ impl Shared {
         let message = opener.open(&record).map_err(io::Error::other)?;
         let mut d = Decoder::new(message);
         let taken = Frame::decode(&mut d).and_then(|frame| d.finish().map(|()| frame));
-        let id = match taken.map_err(io::Error::other)? {
+        let (id, pace) = match taken.map_err(io::Error::other)? {
             Frame::Alive => return Ok(()),
             Frame::Answer { id, .. } => {
                 record.truncate(record.len() - CODE_BYTES);
@@ -285,17 +301,20 @@ impl Shared {
                     return Err(io::Error::other("too many calls at once"));
                 }
                 drop(state);
-                if self.answers.is_quick(&call) {
+                let pace = self.answers.pace(&call);
+                if pace == Pace::Quick {
                     self.carry_out(id, &call);
                     return Ok(());
                 }
-                id
+                (id, pace)
             }
         };
         record.truncate(record.len() - CODE_BYTES);
         let mut state = self.lock();
         if !state.closed {
-            state.queue.push_back((id, record));
+            let State { queue, slow, .. } = &mut *state;
+            let queue = if pace == Pace::Others { slow } else { queue };
+            queue.push_back((id, record));
         }
         drop(state);
         self.changed.notify_all();
@@ -314,16 +333,24 @@ impl Shared {
     fn work(&self) {
         let mut state = self.lock();
         while !state.closed {
-            let Some((id, record)) = state.queue.pop_front() else {
+            let mut slow = None;
+            if state.queue.is_empty() && state.slow_working < SLOW_WORKERS {
+                slow = state.slow.pop_front();
+            }
+            let is_slow = slow.is_some();
+            let Some((id, record)) = slow.or_else(|| state.queue.pop_front()) else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            state.slow_working += usize::from(is_slow);
             drop(state);
             // It was read once before, so it is sound.
             if let Ok(Frame::Call { call, .. }) = Frame::decode(&mut Decoder::new(&record)) {
                 self.carry_out(id, &call);
             }
             state = self.lock();
+            // It looks for another itself.
+            state.slow_working -= usize::from(is_slow);
         }
     }
 

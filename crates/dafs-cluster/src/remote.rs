@@ -6,9 +6,13 @@
 //!   question that it believes nothing of what it was told. What it heard of an earlier run of this
 //!   server counts as heard when this run began.
 
+use crate::gate::Gate;
 use crate::hello::{HelloError, Initiator, Keys, Member};
-use crate::limits::{CALL_TIME, HELLO_TIME, RECONNECT_MAX, RECONNECT_MIN, STATE_BELIEF_OVER};
-use crate::link::{Answers, Link, read_record_until};
+use crate::limits::{
+    CALL_TIME, HELLO_TIME, NODE_CALLS_MAX, RECONNECT_MAX, RECONNECT_MIN, STATE_BELIEF_OVER,
+    TURN_TIME,
+};
+use crate::link::{Answers, Link, Pace, read_record_until};
 use crate::refusal::{of_service, of_store, to_store};
 use crate::secret::ClusterSecret;
 use crate::time;
@@ -104,6 +108,8 @@ struct Shared {
     metadata: OnceLock<Arc<dyn Metadata>>,
     state: Mutex<State>,
     stopped: Condvar,
+    /// Those who wait for its data.
+    data: Gate,
 }
 
 struct State {
@@ -115,6 +121,9 @@ struct State {
     space: Option<NodeSpace>,
     /// When the data server may have asked last about a state-id.
     asked: Duration,
+    /// When it believes nothing any more of what an earlier run of this server has said, if it does not
+    /// come before: then it is over at once.
+    settled: Duration,
     stop: bool,
 }
 
@@ -148,6 +157,7 @@ impl RemoteNode {
             trouble: "not connected yet".to_owned(),
             space: None,
             asked: time::now(),
+            settled: time::now() + STATE_BELIEF_OVER,
             stop: false,
         };
         let shared = Arc::new(Shared {
@@ -155,6 +165,7 @@ impl RemoteNode {
             metadata: OnceLock::new(),
             state: Mutex::new(state),
             stopped: Condvar::new(),
+            data: Gate::new(NODE_CALLS_MAX, TURN_TIME),
         });
         let own = shared.clone();
         let name = format!("dafs-node-{}", own.config.number);
@@ -241,6 +252,7 @@ impl Node for RemoteNode {
             let offset = offset.checked_add(done as u64).ok_or(StoreError::FileTooBig)?;
             let len = (wanted - done).min(DATA_BYTES_MAX);
             let call = Call::Read { component: component.0, offset, len: len as u32 };
+            let _turn = self.shared.data.enter()?;
             // Less means that the component ends there, so an error is never told as less.
             let count = self.call(call, |answer| match answer {
                 Answer::Data(data) if data.len() <= len => {
@@ -271,11 +283,14 @@ impl Node for RemoteNode {
             let offset = offset.checked_add(all.count as u64).ok_or(StoreError::FileTooBig)?;
             let data = gather(views, all.count, (wanted - all.count).min(DATA_BYTES_MAX));
             let call = Call::Write { component: component.0, offset, stable, data: &data };
-            let written = self.call(call, |answer| match answer {
-                Answer::Written { count, verifier } if count as usize <= data.len() => {
-                    Some(Written { count: count as usize, verifier })
-                }
-                _ => None,
+            let turn = self.shared.data.enter();
+            let written = turn.and_then(|_turn| {
+                self.call(call, |answer| match answer {
+                    Answer::Written { count, verifier } if count as usize <= data.len() => {
+                        Some(Written { count: count as usize, verifier })
+                    }
+                    _ => None,
+                })
             });
             match written {
                 // The first part may be lost by now: that is told by its own verifier.
@@ -293,6 +308,7 @@ impl Node for RemoteNode {
     }
 
     fn commit(&self, component: &ComponentId) -> Result<u64> {
+        let _turn = self.shared.data.enter()?;
         self.call(Call::Commit { component: component.0 }, |answer| match answer {
             Answer::Verifier(verifier) => Some(verifier),
             _ => None,
@@ -342,9 +358,14 @@ impl Node for RemoteNode {
                 return answer;
             }
         }
-        // After the last question that it may have asked.
+        // Long enough after the last question that it may have asked.
         let over = self.shared.lock().asked + STATE_BELIEF_OVER;
         if time::now() < over { Err(StoreError::Busy) } else { Ok(()) }
+    }
+
+    fn settled(&self) -> Result<()> {
+        let settled = self.shared.lock().settled;
+        if time::now() < settled { Err(StoreError::Busy) } else { Ok(()) }
     }
 }
 
@@ -438,7 +459,7 @@ impl Shared {
         send(&stream, &join)?;
         let record = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let joined = opener.open(&record).map_err(io::Error::other)?;
-        let member = Initiator::joined(joined)?;
+        let member = Initiator::joined(joined, membership)?;
         if membership != Membership::Known(member.incarnation) {
             remember(&config.memory, member.incarnation).map_err(ConnectError::Memory)?;
         }
@@ -451,6 +472,8 @@ impl Shared {
         }
         state.link = Some(link.clone());
         state.member = Some(member);
+        // With the new connection it has forgotten all.
+        state.settled = Duration::ZERO;
         state.trouble.clear();
         Ok(link)
     }
@@ -507,8 +530,12 @@ impl MetadataAnswers {
 }
 
 impl Answers for MetadataAnswers {
-    fn is_quick(&self, call: &Call<'_>) -> bool {
-        matches!(call, Call::CheckState(_))
+    fn pace(&self, call: &Call<'_>) -> Pace {
+        match call {
+            Call::CheckState(_) => Pace::Quick,
+            Call::ReadElsewhere { .. } | Call::WriteElsewhere { .. } => Pace::Others,
+            _ => Pace::Device,
+        }
     }
 
     fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s> {

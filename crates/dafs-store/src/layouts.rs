@@ -165,6 +165,14 @@ pub trait Layouts: Send + Sync {
     /// [`StoreError::Busy`](crate::StoreError::Busy) when that is not sure yet.
     fn forget(&self, file: &FileId) -> Result<()>;
 
+    /// No data server goes by anything that an earlier run of the metadata server has said.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not sure.
+    fn settled(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Hands every file whose placement has become another one since the last call to `sink`.
     fn take_moved(&self, sink: &mut dyn FnMut(FileId));
 

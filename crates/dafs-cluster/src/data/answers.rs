@@ -1,7 +1,7 @@
 //! What a data server answers its metadata server.
 
 use super::{Shared, lock};
-use crate::link::Answers;
+use crate::link::{Answers, Pace};
 use crate::refusal::of_store;
 use dafs_mem::VolatileSlice;
 use dafs_store::striped::{ComponentId, DirectoryNode, Node, NodeSpace};
@@ -43,6 +43,8 @@ impl DataAnswers {
             }
             Call::Size { component } => node.size(&ComponentId(*component)).map(Answer::Size),
             Call::Remove { component } => {
+                // Nobody makes it anew by what was believed.
+                self.forget(&ComponentId(*component))?;
                 node.remove(&ComponentId(*component)).map(|()| Answer::Done)
             }
             Call::Space => node.space().map(|NodeSpace { total, free, available }| Answer::Space {
@@ -64,8 +66,8 @@ impl DataAnswers {
 }
 
 impl Answers for DataAnswers {
-    fn is_quick(&self, _call: &Call<'_>) -> bool {
-        false
+    fn pace(&self, _call: &Call<'_>) -> Pace {
+        Pace::Device
     }
 
     fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s> {

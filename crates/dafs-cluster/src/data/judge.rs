@@ -69,8 +69,10 @@ impl Judge {
         }
         let component = component_of(handle).ok_or(StoreError::BadHandle)?;
         let mut key = Vec::new();
-        wanted.encode(&mut Encoder::new(&mut key));
-        if lock(&self.shared.beliefs).allow(&component, &key, time::now()) {
+        // The number is compared, not looked up.
+        StateUse { seqid: 0, ..wanted.clone() }.encode(&mut Encoder::new(&mut key));
+        let seqid = state.seqid;
+        if lock(&self.shared.beliefs).allow(&component, (&key, seqid), time::now()) {
             return Ok(());
         }
         for _ in 0..ASKS_MAX {
@@ -83,8 +85,8 @@ impl Judge {
                 });
             let answer = answer.unwrap_or(Err(ServiceError::Delay));
             let yes = answer.is_ok();
-            let key = key.as_slice().into();
-            let current = lock(&self.shared.beliefs).answered(question, key, yes, time::now());
+            let known = (key.as_slice().into(), seqid);
+            let current = lock(&self.shared.beliefs).answered(question, known, yes, time::now());
             // A no may be old as well, but does no harm.
             if current || !yes {
                 return answer;
@@ -128,6 +130,7 @@ impl Elsewhere for Judge {
         let len = wanted.min(DATA_BYTES_MAX);
         let component = handle.component.0;
         let call = Call::ReadElsewhere { component, offset, len: len as u32 };
+        let _turn = self.shared.elsewhere.enter()?;
         self.ask(call, CALL_TIME, |answer| match answer {
             Answer::Data(data) if data.len() <= len => {
                 scatter(data, views, 0);
@@ -147,6 +150,7 @@ impl Elsewhere for Judge {
         _stability: Stability,
     ) -> Result<usize> {
         let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        let _turn = self.shared.elsewhere.enter()?;
         let data = gather(views, 0, wanted.min(DATA_BYTES_MAX));
         let call = Call::WriteElsewhere { component: handle.component.0, offset, data: &data };
         self.ask(call, CALL_TIME, |answer| match answer {

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * It works for one metadata server at a time: whoever shows the secret and wants this node. What an
-//!   earlier one has asked for is over before, and nothing is believed of what it has said.
+//!   earlier one has asked for, and what clients were doing by its word, is over before, and nothing is
+//!   believed of what it has said.
 //! * An empty directory becomes the node's only when the metadata server says that the node was never
 //!   used.
 //! * A use is judged while it counts as one, so that `forget` can wait for it.
@@ -14,8 +15,9 @@ mod judge;
 pub use judge::Judge;
 
 use crate::belief::Beliefs;
+use crate::gate::Gate;
 use crate::hello::{HelloError, Keys, Responder, Wanted};
-use crate::limits::{DRAIN_TIME, HELLO_TIME, HELLOS_MAX};
+use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, HELLOS_MAX, TURN_TIME};
 use crate::link::{Link, read_record_until};
 use crate::remote::send;
 use crate::seal::Sealer;
@@ -88,6 +90,8 @@ struct Shared {
     announce: Mutex<Option<Announce>>,
     opened: OnceLock<Opened>,
     beliefs: Mutex<Beliefs>,
+    /// Those who wait for bytes that lie on other nodes.
+    elsewhere: Gate,
     /// Held while a metadata server is let in: one at a time.
     joining: Mutex<()>,
     /// The metadata server that is there. Never held while anything is waited for.
@@ -127,6 +131,7 @@ impl DataNode {
             announce: Mutex::new(Some(opened)),
             opened: OnceLock::new(),
             beliefs: Mutex::default(),
+            elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME),
             joining: Mutex::default(),
             link: Mutex::default(),
             hellos: AtomicUsize::new(0),
@@ -227,12 +232,7 @@ impl Shared {
         if wanted.version != VERSION {
             return refused(&mut sealer, Refusal::Version);
         }
-        let last = lock(&self.link).clone();
-        if last.is_some_and(|last| !last.drain(DRAIN_TIME)) {
-            return refused(&mut sealer, Refusal::Busy);
-        }
-        *lock(&self.link) = None;
-        lock(&self.beliefs).forget_all();
+        // Who wants another node does not disturb the metadata server of this one.
         let opened = match self.opened_for(wanted) {
             Ok(opened) => opened,
             Err(refusal) => return refused(&mut sealer, refusal),
@@ -241,6 +241,16 @@ impl Shared {
             Ok(incarnation) => incarnation,
             Err(refusal) => return refused(&mut sealer, refusal),
         };
+        let last = lock(&self.link).clone();
+        if last.is_some_and(|last| !last.drain(DRAIN_TIME)) {
+            return refused(&mut sealer, Refusal::Busy);
+        }
+        *lock(&self.link) = None;
+        lock(&self.beliefs).forget_all();
+        // What clients were allowed to do before is over before anything is done for the next.
+        if opened.node.await_uses(DRAIN_TIME).is_err() {
+            return refused(&mut sealer, Refusal::Busy);
+        }
         let addresses: Vec<_> = self.addresses.iter().map(SocketAddr::to_string).collect();
         let addresses = addresses.iter().map(|address| address.as_bytes()).collect();
         let welcome = sealer.seal(&Joined::Welcome { incarnation, run: self.run, addresses });

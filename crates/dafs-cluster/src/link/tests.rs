@@ -11,8 +11,12 @@ struct Echo {
 }
 
 impl Answers for Echo {
-    fn is_quick(&self, call: &Call<'_>) -> bool {
-        matches!(call, Call::Size { .. })
+    fn pace(&self, call: &Call<'_>) -> Pace {
+        match call {
+            Call::Size { .. } => Pace::Quick,
+            Call::Cut { .. } => Pace::Others,
+            _ => Pace::Device,
+        }
     }
 
     fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s> {
@@ -104,6 +108,41 @@ fn an_answer_that_does_not_come_ends_the_connection_and_what_was_asked_ends_befo
     open.send(()).expect("the gate");
     assert!(two.drain(LIMIT));
     assert!(echo.cuts.load(Ordering::SeqCst) <= 1);
+}
+
+#[test]
+fn what_waits_for_others_keeps_nobody_else_waiting() {
+    let (open, gate) = channel();
+    let echo = Arc::new(Echo { gate: Some(Mutex::new(gate)), ..Echo::default() });
+    let (mut one, two) = sockets();
+    let _two = start(two, 2, 1, echo.clone());
+    let (mut sealer, mut opener) = (Sealer::new(key(1)), Opener::new(key(2)));
+    let cuts = WORKERS as u32 + 1;
+    for id in 0..cuts {
+        let call = Call::Cut { component: [0; 16], size: 0 };
+        one.write_all(&sealer.seal(&Frame::Call { id, call })).expect("sent");
+    }
+    one.write_all(&sealer.seal(&Frame::Call { id: cuts, call: Call::Space })).expect("sent");
+    one.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let mut next = || loop {
+        let record = read_record(&one, SEALED_BYTES_MAX).expect("an answer");
+        let message = opener.open(&record).expect("sealed");
+        match Frame::decode(&mut Decoder::new(message)).expect("a frame") {
+            Frame::Answer { id, .. } => break id,
+            Frame::Alive => {}
+            frame => panic!("{frame:?}"),
+        }
+    };
+    assert_eq!(next(), cuts);
+    let mut answered: Vec<_> = (0..cuts)
+        .map(|_| {
+            open.send(()).expect("the gate");
+            next()
+        })
+        .collect();
+    answered.sort_unstable();
+    assert!(answered.into_iter().eq(0..cuts));
+    assert_eq!(echo.cuts.load(Ordering::SeqCst), cuts);
 }
 
 #[test]

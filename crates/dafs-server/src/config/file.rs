@@ -430,6 +430,11 @@ impl ExportFile {
             if nodes[..at].iter().any(|other| other.number == node.number) {
                 return Err(wrong("node", "give each node its own number".to_owned()));
             }
+            let remote = matches!(node.place, NodePlace::Remote(_));
+            if remote && nodes[..at].iter().any(|other| other.place == node.place) {
+                let remedy = "give each node its own data server: two have the same control";
+                return Err(wrong("node", remedy.to_owned()));
+            }
         }
         let remote = nodes.iter().any(|node| matches!(node.place, NodePlace::Remote(_)));
         let cluster_secret = cluster_secret.filter(|_| remote).map(Path::to_owned);

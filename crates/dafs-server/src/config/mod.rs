@@ -549,6 +549,8 @@ mod tests {
         check(&format!("{EXPORT}{node}listen = \"0.0.0.0:1\""), "that clients use");
         let far = "[[export.node]]\nnumber = 2\ncontrol = \"192.0.2.2:2052\"\n";
         check(&format!("{EXPORT}{far}"), "[cluster] with secret");
+        let same = far.replace("number = 2", "number = 3");
+        check(&format!("{EXPORT}{far}{same}"), "two have the same control");
         check(&format!("{EXPORT}{far}path = \"data\""), "or control =");
         check(&format!("{EXPORT}{far}listen = \"192.0.2.2:1\""), "leave listen out");
         check(&format!("{EXPORT}{}", far.replace(":2052", "")), "control = \"HOST:PORT\"");

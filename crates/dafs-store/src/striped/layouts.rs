@@ -159,6 +159,10 @@ impl Layouts for StripedStore {
         told
     }
 
+    fn settled(&self) -> Result<()> {
+        self.shared.slots.iter().try_for_each(|slot| slot.node.settled())
+    }
+
     /// Files stay where they are; of copies, those change that clients are told of.
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         let moved = std::mem::take(&mut *lock(&self.shared.moved));

@@ -137,6 +137,14 @@ pub trait Node: Send + Sync {
     /// # Errors
     /// The node's; it may go on as before then.
     fn forget(&self, component: &ComponentId) -> Result<()>;
+
+    /// The node goes by nothing that an earlier run of this server has said.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not sure.
+    fn settled(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
