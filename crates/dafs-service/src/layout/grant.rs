@@ -125,12 +125,13 @@ impl Service {
     }
 
     /// Refuses layouts where data servers would not know what holds here: which clients are fenced from
-    /// the file, and that what is written under a lock may have to be undone. Also to clients that did
+    /// the file, that what is written under a lock may have to be undone, and that nobody is let near
+    /// what is under a broken one. Also to clients that did
     /// not give one back a short while ago.
     fn check_layout_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let quiet = caller.client.layouts_from_ns.load(Ordering::Relaxed) > caller.now_ns;
         let undone = self.writers.undo.find(key).is_some();
-        if quiet || undone || self.is_any_fenced(key) {
+        if quiet || undone || self.guards.maybe_broken(key) || self.is_any_fenced(key) {
             return Err(ServiceError::LayoutUnavailable);
         }
         Ok(())

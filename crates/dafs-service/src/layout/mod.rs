@@ -308,6 +308,15 @@ impl Service {
         }
         drop(table);
         self.finish(ended);
-        self.fence_now(concerns)
+        self.fence_now(concerns)?;
+        // Layouts of the last run are not known here.
+        let fs = match object {
+            FenceObject::File(key) => key.fs,
+            FenceObject::FileSystem(fs) => *fs,
+        };
+        let namespace = self.namespace();
+        let mut stores = namespace.exports().map(|export| export.store());
+        let layouts = stores.find(|store| store.fs_id() == fs).and_then(|store| store.layouts());
+        layouts.map_or(Ok(()), |layouts| layouts.settled()).map_err(|_| ServiceError::Delay)
     }
 }

@@ -127,6 +127,14 @@ impl StateTable {
         }
     }
 
+    /// Takes all layouts of a file away.
+    pub(crate) fn revoke_layouts(&mut self, key: &Handle, ended: &mut Ended) {
+        let layouts = self.files.get(key).map(|file| file.layouts.clone()).unwrap_or_default();
+        for layout in layouts {
+            self.revoke(&Held::Layout(layout), false, ended);
+        }
+    }
+
     /// Takes a layout away from its holder; part of [`revoke`](Self::revoke).
     pub(crate) fn take_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         let written = !layout.lock().write.is_empty();

@@ -3,7 +3,7 @@
 use crate::client::Identity;
 use crate::error::ServiceError;
 use crate::index::Held;
-use crate::state::StateRef;
+use crate::state::{StateRef, check_seqid};
 use crate::{Result, Service};
 use dafs_store::LayoutForm;
 use std::sync::Arc;
@@ -33,6 +33,11 @@ impl Service {
             return Err(ServiceError::BadStateId);
         }
         held.life().check()?;
+        // An earlier number is of a request that was under way with others; a later one was never given.
+        match check_seqid(held.seqid(), state.seqid) {
+            Ok(()) | Err(ServiceError::OldStateId) => {}
+            Err(error) => return Err(error),
+        }
         if client.is_gone() || self.is_over(client, now_ns) {
             return Err(ServiceError::Expired);
         }

@@ -13,7 +13,7 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::limits::LEFT_FILES_SWEPT_MAX;
-use crate::table::StateTable;
+use crate::table::{Ended, StateTable};
 use crate::{Result, Service};
 use dafs_store::{StoreError, Wait};
 use std::sync::Arc;
@@ -45,8 +45,14 @@ impl Left {
 }
 
 impl StateTable {
-    /// Breaks what was left behind on a file and matches. The records are queued.
-    pub(super) fn break_left(&mut self, key: &Handle, matches: impl Fn(&Left) -> bool) -> usize {
+    /// Breaks what was left behind on a file and matches. The records are queued. Data servers would
+    /// let clients at what is broken, so they lose their layouts.
+    pub(super) fn break_left(
+        &mut self,
+        key: &Handle,
+        matches: impl Fn(&Left) -> bool,
+        ended: &mut Ended,
+    ) -> usize {
         let Some(file) = self.files.get_mut(key) else { return 0 };
         let broken = file.locks.break_left(matches);
         let changes: Vec<_> =
@@ -54,6 +60,7 @@ impl StateTable {
         broken.iter().for_each(|_| self.guards.add_broken(key));
         if !changes.is_empty() {
             self.lock_log.put(changes, true);
+            self.revoke_layouts(key, ended);
         }
         broken.len()
     }
@@ -131,12 +138,14 @@ impl Service {
             left.holder.is_older(client.name(), verifier, mechanism, principal)
         };
         let (mut broken, mut files) = (0, Vec::new());
+        let mut ended = Ended::default();
         for key in &keys {
-            let count = table.break_left(key, older);
+            let count = table.break_left(key, older, &mut ended);
             broken += count;
             files.extend((count > 0).then_some(key));
         }
         drop(table);
+        self.finish(ended);
         files.into_iter().for_each(|key| self.recall_all(key, now_ns));
         if broken > 0 {
             let client = client.name().escape_ascii();

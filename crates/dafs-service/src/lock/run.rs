@@ -491,7 +491,7 @@ impl StateTable {
                 tracing::warn!(
                     "a lock that its holder has left behind is broken by another's wish"
                 );
-                self.break_left(&key, |left| wish.breaks(left));
+                self.break_left(&key, |left| wish.breaks(left), ended);
                 Some(LockError::Broken(left.conflict()))
             }
             Decision::Part => Some(ServiceError::LockRange.into()),

@@ -122,8 +122,10 @@ impl Service {
     ) -> Result<()> {
         let Some(holder) = holder.filter(|_| recovers(request)) else { return Ok(()) };
         let persist = request.extras.persist || request.extras.repair;
-        let file = open_as_server(&self.namespace(), &open.key).map_err(ServiceError::from);
-        let begun = file.and_then(|file| {
+        // Nothing is saved of what others change at data servers: so they do not, and are not told
+        // anew where to, until the log says that itself.
+        let begun = self.begin_change(caller, open.key, Some(u64::MAX)).and_then(|_change| {
+            let file = open_as_server(&self.namespace(), &open.key)?;
             let holds = |entry: &Entry| self.lock_table().is_held(entry);
             let holder = Holder::of(holder);
             self.writers.undo.begin(open.key, holder, persist, file, &self.writers, holds)

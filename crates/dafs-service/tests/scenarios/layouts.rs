@@ -4,8 +4,8 @@ use crate::common::*;
 use crate::spread::{Asked, DEVICE, Spread, component};
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
-    LayoutRequest, LockKind, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError,
-    StateKind, StateRef, Want, WantKind,
+    LayoutRequest, LockError, LockExtras, LockKind, LockOwner, LockRequest, OpenHow, OpenRequest,
+    Opened, RemoveMode, Result, ServiceError, StateKind, StateRef, Want, WantKind,
 };
 use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};
@@ -357,6 +357,25 @@ fn a_fence_sends_everybody_to_this_server() {
 }
 
 #[test]
+fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let fence = |object| {
+        let (right, update) = (FenceRight::Administrator, FenceUpdate::Install(&[b"dafs:x"]));
+        cluster.world.service.set_fence(right, &object, update, Box::new(|| {}))
+    };
+    cluster.store.unsettled.store(true, Ordering::SeqCst);
+    let handle = *opened.state.handle();
+    for object in [FenceObject::File(handle), FenceObject::FileSystem(handle.fs)] {
+        cluster.store.unsettled.store(true, Ordering::SeqCst);
+        assert_eq!(error(fence(object)), ServiceError::Delay);
+        cluster.store.unsettled.store(false, Ordering::SeqCst);
+        fence(object).unwrap();
+    }
+}
+
+#[test]
 fn a_name_is_removed_when_others_have_given_their_layouts_back() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
@@ -458,6 +477,64 @@ fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_lay
 }
 
 #[test]
+fn nobody_changes_at_data_servers_what_may_have_to_be_undone() {
+    let cluster = Cluster::new();
+    let (world, dir) = (&cluster.world, tempfile::tempdir().unwrap());
+    world.service.keep_undo_in(&dir.path().join("undo")).unwrap();
+    let (one, two) = (world.nfs("a"), world.dafs("b"));
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    let other = world.open(&two, "f", BOTH).unwrap();
+    let lock = || {
+        let owner = LockOwner::Open(other.state.id().into());
+        let extras = LockExtras { autorecover: true, ..LockExtras::default() };
+        let (kind, wait, reclaim) = (LockKind::Write, false, false);
+        let request =
+            LockRequest { owner, offset: 0, length: u64::MAX, kind, wait, reclaim, extras };
+        world.service.lock(world.patient(&two), other.state.handle(), &request)
+    };
+    assert_eq!(lock(), Err(ServiceError::Delay.into()));
+    assert_eq!(world.ear.take(), [recall_of(&one, &own, granted)]);
+    assert_eq!(world.service.counts().lock_ranges, 0, "it is not had without");
+    cluster.give_back(&one, &own, granted);
+    lock().unwrap();
+    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
+}
+
+#[test]
+fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
+    let cluster = Cluster::new();
+    let world = &cluster.world;
+    let (one, two) = (world.nfs("a"), world.dafs("b"));
+    let left = world.open(&two, "f", BOTH).unwrap();
+    let lock = |client, opened: &Opened, (persist, repair)| {
+        let owner = LockOwner::Open(opened.state.id().into());
+        let extras = LockExtras { persist, repair, ..LockExtras::default() };
+        let (kind, wait, reclaim) = (LockKind::Write, false, false);
+        let request = LockRequest { owner, offset: 0, length: 9, kind, wait, reclaim, extras };
+        world.service.lock(world.patient(client), opened.state.handle(), &request)
+    };
+    lock(&two, &left, (true, false)).unwrap();
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    world.pass_with(&[&one], LEASE_NS + SECOND_NS);
+    let three = world.dafs("c");
+    let other = world.open(&three, "f", BOTH).unwrap();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert!(matches!(lock(&three, &other, (false, false)), Err(LockError::Broken(_))));
+    let state = own.state.reference();
+    assert_eq!(error(cluster.vouch("a", &own, state, false)), ServiceError::BadLayout);
+    let test = world.service.test_state(world.caller(&one), granted);
+    assert_eq!(test, Err(ServiceError::DelegRevoked));
+    // Nor does a repair begin before they have let go.
+    assert_eq!(lock(&three, &other, (true, true)), Err(ServiceError::Delay.into()));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    world.pass_with(&[&one, &three], SECOND_NS);
+    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
+    lock(&three, &other, (true, true)).unwrap();
+}
+
+#[test]
 fn a_client_that_starts_anew_has_its_old_layouts_fenced() {
     let cluster = Cluster::new();
     let one = cluster.world.nfs("a");
@@ -496,6 +573,8 @@ fn data_servers_are_told_the_truth() {
     assert_eq!(cluster.vouch("a", &opened, state, false), Ok(()));
     // A sequence number that is zero, or not current any more, is good at a data server.
     assert_eq!(cluster.vouch("a", &opened, StateRef { seqid: 0, ..state }, false), Ok(()));
+    let future = StateRef { seqid: state.seqid + 1, ..state };
+    assert_eq!(error(cluster.vouch("a", &opened, future, false)), ServiceError::BadStateId);
     // Only those that stand for a right are, shown by whom it was given to.
     for state in [StateRef::ANONYMOUS, StateRef::READ_BYPASS, granted] {
         let refused = cluster.vouch("a", &opened, state, false);
