@@ -25,8 +25,8 @@ use dafs_store::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// A data server of a CephFS.
@@ -49,6 +49,8 @@ struct Shared {
     /// beyond the pattern that clients know.
     ends: Mutex<FxHashMap<Object, u64>>,
     indirect_bytes: AtomicU64,
+    /// Told when what was written may be lost.
+    lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// A file that is open.
@@ -58,6 +60,8 @@ struct Open {
     writable: bool,
     stripes: Arc<Stripes>,
     used: Instant,
+    /// Whether something was written to it since it was synced last.
+    written: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -81,8 +85,16 @@ impl CephData {
         daemons: FxHashSet<u32>,
     ) -> Self {
         let (open, uses, ends, indirect_bytes) = Default::default();
-        let shared = Shared { mount, map, ids, fs_id, daemons, open, uses, ends, indirect_bytes };
+        let lost = OnceLock::new();
+        let shared =
+            Shared { mount, map, ids, fs_id, daemons, open, uses, ends, indirect_bytes, lost };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Says who is told, from now on, that what was written here may be lost.
+    pub fn tell_of_lost_data(&self, lost: Box<dyn Fn() + Send + Sync>) {
+        // INVARIANT: said once, before clients come.
+        let _ = self.shared.lost.set(lost);
     }
 
     pub(crate) fn mount(&self) -> &Arc<Mount> {
@@ -144,7 +156,7 @@ impl Shared {
         let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
         let handle = Arc::new(inode.open(flags, &perm)?);
         let stripes = Arc::new(crate::layouts::stripes(&inode, &perm)?);
-        let open = Open { handle, writable: write, stripes, used: now };
+        let open = Open { handle, writable: write, stripes, used: now, written: Arc::default() };
         if self.table().len() >= DATA_FILES_OPEN_MAX {
             self.close(|_, _| true);
         }
@@ -168,15 +180,22 @@ impl Shared {
         let chosen: Vec<_> = self.table().iter().filter_map(chosen).collect();
         for (object, open) in chosen {
             // It fails when the cluster has shut this client out, which all that follows will show.
+            open.written.store(false, Ordering::SeqCst);
             if open.writable
                 && let Err(error) = open.handle.sync()
             {
+                // The next who asks may hear that all is well.
+                if let Some(lost) = self.lost.get() {
+                    lost();
+                }
                 tracing::warn!(%error, "how far a file of CephFS reaches may be lost");
             }
             let mut table = self.table();
             let unused = table.get(&object).is_some_and(|now| {
-                // Known here and in the table.
-                now.used == open.used && Arc::strong_count(&now.handle) == 2
+                // Known here and in the table, and nothing was written since.
+                now.used == open.used
+                    && Arc::strong_count(&now.handle) == 2
+                    && !now.written.load(Ordering::SeqCst)
             });
             let gone = if unused { table.remove(&object) } else { None };
             drop(table);
@@ -189,7 +208,7 @@ impl Shared {
         self.inode(object)?.sync()
     }
 
-    /// Counts what of a range lies elsewhere.
+    /// Counts what of a range is known to lie elsewhere.
     fn count(&self, object: Object, stripes: &Stripes, (offset, len): (u64, usize), write: bool) {
         let Some(last) = (len as u64).checked_sub(1).and_then(|more| offset.checked_add(more))
         else {
@@ -198,9 +217,11 @@ impl Shared {
         let unit_bytes = u64::from(stripes.unit_bytes.get());
         let units = offset / unit_bytes..last / unit_bytes + 1;
         for unit in units {
-            let found = self.map.daemons(object.ino, stripes, unit..unit + 1).ok().flatten();
-            if found.is_some_and(|found| found.iter().all(|daemon| self.daemons.contains(daemon))) {
-                continue;
+            // Nobody waits for the monitors so that something can be counted.
+            match self.map.known_daemon(object.ino, stripes, unit) {
+                None => continue,
+                Some(Some(daemon)) if self.daemons.contains(&daemon) => continue,
+                Some(_) => {}
             }
             let from = offset.max(unit * unit_bytes);
             let bytes = last - from.min(last) + 1;
@@ -286,6 +307,7 @@ impl OpenFile for CephDataFile {
         }
         let open = self.data.opened(self.object, true)?;
         self.data.count(self.object, &open.stripes, (offset, wanted), true);
+        open.written.store(true, Ordering::SeqCst);
         let count = continued(views, offset, |views, offset| open.handle.write(views, offset))?;
         if stability != Stability::Unstable {
             open.handle.sync()?;

@@ -65,6 +65,8 @@ struct Devices {
 struct Told {
     files: FxHashMap<Object, Known>,
     moved: Vec<Object>,
+    /// Placements told so far.
+    count: u64,
 }
 
 #[derive(Clone)]
@@ -72,6 +74,26 @@ struct Known {
     stripes: Arc<Stripes>,
     places: usize,
     device: DeviceKey,
+    /// Which of all placements that were told it is.
+    told: u64,
+}
+
+impl Told {
+    /// A placement is told. When there are too many, nobody looks any more after those that were told
+    /// longest ago, so they are given back.
+    fn insert(&mut self, object: Object, stripes: Arc<Stripes>, places: usize, device: DeviceKey) {
+        if self.files.len() >= PLACED_MAX && !self.files.contains_key(&object) {
+            let mut oldest: Vec<_> =
+                self.files.iter().map(|(object, known)| (known.told, *object)).collect();
+            let (first, ..) = oldest.select_nth_unstable_by_key(PLACED_MAX / 16, |(told, _)| *told);
+            for (_, object) in first {
+                self.files.remove(object);
+                self.moved.push(*object);
+            }
+        }
+        self.count += 1;
+        self.files.insert(object, Known { stripes, places, device, told: self.count });
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -151,15 +173,7 @@ impl Spread {
         };
         self.note_device(key, device);
         let unit_bytes = stripes.unit_bytes;
-        let known = Known { stripes: Arc::new(stripes), places, device: key };
-        let mut told = lock(&self.told);
-        if told.files.len() >= PLACED_MAX && !told.files.contains_key(&object) {
-            // Nobody looks after these any more, so they are given back.
-            let gone: Vec<_> = told.files.drain().map(|(object, _)| object).collect();
-            told.moved.extend(gone);
-        }
-        told.files.insert(object, known);
-        drop(told);
+        lock(&self.told).insert(object, Arc::new(stripes), places, key);
         let (epoch, _) = key.0.split_at(8);
         let epoch = epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte));
         let file = self.ids.seal(object);
@@ -335,5 +349,25 @@ mod tests {
         assert_eq!(places(0, unit(1 << 30)), 1);
         assert_eq!(places(0, unit(65_536)), 1024);
         assert_eq!(places(u64::MAX, unit(4 << 20)), 1024);
+    }
+
+    #[test]
+    fn those_that_were_told_longest_ago_are_given_back() {
+        let text = b"stripe_unit=65536 stripe_count=1 object_size=65536 pool=data";
+        let stripes = Arc::new(Stripes::parse(text).unwrap());
+        let object = |ino| Object { ino, snap: NO_SNAPSHOT };
+        let mut told = Told::default();
+        let max = PLACED_MAX as u64;
+        for ino in 0..max {
+            told.insert(object(ino), stripes.clone(), 1, DeviceKey([0; 16]));
+        }
+        // The first is told again.
+        told.insert(object(0), stripes.clone(), 1, DeviceKey([0; 16]));
+        assert!(told.moved.is_empty());
+        told.insert(object(max), stripes, 1, DeviceKey([0; 16]));
+        let mut moved: Vec<_> = told.moved.iter().map(|object| object.ino).collect();
+        moved.sort_unstable();
+        assert!(moved.into_iter().eq(1..=max / 16));
+        assert_eq!(told.files.len() as u64, max + 1 - max / 16);
     }
 }

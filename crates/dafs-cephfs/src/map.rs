@@ -159,6 +159,19 @@ impl OsdMap {
         Err(StoreError::Busy)
     }
 
+    /// The daemon of a unit as far as that is known without asking; `Some(None)` if nobody serves it.
+    pub(crate) fn known_daemon(
+        &self,
+        ino: u64,
+        stripes: &Stripes,
+        unit: u64,
+    ) -> Option<Option<u32>> {
+        let epoch = self.known();
+        let pool = epoch.pools.get(&stripes.pool)?;
+        let group = group(object_hash(&stripes.key(ino, unit)), pool.count);
+        lock(&epoch.primaries).get(&(pool.number, group)).copied()
+    }
+
     /// [`StoreError::Stale`] when there is a newer epoch.
     fn primary(&self, epoch: &Epoch, pool: &Pool, group: u32) -> Result<Option<u32>> {
         let key = (pool.number, group);
@@ -256,6 +269,16 @@ mod tests {
         let asked = fake.asked.load(SeqCst);
         assert_eq!(ask(), Some(daemons(0)));
         assert_eq!(fake.asked.load(SeqCst), asked, "what is known is not asked for");
+        let known = |ino, unit| map.known_daemon(ino, &stripes("data"), unit);
+        let all: Vec<_> = (0..4).map(|unit| known(ino, unit)).collect();
+        assert!(all.into_iter().eq(daemons(0).into_iter().map(|daemon| Some(Some(daemon)))));
+        let group = |ino| group(object_hash(&stripes("data").key(ino, 0)), 8);
+        let seen: Vec<_> = (0..4)
+            .map(|unit| super::group(object_hash(&stripes("data").key(ino, unit)), 8))
+            .collect();
+        let other = (1..).find(|&ino| !seen.contains(&group(ino))).unwrap();
+        assert_eq!(known(other, 0), None);
+        assert_eq!(fake.asked.load(SeqCst), asked, "nor is what is not known");
         assert_eq!(map.refresh(), Ok(false));
         fake.epoch.store(1, SeqCst);
         assert_eq!(ask(), Some(daemons(0)), "nobody has looked");
