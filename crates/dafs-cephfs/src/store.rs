@@ -10,7 +10,7 @@ use dafs_store::backend::{XATTR_PREFIX, check_name, check_xattr_name, mode_of_ac
 use dafs_store::{
     AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
     FileId, FsId, FsStat, Kind, LayoutForm, Layouts, LocalChanges, Made, NAME_BYTES_MAX, NewObject,
-    OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError, XATTR_BYTES_MAX,
+    OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError, Waits, XATTR_BYTES_MAX,
 };
 use std::sync::Arc;
 
@@ -276,6 +276,7 @@ impl Store for CephStore {
             xattrs: true,
             acls: AclSupport::Mode,
             local_changes: LocalChanges::Unseen,
+            waits: Waits::Always,
             layouts: self.shared.spread.as_ref().map(|_| LayoutForm::Stripes),
             layout_unit_bytes: self.shared.spread.as_ref().map_or(0, |_| UNIT_BYTES_USUAL),
             ..Capabilities::default()

@@ -12,7 +12,7 @@ use crate::metrics::Usage;
 use crate::network::Admits;
 use crate::pseudo::PseudoStore;
 use crate::{Result, limits};
-use dafs_store::{Cred, FsId, Store, StoreError};
+use dafs_store::{Cred, FsId, Store, StoreError, Wait, Waits};
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::borrow::Cow;
@@ -69,6 +69,16 @@ pub struct Export {
     store: Arc<dyn Store>,
     options: ExportOptions,
     usage: Usage,
+    waits: Waits,
+}
+
+/// What an operation does with what a handle leads to, as far as it may have to wait for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    /// It looks at it, or changes names and attributes.
+    Object,
+    /// It changes where data ends, removes something, or asks for space.
+    Data,
 }
 
 impl Export {
@@ -76,7 +86,26 @@ impl Export {
     /// server, which is then the root itself.
     pub fn new(name: &str, store: Arc<dyn Store>, options: ExportOptions) -> Self {
         let fs = Self::fs_of(&store.fs_id(), name);
-        Self { name: name.to_owned(), fs, store, options, usage: Usage::default() }
+        let waits = store.capabilities().waits;
+        Self { name: name.to_owned(), fs, store, options, usage: Usage::default(), waits }
+    }
+
+    /// Whether the store may wait for other machines then.
+    fn waits_for(&self, touch: Touch) -> bool {
+        match self.waits {
+            Waits::Never => false,
+            Waits::Data => touch == Touch::Data,
+            Waits::Always => true,
+        }
+    }
+
+    /// Sends an operation to where it may wait, if the store may.
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn check_wait(&self, wait: Wait, touch: Touch) -> Result<()> {
+        let waits = wait == Wait::Never && self.waits_for(touch);
+        if waits { Err(ServiceError::WouldWait) } else { Ok(()) }
     }
 
     /// The file system id of the export of a store under a name.
@@ -236,6 +265,15 @@ impl Namespace {
     /// `BadHandle` for a file system that this server does not export.
     pub fn export(&self, handle: &Handle) -> Result<&Arc<Export>> {
         self.by_fs.get(&handle.fs).ok_or(ServiceError::Store(StoreError::BadHandle))
+    }
+
+    /// Whether something done with what a handle leads to may wait for other machines. In the directory
+    /// of exports that goes for their roots.
+    pub fn waits_for(&self, handle: &Handle, touch: Touch) -> bool {
+        if Some(handle.fs) == self.pseudo {
+            return self.exports().any(|export| export.waits_for(Touch::Object));
+        }
+        self.by_fs.get(&handle.fs).is_some_and(|export| export.waits_for(touch))
     }
 
     /// The real exports, in no order.

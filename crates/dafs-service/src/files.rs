@@ -1,6 +1,6 @@
 //! Operations on objects: attributes, rights, symlink text, named attributes, space.
 
-use crate::export::Export;
+use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service, ServiceError};
@@ -78,6 +78,9 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
         export.writable()?;
+        if change.size.is_some() {
+            export.check_wait(caller.wait, Touch::Data)?;
+        }
         let cred = export.map_cred(caller.cred);
         let _change = self.begin_change(caller, export.key(handle), change.size)?;
         let file: Option<Arc<dyn OpenFile>> = match change.size {
@@ -140,10 +143,11 @@ impl Service {
     /// Space and limits.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's; `WouldWait`.
     pub fn fs_limits(&self, caller: Caller<'_>, handle: &Handle) -> Result<FsLimits> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
+        export.check_wait(caller.wait, Touch::Data)?;
         let cred = export.map_cred(caller.cred);
         let stat = export.store().fs_stat(&cred, &handle.file)?;
         Ok(FsLimits { stat, read_only: export.options().read_only || stat.read_only })

@@ -52,7 +52,7 @@ pub use client::{
 };
 pub use delegation::{AttrAnswer, Delegation, DelegationKind, NoDelegation, Want, WantKind};
 pub use error::ServiceError;
-pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash};
+pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash, Touch};
 pub use fence::{
     Drain, Drained, Draining, FenceEntry, FenceObject, FenceRecord, FenceRecords, FenceRight,
     FenceUpdate, FileFences, NoFenceRecords, Subject, is_fence_id,

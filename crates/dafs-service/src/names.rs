@@ -1,6 +1,7 @@
 //! Operations on names: look up, make, link, remove, rename, list.
 
 use crate::enter::Patience;
+use crate::export::Touch;
 use crate::handle::Handle;
 use crate::limits::PATH_COMPONENTS_MAX;
 use crate::open::RemoveMode;
@@ -170,6 +171,7 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(dir)?;
         export.writable()?;
+        export.check_wait(caller.wait, Touch::Data)?;
         self.check_grace(caller.client)?;
         let cred = export.map_cred(caller.cred);
         let mut patience = Patience::default();
@@ -216,6 +218,7 @@ impl Service {
             return Err(StoreError::CrossDevice.into());
         }
         export.writable()?;
+        export.check_wait(caller.wait, Touch::Data)?;
         self.check_grace(caller.client)?;
         let cred = export.map_cred(caller.cred);
         let store = export.store();

@@ -9,7 +9,7 @@
 //! * Each shard of the cache is bounded, and forgets what was not used for a while.
 
 use crate::error::ServiceError;
-use crate::export::Export;
+use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::limits::{STATELESS_FILES_MAX, STATELESS_IDLE_NS, STATELESS_RIGHTS_NS};
 use crate::{Caller, Result, Service};
@@ -233,6 +233,9 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(dir)?;
         export.writable()?;
+        if attr.size.is_some() {
+            export.check_wait(caller.wait, Touch::Data)?;
+        }
         if matches!(how, CreateHow::Exclusive(_)) && caller.wait == Wait::Never {
             // The store makes it stable before it says that it is there.
             return Err(ServiceError::WouldWait);

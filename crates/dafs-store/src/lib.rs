@@ -47,7 +47,8 @@ pub use striped::{StripedOptions, StripedStore};
 pub use types::{
     AccessMask, AclSupport, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
     DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX,
-    NewObject, OpenMode, SeekWhat, SetAttr, SetTime, SetXattr, Stability, TimeSpec, Wait, Watch,
+    NewObject, OpenMode, SeekWhat, SetAttr, SetTime, SetXattr, Stability, TimeSpec, Wait, Waits,
+    Watch,
 };
 
 use dafs_mem::VolatileSlice;

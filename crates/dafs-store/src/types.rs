@@ -308,6 +308,22 @@ pub struct Capabilities {
     pub layouts: Option<LayoutForm>,
     /// Bytes of a stripe, as a rule, in [`LayoutForm::Stripes`]; else 0.
     pub layout_unit_bytes: u32,
+    /// Which of its calls may wait for other machines, and are not for a thread that serves many.
+    pub waits: Waits,
+}
+
+/// Which calls of a store may wait for other machines. Those that transfer or commit data say so
+/// themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Waits {
+    /// None.
+    #[default]
+    Never,
+    /// Those that change where data ends or whether it is there, and that ask for space: content lies
+    /// elsewhere, names and attributes here.
+    Data,
+    /// All.
+    Always,
 }
 
 /// Which access control lists a store keeps.

@@ -35,7 +35,7 @@ use crate::v4::journal::Gate;
 use crate::wire_handle;
 use dafs_rpc::{Mark, Reply};
 use dafs_service::durable::{Change, Intended, Op};
-use dafs_service::{Caller, Door, Handle, Service, ServiceError, Subject};
+use dafs_service::{Caller, Door, Handle, Service, ServiceError, Subject, Touch};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
 use dafs_wire::nfs3::{
     Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
@@ -164,6 +164,9 @@ impl Context<'_> {
         let Sender { origin, who, .. } = self.sender;
         if origin.admitted(export, who.flavour) {
             self.service().check_fence(&self.sender.subject(), &handle)?;
+            if self.wait == Wait::Never && namespace.waits_for(&handle, Touch::Object) {
+                return Err(Stop::Wait);
+            }
             return Ok(handle);
         }
         self.shared.note_refusal(origin, export);

@@ -26,7 +26,7 @@ use crate::limits::{
 use crate::measure::Stages;
 use crate::shared::NfsShared;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::{Caller, Client, Door, Handle, Service, Subject};
+use dafs_service::{Caller, Client, Door, Handle, Service, Subject, Touch};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
@@ -415,6 +415,23 @@ impl<'a> Compound<'a> {
         }
     }
 
+    /// Whether whatever an operation does with the current file handle may wait for other machines.
+    fn waits_for_store(&self, number: OpNum) -> bool {
+        let only_handles = matches!(
+            number,
+            OpNum::Sequence
+                | OpNum::Putfh
+                | OpNum::Putrootfh
+                | OpNum::Putpubfh
+                | OpNum::Getfh
+                | OpNum::Savefh
+                | OpNum::Restorefh
+        );
+        let service = &self.shared.service;
+        let waits = |place: Place| service.namespace().waits_for(&place.handle, Touch::Object);
+        !only_handles && self.frame.current.is_some_and(waits)
+    }
+
     /// What is said about a reply that has become too big.
     fn too_big(&self) -> Status {
         if self.frame.cache { Status::RepTooBigToCache } else { Status::RepTooBig }
@@ -458,7 +475,8 @@ pub(crate) enum Answer {
     Garbage,
 }
 
-/// Runs the COMPOUND in `args`. With `Wait::Never` it never blocks.
+/// Runs the COMPOUND in `args`. With `Wait::Never` it waits for no other machine and no fsync, only for
+/// local file systems that are asked for names and attributes.
 pub(crate) fn compound(
     shared: &Arc<NfsShared>,
     call: CallContext,
@@ -571,6 +589,9 @@ fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult)
     }
     if !matches!(op_number, OpNum::Sequence | OpNum::Putfh | OpNum::Getattr | OpNum::Getfh) {
         cx.frame.name = Some(op_number);
+    }
+    if cx.wait == Wait::Never && cx.waits_for_store(op_number) {
+        return (number, Err(OpError::Wait));
     }
     let mut e = cx.encoder();
     e.u32(number);

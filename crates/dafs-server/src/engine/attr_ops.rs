@@ -12,6 +12,7 @@ use super::{Link, PIECE_ONLY, Tag};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::RemoteBuffer;
 use dafs_service::durable::Change;
+use dafs_service::{FsLimits, Handle, Touch};
 use dafs_store::SetAttr;
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, ByteOrder, Checksum, DirectBuffer, DirectReply, EncodeError,
@@ -46,23 +47,35 @@ impl FetchAttributes {
 
 impl Context<'_> {
     pub(super) fn getattr_inline(&mut self, call: &Call, args: &GetAttrInline) -> Done {
-        let handle = convert::handle(&args.fh);
-        let attr =
-            self.call_service(call, |service, caller| service.attributes(caller, &handle))?;
-        let text = OwnerText::new(&attr);
-        let attributes = convert::attributes(&handle, &attr, &text, args.attributes);
-        self.reply(call, &Reply::GetAttrInline(GetAttrInlineReply { attributes }))
+        let (handle, wanted) = (convert::handle(&args.fh), args.attributes);
+        self.call_at(
+            call,
+            (&handle, Touch::Object),
+            move |service, caller| service.attributes(caller, &handle),
+            move |context, call, attr| {
+                let attr = attr.map_err(convert::status)?;
+                let text = OwnerText::new(&attr);
+                let attributes = convert::attributes(&handle, &attr, &text, wanted);
+                context.reply(call, &Reply::GetAttrInline(GetAttrInlineReply { attributes }))
+            },
+        )
     }
 
     pub(super) fn getattr_direct(&mut self, call: &Call, args: &GetAttrDirect) -> Done {
-        let handle = convert::handle(&args.fh);
-        let attr =
-            self.call_service(call, |service, caller| service.attributes(caller, &handle))?;
-        let text = OwnerText::new(&attr);
-        let attributes = convert::attributes(&handle, &attr, &text, args.attributes);
-        let direct_checksum =
-            self.send_direct(&[args.buffer], |out, order| attributes.encode_direct(out, order))?;
-        self.reply(call, &Reply::GetAttrDirect(DirectReply { direct_checksum }))
+        let (handle, wanted, buffer) = (convert::handle(&args.fh), args.attributes, args.buffer);
+        self.call_at(
+            call,
+            (&handle, Touch::Object),
+            move |service, caller| service.attributes(caller, &handle),
+            move |context, call, attr| {
+                let attr = attr.map_err(convert::status)?;
+                let text = OwnerText::new(&attr);
+                let attributes = convert::attributes(&handle, &attr, &text, wanted);
+                let direct_checksum = context
+                    .send_direct(&[buffer], |out, order| attributes.encode_direct(out, order))?;
+                context.reply(call, &Reply::GetAttrDirect(DirectReply { direct_checksum }))
+            },
+        )
     }
 
     /// Encodes into a chunk and writes it to the client's buffers, which count as one area
@@ -124,32 +137,34 @@ impl Context<'_> {
     }
 
     pub(super) fn setattr_inline(&mut self, call: &Call, args: &SetAttrInline<'_>) -> Done {
-        let done = self.set_attributes(call, &args.fh, args.state_id, &args.attributes);
-        self.setattr_reply(call, &args.attributes, done, Reply::SetAttrInline)
-    }
-
-    fn set_attributes(
-        &mut self,
-        call: &Call,
-        fh: &dafs::FileHandle,
-        id: dafs::StateId,
-        attributes: &Attributes<'_>,
-    ) -> Result<(), Status> {
-        let (handle, id) = (convert::handle(fh), convert::state_id(id));
-        let change: SetAttr = convert::set_attr(attributes)?;
-        self.call_service(call, |service, caller| service.setattr(caller, &handle, id, &change))?;
-        Ok(())
+        let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
+        let valid = args.attributes.valid();
+        let change = match convert::set_attr(&args.attributes) {
+            Ok(change) => change,
+            Err(status) => {
+                return self.setattr_reply(call, valid, Err(status), Reply::SetAttrInline);
+            }
+        };
+        self.call_at(
+            call,
+            (&handle, touch(&change)),
+            move |service, caller| service.setattr(caller, &handle, id, &change),
+            move |context, call, done| {
+                let done = done.map(drop).map_err(convert::status);
+                context.setattr_reply(call, valid, done, Reply::SetAttrInline)
+            },
+        )
     }
 
     fn setattr_reply(
         &mut self,
         call: &Call,
-        attributes: &Attributes<'_>,
+        valid: AttrMask,
         done: Result<(), Status>,
         reply: impl FnOnce(SetAttrReply) -> Reply<'static>,
     ) -> Done {
         match done {
-            Ok(()) => self.reply(call, &reply(SetAttrReply { attributes: attributes.valid() })),
+            Ok(()) => self.reply(call, &reply(SetAttrReply { attributes: valid })),
             Err(status) => {
                 // The store changes all or nothing.
                 let body = ErrorBody::SetAttr(SetAttrReply { attributes: AttrMask::NONE });
@@ -254,17 +269,44 @@ impl Context<'_> {
     }
 
     fn set_fetched(&mut self, id: PendingId, bytes: &[u8]) {
-        let Some(pending) = self.take_pending(id) else { return };
+        let Some(pending) = self.pending.take(id) else { return };
         let Pending { call, work: Work::FetchAttributes(fetch), .. } = pending else { return };
         let args = fetch.args;
+        // The message stays in its slot if the request waits for something else.
+        self.deferred = false;
         let outcome = match Attributes::decode_direct(bytes, self.connection.order) {
-            Ok(attributes) => {
-                let done = self.set_attributes(&call, &args.fh, args.state_id, &attributes);
-                self.setattr_reply(&call, &attributes, done, Reply::SetAttrDirect)
-            }
+            Ok(attributes) => self.set_fetched_attributes(&call, &args, &attributes),
             Err(_) => Err(Status::Inval),
         };
         self.finish(&call, outcome);
+        if !self.deferred {
+            self.connection.receives.give_back(call.slot);
+        }
+    }
+
+    fn set_fetched_attributes(
+        &mut self,
+        call: &Call,
+        args: &SetAttrDirect,
+        attributes: &Attributes<'_>,
+    ) -> Done {
+        let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
+        let valid = attributes.valid();
+        let change = match convert::set_attr(attributes) {
+            Ok(change) => change,
+            Err(status) => {
+                return self.setattr_reply(call, valid, Err(status), Reply::SetAttrDirect);
+            }
+        };
+        self.call_at(
+            call,
+            (&handle, touch(&change)),
+            move |service, caller| service.setattr(caller, &handle, id, &change),
+            move |context, call, done| {
+                let done = done.map(drop).map_err(convert::status);
+                context.setattr_reply(call, valid, done, Reply::SetAttrDirect)
+            },
+        )
     }
 
     /// VERIFY succeeds when all given attributes are as said, NVERIFY when they are not.
@@ -289,13 +331,29 @@ impl Context<'_> {
     }
 
     pub(super) fn get_fs_attr(&mut self, call: &Call, args: &GetFsAttr) -> Done {
-        let handle = convert::handle(&args.fh);
-        let limits =
-            self.call_service(call, |service, caller| service.fs_limits(caller, &handle))?;
+        let (handle, wanted) = (convert::handle(&args.fh), args.attributes);
+        self.call_at(
+            call,
+            (&handle, Touch::Data),
+            move |service, caller| service.fs_limits(caller, &handle),
+            move |context, call, limits| {
+                let limits = limits.map_err(convert::status)?;
+                context.fs_attr_reply(call, &handle, wanted, &limits)
+            },
+        )
+    }
+
+    fn fs_attr_reply(
+        &mut self,
+        call: &Call,
+        handle: &Handle,
+        wanted: FsAttrMask,
+        limits: &FsLimits,
+    ) -> Done {
         let transfer = u64::from(self.shared.limits.transfer_bytes_max);
         let stat = limits.stat;
         let all = FsAttributes {
-            included: args.attributes.intersection(FsAttrMask::ALL),
+            included: wanted.intersection(FsAttrMask::ALL),
             link_support: Some(stat.links_max > 1),
             symlink_support: Some(true),
             can_set_time: Some(true),
@@ -327,24 +385,43 @@ impl Context<'_> {
             fh_expire_type: Some(0),
             ..FsAttributes::default()
         };
-        let attributes = all.only(args.attributes);
+        let attributes = all.only(wanted);
         self.reply(call, &Reply::GetFsAttr(GetFsAttrReply { attributes }))
     }
 
     pub(super) fn readlink_inline(&mut self, call: &Call, args: &ReadLinkInline) -> Done {
         let handle = convert::handle(&args.fh);
-        let text = self.call_service(call, |service, caller| service.readlink(caller, &handle))?;
-        self.reply(call, &Reply::ReadLinkInline(ReadLinkInlineReply { text: &text }))
+        self.call_at(
+            call,
+            (&handle, Touch::Object),
+            move |service, caller| service.readlink(caller, &handle),
+            |context, call, text| {
+                let text = text.map_err(convert::status)?;
+                context.reply(call, &Reply::ReadLinkInline(ReadLinkInlineReply { text: &text }))
+            },
+        )
     }
 
     pub(super) fn readlink_direct(&mut self, call: &Call, args: &ReadLinkDirect) -> Done {
-        let handle = convert::handle(&args.fh);
-        let text = self.call_service(call, |service, caller| service.readlink(caller, &handle))?;
-        let direct_checksum = self.send_direct(&[args.buffer], |out, order| {
-            dafs::encode_text_direct(&text, out, order)
-        })?;
-        self.reply(call, &Reply::ReadLinkDirect(DirectReply { direct_checksum }))
+        let (handle, buffer) = (convert::handle(&args.fh), args.buffer);
+        self.call_at(
+            call,
+            (&handle, Touch::Object),
+            move |service, caller| service.readlink(caller, &handle),
+            move |context, call, text| {
+                let text = text.map_err(convert::status)?;
+                let direct_checksum = context.send_direct(&[buffer], |out, order| {
+                    dafs::encode_text_direct(&text, out, order)
+                })?;
+                context.reply(call, &Reply::ReadLinkDirect(DirectReply { direct_checksum }))
+            },
+        )
     }
+}
+
+/// What a change of attributes touches.
+fn touch(change: &SetAttr) -> Touch {
+    if change.size.is_some() { Touch::Data } else { Touch::Object }
 }
 
 /// File-system attributes that can be asked for. Quotas are not known.

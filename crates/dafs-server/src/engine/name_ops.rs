@@ -2,7 +2,7 @@
 
 use super::convert;
 use super::request::{Call, Context, Done};
-use dafs_service::{Handle, RemoveMode, Service};
+use dafs_service::{Caller, Handle, RemoveMode, Resolved, Service, Touch, Unresolved};
 use dafs_store::{DirChange, NewObject};
 use dafs_wire::dafs::{
     self, Access, AccessMask, AccessReply, ChangeInfo, ChangeReply, Create, CreateReply, ErrorBody,
@@ -18,14 +18,25 @@ impl Context<'_> {
 
     pub(super) fn lookup(&mut self, call: &Call, args: &Lookup<'_>) -> Done {
         let dir = convert::handle(&args.dir);
-        let found =
-            self.call_service_raw(call, |service, caller| service.lookup(caller, &dir, args.path))?;
+        if self.waits_for(&dir, Touch::Object) {
+            let path: Vec<Vec<u8>> = args.path.into_iter().map(<[u8]>::to_vec).collect();
+            return self.call_at(
+                call,
+                (&dir, Touch::Object),
+                move |service, caller| {
+                    follow(service, caller, &dir, path.iter().map(Vec::as_slice))
+                },
+                |context, call, found| context.lookup_reply(call, found),
+            );
+        }
+        let found = self
+            .call_service_raw(call, |service, caller| follow(service, caller, &dir, args.path))?;
+        self.lookup_reply(call, found)
+    }
+
+    fn lookup_reply(&mut self, call: &Call, found: Result<Resolved, Unresolved>) -> Done {
         match found {
             Ok(reached) => {
-                if reached.components == 0 {
-                    // Nothing has looked at the handle yet.
-                    self.call_service(call, |service, _| service.getattr(&dir))?;
-                }
                 let fh = convert::file_handle(&reached.handle);
                 let reply = LookupReply { fh, component_count: reached.components };
                 self.reply(call, &Reply::Lookup(reply))
@@ -53,21 +64,33 @@ impl Context<'_> {
 
     pub(super) fn lookup_parent(&mut self, call: &Call, args: &LookupP) -> Done {
         let dir = convert::handle(&args.fh);
-        let parent =
-            self.call_service(call, |service, caller| service.lookup_parent(caller, &dir))?;
-        self.reply(call, &Reply::LookupP(HandleReply { fh: convert::file_handle(&parent) }))
+        self.call_at(
+            call,
+            (&dir, Touch::Object),
+            move |service, caller| service.lookup_parent(caller, &dir),
+            |context, call, parent| {
+                let fh = convert::file_handle(&parent.map_err(convert::status)?);
+                context.reply(call, &Reply::LookupP(HandleReply { fh }))
+            },
+        )
     }
 
     pub(super) fn access(&mut self, call: &Call, args: &Access) -> Done {
         let handle = convert::handle(&args.fh);
         let wanted = dafs_store::AccessMask::from_bits_truncate(args.mask.bits());
-        let granted =
-            self.call_service(call, |service, caller| service.access(caller, &handle, wanted))?;
-        let reply = AccessReply {
-            supported: AccessMask::from_bits_truncate(wanted.bits()),
-            access: AccessMask::from_bits_truncate(granted.bits()),
-        };
-        self.reply(call, &Reply::Access(reply))
+        self.call_at(
+            call,
+            (&handle, Touch::Object),
+            move |service, caller| service.access(caller, &handle, wanted),
+            move |context, call, granted| {
+                let granted = granted.map_err(convert::status)?;
+                let reply = AccessReply {
+                    supported: AccessMask::from_bits_truncate(wanted.bits()),
+                    access: AccessMask::from_bits_truncate(granted.bits()),
+                };
+                context.reply(call, &Reply::Access(reply))
+            },
+        )
     }
 
     pub(super) fn create(&mut self, call: &Call, args: &Create<'_>) -> Done {
@@ -86,9 +109,16 @@ impl Context<'_> {
 
     pub(super) fn link(&mut self, call: &Call, args: &Link<'_>) -> Done {
         let (source, dir) = (convert::handle(&args.source), convert::handle(&args.target_dir));
-        let change = self
-            .call_service(call, |service, caller| service.link(caller, &source, &dir, args.name))?;
-        self.reply(call, &Reply::Link(ChangeReply { change: change_info(change) }))
+        let name = args.name.to_vec();
+        self.call_at(
+            call,
+            (&dir, Touch::Object),
+            move |service, caller| service.link(caller, &source, &dir, &name),
+            |context, call, change| {
+                let change = change_info(change.map_err(convert::status)?);
+                context.reply(call, &Reply::Link(ChangeReply { change }))
+            },
+        )
     }
 
     pub(super) fn remove(&mut self, call: &Call, args: &Remove<'_>) -> Done {
@@ -97,26 +127,61 @@ impl Context<'_> {
             dafs::RemoveMode::Unchecked => RemoveMode::Unchecked,
             dafs::RemoveMode::CheckOpen => RemoveMode::CheckOpen,
         };
-        let change = self
-            .call_service(call, |service, caller| service.remove(caller, &dir, args.name, mode))?;
-        self.reply(call, &Reply::Remove(ChangeReply { change: change_info(change) }))
+        let name = args.name.to_vec();
+        self.call_at(
+            call,
+            (&dir, Touch::Data),
+            move |service, caller| service.remove(caller, &dir, &name, mode),
+            |context, call, change| {
+                let change = change_info(change.map_err(convert::status)?);
+                context.reply(call, &Reply::Remove(ChangeReply { change }))
+            },
+        )
     }
 
     pub(super) fn rename(&mut self, call: &Call, args: &Rename<'_>) -> Done {
         let from = convert::handle(&args.source_dir);
         let to = convert::handle(&args.target_dir);
-        let (source, target) = self.call_service(call, |service, caller| {
-            service.rename(caller, &from, args.old_name, &to, args.new_name)
-        })?;
-        let reply = RenameReply { source: change_info(source), target: change_info(target) };
-        self.reply(call, &Reply::Rename(reply))
+        let (old, new) = (args.old_name.to_vec(), args.new_name.to_vec());
+        self.call_at(
+            call,
+            (&from, Touch::Data),
+            move |service, caller| service.rename(caller, &from, &old, &to, &new),
+            |context, call, renamed| {
+                let (source, target) = renamed.map_err(convert::status)?;
+                let (source, target) = (change_info(source), change_info(target));
+                context.reply(call, &Reply::Rename(RenameReply { source, target }))
+            },
+        )
     }
 
     pub(super) fn open_attr(&mut self, call: &Call, args: &OpenAttr) -> Done {
         let handle = convert::handle(&args.fh);
-        let dir = self.call_service(call, |service, caller| service.attr_dir(caller, &handle))?;
-        self.reply(call, &Reply::OpenAttr(HandleReply { fh: convert::file_handle(&dir) }))
+        self.call_at(
+            call,
+            (&handle, Touch::Object),
+            move |service, caller| service.attr_dir(caller, &handle),
+            |context, call, dir| {
+                let fh = convert::file_handle(&dir.map_err(convert::status)?);
+                context.reply(call, &Reply::OpenAttr(HandleReply { fh }))
+            },
+        )
     }
+}
+
+/// Follows a path, and looks at the handle itself where there is none.
+fn follow<'p>(
+    service: &Service,
+    caller: Caller<'_>,
+    dir: &Handle,
+    path: impl IntoIterator<Item = &'p [u8]>,
+) -> Result<Resolved, Unresolved> {
+    let reached = service.lookup(caller, dir, path)?;
+    if reached.components == 0 {
+        let (handle, components) = (*dir, 0);
+        service.getattr(dir).map_err(|error| Unresolved { error, handle, components })?;
+    }
+    Ok(reached)
 }
 
 pub(super) fn change_info(change: DirChange) -> ChangeInfo {

@@ -5,8 +5,10 @@ use super::delegation_ops;
 use super::name_ops::change_info;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Work};
-use dafs_service::{Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share};
-use dafs_store::{CacheAdvice, CreateHow, StoreError};
+use dafs_service::{
+    Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, Touch,
+};
+use dafs_store::{CacheAdvice, CreateHow, SetAttr, StoreError};
 use dafs_wire::dafs::{
     AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, DeleteDisposition,
     FileHandle, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags, Path, Reply,
@@ -18,6 +20,36 @@ const HINT_PREFETCH: u32 = 0x01;
 
 /// Below this weight an access is thought unlikely.
 const HINT_LIKELY_MIN: u32 = 4;
+
+/// A target that outlives the message of a request.
+enum Place {
+    Name(Handle, Vec<u8>),
+    Handle(Handle),
+    Unlinked(Handle),
+}
+
+impl Place {
+    fn of(target: OpenTarget<'_>) -> Self {
+        match target {
+            OpenTarget::Name { dir, name } => Self::Name(*dir, name.to_vec()),
+            OpenTarget::Handle(handle) => Self::Handle(*handle),
+            OpenTarget::Unlinked { dir } => Self::Unlinked(*dir),
+        }
+    }
+
+    fn target(&self) -> OpenTarget<'_> {
+        match self {
+            Self::Name(dir, name) => OpenTarget::Name { dir, name },
+            Self::Handle(handle) => OpenTarget::Handle(handle),
+            Self::Unlinked(dir) => OpenTarget::Unlinked { dir },
+        }
+    }
+
+    fn handle(&self) -> &Handle {
+        let (Self::Name(handle, _) | Self::Handle(handle) | Self::Unlinked(handle)) = self;
+        handle
+    }
+}
 
 impl Context<'_> {
     pub(super) fn open(&mut self, call: &Call, args: &Open<'_>) -> Done {
@@ -129,25 +161,34 @@ impl Context<'_> {
                 how,
             )
         };
-        if let (OpenHow::Create(CreateHow::Exclusive(_), _), OpenTarget::Name { dir, name }) =
-            (how, target)
-        {
-            // It is stable before it is answered.
-            let (dir, name, reached) = (*dir, name.to_vec(), *reached);
-            let (owner, claim, share) = (args.owner.to_vec(), request.claim, request.share);
-            let (deny_delete, share_key) = (request.deny_delete, request.share_key);
-            let open = move |service: &Service, caller: Caller<'_>| {
-                let request = OpenRequest::by_name(&dir, &name, &owner, share, how);
-                service.open(caller, &OpenRequest { claim, deny_delete, share_key, ..request })
-            };
-            return self.call_or_wait(call, open, move |context, call, opened| {
-                context.answer_open(call, opened, (&reached, components), true)
-            });
-        }
-        let opened =
-            self.call_service_raw(call, |service, caller| service.open(caller, &request))?;
         let named = matches!(target, OpenTarget::Name { .. });
-        self.answer_open(call, opened, (reached, components), named)
+        // What is made so is stable before it is answered.
+        let exclusive = named && matches!(how, OpenHow::Create(CreateHow::Exclusive(_), _));
+        let data = matches!(how, OpenHow::Create(_, SetAttr { size: Some(_), .. }));
+        let touch = if data { Touch::Data } else { Touch::Object };
+        if !exclusive && !self.waits_for(reached, touch) {
+            let opened =
+                self.call_service_raw(call, |service, caller| service.open(caller, &request))?;
+            return self.answer_open(call, opened, (reached, components), named);
+        }
+        let place = Place::of(target);
+        let (owner, claim, share) = (args.owner.to_vec(), request.claim, request.share);
+        let (deny_delete, share_key) = (request.deny_delete, request.share_key);
+        let open = move |service: &Service, caller: Caller<'_>| {
+            let (target, by) = (place.target(), place.handle());
+            let request = OpenRequest::by_name(by, b"", &owner, share, how);
+            let request = OpenRequest { target, claim, deny_delete, share_key, ..request };
+            service.open(caller, &request)
+        };
+        let (at, waits) = (*reached, self.waits_for(reached, touch));
+        let then = move |context: &mut Context<'_>, call: &Call, opened| {
+            context.answer_open(call, opened, (&at, components), named)
+        };
+        if waits {
+            self.call_at(call, (reached, touch), open, then)
+        } else {
+            self.call_or_wait(call, open, then)
+        }
     }
 
     /// Answers an open; `reached` is how far the path led without the file, which was opened by its

@@ -6,8 +6,9 @@
 
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Rest, Work};
-use dafs_service::{Caller, LockError, Service, ServiceError, Subject};
-use dafs_store::Wait;
+use dafs_service::{Caller, Client, Handle, LockError, Service, ServiceError, Subject, Touch};
+use dafs_store::{Cred, Wait};
+use std::sync::Arc;
 
 /// Whether the same call can succeed where it may wait.
 pub(super) trait Waits {
@@ -43,7 +44,46 @@ impl Context<'_> {
             }
             first
         })?;
-        let Some((client, cred)) = owned else { return then(self, call, first) };
+        match owned {
+            None => then(self, call, first),
+            Some(who) => {
+                self.call_on_pool(call, who, act, then);
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs `act` here or, where that may wait for other machines, on the pool, and `then` here with what
+    /// came of it.
+    pub(super) fn call_at<T: Send + 'static>(
+        &mut self,
+        call: &Call,
+        (handle, touch): (&Handle, Touch),
+        act: impl Fn(&Service, Caller<'_>) -> T + Send + 'static,
+        then: impl FnOnce(&mut Context<'_>, &Call, T) -> Done + Send + 'static,
+    ) -> Done {
+        if !self.waits_for(handle, touch) {
+            let done = self.call_service_raw(call, act)?;
+            return then(self, call, done);
+        }
+        let who =
+            self.call_service_raw(call, |_, caller| (caller.client.clone(), caller.cred.clone()))?;
+        self.call_on_pool(call, who, act, then);
+        Ok(())
+    }
+
+    /// Whether something done with what a handle leads to may wait for other machines.
+    pub(super) fn waits_for(&self, handle: &Handle, touch: Touch) -> bool {
+        self.shared.service.namespace().waits_for(handle, touch)
+    }
+
+    fn call_on_pool<T: Send + 'static>(
+        &mut self,
+        call: &Call,
+        (client, cred): (Arc<Client>, Cred),
+        act: impl Fn(&Service, Caller<'_>) -> T + Send + 'static,
+        then: impl FnOnce(&mut Context<'_>, &Call, T) -> Done + Send + 'static,
+    ) {
         let (service, now_ns) = (self.shared.service.clone(), self.now.0);
         let fence_id = self.connection.fence_id().to_vec();
         self.defer_job(call, Work::Call, move || {
@@ -52,6 +92,5 @@ impl Context<'_> {
             let result = act(&service, caller);
             JobResult::Call(Rest(Box::new(move |context, call| then(context, call, result))))
         });
-        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use dafs_service::{ExportOptions, Squash};
+use dafs_store::Waits;
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, ErrorBody, FileHandle, NewObject, ObjectType, Reply, Request,
     StateId, Status, Verifier,
@@ -9,7 +10,28 @@ use dafs_wire::dafs::{
 
 #[test]
 fn names_are_made_found_linked_renamed_and_removed() {
-    let mut world = World::new(Setup::default());
+    names(Waits::Never);
+}
+
+/// The store fails the test when a reactor calls it.
+#[test]
+fn no_reactor_waits_for_what_a_store_waits_for() {
+    for waits in [Waits::Data, Waits::Always] {
+        names(waits);
+        let mut world = World::new(Setup { waits, ..Setup::default() });
+        let client = world.session(2, "a");
+        let file = world.open(client, b"f");
+        assert_eq!(world.status(client, &set(file, size(5))), Status::Ok);
+        assert_eq!(attributes(&mut world, client, file.fh).unwrap().size, 5);
+        let attributes = dafs::FsAttrMask::SPACE_FREE;
+        let space = Request::GetFsAttr(dafs::GetFsAttr { fh: file.fh, attributes });
+        assert_eq!(world.status(client, &space), Status::Ok);
+        world.end();
+    }
+}
+
+fn names(waits: Waits) {
+    let mut world = World::new(Setup { waits, ..Setup::default() });
     let client = world.session(2, "a");
     let root = world.root();
     assert_eq!(found(&world.call(client, &Request::GetRootHandle)), root);

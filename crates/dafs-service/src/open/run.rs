@@ -5,7 +5,7 @@ use super::{OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, covers};
 use crate::client::ClientKind;
 use crate::delegation::DelegationState;
 use crate::error::ServiceError;
-use crate::export::Export;
+use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::limits::{OPEN_TRIES_MAX, OWNER_BYTES_MAX};
@@ -54,6 +54,9 @@ impl Service {
         let export = namespace.export(by)?;
         if request.share.write || creates {
             export.writable()?;
+        }
+        if matches!(request.how, OpenHow::Create(_, SetAttr { size: Some(_), .. })) {
+            export.check_wait(caller.wait, Touch::Data)?;
         }
         let by_name = matches!(request.target, OpenTarget::Name { .. });
         let exclusive = matches!(request.how, OpenHow::Create(CreateHow::Exclusive(_), _));

@@ -21,3 +21,4 @@ mod spread;
 mod stateless;
 mod threads;
 mod undo;
+mod waits;

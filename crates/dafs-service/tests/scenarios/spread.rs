@@ -6,6 +6,7 @@ use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey, DirChange,
     DirEntry, FileCopy, FileId, FsId, FsStat, LayoutForm, Layouts, Made, MemoryStore, NewObject,
     OpenFile, OpenMode, Packing, Placement, Result, SetAttr, SetXattr, Store, StoreError, Stripes,
+    Waits,
 };
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,6 +29,10 @@ pub(crate) struct Spread {
     pub(crate) asked: Mutex<Vec<Asked>>,
     /// Data servers that cannot be reached.
     pub(crate) away: AtomicBool,
+    /// Data servers may go by what an earlier run has said.
+    pub(crate) unsettled: AtomicBool,
+    /// It says that it waits for data servers.
+    pub(crate) waits: AtomicBool,
     /// Files that are not spread.
     pub(crate) whole: AtomicBool,
     /// Files lie whole on two data servers.
@@ -101,6 +106,10 @@ impl Layouts for Spread {
 
     fn forget(&self, _file: &FileId) -> Result<()> {
         self.ask(Asked::Forget)
+    }
+
+    fn settled(&self) -> Result<()> {
+        if self.unsettled.load(Ordering::SeqCst) { Err(StoreError::Busy) } else { Ok(()) }
     }
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
@@ -227,6 +236,10 @@ impl Store for Spread {
         Capabilities {
             layouts: Some(LayoutForm::Stripes),
             layout_unit_bytes: 65_536,
+            waits: match self.waits.load(Ordering::SeqCst) {
+                true => Waits::Data,
+                false => Waits::Never,
+            },
             ..self.inner.capabilities()
         }
     }

@@ -13,7 +13,7 @@ use crate::names::check_name;
 use crate::{
     AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
     FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode,
-    Result, SetAttr, SetTime, SetXattr, Store, StoreError,
+    Result, SetAttr, SetTime, SetXattr, Store, StoreError, Waits,
 };
 use std::sync::Arc;
 
@@ -568,6 +568,7 @@ impl Store for MemoryStore {
             local_changes: LocalChanges::Impossible,
             layouts: None,
             layout_unit_bytes: 0,
+            waits: Waits::Never,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::acl;
 use super::export::descriptor_path;
-use crate::{Capabilities, LocalChanges, Result};
+use crate::{Capabilities, LocalChanges, Result, Waits};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
@@ -28,6 +28,7 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Result<Capabilities> {
         local_changes: LocalChanges::Unseen,
         layouts: None,
         layout_unit_bytes: 0,
+        waits: Waits::Never,
     })
 }
 

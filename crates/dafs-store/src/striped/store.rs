@@ -10,7 +10,7 @@ use crate::names::STRIPES_XATTR;
 use crate::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
     FsId, FsStat, Kind, LayoutForm, Layouts, Made, NewObject, OpenFile, OpenMode, Result, SetAttr,
-    SetXattr, Store, StoreError, Watch,
+    SetXattr, Store, StoreError, Waits, Watch,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -303,6 +303,7 @@ impl Store for StripedStore {
             holes: false,
             layouts,
             layout_unit_bytes: layouts.map_or(0, |_| self.shared.options.unit_bytes.get()),
+            waits: Waits::Data,
             ..self.shared.meta.capabilities()
         }
     }

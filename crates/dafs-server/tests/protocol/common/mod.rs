@@ -25,7 +25,7 @@ use dafs_service::{
     ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord, Namespace,
     RecordsError, Service, ServiceConfig, WriteVerifier,
 };
-use dafs_store::{FsId, MemoryOptions, MemoryStore, Store};
+use dafs_store::{FsId, MemoryOptions, MemoryStore, Store, Waits};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -52,6 +52,8 @@ pub struct Setup {
     pub maps: bool,
     /// The server listens on a second network too.
     pub second_network: bool,
+    /// What new stores say that they wait for.
+    pub waits: Waits,
     /// The stores of an earlier run.
     pub stores: Vec<Arc<dyn Store>>,
     /// Where durable replies are kept.
@@ -73,6 +75,7 @@ impl Default for Setup {
             seed: 1,
             maps: false,
             second_network: false,
+            waits: Waits::Never,
             stores: Vec::new(),
             journal: None,
             run: 7,
@@ -187,7 +190,8 @@ impl World {
                 MemoryOptions { fs_id: FsId(fs_id), root_mode: 0o777, ..MemoryOptions::default() };
             if stores.len() == index {
                 let inner = MemoryStore::new(memory);
-                stores.push(Arc::new(DiskStore { inner, disk: disk.clone() }));
+                let (disk, waits) = (disk.clone(), setup.waits);
+                stores.push(Arc::new(DiskStore { inner, disk, waits }));
             }
             exports.push(Export::new(name, stores[index].clone(), options.clone()));
         }

@@ -5,7 +5,7 @@ use dafs_mem::VolatileSlice;
 use dafs_store::{
     AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
     DirEntry, FileId, FsId, FsStat, Made, MemoryStore, NewObject, OpenFile, OpenMode, Result,
-    SeekWhat, SetAttr, SetXattr, Stability, Store, StoreError, Wait,
+    SeekWhat, SetAttr, SetXattr, Stability, Store, StoreError, Wait, Waits,
 };
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -85,9 +85,20 @@ impl Disk {
 pub struct DiskStore {
     pub inner: MemoryStore,
     pub disk: Disk,
+    /// What it says that it waits for.
+    pub waits: Waits,
 }
 
 impl DiskStore {
+    /// Fails when it is a reactor that waits for what the store says that it waits for.
+    fn waited(&self, data: bool) {
+        match self.waits {
+            Waits::Never => {}
+            Waits::Data if !data => {}
+            Waits::Data | Waits::Always => assert_may_wait(),
+        }
+    }
+
     fn wrap(&self, inner: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
         Arc::new(DiskFile { inner, disk: self.disk.clone() })
     }
@@ -201,6 +212,7 @@ impl Store for DiskStore {
     }
 
     fn getattr(&self, id: &FileId) -> Result<Attr> {
+        self.waited(false);
         self.inner.getattr(id)
     }
 
@@ -211,22 +223,27 @@ impl Store for DiskStore {
         change: &SetAttr,
         file: Option<&dyn OpenFile>,
     ) -> Result<Attr> {
+        self.waited(change.size.is_some());
         self.inner.setattr(cred, id, change, file)
     }
 
     fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
+        self.waited(false);
         self.inner.access(cred, id, wanted)
     }
 
     fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
+        self.waited(false);
         self.inner.lookup(cred, dir, name)
     }
 
     fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
+        self.waited(false);
         self.inner.parent(cred, dir)
     }
 
     fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        self.waited(false);
         let act = self.disk.0.on_open.lock().unwrap().take();
         if let Some(act) = act {
             act();
@@ -243,6 +260,7 @@ impl Store for DiskStore {
         attr: &SetAttr,
         mode: OpenMode,
     ) -> Result<Created> {
+        self.waited(attr.size.is_some());
         if matches!(how, CreateHow::Exclusive(_)) {
             assert_may_wait();
         }
@@ -269,14 +287,17 @@ impl Store for DiskStore {
         object: NewObject<'_>,
         attr: &SetAttr,
     ) -> Result<Made> {
+        self.waited(false);
         self.inner.make(cred, dir, name, object, attr)
     }
 
     fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.waited(false);
         self.inner.link(cred, id, dir, name)
     }
 
     fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.waited(true);
         self.inner.remove(cred, dir, name)
     }
 
@@ -288,6 +309,7 @@ impl Store for DiskStore {
         to_dir: &FileId,
         to: &[u8],
     ) -> Result<(DirChange, DirChange)> {
+        self.waited(true);
         self.inner.rename(cred, from_dir, from, to_dir, to)
     }
 
@@ -303,15 +325,17 @@ impl Store for DiskStore {
     }
 
     fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
+        self.waited(false);
         self.inner.readlink(cred, id)
     }
 
     fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
+        self.waited(false);
         self.inner.attr_dir(cred, id)
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        Capabilities { waits: self.waits, ..self.inner.capabilities() }
     }
 
     fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
@@ -354,6 +378,7 @@ impl Store for DiskStore {
     }
 
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
+        self.waited(true);
         self.inner.fs_stat(cred, id)
     }
 }
