@@ -4,8 +4,8 @@ use crate::common::*;
 use crate::spread::{Asked, DEVICE, Spread, component};
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
-    LayoutRequest, LockError, LockExtras, LockKind, LockOwner, LockRequest, OpenHow, OpenRequest,
-    Opened, RemoveMode, Result, ServiceError, StateKind, StateRef, Want, WantKind,
+    LayoutRequest, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
+    StateRef, Want, WantKind,
 };
 use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};
@@ -14,22 +14,27 @@ use std::sync::atomic::Ordering;
 
 const ALL: (u64, u64) = (0, u64::MAX);
 
-struct Cluster {
-    world: World,
-    store: Arc<Spread>,
+pub(crate) struct Cluster {
+    pub(crate) world: World,
+    pub(crate) store: Arc<Spread>,
 }
 
 impl Cluster {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let store = Spread::new();
         Self { world: World::over(store.clone()), store }
     }
 
-    fn get(&self, client: &Arc<Client>, opened: &Opened, write: bool) -> Result<LayoutGranted> {
+    pub(crate) fn get(
+        &self,
+        client: &Arc<Client>,
+        opened: &Opened,
+        write: bool,
+    ) -> Result<LayoutGranted> {
         self.get_by(client, opened.state.handle(), opened.state.reference(), write)
     }
 
-    fn get_by(
+    pub(crate) fn get_by(
         &self,
         client: &Arc<Client>,
         handle: &Handle,
@@ -39,7 +44,7 @@ impl Cluster {
         self.get_in(LayoutForm::Stripes, client, handle, (state, write))
     }
 
-    fn get_in(
+    pub(crate) fn get_in(
         &self,
         form: LayoutForm,
         client: &Arc<Client>,
@@ -50,13 +55,13 @@ impl Cluster {
         self.world.service.get_layout(self.world.patient(client), handle, request, &|_| true)
     }
 
-    fn give_back(&self, client: &Arc<Client>, opened: &Opened, state: StateRef) {
+    pub(crate) fn give_back(&self, client: &Arc<Client>, opened: &Opened, state: StateRef) {
         let (caller, handle) = (self.world.caller(client), opened.state.handle());
         let left = self.world.service.return_layout(caller, handle, state, LayoutMode::Any, ALL);
         assert_eq!(left.unwrap(), None);
     }
 
-    fn commit(
+    pub(crate) fn commit(
         &self,
         client: &Arc<Client>,
         opened: &Opened,
@@ -69,21 +74,27 @@ impl Cluster {
     }
 
     /// Makes the file empty, as an open with O_TRUNC does.
-    fn truncate(&self, client: &Arc<Client>, name: &str) -> Result<Opened> {
+    pub(crate) fn truncate(&self, client: &Arc<Client>, name: &str) -> Result<Opened> {
         let empty = SetAttr { size: Some(0), ..SetAttr::default() };
         let how = OpenHow::Create(CreateHow::Unchecked, empty);
         let request = OpenRequest { how, ..self.world.plain(name, "other", BOTH) };
         self.world.service.open(self.world.caller(client), &request)
     }
 
-    fn vouch(&self, owner: &str, opened: &Opened, state: StateRef, write: bool) -> Result<()> {
+    pub(crate) fn vouch(
+        &self,
+        owner: &str,
+        opened: &Opened,
+        state: StateRef,
+        write: bool,
+    ) -> Result<()> {
         let component = component(&opened.state.handle().file);
         let who = (owner.as_bytes(), &exchange_id(owner, 1).identity);
         self.world.service.vouch(who, &component, state, write, self.world.now_ns.get())
     }
 }
 
-fn recall_of(client: &Arc<Client>, opened: &Opened, state: StateRef) -> Told {
+pub(crate) fn recall_of(client: &Arc<Client>, opened: &Opened, state: StateRef) -> Told {
     let state = StateRef { seqid: state.seqid + 1, ..state };
     Told::RecallLayout(client.key(), *opened.state.handle(), state)
 }
@@ -357,25 +368,6 @@ fn a_fence_sends_everybody_to_this_server() {
 }
 
 #[test]
-fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
-    let cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
-    let fence = |object| {
-        let (right, update) = (FenceRight::Administrator, FenceUpdate::Install(&[b"dafs:x"]));
-        cluster.world.service.set_fence(right, &object, update, Box::new(|| {}))
-    };
-    cluster.store.unsettled.store(true, Ordering::SeqCst);
-    let handle = *opened.state.handle();
-    for object in [FenceObject::File(handle), FenceObject::FileSystem(handle.fs)] {
-        cluster.store.unsettled.store(true, Ordering::SeqCst);
-        assert_eq!(error(fence(object)), ServiceError::Delay);
-        cluster.store.unsettled.store(false, Ordering::SeqCst);
-        fence(object).unwrap();
-    }
-}
-
-#[test]
 fn a_name_is_removed_when_others_have_given_their_layouts_back() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
@@ -442,96 +434,6 @@ fn a_client_that_is_gone_leaves_nothing_that_data_servers_go_by() {
     assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
     cluster.truncate(&two, "f").unwrap();
     assert_eq!(cluster.world.service.counts().layouts, 0);
-}
-
-#[test]
-fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_layout() {
-    let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
-    let (one, two) = (world.nfs("a"), world.nfs("b"));
-    let lock = |client, opened, owner| world.lock(client, opened, owner, (0, 8), LockKind::Write);
-    let (own, other) = (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
-    lock(&one, &own, "a").unwrap();
-    cluster.get(&one, &own, true).unwrap();
-    cluster.store.away.store(true, Ordering::SeqCst);
-    world.pass_with(&[&two], LEASE_NS + SECOND_NS);
-    // Twice: the first wish has the lease ended, the second finds nothing of the lost client's.
-    for _ in 0..2 {
-        assert_eq!(lock(&two, &other, "b"), Err(ServiceError::WouldWait.into()));
-        world.pass_with(&[&two], SECOND_NS);
-    }
-    assert_eq!(service.counts().lock_ranges, 0, "the lost client's lock is gone");
-    assert_eq!(error(world.open(&two, "f", DENY_WRITE)), ServiceError::WouldWait);
-    let want = Want { kind: WantKind::Write, ..Want::default() };
-    let request = OpenRequest { want, ..world.plain("f", "third", READ) };
-    assert_eq!(error(service.open(world.caller(&two), &request)), ServiceError::WouldWait);
-    let handle = own.state.handle();
-    let write =
-        |client| service.io_file(world.caller(client), handle, StateRef::ANONYMOUS, MODE_WRITE);
-    assert!(matches!(write(&two), Err(ServiceError::WouldWait)));
-    cluster.store.away.store(false, Ordering::SeqCst);
-    world.pass_with(&[&two], SECOND_NS);
-    write(&two).unwrap();
-    lock(&two, &other, "b").unwrap();
-    world.open(&two, "f", DENY_WRITE).unwrap();
-}
-
-#[test]
-fn nobody_changes_at_data_servers_what_may_have_to_be_undone() {
-    let cluster = Cluster::new();
-    let (world, dir) = (&cluster.world, tempfile::tempdir().unwrap());
-    world.service.keep_undo_in(&dir.path().join("undo")).unwrap();
-    let (one, two) = (world.nfs("a"), world.dafs("b"));
-    let own = world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &own, true).unwrap().state;
-    let other = world.open(&two, "f", BOTH).unwrap();
-    let lock = || {
-        let owner = LockOwner::Open(other.state.id().into());
-        let extras = LockExtras { autorecover: true, ..LockExtras::default() };
-        let (kind, wait, reclaim) = (LockKind::Write, false, false);
-        let request =
-            LockRequest { owner, offset: 0, length: u64::MAX, kind, wait, reclaim, extras };
-        world.service.lock(world.patient(&two), other.state.handle(), &request)
-    };
-    assert_eq!(lock(), Err(ServiceError::Delay.into()));
-    assert_eq!(world.ear.take(), [recall_of(&one, &own, granted)]);
-    assert_eq!(world.service.counts().lock_ranges, 0, "it is not had without");
-    cluster.give_back(&one, &own, granted);
-    lock().unwrap();
-    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
-}
-
-#[test]
-fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
-    let cluster = Cluster::new();
-    let world = &cluster.world;
-    let (one, two) = (world.nfs("a"), world.dafs("b"));
-    let left = world.open(&two, "f", BOTH).unwrap();
-    let lock = |client, opened: &Opened, (persist, repair)| {
-        let owner = LockOwner::Open(opened.state.id().into());
-        let extras = LockExtras { persist, repair, ..LockExtras::default() };
-        let (kind, wait, reclaim) = (LockKind::Write, false, false);
-        let request = LockRequest { owner, offset: 0, length: 9, kind, wait, reclaim, extras };
-        world.service.lock(world.patient(client), opened.state.handle(), &request)
-    };
-    lock(&two, &left, (true, false)).unwrap();
-    let own = world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &own, true).unwrap().state;
-    world.pass_with(&[&one], LEASE_NS + SECOND_NS);
-    let three = world.dafs("c");
-    let other = world.open(&three, "f", BOTH).unwrap();
-    cluster.store.away.store(true, Ordering::SeqCst);
-    assert!(matches!(lock(&three, &other, (false, false)), Err(LockError::Broken(_))));
-    let state = own.state.reference();
-    assert_eq!(error(cluster.vouch("a", &own, state, false)), ServiceError::BadLayout);
-    let test = world.service.test_state(world.caller(&one), granted);
-    assert_eq!(test, Err(ServiceError::DelegRevoked));
-    // Nor does a repair begin before they have let go.
-    assert_eq!(lock(&three, &other, (true, true)), Err(ServiceError::Delay.into()));
-    cluster.store.away.store(false, Ordering::SeqCst);
-    world.pass_with(&[&one, &three], SECOND_NS);
-    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
-    lock(&three, &other, (true, true)).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod appends;
+mod beside_layouts;
 mod clients;
 mod common;
 mod delegations;

@@ -1,0 +1,119 @@
+//! What stands beside layouts and is not for others before data servers have let go of them: what their
+//! holders had, what may have to be undone, broken locks, fences.
+
+use crate::common::*;
+use crate::layouts::{Cluster, recall_of};
+use dafs_service::{
+    FenceObject, FenceRight, FenceUpdate, LockError, LockExtras, LockKind, LockOwner, LockRequest,
+    OpenRequest, Opened, ServiceError, StateRef, Want, WantKind,
+};
+use std::sync::atomic::Ordering;
+
+#[test]
+fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_layout() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let lock = |client, opened, owner| world.lock(client, opened, owner, (0, 8), LockKind::Write);
+    let (own, other) = (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    lock(&one, &own, "a").unwrap();
+    cluster.get(&one, &own, true).unwrap();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    // Twice: the first wish has the lease ended, the second finds nothing of the lost client's.
+    for _ in 0..2 {
+        assert_eq!(lock(&two, &other, "b"), Err(ServiceError::WouldWait.into()));
+        world.pass_with(&[&two], SECOND_NS);
+    }
+    assert_eq!(service.counts().lock_ranges, 0, "the lost client's lock is gone");
+    assert_eq!(error(world.open(&two, "f", DENY_WRITE)), ServiceError::WouldWait);
+    let want = Want { kind: WantKind::Write, ..Want::default() };
+    let request = OpenRequest { want, ..world.plain("f", "third", READ) };
+    assert_eq!(error(service.open(world.caller(&two), &request)), ServiceError::WouldWait);
+    let handle = own.state.handle();
+    let write =
+        |client| service.io_file(world.caller(client), handle, StateRef::ANONYMOUS, MODE_WRITE);
+    assert!(matches!(write(&two), Err(ServiceError::WouldWait)));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    world.pass_with(&[&two], SECOND_NS);
+    write(&two).unwrap();
+    lock(&two, &other, "b").unwrap();
+    world.open(&two, "f", DENY_WRITE).unwrap();
+}
+
+#[test]
+fn nobody_changes_at_data_servers_what_may_have_to_be_undone() {
+    let cluster = Cluster::new();
+    let (world, dir) = (&cluster.world, tempfile::tempdir().unwrap());
+    world.service.keep_undo_in(&dir.path().join("undo")).unwrap();
+    let (one, two) = (world.nfs("a"), world.dafs("b"));
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    let other = world.open(&two, "f", BOTH).unwrap();
+    let lock = || {
+        let owner = LockOwner::Open(other.state.id().into());
+        let extras = LockExtras { autorecover: true, ..LockExtras::default() };
+        let (kind, wait, reclaim) = (LockKind::Write, false, false);
+        let request =
+            LockRequest { owner, offset: 0, length: u64::MAX, kind, wait, reclaim, extras };
+        world.service.lock(world.patient(&two), other.state.handle(), &request)
+    };
+    assert_eq!(lock(), Err(ServiceError::Delay.into()));
+    assert_eq!(world.ear.take(), [recall_of(&one, &own, granted)]);
+    assert_eq!(world.service.counts().lock_ranges, 0, "it is not had without");
+    cluster.give_back(&one, &own, granted);
+    lock().unwrap();
+    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
+}
+
+#[test]
+fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
+    let cluster = Cluster::new();
+    let world = &cluster.world;
+    let (one, two) = (world.nfs("a"), world.dafs("b"));
+    let left = world.open(&two, "f", BOTH).unwrap();
+    let lock = |client, opened: &Opened, (persist, repair)| {
+        let owner = LockOwner::Open(opened.state.id().into());
+        let extras = LockExtras { persist, repair, ..LockExtras::default() };
+        let (kind, wait, reclaim) = (LockKind::Write, false, false);
+        let request = LockRequest { owner, offset: 0, length: 9, kind, wait, reclaim, extras };
+        world.service.lock(world.patient(client), opened.state.handle(), &request)
+    };
+    lock(&two, &left, (true, false)).unwrap();
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    world.pass_with(&[&one], LEASE_NS + SECOND_NS);
+    let three = world.dafs("c");
+    let other = world.open(&three, "f", BOTH).unwrap();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert!(matches!(lock(&three, &other, (false, false)), Err(LockError::Broken(_))));
+    let state = own.state.reference();
+    assert_eq!(error(cluster.vouch("a", &own, state, false)), ServiceError::BadLayout);
+    let test = world.service.test_state(world.caller(&one), granted);
+    assert_eq!(test, Err(ServiceError::DelegRevoked));
+    // Nor does a repair begin before they have let go.
+    assert_eq!(lock(&three, &other, (true, true)), Err(ServiceError::Delay.into()));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    world.pass_with(&[&one, &three], SECOND_NS);
+    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
+    lock(&three, &other, (true, true)).unwrap();
+}
+
+#[test]
+fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let fence = |object| {
+        let (right, update) = (FenceRight::Administrator, FenceUpdate::Install(&[b"dafs:x"]));
+        cluster.world.service.set_fence(right, &object, update, Box::new(|| {}))
+    };
+    cluster.store.unsettled.store(true, Ordering::SeqCst);
+    let handle = *opened.state.handle();
+    for object in [FenceObject::File(handle), FenceObject::FileSystem(handle.fs)] {
+        cluster.store.unsettled.store(true, Ordering::SeqCst);
+        assert_eq!(error(fence(object)), ServiceError::Delay);
+        cluster.store.unsettled.store(false, Ordering::SeqCst);
+        fence(object).unwrap();
+    }
+}
