@@ -64,7 +64,7 @@ impl Brick {
     ///
     /// # Errors
     /// [`StoreError::NoDevice`] for what is not here, or not for good.
-    pub(crate) fn file(&self, gfid: &Gfid) -> Result<File> {
+    pub(crate) fn file(&self, gfid: &Gfid) -> Result<(File, Attr)> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH
             | ResolveFlags::NO_SYMLINKS
@@ -88,7 +88,7 @@ impl Brick {
             }
         };
         match look(&file)? {
-            Some(_) => Ok(file),
+            Some(attr) => Ok((file, attr)),
             None => Err(StoreError::NoDevice),
         }
     }
@@ -134,22 +134,22 @@ mod tests {
     #[test]
     fn files_that_stay_are_opened() {
         let (_dir, brick) = world();
-        let file = brick.file(&GFID).expect("a file");
+        let (file, _) = brick.file(&GFID).expect("a file");
         assert_eq!(look(&file).expect("attributes").expect("here").size, 7);
-        assert_eq!(brick.file(&[1; 16]).err(), Some(StoreError::NoDevice));
+        assert_eq!(brick.file(&[1; 16]).map(drop).err(), Some(StoreError::NoDevice));
     }
 
     #[test]
     fn what_moves_and_what_is_gone_is_not_here() {
         let (dir, brick) = world();
-        let file = brick.file(&GFID).expect("a file");
+        let (file, _) = brick.file(&GFID).expect("a file");
         let mode = |bits| {
             let bits = std::fs::Permissions::from_mode(bits);
             std::fs::set_permissions(dir.path().join("f"), bits).expect("a mode");
         };
         mode(0o1000);
         assert_eq!(look(&file), Ok(None));
-        assert_eq!(brick.file(&GFID).err(), Some(StoreError::NoDevice));
+        assert_eq!(brick.file(&GFID).map(drop).err(), Some(StoreError::NoDevice));
         mode(0o3644);
         assert_eq!(look(&file), Ok(None));
         mode(0o644);
@@ -164,13 +164,13 @@ mod tests {
         let gfid = dir.path().join(path_of(&GFID));
         std::fs::remove_file(&gfid).expect("removed");
         std::os::unix::fs::symlink("../../../f", &gfid).expect("a link");
-        assert_eq!(brick.file(&GFID).err(), Some(StoreError::NoDevice));
+        assert_eq!(brick.file(&GFID).map(drop).err(), Some(StoreError::NoDevice));
         let other = tempfile::tempdir().expect("a directory");
         let above = gfid.parent().expect("a parent");
         std::fs::remove_dir_all(above).expect("removed");
         std::os::unix::fs::symlink(other.path(), above).expect("a link");
         std::fs::write(other.path().join(gfid.file_name().expect("a name")), b"x").expect("a file");
-        assert_eq!(brick.file(&GFID).err(), Some(StoreError::NoDevice));
+        assert_eq!(brick.file(&GFID).map(drop).err(), Some(StoreError::NoDevice));
     }
 
     #[test]

@@ -15,7 +15,9 @@
 use crate::attr::attr;
 use crate::brick::{Brick, look};
 use crate::id::Ids;
-use crate::limits::{DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, FILE_BYTES_MAX};
+use crate::limits::{
+    DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, FILE_BYTES_MAX, PRIVILEGE_BITS,
+};
 use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
@@ -134,26 +136,27 @@ impl GlusterData {
 
 impl Shared {
     /// The file on the brick; `None` when it does not lie there for good.
-    fn file(&self, gfid: &Gfid) -> Result<Option<Arc<File>>> {
+    fn file(&self, gfid: &Gfid) -> Result<Option<(Arc<File>, Attr)>> {
         if !self.direct.load(Ordering::SeqCst) {
             return Ok(None);
         }
         if let Some(file) = self.known(gfid) {
-            if look(&file)?.is_some() {
-                return Ok(Some(file));
+            if let Some(attr) = look(&file)? {
+                return Ok(Some((file, attr)));
             }
             lock(&self.open).remove(gfid);
         }
-        let file = match self.brick.file(gfid) {
+        let (file, attr) = match self.brick.file(gfid) {
             Err(StoreError::NoDevice) => return Ok(None),
-            opened => Arc::new(opened?),
+            opened => opened?,
         };
+        let file = Arc::new(file);
         let mut open = lock(&self.open);
         if open.len() >= DATA_FILES_OPEN_MAX {
             open.clear();
         }
         open.insert(*gfid, Open { file: file.clone(), used: Instant::now() });
-        Ok(Some(file))
+        Ok(Some((file, attr)))
     }
 
     fn known(&self, gfid: &Gfid) -> Option<Arc<File>> {
@@ -193,7 +196,7 @@ impl Shared {
 
     /// Makes a file stable if it lies here; tells whether it does.
     fn sync_here(&self, gfid: &Gfid) -> Result<bool> {
-        let Some(file) = self.file(gfid)? else { return Ok(false) };
+        let Some((file, _)) = self.file(gfid)? else { return Ok(false) };
         file.sync_all()?;
         self.stands(&file)
     }
@@ -206,9 +209,7 @@ impl Shared {
     }
 
     fn attr(&self, gfid: &Gfid) -> Result<Attr> {
-        if let Some(file) = self.file(gfid)?
-            && let Some(attr) = look(&file)?
-        {
+        if let Some((_, attr)) = self.file(gfid)? {
             return Ok(attr);
         }
         attr(&self.mount.object(gfid)?.stat()?)
@@ -280,7 +281,7 @@ impl OpenFile for GlusterDataFile {
         if end.is_none() && offset >= self.attr()?.size {
             return Ok(0);
         }
-        if let Some(file) = self.data.file(&self.gfid)? {
+        if let Some((file, _)) = self.data.file(&self.gfid)? {
             let read = |views: &[VolatileSlice<'_>], at| preadv2(file.as_fd(), views, at, 0);
             let count = continued_to_end(views, offset, read)?;
             if self.data.stands(&file)? {
@@ -310,7 +311,12 @@ impl OpenFile for GlusterDataFile {
             Stability::Data => libc::RWF_DSYNC,
             Stability::File => libc::RWF_DSYNC | libc::RWF_SYNC,
         };
-        if let Some(file) = self.data.file(&self.gfid)? {
+        if let Some((file, attr)) = self.data.file(&self.gfid)? {
+            // The file became a program behind the layout.
+            if attr.mode & PRIVILEGE_BITS != 0 {
+                let object = self.data.mount.object(&self.gfid)?;
+                crate::layouts::end_privilege(&object, attr.mode)?;
+            }
             self.data.note_written(&self.gfid)?;
             let write = |views: &[VolatileSlice<'_>], at| pwritev2(file.as_fd(), views, at, flags);
             let count = continued(views, offset, write)?;

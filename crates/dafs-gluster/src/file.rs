@@ -1,14 +1,14 @@
 //! Open files.
 
-use crate::attr::{attr, change};
+use crate::Shared;
+use crate::attr::attr;
 use crate::limits::{COPY_BYTES_MAX, FILE_BYTES_MAX, PRIVILEGE_BITS};
 use crate::sys::{Gfid, Handle};
-use crate::{Shared, server};
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{check_ranges, continued, copy_piece};
 use dafs_store::{
-    Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability,
-    StoreError, Wait,
+    Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
+    Wait,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -21,7 +21,9 @@ pub(crate) struct GlusterFile {
     mode: OpenMode,
     handle: Arc<Handle>,
     /// The file runs with somebody's rights, which have to end before anything is written.
-    privileged: AtomicBool,
+    privileged: Arc<AtomicBool>,
+    /// By whom they need not.
+    is_root: bool,
 }
 
 /// What is open of a file.
@@ -31,15 +33,23 @@ pub(crate) struct Opens {
     /// One open file, with as many rights as any has had: what is left of a file whose last name is
     /// gone.
     handle: Option<(Arc<Handle>, OpenMode)>,
+    privileged: Arc<AtomicBool>,
 }
 
 impl Opens {
-    fn add(&mut self, handle: &Arc<Handle>, mode: OpenMode) {
+    /// What is returned is to be closed.
+    fn add(&mut self, handle: &Arc<Handle>, mode: OpenMode) -> Option<(Arc<Handle>, OpenMode)> {
         self.count += 1;
         let more = |known: &OpenMode| mode.read >= known.read && mode.write >= known.write;
-        if self.handle.as_ref().is_none_or(|(_, known)| more(known)) {
-            self.handle = Some((handle.clone(), mode));
+        match self.handle.as_ref().is_none_or(|(_, known)| more(known)) {
+            true => self.handle.replace((handle.clone(), mode)),
+            false => None,
         }
+    }
+
+    /// From now on the file runs with somebody's rights.
+    pub(crate) fn note_privileged(&self) {
+        self.privileged.store(true, Ordering::SeqCst);
     }
 
     /// The open file for somebody who comes later.
@@ -55,11 +65,19 @@ impl GlusterFile {
         gfid: Gfid,
         mode: OpenMode,
         handle: Arc<Handle>,
+        cred: &Cred,
         privileged: bool,
     ) -> Self {
-        shared.opens().entry(gfid).or_default().add(&handle, mode);
-        let privileged = AtomicBool::new(privileged);
-        Self { shared: shared.clone(), gfid, mode, handle, privileged }
+        let mut opens = shared.opens();
+        let known = opens.entry(gfid).or_default();
+        let gone = known.add(&handle, mode);
+        if privileged {
+            known.note_privileged();
+        }
+        let (privileged, is_root) = (known.privileged.clone(), cred.uid == 0);
+        drop(opens);
+        drop(gone);
+        Self { shared: shared.clone(), gfid, mode, handle, privileged, is_root }
     }
 
     /// Lets the file be changed; not without an open for that.
@@ -67,15 +85,16 @@ impl GlusterFile {
         if !self.mode.write {
             return Err(StoreError::Access);
         }
-        if self.privileged.load(Ordering::Relaxed) {
+        if !self.is_root && self.privileged.load(Ordering::SeqCst) {
+            // Before it is looked at, lest somebody gives it others meanwhile.
+            self.privileged.store(false, Ordering::SeqCst);
             let attr = attr(&self.handle.stat()?)?;
             // One that was removed meanwhile runs no more.
-            if attr.links > 0 {
-                let mode = Some(attr.mode & !PRIVILEGE_BITS);
-                let (stat, mask) = change(&SetAttr { mode, ..SetAttr::default() })?;
-                self.shared.mount.object(&self.gfid)?.set_stat(stat, mask, &server())?;
+            if attr.links > 0 && attr.mode & PRIVILEGE_BITS != 0 {
+                let object = self.shared.mount.object(&self.gfid)?;
+                let ended = crate::layouts::end_privilege(&object, attr.mode);
+                ended.inspect_err(|_| self.privileged.store(true, Ordering::SeqCst))?;
             }
-            self.privileged.store(false, Ordering::Relaxed);
         }
         Ok(&self.handle)
     }

@@ -96,6 +96,13 @@ pub(crate) fn touch(object: &Object) -> Result<()> {
     object.set_stat(stat, mask, &server())
 }
 
+/// Ends the rights that a file gives to those who run it.
+pub(crate) fn end_privilege(object: &Object, mode: u32) -> Result<()> {
+    let mode = Some(mode & !PRIVILEGE_BITS);
+    let (stat, mask) = change(&SetAttr { mode, ..SetAttr::default() })?;
+    object.set_stat(stat, mask, &server())
+}
+
 impl Spread {
     pub(crate) fn new(
         mount: Arc<Mount>,
@@ -226,7 +233,8 @@ impl Layouts for GlusterStore {
         let spread = self.shared.spread()?;
         let (gfid, object, attr) = self.shared.object(file)?;
         object?;
-        // Whoever writes ends the rights that a program runs with, which data servers cannot.
+        // Whoever writes ends the rights that a program runs with, unless it is root, whom a data server
+        // does not know.
         if attr.kind != Kind::Regular || write && attr.mode & PRIVILEGE_BITS != 0 {
             return Ok(None);
         }

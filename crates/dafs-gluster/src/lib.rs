@@ -224,12 +224,20 @@ fn server() -> Cred {
 /// The volume in use; from now on, if it was not.
 fn mounted(options: &MountOptions) -> std::result::Result<Arc<Mount>, OpenError> {
     static MOUNTS: Mutex<Vec<(MountOptions, Arc<Mount>)>> = Mutex::new(Vec::new());
-    // It is whole between any two steps.
-    let mut mounts = MOUNTS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, mount)) = mounts.iter().find(|(known, _)| known == options) {
-        return Ok(mount.clone());
+    // It is whole between any two steps, and free while somebody waits for bricks.
+    let mounts = || MOUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = |mounts: &[(MountOptions, Arc<Mount>)]| {
+        let found = mounts.iter().find(|(known, _)| known == options);
+        found.map(|(_, mount)| mount.clone())
+    };
+    if let Some(mount) = known(&mounts()) {
+        return Ok(mount);
     }
     let mount = Arc::new(Mount::new(options)?);
+    let mut mounts = mounts();
+    if let Some(mount) = known(&mounts) {
+        return Ok(mount);
+    }
     mounts.push((options.clone(), mount.clone()));
     Ok(mount)
 }

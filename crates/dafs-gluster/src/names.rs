@@ -44,9 +44,9 @@ fn check_regular(kind: Kind) -> Result<()> {
     }
 }
 
-/// Whether a caller's writing ends the rights that a file gives to those who run it.
-fn is_privileged(cred: &Cred, attr: &Attr) -> bool {
-    cred.uid != 0 && attr.mode & PRIVILEGE_BITS != 0
+/// Whether writing ends rights that a file gives to those who run it.
+fn is_privileged(attr: &Attr) -> bool {
+    attr.mode & PRIVILEGE_BITS != 0
 }
 
 impl Shared {
@@ -87,8 +87,8 @@ impl Shared {
                 known.ok_or(error)?
             }
         };
-        let privileged = is_privileged(cred, &attr);
-        Ok(Arc::new(GlusterFile::new(self, gfid, mode, handle, privileged)))
+        let privileged = is_privileged(&attr);
+        Ok(Arc::new(GlusterFile::new(self, gfid, mode, handle, cred, privileged)))
     }
 
     pub(crate) fn create_file(
@@ -147,8 +147,8 @@ impl Shared {
             object.truncate(0, cred)?;
         }
         let handle = Arc::new(object.open(flags(mode)?, cred)?);
-        let (gfid, privileged) = (object.gfid()?, is_privileged(cred, &known));
-        let file = Arc::new(GlusterFile::new(self, gfid, mode, handle, privileged));
+        let (gfid, privileged) = (object.gfid()?, is_privileged(&known));
+        let file = Arc::new(GlusterFile::new(self, gfid, mode, handle, cred, privileged));
         let attr = dafs_store::OpenFile::attr(&*file)?;
         let dir = self.changed(dir, before)?;
         Ok(Created { id: self.ids.seal(&gfid), attr, dir, file, created: false })
@@ -184,7 +184,7 @@ impl Shared {
         }
         let (gfid, handle) = (object.gfid()?, Arc::new(handle));
         // Whoever makes a file with such bits has the right to fill it once.
-        let file = Arc::new(GlusterFile::new(self, gfid, mode, handle, false));
+        let file = Arc::new(GlusterFile::new(self, gfid, mode, handle, cred, false));
         let dir = self.changed(dir, before)?;
         Ok(Created { id: self.ids.seal(&gfid), attr, dir, file, created: true })
     }

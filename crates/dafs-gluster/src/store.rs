@@ -90,9 +90,7 @@ impl Shared {
         }
         object.truncate(size, cred)?;
         if cred.uid != 0 && known.mode & PRIVILEGE_BITS != 0 {
-            let mode = Some(known.mode & !PRIVILEGE_BITS);
-            let (stat, mask) = change(&SetAttr { mode, ..SetAttr::default() })?;
-            object.set_stat(stat, mask, &server())?;
+            crate::layouts::end_privilege(object, known.mode)?;
         }
         Ok(())
     }
@@ -166,7 +164,7 @@ impl Store for GlusterStore {
         wish: &SetAttr,
         file: Option<&dyn OpenFile>,
     ) -> Result<Attr> {
-        let (_, object, known) = self.shared.object(id)?;
+        let (gfid, object, known) = self.shared.object(id)?;
         let mut rest = *wish;
         if rest.size.is_some() {
             match known.kind {
@@ -202,6 +200,11 @@ impl Store for GlusterStore {
             },
         };
         self.shared.set_attributes(cred, &object, &rest)?;
+        if rest.mode.is_some_and(|mode| mode & PRIVILEGE_BITS != 0)
+            && let Some(opens) = self.shared.opens().get(&gfid)
+        {
+            opens.note_privileged();
+        }
         attr(&object.stat()?)
     }
 

@@ -112,6 +112,9 @@ fn writing_ends_the_rights_that_a_program_runs_with() {
     common::write(&*file, 0, b"other code").unwrap();
     assert_eq!(mode_now(), 0o755);
     set();
+    common::write(&*file, 0, b"again").unwrap();
+    assert_eq!(mode_now(), 0o755, "by an open that was there before");
+    set();
     let size = SetAttr { size: Some(3), ..SetAttr::default() };
     assert_eq!(w.store.setattr(&w.cred, &made.id, &size, None).unwrap().mode, 0o755);
     set();
@@ -272,10 +275,14 @@ fn what_lies_elsewhere_is_served_and_counted_and_told_of() {
 
 #[test]
 fn programs_are_written_through_the_metadata_server() {
-    let Some((store, _)) = served() else { return };
+    let Some((store, servers)) = served() else { return };
     let layouts = store.layouts().unwrap();
     let made = make(&store, "f");
+    let (at, id) = placed(&store, &made.id);
     let mode = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
+    store.setattr(&common::me(), &made.id, &mode, None).unwrap();
+    common::write(&*servers[at].open(&id).unwrap(), 0, b"by the old layout").unwrap();
+    assert_eq!(store.getattr(&made.id).unwrap().mode, 0o755);
     store.setattr(&common::me(), &made.id, &mode, None).unwrap();
     assert_eq!(layouts.placement(&made.id, true).unwrap(), None);
     assert!(layouts.placement(&made.id, false).unwrap().is_some());
