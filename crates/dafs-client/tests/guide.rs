@@ -11,10 +11,6 @@ use dafs_client::{
     StepIn, StepOn, Stepped, within,
 };
 use served::{Served, TRANSPORTS, pattern};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake};
-use std::thread::Thread;
 use std::time::Duration;
 
 type Tested = Result<(), Box<dyn std::error::Error>>;
@@ -92,7 +88,11 @@ fn operations(client: &Client, file: &File, content: &[u8]) -> Tested {
     }
     buffer.slice(0, 4096).unwrap().copy_to(&mut copy, Site::Inspect);
     assert!(copy == content[..4096]);
-    assert_eq!(waited_for(read_both(file, &buffer))?, 8192);
+    let runtime = tokio::runtime::Runtime::new()?;
+    let time = Duration::from_secs(5);
+    let read =
+        runtime.block_on(async { tokio::time::timeout(time, read_both(&file, &buffer)).await });
+    assert_eq!(read??, 8192);
     batch(client, file, &buffer)?;
     buffer.slice(0, 10).unwrap().copy_to(&mut copy[..10], Site::Inspect);
     assert!(copy[..5] == content[100..105] && copy[5..10] == content[200..205]);
@@ -103,24 +103,6 @@ async fn read_both(file: &File, buffer: &IoBuffer) -> dafs_client::Result<usize>
     let first = file.submit_read(buffer, 0..4096, 0)?;
     let second = file.submit_read(buffer, 4096..8192, 4096)?;
     Ok(first.await? + second.await?)
-}
-
-/// The least executor that there is.
-fn waited_for<T>(task: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(std::thread::current())).into();
-    let (mut context, mut task) = (Context::from_waker(&waker), pin!(task));
-    loop {
-        match task.as_mut().poll(&mut context) {
-            Poll::Ready(done) => return done,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
 
 fn batch(client: &Client, file: &File, buffer: &IoBuffer) -> Tested {

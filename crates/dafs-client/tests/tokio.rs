@@ -1,0 +1,161 @@
+//! Operations awaited under tokio, on both of its runtimes: results, times that run out, tasks that are given up.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod served;
+
+use dafs_client::{Client, Create, Error, File, IoBuffer, OpenOptions, Stability};
+use dafs_mem::Site;
+use served::{Served, TRANSPORTS, Wire, pattern};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+const BLOCK: usize = 4096;
+
+/// Shorter than anything that is held up by a test.
+const SHORT: Duration = Duration::from_millis(20);
+
+/// Longer than anything takes here that is not stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+fn runtimes() -> [Runtime; 2] {
+    let one = Builder::new_current_thread().enable_all().build().unwrap();
+    let several = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    [one, several]
+}
+
+/// A file of so many blocks, and memory for it.
+fn filled(served: &Served, client: &Client, blocks: usize) -> (Arc<File>, IoBuffer, Vec<u8>) {
+    let content = pattern(blocks * BLOCK);
+    std::fs::write(served.path().join("file"), &content).unwrap();
+    let options = OpenOptions::read_write().create(Create::IfMissing);
+    let file = client.open(b"/file", &options).unwrap();
+    (Arc::new(file), client.buffer(blocks * BLOCK).unwrap(), content)
+}
+
+async fn read_block(file: &File, buffer: &IoBuffer, block: usize) -> Result<usize, Error> {
+    let at = block * BLOCK;
+    file.submit_read(buffer, at..at + BLOCK, at as u64)?.await
+}
+
+#[test]
+fn tasks_have_their_results() {
+    for (runtime, transport) in runtimes().into_iter().zip(TRANSPORTS) {
+        for transport in [transport, TRANSPORTS[0]] {
+            let served = Served::new();
+            let client = served.client(transport);
+            let (file, buffer, content) = filled(&served, &client, 64);
+            runtime.block_on(async {
+                let tasks: Vec<_> = (0..64)
+                    .map(|block| {
+                        let (file, buffer) = (file.clone(), buffer.clone());
+                        tokio::spawn(async move { read_block(&file, &buffer, block).await })
+                    })
+                    .collect();
+                for task in tasks {
+                    assert_eq!(timeout(STUCK, task).await.unwrap().unwrap().unwrap(), BLOCK);
+                }
+                assert!(buffer.view().to_vec(Site::Inspect) == content);
+                let behind = (content.len() - 10) as u64;
+                let stability = Stability::FileSync;
+                let write = file.submit_write(&buffer, 0..100, behind, stability).unwrap();
+                assert_eq!(write.await.unwrap(), 100);
+                assert_eq!(file.submit_read(&buffer, 0..100, behind).unwrap().await.unwrap(), 100);
+                assert_eq!(file.submit_read(&buffer, 0..9, 1 << 40).unwrap().await.unwrap(), 0);
+            });
+            assert!(buffer.slice(0, 100).unwrap().to_vec(Site::Inspect) == content[..100]);
+        }
+    }
+}
+
+#[test]
+fn a_time_that_runs_out_ends_the_waiting_and_nothing_else() {
+    for runtime in runtimes() {
+        let served = Served::new();
+        let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
+        let wire = Wire::new(server, || None);
+        let client = wire.client();
+        let (file, buffer, content) = filled(&served, &client, 4);
+        runtime.block_on(async {
+            let held = wire.held.lock().unwrap();
+            assert!(timeout(SHORT, read_block(&file, &buffer, 0)).await.is_err());
+            // One that is asked again after that.
+            let mut kept = file.submit_read(&buffer, BLOCK..2 * BLOCK, BLOCK as u64).unwrap();
+            assert!(timeout(SHORT, &mut kept).await.is_err());
+            drop(held);
+            assert_eq!(timeout(STUCK, kept).await.unwrap().unwrap(), BLOCK);
+            // What was given up has been done by the server before.
+            assert_eq!(read_block(&file, &buffer, 2).await.unwrap(), BLOCK);
+        });
+        assert!(buffer.slice(0, 3 * BLOCK).unwrap().to_vec(Site::Inspect) == content[..3 * BLOCK]);
+    }
+}
+
+#[test]
+fn tasks_that_are_given_up_leave_nothing_behind() {
+    for runtime in runtimes() {
+        let served = Served::new();
+        let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
+        let wire = Wire::new(server, || None);
+        let client = wire.client();
+        let (file, buffer, content) = filled(&served, &client, 64);
+        runtime.block_on(async {
+            let held = wire.held.lock().unwrap();
+            let tasks: Vec<_> = (0..64)
+                .map(|block| {
+                    // Memory that ends with the task, although the server may still write to it.
+                    let (file, own) = (file.clone(), client.buffer(64 * BLOCK).unwrap());
+                    tokio::spawn(async move { read_block(&file, &own, block).await })
+                })
+                .collect();
+            for task in &tasks {
+                // Each has been at work, or never will be.
+                tokio::task::yield_now().await;
+                task.abort();
+            }
+            drop(held);
+            for task in tasks {
+                assert!(task.await.is_err_and(|error| error.is_cancelled()));
+            }
+            for block in 0..64 {
+                assert_eq!(read_block(&file, &buffer, block).await.unwrap(), BLOCK);
+            }
+        });
+        assert!(buffer.view().to_vec(Site::Inspect) == content);
+        // What was given up ends, too.
+        while client.stats().in_flight > 0 {
+            client.ping().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_group_is_awaited_by_its_descriptor() {
+    for (runtime, transport) in runtimes().into_iter().zip(TRANSPORTS) {
+        let served = Served::new();
+        let client = served.client(transport);
+        let (file, buffer, content) = filled(&served, &client, 64);
+        let group = client.completion_group();
+        runtime.block_on(async {
+            let descriptor = group.descriptor().unwrap();
+            // SAFETY: the descriptor is the group's, which outlives this and keeps it open.
+            let ready = unsafe { AsyncFd::register(descriptor) }.unwrap();
+            for block in 0..64 {
+                let at = block * BLOCK;
+                group.read(block as u64, &file, &buffer, at..at + BLOCK, at as u64).unwrap();
+            }
+            let mut completions = Vec::new();
+            while completions.len() < 64 {
+                let mut guard = timeout(STUCK, ready.readable()).await.unwrap().unwrap();
+                // Before the look, so that what comes after it is told again.
+                guard.clear_ready();
+                group.poll(&mut completions);
+            }
+            assert!(completions.iter().all(|done| matches!(done.result, Ok(BLOCK))));
+        });
+        assert!(buffer.view().to_vec(Site::Inspect) == content);
+    }
+}
