@@ -702,7 +702,8 @@ typedef struct {
   uint64_t user_data;
   // Its name, as it was returned when it was submitted.
   uint64_t operation;
-  // The bytes moved, which may be fewer than asked for; 0 for a commit; or a negative DAP_E_...
+  // The bytes moved, which may be fewer than asked for; 0 for a commit; for an append where it begins
+  // in the file; or a negative DAP_E_...
   int64_t result;
 } dap_completion_t;
 
@@ -1285,6 +1286,36 @@ int32_t dap_async_commit(dap_group_t handle,
                          uint64_t len,
                          uint64_t *operation);
 
+// Starts to write `len` bytes of a buffer from `at` on at the end of the file, as dap_append_buffer() does;
+// its completion tells where. Of several that are in flight the server may take any first.
+//
+// Threads: any.
+//
+// Pointers:
+// `operation` is null or good for a number.
+int32_t dap_async_append(dap_group_t handle,
+                         uint64_t user_data,
+                         dap_file_t of,
+                         dap_buffer_t memory,
+                         size_t at,
+                         size_t len,
+                         uint32_t stable,
+                         uint64_t *operation);
+
+// As dap_async_append(), from any memory that may be written, too; it is lent as by dap_lend().
+//
+// Threads: any.
+//
+// Pointers:
+// As dap_lend().
+int32_t dap_async_append_memory(dap_group_t handle,
+                                uint64_t user_data,
+                                dap_file_t of,
+                                void *memory,
+                                size_t len,
+                                uint32_t stable,
+                                uint64_t *operation);
+
 // Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
 // passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
 // number for some, SIZE_MAX for all that have a place. With 0 for either it looks once. Returns how many;
@@ -1302,7 +1333,8 @@ int64_t dap_io_wait(dap_group_t handle,
                     int64_t milliseconds);
 
 // Hands out up to `max` completions that have come, without waiting and without a system call that the
-// transport does not need. Returns how many.
+// transport does not need: over shared memory one to wake a server that sleeps, and at each 128th poll a
+// look whether it has gone; over TCP each poll tries to receive. Returns how many.
 //
 // Threads: any.
 //

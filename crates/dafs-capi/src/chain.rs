@@ -304,6 +304,9 @@ pub unsafe extern "C" fn dap_chain_mkdir(
         add(handle, |session| {
             // SAFETY: as the caller promises.
             let (within, name) = unsafe { name(session, path, flags) }?;
+            if mode > 0o7777 {
+                return Err(Failure::new(DAP_E_INVALID, "a mode has bits beyond 07777"));
+            }
             Ok(Kept::Mkdir { within, name, mode })
         })
     })

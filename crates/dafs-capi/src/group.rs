@@ -34,7 +34,8 @@ pub struct dap_completion_t {
     pub user_data: u64,
     /// Its name, as it was returned when it was submitted.
     pub operation: u64,
-    /// The bytes moved, which may be fewer than asked for; 0 for a commit; or a negative DAP_E_...
+    /// The bytes moved, which may be fewer than asked for; 0 for a commit; for an append where it begins
+    /// in the file; or a negative DAP_E_...
     pub result: i64,
 }
 
@@ -247,6 +248,59 @@ pub unsafe extern "C" fn dap_async_commit(
     })
 }
 
+/// Starts to write `len` bytes of a buffer from `at` on at the end of the file, as dap_append_buffer() does;
+/// its completion tells where. Of several that are in flight the server may take any first.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `operation` is null or good for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_async_append(
+    handle: dap_group_t,
+    user_data: u64,
+    of: dap_file_t,
+    memory: dap_buffer_t,
+    at: usize,
+    len: usize,
+    stable: u32,
+    operation: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let (group, file, buffer) = (group(handle)?, file(of)?, buffer(memory)?);
+        let (range, stable) = (buffer.part(at, len)?, stability(stable)?);
+        let submit = || Ok(group.0.append(user_data, &file.0, &buffer.io, range, stable)?);
+        // SAFETY: as the caller promises.
+        unsafe { tell(operation, submit) }
+    })
+}
+
+/// As dap_async_append(), from any memory that may be written, too; it is lent as by dap_lend().
+///
+/// Threads: any.
+///
+/// # Safety
+/// As dap_lend().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_async_append_memory(
+    handle: dap_group_t,
+    user_data: u64,
+    of: dap_file_t,
+    memory: *mut c_void,
+    len: usize,
+    stable: u32,
+    operation: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let (group, file, stable) = (group(handle)?, file(of)?, stability(stable)?);
+        // SAFETY: as the caller promises.
+        let lent = unsafe { lend(&group, memory, len) }?;
+        let submit = || Ok(group.0.append(user_data, &file.0, &lent.buffer, lent.range, stable)?);
+        // SAFETY: as the caller promises.
+        unsafe { tell(operation, submit) }
+    })
+}
+
 /// Fetches completions by `fetch`, which appends at most as many as it is told.
 ///
 /// # Safety
@@ -317,7 +371,8 @@ pub unsafe extern "C" fn dap_io_wait(
 }
 
 /// Hands out up to `max` completions that have come, without waiting and without a system call that the
-/// transport does not need. Returns how many.
+/// transport does not need: over shared memory one to wake a server that sleeps, and at each 128th poll a
+/// look whether it has gone; over TCP each poll tries to receive. Returns how many.
 ///
 /// Threads: any.
 ///

@@ -8,13 +8,18 @@
 use crate::attributes::Stability;
 use crate::buffer::IoBuffer;
 use crate::cache::Use;
+use crate::core::{Piece, ReplyMessage};
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::group::{GroupState, OperationId};
 use crate::limits::STAGING_BYTES;
+use crate::operations::GroupedKind;
 use crate::transfer::{put_staging, take_staging};
 use dafs_mem::Site;
 use dafs_wire::dafs::{AppendDirect, AppendInline, Outcome, Reply, Request};
+use std::fmt::Display;
 use std::ops::Range;
+use std::sync::Arc;
 
 impl File {
     /// Writes all of `source` at the end of the file and returns where that was. Nothing of any other
@@ -28,15 +33,7 @@ impl File {
         check(stability)?;
         let shared = self.client().shared();
         if source.is_empty() || shared.appends_inline(source.len())? {
-            let request = Request::AppendInline(AppendInline {
-                fh: *self.handle(),
-                state_id: self.state_id(),
-                stable: stability,
-                padded_to: None,
-                cache_hint: 0,
-                data: source,
-            });
-            return self.client().ask(&request, offset);
+            return self.client().ask(&self.append_inline(source, stability), offset);
         }
         let staged = source.len() <= STAGING_BYTES;
         let buffer =
@@ -61,35 +58,75 @@ impl File {
         range: Range<usize>,
         stability: Stability,
     ) -> Result<u64> {
-        check(stability)?;
         let shared = self.client().shared();
+        let Some(piece) = self.append_piece(buffer, range, stability)? else {
+            return self.append(&[], stability);
+        };
+        let request = self.append_request(&piece, stability)?;
+        let _used = self.client().before(|| Use::of(&request, false));
+        appended(&shared.call_with(&request, Some(piece))?, shared.server_name())
+    }
+
+    /// As [`append_from`](Self::append_from), for a group.
+    pub(crate) fn append_in(
+        &self,
+        group: &Arc<GroupState>,
+        user_data: u64,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        stability: Stability,
+    ) -> Result<OperationId> {
+        let piece = self.append_piece(buffer, range, stability)?;
+        let request = match &piece {
+            Some(piece) => self.append_request(piece, stability)?,
+            None => self.append_inline(&[], stability),
+        };
+        let used = self.client().before(|| Use::of(&request, false)).map(Arc::new);
+        let kind = GroupedKind::Append(user_data);
+        self.client().shared().submit_in(group, kind, |driver, tag| {
+            driver.submit(tag, &request, piece)?;
+            driver.keep(tag, used);
+            Ok(())
+        })
+    }
+
+    /// What is to be appended out of a buffer, if that is anything.
+    fn append_piece(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        stability: Stability,
+    ) -> Result<Option<Piece>> {
+        check(stability)?;
         let len = range.end.checked_sub(range.start).ok_or(OUTSIDE)?;
-        let piece = shared.piece(buffer, range, 0, usize::MAX)?;
+        let piece = self.client().shared().piece(buffer, range, 0, usize::MAX)?;
         if piece.len() as usize != len {
             return Err(Error::Argument("an append is longer than 4 GiB"));
         }
-        if len == 0 {
-            return self.append(&[], stability);
-        }
-        let request = Request::AppendDirect(AppendDirect {
+        Ok((len != 0).then_some(piece))
+    }
+
+    fn append_request(&self, piece: &Piece, stability: Stability) -> Result<Request<'static>> {
+        Ok(Request::AppendDirect(AppendDirect {
             fh: *self.handle(),
             state_id: self.state_id(),
             stable: stability,
             byte_count: piece.len(),
             cache_hint: 0,
-            direct_checksum: shared.data_checksum(&piece)?,
+            direct_checksum: self.client().shared().data_checksum(piece)?,
             buffer: piece.direct_buffer(),
-        });
-        let _used = self.client().before(|| Use::of(&request, false));
-        let reply = shared.call_with(&request, Some(piece))?;
-        let procedure = reply.procedure();
-        match reply.decode() {
-            Ok(Outcome::Ok(found)) => {
-                offset(&found).ok_or_else(|| shared.broken(&"an answer of another procedure"))
-            }
-            Ok(Outcome::Error { status, .. }) => Err(Error::Status { procedure, status }),
-            Err(error) => Err(shared.broken(&error)),
-        }
+        }))
+    }
+
+    fn append_inline<'a>(&self, source: &'a [u8], stability: Stability) -> Request<'a> {
+        Request::AppendInline(AppendInline {
+            fh: *self.handle(),
+            state_id: self.state_id(),
+            stable: stability,
+            padded_to: None,
+            cache_hint: 0,
+            data: source,
+        })
     }
 }
 
@@ -99,6 +136,22 @@ fn check(stability: Stability) -> Result<()> {
     match stability {
         Stability::Unstable => Err(Error::Argument("what is appended is always stable")),
         Stability::DataSync | Stability::FileSync => Ok(()),
+    }
+}
+
+/// Where the data of an append begins, by the answer to it.
+pub(crate) fn appended(reply: &ReplyMessage, server: &Arc<str>) -> Result<u64> {
+    let procedure = reply.procedure();
+    let broken = |reason: &dyn Display| Error::Protocol {
+        server: server.clone(),
+        reason: reason.to_string().into(),
+    };
+    match reply.decode() {
+        Ok(Outcome::Ok(found)) => {
+            offset(&found).ok_or_else(|| broken(&"an answer of another procedure"))
+        }
+        Ok(Outcome::Error { status, .. }) => Err(Error::Status { procedure, status }),
+        Err(error) => Err(broken(&error)),
     }
 }
 

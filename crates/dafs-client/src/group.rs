@@ -52,12 +52,14 @@ pub struct CompletionGroup {
 
 /// One operation that is over.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Completion {
     /// What the caller gave with the operation.
     pub user_data: u64,
     /// Its name, as it was returned when it was submitted.
     pub operation: OperationId,
-    /// The bytes moved, which may be fewer than asked for; 0 for a commit.
+    /// The bytes moved, which may be fewer than asked for; 0 for a commit; for an append, which is done
+    /// whole or not at all, where it begins in the file.
     pub result: Result<usize>,
 }
 
@@ -233,6 +235,23 @@ impl CompletionGroup {
         file.commit_in(&self.state, user_data, offset, len)
     }
 
+    /// Starts to write `range` of `buffer` at the end of the file, as [`File::append_from`]. Of several that
+    /// are in flight the server may take any first.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and as [`File::append_from`] for what is not allowed.
+    pub fn append(
+        &self,
+        user_data: u64,
+        file: &File,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        stability: Stability,
+    ) -> Result<OperationId> {
+        self.check(file)?;
+        file.append_in(&self.state, user_data, buffer, range, stability)
+    }
+
     /// Sends a batch; each of its transfers has a completion of its own, with what `user_data` says of
     /// its place in the batch.
     ///
@@ -252,7 +271,9 @@ impl CompletionGroup {
     }
 
     /// Moves things along and appends what has completed to `completions`; returns how many. Never
-    /// blocks, and makes no system call that its transport does not need.
+    /// blocks, and makes no system call that its transport does not need: over shared memory that is one to
+    /// wake a server that sleeps, and at each 128th poll a look whether it has gone; over TCP each poll
+    /// tries to receive.
     pub fn poll(&self, completions: &mut Vec<Completion>) -> usize {
         self.poll_up_to(completions, usize::MAX)
     }

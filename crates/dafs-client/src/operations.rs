@@ -72,6 +72,8 @@ pub(crate) enum GroupedKind {
     Transfer(u64),
     /// A COMMIT.
     Commit(GroupedCommit),
+    /// An append, with the caller's word for it.
+    Append(u64),
     /// A message with transfers of a batch.
     Batch(Sent),
 }
@@ -93,7 +95,7 @@ impl GroupedKind {
     /// Completions that it yields.
     pub(crate) fn count(&self) -> usize {
         match self {
-            Self::Transfer(_) | Self::Commit(_) => 1,
+            Self::Transfer(_) | Self::Commit(_) | Self::Append(_) => 1,
             Self::Batch(sent) => sent.len(),
         }
     }

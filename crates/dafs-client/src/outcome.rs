@@ -1,5 +1,6 @@
 //! From how a call ended to what the caller is told.
 
+use crate::append;
 use crate::core::{Done, Failure};
 use crate::error::{Error, Result};
 use crate::pending::Moved;
@@ -56,6 +57,16 @@ pub(crate) fn committed(
             reason: "an answer of another kind".into(),
         }),
     }
+}
+
+/// Where the data of an append begins.
+pub(crate) fn appended(done: Done, server: &Arc<str>) -> Result<usize> {
+    let Done::Answered(reply) = done else { return Err(failure_of(done, server)) };
+    let offset = append::appended(&reply, server)?;
+    usize::try_from(offset).map_err(|_| Error::Protocol {
+        server: server.clone(),
+        reason: "an append behind all that this machine can count".into(),
+    })
 }
 
 pub(crate) fn failure_of(done: Done, server: &Arc<str>) -> Error {

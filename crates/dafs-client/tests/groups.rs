@@ -5,8 +5,8 @@
 mod served;
 
 use dafs_client::{
-    Client, Completion, CompletionGroup, Create, Error, File, IoBuffer, OpenOptions, OperationId,
-    Pending, Stability,
+    CacheOptions, Client, Completion, CompletionGroup, Create, Error, File, IoBuffer, OpenOptions,
+    OperationId, Pending, Stability,
 };
 use dafs_mem::Site;
 use served::{Served, TRANSPORTS, Wire, pattern};
@@ -102,6 +102,58 @@ fn a_commit_ends_in_its_group_and_makes_stable() {
         file.close().unwrap();
         let written = std::fs::read(served.path().join("file")).unwrap();
         assert!(written == [&content[..], &content[..]].concat());
+    }
+}
+
+#[test]
+fn appends_end_in_their_group_with_their_places() {
+    const COUNT: usize = 40;
+    // Within a message and apart from it, over both; and nothing.
+    for (transport, bytes) in TRANSPORTS.into_iter().flat_map(|t| [(t, 100), (t, 20_000)]) {
+        for cached in [false, true] {
+            let served = Served::new();
+            let client = served.client_with(|options| {
+                options.transport = transport;
+                options.checksums = cached;
+                options.cache = cached.then(CacheOptions::default);
+            });
+            let file = file(&client);
+            file.write_at(b"first", 0, Stability::Unstable).unwrap();
+            let buffer = client.buffer(COUNT * bytes).unwrap();
+            let content = pattern(COUNT * bytes);
+            buffer.view().copy_from(&content, Site::Inspect);
+            let group = client.completion_group();
+            for number in 0..COUNT {
+                let at = number * bytes..(number + 1) * bytes;
+                group.append(number as u64, &file, &buffer, at, Stability::DataSync).unwrap();
+            }
+            let refused = group.append(99, &file, &buffer, 0..1, Stability::Unstable);
+            assert!(matches!(refused, Err(Error::Argument(_))), "{refused:?}");
+            let mut completions = Vec::new();
+            assert_eq!(group.wait(&mut completions, usize::MAX, TIME).unwrap(), COUNT);
+            let written = std::fs::read(served.path().join("file")).unwrap();
+            assert_eq!(written.len(), 5 + content.len());
+            let mut places = BTreeSet::new();
+            for done in &completions {
+                let (number, place) = (done.user_data as usize, *done.result.as_ref().unwrap());
+                let want = &content[number * bytes..(number + 1) * bytes];
+                assert!(&written[place..place + bytes] == want, "{number} is not at {place}");
+                assert!(places.insert(place));
+            }
+            group.append(7, &file, &buffer, 3..3, Stability::FileSync).unwrap();
+            completions.clear();
+            group.wait(&mut completions, 1, TIME).unwrap();
+            let done = (completions[0].user_data, *completions[0].result.as_ref().unwrap());
+            assert_eq!(done, (7, written.len()));
+            let mut found = vec![0; written.len() + 1];
+            assert_eq!(file.read_at(&mut found, 0).unwrap(), written.len());
+            assert!(found[..written.len()] == written);
+            let reading = client.open(b"/file", &OpenOptions::read()).unwrap();
+            group.append(8, &reading, &buffer, 0..1, Stability::FileSync).unwrap();
+            completions.clear();
+            group.wait(&mut completions, 1, TIME).unwrap();
+            assert!(completions[0].result.is_err(), "who may not write");
+        }
     }
 }
 

@@ -124,7 +124,8 @@ pub(crate) struct Completion {
 
 #[pymethods]
 impl Completion {
-    /// The bytes moved, which may be fewer than asked for; 0 for a commit. Raises what went wrong.
+    /// The bytes moved, which may be fewer than asked for; 0 for a commit; for an append where it begins in
+    /// the file. Raises what went wrong.
     fn result(&self) -> PyResult<usize> {
         self.result.clone().map_err(raise)
     }
@@ -254,6 +255,27 @@ impl CompletionGroup {
         let Own { buffer, range, .. } = used.own.clone();
         self.submit(py, file, user_data, Some(used), |key, file| {
             self.group.write(key, file, &buffer, range, offset, Stability::Unstable)
+        })
+    }
+
+    /// Starts to write `source` at the end of the file, in one piece and stable; returns the number of the
+    /// operation, whose result is where that was. Read-only memory is copied first.
+    #[pyo3(signature = (file, source, user_data = None))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        file: &RawFile,
+        source: &Bound<'_, PyAny>,
+        user_data: Option<Py<PyAny>>,
+    ) -> PyResult<u64> {
+        let memory = Exported::readable(source)?;
+        if memory.span().len() == 0 {
+            return Err(PyValueError::new_err("nothing to append: the buffer is empty"));
+        }
+        let used = InUse::source(py, &self.session, memory)?;
+        let Own { buffer, range, .. } = used.own.clone();
+        self.submit(py, file, user_data, Some(used), |key, file| {
+            self.group.append(key, file, &buffer, range, Stability::FileSync)
         })
     }
 

@@ -104,6 +104,14 @@ def test_writes_of_constant_and_of_changeable_memory(client, blocks, folder):
     group.commit(file, user_data="commit")
     assert [each.result() for each in group.wait()] == [0]
     assert (folder / "blocks").read_bytes()[:30] == b"a" * 10 + b"b" * 10 + b"c" * 10
+    end = (folder / "blocks").stat().st_size
+    group.append(file, b"first", user_data="append")
+    assert [each.result() for each in group.wait()] == [end]
+    group.append(file, bytearray(b"second"))
+    assert [each.result() for each in group.wait()] == [end + 5]
+    assert (folder / "blocks").read_bytes()[end:] == b"firstsecond"
+    with pytest.raises(ValueError):
+        group.append(file, b"")
 
 
 def test_bad_operations(server, client, blocks):
@@ -252,6 +260,7 @@ def test_asyncio(client, blocks):
             assert await group.read(file, 100, len(data) - 10) == data[-10:]
             assert await group.write(file, b"x" * 100, 50) == 100
             await group.commit(file)
+            assert await group.append(file, b"the end") == len(data)
             assert (await group.read(file, 100, 50)) == b"x" * 100
             with pytest.raises(TypeError):
                 await group.read_into(file, b"constant", 0)

@@ -99,6 +99,7 @@ static void bad_places(void *place)
     expect(dap_lock(file, 0, 1, 0, 0, place), DAP_E_FAULT);
     expect(dap_async_read_memory(group, 0, file, memory, 1, 0, place), DAP_E_FAULT);
     expect(dap_async_write_memory(group, 0, file, memory, 1, 0, DAP_UNSTABLE, place), DAP_E_FAULT);
+    expect(dap_async_append_memory(group, 0, file, memory, 1, DAP_FILE_SYNC, place), DAP_E_FAULT);
     expect(dap_async_commit(group, 0, file, 0, 0, place), DAP_E_FAULT);
     expect(dap_io_wait(group, place, 1, 1, 0), DAP_E_FAULT);
     expect(dap_io_poll(group, place, 1), DAP_E_FAULT);
@@ -185,6 +186,7 @@ static void nulls_and_nonsense_elsewhere(void)
     expect(dap_chain_create(session, &chain), 0);
     expect(dap_chain_mkdir(chain, NULL, 0, 0755), DAP_E_INVALID);
     expect(dap_chain_mkdir(chain, "a", 2, 0755), DAP_E_INVALID);
+    expect(dap_chain_mkdir(chain, "a", 0, 010755), DAP_E_INVALID);
     expect(dap_chain_unlock(chain, no_file, 0, 1), DAP_E_BAD_HANDLE);
     expect(dap_chain_discard(chain), 0);
 
@@ -353,6 +355,7 @@ static void closed_and_foreign(void)
     expect(dap_group_create(other, &of_others), 0);
     expect(dap_async_read(of_others, 1, file, of_other, 0, 10, 0, NULL), DAP_E_FOREIGN);
     expect(dap_async_commit(of_others, 1, file, 0, 0, NULL), DAP_E_FOREIGN);
+    expect(dap_async_append(of_others, 1, file, buffer, 0, 1, DAP_FILE_SYNC, NULL), DAP_E_FOREIGN);
     expect(dap_group_free(of_others), 0);
     expect(dap_batch_create(other, &batch), 0);
     piece = (dap_piece_t){ of_other, 0, 10 };

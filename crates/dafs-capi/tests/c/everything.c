@@ -138,6 +138,17 @@ static void data(dap_file_t file)
         count += dap_io_wait(group, done + count, 1, 1, 60000);
     expect(done[0].result + done[1].result, 4);
     expect(memcmp(mine + 100, "lent", 4), 0);
+    expect(dap_async_append(group, 5, file, buffer, 7, 5, DAP_FILE_SYNC, &operation), 0);
+    expect(dap_io_wait(group, done, 4, SIZE_MAX, 60000), 1);
+    expect(done[0].result == 65544 && done[0].user_data == 5 && done[0].operation == operation, 1);
+    expect(dap_async_append_memory(group, 6, file, mine, 4, DAP_DATA_SYNC, NULL), 0);
+    expect(dap_io_wait(group, done, 4, SIZE_MAX, 60000), 1);
+    expect(done[0].result, 65549);
+    expect(dap_read(file, mine + 200, 100, 65544), 9);
+    expect(memcmp(mine + 200, "therelent", 9), 0);
+    expect(dap_async_append(group, 7, file, buffer, 7, 5, DAP_UNSTABLE, NULL), DAP_E_INVALID);
+    expect(dap_async_append(group, 7, file, buffer, 65530, 7, DAP_FILE_SYNC, NULL), DAP_E_INVALID);
+    expect(dap_async_append_memory(group, 7, file, NULL, 4, DAP_FILE_SYNC, NULL), DAP_E_INVALID);
     expect(dap_forget_memory(session, mine, sizeof mine), 0);
     /* Reading behind the end yields nothing. */
     expect(dap_async_read(group, 4, file, buffer, 0, 10, 1 << 30, &operation), 0);

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::group::{Completion, OperationId};
 use crate::helper::Helper;
 use crate::operations::{Finished, Grouped, GroupedCommit, GroupedKind, Operations};
-use crate::outcome::{committed, moved};
+use crate::outcome::{appended, committed, moved};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::descriptors::Watch;
 use dafs_dat::{Adapter, Instant, RegisterError};
@@ -242,6 +242,7 @@ impl Driver {
                 }
                 (user_data, result.map(|()| 0))
             }
+            GroupedKind::Append(user_data) => (user_data, appended(done, &self.server)),
             GroupedKind::Batch(sent) => {
                 let results = sent.results(done, &self.server, &self.core);
                 return group.finished(results.map(|(user_data, result)| Completion {

@@ -48,6 +48,9 @@ class CompletionGroup(_dafs.CompletionGroup):
     def write(self, file, source, offset, user_data=None):
         return super().write(_raw(file), source, offset, user_data)
 
+    def append(self, file, source, user_data=None):
+        return super().append(_raw(file), source, user_data)
+
     def commit(self, file, offset=0, length=0, user_data=None):
         return super().commit(_raw(file), offset, length, user_data)
 

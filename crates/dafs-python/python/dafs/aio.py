@@ -109,6 +109,11 @@ class Group:
                 done += await self._run(self._group.write, file, view[done:], offset + done)
             return done
 
+    async def append(self, file, source):
+        """Writes all of a buffer at the end of the file, in one piece and stable; returns where that was."""
+        with self._begun():
+            return await self._run(self._group.append, file, _source(source).cast("B"))
+
     async def commit(self, file, offset=0, length=0):
         """Makes what was written survive a crash of the server."""
         with self._begun():
