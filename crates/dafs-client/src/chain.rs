@@ -131,6 +131,7 @@ impl<'a> Chain<'a> {
 
 /// The start of a file, or all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileStart {
     /// The file.
     pub handle: FileHandle,

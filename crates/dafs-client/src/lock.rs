@@ -97,6 +97,7 @@ impl LockRange {
 
 /// Who has a lock, or had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockHolder {
     /// The server's key of the client, as administrators see it.
     pub client: u64,

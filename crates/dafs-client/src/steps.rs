@@ -109,6 +109,7 @@ pub enum Step<'a> {
 
 /// What came of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stepped {
     /// The rights that there are.
     Access(AccessMask),

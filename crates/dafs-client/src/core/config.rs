@@ -106,6 +106,7 @@ impl SessionConfig {
 
 /// What the server agreed to.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionInfo {
     /// The server's name of the session.
     pub session_id: SessionId,

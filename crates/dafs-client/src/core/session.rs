@@ -49,6 +49,7 @@ pub enum Stage {
 
 /// Counters of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct SessionStats {
     /// Requests that the server lets us have outstanding.
     pub credits: u16,
