@@ -72,6 +72,7 @@ fn tasks_have_their_results() {
 }
 
 #[test]
+#[expect(clippy::await_holding_lock, reason = "it holds up a thread of the wire, and no task")]
 fn a_time_that_runs_out_ends_the_waiting_and_nothing_else() {
     for runtime in runtimes() {
         let served = Served::new();
@@ -95,6 +96,7 @@ fn a_time_that_runs_out_ends_the_waiting_and_nothing_else() {
 }
 
 #[test]
+#[expect(clippy::await_holding_lock, reason = "it holds up a thread of the wire, and no task")]
 fn tasks_that_are_given_up_leave_nothing_behind() {
     for runtime in runtimes() {
         let served = Served::new();
