@@ -30,7 +30,7 @@ pub(crate) enum HelloError {
     Empty,
     #[error("the directory there is not the one that this node was used with: is it a copy?")]
     OtherDirectory,
-    #[error("the data server cannot use its directory; its log says why")]
+    #[error("the data server cannot use its directory, or let clients in; its log says why")]
     Failed,
     #[error("the data server is still busy with what it was asked for before")]
     Busy,

@@ -31,7 +31,7 @@ mod seal;
 mod secret;
 mod time;
 
-pub use data::{DataNode, DataNodeConfig, DataNodeError, Judge, Opened};
+pub use data::{Announce, DataNode, DataNodeConfig, DataNodeError, Judge, Opened};
 pub use limits::{STATE_BELIEF, STATE_BELIEF_OVER};
 pub use remote::{Metadata, NodeStatus, RemoteConfig, RemoteNode};
 pub use secret::{ClusterSecret, SecretError};

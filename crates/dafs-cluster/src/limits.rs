@@ -50,7 +50,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// How long it may take until both know each other.
 pub(crate) const HELLO_TIME: Duration = Duration::from_secs(5);
 
-/// Peers that are getting to know a data server at once; more are turned away.
+/// Peers that are getting to know a data server at once; with one more the first of them is cut off.
 pub(crate) const HELLOS_MAX: usize = 8;
 
 /// How long a data server waits for the end of what the last metadata server asked for, and then for

@@ -8,7 +8,10 @@ use dafs_mem::VolatileSlice;
 use dafs_service::{Identity, ServiceError, StateId, StateRef};
 use dafs_store::striped::{ComponentHandle, ComponentId, Elsewhere, Node};
 use dafs_store::{FsId, Stability, StoreError};
+use std::io::{self, Read};
+use std::net::TcpStream;
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 const ONE: ComponentId = ComponentId([1; 16]);
 
@@ -110,6 +113,37 @@ fn a_directory_that_came_back_empty_or_as_another_is_refused() {
     std::fs::remove_dir_all(cluster.directory()).expect("removed");
     std::fs::rename(cluster.directory().with_extension("kept"), cluster.directory()).expect("back");
     let _data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().connected);
+}
+
+#[test]
+fn strangers_who_say_nothing_keep_no_metadata_server_out() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let connect = |_| TcpStream::connect(data.address()).expect("a connection");
+    let mut strangers: Vec<_> = (0..40).map(connect).collect();
+    // The first have made room for the last.
+    strangers[0].set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
+    assert_eq!(strangers[0].read(&mut [0]).expect("the end of the connection"), 0);
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    assert_eq!(strangers.len(), 40, "they are there still");
+}
+
+#[test]
+fn without_a_door_for_clients_there_is_no_data_server() {
+    let cluster = Cluster::new();
+    let closed = |_| Err(io::Error::other("the door is jammed"));
+    let data = cluster.data_with(cluster.secret(), closed).expect("nobody's directory yet");
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().trouble.contains("let clients in"));
+    assert!(!node.status().connected);
+    drop((node, data));
+    // The directory is known by now, so the start itself fails.
+    let failed = cluster.data_with(cluster.secret(), closed).expect_err("no door");
+    assert!(failed.to_string().contains("the door is jammed"), "{failed}");
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
 }
 

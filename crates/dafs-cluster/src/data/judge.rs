@@ -21,7 +21,7 @@ use std::time::Duration;
 /// A data server's questions. It is there for as long as the data server is.
 #[derive(Clone)]
 pub struct Judge {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl std::fmt::Debug for Judge {

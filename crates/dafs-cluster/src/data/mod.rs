@@ -11,13 +11,14 @@
 mod answers;
 mod directory;
 mod judge;
+mod strangers;
 
 pub use judge::Judge;
 
 use crate::belief::Beliefs;
 use crate::gate::Gate;
 use crate::hello::{HelloError, Keys, Responder, Wanted};
-use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, HELLOS_MAX, TURN_TIME};
+use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, TURN_TIME};
 use crate::link::{Link, read_record_until};
 use crate::remote::send;
 use crate::seal::Sealer;
@@ -28,10 +29,11 @@ use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use strangers::Strangers;
 use thiserror::Error;
 
 /// Why there is no data server.
@@ -54,8 +56,9 @@ pub struct DataNodeConfig {
     pub listener: TcpListener,
     /// Where clients do, to be told to them.
     pub addresses: Vec<SocketAddr>,
-    /// Called once, when the directory is known to be a node's, and which.
-    pub opened: Box<dyn FnOnce(Opened) -> io::Result<()> + Send>,
+    /// Called once, when the directory is known to be a node's, and which; opens the door for clients,
+    /// whose uses of it the judge judges. Without a door there is no data server.
+    pub opened: Announce,
     /// Called when unstable data may be lost that clients have written.
     pub lost: Box<dyn Fn() + Send + Sync>,
 }
@@ -78,7 +81,8 @@ pub struct DataNode {
     thread: Option<JoinHandle<()>>,
 }
 
-type Announce = Box<dyn FnOnce(Opened) -> io::Result<()> + Send>;
+/// What opens the door for clients.
+pub type Announce = Box<dyn FnOnce(Opened, Judge) -> io::Result<()> + Send>;
 
 struct Shared {
     directory: PathBuf,
@@ -96,7 +100,8 @@ struct Shared {
     joining: Mutex<()>,
     /// The metadata server that is there. Never held while anything is waited for.
     link: Mutex<Option<Arc<Link>>>,
-    hellos: AtomicUsize,
+    /// Those who have not shown yet that they know the secret.
+    strangers: Strangers,
     stop: AtomicBool,
 }
 
@@ -134,7 +139,7 @@ impl DataNode {
             elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME),
             joining: Mutex::default(),
             link: Mutex::default(),
-            hellos: AtomicUsize::new(0),
+            strangers: Strangers::default(),
             stop: AtomicBool::new(false),
         });
         match directory::found(&shared.directory)? {
@@ -185,26 +190,23 @@ impl Shared {
                 std::thread::sleep(crate::limits::RECONNECT_MIN);
                 continue;
             };
-            if self.hellos.fetch_add(1, Ordering::SeqCst) >= HELLOS_MAX {
-                self.hellos.fetch_sub(1, Ordering::SeqCst);
-                continue;
-            }
+            let Ok(stranger) = self.strangers.enter(&stream) else { continue };
             let own = self.clone();
             let greet = move || {
-                if let Err(error) = own.greet(stream) {
+                if let Err(error) = own.greet(stream, stranger) {
                     tracing::warn!("no metadata server: {error}");
                 }
-                own.hellos.fetch_sub(1, Ordering::SeqCst);
+                own.strangers.leave(stranger);
             };
             let builder = std::thread::Builder::new().name("dafs-hello".to_owned());
             if builder.spawn(greet).is_err() {
-                self.hellos.fetch_sub(1, Ordering::SeqCst);
+                self.strangers.leave(stranger);
             }
         }
     }
 
     /// Gets to know whoever has connected.
-    fn greet(self: &Arc<Self>, stream: TcpStream) -> Result<(), GreetError> {
+    fn greet(self: &Arc<Self>, stream: TcpStream, stranger: u64) -> Result<(), GreetError> {
         let end = Instant::now() + HELLO_TIME;
         stream.set_write_timeout(Some(HELLO_TIME))?;
         let hello = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
@@ -214,6 +216,8 @@ impl Shared {
         send(&stream, &responder.challenge())?;
         let join = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let (wanted, keys) = responder.wanted(&join)?;
+        // From here on it is known, and gives way to nobody.
+        self.strangers.leave(stranger);
         self.join(stream, &wanted, keys)
     }
 
@@ -268,19 +272,19 @@ impl Shared {
     }
 
     /// The directory, if it is the one that is wanted or becomes it.
-    fn opened_for(&self, wanted: &Wanted) -> Result<&Opened, Refusal> {
+    fn opened_for(self: &Arc<Self>, wanted: &Wanted) -> Result<&Opened, Refusal> {
         if let Some(opened) = self.opened.get() {
             let same = opened.store == wanted.store && opened.node.number() == wanted.number;
             return if same { Ok(opened) } else { Err(Refusal::OtherNode) };
         }
         directory::adopt(&self.directory, wanted)?;
         self.open(wanted.store, wanted.number).map_err(|error| {
-            tracing::error!(%error, "the directory cannot be used");
+            tracing::error!("the directory cannot be served: {error}");
             Refusal::Failed
         })
     }
 
-    fn open(&self, store: [u8; 16], number: u32) -> Result<&Opened, DataNodeError> {
+    fn open(self: &Arc<Self>, store: [u8; 16], number: u32) -> Result<&Opened, DataNodeError> {
         let addresses = self.addresses.clone();
         let node = DirectoryNode::open(&self.directory, &store, number, addresses)?;
         let lost = self.lost.clone();
@@ -289,9 +293,12 @@ impl Shared {
         let opened = Opened { node, store, component_secret };
         let announce = lock(&self.announce).take();
         if let Some(announce) = announce {
-            announce(opened.clone())?;
+            let judge = Judge { shared: self.clone() };
+            announce(opened.clone(), judge)?;
+            return Ok(self.opened.get_or_init(|| opened));
         }
-        Ok(self.opened.get_or_init(|| opened))
+        // It was called before, and there is no door.
+        Err(io::Error::other("clients could not be let in").into())
     }
 }
 

@@ -1,11 +1,13 @@
 //! A cluster in a directory.
 
 use dafs_cluster::{
-    ClusterSecret, DataNode, DataNodeConfig, Metadata, Opened, RemoteConfig, RemoteNode,
+    ClusterSecret, DataNode, DataNodeConfig, DataNodeError, Metadata, Opened, RemoteConfig,
+    RemoteNode,
 };
 use dafs_mem::{Site, VolatileSlice};
 use dafs_service::{Identity, ServiceError, StateRef};
 use dafs_store::striped::ComponentId;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,18 +44,28 @@ impl Cluster {
     }
 
     pub(crate) fn data(&self, secret: ClusterSecret, opened: fn(Opened)) -> DataNode {
+        self.data_with(secret, move |node| {
+            opened(node);
+            Ok(())
+        })
+        .expect("a data server")
+    }
+
+    /// One whose door for clients may be one that cannot be opened.
+    pub(crate) fn data_with(
+        &self,
+        secret: ClusterSecret,
+        opened: impl FnOnce(Opened) -> io::Result<()> + Send + 'static,
+    ) -> Result<DataNode, DataNodeError> {
         let config = DataNodeConfig {
             directory: self.directory(),
             secret: Arc::new(secret),
             listener: self.control.try_clone().expect("the listener"),
             addresses: self.addresses.clone(),
-            opened: Box::new(move |node| {
-                opened(node);
-                Ok(())
-            }),
+            opened: Box::new(|node, _judge| opened(node)),
             lost: Box::new(|| {}),
         };
-        DataNode::start(config).expect("a data server")
+        DataNode::start(config)
     }
 
     pub(crate) fn node(&self, data: &DataNode, secret: ClusterSecret) -> RemoteNode {

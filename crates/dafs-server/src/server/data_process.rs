@@ -18,9 +18,7 @@ use dafs_store::{FileId, FsId, StoreError};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 /// What a data server needs to know.
 #[derive(Debug)]
@@ -48,7 +46,6 @@ pub struct DataProcess {
     nfs: SocketAddr,
     door: Arc<Mutex<Option<Running>>>,
     pool: Arc<ThreadPool>,
-    starter: Option<JoinHandle<()>>,
 }
 
 struct Running {
@@ -74,27 +71,21 @@ impl DataProcess {
         let random = Random::draw()?;
         let write_verifier = Arc::new(WriteVerifier::new(random.write_verifier));
         let (pool, door) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
-        let (opened, found) = channel();
         let changed = write_verifier.clone();
+        let directory = config.directory.clone();
+        let opener =
+            Opener { config, clients, pool: pool.clone(), write_verifier, door: door.clone() };
         let node = DataNode::start(DataNodeConfig {
-            directory: config.directory.clone(),
+            directory,
             secret,
             listener: control,
             addresses: vec![nfs],
-            opened: Box::new(move |node| opened.send(node).map_err(io::Error::other)),
+            opened: Box::new(move |opened, judge| {
+                opener.run(opened, judge).map_err(|error| io::Error::other(error.to_string()))
+            }),
             lost: Box::new(move || changed.change()),
         })?;
-        let opener = Opener {
-            config,
-            clients,
-            judge: node.judge(),
-            pool: pool.clone(),
-            write_verifier,
-            door: door.clone(),
-        };
-        let run = move || opener.run(&found);
-        let starter = std::thread::Builder::new().name("dafs-opener".to_owned()).spawn(run)?;
-        Ok(Self { node, nfs, door, pool, starter: Some(starter) })
+        Ok(Self { node, nfs, door, pool })
     }
 
     /// Where the metadata server connects.
@@ -109,12 +100,8 @@ impl DataProcess {
 
     /// Lets nobody in any more, and waits for the threads.
     pub fn stop(self) {
-        let Self { node, door, pool, starter, .. } = self;
-        // After this nobody says any more which node it is, and the thread that waits for that ends.
+        let Self { node, door, pool, .. } = self;
         drop(node);
-        if let Some(starter) = starter {
-            let _ = starter.join();
-        }
         drop(door.lock().unwrap_or_else(PoisonError::into_inner).take());
         if !pool.finish(STOP_TIME) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
@@ -126,29 +113,26 @@ impl DataProcess {
 struct Opener {
     config: DataServerConfig,
     clients: TcpListener,
-    judge: Judge,
     pool: Arc<ThreadPool>,
     write_verifier: Arc<WriteVerifier>,
     door: Arc<Mutex<Option<Running>>>,
 }
 
 impl Opener {
-    fn run(self, found: &Receiver<Opened>) {
-        let Ok(opened) = found.recv() else { return };
+    fn run(self, opened: Opened, judge: Judge) -> Result<(), StartError> {
         let door = self.door.clone();
-        match self.open(opened) {
-            Ok(running) => *door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running),
-            Err(error) => tracing::error!("clients cannot be let in: {error}"),
-        }
+        let running = self.open(opened, judge)?;
+        *door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        Ok(())
     }
 
-    fn open(self, opened: Opened) -> Result<Running, StartError> {
+    fn open(self, opened: Opened, judge: Judge) -> Result<Running, StartError> {
         let Opened { node, store, component_secret: secret } = opened;
         let number = node.number();
         let component_fs = Export::fs_of(&component_store_fs(&secret), "");
-        let way = Arc::new(self.judge.clone());
+        let way = Arc::new(judge.clone());
         let files = Arc::new(ComponentStore::new(node, secret, component_fs, Some(way)));
-        let states = Far { judge: self.judge, secret, component_fs };
+        let states = Far { judge, secret, component_fs };
         let mut identity = store;
         identity[..4].iter_mut().zip(number.to_be_bytes()).for_each(|(own, byte)| *own ^= byte);
         let parts = DataDoor {
