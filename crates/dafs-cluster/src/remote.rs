@@ -240,6 +240,10 @@ impl Node for RemoteNode {
         self.status().connected
     }
 
+    fn belief(&self) -> Duration {
+        STATE_BELIEF_OVER
+    }
+
     fn read(
         &self,
         component: &ComponentId,

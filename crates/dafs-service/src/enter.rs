@@ -95,7 +95,13 @@ impl Service {
             Blocked::Undo(key) if caller.wait == Wait::Allowed => {
                 return self.undo_lost(&key, caller.now_ns);
             }
-            Blocked::Undo(_) => {}
+            Blocked::Fence(key) if caller.wait == Wait::Allowed => {
+                // Most often they can be told at once. If not, they are told elsewhere.
+                if self.fence_if_free(&key).is_ok() {
+                    return Ok(());
+                }
+            }
+            Blocked::Fence(_) | Blocked::Undo(_) => {}
             // Not every front door repeats the call where it may wait.
             Blocked::Expire(clients) => self.doom(clients),
             Blocked::Recall(_) => {}

@@ -17,7 +17,7 @@ use crate::front::Front;
 use crate::guards::Guards;
 use crate::handle::Handle;
 use crate::index::{Held, Index};
-use crate::layout::{Fencing, LayoutState};
+use crate::layout::{Fencing, LayoutState, Returned};
 use crate::limits::{
     DELEGATIONS_MAX, DELEGATIONS_PER_CLIENT_MAX, LOCK_STATES_MAX, LOCK_STATES_PER_CLIENT_MAX,
     OPENS_MAX, OPENS_PER_CLIENT_MAX,
@@ -96,6 +96,8 @@ pub(crate) enum Blocked {
     Recall(Vec<Notice>),
     /// Clients whose lease is over are in the way.
     Expire(Vec<Arc<Client>>),
+    /// Data servers may go by a layout of this file that is over.
+    Fence(Handle),
     /// What was done to this file under a lock that was lost is to be undone first.
     Undo(Handle),
 }
@@ -163,6 +165,8 @@ pub(crate) struct StateTable {
     pub(crate) recalling_layouts: FxHashMap<StateId, Arc<LayoutState>>,
     /// Files that layouts were taken away of, which data servers may still go by.
     pub(crate) fencing: Fencing,
+    /// Files whose layouts were given back, which data servers may go by for a while.
+    pub(crate) returned_layouts: Returned,
     /// Questions to holders of write delegations that are not answered yet; at most one for each.
     pub(crate) queries: FxHashMap<u64, Arc<DelegationState>>,
     pub(crate) counts: TableCounts,
@@ -204,6 +208,7 @@ impl StateTable {
             recalling: FxHashMap::default(),
             recalling_layouts: FxHashMap::default(),
             fencing: Fencing::default(),
+            returned_layouts: Returned::default(),
             queries: FxHashMap::default(),
             counts: TableCounts::default(),
             lock_log,

@@ -13,6 +13,7 @@ use crate::Result;
 use crate::types::{Attr, FileId};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// The most places that a pattern has before it repeats (what stock clients accept).
 pub const PATTERN_PLACES_MAX: usize = 4096;
@@ -164,6 +165,12 @@ pub trait Layouts: Send + Sync {
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) when that is not sure yet.
     fn forget(&self, file: &FileId) -> Result<()>;
+
+    /// How long data servers may go by what they were told before; zero if they ask each time. A
+    /// constant of the store, told without waiting.
+    fn belief(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// No data server goes by anything that an earlier run of the metadata server has said.
     ///

@@ -89,8 +89,13 @@ impl Fencing {
 impl StateTable {
     /// A layout was taken away: the file is held back.
     pub(super) fn hold_back(&mut self, layout: &LayoutState, written: bool) {
-        if self.fencing.add(&layout.store, layout.key, written) {
-            self.guards.add(&layout.key);
+        self.hold_back_file(&layout.store, layout.key, written);
+    }
+
+    /// The same of a file that a layout was of.
+    pub(super) fn hold_back_file(&mut self, store: &Arc<dyn Store>, key: Handle, written: bool) {
+        if self.fencing.add(store, key, written) {
+            self.guards.add(&key);
         }
     }
 
@@ -129,10 +134,29 @@ impl Service {
     /// `Delay` when that is not sure yet.
     pub(super) fn fence_now(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {
         let turn = self.fencing_turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = self.lock_table().fencing.due(|key, file| file.believed && wanted(key));
-        due.iter().try_for_each(|due| self.fence(due)).map_err(|_| ServiceError::Delay)?;
+        self.fence_all(wanted)?;
         drop(turn);
         Ok(())
+    }
+
+    /// The same for one file, unless somebody else is asking stores now.
+    ///
+    /// # Errors
+    /// `Delay` when it is not sure.
+    pub(crate) fn fence_if_free(&self, key: &Handle) -> Result<()> {
+        let turn = match self.fencing_turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(ServiceError::Delay),
+        };
+        self.fence_all(|file| file == key)?;
+        drop(turn);
+        Ok(())
+    }
+
+    fn fence_all(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {
+        let due = self.lock_table().fencing.due(|key, file| file.believed && wanted(key));
+        due.iter().try_for_each(|due| self.fence(due)).map_err(|_| ServiceError::Delay)
     }
 
     /// Asks the store what is due, and notes what it has done.

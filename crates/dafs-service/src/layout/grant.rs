@@ -12,6 +12,7 @@ use crate::{Caller, Result, Service};
 use dafs_store::{Kind, LayoutForm, Placement, Store, StoreError};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// What a client asks for.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +66,7 @@ impl Service {
             return Err(StoreError::BadType.into());
         }
         let store = export.store().clone();
+        let belief = store.layouts().map(|layouts| layouts.belief()).unwrap_or_default();
         let _granting = self.begin_granting(key);
         let placement = placement(&*store, handle, request.write)?;
         if placement.form() != request.form {
@@ -73,11 +75,12 @@ impl Service {
         if !fits(&placement) {
             return Err(ServiceError::LayoutTooBig);
         }
-        let entered = self
-            .attempt(|table, _| table.lay_out(caller, handle, key, request, &store, &placement));
+        let entered = self.attempt(|table, _| {
+            table.lay_out(caller, (handle, key), request, (&store, belief), &placement)
+        });
         let state = entered.map_err(|blocked| match blocked {
             Blocked::Refused(error) => error,
-            Blocked::Recall(_) | Blocked::Expire(_) | Blocked::Undo(_) => {
+            Blocked::Recall(_) | Blocked::Expire(_) | Blocked::Fence(_) | Blocked::Undo(_) => {
                 ServiceError::LayoutTryLater
             }
         })?;
@@ -201,10 +204,9 @@ impl StateTable {
     fn lay_out(
         &mut self,
         caller: Caller<'_>,
-        handle: &Handle,
-        key: Handle,
+        (handle, key): (&Handle, Handle),
         request: LayoutRequest,
-        store: &Arc<dyn Store>,
+        (store, belief): (&Arc<dyn Store>, Duration),
         placement: &Placement,
     ) -> std::result::Result<StateRef, Blocked> {
         Self::check_current(caller.client)?;
@@ -256,6 +258,7 @@ impl StateTable {
             key,
             store: store.clone(),
             form: request.form,
+            belief,
             life: Life::default(),
             inner: Mutex::new(Inner {
                 seqid: 1,

@@ -10,7 +10,8 @@
 //!   comes after they have been given back.
 //! * A layout that is not given back within a lease of its recall is revoked, and what it stood
 //!   against goes on only when no data server honours it any more ([`Fencing`]). The same holds for what
-//!   its holder had beside it, when that was lost: opens, locks and delegations.
+//!   its holder had beside it, when that was lost: opens, locks and delegations; and for one that was
+//!   given back, as far as others are concerned ([`Returned`]).
 //! * After a restart there are none: clients ask again.
 
 mod commit;
@@ -18,12 +19,14 @@ mod fencing;
 mod grant;
 mod recall;
 mod report;
+mod returned;
 mod spans;
 mod vouch;
 
 pub use grant::{LayoutGranted, LayoutRequest};
 
 pub(crate) use fencing::Fencing;
+pub(crate) use returned::Returned;
 
 use crate::client::{Client, Holding};
 use crate::error::ServiceError;
@@ -36,6 +39,7 @@ use crate::{Caller, Result, Service};
 use dafs_store::{Device, DeviceKey, LayoutForm, Store};
 use spans::Spans;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What one client has been told of where one file lies.
 pub(crate) struct LayoutState {
@@ -47,6 +51,8 @@ pub(crate) struct LayoutState {
     pub(crate) key: Handle,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) form: LayoutForm,
+    /// How long data servers may go by what they were told of it.
+    belief: Duration,
     pub(crate) life: Life,
     inner: Mutex<Inner>,
 }
@@ -145,6 +151,13 @@ impl StateTable {
 
     /// Ends a layout that its holder has given back, or does without.
     pub(crate) fn release_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
+        if !self.returned_layouts.add(layout) {
+            self.hold_back(layout, false);
+        }
+        self.end_layout(layout, ended);
+    }
+
+    fn end_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         self.withdraw_layout(layout, ended);
         layout.life.end();
         self.index.remove(layout.id);
@@ -305,6 +318,9 @@ impl Service {
         let layouts: Vec<_> = files.flat_map(|(_, file)| file.layouts.clone()).collect();
         for layout in layouts {
             table.revoke(&Held::Layout(layout), true, &mut ended);
+        }
+        for (key, store) in table.returned_layouts.take_all(concerns) {
+            table.hold_back_file(&store, key, false);
         }
         drop(table);
         self.finish(ended);

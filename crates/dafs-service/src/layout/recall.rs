@@ -1,13 +1,14 @@
 //! Recalls and revocation of layouts.
 
 use super::{Inner, LayoutState};
-use crate::Service;
 use crate::client::{Client, ClientKey};
+use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::open::Clock;
 use crate::state::{StateId, StateRef, next_seqid};
 use crate::table::{Blocked, Ended, Notice, NoticeKind, StateTable};
+use crate::{Result as Answer, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -47,7 +48,8 @@ impl StateTable {
         clock: Clock,
         ended: &mut Ended,
     ) -> Result<(), Blocked> {
-        if self.counts.layouts == 0 && self.fencing.len() == 0 {
+        let nothing_known = self.fencing.len() == 0 && self.returned_layouts.is_empty();
+        if self.counts.layouts == 0 && nothing_known {
             return Ok(());
         }
         let others = |layout: &&Arc<LayoutState>| !Arc::ptr_eq(&layout.client, client);
@@ -68,10 +70,14 @@ impl StateTable {
                 notices.extend(self.recall_layout(layout, clock.now_ns));
             }
         }
-        if waiting || self.fencing.holds_back(key) {
-            return Err(Blocked::Recall(notices));
+        if let Some(store) = self.returned_layouts.take(key, client) {
+            self.hold_back_file(&store, *key, false);
         }
-        Ok(())
+        match self.fencing.holds_back(key) {
+            _ if waiting => Err(Blocked::Recall(notices)),
+            true => Err(Blocked::Fence(*key)),
+            false => Ok(()),
+        }
     }
 
     fn revoke_layout(&mut self, layout: &Arc<LayoutState>, clock: Clock, ended: &mut Ended) {
@@ -106,7 +112,7 @@ impl StateTable {
     /// Ends a layout whose holder is gone, and did not say what it wrote.
     pub(crate) fn abandon_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         self.hold_back(layout, layout.covers(true));
-        self.release_layout(layout, ended);
+        self.end_layout(layout, ended);
     }
 
     /// Ends the layouts of a client on a file in the same way.
@@ -195,6 +201,31 @@ impl Service {
         notices.into_iter().for_each(Notice::deliver);
     }
 
+    /// Has everybody give back the layouts of a file of which no new ones are given, because it is about
+    /// to lie elsewhere. Done when it has returned without an error: then no data server goes by any.
+    ///
+    /// # Errors
+    /// `Delay` when it is not done yet.
+    pub fn vacate(&self, key: &Handle, now_ns: u64) -> Answer<()> {
+        self.recall_layouts_of(key, now_ns);
+        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let mut table = self.lock_table();
+        for (key, store) in table.returned_layouts.take_all(|file| file == key) {
+            table.hold_back_file(&store, key, false);
+        }
+        let file = table.files.get(key);
+        let granting = file.is_some_and(|file| file.granting > 0);
+        let held = file.map(|file| file.layouts.clone()).unwrap_or_default();
+        drop(table);
+        for layout in held.iter().filter(|layout| clock.is_over(&layout.client)) {
+            self.end_lease(&layout.client, now_ns)?;
+        }
+        if granting || !held.is_empty() {
+            return Err(ServiceError::Delay);
+        }
+        self.fence_if_free(key)
+    }
+
     /// Whether nobody writes to a file at the data servers, nor is about to be told where, nor has gone
     /// without a word. With `recall` those who do are asked to stop.
     fn has_no_writers(&self, key: &Handle, recall: bool, now_ns: u64) -> bool {
@@ -226,6 +257,7 @@ impl Service {
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut ended = Ended::default();
         let mut table = self.lock_table();
+        table.returned_layouts.tick(now_ns);
         // One whose holder is away goes with everything else it has, when somebody needs it.
         let overdue =
             |layout: &&Arc<LayoutState>| layout.is_overdue(clock) && !clock.is_over(&layout.client);

@@ -419,6 +419,42 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
 }
 
 #[test]
+fn nothing_changes_for_others_while_data_servers_go_by_what_was_given_back() {
+    let cluster = Cluster::new();
+    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let use_it = || {
+        let granted = cluster.get(&one, &opened, true).unwrap().state;
+        cluster.give_back(&one, &opened, granted);
+    };
+    use_it();
+    cluster.world.pass_with(&[&one, &two], SECOND_NS);
+    assert_eq!(cluster.store.take_asked(), [], "nobody asks for it");
+    cluster.truncate(&one, "f").unwrap();
+    assert_eq!(cluster.store.take_asked(), [], "it was its own");
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    cluster.world.pass_with(&[&one, &two], 60 * SECOND_NS);
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.world.pass_with(&[&one, &two], SECOND_NS);
+    cluster.truncate(&two, "f").unwrap();
+    assert_eq!(cluster.store.take_asked().last(), Some(&Asked::Forget), "nothing was written");
+    use_it();
+    cluster.world.pass_with(&[&one, &two], 10 * SECOND_NS);
+    cluster.truncate(&two, "f").unwrap();
+    assert_eq!(cluster.store.take_asked(), [], "it is over by itself");
+    // A fence asks at once.
+    use_it();
+    let object = FenceObject::File(*opened.state.handle());
+    let update = FenceUpdate::Install(&[b"dafs:somebody"]);
+    let service = &cluster.world.service;
+    service.set_fence(FenceRight::Administrator, &object, update, Box::new(|| {})).unwrap();
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+}
+
+#[test]
 fn a_client_that_is_gone_leaves_nothing_that_data_servers_go_by() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));

@@ -11,6 +11,7 @@ use dafs_store::{
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(crate) const DEVICE: DeviceKey = DeviceKey([9; 16]);
 
@@ -38,6 +39,8 @@ pub(crate) struct Spread {
     /// Files lie whole on two data servers.
     pub(crate) copies: AtomicBool,
     pub(crate) epoch: AtomicU64,
+    /// For how many seconds data servers go by what they were told.
+    pub(crate) belief_seconds: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
     /// What is to be asked about clients that write by themselves, and what was said.
     pub(crate) lent: Mutex<Vec<(FileId, bool)>>,
@@ -106,6 +109,10 @@ impl Layouts for Spread {
 
     fn forget(&self, _file: &FileId) -> Result<()> {
         self.ask(Asked::Forget)
+    }
+
+    fn belief(&self) -> Duration {
+        Duration::from_secs(self.belief_seconds.load(Ordering::SeqCst))
     }
 
     fn settled(&self) -> Result<()> {

@@ -4,6 +4,7 @@ use crate::{Result, Stability};
 use dafs_mem::VolatileSlice;
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// The part of a file that lies on one node is called by this on all of them. Random; never used
 /// for two files.
@@ -76,6 +77,11 @@ pub trait Node: Send + Sync {
     /// Whether it can be reached, as far as is known without asking it.
     fn is_there(&self) -> bool {
         true
+    }
+
+    /// How long it may go by what it was told of state-ids; zero if it asks each time.
+    fn belief(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Fills the views from `offset` of a component; fewer bytes mean its end.
