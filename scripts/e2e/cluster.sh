@@ -103,7 +103,7 @@ $url/wide/five
 END
 eventually all_there
 
-step "removal goes on without a data server, and a new size when it is back"
+step "removal goes on without a data server, and a new content when it is back"
 kill_data 3
 eventually is_missed 3
 "$dafs" rm "$url/wide/one" "$url/wide/two" "$url/wide/five"
@@ -141,6 +141,67 @@ eventually all_there
 "$dafs" put "$work/wanted" "$url/wide/four"
 "$dafs" get "$url/wide/four" "$work/back.4"
 same "$work/wanted" "$work/back.4" "what was written and what came back"
+
+step "nodes come and go under load"
+add=("$dafs" cluster add --state-directory "$work/state")
+drain=("$dafs" cluster drain --state-directory "$work/state")
+expect 1 'names no other nodes' "${add[@]}"
+for number in 1 2 3 4; do "$dafs" put "$work/wanted" "$url/wide/old$number"; done
+head -c 3000000 /dev/urandom >"$work/some"
+# Writes and reads with both protocols, and compares, until told to stop.
+load() {
+    local turn=0 place
+    while [[ ! -e $work/enough ]]; do
+        turn=$((turn + 1))
+        for place in "$url/wide/by-dafs$((turn % 3))" "nfs://$nfs/wide/by-nfs$((turn % 3))"; do
+            "$dafs" put "$work/some" "$place" && "$dafs" get "$place" "$work/load" || return 1
+            cmp "$work/some" "$work/load" || return 1
+            "$dafs" get "$url/wide/old$((turn % 4 + 1))" "$work/load" || return 1
+            cmp "$work/wanted" "$work/load" || return 1
+            rm "$work/load"
+        done
+    done
+}
+load >"$work/load.log" 2>&1 &
+loader=$!
+started+=("$loader")
+data 4
+cp "$work/dafs.toml" "$work/dafs.before"
+printf '[[export.node]]\nnumber = 4\ncontrol = "%s"\n' "${control[4]}" >>"$work/dafs.toml"
+expect 0 'node 4 of "wide" is in use' "${add[@]}"
+eventually all_there
+expect 1 'there is no node 9' "${drain[@]}" 9
+expect 0 'files are moved off node 2' "${drain[@]}" 2
+expect 0 'leaving' "${status[@]}"
+expect 0 'takes files again' "${drain[@]}" 2 --undo
+timeout 300 "${drain[@]}" 2 --wait || { "${status[@]}"; fail "the node does not become empty"; }
+touch "$work/enough"
+wait "$loader" || { cat "$work/load.log"; fail "something went wrong meanwhile"; }
+nothing_on() { [[ ! $(find "$work/data$1" -type f ! -name node ! -name incarnation) ]]; }
+nothing_on 2 || fail "there is something left on node 2"
+! nothing_on 4 || fail "nothing came to node 4"
+kill_data 2
+is_empty() { "${status[@]}" | grep -q ' 2 empty '; }
+eventually is_empty
+sed -i '/^number = 2$/,/^control/d' "$work/dafs.toml"
+# What is left of the entry.
+awk '/^\[\[export.node\]\]$/ { held = $0; next } held && /^number/ { print held } { held = ""; print }' \
+    "$work/dafs.toml" >"$work/dafs.new"
+cat "$work/dafs.new" >"$work/dafs.toml"
+expect 0 'node 2 of "wide" is left out' "${add[@]}"
+all_there || fail "a node that was left out is missed"
+
+step "a metadata server that is killed while files are moved goes on with it"
+expect 0 'files are moved off node 4' "${drain[@]}" 4
+kill_server
+serve --config "$work/dafs.toml"
+nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
+timeout 300 "${drain[@]}" 4 --wait || { "${status[@]}"; fail "the node does not become empty"; }
+nothing_on 4 || fail "there is something left on node 4"
+for number in 1 2 3 4; do
+    "$dafs" get "nfs://$nfs/wide/old$number" "$work/moved$number"
+    same "$work/wanted" "$work/moved$number" "what was written and what was moved"
+done
 
 step "wrong command lines"
 chmod 644 "$work/other/secret"

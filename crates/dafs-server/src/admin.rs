@@ -44,6 +44,15 @@ pub enum AdminRequest {
     },
     /// Which nodes do exports have whose files are spread?
     Nodes,
+    /// Move everything off a node, or leave it where it is after all.
+    Drain {
+        /// The export that the node is a part of; the only one that has nodes if it is left out.
+        export: Option<String>,
+        /// Its number.
+        node: u32,
+        /// It stays.
+        undo: bool,
+    },
     /// Who has access to file systems?
     Fences {
         /// The exports; none are all.
@@ -116,6 +125,14 @@ pub struct NodeReport {
     pub total_bytes: u64,
     /// What is left of it.
     pub available_bytes: u64,
+    /// Everything is being moved off it.
+    pub leaving: bool,
+    /// That is done: it can be taken out of the configuration.
+    pub empty: bool,
+    /// Files that were moved off nodes of the export since the server started, and their bytes.
+    pub moved_files: u64,
+    /// See above.
+    pub moved_bytes: u64,
     /// Files whose copies there lack something.
     pub files_to_mend: u64,
 }

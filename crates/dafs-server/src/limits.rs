@@ -168,6 +168,16 @@ pub(crate) const MEND_IDLE: std::time::Duration = std::time::Duration::from_secs
 /// How much of files is compared in a second while copies are mended.
 pub(crate) const MEND_BYTES_PER_SECOND: usize = 64 << 20;
 
+/// How long files are moved off nodes before others get a turn.
+pub(crate) const MOVE_TURN: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// How long a file that cannot be moved now keeps others waiting to be moved.
+pub(crate) const MOVE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// How long a data server that is to be taken in may take to be there.
+pub(crate) const JOIN_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+
+const _: () = assert!(JOIN_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());
 const _: () = assert!(ADMIN_FENCE_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());
 const _: () = assert!(FENCE_DRAIN_TIME.as_secs() < ADMIN_FENCE_TIME.as_secs());
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));

@@ -173,6 +173,12 @@ pub(crate) const FORGET_WAIT: Duration = Duration::from_secs(2);
 /// Striped store: removed files whose components one sweep takes away.
 pub(crate) const REMOVALS_PER_SWEEP: usize = 256;
 
+/// Striped store: what is copied at once of a file that is moved, while nobody else uses the file.
+pub(crate) const MOVE_BYTES: usize = 1 << 20;
+
+/// Striped store: entries of a directory that are looked at in one go for files to be moved.
+pub(crate) const WALK_ENTRIES: usize = 1024;
+
 /// Striped store: the most devices that are remembered.
 pub(crate) const DEVICES_MAX: usize = 1024;
 

@@ -24,6 +24,8 @@ fn mirrored() -> (TempDir, Client) {
         unit_bytes: NonZeroU32::new(65_536).unwrap(),
         copies: 2,
         removed: base.path().join("removed"),
+        left: base.path().join("left"),
+        leaving: base.path().join("leaving"),
         mends: base.path().join("mends"),
         lost: Box::new(|| {}),
     };

@@ -39,6 +39,8 @@ fn spread(minor: u32) -> (TempDir, Client) {
         unit_bytes: NonZeroU32::new(UNIT).unwrap(),
         copies: 1,
         removed: base.path().join("removed"),
+        left: base.path().join("moved"),
+        leaving: base.path().join("leaving"),
         mends: base.path().join("mends"),
         lost: Box::new(|| {}),
     };
@@ -329,4 +331,27 @@ fn all_layouts_go_back_at_once() {
         let close = Op::Close(CloseArgs { seqid: 0, stateid: open });
         assert_eq!(client.send(&[putfh(&fh), close]).status(), Status::Ok);
     }
+}
+
+#[test]
+fn a_layout_comes_with_the_open_in_one_compound() {
+    let (_base, mut client) = spread(1);
+    let access = ShareAccess::BOTH | Want::None.number();
+    let opening = || open(b"f", access, unchecked(NOTHING));
+    let answer = client.at_root(&[opening(), get(Stateid::CURRENT, 2), getfh()]);
+    assert_eq!(answer.status(), Status::Ok, "{:?}", answer.results());
+    let ResultBody::Open(opened) = answer.body(2) else { panic!() };
+    let (stateid, layout) = granted(&answer, 3);
+    assert_eq!((stateid.seqid, layout.handles.len()), (1, 3));
+    assert_ne!(stateid.other, opened.stateid.other);
+    // The layout is the current state then, so it can be given back as such.
+    let answer =
+        client.at_root(&[opening(), get(Stateid::CURRENT, 1), give_back(Stateid::CURRENT)]);
+    assert_eq!(answer.status(), Status::Ok, "{:?}", answer.results());
+    assert_eq!(granted(&answer, 3).0, Stateid { seqid: 2, ..stateid });
+    let fh = handle(&client.at_root(&[opening(), getfh()]), 3);
+    assert_eq!(client.send(&[putfh(&fh), give_back(stateid)]).status(), Status::BadStateId);
+    // Without an open there is nothing current to ask by.
+    let none = client.send(&[putfh(&fh), get(Stateid::CURRENT, 2)]);
+    assert_eq!(none.status(), Status::BadStateId);
 }

@@ -1,5 +1,6 @@
 //! What administrators do with a running server: look at clients, end one, change the exports.
 
+use super::clock::Clock;
 use super::data::Spread;
 use super::stores::open_store;
 use super::{StartError, journal};
@@ -25,20 +26,27 @@ pub(super) struct Administration {
     secret: ExportSecret,
     state: PathBuf,
     /// The stores that are open.
-    stores: Mutex<Vec<Known>>,
+    stores: Arc<Mutex<Vec<Known>>>,
     pub(super) read_config: OnceLock<ReadConfig>,
+    /// Does what is due for those that spread their files.
+    _turns: Clock,
 }
 
 impl Administration {
-    pub(super) fn new(
+    pub(super) fn start(
         service: Arc<Service>,
         registry: Arc<Registry>,
         secret: ExportSecret,
-        state: PathBuf,
+        state: &Path,
         stores: Vec<Known>,
-    ) -> Self {
-        let (stores, read_config) = (Mutex::new(stores), OnceLock::new());
-        Self { service, registry, secret, state, stores, read_config }
+    ) -> Result<Arc<Self>, StartError> {
+        let (stores, read_config) = (Arc::new(Mutex::new(stores)), OnceLock::new());
+        let all = stores.clone();
+        let turns = Clock::repeat("dafs-emptying", service.clone(), move |service| {
+            spread(&all).iter().for_each(|(_, store)| store.turn(service));
+        })?;
+        let state = state.to_owned();
+        Ok(Arc::new(Self { service, registry, secret, state, stores, read_config, _turns: turns }))
     }
 
     /// Serves what the configuration file says now.
@@ -54,19 +62,7 @@ impl Administration {
             );
         }
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = |config: &ExportConfig| !stores.iter().any(|known| known.is_for(config));
-        let spread = |config: &ExportConfig| match &config.source {
-            ExportSource::Striped { .. } => true,
-            ExportSource::CephFs(ceph) => !ceph.data_servers.is_empty(),
-            ExportSource::Gluster(gluster) => !gluster.data_servers.is_empty(),
-            _ => false,
-        };
-        if let Some(new) = config.exports.iter().find(|export| spread(export) && is_new(export)) {
-            return Err(format!(
-                "nodes and data servers are opened when the server starts: restart it to serve export {:?} so",
-                new.name
-            ));
-        }
+        config.exports.iter().try_for_each(|export| adapt(&mut stores, export))?;
         let (exports, opened) = open_exports(&config.exports, self.secret, &self.state, &stores)
             .map_err(|error| error.to_string())?;
         let namespace = Namespace::new(exports).map_err(|error| error.to_string())?;
@@ -78,12 +74,24 @@ impl Administration {
     }
 
     fn nodes(&self) -> Vec<NodeReport> {
-        let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        let spread = |known: &Known| Some((known.name.clone(), known.spread()?));
-        let spread: Vec<_> = stores.iter().filter_map(spread).collect();
-        // Nodes that do not answer keep nobody else waiting.
-        drop(stores);
-        spread.iter().flat_map(|(name, store)| store.nodes(name)).collect()
+        spread(&self.stores).iter().flat_map(|(name, store)| store.nodes(name)).collect()
+    }
+
+    /// Has everything moved off a node, or not; what happens is said in words.
+    fn drain(&self, export: Option<&str>, node: u32, undo: bool) -> Result<String, String> {
+        let spread = spread(&self.stores);
+        let mut wanted =
+            spread.iter().filter(|(name, _)| export.is_none_or(|wanted| wanted == name));
+        let (name, store) = match (wanted.next(), wanted.next()) {
+            (Some(found), None) => found,
+            (Some(_), Some(_)) => return Err("several exports have nodes: name one".to_owned()),
+            (None, _) => return Err("there is no such export with nodes".to_owned()),
+        };
+        store.set_leaving(node, !undo)?;
+        Ok(match undo {
+            false => format!("files are moved off node {node} of export {name:?}"),
+            true => format!("node {node} of export {name:?} takes files again"),
+        })
     }
 
     fn clients(&self) -> Vec<ClientReport> {
@@ -169,6 +177,35 @@ impl Administration {
     }
 }
 
+/// The exports whose files are spread. Nobody waits for their nodes with the list locked.
+fn spread(stores: &Mutex<Vec<Known>>) -> Vec<(String, Arc<dyn Spread>)> {
+    let stores = stores.lock().unwrap_or_else(PoisonError::into_inner);
+    stores.iter().filter_map(|known| Some((known.name.clone(), known.spread()?))).collect()
+}
+
+/// Has an open store whose files are spread become what the configuration says of it now.
+fn adapt(stores: &mut [Known], config: &ExportConfig) -> Result<(), String> {
+    let is_spread = match &config.source {
+        ExportSource::Striped { .. } => true,
+        ExportSource::CephFs(ceph) => !ceph.data_servers.is_empty(),
+        ExportSource::Gluster(gluster) => !gluster.data_servers.is_empty(),
+        _ => false,
+    };
+    if !is_spread || stores.iter().any(|known| known.is_for(config)) {
+        return Ok(());
+    }
+    let failed = |text: String| format!("export {:?}: {text}", config.name);
+    let known = stores.iter_mut().find(|known| known.name == config.name);
+    let known = known.and_then(|known| Some((known.spread()?, known)));
+    let Some((spread, known)) = known else {
+        let text = "nodes and data servers are opened when the server starts: restart it";
+        return Err(failed(text.to_owned()));
+    };
+    spread.adapt(&known.source, &config.source).map_err(failed)?;
+    known.source = config.source.clone();
+    Ok(())
+}
+
 /// Answers an administrator.
 pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
     Box::new(move |request| match request {
@@ -188,6 +225,12 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
             Ok(layout) => AdminReply::Layout(layout),
             Err(text) => AdminReply::Failed(text),
         },
+        AdminRequest::Drain { export, node, undo } => {
+            match administration.drain(export.as_deref(), node, undo) {
+                Ok(text) => AdminReply::Done(text),
+                Err(text) => AdminReply::Failed(text),
+            }
+        }
         AdminRequest::Nodes => AdminReply::Nodes(administration.nodes()),
         AdminRequest::Fences { exports } => match administration.fences(&exports) {
             Ok(fences) => AdminReply::Fences(fences),

@@ -45,7 +45,7 @@ impl Clock {
         Self::repeat("dafs-fencing", service, Service::fence_layouts)
     }
 
-    fn repeat(
+    pub(super) fn repeat(
         name: &str,
         service: Arc<Service>,
         mut turn: impl FnMut(&Service) + Send + 'static,

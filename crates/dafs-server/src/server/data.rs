@@ -7,7 +7,7 @@
 use super::nfs::{self, Elsewhere};
 use super::{Random, StartError};
 use crate::admin::NodeReport;
-use crate::config::Config;
+use crate::config::{Config, ExportSource};
 use crate::pool::Pool;
 use dafs_dat::Instant;
 use dafs_nfs::{DataRole, ForeignStates, NfsHandler, NfsShared};
@@ -28,6 +28,19 @@ pub(super) trait Spread: Send + Sync {
 
     /// What is to change when data is lost that was not stable.
     fn tell_of_lost_data(&self, _verifier: &Arc<WriteVerifier>) {}
+
+    /// Does what is due now and then; for a bounded time.
+    fn turn(&self, _service: &Service) {}
+
+    /// Everything is to be moved off a node, or to stay; the text of an error says why not.
+    fn set_leaving(&self, _number: u32, _leaves: bool) -> Result<(), String> {
+        Err("files of this export cannot be moved".to_owned())
+    }
+
+    /// The configuration says something else of it now; the text of an error says what to do.
+    fn adapt(&self, _from: &ExportSource, _to: &ExportSource) -> Result<(), String> {
+        Err("its data servers are opened when the server starts: restart it".to_owned())
+    }
 
     /// What administrators are told of its nodes.
     fn nodes(&self, _export: &str) -> Vec<NodeReport> {

@@ -5,6 +5,7 @@ mod cephfs;
 mod clock;
 mod data;
 mod data_process;
+mod emptying;
 mod fences;
 mod gluster;
 mod here;
@@ -13,6 +14,7 @@ mod journal;
 mod layout;
 mod listen;
 mod locks;
+mod membership;
 mod nfs;
 mod nfs_rdma;
 mod rpcbind;
@@ -265,9 +267,7 @@ impl Server {
         let spread: Vec<_> = stores.iter().filter_map(administration::Known::spread).collect();
         let mut server = Self::serve(config, service.clone(), &random, &identity, &spread)?;
         let registry = server.registry.clone();
-        let administration =
-            Administration::new(service, registry, secret, directory.clone(), stores);
-        let administration = Arc::new(administration);
+        let administration = Administration::start(service, registry, secret, &directory, stores)?;
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
             Ok(socket) => server.admin = Some(socket),
             Err(error) => tracing::warn!(

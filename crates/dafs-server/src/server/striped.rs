@@ -9,9 +9,10 @@
 mod mending;
 
 use super::data::{DataDoor, Spread};
+use super::emptying::{Emptying, Progress};
 use super::{StartError, listen};
 use crate::admin::NodeReport;
-use crate::config::{ExportConfig, NodeConfig, NodePlace};
+use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode};
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
@@ -30,7 +31,7 @@ use std::hash::Hasher;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Where it is remembered which directories are nodes', in the state directory.
 const NODES: &str = "nodes";
@@ -41,18 +42,26 @@ const FS_ID_BYTES: usize = 16;
 /// Where components of removed files are listed, in the state directory.
 const REMOVED: &str = "removed";
 
+/// The same for those that files have left on another node.
+const MOVED: &str = "moved";
 /// Where files are listed whose copies are to be mended, in the state directory.
 const MENDS: &str = "mends";
 
 /// An open store, with what its data servers need.
 pub(super) struct Striped {
-    store: Arc<StripedStore>,
+    pub(super) store: Arc<StripedStore>,
     /// The key of the handles of components.
     secret: [u8; 16],
     component_fs: FsId,
     admits: Admits,
     doors: Mutex<Vec<Door>>,
-    nodes: Vec<OpenNode>,
+    pub(super) nodes: Mutex<Vec<OpenNode>>,
+    pub(super) joining: Joining,
+    /// Who answers data servers; known once the server runs.
+    pub(super) here: OnceLock<Arc<Here>>,
+    emptying: Mutex<Emptying>,
+    /// How far that has come.
+    pub(super) progress: Mutex<Progress>,
     /// What to change when data is lost that was not stable; known once the server runs.
     verifier: Arc<OnceLock<Arc<WriteVerifier>>>,
     _mender: Mender,
@@ -64,14 +73,41 @@ struct Door {
     listener: TcpListener,
 }
 
+/// What a node of another machine has to be told and shown.
+pub(super) struct Joining {
+    secret: Option<Arc<ClusterSecret>>,
+    store: [u8; 16],
+    state: PathBuf,
+}
+
+impl Joining {
+    /// Where it is remembered which directory a node has.
+    fn memory(&self, number: u32) -> PathBuf {
+        self.state.join(NODES).join(format!("{}-{number}", hex(&self.store)))
+    }
+
+    pub(super) fn connect(
+        &self,
+        number: u32,
+        control: &str,
+    ) -> Result<Arc<RemoteNode>, StartError> {
+        let (control, store, memory) = (control.to_owned(), self.store, self.memory(number));
+        let secret =
+            self.secret.clone().ok_or_else(|| std::io::Error::other("no cluster secret"))?;
+        let config = RemoteConfig { number, control, secret, store, memory };
+        Ok(Arc::new(RemoteNode::start(config)?))
+    }
+}
+
 /// A node, and how it is reached.
-enum OpenNode {
+#[derive(Clone)]
+pub(super) enum OpenNode {
     Here(Arc<DirectoryNode>, PathBuf),
     Far(Arc<RemoteNode>),
 }
 
 impl OpenNode {
-    fn node(&self) -> Arc<dyn Node> {
+    pub(super) fn node(&self) -> Arc<dyn Node> {
         match self {
             Self::Here(node, _) => node.clone(),
             Self::Far(node) => node.clone(),
@@ -97,6 +133,8 @@ pub(super) fn open(
     // Data servers of other machines know no other secret.
     let components = cluster.as_ref().map_or(stripes, |secret| secret.component_secret(&identity));
     let component_fs = Export::fs_of(&component_store_fs(&components), "");
+    let joining = Joining { secret: cluster, store: identity, state: state.to_owned() };
+    std::fs::create_dir_all(state.join(NODES))?;
     let verifier = Arc::new(OnceLock::<Arc<WriteVerifier>>::new());
     let lost = || {
         let changed = verifier.clone();
@@ -109,9 +147,9 @@ pub(super) fn open(
     let mut doors = Vec::new();
     let mut opened = Vec::new();
     for node in nodes {
-        let memory = state.join(NODES).join(format!("{}-{}", hex(&identity), node.number));
-        match (&node.place, &cluster) {
-            (NodePlace::Directory { path, listen }, _) => {
+        let memory = joining.memory(node.number);
+        match &node.place {
+            NodePlace::Directory { path, listen } => {
                 let listener = listen.map(listen::fresh).transpose()?;
                 let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
                 let directory = open_node((node.number, path), &identity, address, &memory)?;
@@ -119,12 +157,9 @@ pub(super) fn open(
                 opened.push(OpenNode::Here(directory.clone(), path.clone()));
                 doors.extend(listener.map(|listener| Door { node: directory, listener }));
             }
-            (NodePlace::Remote(control), Some(secret)) => {
-                let (number, control, secret) = (node.number, control.clone(), secret.clone());
-                let config = RemoteConfig { number, control, secret, store: identity, memory };
-                opened.push(OpenNode::Far(Arc::new(RemoteNode::start(config)?)));
+            NodePlace::Remote(control) => {
+                opened.push(OpenNode::Far(joining.connect(node.number, control)?));
             }
-            (NodePlace::Remote(_), None) => return Err(failed(StoreError::Invalid)),
         }
     }
     let options = StripedOptions {
@@ -134,6 +169,8 @@ pub(super) fn open(
         unit_bytes,
         copies,
         removed: state.join(REMOVED).join(hex(&identity)),
+        left: state.join(MOVED).join(hex(&identity)),
+        leaving: state.join(NODES).join(format!("{}-leaving", hex(&identity))),
         mends: state.join(MENDS).join(hex(&identity)),
         lost: lost(),
     };
@@ -146,7 +183,11 @@ pub(super) fn open(
         component_fs,
         admits: export.options.admits.clone(),
         doors: Mutex::new(doors),
-        nodes: opened,
+        nodes: Mutex::new(opened),
+        joining,
+        here: OnceLock::new(),
+        emptying: Mutex::default(),
+        progress: Mutex::default(),
         verifier,
     }))
 }
@@ -181,6 +222,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is whole between any two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Striped {
     pub(super) fn store(&self) -> Arc<dyn Store> {
         self.store.clone()
@@ -189,9 +235,14 @@ impl Striped {
 
 impl Spread for Striped {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
+        let (open, leaving) = (lock(&self.nodes).clone(), self.store.leaving());
+        let progress = lock(&self.progress).clone();
+        let empty: Vec<_> =
+            leaving.iter().filter(|number| progress.is_empty(&self.store, **number)).collect();
         let to_mend = self.store.to_mend().unwrap_or_default();
         let report = |open: &OpenNode| {
             let node = open.node();
+            let number = node.number();
             let space = node.space();
             let (place, connected, trouble) = match open {
                 OpenNode::Here(_, path) => {
@@ -204,19 +255,46 @@ impl Spread for Striped {
                 }
             };
             let space = space.unwrap_or_default();
+            let leaving = leaving.contains(&number);
+            let trouble = if connected && leaving { progress.trouble.clone() } else { trouble };
             NodeReport {
                 export: export.to_owned(),
-                number: node.number(),
+                number,
                 place,
                 addresses: node.addresses(),
                 connected,
                 trouble,
                 total_bytes: space.total,
                 available_bytes: space.available,
+                leaving,
+                empty: empty.contains(&&number),
+                moved_files: progress.moved_files,
+                moved_bytes: progress.moved_bytes,
                 files_to_mend: to_mend.get(&node.number()).copied().unwrap_or(0),
             }
         };
-        self.nodes.iter().map(report).collect()
+        open.iter().map(report).collect()
+    }
+
+    fn turn(&self, service: &Service) {
+        let mut emptying = lock(&self.emptying);
+        emptying.turn(&self.store, service);
+        *lock(&self.progress) = emptying.progress();
+    }
+
+    fn set_leaving(&self, number: u32, leaves: bool) -> Result<(), String> {
+        self.store.set_leaving(number, leaves).map_err(|error| match error {
+            StoreError::NotFound => format!("there is no node {number}"),
+            StoreError::Invalid => format!("node {number} is the last one that takes files"),
+            StoreError::NotSupported => {
+                "its files have copies: such nodes cannot be emptied yet".to_owned()
+            }
+            error => format!("it cannot be kept that node {number} is to be emptied: {error}"),
+        })
+    }
+
+    fn adapt(&self, from: &ExportSource, to: &ExportSource) -> Result<(), String> {
+        self.change_nodes(from, to)
     }
 
     fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
@@ -231,12 +309,13 @@ impl Spread for Striped {
             secret: self.secret,
             component_fs: self.component_fs,
         });
-        for node in &self.nodes {
+        let _ = self.here.set(here.clone());
+        for node in lock(&self.nodes).iter() {
             if let OpenNode::Far(node) = node {
                 node.answer_by(here.clone());
             }
         }
-        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doors = lock(&self.doors);
         let open = |Door { node, listener }| {
             let number = node.number();
             let files = ComponentStore::new(node, self.secret, self.component_fs, None);
@@ -256,7 +335,7 @@ impl Spread for Striped {
 
 /// The metadata server in the same process. It outlives none of its parts: nodes hold it, and the store
 /// holds nodes.
-struct Here {
+pub(super) struct Here {
     service: Weak<Service>,
     store: Weak<StripedStore>,
     secret: [u8; 16],
@@ -268,25 +347,37 @@ impl Here {
         self.store.upgrade().ok_or(StoreError::Busy)
     }
 
+    fn judge(
+        &self,
+        client: (&[u8], &Identity),
+        component: &[u8],
+        state: StateRef,
+        write: bool,
+        now_ns: u64,
+    ) -> dafs_service::Result<()> {
+        let service = self.service.upgrade().ok_or(StoreError::Busy)?;
+        service.vouch(client, component, state, write, now_ns)?;
+        self.check_usable(component)
+    }
+
     /// Whether what clients call so may be used: a copy that has become out of date is not, whatever
-    /// layouts are out.
-    fn check_fresh(&self, component: &[u8]) -> dafs_service::Result<()> {
+    /// layouts are out, nor what is not yet, or no more, what the file has there.
+    fn check_usable(&self, component: &[u8]) -> dafs_service::Result<()> {
         let file = component.get(FS_ID_BYTES..).and_then(|file| file.first_chunk());
         let file = FileId(*file.ok_or(StoreError::BadHandle)?);
         let handle = ComponentHandle::open(&file, &self.component_fs, &self.secret)?;
-        match self.store()?.may_be_used(&handle.component, handle.node) {
-            true => Ok(()),
-            false => Err(ServiceError::BadLayout),
+        let store = self.store()?;
+        if !store.may_be_used(&handle.component, handle.node) {
+            return Err(ServiceError::BadLayout);
         }
+        Ok(store.admits(&handle)?)
     }
 }
 
 impl ForeignStates for Here {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
-        let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        service.vouch((owner, identity), component, state, write, now_ns)?;
-        self.check_fresh(component)
+        self.judge((owner, identity), component, state, write, now_ns)
     }
 
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {
@@ -303,9 +394,7 @@ impl Metadata for Here {
         state: StateRef,
         write: bool,
     ) -> dafs_service::Result<()> {
-        let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        service.vouch(client, component, state, write, Instant::now().0)?;
-        self.check_fresh(component)
+        self.judge(client, component, state, write, Instant::now().0)
     }
 
     fn size(&self, component: &ComponentId) -> Result<u64, StoreError> {

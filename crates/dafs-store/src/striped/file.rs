@@ -43,7 +43,11 @@ impl StripedFile {
         let mut done = 0;
         for Piece { place, offset, len } in record.pieces(offset, wanted.min(there)) {
             let part = before(&after(views, done), len);
-            let node = self.state.node(record, place)?;
+            let node = match self.state.slot(record, place) {
+                Ok(slot) => slot.node.clone(),
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
             match node.read(&record.component, &part, offset) {
                 Ok(count) => after(&part, count).iter().for_each(|view| view.fill(0)),
                 Err(_) if done > 0 => break,
@@ -65,13 +69,22 @@ impl StripedFile {
         let wanted: usize = views.iter().map(VolatileSlice::len).sum();
         let shared = self.state.shared();
         let _server = shared.as_server()?;
+        let moving = self.state.moving();
         let mut done = 0;
         for Piece { place, offset, len } in record.pieces(offset, wanted) {
             let part = before(&after(views, done), len);
-            let slot = shared.slot(record.nodes[place])?;
+            let slot = match self.state.slot(record, place) {
+                Ok(slot) => slot,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
             match slot.node.write(&record.component, &part, offset, stability) {
                 Ok(written) => {
-                    shared.note_verifier(slot, written.verifier);
+                    shared.note_verifier(&slot, written.verifier);
+                    if let Some(moving) = &moving {
+                        let part = before(&part, written.count);
+                        moving.follow(record, place, &part, offset);
+                    }
                     done += written.count;
                     if written.count < len {
                         break;

@@ -2,33 +2,44 @@
 
 use super::handle::ComponentHandle;
 use super::record::Record;
+use super::slots::Slot;
 use super::state::Place;
-use super::{Shared, Slot, StripedStore, lock, server, shown};
+use super::{Shared, StripedStore, lock, server, shown};
 use crate::layouts::{CopyState, Device, DeviceKey, Layouts, Packing, Placement, Spread, Stripes};
 use crate::limits::DEVICES_MAX;
 use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
+use std::sync::Arc;
+use std::time::Duration;
 
 impl Shared {
     /// Whether clients can reach every node; where files have copies, any.
     pub(super) fn is_open_to_clients(&self) -> bool {
-        let mut slots = self.slots.iter();
-        let is_open = |slot: &Slot| !slot.node.addresses().is_empty();
+        let all = self.slots.all();
+        let mut slots = all.iter();
+        let is_open = |slot: &Arc<Slot>| !slot.node.addresses().is_empty();
         if self.options.copies > 1 { slots.any(is_open) } else { slots.all(is_open) }
     }
 
-    /// The device of these nodes, by their places among all; `None` if clients cannot reach them.
-    pub(super) fn note_device(&self, slots: &[usize]) -> Option<DeviceKey> {
-        let servers: Vec<_> = slots.iter().map(|&at| self.slots[at].node.addresses()).collect();
+    /// Lets clients ask about the devices of new files.
+    pub(super) fn note_devices(&self) {
+        let all = self.slots.all();
+        for slots in all.chunks(if self.options.copies > 1 { 1 } else { all.len() }) {
+            self.note_device(slots);
+        }
+    }
+
+    /// The device of these nodes; `None` if clients cannot reach them.
+    pub(super) fn note_device(&self, slots: &[Arc<Slot>]) -> Option<DeviceKey> {
+        let servers: Vec<_> = slots.iter().map(|slot| slot.node.addresses()).collect();
         if servers.iter().any(Vec::is_empty) {
             return None;
         }
         let mut hasher = SipHasher24::new_with_key(&self.options.secret);
-        for (&at, addresses) in slots.iter().zip(&servers) {
-            let node = &self.slots[at].node;
-            hasher.write_u32(node.number());
-            hasher.write_u64(node.run());
+        for (slot, addresses) in slots.iter().zip(&servers) {
+            hasher.write_u32(slot.node.number());
+            hasher.write_u64(slot.node.run());
             addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
         }
         let hash = hasher.finish128();
@@ -62,15 +73,17 @@ impl Shared {
     }
 
     fn placement(&self, record: &Record) -> Option<Placement> {
-        let at = |number| self.slots.iter().position(|slot| slot.node.number() == number);
-        let slots: Option<Vec<_>> = record.nodes.iter().map(|&number| at(number)).collect();
+        let slots: Option<Vec<_>> =
+            record.nodes.iter().map(|&number| self.slots.find(number)).collect();
         let device = self.note_device(&slots?)?;
         let count = u16::try_from(record.nodes.len()).ok()?;
         let handles = (0..count).zip(&record.nodes);
         let handles = handles.map(|(place, &node)| self.seal(record, node, (place, count)));
-        let (epoch, _) = record.component.0.split_first_chunk()?;
+        // A component stays what it is called on other nodes.
+        let mut epoch = SipHasher24::new_with_key(&record.component.0);
+        record.nodes.iter().for_each(|number| epoch.write_u32(*number));
         Some(Placement {
-            epoch: u64::from_le_bytes(*epoch),
+            epoch: epoch.finish128().h1,
             spread: Spread::Stripes(Stripes {
                 device,
                 first_place: record.first.into(),
@@ -95,6 +108,10 @@ impl Layouts for StripedStore {
                 drop(place);
                 state.place_copies(write)
             }
+            // Clients would meet a component there that is not what the file has.
+            Place::Striped(record) if !record.owed.is_empty() => Ok(None),
+            // Or one that it will not have any more.
+            Place::Striped(_) if state.is_moving() => Ok(None),
             Place::Striped(record) => {
                 let placement = self.shared.placement(record);
                 if write && placement.is_some() {
@@ -121,9 +138,13 @@ impl Layouts for StripedStore {
         let Place::Striped(record) = &*place else { return Err(StoreError::Invalid) };
         let meta = state.writer()?;
         if let Some(end) = end.filter(|&end| end > 0) {
-            let known = meta.attr()?.size;
-            if end > known && end > state.reach_at(record, end)? {
-                return Err(StoreError::Invalid);
+            if end > meta.attr()?.size {
+                match state.reach_at(record, end) {
+                    Ok(reach) if end > reach => return Err(StoreError::Invalid),
+                    // Who says so could have set the size as well, and what is missing is zeros.
+                    Ok(_) | Err(StoreError::Busy) => {}
+                    Err(error) => return Err(error),
+                }
             }
             state.extend(&*meta, end)?;
         }
@@ -153,14 +174,19 @@ impl Layouts for StripedStore {
         let _server = self.shared.as_server()?;
         // Those that can be reached are told, whatever the others say.
         let mut told = Ok(());
-        for slot in &self.shared.slots {
+        for slot in self.shared.slots.all().iter() {
             told = told.and(slot.node.forget(&record.component));
         }
         told
     }
 
+    fn belief(&self) -> Duration {
+        let slots = self.shared.slots.all();
+        slots.iter().map(|slot| slot.node.belief()).max().unwrap_or_default()
+    }
+
     fn settled(&self) -> Result<()> {
-        self.shared.slots.iter().try_for_each(|slot| slot.node.settled())
+        self.shared.slots.all().iter().try_for_each(|slot| slot.node.settled())
     }
 
     /// Files stay where they are; of copies, those change that clients are told of.

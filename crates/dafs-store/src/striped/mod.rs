@@ -16,7 +16,8 @@
 //! Invariants
 //! * The size of a file is extended only after the data is on the node; it is never made shorter but
 //!   by a change of the size.
-//! * Before components are cut, the record says what to: whoever finds it finishes that first.
+//! * Before components are cut, the record says what to: whoever finds it finishes that first (`owed`: as
+//!   far as nodes are there).
 //! * Components are removed when the last name and the last open of a file are gone and that is stable,
 //!   not before.
 //! * What components have beyond the size does not come back: a change of the size cuts them wherever
@@ -28,15 +29,19 @@ mod directory;
 mod file;
 mod handle;
 mod layouts;
+mod moving;
 mod node;
+mod owed;
 mod pending;
 mod record;
+mod slots;
 mod state;
 mod store;
 
 pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs};
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::ComponentHandle;
+pub use moving::{Relocation, Walk};
 pub use node::{ComponentId, Node, NodeSpace, Written};
 
 use crate::layouts::{COPIES_MAX, DEVICE_SERVERS_MAX, Device, DeviceKey};
@@ -47,9 +52,11 @@ use crate::{Attr, Cred, FileId, FsId, Kind, Result, Stability, StoreError};
 use dafs_mem::VolatileSlice;
 use pending::Pending;
 use rustc_hash::{FxHashMap, FxHashSet};
+use slots::{Slot, Slots};
 use state::{FileState, Place};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How to open a [`StripedStore`].
@@ -67,6 +74,10 @@ pub struct StripedOptions {
     pub copies: usize,
     /// A directory for the list of components to be removed. It is made if it is not there.
     pub removed: PathBuf,
+    /// The same for those that files have left.
+    pub left: PathBuf,
+    /// A file with the numbers of nodes that are being emptied, in a directory that is there.
+    pub leaving: PathBuf,
     /// The same for the list of files with copies to be mended.
     pub mends: PathBuf,
     /// Called when unstable data that was written before may be lost.
@@ -78,22 +89,26 @@ pub struct StripedStore {
     shared: Arc<Shared>,
 }
 
-/// A node, and what was last heard of it.
-struct Slot {
-    node: Arc<dyn Node>,
-    /// Zero before it has told one.
-    verifier: Mutex<u64>,
-}
-
 /// What all files share.
 struct Shared {
     meta: PosixStore,
-    slots: Vec<Slot>,
+    slots: Slots,
     options: StripedOptions,
     states: Mutex<FxHashMap<FileId, Weak<FileState>>>,
     /// Components of removed files that somebody has open.
     held: Mutex<FxHashSet<ComponentId>>,
     removed: Pending,
+    /// Components that files may have left.
+    left: Pending,
+    /// Held by whoever changes that list.
+    left_turn: Mutex<()>,
+    /// Components of files that are being moved.
+    moving: Mutex<FxHashSet<ComponentId>>,
+    /// How often something that is to be moved has gone to another directory.
+    wandered: AtomicU64,
+    /// Components that nobody may use before they are cut, by the number of the node, and whose they
+    /// are; of files in use.
+    owing: Mutex<FxHashMap<(ComponentId, u32), FileId>>,
     /// Files with stale copies.
     mends: Pending,
     /// Files whose copies may differ, because somebody writes.
@@ -156,25 +171,27 @@ impl StripedStore {
         }
         let removed = Pending::open(&options.removed)?;
         let mends = Pending::open(&options.mends)?;
-        let slot = |node| Slot { node, verifier: Mutex::default() };
+        let left = Pending::open(&options.left)?;
         let shared = Arc::new(Shared {
             meta,
-            slots: nodes.into_iter().map(slot).collect(),
+            slots: Slots::open(nodes, &options.leaving)?,
             options,
             states: Mutex::default(),
             held: Mutex::default(),
             removed,
+            left,
+            left_turn: Mutex::default(),
+            moving: Mutex::default(),
+            wandered: AtomicU64::new(0),
             mends,
             torn: Mutex::default(),
             asked: Mutex::default(),
             moved: Mutex::default(),
             devices: Mutex::default(),
             files: Mutex::default(),
+            owing: Mutex::default(),
         });
-        let all: Vec<_> = (0..shared.slots.len()).collect();
-        for slots in all.chunks(if shared.options.copies > 1 { 1 } else { all.len() }) {
-            shared.note_device(slots);
-        }
+        shared.note_devices();
         Ok(Self { shared })
     }
 }
@@ -239,14 +256,14 @@ impl StripedStore {
         let state = self.shared.state(&file.ok_or(StoreError::Busy)?);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
-        // A copy lies nowhere else.
-        if record.component != *component || record.whole.is_some() {
+        // While it is moved, nobody is to come this way any more; and a copy lies nowhere else.
+        if record.component != *component || record.whole.is_some() || state.is_moving() {
             return Err(StoreError::Busy);
         }
         let wanted = views.iter().map(VolatileSlice::len).sum();
         let Some(piece) = record.pieces(offset, wanted).next() else { return Ok(0) };
         let _server = self.shared.as_server()?;
-        run(self.shared.slot(record.nodes[piece.place])?, &before(views, piece.len))
+        run(&*state.slot(record, piece.place)?, &before(views, piece.len))
     }
 }
 
@@ -266,9 +283,8 @@ impl std::fmt::Debug for StripedStore {
 
 impl Shared {
     /// Where the node with a number is.
-    fn slot(&self, number: u32) -> Result<&Slot> {
-        let slot = self.slots.iter().find(|slot| slot.node.number() == number);
-        slot.ok_or_else(|| {
+    fn slot(&self, number: u32) -> Result<Arc<Slot>> {
+        self.slots.find(number).ok_or_else(|| {
             tracing::error!(number, "a file lies on a node that is not configured");
             StoreError::Io
         })

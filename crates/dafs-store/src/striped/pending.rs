@@ -62,6 +62,23 @@ impl Pending {
         Ok(fs::rename(unfinished, path)?)
     }
 
+    /// The entry of a component, if there is one.
+    pub(super) fn find(&self, component: &ComponentId) -> Result<Option<Entry>> {
+        self.read(*component)
+    }
+
+    /// Whether anything of a node waits.
+    pub(super) fn names(&self, number: u32) -> Result<bool> {
+        for entry in fs::read_dir(&self.directory)? {
+            let component = entry?.file_name().to_str().and_then(ComponentId::parse);
+            let entry = component.map(|component| self.read(component)).transpose()?.flatten();
+            if entry.is_some_and(|entry| entry.nodes.contains(&number)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Whether a component is listed.
     pub(super) fn has(&self, component: &ComponentId) -> bool {
         self.directory.join(component.to_string()).exists()

@@ -3,12 +3,13 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0 | version: 1 for stripes, 2 for copies |
-//! | 1 | flags: 1 a cut is under way; of copies, 2 they may differ in what nobody was told of |
+//! | 1 | flags: 1 a cut is under way; of copies, 2 they may differ in what nobody was told of; of stripes, 4 cuts are owed |
 //! | 2..4 | the place in the list of nodes that holds the first stripe; of copies, a bit for each place whose copy is out of date |
 //! | 4..8 | bytes of a stripe |
 //! | 8..24 | component id |
 //! | 24..32 | what the file is being cut to, else zero |
-//! | 32..n-8 | the numbers of the nodes, four bytes each |
+//! | 32..m | the numbers of the nodes, four bytes each |
+//! | m..n-8 | if cuts are owed, for each node what to, eight bytes each; all ones for a node that owes none |
 //! | n-8..n | SipHash-2-4 of what the metadata file is and of the rest, keyed with the store's secret |
 //!
 //! Numbers are little end first.
@@ -29,6 +30,7 @@ use std::num::NonZeroU32;
 const VERSION_STRIPES: u8 = 1;
 const VERSION_COPIES: u8 = 2;
 const FLAG_CUTTING: u8 = 0x01;
+const FLAG_OWED: u8 = 0x04;
 const FLAG_TORN: u8 = 0x02;
 const NODES: usize = 32;
 const MAC_BYTES: usize = 8;
@@ -43,6 +45,9 @@ pub(super) struct Record {
     pub(super) nodes: Vec<u32>,
     /// The size that components are being cut to: to be finished before the file is used.
     pub(super) cutting: Option<u64>,
+    /// The places of nodes that were away when the file was cut, in order, and what their components
+    /// are to be cut to before they are used.
+    pub(super) owed: Vec<(u16, u64)>,
     /// Each of the nodes has the whole file.
     pub(super) whole: Option<Whole>,
 }
@@ -99,12 +104,17 @@ impl Record {
         bytes.push(if self.whole.is_some() { VERSION_COPIES } else { VERSION_STRIPES });
         let torn = self.whole.is_some_and(|whole| whole.torn);
         let flag = |set, flag| if set { flag } else { 0 };
-        bytes.push(flag(self.cutting.is_some(), FLAG_CUTTING) | flag(torn, FLAG_TORN));
+        let owes = flag(!self.owed.is_empty(), FLAG_OWED);
+        bytes.push(flag(self.cutting.is_some(), FLAG_CUTTING) | flag(torn, FLAG_TORN) | owes);
         bytes.extend(self.whole.map_or(self.first, |whole| whole.stale.into()).to_le_bytes());
         bytes.extend(self.unit_bytes.get().to_le_bytes());
         bytes.extend(self.component.0);
         bytes.extend(self.cutting.unwrap_or(0).to_le_bytes());
         self.nodes.iter().for_each(|node| bytes.extend(node.to_le_bytes()));
+        if !self.owed.is_empty() {
+            let owed = (0..self.nodes.len()).map(|place| self.owed_at(place).unwrap_or(u64::MAX));
+            owed.for_each(|size| bytes.extend(size.to_le_bytes()));
+        }
         let code = code(owner, key, &bytes);
         bytes.extend(code);
         bytes
@@ -128,17 +138,23 @@ impl Record {
     }
 
     fn parse_body(bytes: &[u8]) -> Option<Self> {
-        let (head, nodes) = bytes.split_at_checked(NODES)?;
+        let (head, rest) = bytes.split_at_checked(NODES)?;
         let flags = match head[0] {
-            VERSION_STRIPES => FLAG_CUTTING,
+            VERSION_STRIPES => FLAG_CUTTING | FLAG_OWED,
             VERSION_COPIES => FLAG_CUTTING | FLAG_TORN,
             _ => return None,
         };
-        if head[1] & !flags != 0 || nodes.len() % 4 != 0 {
+        let owes = head[1] & FLAG_OWED != 0;
+        let count = rest.len() / if owes { 12 } else { 4 };
+        let (nodes, owed) = rest.split_at_checked(4 * count)?;
+        let whole_bytes = if owes { 12 * count } else { 4 * count };
+        if head[1] & !flags != 0 || rest.len() != whole_bytes {
             return None;
         }
         let nodes: Vec<_> =
             nodes.as_chunks().0.iter().map(|four| u32::from_le_bytes(*four)).collect();
+        let owed = owed.as_chunks().0.iter().map(|eight| u64::from_le_bytes(*eight));
+        let owed: Vec<_> = (0..).zip(owed).filter(|(_, size)| *size != u64::MAX).collect();
         let third = u16::from_le_bytes(*head[2..].first_chunk()?);
         let (first, whole) = match head[0] {
             VERSION_COPIES => {
@@ -151,6 +167,7 @@ impl Record {
         let cut = u64::from_le_bytes(*head[24..].first_chunk()?);
         let sound = usize::from(first) < nodes.len()
             && nodes.len() <= DEVICE_SERVERS_MAX
+            && owes != owed.is_empty()
             && (STRIPE_BYTES_MIN..=STRIPE_BYTES_MAX).contains(&unit)
             && unit.is_multiple_of(64);
         sound.then_some(Self {
@@ -159,8 +176,15 @@ impl Record {
             first,
             nodes,
             cutting: (head[1] & FLAG_CUTTING != 0).then_some(cut),
+            owed,
             whole,
         })
+    }
+
+    /// What the component of a place is to be cut to before it is used.
+    pub(super) fn owed_at(&self, place: usize) -> Option<u64> {
+        let found = self.owed.iter().find(|(owing, _)| usize::from(*owing) == place);
+        found.map(|&(_, size)| size)
     }
 
     /// The copies that are up to date, a bit for each place; 0 of stripes.
@@ -248,6 +272,7 @@ mod tests {
             first: (nodes - 1) as u16,
             nodes: (1..=nodes as u32).collect(),
             cutting: Some(77),
+            owed: Vec::new(),
             whole: None,
         }
     }
@@ -275,8 +300,9 @@ mod tests {
 
     #[test]
     fn a_record_is_read_back_and_belongs_to_one_file() {
-        for nodes in [1, 3, DEVICE_SERVERS_MAX] {
-            let record = record(nodes);
+        for (nodes, owes) in [(1, false), (3, true), (3, false), (DEVICE_SERVERS_MAX, true)] {
+            let owed = if owes { vec![(0, 5), (2, 1 << 40)] } else { Vec::new() };
+            let record = Record { owed, ..record(nodes) };
             let bytes = record.encode(owner(1), &KEY);
             assert_eq!(Record::decode(&bytes, owner(1), &KEY), Ok(record));
             assert_eq!(Record::decode(&bytes, owner(2), &KEY), Err(StoreError::Io));
@@ -299,7 +325,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_a_bad_record(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn no_bytes_make_a_bad_record(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             prop_assert!(Record::parse(&bytes, owner(1), &KEY).is_none());
             if let Some(record) = Record::parse_body(&bytes) {
                 let kept = record.encode(owner(1), &KEY);

@@ -3,12 +3,15 @@
 //! Invariants
 //! * Content is read and written under the shared side of the gate, sizes are cut and placements made
 //!   under the exclusive one.
-//! * Nobody gets past the gate while a cut is unfinished.
+//! * Nobody gets past the gate while a cut is unfinished. It is finished without nodes that are away: what
+//!   they owe is in the record, and their components are used by nobody before they have been cut.
 //! * Every change of the size is made under `size_lock`, so that none undoes another.
 
 use super::copies::Copies;
-use super::node::{ComponentId, Node};
+use super::moving::Move;
+use super::node::ComponentId;
 use super::record::{Owner, Record, Whole};
+use super::slots::Slot;
 use super::{Known, Shared, lock, server};
 use crate::names::STRIPES_XATTR;
 use crate::{Attr, FileId, Kind, OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError};
@@ -49,6 +52,8 @@ pub(super) struct FileState {
     writer: Mutex<Option<Weak<dyn OpenFile>>>,
     /// Made without a name and not given one yet: nobody finds it once it is closed.
     unnamed: AtomicBool,
+    /// Where it goes to, while it is moved. Changed by those who are alone.
+    moving: Mutex<Option<Arc<Move>>>,
     /// The component that is removed when the state goes.
     held: Mutex<Option<ComponentId>>,
     copies: Copies,
@@ -63,6 +68,7 @@ impl Drop for FileState {
             states.remove(&self.id);
             if let Place::Striped(record) = place {
                 lock(&self.shared.files).remove(&record.component);
+                lock(&self.shared.owing).retain(|(component, _), _| *component != record.component);
             }
         }
         drop(states);
@@ -89,6 +95,7 @@ impl FileState {
             adopted: AtomicBool::new(false),
             writer: Mutex::default(),
             unnamed: AtomicBool::new(false),
+            moving: Mutex::default(),
             held: Mutex::default(),
             copies: Copies::default(),
         }
@@ -137,13 +144,15 @@ impl FileState {
 
     /// Where the file lies, for as long as the guard lives.
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, Place>> {
+        let mut tried = false;
         loop {
             let place = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-            if is_settled(&place) {
+            if is_settled(&place) && (tried || !self.can_pay(&place)) {
                 return Ok(place);
             }
             drop(place);
             drop(self.enter_alone()?);
+            tried = true;
         }
     }
 
@@ -174,11 +183,15 @@ impl FileState {
         let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if *place == Place::Unknown {
             *place = self.load()?;
+            if let Place::Striped(record) = &*place {
+                self.note_owing(record);
+            }
         }
-        if let Place::Striped(record) = &mut *place
-            && let Some(size) = record.cutting
-        {
-            self.finish_cut(record, size)?;
+        if let Place::Striped(record) = &mut *place {
+            if let Some(size) = record.cutting {
+                self.finish_cut(record, size)?;
+            }
+            self.pay(record);
         }
         Ok(place)
     }
@@ -257,7 +270,7 @@ impl FileState {
     }
 
     fn make_record(&self) -> Result<Record> {
-        let slots = &self.shared.slots;
+        let slots = self.shared.slots.staying();
         let mut component = [0; 16];
         getrandom::fill(&mut component).map_err(|_| StoreError::Io)?;
         // Files begin on different nodes, so that small ones are spread too.
@@ -268,6 +281,7 @@ impl FileState {
             first: u16::try_from(turn).unwrap_or(0),
             nodes: slots.iter().map(|slot| slot.node.number()).collect(),
             cutting: None,
+            owed: Vec::new(),
             whole: None,
         };
         if self.shared.options.copies > 1 {
@@ -278,6 +292,27 @@ impl FileState {
         self.loose.store(false, Ordering::SeqCst);
         self.adopted.store(true, Ordering::SeqCst);
         Ok(record)
+    }
+
+    /// Where the file goes to, if it is being moved.
+    pub(super) fn moving(&self) -> Option<Arc<Move>> {
+        lock(&self.moving).clone()
+    }
+
+    /// Whether it is being moved.
+    pub(super) fn is_moving(&self) -> bool {
+        lock(&self.moving).is_some()
+    }
+
+    /// Says where it goes to; to be called by who is alone.
+    pub(super) fn set_moving(&self, moving: Arc<Move>) {
+        *lock(&self.moving) = Some(moving);
+    }
+
+    /// It is moved no more, and nobody who writes takes it to be.
+    pub(super) fn end_move(&self) {
+        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        *lock(&self.moving) = None;
     }
 
     /// Something may have been written beyond the size.
@@ -301,8 +336,10 @@ impl FileState {
 
     /// Makes the file reach as far as its components do.
     pub(super) fn adopt(&self, record: &Record) -> Result<()> {
+        // First, so that nobody is asked about a file that is gone.
+        let size = self.attr()?.size;
         let reach = self.reach(record)?;
-        if reach > self.attr()?.size {
+        if reach > size {
             let meta = self.writer()?;
             self.extend(&*meta, reach)?;
             self.sync_meta(&*meta)?;
@@ -337,6 +374,8 @@ impl FileState {
             Place::Striped(record)
                 if size < meta.attr()?.size || self.loose.load(Ordering::SeqCst) =>
             {
+                // Who moves it begins anew.
+                self.moving().inspect(|moving| moving.fail());
                 record.cutting = Some(size);
                 let noted = self.keep(record).and_then(|()| self.sync_meta(meta));
                 if let Err(error) = noted {
@@ -370,30 +409,24 @@ impl FileState {
     /// Cuts components, then the metadata file, and says so. The record says already what to.
     fn cut(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
         assert_eq!(record.cutting, Some(size), "a cut is noted first");
-        let failed = match record.whole {
-            Some(_) => self.cut_copies(record, size)?,
-            None => self.cut_stripes(record, size)?,
+        let (failed, owed) = match record.whole {
+            Some(_) => (self.cut_copies(record, size)?, Vec::new()),
+            None => (0, self.cut_components(record, size)?),
         };
         if meta.attr()?.size != size {
             meta.set_size(size)?;
         }
         let give_up = |whole: Whole| Whole { stale: whole.stale | failed, ..whole };
-        let done = Record { cutting: None, whole: record.whole.map(give_up), ..record.clone() };
+        let whole = record.whole.map(give_up);
+        let done = Record { cutting: None, owed, whole, ..record.clone() };
         self.keep(&done)?;
         if failed != 0 {
             self.sync_meta(meta)?;
             self.note_given_up(&done, failed);
         }
         *record = done;
+        self.note_owing(record);
         self.be_sure_alone(record)
-    }
-
-    fn cut_stripes(&self, record: &Record, size: u64) -> Result<u8> {
-        let _server = self.shared.as_server()?;
-        for number in &record.nodes {
-            self.shared.slot(*number)?.node.cut(&record.component, size)?;
-        }
-        Ok(0)
     }
 
     /// An open of the metadata file for writing: somebody's, or the server's own.
@@ -420,10 +453,10 @@ impl FileState {
     pub(super) fn commit_stripes(&self, record: &Record) -> Result<()> {
         let _server = self.shared.as_server()?;
         let mut same = true;
-        for number in &record.nodes {
-            let slot = self.shared.slot(*number)?;
+        for place in 0..record.nodes.len() {
+            let slot = self.slot(record, place)?;
             let verifier = slot.node.commit(&record.component)?;
-            same &= self.shared.note_verifier(slot, verifier);
+            same &= self.shared.note_verifier(&slot, verifier);
         }
         // The caller has told a verifier from before, and would keep to it.
         if same { Ok(()) } else { Err(StoreError::Busy) }
@@ -436,8 +469,8 @@ impl FileState {
         }
         let _server = self.shared.as_server()?;
         let mut reach = 0;
-        for number in &record.nodes {
-            reach = reach.max(self.shared.slot(*number)?.node.size(&record.component)?);
+        for place in 0..record.nodes.len() {
+            reach = reach.max(self.slot(record, place)?.node.size(&record.component)?);
         }
         Ok(reach)
     }
@@ -448,13 +481,19 @@ impl FileState {
             return self.reach_of_copies(record);
         }
         let _server = self.shared.as_server()?;
-        let number = record.nodes[record.place_of(end.saturating_sub(1))];
-        self.shared.slot(number)?.node.size(&record.component)
+        let place = record.place_of(end.saturating_sub(1));
+        self.slot(record, place)?.node.size(&record.component)
     }
 
-    /// The node of a place in a record.
-    pub(super) fn node<'a>(&'a self, record: &Record, place: usize) -> Result<&'a dyn Node> {
-        Ok(&*self.shared.slot(record.nodes[place])?.node)
+    /// The node of a place in a record, to use its component.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] while it has not been cut.
+    pub(super) fn slot(&self, record: &Record, place: usize) -> Result<Arc<Slot>> {
+        match record.owed_at(place) {
+            Some(_) => Err(StoreError::Busy),
+            None => self.shared.slot(record.nodes[place]),
+        }
     }
 
     /// Current attributes, of a file without a name too.

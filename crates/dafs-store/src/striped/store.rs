@@ -75,8 +75,12 @@ impl Shared {
             Err(error) => return Err(error),
         }
         let _server = self.as_server()?;
-        // Each node is asked, whatever the others say.
-        let remove = |&node: &u32| self.slot(node)?.node.remove(&entry.component);
+        // Each node is asked, whatever the others say. What is under way there would make it anew.
+        let remove = |&node: &u32| {
+            let node = self.slot(node)?.node.clone();
+            node.forget(&entry.component)?;
+            node.remove(&entry.component)
+        };
         entry.nodes.iter().map(remove).fold(Ok(()), Result::and)
     }
 
@@ -239,6 +243,7 @@ impl Store for StripedStore {
     fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
         let change = self.shared.meta.link(cred, id, dir, name)?;
         self.shared.state(id).set_unnamed(false);
+        self.shared.note_wandering(id);
         Ok(change)
     }
 
@@ -259,6 +264,11 @@ impl Store for StripedStore {
         to: &[u8],
     ) -> Result<(DirChange, DirChange)> {
         let victim = self.shared.victim(to_dir, to);
+        if from_dir != to_dir
+            && let Ok((id, _)) = self.shared.meta.peek(&server(), from_dir, from)
+        {
+            self.shared.note_wandering(&id);
+        }
         let change = self.shared.meta.rename(cred, from_dir, from, to_dir, to)?;
         self.shared.lost_name(victim);
         Ok(change)
@@ -369,6 +379,10 @@ impl Store for StripedStore {
     fn sweep(&self) {
         self.shared.meta.sweep();
         let shared = &self.shared;
+        shared.pay_all();
+        if let Err(error) = shared.sweep_moved() {
+            tracing::warn!(%error, "components that files have left wait to be removed");
+        }
         let settle = || shared.meta.sync_file_system();
         let remove = |entry: &Entry| shared.remove_components(entry);
         let swept = shared.removed.work_off(|| shared.as_server(), settle, remove);
@@ -389,7 +403,8 @@ impl Store for StripedStore {
         let stat = self.shared.meta.fs_stat(cred, id)?;
         let _server = self.shared.as_server()?;
         let mut least = (u64::MAX, u64::MAX, u64::MAX);
-        for slot in &self.shared.slots {
+        let slots = self.shared.slots.staying();
+        for slot in &slots {
             // A node that cannot be asked now is taken to be like the others.
             let Ok(space) = slot.node.space() else { continue };
             least.0 = least.0.min(space.total);
@@ -397,7 +412,7 @@ impl Store for StripedStore {
             least.2 = least.2.min(space.available);
         }
         // Files are spread evenly, so the fullest node ends it for all.
-        let nodes = self.shared.slots.len() as u64;
+        let nodes = slots.len() as u64;
         let copies = self.shared.options.copies as u64;
         let all = |bytes: u64, else_bytes| match bytes {
             u64::MAX => else_bytes,

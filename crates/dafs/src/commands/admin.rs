@@ -27,7 +27,7 @@ impl Place {
     }
 
     /// Asks for something to be done.
-    fn order(&self, request: &AdminRequest) -> Result<(), Failure> {
+    pub(super) fn order(&self, request: &AdminRequest) -> Result<(), Failure> {
         match self.ask(request)? {
             AdminReply::Done(text) => {
                 say!("{text}")

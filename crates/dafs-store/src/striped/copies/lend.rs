@@ -31,8 +31,7 @@ impl Shared {
     }
 
     fn device_of_copy(&self, record: &Record, at: usize) -> Option<DeviceKey> {
-        let slot = self.slots.iter().position(|slot| slot.node.number() == record.nodes[at])?;
-        self.note_device(&[slot])
+        self.note_device(&[self.slots.find(record.nodes[at])?])
     }
 }
 

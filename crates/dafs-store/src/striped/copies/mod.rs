@@ -159,8 +159,10 @@ impl FileState {
     /// their copies made when they are.
     pub(super) fn make_whole(&self, record: &mut Record) -> Result<()> {
         let shared = self.shared();
-        let mut nodes: Vec<_> = shared.slots.iter().map(|slot| &*slot.node).collect();
-        nodes.rotate_left(record.first.into());
+        let slots = shared.slots.staying();
+        let mut nodes: Vec<_> = slots.iter().map(|slot| &*slot.node).collect();
+        let first = usize::from(record.first) % nodes.len();
+        nodes.rotate_left(first);
         let all_away = !nodes.iter().any(|node| node.is_there());
         nodes.sort_by_key(|node| !node.is_there());
         nodes.truncate(shared.options.copies);
@@ -187,7 +189,7 @@ impl FileState {
         run: impl FnOnce(&dyn Node) -> Result<T>,
     ) -> Result<T> {
         let _server = self.shared().as_server()?;
-        run(self.node(record, at)?)
+        run(&*self.shared().slot(record.nodes[at])?.node)
     }
 
     /// Attempts something on the copies, in the order of all that change them, and does before what it
@@ -296,7 +298,7 @@ impl FileState {
     fn be_sure(&self, record: &Record, order: &mut Order) -> Result<()> {
         for at in places(order.unsure) {
             // One that is not configured any more has nobody to ask.
-            if self.node(record, at).is_ok() {
+            if self.shared().slot(record.nodes[at]).is_ok() {
                 let forgotten = self.at_copy(record, at, |node| node.forget(&record.component));
                 forgotten.map_err(|_| StoreError::Busy)?;
             }
@@ -334,7 +336,8 @@ impl FileState {
         if record.fresh_mask().is_power_of_two() {
             copies.set_truth(&mut order, None);
         } else if whole.torn && copies.truth().is_none_or(|at| whole.stale & 1 << at != 0) {
-            let there = |at: &usize| self.node(record, *at).is_ok_and(Node::is_there);
+            let slot = |at: usize| self.shared().slot(record.nodes[at]);
+            let there = |at: &usize| slot(*at).is_ok_and(|slot| slot.node.is_there());
             let truth = record.fresh().find(there).or_else(|| record.fresh().next());
             copies.set_truth(&mut order, truth);
         }

@@ -8,6 +8,7 @@ use crate::output::say;
 use dafs_server::{AdminReply, AdminRequest, ClusterSecret, NodeReport};
 use indicatif::BinaryBytes;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Set up and look at a cluster: one metadata server, and data servers that keep stripes of files
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,34 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Take in nodes that were written into the configuration file of the metadata server on this host
+    ///
+    /// Write an [[export.node]] with `control` into the file first. The file is read again, all of it, as
+    /// with `dafs reload`; new files use new nodes from then on, and nobody is interrupted. Nodes that
+    /// are empty and no longer in the file are left out.
+    Add {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Move all files off a node, while they are in use
+    ///
+    /// New files avoid it from now on. When `dafs cluster status` says that it is empty, take it out of
+    /// the configuration file and run `dafs cluster add`.
+    Drain {
+        /// The number of the node
+        node: u32,
+        /// The export that it is a part of, if several have nodes
+        #[arg(long)]
+        export: Option<String>,
+        /// Let it take files again, and leave there what has not been moved
+        #[arg(long, conflicts_with = "wait")]
+        undo: bool,
+        /// Wait until it is empty
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        place: Place,
+    },
     Demo(demo::Demo),
 }
 
@@ -43,18 +72,63 @@ impl Cluster {
                 say!("{} was made; give it to all servers of the cluster", secret.display())
             }
             What::Status { place, json } => status(place, *json),
+            What::Add { place } => add(place),
+            What::Drain { node, export, undo, wait, place } => {
+                let (node, undo, export) = (*node, *undo, export.clone());
+                place.order(&AdminRequest::Drain { export: export.clone(), node, undo })?;
+                if *wait { wait_until_empty(place, export.as_deref(), node) } else { Ok(()) }
+            }
             What::Demo(demo) => demo.run(),
+        }
+    }
+}
+
+/// How often the server is asked whether a node is empty.
+const LOOK: Duration = Duration::from_millis(500);
+
+fn nodes(place: &Place) -> Result<Vec<NodeReport>, Failure> {
+    match place.ask(&AdminRequest::Nodes)? {
+        AdminReply::Nodes(nodes) => Ok(nodes),
+        AdminReply::Failed(text) => Err(Failure::Failed(text)),
+        _ => Err(other_answer()),
+    }
+}
+
+fn add(place: &Place) -> Result<(), Failure> {
+    let name = |node: &NodeReport| (node.export.clone(), node.number);
+    let before: Vec<_> = nodes(place)?.iter().map(name).collect();
+    place.order(&AdminRequest::Reload)?;
+    let after = nodes(place)?;
+    let new: Vec<_> = after.iter().filter(|node| !before.contains(&name(node))).collect();
+    let names: Vec<_> = after.iter().map(name).collect();
+    let gone = before.iter().filter(|name| !names.contains(name));
+    if new.is_empty() && gone.clone().count() == 0 {
+        let text = "the configuration file names no other nodes than before: write an [[export.node]] \
+                    into it first";
+        return Err(Failure::Failed(text.to_owned()));
+    }
+    new.into_iter()
+        .try_for_each(|node| say!("node {} of {:?} is in use", node.number, node.export))?;
+    gone.cloned().try_for_each(|(export, node)| say!("node {node} of {export:?} is left out"))
+}
+
+fn wait_until_empty(place: &Place, export: Option<&str>, number: u32) -> Result<(), Failure> {
+    loop {
+        let nodes = nodes(place)?;
+        let mut found = nodes.iter().filter(|node| {
+            node.number == number && node.leaving && export.is_none_or(|name| name == node.export)
+        });
+        match found.next() {
+            Some(node) if node.empty => return say!("node {number} is empty"),
+            Some(_) => std::thread::sleep(LOOK),
+            None => return Err(Failure::Failed(format!("node {number} takes files again"))),
         }
     }
 }
 
 /// Fails when a node cannot be used, for scripts.
 fn status(place: &Place, json: bool) -> Result<(), Failure> {
-    let nodes = match place.ask(&AdminRequest::Nodes)? {
-        AdminReply::Nodes(nodes) => nodes,
-        AdminReply::Failed(text) => return Err(Failure::Failed(text)),
-        _ => return Err(other_answer()),
-    };
+    let nodes = nodes(place)?;
     if !json && !nodes.is_empty() {
         say!(
             "{:<12} {:>6} {:<8} {:>10} {:>10}  place",
@@ -70,7 +144,7 @@ fn status(place: &Place, json: bool) -> Result<(), Failure> {
         let text = "no export of this server has nodes: see [[export.node]]";
         return Err(Failure::Failed(text.to_owned()));
     }
-    match nodes.iter().all(|node| node.connected) {
+    match nodes.iter().all(|node| node.connected || node.empty) {
         true => Ok(()),
         false => Err(Failure::Reported),
     }
@@ -82,15 +156,27 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
             serde_json::to_string(node).map_err(|error| Failure::Failed(error.to_string()))?;
         return say!("{text}");
     }
-    let mut trouble = if node.connected { String::new() } else { format!(": {}", node.trouble) };
+    let mut remarks = String::new();
+    if node.leaving {
+        let (files, bytes) = (node.moved_files, BinaryBytes(node.moved_bytes));
+        remarks = format!(", {files} files moved, {bytes}");
+    }
     if node.files_to_mend > 0 {
-        trouble.push_str(&format!("; copies to be mended: {}", node.files_to_mend));
+        remarks.push_str(&format!("; copies to be mended: {}", node.files_to_mend));
+    }
+    if !node.trouble.is_empty() {
+        remarks = format!("{remarks}: {}", node.trouble);
     }
     say!(
-        "{:<12} {:>6} {:<8} {:>10} {:>10}  {}{trouble}",
+        "{:<12} {:>6} {:<8} {:>10} {:>10}  {}{remarks}",
         node.export,
         node.number,
-        if node.connected { "there" } else { "missing" },
+        match (node.connected, node.leaving, node.empty) {
+            (_, _, true) => "empty",
+            (false, _, false) => "missing",
+            (true, true, false) => "leaving",
+            (true, false, false) => "there",
+        },
         BinaryBytes(node.total_bytes).to_string(),
         BinaryBytes(node.available_bytes).to_string(),
         node.place,
