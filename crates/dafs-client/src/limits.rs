@@ -221,10 +221,6 @@ pub(crate) const READ_AHEAD_BYTES_MIN: u64 = 128 << 10;
 /// The most that is read ahead at a time, unless the caller says otherwise, in bytes.
 pub const READ_AHEAD_BYTES_DEFAULT: u64 = 1 << 20;
 
-/// What is read of a file in sequence before its delegation is asked for, where that is not done at its
-/// opening, in bytes. Much more than programs read that look at the beginning of a file alone.
-pub const READ_AHEAD_RUN_BYTES: u64 = 4 << 20;
-
 /// How often a read or write looks into the cache before it goes to the server by itself.
 pub(crate) const CACHE_ATTEMPTS: u32 = 16;
 

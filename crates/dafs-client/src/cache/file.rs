@@ -5,7 +5,6 @@
 //! * A read or write ends after a bounded number of looks into the cache.
 
 use super::content::{FileId, Step, TransferId};
-use super::run::Run;
 use super::state::{FileState, Order, Owner, Readiness};
 use super::stream::Stream;
 use super::{Cache, Use};
@@ -36,8 +35,6 @@ pub(crate) struct CacheUse {
     pub(super) file: Arc<CachedFile>,
     pub(super) owner: Owner,
     stream: ForkMutex<Stream>,
-    /// There if a delegation is asked for when it has been read in sequence.
-    run: Option<ForkMutex<Run>>,
     reads: bool,
     writes: bool,
 }
@@ -56,10 +53,7 @@ enum Look {
 impl CacheUse {
     /// `reads` and `writes` tell what may be done through the cache.
     pub(super) fn new(file: Arc<CachedFile>, owner: Owner, reads: bool, writes: bool) -> Self {
-        let readers_only = file.cache.options.readers_only;
-        let run = (readers_only && reads && !writes).then(ForkMutex::default);
-        let writes = writes && !readers_only;
-        Self { file, owner, stream: ForkMutex::default(), run, reads, writes }
+        Self { file, owner, stream: ForkMutex::default(), reads, writes }
     }
 
     fn check_process(&self) -> Result<()> {
@@ -69,7 +63,7 @@ impl CacheUse {
     /// Keeps everybody else out of it.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
-        (self.stream.lock_here(), self.run.as_ref().map(ForkMutex::lock_here))
+        self.stream.lock_here()
     }
 
     #[cfg(test)]
@@ -80,31 +74,22 @@ impl CacheUse {
     /// Reads into `target` from `offset`, until it is full or the file ends.
     pub(crate) fn read(&self, file: &File, target: &mut [u8], offset: u64) -> Result<usize> {
         self.check_process()?;
-        self.ask(offset, target.len() as u64);
         let mut done = 0;
-        while done < target.len() {
+        for piece in target.chunks_mut(CACHE_PIECE_BYTES) {
             let at = offset.saturating_add(done as u64);
-            let end = target.len().min(done + CACHE_PIECE_BYTES);
-            let Some(bytes) = self.read_piece(&mut target[done..end], at) else {
-                drop(self.before(&Use::Look(self.file.handle)));
-                // All that is left, so that several pieces of it are in flight.
-                return Ok(done + crate::transfer::read_slice(file, &mut target[done..], at)?);
+            let bytes = match self.read_piece(piece, at) {
+                Some(bytes) => bytes,
+                None => {
+                    drop(self.before(&Use::Look(self.file.handle)));
+                    crate::transfer::read_slice(file, piece, at)?
+                }
             };
             done += bytes;
-            if done < end {
+            if bytes < piece.len() {
                 break;
             }
         }
         Ok(done)
-    }
-
-    /// Asks for a delegation if this read is one of many that follow each other.
-    fn ask(&self, offset: u64, len: u64) {
-        let Some(run) = &self.run else { return };
-        let is_time = run.lock_here().read(offset, len);
-        if is_time && self.file.ask() {
-            run.lock_here().asked();
-        }
     }
 
     /// `None` if the server has to be asked.
@@ -204,22 +189,18 @@ impl CacheUse {
         self.told()?;
         let fits = offset.checked_add(source.len() as u64);
         let fits = fits.is_some_and(|end| end <= i64::MAX.cast_unsigned());
-        let kept = self.writes && fits && stability == Stability::Unstable;
         let mut done = 0;
-        while done < source.len() {
+        for piece in source.chunks(CACHE_PIECE_BYTES) {
             let at = offset.saturating_add(done as u64);
-            let end = source.len().min(done + CACHE_PIECE_BYTES);
-            if !(kept && self.write_piece(&source[done..end], at)) {
-                // All that is left, so that several pieces of it are in flight.
-                let rest = &source[done..];
-                let range = at..at.saturating_add(rest.len() as u64);
+            let kept = fits && stability == Stability::Unstable;
+            if !(kept && self.write_piece(piece, at)) {
+                let range = at..at.saturating_add(piece.len() as u64);
                 let _used = self.before(&Use::Change(self.file.handle, range));
-                crate::transfer::write_slice(file, rest, at, stability)?;
-                break;
+                crate::transfer::write_slice(file, piece, at, stability)?;
             }
-            done = end;
+            done += piece.len();
         }
-        Ok(source.len())
+        Ok(done)
     }
 
     /// False if the server has to do it.

@@ -14,25 +14,12 @@ use crate::client::Client;
 use crate::core::{ReadCall, WriteCall};
 use crate::error::{Error, Result};
 use crate::limit::{self, Limit};
-use crate::limits::{CACHE_SLAB_BYTES, PIPELINE_BYTES, PIPELINE_DEPTH, STOP_PERIOD};
+use crate::limits::{CACHE_SLAB_BYTES, PIPELINE_BYTES, PIPELINE_DEPTH};
 use crate::pending::Pending;
 use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
 use std::ops::Range;
 use std::sync::PoisonError;
-use std::time::Duration;
-
-/// How long a caller that can be stopped waits at a time.
-const LONG: Duration = Duration::from_secs(3600);
-
-/// For whom somebody waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// For all who rely on it.
-    Endless,
-    /// For a caller, who may have little time.
-    OfCaller,
-}
 
 /// Changed data that is sent before anything is waited for, in bytes.
 const FLUSH_BYTES: u64 = (PIPELINE_BYTES * PIPELINE_DEPTH) as u64;
@@ -92,80 +79,49 @@ impl Cache {
     ///
     /// Others rely on it, so it takes no notice of how little time this caller has.
     pub(super) fn wait(&self, id: TransferId) -> Option<Error> {
-        self.wait_as(id, Patience::Endless)
+        self.wait_up_to(id, None)
     }
 
     /// As [`wait`](Self::wait), but no longer than the thread may; the request goes on.
     pub(super) fn wait_in_limit(&self, id: TransferId) -> Option<Error> {
-        self.wait_as(id, Patience::OfCaller)
+        self.wait_up_to(id, Limit::current())
     }
 
-    fn wait_as(&self, id: TransferId, patience: Patience) -> Option<Error> {
+    fn wait_up_to(&self, id: TransferId, limit: Option<Limit>) -> Option<Error> {
         let mut state = self.lock();
         loop {
             if !state.is_in_flight(id) {
                 return None;
             }
-            let limit = Limit::current().filter(|_| patience == Patience::OfCaller);
             let left = limit.map(|limit| limit.at.since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return limit.map(|limit| Error::TimedOut(limit.after));
             }
-            let stoppable = patience == Patience::OfCaller && limit::can_be_stopped();
             if let Some(mut pending) = state.take_pending(id) {
                 drop(state);
                 let result = match left {
                     Some(left) => pending.wait_moved_for(left),
-                    // It ends early when the caller is to stop, which has a limit from then on.
-                    None if stoppable => pending.wait_moved_for(LONG),
                     None => limit::without(|| pending.end_moved()),
                 };
-                let mut now = self.lock();
-                let ended = match result {
-                    Err(Error::TimedOut(_)) => {
-                        now.sent(id, pending);
-                        None
+                let mut state = self.lock();
+                let error = match result {
+                    Err(Error::TimedOut(time)) => {
+                        state.sent(id, pending);
+                        Some(Error::TimedOut(time))
                     }
-                    result => Some(now.ended(id, result)),
+                    result => state.ended(id, result),
                 };
-                drop(now);
+                drop(state);
                 self.changed.notify_all();
-                match ended {
-                    Some(error) => return error,
-                    None => state = self.lock(),
-                }
-                continue;
+                return error;
             }
-            // Another thread waits for it, or is about to send it.
-            let time = match stoppable {
-                true => Some(left.map_or(STOP_PERIOD, |left| left.min(STOP_PERIOD))),
-                false => left,
-            };
             let changed = &self.changed;
-            state = match time {
-                Some(time) => {
-                    changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+            state = match left {
+                Some(left) => {
+                    changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                 }
                 None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
-            if stoppable {
-                // Whoever is asked may use the client.
-                drop(state);
-                limit::is_stopped();
-                state = self.lock();
-            }
-        }
-    }
-
-    /// A read is waited for no longer than the thread may. Then nobody hears of its end, and nothing is
-    /// put where the server may still write to.
-    pub(super) fn wait_or_leave(&self, id: TransferId) {
-        if self.wait_in_limit(id).is_some() {
-            let mut state = self.lock();
-            drop(state.take_pending(id));
-            state.left(id);
-            drop(state);
-            self.changed.notify_all();
         }
     }
 

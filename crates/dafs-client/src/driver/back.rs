@@ -25,16 +25,6 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`listen`](Self::listen); whether the server may call already. `None` when it never will.
-    pub(crate) fn is_listening(&self) -> Option<bool> {
-        self.listen().ok()?;
-        match self.lock().ok()?.core.back_stage() {
-            BackStage::Off | BackStage::Coming => Some(false),
-            BackStage::Bound => Some(true),
-            BackStage::Refused(_) => None,
-        }
-    }
-
     /// As [`listen`](Self::listen), and waits for it as long as it is worth. Whether the server will
     /// call is its own affair.
     pub(super) fn await_back(&self) -> Result<()> {
