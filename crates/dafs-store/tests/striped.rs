@@ -2,16 +2,19 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
+#[path = "common/steps.rs"]
+mod steps;
 
 use common::striped::{
-    LOST, Step, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_with,
-    pattern, reopen, steps, stripes, write_behind,
+    LOST, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_with, pattern,
+    reopen, stripes, write_behind,
 };
 use common::{READ, READ_WRITE, me, read, write};
 use dafs_store::striped::{ComponentId, DirectoryError, DirectoryNode};
 use dafs_store::*;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
+use steps::{Step, steps};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]

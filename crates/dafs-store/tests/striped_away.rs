@@ -3,15 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
+#[path = "common/steps.rs"]
+mod steps;
 
 use common::striped::{
-    Step, UNIT, UNIT64, base, components, create, faulty, layouts, open_on, pattern, reopen,
-    sealed, steps, stripes, write_behind,
+    UNIT, UNIT64, base, components, create, faulty, layouts, open_on, pattern, reopen, sealed,
+    stripes, write_behind,
 };
 use common::{me, read, write};
 use dafs_store::*;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
+use steps::{Step, steps};
 
 #[test]
 fn a_cut_waits_for_a_node_that_is_away_only_while_that_may_go_by_what_it_was_told() {

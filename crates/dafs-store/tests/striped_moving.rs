@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
+#[path = "common/steps.rs"]
+mod steps;
 
 use common::striped::{
-    Faulty, Step, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_on,
-    pattern, reopen, sealed, steps, stripes,
+    Faulty, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_on, pattern,
+    reopen, sealed, stripes,
 };
 use common::{me, read, write};
 use dafs_store::striped::Relocation;
@@ -13,6 +15,7 @@ use dafs_store::*;
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
+use steps::{Step, steps};
 
 /// Looks through everything, and moves what is met.
 fn empty(store: &StripedStore) {

@@ -4,7 +4,6 @@ use super::{READ_WRITE, me};
 use dafs_mem::VolatileSlice;
 use dafs_store::striped::{ComponentHandle, ComponentId, DirectoryNode, Node, NodeSpace, Written};
 use dafs_store::*;
-use proptest::prelude::*;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -204,26 +203,6 @@ pub(crate) fn faulty(base: &Path) -> (StripedStore, Vec<Arc<Faulty>>) {
 
 pub(crate) fn open_on(base: &Path, nodes: &[Arc<Faulty>]) -> StripedStore {
     open_with(base, nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect())
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Step {
-    Write { offset: u64, len: usize, seed: u8 },
-    Cut(u64),
-    Read { offset: u64, len: usize },
-    Reopen,
-}
-
-pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let offset = 0..6 * UNIT64;
-    let step = prop_oneof![
-        4 => (offset.clone(), 1..3 * UNIT as usize, any::<u8>())
-            .prop_map(|(offset, len, seed)| Step::Write { offset, len, seed }),
-        1 => (0..8 * UNIT64).prop_map(Step::Cut),
-        3 => (offset, 1..4 * UNIT as usize).prop_map(|(offset, len)| Step::Read { offset, len }),
-        1 => Just(Step::Reopen),
-    ];
-    proptest::collection::vec(step, 1..24)
 }
 
 /// Writes to a component as a client does that holds a layout.
