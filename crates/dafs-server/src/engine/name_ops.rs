@@ -100,11 +100,25 @@ impl Context<'_> {
         if attr.size.is_some() {
             return Err(Status::Inval);
         }
-        let made = self.call_service(call, |service, caller| {
-            service.make(caller, &dir, args.name, object, &attr)
-        })?;
-        let fh = convert::file_handle(&Handle { fs: dir.fs, file: made.id });
-        self.reply(call, &Reply::Create(CreateReply { fh, change: change_info(made.dir) }))
+        let text = match object {
+            NewObject::Symlink(text) => text.to_vec(),
+            _ => Vec::new(),
+        };
+        let object = with_text(&object, &[]);
+        let name = args.name.to_vec();
+        self.call_at(
+            call,
+            (&dir, Touch::Object),
+            move |service, caller| {
+                service.make(caller, &dir, &name, with_text(&object, &text), &attr)
+            },
+            move |context, call, made| {
+                let made = made.map_err(convert::status)?;
+                let fh = convert::file_handle(&Handle { fs: dir.fs, file: made.id });
+                context
+                    .reply(call, &Reply::Create(CreateReply { fh, change: change_info(made.dir) }))
+            },
+        )
     }
 
     pub(super) fn link(&mut self, call: &Call, args: &Link<'_>) -> Done {
@@ -186,6 +200,18 @@ fn follow<'p>(
 
 pub(super) fn change_info(change: DirChange) -> ChangeInfo {
     ChangeInfo { before: change.before, after: change.after, atomic: change.atomic }
+}
+
+/// The same object, with this text if it is a symbolic link.
+fn with_text<'a>(object: &NewObject<'_>, text: &'a [u8]) -> NewObject<'a> {
+    match *object {
+        NewObject::Symlink(_) => NewObject::Symlink(text),
+        NewObject::Directory => NewObject::Directory,
+        NewObject::BlockDevice { major, minor } => NewObject::BlockDevice { major, minor },
+        NewObject::CharDevice { major, minor } => NewObject::CharDevice { major, minor },
+        NewObject::Socket => NewObject::Socket,
+        NewObject::Fifo => NewObject::Fifo,
+    }
 }
 
 pub(super) fn new_object<'a>(object: &dafs::NewObject<'a>) -> Result<NewObject<'a>, Status> {
