@@ -320,7 +320,7 @@ def test_a_handler_does_not_take_the_position_of_the_write_that_it_interrupts(cl
     assert (folder / "position").read_bytes() == b"onetwo"
 
 
-class Handled:
+class Interrupting:
     """A raw file in whose reads a handler comes that uses the same file."""
 
     def __init__(self, raw, handler):
@@ -345,7 +345,7 @@ def test_a_handler_that_appends_moves_no_read(client, folder):
     with client.open(name(folder, "appended"), "a+b", buffering=0) as file:
         assert file.seek(0) == 0
         raw = file._file
-        file._file = Handled(raw, lambda: file.write(b"+"))
+        file._file = Interrupting(raw, lambda: file.write(b"+"))
         assert file.read(3) == b"012"
         assert file.readinto(bytearray(2)) == 2
         assert file.tell() == 5
@@ -364,7 +364,7 @@ def test_a_handler_that_reads_does_not_take_the_position_of_a_read(client, folde
     for mode in ("rb", "a+b"):
         with client.open(name(folder, "both"), mode, buffering=0) as file:
             file.seek(0)
-            file._file = Handled(file._file, reads)
+            file._file = Interrupting(file._file, reads)
             assert file.read(3) == b"012"
             assert file.read(3) == b"345"
 
