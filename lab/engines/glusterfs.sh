@@ -40,7 +40,7 @@ free_net() {
 # any more.
 own_pids() {
     local pid
-    for pid in $(pgrep -x 'gluster(d|fs|fsd)' || true); do
+    for pid in $(pgrep -x 'gluster.*' || true); do
         if tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF -- "$dir/"; then
             echo "$pid"
         fi
@@ -83,8 +83,14 @@ start() {
         ((SECONDS < deadline)) || die "the daemons do not find each other: $dir/*/log"
         sleep 0.1
     done
-    if ! { admin volume create dist "${bricks[@]}" force && admin volume start dist; } \
-        >>"$dir/admin.out" 2>&1; then
+    # The bricks share this machine's disk. Where less than a tenth of it is free, GlusterFS would make
+    # all files on one brick, and keep a hundredth of the disk for itself.
+    if ! {
+        admin volume create dist "${bricks[@]}" force &&
+            admin volume set dist cluster.min-free-disk 1MB &&
+            admin volume set dist storage.reserve 0 &&
+            admin volume start dist
+    } >>"$dir/admin.out" 2>&1; then
         die "the volume cannot be made: $dir/admin.out"
     fi
 }
