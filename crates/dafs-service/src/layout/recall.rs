@@ -210,8 +210,8 @@ impl Service {
         self.recall_layouts_of(key, now_ns);
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut table = self.lock_table();
-        for (key, store) in table.returned_layouts.take_all(|file| file == key) {
-            table.hold_back_file(&store, key, false);
+        if let Some(store) = table.returned_layouts.take_file(key) {
+            table.hold_back_file(&store, *key, false);
         }
         let file = table.files.get(key);
         let granting = file.is_some_and(|file| file.granting > 0);
@@ -227,18 +227,27 @@ impl Service {
     }
 
     /// Whether nobody writes to a file at the data servers, nor is about to be told where, nor has gone
-    /// without a word. With `recall` those who do are asked to stop.
+    /// without a word, nor may be served for what was given back a moment ago. With `recall` those who do
+    /// are asked to stop; who is away cannot be asked, and loses its lease.
     fn has_no_writers(&self, key: &Handle, recall: bool, now_ns: u64) -> bool {
+        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut table = self.lock_table();
-        let Some(file) = table.files.get(key) else { return !table.fencing.has(key) };
+        if let Some(store) = table.returned_layouts.take_file(key) {
+            table.hold_back_file(&store, *key, false);
+        }
+        let fenced = table.fencing.has(key);
+        let Some(file) = table.files.get(key) else { return !fenced };
         let granting = file.granting > 0;
         let writes = |layout: &&Arc<LayoutState>| layout.covers(true);
         let writers: Vec<_> = file.layouts.iter().filter(writes).cloned().collect();
-        let none = !granting && writers.is_empty() && !table.fencing.has(key);
+        let none = !granting && writers.is_empty() && !fenced;
         let recalled = writers.iter().filter(|_| recall);
+        let (over, there): (Vec<_>, Vec<_>) =
+            recalled.partition(|layout| clock.is_over(&layout.client));
         let notices: Vec<_> =
-            recalled.filter_map(|layout| table.recall_layout(layout, now_ns)).collect();
+            there.iter().filter_map(|layout| table.recall_layout(layout, now_ns)).collect();
         drop(table);
+        self.doom(over.iter().map(|layout| layout.client.clone()).collect());
         notices.into_iter().for_each(Notice::deliver);
         none
     }

@@ -57,6 +57,11 @@ impl Returned {
         if entry.client == Some(client.key()) {
             return None;
         }
+        self.take_file(key)
+    }
+
+    /// Takes out a file, whoever gave its layouts back.
+    pub(super) fn take_file(&mut self, key: &Handle) -> Option<Arc<dyn Store>> {
         self.files.remove(key).map(|entry| entry.store)
     }
 

@@ -3,10 +3,12 @@
 
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
+use crate::spread::Asked;
 use dafs_service::{
-    FenceObject, FenceRight, FenceUpdate, LockError, LockExtras, LockKind, LockOwner, LockRequest,
-    OpenRequest, Opened, ServiceError, StateRef, Want, WantKind,
+    Client, FenceObject, FenceRight, FenceUpdate, LockError, LockExtras, LockKind, LockOwner,
+    LockRequest, OpenRequest, Opened, ServiceError, StateRef, Want, WantKind,
 };
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 #[test]
@@ -116,4 +118,41 @@ fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
         cluster.store.unsettled.store(false, Ordering::SeqCst);
         fence(object).unwrap();
     }
+}
+
+/// The store asks about one file, with the next turn of the clock.
+fn nobody_writes(cluster: &Cluster, opened: &Opened, present: &[&Arc<Client>]) -> bool {
+    cluster.store.lent.lock().unwrap().push((opened.state.handle().file, true));
+    cluster.world.pass_with(present, SECOND_NS);
+    cluster.store.none_lent.lock().unwrap().pop().unwrap()
+}
+
+#[test]
+fn who_is_away_keeps_nobody_from_writing_for_longer_than_a_lease() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    cluster.get(&one, &opened, true).unwrap();
+    cluster.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    assert!(!nobody_writes(&cluster, &opened, &[&two]));
+    assert!(!nobody_writes(&cluster, &opened, &[&two]), "what it wrote is looked for first");
+    assert!(nobody_writes(&cluster, &opened, &[&two]));
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+}
+
+#[test]
+fn who_may_still_be_served_for_a_layout_given_back_counts_as_writing() {
+    let cluster = Cluster::new();
+    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    cluster.give_back(&one, &opened, granted);
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert!(!nobody_writes(&cluster, &opened, &[&one]));
+    assert!(!nobody_writes(&cluster, &opened, &[&one]));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    assert!(!nobody_writes(&cluster, &opened, &[&one]));
+    assert!(nobody_writes(&cluster, &opened, &[&one]));
+    assert_eq!(cluster.store.take_asked().last(), Some(&Asked::Forget));
 }
