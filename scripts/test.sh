@@ -30,8 +30,11 @@ rm -rf "$logs"
 mkdir -p "$logs"
 
 passed=() failed=() skipped=()
-# Processes of ours: the part of the moment and the build of the guest.
-running=()
+# The parts under way, by process, and the build of the guest.
+declare -A names=() starts=() limits=()
+guest_build=
+# Tests in namespaces of their own mostly wait, so two of them run at a time.
+beside_max=2
 
 is_chosen() {
     local pattern
@@ -49,37 +52,66 @@ cargo_counts() {
         END { if (ran) printf "  %d tests, %d ignored", passed, ignored }' "$1"
 }
 
-# part NAME LIMIT_SECONDS COMMAND... -- run one part and book its result.
-part() {
-    local name=$1 limit_seconds=$2 started=$SECONDS status log reason
+# begin NAME LIMIT_SECONDS COMMAND... -- start a part; `process` is set.
+begin() {
+    local name=$1 limit_seconds=$2
     shift 2
-    is_chosen "$name" || return 0
-    log=$logs/${name//\//-}.log
-    printf '%-28s ' "$name"
     # Through bash, so that a part may be one of the functions below; in the background, so that an
     # interrupt is not kept waiting for it.
-    timeout -k 10 "$limit_seconds" bash -c '"$@"' part "$@" >"$log" 2>&1 </dev/null &
-    running[0]=$!
-    wait "${running[0]}"
-    status=$?
-    unset "running[0]"
+    timeout -k 10 "$limit_seconds" bash -c '"$@"' part "$@" >"$logs/${name//\//-}.log" 2>&1 </dev/null &
+    process=$!
+    names[$process]=$name starts[$process]=$SECONDS limits[$process]=$limit_seconds
+}
+
+# book PROCESS STATUS -- note and tell how a part has ended.
+book() {
+    local name=${names[$1]} seconds=$((SECONDS - starts[$1])) status=$2 log reason=''
+    log=$logs/${name//\//-}.log
     case $status in
     0)
         passed+=("$name")
-        printf 'ok      %4d s%s\n' $((SECONDS - started)) "$(cargo_counts "$log")"
+        printf '%-28s ok      %4d s%s\n' "$name" "$seconds" "$(cargo_counts "$log")"
         ;;
     77)
         reason=$(tail -n 1 "$log")
         skipped+=("$name: $reason")
-        printf 'SKIPPED %4d s  %s\n' $((SECONDS - started)) "$reason"
+        printf '%-28s SKIPPED %4d s  %s\n' "$name" "$seconds" "$reason"
         ;;
     *)
-        [[ $status != 124 ]] || reason=" (over its limit of $limit_seconds s)"
-        failed+=("$name: status $status${reason:-}, log in $log")
-        printf 'FAILED  %4d s  status %d%s\n' $((SECONDS - started)) "$status" "${reason:-}"
+        [[ $status != 124 ]] || reason=" (over its limit of ${limits[$1]} s)"
+        failed+=("$name: status $status$reason, log in $log")
+        printf '%-28s FAILED  %4d s  status %d%s\n' "$name" "$seconds" "$status" "$reason"
         tail -n 60 "$log" | sed 's/^/    | /'
         ;;
     esac
+    unset "names[$1]" "starts[$1]" "limits[$1]"
+}
+
+# part NAME LIMIT_SECONDS COMMAND... -- run one part, alone, and book its result.
+part() {
+    local process
+    is_chosen "$1" || return 0
+    await_besides 0
+    begin "$@"
+    wait "$process"
+    book "$process" $?
+}
+
+# beside NAME LIMIT_SECONDS COMMAND... -- the same for a part that may run beside others of its kind.
+beside() {
+    local process
+    is_chosen "$1" || return 0
+    await_besides $((beside_max - 1))
+    begin "$@"
+}
+
+# await_besides MAX -- wait until at most MAX parts are under way.
+await_besides() {
+    local process
+    while [[ ${#names[@]} -gt $1 ]]; do
+        wait -n -p process "${!names[@]}"
+        book "$process" $?
+    done
 }
 
 format() {
@@ -109,7 +141,7 @@ build_guest_in_background() {
     is_chosen guest || return 0
     timeout 3000 nice -n 5 bash -c 'lab/lab.sh check && lab/lab.sh build' \
         >"$logs/guest-background.log" 2>&1 </dev/null &
-    running[1]=$!
+    guest_build=$!
 }
 
 lab_test() {
@@ -130,7 +162,7 @@ summary() {
     echo "${#passed[@]} passed, ${#failed[@]} failed, ${#skipped[@]} skipped"
 }
 
-trap 'kill "${running[@]}" 2>/dev/null' EXIT
+trap 'kill "${!names[@]}" $guest_build 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
 build_guest_in_background
 part tidy 60 scripts/tidy.sh
@@ -146,16 +178,17 @@ for script in scripts/e2e/*.sh; do
 done
 part guest 3000 guest
 for script in lab/tests/*.sh; do
-    [[ ! -x $script ]] || part "lab/$(basename "$script" .sh)" 600 lab_test "$script"
+    [[ ! -x $script ]] || beside "lab/$(basename "$script" .sh)" 600 lab_test "$script"
 done
 over_siw=(features files programs recovery sharing)
 over_rxe=(client rdma)
 [[ ! ${DAFS_TEST_LONG:-} ]] || over_rxe+=("${over_siw[@]}")
 for test in "${over_siw[@]}"; do
-    part "lab/nfs-$test-siw" 600 lab_test_over siw "lab/tests/nfs-$test.sh"
+    beside "lab/nfs-$test-siw" 600 lab_test_over siw "lab/tests/nfs-$test.sh"
 done
 for test in "${over_rxe[@]}"; do
-    part "lab/nfs-$test-rxe" 600 lab_test_over rxe "lab/tests/nfs-$test.sh"
+    beside "lab/nfs-$test-rxe" 600 lab_test_over rxe "lab/tests/nfs-$test.sh"
 done
+await_besides 0
 summary
 [[ ${#failed[@]} == 0 && (${CI:-} != true || ${#skipped[@]} == 0) ]]
