@@ -144,7 +144,9 @@ for part in "$@"; do
         # would start it, which nobody asked for.
         without_starting_services install_packages db5.3-util dpkg-dev fio fuse3 git \
             iproute2 libdb5.3-dev libfuse3-dev libnfs-dev nfs-ganesha nfs-ganesha-vfs postgresql python3 python3-venv \
-            rpcbind rsync sqlite3
+            rpcbind rsync sqlite3 util-linux
+        # The file system of the comparison of Direct-pNFS, which starts it itself.
+        without_starting_services install_packages ceph-common ceph-mon ceph-osd libcephfs2 ceph-mds
         ;;
     lab)
         install_packages attr bc bison cpio fio flex gcc git iproute2 libc6-dev make sqlite3 tar \

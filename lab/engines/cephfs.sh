@@ -2,10 +2,14 @@
 # cephfs.sh -- a small CephFS on loopback, for tests: one monitor, three storage daemons with their
 # objects in memory, one metadata server, no manager, no authentication, one copy of everything.
 #
-#   cephfs.sh hold         makes a cluster in a fresh directory, writes the path of its configuration
+#   cephfs.sh hold [NODES] makes a cluster in a fresh directory, writes the path of its configuration
 #                          to standard output, and takes everything away when standard input ends
 #   cephfs.sh start DIR    makes a cluster in DIR, which must not be there
 #   cephfs.sh stop DIR     ends the daemons of that cluster and removes DIR
+#
+# NODES is a file that spreads the cluster over network namespaces. Its first line is the address of the
+# monitor and the metadata server, in the namespace that this script is started in; each further line
+# is a storage daemon: its address and the path of its namespace.
 #
 # Needs Debian's ceph-mon, ceph-osd, ceph-mds and ceph-common; known to work with 16.2.15. Uses some
 # 150 MB of memory and is up in two to four seconds on an idle machine.
@@ -17,11 +21,32 @@ set -euo pipefail
 
 die() { printf 'cephfs.sh: %s\n' "$*" >&2; exit 1; }
 
-readonly osds=3 start_seconds_max=90
+readonly start_seconds_max=90
+address=127.0.0.1 osds=3 osd_addresses=() osd_networks=()
+
+read_nodes() {
+    local node network
+    [[ -r $1 ]] || die "there is no $1"
+    while read -r node network; do
+        if [[ $network ]]; then osd_addresses+=("$node") osd_networks+=("$network"); else address=$node; fi
+    done <"$1"
+    osds=${#osd_networks[@]}
+    ((osds > 0)) || die "$1 names no storage daemons"
+}
+
+# at_node ID COMMAND... -- runs it in the namespace of a storage daemon.
+at_node() {
+    local id=$1
+    shift
+    if [[ ${osd_networks[id]-} ]]; then
+        set -- nsenter "--net=${osd_networks[id]}" -- "$@"
+    fi
+    "$@"
+}
 
 # A free port for the monitor; the other daemons look for their own.
 free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+    python3 -c 'import socket; s = socket.socket(); s.bind(("'"$address"'", 0)); print(s.getsockname()[1])'
 }
 
 # The daemons of this cluster that still run. A dead one that nobody has waited for has no command
@@ -39,10 +64,10 @@ write_config() {
     cat >"$config" <<EOT
 [global]
 fsid = $fsid
-mon_host = v2:127.0.0.1:$port/0
-public_network = 127.0.0.0/8
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
+mon_host = v2:$address:$port/0
+public_network = ${address%.*}.0/24
+public_addr = $address
+cluster_addr = $address
 ms_bind_ipv6 = false
 ms_bind_port_min = 41000
 ms_bind_port_max = 42999
@@ -90,6 +115,15 @@ osd_op_num_shards = 2
 osd_op_num_threads_per_shard = 1
 osd_class_update_on_start = false
 EOT
+    local id
+    for id in "${!osd_addresses[@]}"; do
+        cat >>"$config" <<EOT
+
+[osd.$id]
+public_addr = ${osd_addresses[id]}
+cluster_addr = ${osd_addresses[id]}
+EOT
+    done
 }
 
 admin() { timeout 30 ceph -c "$config" --connect-timeout 20 "$@" >>"$dir/log/admin.out" 2>&1; }
@@ -97,8 +131,8 @@ admin() { timeout 30 ceph -c "$config" --connect-timeout 20 "$@" >>"$dir/log/adm
 start_osd() {
     local uuid=$1 id=$2
     mkdir "$dir/osd.$id"
-    ceph-osd -c "$config" -i "$id" --mkfs --osd-uuid "$uuid" >"$dir/log/osd.$id.out" 2>&1
-    ceph-osd -c "$config" -i "$id" >>"$dir/log/osd.$id.out" 2>&1
+    at_node "$id" ceph-osd -c "$config" -i "$id" --mkfs --osd-uuid "$uuid" >"$dir/log/osd.$id.out" 2>&1
+    at_node "$id" ceph-osd -c "$config" -i "$id" >>"$dir/log/osd.$id.out" 2>&1
 }
 
 is_active() { timeout 30 ceph -c "$config" --connect-timeout 20 mds stat 2>/dev/null | grep -q up:active; }
@@ -110,7 +144,7 @@ start() {
     fsid=$(</proc/sys/kernel/random/uuid)
     port=$(free_port)
     write_config
-    monmaptool --create --fsid "$fsid" --addv a "[v2:127.0.0.1:$port]" "$dir/monmap" >/dev/null
+    monmaptool --create --fsid "$fsid" --addv a "[v2:$address:$port]" "$dir/monmap" >/dev/null
     ceph-mon -c "$config" --mkfs -i a --monmap "$dir/monmap" >"$dir/log/mon.out" 2>&1
     ceph-mon -c "$config" -i a >>"$dir/log/mon.out" 2>&1
     for ((id = 0; id < osds; id++)); do
@@ -149,6 +183,7 @@ stop() {
 
 case ${1-} in
 hold)
+    [[ ! ${2-} ]] || read_nodes "$2"
     dir=$(mktemp -d /tmp/dafs-ceph.XXXXXX) config=$dir/ceph.conf
     trap 'wait; stop' EXIT
     trap '' INT HUP
@@ -170,5 +205,5 @@ stop)
     dir=$2 config=$2/ceph.conf
     stop
     ;;
-*) die "usage: cephfs.sh hold | start DIR | stop DIR" ;;
+*) die "usage: cephfs.sh hold [NODES] | start DIR | stop DIR" ;;
 esac

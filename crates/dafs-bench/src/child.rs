@@ -1,6 +1,6 @@
 //! The processes at the other end of what is measured.
 
-use crate::{Child, cpu, tcp, transport};
+use crate::{Child, cpu, pnfs, tcp, transport};
 use anyhow::{Context, Result, anyhow};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
@@ -13,6 +13,10 @@ use std::process::{Command, Stdio};
 /// Runs as a child until its standard input ends, which it does with the parent.
 pub(crate) fn run(child: Child) -> Result<()> {
     match child {
+        Child::ServeConfig { config } => pnfs::serve(&config),
+        Child::HoldNetwork => pnfs::hold(),
+        Child::PnfsLoad(load) => load.run(),
+        Child::Pnfs(options) => options.measure(),
         Child::Tcp { cpu, poll } => {
             cpu::pin(cpu)?;
             tcp::serve(poll)
@@ -86,7 +90,7 @@ pub(crate) fn announce(address: &str) -> Result<()> {
 }
 
 /// Returns when the parent has closed its end.
-fn wait_for_parent() {
+pub(crate) fn wait_for_parent() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 

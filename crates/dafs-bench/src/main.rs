@@ -16,6 +16,7 @@ mod nfs;
 mod nfs4;
 mod peer;
 mod plot;
+mod pnfs;
 mod python;
 mod rdma;
 mod report;
@@ -64,9 +65,8 @@ struct Arguments {
     figures: PathBuf,
 }
 
-/// The processes at the other end; started by the benchmark itself.
+/// What is not a group; and the processes at the other end, which the benchmark starts itself.
 #[derive(Subcommand, Clone)]
-#[command(hide = true)]
 enum Child {
     #[command(hide = true)]
     Tcp {
@@ -87,6 +87,15 @@ enum Child {
     ServeNfs { directory: PathBuf, cpu: usize },
     #[command(hide = true)]
     ServeSharing { directory: PathBuf, durable_replies: String, port: u16, cpu: Option<usize> },
+    #[command(hide = true)]
+    ServeConfig { config: PathBuf },
+    #[command(hide = true)]
+    HoldNetwork,
+    #[command(hide = true)]
+    PnfsLoad(pnfs::Load),
+    /// Compares Direct-pNFS with the other ways to the files of a CephFS on nodes with slow links. Runs
+    /// by itself, not with the groups.
+    Pnfs(pnfs::Options),
 }
 
 /// How long and how often to measure.

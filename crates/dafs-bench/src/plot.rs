@@ -21,7 +21,7 @@ const HEIGHT: f64 = 260.0;
 /// Room around the plotted area of a panel: left, right, top, bottom.
 const MARGINS: [f64; 4] = [56.0, 12.0, 34.0, 34.0];
 const COLUMNS: usize = 2;
-const COLOURS: [&str; 4] = ["#4477aa", "#cc6677", "#228833", "#aa7744"];
+const COLOURS: [&str; 5] = ["#4477aa", "#cc6677", "#228833", "#aa7744", "#884499"];
 
 /// Draws the panels, two in a row, with `steps` along each horizontal axis.
 pub(crate) fn draw(title: &str, steps: &[String], panels: &[Panel]) -> String {
@@ -96,7 +96,7 @@ fn draw_panel(svg: &mut String, steps: &[String], panel: &Panel) {
         let _ = writeln!(
             svg,
             "<text x=\"{}\" y=\"28\" fill=\"{colour}\">{}</text>",
-            left + 80.0 * index as f64,
+            left + 72.0 * index as f64,
             line.name
         );
     }

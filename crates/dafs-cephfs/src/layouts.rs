@@ -45,6 +45,7 @@ pub(crate) fn stripes(inode: &Inode, perm: &Perm<'_>) -> Result<Stripes> {
 pub(crate) struct Spread {
     map: Arc<OsdMap>,
     servers: Vec<(Arc<CephData>, SocketAddr)>,
+    by: crate::Told,
     ids: Arc<Ids>,
     /// The file system of the handles that clients show to data servers.
     data_fs: FsId,
@@ -110,15 +111,22 @@ fn places(size: u64, unit_bytes: NonZeroU32) -> usize {
     units.min(PATTERN_PLACES_MAX).next_power_of_two()
 }
 
+/// The data servers one after the other; which is first differs from file to file.
+fn by_turns(ino: u64, places: usize, servers: usize) -> Vec<u32> {
+    let turns = (0..servers as u32).cycle();
+    turns.skip(ino as usize % servers.max(1)).take(places).collect()
+}
+
 impl Spread {
     pub(crate) fn new(
         map: Arc<OsdMap>,
         servers: Vec<(Arc<CephData>, SocketAddr)>,
         ids: Arc<Ids>,
         data_fs: FsId,
+        by: crate::Told,
     ) -> Self {
         let (devices, told) = Default::default();
-        Self { map, servers, ids, data_fs, devices, told }
+        Self { map, servers, by, ids, data_fs, devices, told }
     }
 
     pub(crate) fn servers(&self) -> impl Iterator<Item = &Arc<CephData>> {
@@ -139,7 +147,10 @@ impl Spread {
             let at = self.servers.iter().position(|(server, _)| server.is_next_to(daemon))?;
             u32::try_from(at).ok()
         };
-        let pattern = daemons.into_iter().map(server_of).collect::<Option<Vec<_>>>();
+        let pattern = match self.by {
+            crate::Told::Placement => daemons.into_iter().map(server_of).collect(),
+            crate::Told::Turns => Some(by_turns(object.ino, places, self.servers.len())),
+        };
         let Some(pattern) = pattern else { return Ok(None) };
         let servers: Vec<_> = self.servers.iter().map(|&(_, address)| vec![address]).collect();
         let mut hasher = SipHasher24::new();
@@ -349,6 +360,12 @@ mod tests {
         assert_eq!(places(0, unit(1 << 30)), 1);
         assert_eq!(places(0, unit(65_536)), 1024);
         assert_eq!(places(u64::MAX, unit(4 << 20)), 1024);
+    }
+
+    #[test]
+    fn without_placement_all_data_servers_have_their_turn() {
+        assert_eq!(by_turns(4, 7, 3), [1, 2, 0, 1, 2, 0, 1]);
+        assert_eq!(by_turns(6, 2, 3), [0, 1]);
     }
 
     #[test]

@@ -26,12 +26,14 @@ mod layouts;
 mod limits;
 mod map;
 mod names;
+mod network;
 mod nudge;
 mod store;
 mod stripes;
 mod sys;
 
 pub use data::CephData;
+pub use network::in_network;
 pub use sys::Unavailable;
 
 use dafs_store::{Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Result, StoreError};
@@ -73,6 +75,8 @@ pub struct CephOptions {
     pub mounts: usize,
     /// Data servers, each with a mount of its own; at most 256.
     pub data_servers: Vec<DataServerOptions>,
+    /// What clients are told of where files lie.
+    pub told: Told,
     /// What the file system of a data server's handles is called, when its store is called so.
     pub data_fs: fn(&FsId) -> FsId,
 }
@@ -84,6 +88,19 @@ pub struct DataServerOptions {
     pub address: SocketAddr,
     /// The numbers of the storage daemons that it is next to. Each daemon has one data server.
     pub daemons: Vec<u32>,
+    /// The network namespace that it is a client of the file system from, if not this process's.
+    pub network: Option<PathBuf>,
+}
+
+/// What clients are told of where files lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Told {
+    /// The data server next to the daemon that has it.
+    #[default]
+    Placement,
+    /// The data servers by turns, whatever they are next to: what a server of pNFS says that does not
+    /// know where its file system has files. For comparison; it costs most bytes a second way.
+    Turns,
 }
 
 /// Why a store cannot be opened.
@@ -118,6 +135,14 @@ pub enum OpenError {
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(std::io::Error),
+    /// The network of a data server cannot be entered.
+    #[error("the network namespace {path} of a data server cannot be entered: {error}")]
+    Network {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
     /// There are too many data servers.
     #[error("there can be 256 data servers at most")]
     DataServers,
@@ -288,7 +313,7 @@ fn spread(
     options: &CephOptions,
     cluster: &ClusterOptions,
     fs_id: FsId,
-    mount: &dyn Fn(String) -> std::result::Result<Arc<Mount>, OpenError>,
+    mount: &(dyn Fn(String) -> std::result::Result<Arc<Mount>, OpenError> + Sync),
 ) -> std::result::Result<(Arc<Spread>, Watch), OpenError> {
     let map = OsdMap::new(Box::new(Rados::connect(cluster)?)).map_err(OpenError::Map)?;
     let map = Arc::new(map);
@@ -299,12 +324,19 @@ fn spread(
     let ids = Arc::new(Ids::new(data_fs, options.secret));
     let mut servers = Vec::new();
     for (number, server) in options.data_servers.iter().enumerate() {
-        let mount = mount(format!("data-{number}"))?;
+        let network = server.network.as_deref();
+        // The library's threads come from this one, and their connections from those.
+        let mount = in_network(network, || mount(format!("data-{number}")));
+        let mount = mount.map_err(|error| {
+            let path = network.map(PathBuf::from).unwrap_or_default();
+            OpenError::Network { path, error }
+        })??;
         let daemons = server.daemons.iter().copied().collect();
         let data = CephData::new(mount, map.clone(), ids.clone(), data_fs, daemons);
         servers.push((Arc::new(data), server.address));
     }
-    let spread = Arc::new(Spread::new(map, servers, ids, (options.data_fs)(&data_fs)));
+    let spread =
+        Arc::new(Spread::new(map, servers, ids, (options.data_fs)(&data_fs), options.told));
     let watch = Watch::start(&spread).map_err(OpenError::Thread)?;
     Ok((spread, watch))
 }

@@ -1,7 +1,7 @@
 //! The cluster, and worlds in it: each test has a directory of its own.
 
 use crate::common::{World, skipped};
-use dafs_cephfs::{CephOptions, CephStore};
+use dafs_cephfs::{CephOptions, CephStore, Told};
 use dafs_store::*;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -34,6 +34,7 @@ pub(crate) fn options(config: &Path, root: &str, identity: &str, mounts: usize) 
         secret: crate::common::secret(),
         mounts,
         data_servers: Vec::new(),
+        told: Told::Placement,
         data_fs: |fs| *fs,
     }
 }

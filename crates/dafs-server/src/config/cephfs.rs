@@ -2,6 +2,7 @@
 
 use super::file::own_address;
 use super::{CephDataServer, CephFsConfig, ExportSource, Wrong};
+use dafs_cephfs::Told;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,7 @@ pub(super) struct CephFile {
     keyring: Option<PathBuf>,
     fs: Option<String>,
     root: Option<String>,
+    layouts: Option<String>,
     #[serde(default)]
     data_server: Vec<DataServerFile>,
 }
@@ -23,6 +25,7 @@ pub(super) struct CephFile {
 struct DataServerFile {
     listen: String,
     osds: Vec<u32>,
+    network_namespace: Option<PathBuf>,
 }
 
 impl CephFile {
@@ -58,8 +61,18 @@ impl CephFile {
                 let remedy = format!("OSD {osd} is named by two data_servers; it has one host");
                 return Err(wrong("ceph", remedy));
             }
-            data_servers.push(CephDataServer { listen, osds: server.osds.clone() });
+            let network_namespace = server.network_namespace.as_ref().map(|path| base.join(path));
+            let osds = server.osds.clone();
+            data_servers.push(CephDataServer { listen, osds, network_namespace });
         }
+        let told = match self.layouts.as_deref() {
+            None | Some("placement") => Told::Placement,
+            Some("turns") => Told::Turns,
+            Some(_) => {
+                let remedy = "layouts is \"placement\", or \"turns\" for comparison".to_owned();
+                return Err(wrong("ceph", remedy));
+            }
+        };
         Ok(ExportSource::CephFs(CephFsConfig {
             conf: self.conf.as_ref().map(there).transpose()?,
             id: self.id.clone(),
@@ -67,6 +80,7 @@ impl CephFile {
             fs: self.fs.clone(),
             root,
             data_servers,
+            told,
         }))
     }
 }

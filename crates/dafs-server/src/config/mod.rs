@@ -222,6 +222,8 @@ pub struct CephFsConfig {
     /// Where clients that can (pNFS) reach storage daemons without going through the server's other
     /// doors.
     pub data_servers: Vec<CephDataServer>,
+    /// What these clients are told of where files lie.
+    pub told: dafs_cephfs::Told,
 }
 
 /// Which part of which volume of GlusterFS.
@@ -253,6 +255,8 @@ pub struct CephDataServer {
     pub listen: SocketAddr,
     /// The numbers of the storage daemons (OSDs) that it is next to.
     pub osds: Vec<u32>,
+    /// The network namespace that it is in, if not the server's.
+    pub network_namespace: Option<PathBuf>,
 }
 
 /// An export.

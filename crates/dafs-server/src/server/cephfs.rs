@@ -4,7 +4,8 @@ use super::data::{DataDoor, Spread};
 use super::here::Here;
 use super::{StartError, listen, state, striped};
 use crate::config::{CephFsConfig, ExportConfig};
-use dafs_cephfs::{CephData, CephOptions, CephStore, DataServerOptions};
+use crate::pool::{Pool, ThreadPool};
+use dafs_cephfs::{CephData, CephOptions, CephStore, DataServerOptions, OpenError, in_network};
 use dafs_service::{Admits, Export, Service, WriteVerifier};
 use dafs_store::{DataFiles, ExportSecret, Store};
 use std::net::TcpListener;
@@ -18,7 +19,8 @@ pub(super) struct Ceph {
     store: Arc<CephStore>,
     secret: ExportSecret,
     admits: Admits,
-    listeners: Mutex<Vec<TcpListener>>,
+    /// Those of the data servers, and whether each is in a network of its own.
+    listeners: Mutex<Vec<(TcpListener, bool)>>,
 }
 
 /// Opens the store of an export, and the sockets of its data servers. Waits for the cluster for a
@@ -30,10 +32,16 @@ pub(super) fn open(
 ) -> Result<Arc<Ceph>, StartError> {
     let (mut listeners, mut data_servers) = (Vec::new(), Vec::new());
     for server in &ceph.data_servers {
-        let listener = listen::fresh(server.listen)?;
+        let network = server.network_namespace.clone();
+        let listener = in_network(network.as_deref(), || listen::fresh(server.listen));
+        let listener = listener.map_err(|error| {
+            let path = network.clone().unwrap_or_default();
+            let (name, root) = (export.name.clone(), ceph.root.clone());
+            StartError::CephFs { name, root, error: OpenError::Network { path, error } }
+        })??;
         let (address, daemons) = (listener.local_addr()?, server.osds.clone());
-        listeners.push(listener);
-        data_servers.push(DataServerOptions { address, daemons });
+        listeners.push((listener, network.is_some()));
+        data_servers.push(DataServerOptions { address, daemons, network });
     }
     let store = CephStore::open(&CephOptions {
         config: ceph.conf.clone(),
@@ -46,6 +54,7 @@ pub(super) fn open(
         secret,
         mounts: MOUNTS,
         data_servers,
+        told: ceph.told,
         data_fs: |fs| Export::fs_of(fs, ""),
     });
     let (name, root) = (export.name.clone(), ceph.root.clone());
@@ -72,17 +81,20 @@ impl Spread for Ceph {
         let states = Arc::new(Here::new(service));
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = (0_u32..).zip(listeners.drain(..)).zip(self.store.data_servers());
-        let open = |((number, listener), files): ((u32, TcpListener), Arc<CephData>)| {
-            let of = [&files.fs_id().0[..], &number.to_be_bytes()].concat();
-            DataDoor {
-                listener,
-                number,
-                files,
-                states: states.clone(),
-                admits: self.admits.clone(),
-                identity: striped::derive(&self.secret, b"data server", &of),
-            }
-        };
+        let open =
+            |((number, (listener, apart)), files): ((u32, (TcpListener, bool)), Arc<CephData>)| {
+                let of = [&files.fs_id().0[..], &number.to_be_bytes()].concat();
+                DataDoor {
+                    listener,
+                    number,
+                    files,
+                    // As long as it would have if it were a process on a machine of its own.
+                    pool: apart.then(|| Arc::new(ThreadPool::new()) as Arc<dyn Pool>),
+                    states: states.clone(),
+                    admits: self.admits.clone(),
+                    identity: striped::derive(&self.secret, b"data server", &of),
+                }
+            };
         opened.map(open).collect()
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct DataDoor {
     /// To tell its thread from others.
     pub(super) number: u32,
     pub(super) files: Arc<dyn DataFiles>,
+    /// Where its calls wait, if not where those of the server do.
+    pub(super) pool: Option<Arc<dyn Pool>>,
     pub(super) states: Arc<dyn ForeignStates>,
     pub(super) admits: Admits,
     /// Who it is to clients: the same in all runs, and nobody else's.
@@ -99,7 +101,8 @@ impl DataServer {
         write_verifier: Arc<WriteVerifier>,
         door: DataDoor,
     ) -> Result<Self, StartError> {
-        let DataDoor { listener, number, files, states, admits, identity } = door;
+        let DataDoor { listener, number, files, pool: own, states, admits, identity } = door;
+        let pool = own.unwrap_or(pool);
         let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
         let store = Arc::new(DataStore::new(files.clone()));
         let namespace = Namespace::new(vec![Export::new("", store, options)])?;

@@ -139,6 +139,7 @@ impl Opener {
             number,
             listener: self.clients,
             files,
+            pool: None,
             states: Arc::new(states),
             admits: self.config.admits.clone(),
             identity,

@@ -63,6 +63,7 @@ impl Spread for Gluster {
                 listener,
                 number,
                 files,
+                pool: None,
                 states: states.clone(),
                 admits: self.admits.clone(),
                 identity: striped::derive(&self.secret, b"data server", &of),

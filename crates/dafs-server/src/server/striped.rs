@@ -324,6 +324,7 @@ impl Spread for Striped {
                 listener,
                 number,
                 files: Arc::new(files),
+                pool: None,
                 states: here.clone(),
                 admits: self.admits.clone(),
                 identity: derive(&secret, b"data server", &number.to_be_bytes()),

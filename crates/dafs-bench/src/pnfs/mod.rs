@@ -1,0 +1,330 @@
+//! Direct-pNFS against the other ways to the files of a parallel file system, after figures 6 and 7 of
+//! the paper of 2007: five architectures on the same storage nodes, whose links have a rate.
+//!
+//! The engine is CephFS. Each storage node is a network namespace with a storage daemon and one link to
+//! a switch; so is the head (monitor, metadata servers of ceph and of dafs) and each client. What a
+//! node sends to itself does not cross its link.
+//!
+//! What is not obvious
+//! * The data servers are threads of one dafs, each with its sockets and its client of CephFS in its
+//!   node's namespace: what they send goes over their node's link. What they ask the metadata server
+//!   does not, which is some bytes for each state-id.
+//!
+//! Invariants
+//! * After each case it is checked by counters that bytes went the way that its architecture says.
+
+mod check;
+mod engine;
+mod load;
+mod network;
+mod table;
+
+pub(crate) use load::Load;
+pub(crate) use network::hold;
+
+use crate::peer;
+use anyhow::{Context, Result, ensure};
+use check::Seen;
+use engine::{Cluster, Pool, Server};
+use network::Node;
+use serde::Serialize;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+/// The stripe unit of all files.
+const UNIT_BYTES: usize = 256 << 10;
+
+const STORAGE_NODES_MAX: usize = 32;
+const CLIENTS_MAX: usize = 32;
+
+/// Compares Direct-pNFS with pNFS in two and in three tiers, plain NFSv4, and the client of CephFS.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Options {
+    /// Storage nodes.
+    #[arg(long, default_value_t = 6)]
+    storage_nodes: usize,
+    /// Numbers of clients.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    clients: Vec<usize>,
+    /// What each node's link passes, in Mbit/s, in each direction.
+    #[arg(long, default_value_t = 100)]
+    megabits: u32,
+    /// What each client writes and reads, in MiB.
+    #[arg(long, default_value_t = 24)]
+    megabytes: u64,
+    /// What an application hands over at once, in KiB.
+    #[arg(long, value_delimiter = ',', default_value = "2048,8")]
+    blocks: Vec<usize>,
+    /// Only architectures with this in their name.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Where table and figure go.
+    #[arg(long, default_value = "bench-results")]
+    results: PathBuf,
+}
+
+/// Ways to the storage nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum Architecture {
+    Direct,
+    Native,
+    TwoTier,
+    ThreeTier,
+    Plain,
+}
+
+impl Architecture {
+    const ALL: [Self; 5] =
+        [Self::Direct, Self::Native, Self::TwoTier, Self::ThreeTier, Self::Plain];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "Direct-pNFS",
+            Self::Native => "CephFS",
+            Self::TwoTier => "2-tier",
+            Self::ThreeTier => "3-tier",
+            Self::Plain => "NFSv4",
+        }
+    }
+
+    fn directory(self) -> &'static str {
+        match self {
+            Self::Direct => "/direct",
+            Self::Native => "/native",
+            Self::TwoTier => "/two",
+            Self::ThreeTier => "/three",
+            Self::Plain => "/plain",
+        }
+    }
+
+    fn pool(self) -> Pool {
+        if self == Self::ThreeTier { Pool::Narrow } else { Pool::Wide }
+    }
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Cell {
+    architecture: Architecture,
+    write: bool,
+    one_file: bool,
+    block: usize,
+    clients: usize,
+    megabytes_per_second: f64,
+}
+
+/// What one case is about.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    one_file: bool,
+    block: usize,
+    clients: usize,
+}
+
+impl Options {
+    pub(crate) fn measure(&self) -> Result<()> {
+        ensure!((2..=STORAGE_NODES_MAX).contains(&self.storage_nodes), "2 to 32 storage nodes");
+        ensure!(
+            self.clients.iter().all(|count| (1..=CLIENTS_MAX).contains(count)),
+            "1 to 32 clients"
+        );
+        let whole =
+            |kib: &usize| kib.is_multiple_of(8) && self.bytes().is_multiple_of(*kib as u64 * 1024);
+        ensure!(
+            self.megabytes > 0 && self.blocks.iter().all(|kib| *kib > 0 && whole(kib)),
+            "blocks are of some times 8 KiB, and each client has a whole number of them"
+        );
+        if let Some(reason) = engine::missing() {
+            println!("pnfs: SKIPPED, {reason}");
+            return Ok(());
+        }
+        peer::in_own_network(|| self.measure_inside())
+    }
+
+    fn measure_inside(&self) -> Result<()> {
+        let bench = Bench::start(self)?;
+        let mut cells = Vec::new();
+        for architecture in Architecture::ALL {
+            if architecture.name().contains(&self.only) {
+                let measured = bench.measure(self, architecture);
+                cells.extend(measured.with_context(|| architecture.name())?);
+            }
+        }
+        table::print(self, &cells);
+        table::write(self, &cells)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.megabytes << 20
+    }
+}
+
+/// Everything that runs.
+struct Bench {
+    cluster: Cluster,
+    head: Node,
+    storage: Vec<Node>,
+    clients: Vec<Node>,
+    /// Of which storage nodes the three tiers store; the others are their data servers.
+    narrow: usize,
+    _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn start(options: &Options) -> Result<Self> {
+        network::make_switch()?;
+        let node = |number: usize| Node::add(u8::try_from(number)?, options.megabits);
+        let storage: Vec<_> = (1..=options.storage_nodes).map(node).collect::<Result<_>>()?;
+        let clients = options.clients.iter().copied().max().unwrap_or(0);
+        let clients: Vec<_> =
+            (1..=clients).map(|client| node(100 + client)).collect::<Result<_>>()?;
+        let head = node(99)?;
+        let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
+        let cluster = Cluster::start(&head, &storage, folder.path())?;
+        let narrow = storage.len().div_ceil(2);
+        let directories = Architecture::ALL.map(|a| (a.directory(), a.pool()));
+        cluster.prepare(&head, narrow, &directories)?;
+        Ok(Self { cluster, head, storage, clients, narrow, _folder: folder })
+    }
+
+    fn measure(&self, options: &Options, architecture: Architecture) -> Result<Vec<Cell>> {
+        let server = self.serve(architecture)?;
+        // Where files lie is asked once for all of them.
+        let warm = Case { one_file: false, block: UNIT_BYTES, clients: 1 };
+        self.run(architecture, warm, true, 1 << 20)?;
+        let mut cells = Vec::new();
+        for one_file in [false, true] {
+            for block in options.blocks.iter().map(|kib| kib * 1024) {
+                for &clients in &options.clients {
+                    self.cluster.clear(&self.head, architecture.directory())?;
+                    let case = Case { one_file, block, clients };
+                    for write in [true, false] {
+                        let before = self.see(server.as_ref())?;
+                        let rate = self.run(architecture, case, write, options.bytes())?;
+                        let seen = self.see(server.as_ref())?.since(&before);
+                        let bytes = options.bytes() * clients as u64;
+                        let way = check::way(architecture, bytes, &seen);
+                        way.with_context(|| format!("{case:?}, write: {write}"))?;
+                        let cell = Cell {
+                            architecture,
+                            write,
+                            one_file,
+                            block,
+                            clients,
+                            megabytes_per_second: rate,
+                        };
+                        table::print_cell(&cell, bytes, &seen);
+                        cells.push(cell);
+                    }
+                }
+            }
+        }
+        Ok(cells)
+    }
+
+    /// Starts dafs as an architecture has it.
+    fn serve(&self, architecture: Architecture) -> Result<Option<Server>> {
+        let all: Vec<_> = (0..).zip(&self.storage).collect();
+        let (layouts, data_servers) = match architecture {
+            Architecture::Native => return Ok(None),
+            Architecture::Direct => ("placement", &all[..]),
+            Architecture::TwoTier => ("turns", &all[..]),
+            Architecture::ThreeTier => ("turns", &all[self.narrow..]),
+            Architecture::Plain => ("placement", &[][..]),
+        };
+        let directory = architecture.directory();
+        self.cluster.serve(&self.head, directory, layouts, data_servers).map(Some)
+    }
+
+    /// What all counters say. To be asked in the namespace of the switch.
+    fn see(&self, server: Option<&Server>) -> Result<Seen> {
+        let counters = server.map(|server| server.counters(&self.head)).transpose()?;
+        let storage = self.storage.iter().map(Node::crossed).collect::<Result<Vec<_>>>()?;
+        Ok(Seen { head: self.head.crossed()?, storage, counters: counters.unwrap_or_default() })
+    }
+
+    /// Runs all clients of a case at once, each for `bytes`; MB/s of all together.
+    fn run(&self, architecture: Architecture, case: Case, write: bool, bytes: u64) -> Result<f64> {
+        let start = |number| {
+            // Nobody reads what he has written himself.
+            let part = if write { number } else { (number + 1) % case.clients };
+            let (name, begin) = match case.one_file {
+                true => ("one".to_owned(), part as u64 * bytes),
+                false => (format!("part{part}"), 0),
+            };
+            self.client(architecture, number, &name, (write, begin, bytes, case.block))
+        };
+        let mut clients = (0..case.clients).map(start).collect::<Result<Vec<_>>>()?;
+        clients.iter_mut().try_for_each(|client| client.expect("ready"))?;
+        let began = Instant::now();
+        clients.iter_mut().try_for_each(Client::go)?;
+        clients.iter_mut().try_for_each(|client| client.expect("done"))?;
+        let seconds = began.elapsed().as_secs_f64();
+        clients.into_iter().try_for_each(Client::end)?;
+        Ok((bytes * case.clients as u64) as f64 / 1e6 / seconds)
+    }
+
+    fn client(
+        &self,
+        architecture: Architecture,
+        number: usize,
+        name: &str,
+        (write, begin, bytes, block): (bool, u64, u64, usize),
+    ) -> Result<Client> {
+        let action = if write { "write" } else { "read" };
+        let numbers = [begin.to_string(), bytes.to_string(), block.to_string()];
+        let mut command = if architecture == Architecture::Native {
+            let (program, arguments) = self.cluster.client()?;
+            let mut command = Command::new(program);
+            let path = format!("{}/{name}", architecture.directory());
+            command.args(arguments).args([action, &path]);
+            command
+        } else {
+            let mut command = Command::new(std::env::current_exe()?);
+            let url = format!("nfs://{}:2049/data?vers=4.1", self.head.address());
+            command.args(["pnfs-load", &url, &format!("data/{name}"), action]);
+            command
+        };
+        command.args(numbers).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = self.clients[number].inside(|| command.spawn())??;
+        let output = child.stdout.take().context("no output")?;
+        Ok(Client { child, output: BufReader::new(output) })
+    }
+}
+
+/// A client at its node. One that is dropped early ends with its input.
+struct Client {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn expect(&mut self, word: &str) -> Result<()> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        ensure!(line.trim() == word, "a client has failed");
+        Ok(())
+    }
+
+    fn go(&mut self) -> Result<()> {
+        let input = self.child.stdin.as_mut().context("no input")?;
+        Ok(input.write_all(b"go\n")?)
+    }
+
+    fn end(mut self) -> Result<()> {
+        drop(self.child.stdin.take());
+        ensure!(self.child.wait()?.success(), "a client has failed at the end");
+        Ok(())
+    }
+}
+
+/// A server as its configuration says; a child of the benchmark.
+pub(crate) fn serve(config: &std::path::Path) -> Result<()> {
+    let server = dafs_server::Server::start(&dafs_server::Config::load(config)?)?;
+    crate::child::announce("serving")?;
+    crate::child::wait_for_parent();
+    server.stop();
+    Ok(())
+}

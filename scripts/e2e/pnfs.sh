@@ -1,0 +1,20 @@
+#!/bin/bash
+# The comparison of Direct-pNFS with other ways to the same storage nodes, as short as it can be: it runs, and
+# counters say that bytes went the way of each architecture. Times are not looked at.
+source "$(dirname "$0")/lib.sh"
+
+bench=${DAFS_TARGET:-$PWD/target/debug}/dafs-bench
+[[ -x $bench ]] || fail "there is no $bench; build it with: cargo build --workspace"
+
+step "three storage nodes, two clients"
+timeout 600 "$bench" pnfs --storage-nodes 3 --clients 2 --megabytes 4 --megabits 400 --blocks 2048 \
+    --results "$work/results" | tee "$work/out"
+reason=$(sed -n 's/^pnfs: SKIPPED, //p' "$work/out")
+[[ ! $reason ]] || skip "$reason"
+
+step "table and figure"
+for name in Direct-pNFS CephFS 2-tier 3-tier NFSv4; do
+    [[ $(grep -c "^| $name | [0-9.]* |$" "$work/out") == 4 ]] || fail "$name is missing in a table"
+    grep -q ">$name<" "$work/results/pnfs.svg" || fail "$name is missing in the figure"
+done
+[[ $(grep -c '"megabytes_per_second"' "$work/results/pnfs.json") == 20 ]] || fail "cells are missing"
