@@ -1,8 +1,10 @@
 //! Owned, page-aligned memory for transfers.
 
+use crate::checked::{CheckedSlice, Losses};
 use crate::volatile::VolatileSlice;
 use std::any::Any;
 use std::io;
+use std::ops::Range;
 
 /// The page size that buffers are aligned to, in bytes.
 pub const PAGE_BYTES: usize = 4096;
@@ -16,6 +18,8 @@ pub struct Buffer {
     len: usize,
     /// What keeps the memory mapped; dropping it releases the memory.
     owner: Box<dyn Any + Send + Sync>,
+    /// There for memory of the application's, which may take it away.
+    losses: Option<Box<Losses>>,
 }
 
 // SAFETY: the buffer is an address that its owner keeps mapped; all access goes through
@@ -31,7 +35,7 @@ impl Buffer {
     /// The error of `mmap`, usually `ENOMEM`.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         let mapping = Mapping::anonymous(len.max(1))?;
-        Ok(Self { ptr: mapping.ptr, len, owner: Box::new(mapping) })
+        Ok(Self { ptr: mapping.ptr, len, owner: Box::new(mapping), losses: None })
     }
 
     /// Memory that `owner` keeps mapped.
@@ -40,16 +44,19 @@ impl Buffer {
     /// `len` bytes at `ptr` must stay mapped, readable and writable until `owner` is dropped, and
     /// nobody may hold a Rust reference into them while the buffer lives.
     pub unsafe fn from_owner(ptr: *mut u8, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
-        Self { ptr, len, owner }
+        Self { ptr, len, owner, losses: None }
     }
 
-    /// Memory of the caller's that is used in place.
+    /// Memory of the caller's that is used in place. It should stay mapped, readable and writable for as
+    /// long as the buffer lives; what is not there is met by copies through [`Buffer::checked`] and by
+    /// system calls, which say so. [`Buffer::view`] is for memory that is there.
     ///
     /// # Safety
-    /// As [`Buffer::from_owner`], for as long as the buffer lives; a transport may write to it as
-    /// long as it is registered or a transfer is posted.
+    /// Wherever memory is mapped there, it is the caller's, and nobody may hold a Rust reference into it
+    /// while the buffer lives; a transport may write to it as long as it is registered or a transfer is
+    /// posted.
     pub unsafe fn borrowed(ptr: *mut u8, len: usize) -> Self {
-        Self { ptr, len, owner: Box::new(()) }
+        Self { ptr, len, owner: Box::new(()), losses: Some(Box::default()) }
     }
 
     /// Length in bytes.
@@ -81,6 +88,31 @@ impl Buffer {
     /// A view of `len` bytes from `offset`, if they lie inside.
     pub fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
         self.view().slice(offset, len)
+    }
+
+    /// As [`Buffer::slice`], for copies that bear memory which is not there.
+    pub fn checked(&self, offset: usize, len: usize) -> Option<CheckedSlice<'_>> {
+        let view = self.slice(offset, len)?;
+        Some(match self.losses {
+            None => CheckedSlice::ours(view),
+            Some(_) => CheckedSlice::registered(view, self),
+        })
+    }
+
+    /// How often memory was found missing so far, for [`Buffer::is_lost`].
+    pub fn losses(&self) -> u64 {
+        self.losses.as_ref().map_or(0, |losses| losses.count())
+    }
+
+    /// Whether any of `range` was found missing after there were `before` [`losses`](Buffer::losses).
+    pub fn is_lost(&self, range: Range<usize>, before: u64) -> bool {
+        self.losses.as_ref().is_some_and(|losses| losses.has(&range, before))
+    }
+
+    pub(crate) fn lost(&self, range: Range<usize>) {
+        if let Some(losses) = &self.losses {
+            losses.add(range);
+        }
     }
 }
 

@@ -6,14 +6,18 @@
 //!   [`VolatileSlice`] is the only view of it.
 //! * Every copy of payload between two user-space places goes through a method that names its
 //!   [`Site`], so that the counters tell the truth about a data path.
-//! * A [`Buffer`] stays mapped as long as any handle to it lives.
+//! * A [`Buffer`] stays mapped as long as any handle to it lives, but for memory that the application has
+//!   lent: that is copied by [`CheckedSlice`] alone, and what is not there is an error.
 
 mod buffer;
+mod checked;
 mod copies;
+mod guard;
 mod io;
 mod volatile;
 
 pub use buffer::{Buffer, PAGE_BYTES};
+pub use checked::{CheckedSlice, Gone};
 pub use copies::{CopyCount, Site, copied_bytes, copies, count_copy};
 pub use io::{IOV_COUNT_MAX, preadv2, pwritev2, readv, recvmsg, sendmsg, writev};
 pub use volatile::VolatileSlice;
