@@ -1,6 +1,7 @@
 //! What can go wrong, worded for the person who must act.
 
 use crate::types::PrivateData;
+use dafs_mem::Gone;
 use std::io;
 use thiserror::Error;
 
@@ -63,6 +64,12 @@ pub enum DisconnectReason {
     Terminated(String),
 }
 
+impl From<Gone> for DisconnectReason {
+    fn from(gone: Gone) -> Self {
+        DisconnectReason::Lost(gone.to_string())
+    }
+}
+
 /// Why work could not be posted. Nothing was queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -76,6 +83,9 @@ pub enum PostError {
     /// The segment leaves its region.
     #[error("the segment lies outside its memory region")]
     Bounds,
+    /// The application has taken the memory away.
+    #[error(transparent)]
+    Gone(#[from] Gone),
     /// The region was registered without the right that this work needs.
     #[error("the memory region was registered without the access this work needs")]
     Access,

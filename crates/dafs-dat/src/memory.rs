@@ -8,7 +8,7 @@
 
 use crate::error::{PostError, RegisterError};
 use crate::types::{Access, LocalSegment, ProtectionDomain, RegionId, RemoteBuffer};
-use dafs_mem::{Buffer, VolatileSlice};
+use dafs_mem::{Buffer, CheckedSlice};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -166,7 +166,7 @@ impl RegionTable {
         domain: ProtectionDomain,
         segment: LocalSegment,
         need: Access,
-    ) -> Result<VolatileSlice<'_>, PostError> {
+    ) -> Result<CheckedSlice<'_>, PostError> {
         let entry = self
             .entries
             .get(segment.region.0 as usize)
@@ -176,7 +176,7 @@ impl RegionTable {
         if !entry.access.contains(need) {
             return Err(PostError::Access);
         }
-        entry.buffer.slice(segment.offset, segment.len).ok_or(PostError::Bounds)
+        entry.buffer.checked(segment.offset, segment.len).ok_or(PostError::Bounds)
     }
 
     /// The buffer of a region, to keep it alive while work uses it.
@@ -193,7 +193,7 @@ impl RegionTable {
         domain: ProtectionDomain,
         remote: RemoteBuffer,
         need: Access,
-    ) -> Result<(LocalSegment, VolatileSlice<'_>), PostError> {
+    ) -> Result<(LocalSegment, CheckedSlice<'_>), PostError> {
         let id = *self.by_key.get(&remote.key).ok_or(PostError::Region)?;
         let entry = self.entries[id.0 as usize]
             .as_ref()
@@ -208,7 +208,7 @@ impl RegionTable {
             .and_then(|offset| usize::try_from(offset).ok())
             .ok_or(PostError::Bounds)?;
         let len = remote.len as usize;
-        let view = entry.buffer.slice(offset, len).ok_or(PostError::Bounds)?;
+        let view = entry.buffer.checked(offset, len).ok_or(PostError::Bounds)?;
         Ok((LocalSegment { region: id, offset, len }, view))
     }
 }

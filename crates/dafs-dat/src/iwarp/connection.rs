@@ -172,6 +172,7 @@ impl Connection {
                 self.mark_dirty(core);
                 Ok(())
             }
+            Err(SendFailure::Gone(gone)) => Err(End::Lost(gone.to_string())),
             Err(SendFailure::Violation(violation)) => Err(End::Violation(violation)),
             Err(SendFailure::Io(error)) => Err(self.drain_after(core, &error)),
         }
@@ -235,6 +236,11 @@ impl Connection {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // The application has taken away what the bytes are for; the stream goes on.
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) && in_place > 0 => {
+                    self.rx.lose(&core.regions).map_err(End::Violation)?;
+                    continue;
+                }
                 Err(error) => return Err(End::Lost(error.to_string())),
             };
             total += bytes;

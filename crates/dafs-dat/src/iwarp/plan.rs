@@ -180,7 +180,7 @@ impl Transmitter {
             crc.update(&self.headers[start..end]);
         }
         match message.source {
-            Source::Work { .. } => self.plan_pieces(payload),
+            Source::Work { .. } => self.plan_pieces(payload)?,
             Source::Answer(request) => self.plan_answer(&request, message.done, payload, table)?,
             Source::Request(_) | Source::Nudge => {}
         }
@@ -221,15 +221,15 @@ impl Transmitter {
         }
     }
 
-    fn plan_pieces(&mut self, mut payload: usize) {
+    fn plan_pieces(&mut self, mut payload: usize) -> Result<(), SendFailure> {
         while payload > 0 {
             // INVARIANT: the work's length is the sum of its pieces, so they do not run out.
             let piece = &self.pieces[(self.next_piece - self.piece_base) as usize];
             let len = payload.min(piece.len - self.next_offset);
             if let (Some(crc), Some(view)) =
-                (&mut self.crc, piece.buffer.slice(piece.offset + self.next_offset, len))
+                (&mut self.crc, piece.buffer.checked(piece.offset + self.next_offset, len))
             {
-                view.scan(|bytes| crc.update(bytes));
+                view.scan(|bytes| crc.update(bytes)).map_err(SendFailure::Gone)?;
             }
             let ends = self.next_offset + len == piece.len;
             if len > 0 {
@@ -244,6 +244,7 @@ impl Transmitter {
                 self.next_offset += len;
             }
         }
+        Ok(())
     }
 
     fn plan_answer(
@@ -260,7 +261,7 @@ impl Transmitter {
         let (key, address) = (request.source_stag, request.source_offset + u64::from(done));
         if let Some(crc) = &mut self.crc {
             let view = source_view(self.domain, table, key, address, len)?;
-            view.scan(|bytes| crc.update(bytes));
+            view.scan(|bytes| crc.update(bytes)).map_err(SendFailure::Gone)?;
         }
         self.chunks.push_back(Chunk::Remote { key, address, len });
         Ok(())

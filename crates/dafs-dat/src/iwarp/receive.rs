@@ -12,12 +12,14 @@
 //! * A key that a message invalidates is judged with each of its segments and dies with the last,
 //!   before the message is reported.
 //! * After an error or a Terminate nothing more is looked at.
+//! * What the peer writes into memory that the application has taken away is dropped, and the memory's buffer
+//!   remembers: the stream goes on. A message or a read of ours whose memory has gone ends the connection.
 
 use super::expect::LargeData;
 use super::limits::DIRECT_BYTES_MIN;
 use super::violation::Violation;
 use crate::{Access, ProtectionDomain, RegionTable, RemoteBuffer};
-use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_mem::{Buffer, CheckedSlice, Gone, Site, VolatileSlice};
 use dafs_wire::iwarp::crc::Crc32c;
 use dafs_wire::iwarp::ddp::{self, Header};
 use dafs_wire::iwarp::mpa;
@@ -108,6 +110,8 @@ struct Segment {
     last: bool,
     /// Tagged, and it came while large data was expected.
     announced: bool,
+    /// Its memory has gone: what is left of it is dropped.
+    lost: bool,
     payload: usize,
     done: usize,
     /// Padding and CRC.
@@ -156,6 +160,7 @@ impl Receiver {
                 target: Target::Control,
                 last: false,
                 announced: false,
+                lost: false,
                 payload: 0,
                 done: 0,
                 trailer: 0,
@@ -253,7 +258,7 @@ impl Receiver {
             return Ok(None);
         }
         let rest = self.segment.payload - self.segment.done;
-        self.payload_view(table, rest).map(Some)
+        self.payload_view(table, rest).map(|view| Some(view.view()))
     }
 
     /// How many bytes to receive behind the memory of [`Receiver::direct_view`], or, without it,
@@ -283,6 +288,7 @@ impl Receiver {
     fn is_direct(&self) -> bool {
         let rest = self.segment.payload - self.segment.done;
         self.phase == Phase::Payload
+            && !self.segment.lost
             && self.segment.target != Target::Control
             && (rest >= DIRECT_BYTES_MIN || self.segment.announced)
     }
@@ -302,12 +308,37 @@ impl Receiver {
     pub fn placed(&mut self, bytes: usize, table: &RegionTable) -> Result<(), Violation> {
         debug_assert!(bytes <= self.segment.payload - self.segment.done);
         if let Some(mut crc) = self.crc.take() {
-            let view = self.payload_view(table, bytes)?;
-            view.scan(|piece| crc.update(piece));
+            let summed = self.payload_view(table, bytes)?.scan(|piece| crc.update(piece));
             self.crc = Some(crc);
+            self.judge_loss(summed.err())?;
         }
         self.advance(bytes);
         Ok(())
+    }
+
+    /// The kernel did not find the memory of [`Receiver::direct_view`].
+    ///
+    /// # Errors
+    /// When nothing can follow, or the memory's registration has gone as well.
+    pub fn lose(&mut self, table: &RegionTable) -> Result<(), Violation> {
+        let rest = self.segment.payload - self.segment.done;
+        let view = self.payload_view(table, rest)?;
+        if view.look().is_ok() {
+            // It can be read and not written, or is back again.
+            view.note_gone();
+        }
+        self.judge_loss(Some(Gone))
+    }
+
+    fn judge_loss(&mut self, gone: Option<Gone>) -> Result<(), Violation> {
+        match (gone, self.segment.target) {
+            (None, _) => Ok(()),
+            (Some(_), Target::Write { .. }) => {
+                self.segment.lost = true;
+                Ok(())
+            }
+            (Some(gone), _) => Err(gone.into()),
+        }
     }
 
     /// Takes the next bytes of the stream, places their payload and appends what is complete to
@@ -370,6 +401,7 @@ impl Receiver {
             target,
             last: header.last,
             announced,
+            lost: false,
             payload,
             done: 0,
             trailer: mpa::padding_bytes(header.segment_bytes()) + mpa::FPDU_CRC_BYTES,
@@ -384,16 +416,16 @@ impl Receiver {
         &'a self,
         table: &'a RegionTable,
         len: usize,
-    ) -> Result<VolatileSlice<'a>, Violation> {
+    ) -> Result<CheckedSlice<'a>, Violation> {
         let done = self.segment.done;
         let view = match self.segment.target {
             Target::Receive { offset, .. } => self.receives.front().and_then(|receive| {
-                receive.buffer.slice(receive.offset + offset as usize + done, len)
+                receive.buffer.checked(receive.offset + offset as usize + done, len)
             }),
             Target::Read(offset) => self
                 .reads
                 .front()
-                .and_then(|read| read.buffer.slice(read.offset + offset as usize + done, len)),
+                .and_then(|read| read.buffer.checked(read.offset + offset as usize + done, len)),
             Target::Write { stag, address } => {
                 // The segment has at most 2^16 bytes and its end was checked for overflow.
                 let address = address + done as u64;
@@ -434,8 +466,10 @@ impl Receiver {
             let room = (SCRATCH_BYTES - self.filled).saturating_sub(CONTROL_RESERVE_BYTES);
             let keep = take.min(room);
             self.gather(&bytes[..keep], self.filled + keep);
-        } else {
-            self.payload_view(table, take)?.copy_from(bytes, Site::IwarpStaging);
+        } else if !self.segment.lost {
+            let source = CheckedSlice::from_ref(bytes).view();
+            let copied = self.payload_view(table, take)?.copy_from(source, Site::IwarpStaging);
+            self.judge_loss(copied.err())?;
         }
         self.advance(take);
         Ok(take)
@@ -455,7 +489,9 @@ impl Receiver {
         let padding_end = control + self.segment.trailer - mpa::FPDU_CRC_BYTES;
         if let Some(crc) = &mut self.crc {
             crc.update(&self.scratch[control..padding_end]);
-            if crc.finish() != self.scratch[padding_end..self.filled] {
+            let is_right = crc.finish() == self.scratch[padding_end..self.filled];
+            // Of what has gone there is nothing to be right.
+            if !is_right && !self.segment.lost {
                 return Err(Violation::Crc);
             }
         }

@@ -20,7 +20,7 @@ use super::limits::{
 use super::receive::Receiver;
 use super::violation::Violation;
 use crate::{Access, Operation, ProtectionDomain, RegionTable, RemoteBuffer};
-use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_mem::{Buffer, CheckedSlice, Gone, Site, VolatileSlice};
 use dafs_wire::iwarp::crc::Crc32c;
 use dafs_wire::iwarp::ddp::{Header, Place, Queue};
 use dafs_wire::iwarp::mpa;
@@ -123,6 +123,8 @@ pub(super) enum Progress {
 /// Why sending failed.
 #[derive(Debug)]
 pub(super) enum SendFailure {
+    /// The application has taken memory away that is to be sent.
+    Gone(Gone),
     Io(io::Error),
     Violation(Violation),
 }
@@ -281,9 +283,41 @@ impl Transmitter {
                     return Ok(Progress::Blocked);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                    self.note_gone(table);
+                    return Err(SendFailure::Gone(Gone));
+                }
                 Err(error) => return Err(SendFailure::Io(error)),
             }
         }
+    }
+
+    /// Has the buffers of what was to be sent know which of it is not there.
+    fn note_gone(&self, table: &RegionTable) {
+        for chunk in &self.chunks {
+            if let Ok(Some(view)) = self.payload(chunk, table) {
+                let _ = view.look();
+            }
+        }
+    }
+
+    /// The memory of a chunk, unless it is a header or a mark.
+    fn payload<'a>(
+        &'a self,
+        chunk: &Chunk,
+        table: &'a RegionTable,
+    ) -> Result<Option<CheckedSlice<'a>>, SendFailure> {
+        Ok(match *chunk {
+            Chunk::Piece { number, offset, len } => {
+                // INVARIANT: `plan` made the chunk from a piece that is kept until `Done`.
+                let piece = &self.pieces[(number - self.piece_base) as usize];
+                piece.buffer.checked(piece.offset + offset, len)
+            }
+            Chunk::Remote { key, address, len } => {
+                Some(source_view(self.domain, table, key, address, len)?)
+            }
+            Chunk::Header { .. } | Chunk::Done { .. } | Chunk::Answered => None,
+        })
     }
 
     /// One `sendmsg` of what has been built. Returns the bytes offered and the result.
@@ -298,6 +332,8 @@ impl Transmitter {
         let mut total = 0;
         // The range of the last view, if it lies in the header area: neighbours are joined.
         let mut joined: Option<(usize, usize)> = None;
+        // The kernel alone looks at memory that may go.
+        let mut may_go = false;
         for chunk in &self.chunks {
             let view = match *chunk {
                 Chunk::Header { start, end } => {
@@ -310,13 +346,13 @@ impl Transmitter {
                         _ => start,
                     };
                     joined = Some((start, end));
-                    headers.slice(start, end - start)
+                    headers.slice(start, end - start).map(CheckedSlice::ours)
                 }
                 Chunk::Piece { number, offset, len } => {
                     (total, joined) = (total + len, None);
                     // INVARIANT: `plan` made the chunk from a piece that is kept until `Done`.
                     let piece = &self.pieces[(number - self.piece_base) as usize];
-                    piece.buffer.slice(piece.offset + offset, len)
+                    piece.buffer.checked(piece.offset + offset, len)
                 }
                 Chunk::Remote { key, address, len } => {
                     (total, joined) = (total + len, None);
@@ -325,9 +361,10 @@ impl Transmitter {
                 Chunk::Done { .. } | Chunk::Answered => continue,
             };
             debug_assert!(view.is_some(), "chunks lie inside their memory");
-            views.extend(view);
+            may_go |= view.is_some_and(|view| view.may_go());
+            views.extend(view.map(|view| view.view()));
         }
-        if total > COALESCE_BYTES_MAX || views.len() == 1 {
+        if total > COALESCE_BYTES_MAX || views.len() == 1 || may_go {
             return Ok((total, dafs_mem::sendmsg(socket, &views, flags)));
         }
         // One piece costs the kernel less than three tiny ones.
@@ -462,7 +499,7 @@ pub(super) fn source_view<'a>(
     key: u32,
     address: u64,
     len: usize,
-) -> Result<VolatileSlice<'a>, SendFailure> {
+) -> Result<CheckedSlice<'a>, SendFailure> {
     let remote = RemoteBuffer { key, address, len: len as u32 };
     let found = table.remote(domain, remote, Access::REMOTE_READ);
     found.map(|(_, view)| view).map_err(|reason| {

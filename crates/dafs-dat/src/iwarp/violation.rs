@@ -1,6 +1,7 @@
 //! The rules that a peer can break, in words for the log and as the codes of a Terminate.
 
 use crate::PostError;
+use dafs_mem::Gone;
 use dafs_wire::iwarp::ddp::DdpError;
 use dafs_wire::iwarp::rdmap::Terminate;
 use thiserror::Error;
@@ -12,6 +13,10 @@ pub enum Violation {
     /// The checksum of an FPDU does not match.
     #[error("the CRC of an FPDU does not match")]
     Crc,
+    /// The application has taken away the memory that a message or a read of ours goes into. No fault of
+    /// the peer's, but nothing can follow.
+    #[error(transparent)]
+    Gone(#[from] Gone),
     /// A malformed segment header.
     #[error("{0}")]
     Header(#[from] DdpError),
@@ -98,9 +103,10 @@ impl Violation {
                 _ => Terminate::UNSPECIFIED,
             },
             Violation::Invalidate { .. } => Terminate::INVALIDATE,
-            Violation::Malformed(_) | Violation::ReadResponse | Violation::TaggedOrder => {
-                Terminate::UNSPECIFIED
-            }
+            Violation::Gone(_)
+            | Violation::Malformed(_)
+            | Violation::ReadResponse
+            | Violation::TaggedOrder => Terminate::UNSPECIFIED,
             Violation::MessageTooLong { .. } => Terminate::TOO_LONG,
             Violation::MessageOrder { what: "message number", .. } => Terminate::MSN,
             Violation::MessageOrder { .. } => Terminate::OFFSET,

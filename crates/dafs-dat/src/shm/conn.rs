@@ -22,7 +22,7 @@ use crate::types::{
     Access, Completion, EndpointId, Event, Operation, PeerInfo, ProtectionDomain, RegionId,
     RemoteBuffer, WorkStatus,
 };
-use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_mem::{Buffer, CheckedSlice, Gone, Site};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -49,10 +49,10 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    fn view(&self) -> VolatileSlice<'_> {
+    fn view(&self) -> CheckedSlice<'_> {
         // INVARIANT: the range was checked against the buffer when the work was posted, and a
         // buffer never changes its length.
-        self.buffer.slice(self.offset, self.len).expect("checked when posted")
+        self.buffer.checked(self.offset, self.len).expect("checked when posted")
     }
 }
 
@@ -150,9 +150,9 @@ fn gather<T>(
     pieces: &[Piece],
     mut skip: usize,
     mut len: usize,
-    then: impl FnOnce(&[VolatileSlice<'_>]) -> T,
+    then: impl FnOnce(&[CheckedSlice<'_>]) -> T,
 ) -> T {
-    let mut views = [VolatileSlice::from_mut(&mut []); GATHER_SEGMENTS_MAX];
+    let mut views = [CheckedSlice::from_mut(&mut []); GATHER_SEGMENTS_MAX];
     let mut count = 0;
     for piece in pieces {
         let here = piece.len.saturating_sub(skip).min(len);
@@ -286,7 +286,7 @@ impl Conn {
             .view()
             .slice(self.arrived, record.len)
             .ok_or_else(|| protocol("a message is larger than the posted receive"))?;
-        self.consumer.copy_to(record, target, Site::ShmRingReceive);
+        self.consumer.copy_to(record, target, Site::ShmRingReceive)?;
         self.arrived = end;
         if record.last {
             let work = receive.work;
@@ -326,7 +326,8 @@ impl Conn {
         let (_, target) = regions
             .remote(self.domain, remote, Access::REMOTE_WRITE)
             .map_err(|error| protocol(&format!("RDMA write refused: {error}")))?;
-        self.consumer.copy_to(record, target, Site::ShmRdma);
+        // What the application has taken away is its buffer's affair, and no fault of the peer's.
+        let _ = self.consumer.copy_to(record, target, Site::ShmRdma);
         Ok(())
     }
 
@@ -358,7 +359,7 @@ impl Conn {
         let wrong = || protocol("read data that does not fit the read");
         let reading = self.reads.front_mut().ok_or_else(wrong)?;
         let target = reading.sink.view().slice(reading.arrived, record.len).ok_or_else(wrong)?;
-        self.consumer.copy_to(record, target, Site::ShmRdma);
+        self.consumer.copy_to(record, target, Site::ShmRdma)?;
         reading.arrived += record.len;
         if record.last {
             let (work, len) = (reading.work, reading.arrived);
@@ -392,8 +393,8 @@ impl Conn {
                 break;
             };
             gather(std::slice::from_ref(piece), response.done, chunk, |views| {
-                self.producer.push(Kind::ReadData, chunk == left, [0; 2], views, Site::ShmRdma);
-            });
+                self.producer.push(Kind::ReadData, chunk == left, [0; 2], views, Site::ShmRdma)
+            })?;
             (moved, self.published) = (true, true);
             response.done += chunk;
             if chunk < left {
@@ -404,9 +405,11 @@ impl Conn {
         while let Some(chunk) = self.room()? {
             let Some(work) = self.queue.pop_front() else { break };
             (moved, self.published) = (true, true);
-            if let Some(rest) = self.step(work, chunk, ready) {
+            let (rest, outcome) = self.step(work, chunk, ready);
+            if let Some(rest) = rest {
                 self.queue.push_front(rest);
             }
+            outcome?;
         }
         Ok(moved)
     }
@@ -426,40 +429,46 @@ impl Conn {
     }
 
     /// One record for `work`, with `chunk` bytes of payload unless it is a read. Returns what is
-    /// left of the work.
-    fn step(&mut self, work: Work, chunk: usize, ready: &mut Vec<Event>) -> Option<Work> {
+    /// left of the work: all of it where its memory is not there.
+    fn step(
+        &mut self,
+        work: Work,
+        chunk: usize,
+        ready: &mut Vec<Event>,
+    ) -> (Option<Work>, Result<(), Gone>) {
         match work {
-            Work::Send { work, pieces, total, done, invalidate } => {
+            Work::Send { work, pieces, total, mut done, invalidate } => {
                 let left = total - done;
                 let (kind, words) = (message_kind(invalidate), message_words(invalidate));
-                gather(&pieces, done, chunk, |views| {
-                    self.producer.push(kind, chunk == left, words, views, Site::ShmRingSend);
+                let pushed = gather(&pieces, done, chunk, |views| {
+                    self.producer.push(kind, chunk == left, words, views, Site::ShmRingSend)
                 });
-                if chunk < left {
-                    let done = done + chunk;
-                    return Some(Work::Send { work, pieces, total, done, invalidate });
+                if chunk < left || pushed.is_err() {
+                    done += if pushed.is_ok() { chunk } else { 0 };
+                    return (Some(Work::Send { work, pieces, total, done, invalidate }), pushed);
                 }
                 self.complete(ready, Operation::Send, work, total);
             }
-            Work::Write { work, pieces, total, done, remote } => {
+            Work::Write { work, pieces, total, mut done, remote } => {
                 let left = total - done;
                 let words = [u64::from(remote.key), remote.address.wrapping_add(done as u64)];
-                gather(&pieces, done, chunk, |views| {
-                    self.producer.push(Kind::Write, chunk == left, words, views, Site::ShmRdma);
+                let pushed = gather(&pieces, done, chunk, |views| {
+                    self.producer.push(Kind::Write, chunk == left, words, views, Site::ShmRdma)
                 });
-                if chunk < left {
-                    let done = done + chunk;
-                    return Some(Work::Write { work, pieces, total, done, remote });
+                if chunk < left || pushed.is_err() {
+                    done += if pushed.is_ok() { chunk } else { 0 };
+                    return (Some(Work::Write { work, pieces, total, done, remote }), pushed);
                 }
                 self.complete(ready, Operation::RdmaWrite, work, total);
             }
             Work::Read { work, sink, remote } => {
                 let words = [u64::from(remote.len) << 32 | u64::from(remote.key), remote.address];
-                self.producer.push(Kind::Read, true, words, &[], Site::ShmRdma);
+                let pushed = self.producer.push(Kind::Read, true, words, &[], Site::ShmRdma);
                 self.reads.push_back(Reading { work, sink, arrived: 0 });
+                return (None, pushed);
             }
         }
-        None
+        (None, Ok(()))
     }
 
     /// Ends all posted work.

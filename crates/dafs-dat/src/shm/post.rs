@@ -11,13 +11,13 @@ use crate::memory::RegionTable;
 use crate::types::{
     Access, EndpointId, LocalSegment, Operation, ProtectionDomain, RemoteBuffer, RemoteWindow,
 };
-use dafs_mem::{Site, VolatileSlice};
+use dafs_mem::{CheckedSlice, Site};
 
 /// Views of the segments of one send or write.
-type Views<'a> = [VolatileSlice<'a>; GATHER_SEGMENTS_MAX];
+type Views<'a> = [CheckedSlice<'a>; GATHER_SEGMENTS_MAX];
 
 fn no_views<'a>() -> Views<'a> {
-    [VolatileSlice::from_mut(&mut []); GATHER_SEGMENTS_MAX]
+    [CheckedSlice::from_mut(&mut []); GATHER_SEGMENTS_MAX]
 }
 
 /// Finds the local memory of a send or write and adds it up. Fills the caller's array, because
@@ -105,7 +105,7 @@ impl ShmAdapter {
             return self.queue(endpoint, Work::Send { work, pieces, total, done: 0, invalidate });
         }
         let views = &views[..segments.len()];
-        conn.producer.push(kind, true, message_words(invalidate), views, Site::ShmRingSend);
+        conn.producer.push(kind, true, message_words(invalidate), views, Site::ShmRingSend)?;
         conn.published = true;
         conn.complete(&mut self.ready, Operation::Send, work, total);
         let (asleep, dirty) = (conn.asleep || !conn.busy, conn.dirty);
@@ -189,7 +189,7 @@ impl ShmAdapter {
         let mut offset = 0;
         for view in &views[..segments.len()] {
             if let Some(target) = found.view.slice(offset, view.len()) {
-                target.copy_from_volatile(*view, Site::ShmRdma);
+                view.copy_to(target, Site::ShmRdma)?;
             }
             offset += view.len();
         }
@@ -216,7 +216,7 @@ impl ShmAdapter {
             let sink = Piece { buffer, offset: segment.offset, len: segment.len };
             return self.queue(endpoint, Work::Read { work, sink, remote });
         };
-        sink.copy_from_volatile(found.view, Site::ShmRdma);
+        sink.copy_from(found.view, Site::ShmRdma)?;
         conn.complete(&mut self.ready, Operation::RdmaRead, work, segment.len);
         Ok(())
     }

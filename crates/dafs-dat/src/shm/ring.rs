@@ -21,7 +21,7 @@
 
 use super::layout::head_word;
 use super::sys::Mapping;
-use dafs_mem::{Site, VolatileSlice};
+use dafs_mem::{CheckedSlice, Gone, Site, VolatileSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -182,15 +182,18 @@ impl Producer {
     }
 
     /// Writes one record; `fits` must have told that the payload does.
+    ///
+    /// # Errors
+    /// The payload is not there, and nothing is published.
     pub(super) fn push(
         &mut self,
         kind: Kind,
         last: bool,
         words: [u64; WORDS_MAX],
-        payload: &[VolatileSlice<'_>],
+        payload: &[CheckedSlice<'_>],
         site: Site,
-    ) {
-        let len: usize = payload.iter().map(VolatileSlice::len).sum();
+    ) -> Result<(), Gone> {
+        let len: usize = payload.iter().map(CheckedSlice::len).sum();
         assert!(self.fits_known(kind).is_some_and(|known| len <= known), "fits() before push()");
         let word_count = kind.words();
         let bytes = word_count * WORD + len;
@@ -203,10 +206,10 @@ impl Producer {
         }
         for part in payload {
             let [first, second] = self.ring.pieces(position, part.len());
-            let done = first.copy_from_volatile(*part, site);
+            let done = part.copy_to(first, site)?;
             if let Some(rest) = part.slice(done, part.len() - done).filter(|rest| !rest.is_empty())
             {
-                second.copy_from_volatile(rest, site);
+                rest.copy_to(second, site)?;
             }
             position += part.len() as u64;
         }
@@ -214,6 +217,7 @@ impl Producer {
         let header = MARK | last | (kind as u64) << 32 | bytes as u64;
         self.ring.word(self.tail).store(header, Ordering::Release);
         self.tail = end;
+        Ok(())
     }
 }
 
@@ -260,12 +264,21 @@ impl Consumer {
     }
 
     /// Copies the record's payload to `target`, up to the shorter length.
-    pub(super) fn copy_to(&self, record: &Record, target: VolatileSlice<'_>, site: Site) {
+    ///
+    /// # Errors
+    /// The target is not there.
+    pub(super) fn copy_to(
+        &self,
+        record: &Record,
+        target: CheckedSlice<'_>,
+        site: Site,
+    ) -> Result<(), Gone> {
         let [first, second] = self.ring.pieces(record.start, record.len);
-        let done = target.copy_from_volatile(first, site);
+        let done = target.copy_from(first, site)?;
         if let Some(rest) = target.slice(done, target.len() - done).filter(|_| !second.is_empty()) {
-            rest.copy_from_volatile(second, site);
+            rest.copy_from(second, site)?;
         }
+        Ok(())
     }
 
     /// Steps over a record and gives its room back.
@@ -297,17 +310,17 @@ mod tests {
             return false;
         }
         let mut copy = bytes.to_vec();
-        let view = VolatileSlice::from_mut(&mut copy);
+        let view = CheckedSlice::from_mut(&mut copy);
         let half = bytes.len() / 2;
         let parts = [view.slice(0, half).unwrap(), view.slice(half, bytes.len() - half).unwrap()];
-        producer.push(kind, true, words, &parts, Site::Inspect);
+        producer.push(kind, true, words, &parts, Site::Inspect).unwrap();
         true
     }
 
     fn pop(consumer: &mut Consumer) -> Option<(Kind, [u64; 2], Vec<u8>)> {
         let record = consumer.peek().unwrap()?;
         let mut bytes = vec![0; record.len];
-        consumer.copy_to(&record, VolatileSlice::from_mut(&mut bytes), Site::Inspect);
+        consumer.copy_to(&record, CheckedSlice::from_mut(&mut bytes), Site::Inspect).unwrap();
         consumer.consume(&record);
         Some((record.kind, record.words, bytes))
     }
@@ -355,8 +368,8 @@ mod tests {
                     Ok(Some(record)) => {
                         prop_assert!(record.len < RING);
                         let mut bytes = vec![0; record.len];
-                        let view = VolatileSlice::from_mut(&mut bytes);
-                        consumer.copy_to(&record, view, Site::Inspect);
+                        let view = CheckedSlice::from_mut(&mut bytes);
+                        consumer.copy_to(&record, view, Site::Inspect).unwrap();
                         consumer.consume(&record);
                     }
                     Ok(None) | Err(_) => break,

@@ -121,7 +121,8 @@ impl Port {
         // A shift modulo 2^64: an address outside the simulated range stays outside the real one.
         let address = remote.address.wrapping_sub(simulated).wrapping_add(real);
         let shifted = RemoteBuffer { address, ..remote };
-        self.regions.remote(domain, shifted, need)
+        let found = self.regions.remote(domain, shifted, need)?;
+        Ok((found.0, found.1.view()))
     }
 }
 

@@ -9,7 +9,7 @@ use super::ffi::{self, ibv_sge};
 use super::limits::PIECE_BYTES_MAX;
 use super::qp::SendRequest;
 use crate::RemoteBuffer;
-use dafs_mem::VolatileSlice;
+use dafs_mem::CheckedSlice;
 use smallvec::SmallVec;
 
 /// Registered memory of ours as the device names it.
@@ -25,9 +25,9 @@ impl Span {
     ///
     /// # Safety
     /// The span must be of a buffer that lives as long as the view.
-    pub(super) unsafe fn view<'a>(&self) -> VolatileSlice<'a> {
-        // SAFETY: the caller's promise.
-        unsafe { VolatileSlice::new(self.address as *mut u8, self.len) }
+    pub(super) unsafe fn view<'a>(&self) -> CheckedSlice<'a> {
+        // SAFETY: the caller's promise; the application may have taken the memory away.
+        unsafe { CheckedSlice::callers(self.address as *mut u8, self.len) }
     }
 
     /// The span as a segment. Its length fits, for work of more than 4 GiB is refused before.

@@ -151,7 +151,7 @@ impl VerbsAdapter {
             let target = block.slice(at, span.len).ok_or(PostError::Bounds)?;
             // SAFETY: the caller holds the registration of the span, and that its buffer.
             let source = unsafe { span.view() };
-            target.copy_from_volatile(source, Site::VerbsStaging);
+            source.copy_to(target, Site::VerbsStaging)?;
             at += span.len;
         }
         let (address, key) = (block.as_ptr() as u64, held.local_key());
