@@ -15,7 +15,7 @@ use crate::group::{GroupState, OperationId};
 use crate::limits::STAGING_BYTES;
 use crate::operations::GroupedKind;
 use crate::transfer::{put_staging, take_staging};
-use dafs_mem::Site;
+use dafs_mem::{CheckedSlice, Site};
 use dafs_wire::dafs::{AppendDirect, AppendInline, Outcome, Reply, Request};
 use std::fmt::Display;
 use std::ops::Range;
@@ -31,15 +31,37 @@ impl File {
     /// [`FsStatus::append_bytes_max`](crate::FsStatus::append_bytes_max).
     pub fn append(&self, source: &[u8], stability: Stability) -> Result<u64> {
         check(stability)?;
-        let shared = self.client().shared();
-        if source.is_empty() || shared.appends_inline(source.len())? {
+        if source.is_empty() || self.client().shared().appends_inline(source.len())? {
             return self.client().ask(&self.append_inline(source, stability), offset);
         }
+        // SAFETY: a source is only copied from.
+        self.append_staged(unsafe { CheckedSlice::from_ref(source) }, stability)
+    }
+
+    /// As [`File::append`], out of memory that may be taken away meanwhile. Nothing is copied to it.
+    ///
+    /// # Errors
+    /// As there, and [`Error::BadMemory`], with nothing written.
+    pub fn append_checked(&self, source: CheckedSlice<'_>, stability: Stability) -> Result<u64> {
+        check(stability)?;
+        if self.client().shared().appends_inline(source.len())? {
+            return self.append(&source.to_vec(Site::ClientStaging)?, stability);
+        }
+        self.append_staged(source, stability)
+    }
+
+    fn append_staged(&self, source: CheckedSlice<'_>, stability: Stability) -> Result<u64> {
+        let shared = self.client().shared();
         let staged = source.len() <= STAGING_BYTES;
         let buffer =
             if staged { take_staging(shared)? } else { self.client().buffer(source.len())? };
         let view = buffer.slice(0, source.len()).ok_or(OUTSIDE)?;
-        view.copy_from(source, Site::ClientStaging);
+        if let Err(gone) = source.copy_to(view, Site::ClientStaging) {
+            if staged {
+                put_staging(shared, buffer);
+            }
+            return Err(gone.into());
+        }
         // After an error the server may still be reading the buffer; then it is not used again.
         let offset = self.append_from(&buffer, 0..source.len(), stability)?;
         if staged {

@@ -2,6 +2,7 @@
 
 use crate::url::UrlError;
 use dafs_dat::{PostError, RegisterError};
+use dafs_mem::Gone;
 use dafs_wire::dafs::{Procedure, Status};
 use std::io;
 use std::sync::Arc;
@@ -24,7 +25,9 @@ pub enum Error {
     /// The file, or the batch, belongs to another client, whose handles mean nothing here.
     #[error("the file or batch was made by another client than the one that is to use it")]
     ForeignFile,
-    /// Memory that the caller named is not mapped, or may not be written.
+    /// Memory that the caller named is not mapped, or may not be written, or was taken away while the
+    /// operation used it. Then of a read any part of the rest may have been filled, and a write may have
+    /// been done in part. The session goes on, if need be over another connection.
     #[error("the memory given for a transfer is not mapped, or is read-only")]
     BadMemory,
     /// Memory is to be taken back that an operation uses.
@@ -156,6 +159,12 @@ pub enum Error {
     /// A write made no progress although the server reported success.
     #[error("the server accepted no byte of a write and gave no reason")]
     WriteZero,
+}
+
+impl From<Gone> for Error {
+    fn from(Gone: Gone) -> Self {
+        Self::BadMemory
+    }
 }
 
 impl Error {

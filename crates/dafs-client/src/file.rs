@@ -16,6 +16,7 @@ use crate::operations::{GroupedCommit, GroupedKind};
 use crate::path::Place;
 use crate::pending::Pending;
 use crate::uncommitted::Uncommitted;
+use dafs_mem::CheckedSlice;
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{Procedure, Reply, Request, StateId, Status, Verifier};
 use std::ops::Range;
@@ -272,6 +273,14 @@ impl File {
     /// # Errors
     /// The server's answer. Bytes before the failing part may have been read.
     pub fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize> {
+        self.read_checked(CheckedSlice::from_mut(target), offset)
+    }
+
+    /// As [`File::read_at`], into memory that may be taken away meanwhile.
+    ///
+    /// # Errors
+    /// As there, and [`Error::BadMemory`].
+    pub fn read_checked(&self, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         match &self.cached {
             Some(cached) => cached.read(self, target, offset),
             None => crate::transfer::read_slice(self, target, offset),
@@ -283,6 +292,20 @@ impl File {
     /// # Errors
     /// The server's answer. Bytes before the failing part may have been written.
     pub fn write_at(&self, source: &[u8], offset: u64, stability: Stability) -> Result<usize> {
+        // SAFETY: a source is only copied from.
+        self.write_checked(unsafe { CheckedSlice::from_ref(source) }, offset, stability)
+    }
+
+    /// As [`File::write_at`], out of memory that may be taken away meanwhile. Nothing is copied to it.
+    ///
+    /// # Errors
+    /// As there, and [`Error::BadMemory`]: what is before the missing part may have been written.
+    pub fn write_checked(
+        &self,
+        source: CheckedSlice<'_>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize> {
         match &self.cached {
             Some(cached) => cached.write(self, source, offset, stability),
             None => crate::transfer::write_slice(self, source, offset, stability),

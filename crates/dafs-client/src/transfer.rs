@@ -14,7 +14,7 @@ use crate::file::File;
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
 use crate::pending::{Moved, Pending};
 use crate::uncommitted::Uncommitted;
-use dafs_mem::Site;
+use dafs_mem::{CheckedSlice, Site};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -107,11 +107,10 @@ fn write_short(
     Ok(done)
 }
 
+const OUTSIDE: Error = Error::Argument("the range does not lie inside the buffer");
+
 fn length(range: &Range<usize>) -> Result<usize> {
-    range
-        .end
-        .checked_sub(range.start)
-        .ok_or(Error::Argument("the range does not lie inside the buffer"))
+    range.end.checked_sub(range.start).ok_or(OUTSIDE)
 }
 
 /// One piece of a long transfer in flight.
@@ -222,16 +221,16 @@ fn write_pieces(
 }
 
 /// Reads through staging buffers.
-pub(crate) fn read_slice(file: &File, target: &mut [u8], offset: u64) -> Result<usize> {
+pub(crate) fn read_slice(file: &File, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
     let shared = file.client().shared();
     let (len, mut next) = (target.len(), 0);
     if len <= STAGING_BYTES {
         // The common case needs no queue.
         let staging = take_staging(shared)?;
         let bytes = read_buffer(file, &staging, 0..len, offset)?;
-        staging.view().copy_to(&mut target[..bytes], Site::ClientStaging);
+        let copied = fill(target, 0, &staging, bytes);
         put_staging(shared, staging);
-        return Ok(bytes);
+        return copied.map(|()| bytes);
     }
     let mut pipeline = Pipeline::new();
     loop {
@@ -247,18 +246,26 @@ pub(crate) fn read_slice(file: &File, target: &mut [u8], offset: u64) -> Result<
         if bytes < asked && !end_of_file {
             bytes += read_buffer(file, &staging, bytes..asked, offset + (at + bytes) as u64)?;
         }
-        staging.view().copy_to(&mut target[at..at + bytes], Site::ClientStaging);
+        let copied = fill(target, at, &staging, bytes);
         put_staging(shared, staging);
+        copied?;
         if bytes < asked {
             return Ok(at + bytes);
         }
     }
 }
 
+/// Copies what was read to where it belongs.
+fn fill(target: CheckedSlice<'_>, at: usize, staging: &IoBuffer, bytes: usize) -> Result<()> {
+    let part = target.slice(at, bytes).ok_or(OUTSIDE)?;
+    part.copy_from(staging.view(), Site::ClientStaging)?;
+    Ok(())
+}
+
 /// Writes through staging buffers.
 pub(crate) fn write_slice(
     file: &File,
-    source: &[u8],
+    source: CheckedSlice<'_>,
     offset: u64,
     stability: Stability,
 ) -> Result<usize> {
@@ -269,7 +276,11 @@ pub(crate) fn write_slice(
         while pipeline.has_room() && next < len {
             let (at, len) = (next, STAGING_BYTES.min(len - next));
             let staging = take_staging(shared)?;
-            staging.view().copy_from(&source[at..at + len], Site::ClientStaging);
+            let part = source.slice(at, len).ok_or(OUTSIDE)?;
+            if let Err(gone) = part.copy_to(staging.view(), Site::ClientStaging) {
+                put_staging(shared, staging);
+                return Err(gone.into());
+            }
             let pending = file.submit_write(&staging, 0..len, offset + at as u64, stability)?;
             pipeline.push(pending, at, len, staging);
             next += len;

@@ -56,8 +56,11 @@ impl<'a> CheckedSlice<'a> {
     }
 
     /// Memory of a Rust value's that is only copied from.
-    pub fn from_ref(bytes: &'a [u8]) -> Self {
-        // SAFETY: mapped and readable for `'a`; whoever is handed a source copies from it alone.
+    ///
+    /// # Safety
+    /// Nothing is copied to the view.
+    pub unsafe fn from_ref(bytes: &'a [u8]) -> Self {
+        // SAFETY: mapped and readable for `'a`, and as the caller promises.
         Self::ours(unsafe { VolatileSlice::new(bytes.as_ptr().cast_mut(), bytes.len()) })
     }
 

@@ -2,7 +2,7 @@
 
 use super::flight::calls_of;
 use super::{Batch, Transfer, message_len, what_they_do, with_request};
-use crate::core::{Done, ReplyMessage, SessionCore};
+use crate::core::{Done, Piece, ReplyMessage, SessionCore};
 use crate::error::{Error, Result};
 use crate::group::{GroupState, OperationId};
 use crate::operations::GroupedKind;
@@ -151,6 +151,9 @@ fn result(
     if u64::from(bytes) > wanted {
         return Err("more was transferred than was asked for");
     }
+    if transfer.writes.is_none() && transfer.pieces.iter().any(Piece::is_lost) {
+        return Ok(Err(Error::BadMemory));
+    }
     match &transfer.writes {
         Some((writes, verifier)) => writes.written(*verifier),
         None if core.info().checksums => {
@@ -160,8 +163,10 @@ fn result(
                 left -= len;
                 piece.first(len)
             });
-            if core.checksum_of(views) != completion.direct_checksum {
-                return Err("the checksum of data read does not match");
+            match core.checksum_of(views) {
+                Err(gone) => return Ok(Err(gone.into())),
+                Ok(sum) if sum == completion.direct_checksum => {}
+                Ok(_) => return Err("the checksum of data read does not match"),
             }
         }
         None => {}

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::fork::ForkMutex;
 use crate::limits::{CACHE_ATTEMPTS, CACHE_PIECE_BYTES, WRITE_BACK_BYTES};
+use dafs_mem::{CheckedSlice, Gone, Site};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -41,13 +42,20 @@ pub(crate) struct CacheUse {
 
 /// What a look into the cache has led to.
 enum Look {
-    Done(usize),
+    /// The bytes that the reader has got.
+    Done(Result<usize, Gone>),
     Wait(TransferId),
     Send(Vec<Order>),
     MakeRoom,
     Load,
     /// The server has to do it.
     Pass,
+}
+
+/// What is moved at a time.
+fn pieces(memory: CheckedSlice<'_>) -> impl Iterator<Item = CheckedSlice<'_>> {
+    let starts = (0..memory.len()).step_by(CACHE_PIECE_BYTES);
+    starts.filter_map(move |at| memory.slice(at, CACHE_PIECE_BYTES.min(memory.len() - at)))
 }
 
 impl CacheUse {
@@ -72,13 +80,13 @@ impl CacheUse {
     }
 
     /// Reads into `target` from `offset`, until it is full or the file ends.
-    pub(crate) fn read(&self, file: &File, target: &mut [u8], offset: u64) -> Result<usize> {
+    pub(crate) fn read(&self, file: &File, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         self.check_process()?;
         let mut done = 0;
-        for piece in target.chunks_mut(CACHE_PIECE_BYTES) {
+        for piece in pieces(target) {
             let at = offset.saturating_add(done as u64);
             let bytes = match self.read_piece(piece, at) {
-                Some(bytes) => bytes,
+                Some(bytes) => bytes?,
                 None => {
                     drop(self.before(&Use::Look(self.file.handle)));
                     crate::transfer::read_slice(file, piece, at)?
@@ -93,7 +101,7 @@ impl CacheUse {
     }
 
     /// `None` if the server has to be asked.
-    fn read_piece(&self, target: &mut [u8], offset: u64) -> Option<usize> {
+    fn read_piece(&self, target: CheckedSlice<'_>, offset: u64) -> Option<Result<usize, Gone>> {
         let CachedFile { client, cache, handle, .. } = &*self.file;
         let mut ahead = None;
         for _ in 0..CACHE_ATTEMPTS {
@@ -128,7 +136,7 @@ impl CacheUse {
     /// One look of a reader, and what is to be read ahead for it.
     fn look(
         &self,
-        target: &mut [u8],
+        target: CheckedSlice<'_>,
         offset: u64,
         ahead: &mut Option<Range<u64>>,
     ) -> (Look, Vec<Order>) {
@@ -143,7 +151,7 @@ impl CacheUse {
         let size = state.content.size(*id);
         let end = offset.saturating_add(target.len() as u64).min(size);
         if offset >= end {
-            return (Look::Done(0), Vec::new());
+            return (Look::Done(Ok(0)), Vec::new());
         }
         let len = end - offset;
         let range = ahead.get_or_insert_with(|| {
@@ -152,15 +160,15 @@ impl CacheUse {
         });
         match state.content.read(*id, offset..end) {
             Step::Copy(segments) => {
-                state.copy_out(&segments, &mut target[..len as usize]);
+                let copied = state.copy_out(&segments, target, len as usize);
                 let more = std::mem::replace(range, end..end);
                 let crowded = state.content.filling() > cache.options.bytes as u64 / 4;
                 if more.is_empty() || crowded {
-                    return (Look::Done(len as usize), Vec::new());
+                    return (Look::Done(copied), Vec::new());
                 }
                 let transfers = state.content.fetch(*id, more);
                 let orders = state.order(*id, transfers, false);
-                (Look::Done(len as usize), orders)
+                (Look::Done(copied), orders)
             }
             Step::Wait(id) => (Look::Wait(id), Vec::new()),
             Step::Unknown => {
@@ -181,7 +189,7 @@ impl CacheUse {
     pub(crate) fn write(
         &self,
         file: &File,
-        source: &[u8],
+        source: CheckedSlice<'_>,
         offset: u64,
         stability: Stability,
     ) -> Result<usize> {
@@ -190,9 +198,15 @@ impl CacheUse {
         let fits = offset.checked_add(source.len() as u64);
         let fits = fits.is_some_and(|end| end <= i64::MAX.cast_unsigned());
         let mut done = 0;
-        for piece in source.chunks(CACHE_PIECE_BYTES) {
+        for mut piece in pieces(source) {
+            let mut own;
             let at = offset.saturating_add(done as u64);
             let kept = fits && stability == Stability::Unstable;
+            if kept && piece.may_go() {
+                // The cache is told first what it will have, so no copy into it may fail.
+                own = piece.to_vec(Site::ClientStaging)?;
+                piece = CheckedSlice::from_mut(&mut own);
+            }
             if !(kept && self.write_piece(piece, at)) {
                 let range = at..at.saturating_add(piece.len() as u64);
                 let _used = self.before(&Use::Change(self.file.handle, range));
@@ -204,7 +218,7 @@ impl CacheUse {
     }
 
     /// False if the server has to do it.
-    fn write_piece(&self, source: &[u8], offset: u64) -> bool {
+    fn write_piece(&self, source: CheckedSlice<'_>, offset: u64) -> bool {
         let CachedFile { client, cache, id, .. } = &*self.file;
         let range = offset..offset + source.len() as u64;
         for _ in 0..CACHE_ATTEMPTS {

@@ -16,7 +16,7 @@ use crate::delegation::DelegationKind;
 use crate::error::{Error, Result};
 use crate::pending::{Moved, Pending};
 use crate::uncommitted::Uncommitted;
-use dafs_mem::{Site, VolatileSlice};
+use dafs_mem::{CheckedSlice, Gone, Site, VolatileSlice};
 use dafs_wire::dafs::StateId;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -205,19 +205,32 @@ impl State {
     }
 
     /// Copies kept data to a reader.
-    pub(super) fn copy_out(&self, segments: &Segments, target: &mut [u8]) {
+    ///
+    /// # Errors
+    /// The reader's memory is not there.
+    pub(super) fn copy_out(
+        &self,
+        segments: &Segments,
+        target: CheckedSlice<'_>,
+        len: usize,
+    ) -> Result<usize, Gone> {
         let mut done = 0;
         for view in segments.iter().filter_map(|segment| self.view(segment)) {
-            done += view.copy_to(&mut target[done..], Site::ClientCache);
+            if let Some(part) = target.slice(done, view.len()) {
+                done += part.copy_from(view, Site::ClientCache)?;
+            }
         }
-        assert_eq!(done, target.len(), "a reader gets all that was found");
+        assert_eq!(done, len, "a reader gets all that was found");
+        Ok(done)
     }
 
-    /// Copies written data to where it is kept.
-    pub(super) fn copy_in(&self, segments: &Segments, source: &[u8]) {
+    /// Copies written data, which is there, to where it is kept.
+    pub(super) fn copy_in(&self, segments: &Segments, source: CheckedSlice<'_>) {
+        debug_assert!(!source.may_go());
         let mut done = 0;
         for view in segments.iter().filter_map(|segment| self.view(segment)) {
-            done += view.copy_from(&source[done..], Site::ClientCache);
+            let part = source.slice(done, view.len());
+            done += part.map_or(0, |part| part.copy_to(view, Site::ClientCache).unwrap_or(0));
         }
         assert_eq!(done, source.len(), "a writer's data is kept whole");
     }

@@ -163,6 +163,17 @@ pub(crate) enum Task {
     Message { bytes: Vec<u8>, memory: Pieces },
 }
 
+impl Task {
+    /// As [`Work::is_gone`].
+    pub(crate) fn is_gone(&self) -> bool {
+        match self {
+            Self::Message { memory, .. } => memory.iter().any(Piece::is_gone),
+            Self::Write(call) => call.from.is_gone(),
+            Self::Read(_) => false,
+        }
+    }
+}
+
 /// A call that has been taken and is not over.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -237,6 +248,15 @@ impl Work {
             Self::ReadDirect(call) => call.into.len().into(),
             Self::Message { memory, .. } => memory.iter().map(|piece| u64::from(piece.len())).sum(),
             _ => 0,
+        }
+    }
+
+    /// Whether memory that it sends is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        match self {
+            Self::Message { memory, .. } => memory.iter().any(Piece::is_gone),
+            Self::Write(call) => call.from.is_gone(),
+            Self::ReadInline(_) | Self::ReadDirect(_) => false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Why a session ended, before it is told which server it belonged to.
 
+use dafs_mem::Gone;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,9 @@ pub enum Failure {
     /// The application gave this call up; the session goes on.
     #[error("the call was cancelled")]
     Canceled,
+    /// The application has taken away, or made read-only, memory that the call uses; the session goes on.
+    #[error(transparent)]
+    Gone(#[from] Gone),
     /// The data was kept by right of a delegation that is gone; the session goes on.
     #[error("the delegation that the data was kept by is gone")]
     DelegationLost,

@@ -14,7 +14,7 @@
 use super::failure::Failure;
 use crate::fork::ForkMutex;
 use dafs_dat::{LocalSegment, MemoryRegion, RegionId};
-use dafs_mem::{Buffer, VolatileSlice};
+use dafs_mem::{Buffer, CheckedSlice, VolatileSlice};
 use dafs_wire::dafs::DirectBuffer;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,6 +167,8 @@ pub struct Piece {
     memory: Arc<RegisteredMemory>,
     offset: usize,
     len: u32,
+    /// What of its memory had been found missing when the operation began.
+    losses: u64,
 }
 
 impl Piece {
@@ -175,7 +177,8 @@ impl Piece {
         if offset.checked_add(len as usize)? > memory.len() {
             return None;
         }
-        Some(Self { memory: memory.clone(), offset, len })
+        let losses = memory.buffer.losses();
+        Some(Self { memory: memory.clone(), offset, len, losses })
     }
 
     /// Takes in `next` if that lies right behind it; false if it does not.
@@ -184,6 +187,7 @@ impl Piece {
         let behind = end == next.offset && Arc::ptr_eq(&self.memory, &next.memory);
         let len = self.len.checked_add(next.len).filter(|_| behind);
         self.len = len.unwrap_or(self.len);
+        self.losses = self.losses.min(next.losses);
         len.is_some()
     }
 
@@ -197,16 +201,31 @@ impl Piece {
         self.len == 0
     }
 
-    /// The memory.
+    /// The memory, which is there.
     pub fn view(&self) -> VolatileSlice<'_> {
+        self.checked().view()
+    }
+
+    /// The memory, which the application may have taken away.
+    pub(crate) fn checked(&self) -> CheckedSlice<'_> {
         self.first(self.len)
     }
 
     /// Its first `len` bytes, or all of it if it is shorter.
-    pub(crate) fn first(&self, len: u32) -> VolatileSlice<'_> {
+    pub(crate) fn first(&self, len: u32) -> CheckedSlice<'_> {
         let len = len.min(self.len) as usize;
         // INVARIANT: `new` checked that the piece lies inside the memory, whose length is fixed.
-        self.memory.slice(self.offset, len).expect("a piece lies inside its memory")
+        self.memory.buffer.checked(self.offset, len).expect("a piece lies inside its memory")
+    }
+
+    /// Whether any of the memory was found missing since the operation began.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.memory.buffer.is_lost(self.offset..self.offset + self.len as usize, self.losses)
+    }
+
+    /// Whether what is to be sent out of it was found missing, or is missing now.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_lost() || self.checked().look().is_err()
     }
 
     pub(crate) fn memory(&self) -> &Arc<RegisteredMemory> {

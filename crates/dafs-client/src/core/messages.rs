@@ -141,13 +141,3 @@ impl MessagePool {
         (slot / SLOTS_PER_CHUNK, slot % SLOTS_PER_CHUNK * self.stride)
     }
 }
-
-/// Fetches control information or bytes to be summed from volatile memory. The counters of copies
-/// speak of payload that moves, which this is not.
-pub(crate) fn fetch_volatile(source: VolatileSlice<'_>, offset: usize, target: &mut [u8]) {
-    let len = target.len();
-    // INVARIANT: callers stay inside the view; the check costs nothing beside the copy.
-    let part = source.slice(offset, len).expect("the range lies inside the view");
-    // SAFETY: `part` is valid for `len` bytes while its borrow lives; `target` is private memory.
-    unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), target.as_mut_ptr(), len) };
-}

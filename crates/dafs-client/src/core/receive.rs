@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::memory::Piece;
 use super::session::{SessionCore, Stage};
 use dafs_dat::{Adapter, Instant};
-use dafs_mem::{Site, count_copy};
+use dafs_mem::{Gone, Site, count_copy};
 use dafs_wire::dafs::{
     ByteOrder, HEADER_BYTES, PROTOCOL_VERSION, Procedure, READ_INLINE_REPLY_DATA_AT, Reply,
     ResponseHeader, Status, WriteReply, verify,
@@ -231,7 +231,9 @@ impl SessionCore {
             .receives
             .view(slot, READ_INLINE_REPLY_DATA_AT, carried)
             .ok_or_else(|| Failure::protocol("a reply is longer than its receive"))?;
-        into.view().copy_from_volatile(data, Site::ClientInlineRead);
+        if let Err(gone) = into.checked().copy_from(data, Site::ClientInlineRead) {
+            return Ok(Done::Lost(gone.into()));
+        }
         self.stats.bytes_read += u64::from(stated);
         Ok(Done::Read { bytes: stated, end_of_file: end_of_file == 1 })
     }
@@ -251,7 +253,12 @@ impl SessionCore {
         }
         check_progress(reply.bytes_read, reply.eof, into)?;
         let data = into.first(reply.bytes_read);
-        if self.info.checksums && self.data_checksum(data) != reply.direct_checksum {
+        let sum = match self.data_checksum(data) {
+            _ if into.is_lost() => return Ok(Done::Lost(Gone.into())),
+            Err(gone) => return Ok(Done::Lost(gone.into())),
+            Ok(sum) => sum,
+        };
+        if self.info.checksums && sum != reply.direct_checksum {
             return Err(Failure::corrupt("the checksum of data read does not match"));
         }
         self.stats.bytes_read += u64::from(reply.bytes_read);

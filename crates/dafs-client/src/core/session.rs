@@ -24,7 +24,7 @@ use dafs_dat::{
     Access, Adapter, Address, Completion, ConnectError, EndpointId, Event, Instant, Operation,
     RegisterError, WorkStatus,
 };
-use dafs_mem::Buffer;
+use dafs_mem::{Buffer, Gone};
 use dafs_wire::dafs::{ByteOrder, CredHandle};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -402,7 +402,9 @@ impl SessionCore {
         self.failure = Some(failure.clone());
         self.end_back(adapter, &failure);
         for (_, flight) in self.conn.cut(adapter) {
-            self.finish(flight.purpose, Done::Lost(failure.clone()));
+            let is_gone = flight.is_callers() && flight.work.is_gone();
+            let failure = if is_gone { Gone.into() } else { failure.clone() };
+            self.finish(flight.purpose, Done::Lost(failure));
         }
         self.stop_putting_off();
         let doubts = self.recovery.take().into_iter().flat_map(|recovery| recovery.into_calls());

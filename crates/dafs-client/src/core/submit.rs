@@ -16,7 +16,7 @@ use super::session::{SessionCore, Stage};
 use super::timers::unless_silent;
 use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
-use dafs_mem::{Site, VolatileSlice, count_copy};
+use dafs_mem::{CheckedSlice, Gone, Site, count_copy};
 use dafs_wire::dafs::{
     APPEND_INLINE_DATA_AT, Analyzer, CHECKSUM_AT, Checksum, ErrorBody, Fletcher32, HEADER_BYTES,
     Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadInline, Request, RequestHeader,
@@ -413,6 +413,18 @@ impl SessionCore {
         let padded_to = (self.config.pad_writes && padding != 0).then_some(padding);
         let data_at = padded_to.map_or(WRITE_INLINE_DATA_AT, |at| at as usize);
         let inline = self.fits_inline(byte_count, data_at, self.info.request_bytes);
+        // While it costs the connection nothing.
+        let sum = match inline {
+            true => call.from.checked().look().map(|()| Checksum::ZERO),
+            false => self.data_checksum(call.from.checked()),
+        };
+        let sum = match sum {
+            Ok(sum) => sum,
+            Err(gone) => {
+                self.finish(Purpose::Caller(tag), Done::Lost(gone.into()));
+                return Ok(());
+            }
+        };
         let (procedure, header, bytes);
         let mut data = None;
         if inline {
@@ -423,7 +435,7 @@ impl SessionCore {
             let (order, out) = (self.order, &mut self.scratch);
             bytes = encode_write_inline_head(out, order, &header, &request, byte_count as usize)?;
             if self.info.checksums {
-                seal_volatile(&mut self.scratch[..bytes], call.from.view());
+                seal_volatile(&mut self.scratch[..bytes], call.from.checked());
             }
             data = Some(call.from.clone());
         } else {
@@ -437,7 +449,7 @@ impl SessionCore {
                 byte_count,
                 stable,
                 cache_hint: 0,
-                direct_checksum: self.data_checksum(call.from.view()),
+                direct_checksum: sum,
                 buffers: Seq::new(&buffers),
             });
             bytes = encode_request(&mut self.scratch, self.order, &header, &request)?;
@@ -474,21 +486,27 @@ impl SessionCore {
     }
 
     /// The checksum that travels with direct data, when checksums are on (DAFS O20).
-    pub(crate) fn data_checksum(&self, data: VolatileSlice<'_>) -> Checksum {
+    ///
+    /// # Errors
+    /// The data is not there.
+    pub(crate) fn data_checksum(&self, data: CheckedSlice<'_>) -> Result<Checksum, Gone> {
         self.checksum_of(std::iter::once(data))
     }
 
     /// The same of data in several pieces, one behind the other.
+    ///
+    /// # Errors
+    /// The data is not there.
     pub(crate) fn checksum_of<'a>(
         &self,
-        data: impl IntoIterator<Item = VolatileSlice<'a>>,
-    ) -> Checksum {
+        data: impl IntoIterator<Item = CheckedSlice<'a>>,
+    ) -> Result<Checksum, Gone> {
         if !self.info.checksums {
-            return Checksum::ZERO;
+            return Ok(Checksum::ZERO);
         }
         let mut sums = Fletcher32::new();
-        data.into_iter().for_each(|part| update_volatile(&mut sums, part));
-        sums.finish()
+        data.into_iter().try_for_each(|part| part.scan(|bytes| sums.update(bytes)))?;
+        Ok(sums.finish())
     }
 
     /// The header of the next request. The caller has made sure that there is a credit. Nothing is
@@ -584,24 +602,11 @@ pub(super) fn due(now: Instant, deadline: Option<Duration>) -> Due {
     deadline.map(|after| (now + after, after))
 }
 
-/// Adds volatile memory to a checksum, through a small private copy.
-fn update_volatile(sums: &mut Fletcher32, data: VolatileSlice<'_>) {
-    const CHUNK_BYTES: usize = 4096;
-    let mut chunk = [0; CHUNK_BYTES];
-    let mut at = 0;
-    while at < data.len() {
-        let len = (data.len() - at).min(CHUNK_BYTES);
-        super::messages::fetch_volatile(data, at, &mut chunk[..len]);
-        sums.update(&chunk[..len]);
-        at += len;
-    }
-}
-
 /// Fills in the checksum of a message whose data is gathered from volatile memory behind `head`,
-/// whose checksum field is zero.
-fn seal_volatile(head: &mut [u8], data: VolatileSlice<'_>) {
+/// whose checksum field is zero. Where the data is gone nothing will be sent either.
+fn seal_volatile(head: &mut [u8], data: CheckedSlice<'_>) {
     let mut sums = Fletcher32::new();
     sums.update(head);
-    update_volatile(&mut sums, data);
+    let _ = data.scan(|bytes| sums.update(bytes));
     head[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sums.finish().0);
 }

@@ -281,7 +281,7 @@ impl Shared {
 
     /// The checksum that travels with direct data, when the session has checksums.
     pub(crate) fn data_checksum(&self, piece: &Piece) -> Result<Checksum> {
-        Ok(self.lock()?.core.data_checksum(piece.view()))
+        Ok(self.lock()?.core.data_checksum(piece.checked())?)
     }
 
     /// The checksum of several pieces, one behind the other.
@@ -289,7 +289,7 @@ impl Shared {
         if !self.info.checksums {
             return Ok(Checksum::ZERO);
         }
-        Ok(self.lock()?.core.checksum_of(pieces.iter().map(Piece::view)))
+        Ok(self.lock()?.core.checksum_of(pieces.iter().map(Piece::checked))?)
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {

@@ -467,7 +467,8 @@ impl Receiver {
             let keep = take.min(room);
             self.gather(&bytes[..keep], self.filled + keep);
         } else if !self.segment.lost {
-            let source = CheckedSlice::from_ref(bytes).view();
+            // SAFETY: it is only copied from.
+            let source = unsafe { CheckedSlice::from_ref(bytes) }.view();
             let copied = self.payload_view(table, take)?.copy_from(source, Site::IwarpStaging);
             self.judge_loss(copied.err())?;
         }

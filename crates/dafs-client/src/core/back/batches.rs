@@ -23,6 +23,7 @@ use crate::limits::{
     RECOVERY_RETRY_PAUSE,
 };
 use dafs_dat::{Adapter, Instant};
+use dafs_mem::Gone;
 use dafs_wire::dafs::{
     BatchSubmit, Checksum, CompletionNotification, DirectBuffer, FileChunk, FileHandle,
     HEADER_BYTES, HurryUp, Outcome, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq,
@@ -289,6 +290,15 @@ impl SessionCore {
         let window = transfers.first().map_or(0, |transfer| transfer.window);
         let mut parts: Vec<(Transfer, StateId, Vec<DirectBuffer>)> = Vec::with_capacity(count);
         for transfer in transfers {
+            let call = &transfer.call;
+            // One that a connection was lost for would cost the next as well.
+            let is_gone = self.stats.recoveries > 0
+                && call.write.is_some()
+                && call.pieces.iter().any(Piece::is_gone);
+            if is_gone {
+                self.finish_transfer(&transfer, Done::Lost(Gone.into()));
+                continue;
+            }
             let buffers = transfer.call.pieces.iter().map(Piece::current_buffer).collect();
             match (self.held.current(transfer.call.state_id), buffers) {
                 (Ok(state_id), Ok(buffers)) => parts.push((transfer, state_id, buffers)),
@@ -302,7 +312,9 @@ impl SessionCore {
             let call = &transfer.call;
             let (rw_flag, direct_checksum) = match call.write {
                 Some(_) => {
-                    (ReadWrite::Write, self.checksum_of(call.pieces.iter().map(Piece::view)))
+                    // Of what is gone the server will get nothing either.
+                    let sum = self.checksum_of(call.pieces.iter().map(Piece::checked));
+                    (ReadWrite::Write, sum.unwrap_or(Checksum::ZERO))
                 }
                 None => (ReadWrite::Read, Checksum::ZERO),
             };
@@ -466,7 +478,11 @@ impl SessionCore {
             left -= len;
             piece.first(len)
         });
-        if self.checksum_of(views) != completion.direct_checksum && self.info.checksums {
+        let sum = self.checksum_of(views);
+        if sum.is_err() || transfer.call.pieces.iter().any(Piece::is_lost) {
+            return Ok(Done::Lost(Gone.into()));
+        }
+        if self.info.checksums && sum != Ok(completion.direct_checksum) {
             return Err(Failure::corrupt("the checksum of data read does not match"));
         }
         self.stats.bytes_read += u64::from(bytes);

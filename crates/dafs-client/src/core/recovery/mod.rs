@@ -38,6 +38,7 @@ use crate::limits::{
     RECOVERY_RETRY_PAUSE,
 };
 use dafs_dat::{Access, Adapter, Instant};
+use dafs_mem::Gone;
 use dafs_wire::dafs::{ByteOrder, ClientId, SessionId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -489,7 +490,12 @@ impl SessionCore {
         for doubt in recovery.doubts.iter().filter(|doubt| doubt.orphan) {
             self.orphans.forget(doubt.call.tag);
         }
-        let again: Vec<Call> = recovery.into_calls().collect();
+        // What was to be sent out of memory that is gone would cost each connection.
+        let (gone, again): (Vec<Call>, Vec<Call>) =
+            recovery.into_calls().partition(|call| call.task.is_gone());
+        for call in gone {
+            self.finish(Purpose::Caller(call.tag), Done::Lost(Gone.into()));
+        }
         tracing::info!(again = again.len(), waiting = self.waiting.len(), "session recovered");
         for call in again.into_iter().rev() {
             self.waiting.push_front(call);

@@ -1,0 +1,234 @@
+//! Memory that the application takes away under an operation: unmapped, made read-only, or of a file that is
+//! cut. The operation ends with an error, and all others go on.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod served;
+
+use dafs_client::{Client, Create, Error, File, IoBuffer, OpenOptions, Stability};
+use dafs_mem::{CheckedSlice, Site};
+use served::{Served, TRANSPORTS, pattern};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+const BLOCKS: usize = 24;
+/// Those whose memory goes.
+const BAD: Range<usize> = 8..12;
+const TIME: Option<Duration> = Some(Duration::from_secs(60));
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// As good as unmapped: nothing else of the test's can come to lie there.
+    Protected,
+    ReadOnly,
+    Cut,
+}
+
+/// Memory of a file, so that it can be cut.
+struct Memory {
+    file: std::fs::File,
+    at: *mut u8,
+    block: usize,
+}
+
+impl Memory {
+    fn new(block: usize) -> Self {
+        // SAFETY: a new descriptor that nobody else has.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"gone".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0);
+            <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd)
+        };
+        file.set_len((BLOCKS * block) as u64).unwrap();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let at = unsafe {
+            let (null, fd) = (std::ptr::null_mut(), file.as_raw_fd());
+            libc::mmap(null, BLOCKS * block, access, libc::MAP_SHARED, fd, 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self { file, at: at.cast(), block }
+    }
+
+    fn register(&self, client: &Client) -> IoBuffer {
+        // SAFETY: nobody holds a reference into it.
+        unsafe { client.register(self.at, BLOCKS * self.block).unwrap() }
+    }
+
+    /// Takes the bad blocks away; of a file that is cut, all behind them, too.
+    fn lose(&self, loss: Loss) -> Range<usize> {
+        let bytes = BAD.len() * self.block;
+        let at = self.at.wrapping_add(BAD.start * self.block).cast();
+        let protection = match loss {
+            Loss::Protected => libc::PROT_NONE,
+            Loss::ReadOnly => libc::PROT_READ,
+            Loss::Cut => {
+                self.file.set_len((BAD.start * self.block) as u64).unwrap();
+                return BAD.start..BLOCKS;
+            }
+        };
+        // SAFETY: of this test's memory, which nobody holds a reference into.
+        assert_eq!(unsafe { libc::mprotect(at, bytes, protection) }, 0);
+        BAD
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`.
+        unsafe { libc::munmap(self.at.cast(), BLOCKS * self.block) };
+    }
+}
+
+fn open(client: &Client) -> File {
+    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
+    client.open(b"/file", &options).unwrap()
+}
+
+/// Every way that data takes: within messages and apart from them, with and without sums.
+fn everywhere(work: impl Fn(&Served, &Client, usize, Loss)) {
+    for transport in TRANSPORTS {
+        for (sums, losses) in [
+            (false, &[Loss::Protected, Loss::ReadOnly, Loss::Cut][..]),
+            (true, &[Loss::Protected][..]),
+        ] {
+            for block in [4096, 1 << 16] {
+                for &loss in losses {
+                    println!("{transport:?} sums {sums} {block} {loss:?}");
+                    let served = Served::new();
+                    let client = served.client_with(|options| {
+                        options.transport = transport;
+                        (options.checksums, options.crc) = (sums, sums);
+                    });
+                    work(&served, &client, block, loss);
+                }
+            }
+        }
+    }
+}
+
+/// The session still does all it did.
+fn check_session(client: &Client, file: &File, block: usize) {
+    let memory = Memory::new(block);
+    let buffer = memory.register(client);
+    buffer.view().fill(0x5a);
+    assert_eq!(file.write_from(&buffer, 0..block, 0, Stability::FileSync).unwrap(), block);
+    assert_eq!(file.read_into(&buffer, block..2 * block, 0).unwrap(), block);
+    assert!(buffer.slice(block, block).unwrap().to_vec(Site::Inspect) == vec![0x5a; block]);
+}
+
+#[test]
+fn a_read_whose_memory_goes_is_an_error_and_the_others_go_on() {
+    everywhere(|served, client, block, loss| {
+        let content = pattern(BLOCKS * block);
+        std::fs::write(served.path().join("file"), &content).unwrap();
+        let (file, memory) = (open(client), Memory::new(block));
+        let (buffer, group) = (memory.register(client), client.completion_group());
+        for number in 0..BLOCKS {
+            let at = number * block;
+            group.read(number as u64, &file, &buffer, at..at + block, at as u64).unwrap();
+        }
+        let bad = memory.lose(loss);
+        let mut completions = Vec::new();
+        group.wait(&mut completions, usize::MAX, TIME).unwrap();
+        assert_eq!(completions.len(), BLOCKS);
+        let mut failed = 0;
+        for done in completions {
+            let number = done.user_data as usize;
+            let at = number * block;
+            match done.result {
+                // It may have come before the loss.
+                Ok(bytes) if bad.contains(&number) => assert_eq!(bytes, block),
+                Err(Error::BadMemory) if bad.contains(&number) => failed += 1,
+                result => {
+                    assert_eq!(result.unwrap(), block, "{number}");
+                    let found = buffer.slice(at, block).unwrap().to_vec(Site::Inspect);
+                    assert!(found == content[at..at + block], "{number}");
+                }
+            }
+        }
+        assert!(failed > 0);
+        drop(buffer);
+        assert_eq!(client.stats().recoveries, 0, "a read costs no connection");
+        check_session(client, &file, block);
+    });
+}
+
+#[test]
+fn a_write_whose_memory_goes_is_an_error_and_writes_nothing_else() {
+    everywhere(|served, client, block, loss| {
+        let (old, new) = (vec![0xee; BLOCKS * block], pattern(BLOCKS * block));
+        std::fs::write(served.path().join("file"), &old).unwrap();
+        let (file, memory) = (open(client), Memory::new(block));
+        let (buffer, group) = (memory.register(client), client.completion_group());
+        buffer.view().copy_from(&new, Site::Inspect);
+        for number in 0..BLOCKS {
+            let at = number * block;
+            let range = at..at + block;
+            let stable = Stability::Unstable;
+            group.write(number as u64, &file, &buffer, range, at as u64, stable).unwrap();
+        }
+        let bad = memory.lose(loss);
+        let mut completions = Vec::new();
+        group.wait(&mut completions, usize::MAX, TIME).unwrap();
+        assert_eq!(completions.len(), BLOCKS);
+        let found = std::fs::read(served.path().join("file")).unwrap();
+        let mut failed = 0;
+        for done in completions {
+            let number = done.user_data as usize;
+            let range = number * block..(number + 1) * block;
+            match done.result {
+                Err(Error::BadMemory) if bad.contains(&number) && loss != Loss::ReadOnly => {
+                    failed += 1;
+                    let of_either = |at: usize| found[at] == old[at] || found[at] == new[at];
+                    assert!(range.into_iter().all(of_either), "{number}");
+                }
+                result => {
+                    assert_eq!(result.unwrap(), block, "{number}");
+                    assert!(found[range.clone()] == new[range], "{number}");
+                }
+            }
+        }
+        // What fits a message was copied when it was handed in.
+        assert!(failed > 0 || block == 4096 || loss == Loss::ReadOnly);
+        drop(buffer);
+        check_session(client, &file, block);
+    });
+}
+
+#[test]
+fn calls_bear_memory_that_is_not_there() {
+    for transport in TRANSPORTS {
+        for cached in [false, true] {
+            let served = Served::new();
+            let client = served.client_with(|options| {
+                options.transport = transport;
+                options.cache = cached.then(Default::default);
+            });
+            let block = 1 << 16;
+            let content = pattern(BLOCKS * block);
+            std::fs::write(served.path().join("file"), &content).unwrap();
+            let (file, memory) = (open(&client), Memory::new(block));
+            memory.lose(Loss::Protected);
+            // SAFETY: nobody holds a reference into it.
+            let part = |at, len| unsafe { CheckedSlice::callers(memory.at.wrapping_add(at), len) };
+            let good = BAD.start * block;
+            let bad = |result| matches!(result, Err(Error::BadMemory));
+            for len in [100, block, 4 * block] {
+                assert!(bad(file.read_checked(part(good - 1, len), 0)), "{len}");
+                assert!(bad(file.write_checked(part(good - 1, len), 0, Stability::Unstable)));
+                let appended = file.append_checked(part(good - 1, len), Stability::DataSync);
+                assert!(matches!(appended, Err(Error::BadMemory)), "{appended:?}");
+            }
+            file.commit(0, 0).unwrap();
+            assert!(std::fs::read(served.path().join("file")).unwrap() == content);
+            assert_eq!(file.read_checked(part(0, good), 0).unwrap(), good);
+            assert!(part(0, good).to_vec(Site::Inspect).unwrap() == content[..good]);
+            assert_eq!(file.write_checked(part(0, good), 5, Stability::Unstable).unwrap(), good);
+            file.commit(0, 0).unwrap();
+            let found = std::fs::read(served.path().join("file")).unwrap();
+            assert!(found[5..5 + good] == content[..good]);
+        }
+    }
+}
