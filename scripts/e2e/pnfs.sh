@@ -14,7 +14,7 @@ reason=$(sed -n 's/^pnfs: SKIPPED, //p' "$work/out")
 
 step "table and figure"
 for name in Direct-pNFS CephFS 2-tier 3-tier NFSv4; do
-    [[ $(grep -c "^| $name | [0-9.]* |$" "$work/out") == 4 ]] || fail "$name is missing in a table"
+    [[ $(grep -c "^| $name | [0-9.]* ([0-9.]*) |$" "$work/out") == 4 ]] || fail "$name is missing in a table"
     grep -q ">$name<" "$work/results/pnfs.svg" || fail "$name is missing in the figure"
 done
 [[ $(grep -c '"megabytes_per_second"' "$work/results/pnfs.json") == 20 ]] || fail "cells are missing"

@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 pub(crate) struct Seen {
     pub(crate) head: Crossed,
     pub(crate) storage: Vec<Crossed>,
+    pub(crate) clients: Vec<Crossed>,
     pub(crate) counters: Counters,
 }
 
@@ -28,10 +29,13 @@ impl Crossed {
 
 impl Seen {
     pub(crate) fn since(&self, before: &Self) -> Self {
-        let storage = self.storage.iter().zip(&before.storage);
+        let each = |now: &[Crossed], before: &[Crossed]| {
+            now.iter().zip(before).map(|(now, before)| now.since(*before)).collect()
+        };
         Self {
             head: self.head.since(before.head),
-            storage: storage.map(|(now, before)| now.since(*before)).collect(),
+            storage: each(&self.storage, &before.storage),
+            clients: each(&self.clients, &before.clients),
             counters: Counters {
                 data: self.counters.data - before.counters.data,
                 indirect: self.counters.indirect - before.counters.indirect,
@@ -42,6 +46,12 @@ impl Seen {
     /// What crossed the links of storage nodes, in all.
     pub(crate) fn crossed_storage(&self) -> u64 {
         self.storage.iter().map(|crossed| crossed.both()).sum()
+    }
+
+    /// What crossed the busiest link of all in one direction.
+    pub(crate) fn busiest(&self) -> u64 {
+        let links = self.storage.iter().chain(&self.clients).chain([&self.head]);
+        links.map(|crossed| crossed.to_node.max(crossed.from_node)).max().unwrap_or(0)
     }
 
     /// What crossed the head's.

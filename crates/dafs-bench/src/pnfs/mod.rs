@@ -113,6 +113,9 @@ struct Cell {
     block: usize,
     clients: usize,
     megabytes_per_second: f64,
+    /// The time that the busiest link needs for what crossed it, against the time that passed: 1 when
+    /// nothing but that link was waited for.
+    busiest_link: f64,
 }
 
 /// What one case is about.
@@ -154,6 +157,11 @@ impl Options {
         }
         table::print(self, &cells);
         table::write(self, &cells)
+    }
+
+    /// What a link passes, in MB/s.
+    fn link_megabytes(&self) -> f64 {
+        f64::from(self.megabits) / 8.0
     }
 
     fn bytes(&self) -> u64 {
@@ -214,6 +222,8 @@ impl Bench {
                             block,
                             clients,
                             megabytes_per_second: rate,
+                            busiest_link: seen.busiest() as f64 / bytes as f64 * rate
+                                / options.link_megabytes(),
                         };
                         table::print_cell(&cell, bytes, &seen);
                         cells.push(cell);
@@ -241,8 +251,13 @@ impl Bench {
     /// What all counters say. To be asked in the namespace of the switch.
     fn see(&self, server: Option<&Server>) -> Result<Seen> {
         let counters = server.map(|server| server.counters(&self.head)).transpose()?;
-        let storage = self.storage.iter().map(Node::crossed).collect::<Result<Vec<_>>>()?;
-        Ok(Seen { head: self.head.crossed()?, storage, counters: counters.unwrap_or_default() })
+        let crossed = |nodes: &[Node]| nodes.iter().map(Node::crossed).collect::<Result<Vec<_>>>();
+        Ok(Seen {
+            head: self.head.crossed()?,
+            storage: crossed(&self.storage)?,
+            clients: crossed(&self.clients)?,
+            counters: counters.unwrap_or_default(),
+        })
     }
 
     /// Runs all clients of a case at once, each for `bytes`; MB/s of all together.

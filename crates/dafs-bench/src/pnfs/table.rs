@@ -37,21 +37,21 @@ fn panels(options: &Options) -> impl Iterator<Item = (bool, bool, usize)> {
     })
 }
 
-fn values(
+/// The cells of one architecture in a panel, by numbers of clients.
+fn of_line(
     options: &Options,
     cells: &[Cell],
     architecture: Architecture,
     panel: (bool, bool, usize),
-) -> Vec<f64> {
-    let of = |clients: usize| {
-        let mut found = cells.iter().filter(|cell| {
+) -> impl Iterator<Item = Option<Cell>> {
+    options.clients.iter().map(move |&clients| {
+        let is_it = |cell: &&Cell| {
             cell.architecture == architecture
                 && (cell.write, cell.one_file, cell.block) == panel
                 && cell.clients == clients
-        });
-        found.next().map_or(f64::NAN, |cell| cell.megabytes_per_second)
-    };
-    options.clients.iter().map(|&clients| of(clients)).collect()
+        };
+        cells.iter().find(is_it).copied()
+    })
 }
 
 /// All architectures that were measured.
@@ -62,12 +62,12 @@ fn measured(cells: &[Cell]) -> impl Iterator<Item = Architecture> {
 
 pub(crate) fn print(options: &Options, cells: &[Cell]) {
     println!(
-        "\nMB/s; {} storage nodes, each link {} Mbit/s ({:.1} MB/s; all storage nodes {:.1}), {} MiB for \
+        "\nMB/s, and how busy the busiest link was; {} storage nodes, each link {} Mbit/s ({:.1} MB/s; all storage nodes {:.1}), {} MiB for \
          each client",
         options.storage_nodes,
         options.megabits,
-        f64::from(options.megabits) / 8.0,
-        f64::from(options.megabits) / 8.0 * options.storage_nodes as f64,
+        options.link_megabytes(),
+        options.link_megabytes() * options.storage_nodes as f64,
         options.megabytes,
     );
     for panel in panels(options) {
@@ -78,8 +78,11 @@ pub(crate) fn print(options: &Options, cells: &[Cell]) {
         println!();
         for architecture in measured(cells) {
             print!("| {} |", architecture.name());
-            for value in values(options, cells, architecture, panel) {
-                print!(" {value:.1} |");
+            for cell in of_line(options, cells, architecture, panel) {
+                let text = |cell: Cell| {
+                    format!("{:.1} ({:.2})", cell.megabytes_per_second, cell.busiest_link)
+                };
+                print!(" {} |", cell.map_or("-".to_owned(), text));
             }
             println!();
         }
@@ -104,7 +107,9 @@ pub(crate) fn write(options: &Options, cells: &[Cell]) -> Result<()> {
         .map(|panel| {
             let line = |architecture: Architecture| Line {
                 name: architecture.name(),
-                values: values(options, cells, architecture, panel),
+                values: of_line(options, cells, architecture, panel)
+                    .map(|cell| cell.map_or(f64::NAN, |cell| cell.megabytes_per_second))
+                    .collect(),
             };
             let lines = measured(cells).map(line).collect();
             Panel { title: title(panel.0, panel.1, panel.2), unit: "MB/s", lines }
