@@ -35,6 +35,7 @@ mod owed;
 mod pending;
 mod record;
 mod slots;
+mod stable;
 mod state;
 mod store;
 

@@ -148,8 +148,13 @@ impl Pending {
         names.truncate(REMOVALS_PER_SWEEP);
         *reached = names.last().copied();
         drop(reached);
-        let read = |component| self.read(component).transpose();
-        names.into_iter().filter_map(read).collect()
+        let read = |component| {
+            self.read(component).unwrap_or_else(|error| {
+                tracing::error!(%component, %error, "an entry of a list of files cannot be read");
+                None
+            })
+        };
+        Ok(names.into_iter().filter_map(read).collect())
     }
 
     fn read(&self, component: ComponentId) -> Result<Option<Entry>> {
@@ -195,6 +200,9 @@ mod tests {
         let removed = Pending::open(dir.path()).expect("a list");
         removed.work_off(free, || panic!("there is nothing"), |_| Ok(())).expect("nothing to do");
         (0..4).for_each(|number| removed.enter(&entry(number)).expect("entered"));
+        // Nor does one that cannot be read.
+        let unreadable = dir.path().join(ComponentId([0xff; 16]).to_string());
+        fs::create_dir(&unreadable).expect("a directory in its place");
         let settled = Cell::new(0);
         let settle = || {
             settled.set(settled.get() + 1);
@@ -225,6 +233,7 @@ mod tests {
             )
             .expect("all are removed");
         assert_eq!(left, [0, 1]);
+        fs::remove_dir(unreadable).expect("it is left alone");
         assert_eq!(fs::read_dir(dir.path()).expect("the list").count(), 0);
     }
 

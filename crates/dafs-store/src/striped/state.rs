@@ -12,6 +12,7 @@ use super::moving::Move;
 use super::node::ComponentId;
 use super::record::{Owner, Record, Whole};
 use super::slots::Slot;
+use super::stable::Stable;
 use super::{Known, Shared, lock, server};
 use crate::names::STRIPES_XATTR;
 use crate::{Attr, FileId, Kind, OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError};
@@ -42,7 +43,7 @@ pub(super) struct FileState {
     gate: RwLock<Place>,
     size_lock: Mutex<()>,
     /// Whether the record is known to be stable.
-    synced: AtomicBool,
+    synced: Stable,
     /// Whether components may reach beyond the size: they belong to a record of an earlier use, or
     /// clients write to them.
     loose: AtomicBool,
@@ -90,7 +91,7 @@ impl FileState {
             id,
             gate: RwLock::new(Place::Unknown),
             size_lock: Mutex::default(),
-            synced: AtomicBool::new(false),
+            synced: Stable::unknown(),
             loose: AtomicBool::new(true),
             adopted: AtomicBool::new(false),
             writer: Mutex::default(),
@@ -225,10 +226,12 @@ impl FileState {
         let meta = &self.shared.meta;
         let owner = Owner::of(&meta.getattr(&self.id)?);
         let bytes = record.encode(owner, &self.shared.options.secret);
-        self.synced.store(false, Ordering::SeqCst);
+        self.synced.change();
         self.with_rights(|| {
             meta.set_xattr(&server(), &self.id, STRIPES_XATTR, &bytes, SetXattr::Either)
         })?;
+        // A sync that began between the two may have come too early.
+        self.synced.change();
         Ok(())
     }
 
@@ -328,7 +331,7 @@ impl FileState {
             self.adopt(record)?;
             self.adopted.store(true, Ordering::SeqCst);
         }
-        if !self.synced.load(Ordering::SeqCst) {
+        if !self.synced.is_stable() {
             self.sync_meta(&*self.writer()?)?;
         }
         Ok(())
@@ -420,8 +423,9 @@ impl FileState {
         let whole = record.whole.map(give_up);
         let done = Record { cutting: None, owed, whole, ..record.clone() };
         self.keep(&done)?;
+        // After a crash the file would be cut again, with what clients have written behind it since.
+        self.sync_meta(meta)?;
         if failed != 0 {
-            self.sync_meta(meta)?;
             self.note_given_up(&done, failed);
         }
         *record = done;
@@ -440,13 +444,12 @@ impl FileState {
 
     /// Makes the size stable, and where the file lies.
     pub(super) fn commit_meta(&self, meta: &dyn OpenFile) -> Result<()> {
-        if self.synced.load(Ordering::SeqCst) { meta.commit(0, 0) } else { self.sync_meta(meta) }
+        if self.synced.is_stable() { meta.commit(0, 0) } else { self.sync_meta(meta) }
     }
 
     /// The same with all attributes.
     pub(super) fn sync_meta(&self, meta: &dyn OpenFile) -> Result<()> {
-        let synced = self.synced.swap(true, Ordering::SeqCst);
-        meta.sync().inspect_err(|_| self.synced.store(synced, Ordering::SeqCst))
+        self.synced.sync(|| meta.sync())
     }
 
     /// Makes the components of a record stable.
