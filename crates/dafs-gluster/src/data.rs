@@ -10,7 +10,9 @@
 //! Invariants
 //! * Nothing is answered that was read or written on a brick before a look behind it has shown that the
 //!   file is still there for good. Else it is done again by way of GlusterFS.
-//! * A file is open here only while it is used, so that what was removed does not keep its space.
+//! * A file is open here only while it is used, so that what was removed does not keep its space; and for
+//!   as long as something of it was not synced, since a system tells of a failure only those who had the
+//!   file open. What then cannot be synced is told of.
 
 use crate::attr::attr;
 use crate::brick::{Brick, look};
@@ -31,7 +33,7 @@ use std::any::Any;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// A data server of a volume.
@@ -55,12 +57,17 @@ struct Shared {
     /// Files that were asked for and do not lie here.
     astray: Mutex<FxHashSet<Gfid>>,
     indirect_bytes: AtomicU64,
+    /// Told when what was written may be lost.
+    lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// A file of the brick that is open.
+#[derive(Clone)]
 struct Open {
     file: Arc<File>,
     used: Instant,
+    /// Something was written to it since it was synced last.
+    written: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -79,6 +86,7 @@ impl GlusterData {
     pub(crate) fn new(mount: Arc<Mount>, brick: Brick, ids: Arc<Ids>, fs_id: FsId) -> Self {
         let direct = AtomicBool::new(true);
         let (open, uses, written, astray, indirect_bytes) = Default::default();
+        let lost = OnceLock::new();
         let shared = Shared {
             mount,
             brick,
@@ -90,8 +98,15 @@ impl GlusterData {
             written,
             astray,
             indirect_bytes,
+            lost,
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Says who is told, from now on, that what was written here may be lost.
+    pub fn tell_of_lost_data(&self, lost: Box<dyn Fn() + Send + Sync>) {
+        // INVARIANT: said once, before clients come.
+        let _ = self.shared.lost.set(lost);
     }
 
     /// Whether a file lies on the brick, for good as far as one can see.
@@ -123,13 +138,13 @@ impl GlusterData {
     /// Closes what was not used for a while.
     pub(crate) fn close_idle(&self) {
         let now = Instant::now();
-        lock(&self.shared.open).retain(|_, open| now.duration_since(open.used) < DATA_IDLE);
+        self.shared.close(|_, open| now.duration_since(open.used) >= DATA_IDLE);
     }
 
     /// Waits until no request uses a file that was judged before, and closes it.
     pub(crate) fn forget(&self, gfid: &Gfid) -> Result<()> {
         self.shared.uses.await_end(gfid)?;
-        lock(&self.shared.open).remove(gfid);
+        self.shared.close(|other, _| other == gfid);
         Ok(())
     }
 }
@@ -144,19 +159,70 @@ impl Shared {
             if let Some(attr) = look(&file)? {
                 return Ok(Some((file, attr)));
             }
-            lock(&self.open).remove(gfid);
+            drop(file);
+            self.close(|other, _| other == gfid);
         }
         let (file, attr) = match self.brick.file(gfid) {
             Err(StoreError::NoDevice) => return Ok(None),
             opened => opened?,
         };
         let file = Arc::new(file);
-        let mut open = lock(&self.open);
-        if open.len() >= DATA_FILES_OPEN_MAX {
-            open.clear();
+        if lock(&self.open).len() >= DATA_FILES_OPEN_MAX {
+            self.close(|_, _| true);
         }
-        open.insert(*gfid, Open { file: file.clone(), used: Instant::now() });
-        Ok(Some((file, attr)))
+        let mut open = lock(&self.open);
+        // Somebody else may have opened it meanwhile, and have written to it.
+        let known = match open.get(gfid) {
+            Some(known) => known.file.clone(),
+            None if open.len() >= DATA_FILES_OPEN_MAX => return Err(StoreError::Busy),
+            None => {
+                let (used, written) = (Instant::now(), Arc::default());
+                open.insert(*gfid, Open { file: file.clone(), used, written });
+                file
+            }
+        };
+        Ok(Some((known, attr)))
+    }
+
+    /// Closes files, once what was written to them is stable.
+    fn close(&self, which: impl Fn(&Gfid, &Open) -> bool) {
+        let chosen =
+            |(gfid, open): (&Gfid, &Open)| which(gfid, open).then(|| (*gfid, open.clone()));
+        let chosen: Vec<_> = lock(&self.open).iter().filter_map(chosen).collect();
+        for (gfid, open) in chosen {
+            if open.written.swap(false, Ordering::SeqCst) {
+                // What fails is told of there.
+                let _ = self.sync_file(&open.file);
+            }
+            let mut table = lock(&self.open);
+            // Known here and in the table, and nothing was written since.
+            let unused = table.get(&gfid).is_some_and(|now| {
+                Arc::strong_count(&now.file) == 2 && !now.written.load(Ordering::SeqCst)
+            });
+            if unused {
+                table.remove(&gfid);
+            }
+        }
+    }
+
+    /// Makes a file of the brick stable.
+    fn sync_file(&self, file: &File) -> Result<()> {
+        file.sync_all().map_err(|error| {
+            // The next who asks may hear that all is well.
+            if let Some(lost) = self.lost.get() {
+                lost();
+            }
+            tracing::warn!(%error, "what was written to a file of a brick may be lost");
+            error.into()
+        })
+    }
+
+    /// Something was written to a file of the brick that the caller still holds, so that it has not been
+    /// closed yet.
+    fn note_unsynced(&self, gfid: &Gfid) {
+        if let Some(open) = lock(&self.open).get(gfid) {
+            open.written.store(true, Ordering::SeqCst);
+        }
     }
 
     fn known(&self, gfid: &Gfid) -> Option<Arc<File>> {
@@ -197,7 +263,7 @@ impl Shared {
     /// Makes a file stable if it lies here; tells whether it does.
     fn sync_here(&self, gfid: &Gfid) -> Result<bool> {
         let Some((file, _)) = self.file(gfid)? else { return Ok(false) };
-        file.sync_all()?;
+        self.sync_file(&file)?;
         self.stands(&file)
     }
 
@@ -319,7 +385,9 @@ impl OpenFile for GlusterDataFile {
             }
             self.data.note_written(&self.gfid)?;
             let write = |views: &[VolatileSlice<'_>], at| pwritev2(file.as_fd(), views, at, flags);
-            let count = continued(views, offset, write)?;
+            let written = continued(views, offset, write);
+            self.data.note_unsynced(&self.gfid);
+            let count = written?;
             if self.data.stands(&file)? {
                 return Ok(count);
             }

@@ -73,14 +73,36 @@ pub(crate) struct Spread {
 /// elsewhere now.
 #[derive(Default)]
 struct Told {
-    files: FxHashMap<Gfid, usize>,
+    files: FxHashMap<Gfid, Known>,
     moved: Vec<Gfid>,
+    /// Placements told so far.
+    count: u64,
+}
+
+struct Known {
+    server: usize,
+    /// Which of all placements that were told it is.
+    told: u64,
 }
 
 impl Told {
     fn take_back(&mut self, which: impl Fn(&Gfid, usize) -> bool) {
-        let Self { files, moved } = self;
-        moved.extend(files.extract_if(|gfid, at| which(gfid, *at)).map(|(gfid, _)| gfid));
+        let Self { files, moved, .. } = self;
+        let gone = files.extract_if(|gfid, known| which(gfid, known.server));
+        moved.extend(gone.map(|(gfid, _)| gfid));
+    }
+
+    /// A placement is told. When there are too many, nobody looks any more after those that were told
+    /// longest ago, so they are given back.
+    fn insert(&mut self, gfid: &Gfid, server: usize) {
+        if self.files.len() >= PLACED_MAX && !self.files.contains_key(gfid) {
+            let mut all: Vec<_> = self.files.values().map(|known| known.told).collect();
+            let (_, &mut oldest, _) = all.select_nth_unstable(PLACED_MAX / 16);
+            let gone = self.files.extract_if(|_, known| known.told < oldest);
+            self.moved.extend(gone.map(|(gfid, _)| gfid));
+        }
+        self.count += 1;
+        self.files.insert(*gfid, Known { server, told: self.count });
     }
 }
 
@@ -128,13 +150,7 @@ impl Spread {
             }
         }
         let Some((at, server)) = found else { return Ok(None) };
-        let mut told = lock(&self.told);
-        if told.files.len() >= PLACED_MAX && !told.files.contains_key(gfid) {
-            // Nobody looks after these any more, so they are given back.
-            told.take_back(|_, _| true);
-        }
-        told.files.insert(*gfid, at);
-        drop(told);
+        lock(&self.told).insert(gfid, at);
         let file = self.ids.seal(gfid);
         Ok(Some(Placement {
             epoch: server.epoch(),
@@ -303,5 +319,25 @@ impl Layouts for GlusterStore {
         let Ok(spread) = self.shared.spread() else { return };
         let moved = std::mem::take(&mut lock(&spread.told).moved);
         moved.into_iter().for_each(|gfid| sink(self.shared.ids.seal(&gfid)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_were_told_longest_ago_are_given_back() {
+        let gfid = |number: u64| -> Gfid { u128::from(number).to_be_bytes() };
+        let mut told = Told::default();
+        let max = PLACED_MAX as u64;
+        (0..max).for_each(|number| told.insert(&gfid(number), 0));
+        // The first is told again.
+        told.insert(&gfid(0), 1);
+        assert!(told.moved.is_empty());
+        told.insert(&gfid(max), 1);
+        told.moved.sort_unstable();
+        assert!(told.moved.iter().copied().eq((1..=max / 16).map(gfid)));
+        assert_eq!(told.files.len() as u64, max + 1 - max / 16);
     }
 }

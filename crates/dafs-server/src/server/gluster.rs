@@ -5,7 +5,7 @@ use super::here::Here;
 use super::{StartError, listen, striped};
 use crate::config::{ExportConfig, GlusterConfig};
 use dafs_gluster::{DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
-use dafs_service::{Admits, Export, Service};
+use dafs_service::{Admits, Export, Service, WriteVerifier};
 use dafs_store::{DataFiles, ExportSecret, Store};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,6 +53,13 @@ impl Gluster {
 }
 
 impl Spread for Gluster {
+    fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
+        for files in self.store.data_servers() {
+            let verifier = verifier.clone();
+            files.tell_of_lost_data(Box::new(move || verifier.change()));
+        }
+    }
+
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
         let states = Arc::new(Here::new(service));
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
