@@ -214,3 +214,29 @@ no_parts() {
     found=$(find "$1" -name '.dafs-*.part')
     [[ ! $found ]] || fail "unfinished files were left: $found"
 }
+
+# data NUMBER [ARGUMENTS...] -- starts data server NUMBER of a cluster, again where it was if it was there.
+control=() data_server=() data_log=()
+data() {
+    local number=$1
+    shift
+    local arguments=("$@")
+    [[ $# != 0 ]] || arguments=(--cluster-secret "$work/secret" "$work/data$number")
+    mkdir -p "$work/data$number"
+    data_log[number]=$work/data-$number.log
+    # What the last one said is not to be taken for the next one's word.
+    rm -f "${data_log[number]}.out"
+    "$dafs" serve --role data --control "${control[number]:-127.0.0.1:0}" --nfs 127.0.0.1:0 \
+        --nfs-unprivileged-ports --metrics 127.0.0.1:0 "${arguments[@]}" \
+        >"${data_log[number]}.out" 2>"${data_log[number]}" &
+    data_server[number]=$!
+    started+=("${data_server[number]}")
+    data_ready() { grep -qs '^ready ' "${data_log[number]}.out" || ! kill -0 "${data_server[number]}"; }
+    eventually data_ready
+    control[number]=$(sed -n 's/^ready //p' "${data_log[number]}.out")
+    [[ ${control[number]} ]] || { cat "${data_log[number]}"; fail "data server $number did not start"; }
+}
+kill_data() {
+    kill -9 "${data_server[$1]}"
+    wait "${data_server[$1]}" 2>/dev/null || true
+}

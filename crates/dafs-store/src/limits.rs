@@ -185,6 +185,15 @@ pub(crate) const DEVICES_MAX: usize = 1024;
 /// Copies of a file: how often something is attempted while copies are given up or clients come between.
 pub(crate) const COPY_ATTEMPTS_MAX: usize = 16;
 
+/// Copies of a file: how long a thread naps that waits for data servers which cannot be reached, and how
+/// often: longer than these believe anything.
+pub(crate) const SURE_NAP: Duration = Duration::from_millis(100);
+/// See [`SURE_NAP`].
+pub(crate) const SURE_NAPS_MAX: usize = 100;
+
+/// Copies of files: the most threads that do so at once.
+pub(crate) const SURE_WAITERS_MAX: usize = 4;
+
 /// Copies of a file: how long this server waits for clients to give their layouts back before it writes.
 pub(crate) const RETURN_WAIT: Duration = Duration::from_secs(2);
 

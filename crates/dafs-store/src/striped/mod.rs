@@ -57,7 +57,7 @@ use slots::{Slot, Slots};
 use state::{FileState, Place};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How to open a [`StripedStore`].
@@ -117,6 +117,8 @@ struct Shared {
     /// Files of which is to be known whether clients write to copies by themselves; and whether they are
     /// to stop.
     asked: Mutex<FxHashMap<FileId, bool>>,
+    /// Threads that wait for data servers that cannot be reached.
+    napping: AtomicUsize,
     /// Files whose placement has become another one.
     moved: Mutex<Vec<FileId>>,
     devices: Mutex<FxHashMap<DeviceKey, Device>>,
@@ -187,6 +189,7 @@ impl StripedStore {
             mends,
             torn: Mutex::default(),
             asked: Mutex::default(),
+            napping: AtomicUsize::new(0),
             moved: Mutex::default(),
             devices: Mutex::default(),
             files: Mutex::default(),

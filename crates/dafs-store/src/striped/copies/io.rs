@@ -113,8 +113,15 @@ impl FileState {
         if record.whole.is_some_and(|whole| !whole.torn) {
             return Ok(Some(Step::First(Chore::Tear)));
         }
-        self.be_sure(record, order)?;
-        Ok(None)
+        Ok(self.wait_to_be_sure(record, order)?.then_some(Step::First(Chore::Wait)))
+    }
+
+    /// Whether it is to be waited until data servers know what is acknowledged.
+    fn wait_to_be_sure(&self, record: &Record, order: &mut Order) -> Result<bool> {
+        match self.be_sure(record, order) {
+            Err(StoreError::Busy) => Ok(true),
+            sure => sure.map(|()| false),
+        }
     }
 
     /// Writes all to one copy; the verifier is that of the first part.
@@ -162,7 +169,9 @@ impl FileState {
     /// The same in one attempt. A copy that has lost something since it was written to is given up,
     /// unless no other has it either: then those who wrote have to write again.
     pub(super) fn commit_step(&self, record: &Record, order: &mut Order) -> Result<Step<()>> {
-        self.be_sure(record, order)?;
+        if self.wait_to_be_sure(record, order)? {
+            return Ok(Step::First(Chore::Wait));
+        }
         let (mut failed, mut lost, mut trouble) = (0, 0, StoreError::Busy);
         for at in record.fresh() {
             match self.at_copy(record, at, |node| node.commit(&record.component)) {

@@ -249,10 +249,11 @@ impl FileState {
                 Step::First(chore) => Step::First(chore),
             })
         })?;
+        let Some(writes) = writes else { return Ok(()) };
         let mut place = self.enter_alone()?;
         let Some((record, whole)) = copied(&place) else { return Ok(()) };
         let order = self.copies().order();
-        let same = writes == Some(order.writes);
+        let same = writes == order.writes;
         if same && !self.is_lent() && self.copies().truth().is_none() {
             let calm = Record { whole: Some(Whole { torn: false, ..whole }), ..record.clone() };
             if whole.torn {

@@ -31,7 +31,10 @@ use super::record::{Record, Whole, places};
 use super::state::{FileState, Place};
 use super::{Shared, lock};
 use crate::layouts::COPIES_MAX;
-use crate::limits::{COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, TORN_FILES_MAX};
+use crate::limits::{
+    COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, SURE_NAP, SURE_NAPS_MAX,
+    SURE_WAITERS_MAX, TORN_FILES_MAX,
+};
 use crate::{FileId, Result, StoreError};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -96,6 +99,8 @@ enum Chore {
     GiveUp(u8),
     /// Have clients give their layouts for writing back.
     Return,
+    /// Wait until data servers of stale copies believe nothing any more.
+    Wait,
 }
 
 impl Default for Copies {
@@ -198,7 +203,8 @@ impl FileState {
         &self,
         mut attempt: impl FnMut(&Record, &mut Order) -> Result<Step<T>>,
     ) -> Result<T> {
-        for _ in 0..COPY_ATTEMPTS_MAX {
+        let (mut attempts, mut naps) = (0..COPY_ATTEMPTS_MAX, 0..SURE_NAPS_MAX);
+        loop {
             let place = self.enter()?;
             let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
             let mut order = self.copies().order();
@@ -208,13 +214,29 @@ impl FileState {
             };
             drop(order);
             drop(place);
+            let count = if matches!(chore, Chore::Wait) { &mut naps } else { &mut attempts };
+            if count.next().is_none() {
+                return Err(StoreError::Busy);
+            }
             match chore {
                 Chore::Tear => self.tear()?,
                 Chore::GiveUp(failed) => self.give_up(failed)?,
                 Chore::Return => self.await_return()?,
+                Chore::Wait => self.nap()?,
             }
         }
-        Err(StoreError::Busy)
+    }
+
+    /// Waits a little for data servers that cannot be reached: not every client knows how to come again.
+    /// Few do, because threads that wait serve nobody.
+    fn nap(&self) -> Result<()> {
+        let napping = &self.shared().napping;
+        let is_admitted = napping.fetch_add(1, Ordering::SeqCst) < SURE_WAITERS_MAX;
+        if is_admitted {
+            std::thread::sleep(SURE_NAP);
+        }
+        napping.fetch_sub(1, Ordering::SeqCst);
+        if is_admitted { Ok(()) } else { Err(StoreError::Busy) }
     }
 
     /// Something cannot be done on some fresh copies. On the others it can, unless there are none.

@@ -1,0 +1,139 @@
+#!/bin/bash
+# Files with two copies on three data servers: one that is killed under writes keeps nobody waiting, what
+# it lacks comes to it when it is back, and then any other can go. So it is when the metadata server dies.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/names"
+[[ $(id -u) != 0 ]] || chmod 777 "$work/names"
+"$dafs" cluster init --secret "$work/secret"
+for number in 1 2 3; do data "$number"; done
+cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+state_directory = "state"
+lease_time_seconds = 5
+[nfs]
+listen = ["127.0.0.1:0"]
+grace_time_seconds = 0
+[cluster]
+secret = "secret"
+[[export]]
+name = "safe"
+path = "names"
+squash = "none"
+unprivileged_ports = true
+copies = 2
+$(for number in 1 2 3; do
+    printf '[[export.node]]\nnumber = %s\ncontrol = "%s"\n' "$number" "${control[number]}"
+done)
+END
+status=("$dafs" cluster status --state-directory "$work/state")
+all_there() { "${status[@]}"; }
+metadata() {
+    serve --config "$work/dafs.toml"
+    nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
+    eventually all_there
+}
+is_missed() { ("${status[@]}" || true) | grep -q " $1 missing "; }
+says() { ("${status[@]}" || true) | grep -qF -e "$1"; }
+is_mended() { all_there && ! says 'to be mended'; }
+# What came back of each file is what was written, by either protocol.
+check() {
+    local name
+    for name in "${names[@]}"; do
+        rm -f "$work/back"
+        "$dafs" get "$url/safe/$name" "$work/back"
+        same "$work/$name.wanted" "$work/back" "$1: $name, by DAFS"
+        rm -f "$work/back"
+        "$dafs" get "nfs://$nfs/safe/$name" "$work/back"
+        same "$work/$name.wanted" "$work/back" "$1: $name, by NFS"
+    done
+}
+# make NAME PLACE -- writes a new file, known to check.
+names=()
+make() {
+    head -c 6000000 /dev/urandom >"$work/$1.wanted"
+    "$dafs" put "$work/$1.wanted" "$2/safe/$1"
+    names+=("$1")
+}
+
+metadata
+started_at=$SECONDS
+step "there and back, on two of the three"
+for number in 1 2 3 4; do
+    make "dafs$number" "$url"
+    make "nfs$number" "nfs://$nfs"
+done
+check "all are there"
+held=$(du -sck "$work"/data? | sed -n 's/\ttotal$//p')
+((held > 8 * 6000 * 2 - 4000 && held < 8 * 6000 * 2 + 4000)) || fail "$held KiB are not two copies"
+"$dafs" layout --state-directory "$work/state" /safe/dafs1 | tee "$work/drawn"
+grep -q 'in 2 copies' "$work/drawn" || fail "two copies are not told"
+[[ $(grep -c '\[####\]' "$work/drawn") == 2 ]] || fail "both are up to date"
+
+step "a data server is killed under writes, and nobody waits for it"
+# What it was told of clients is waited out once.
+while ((SECONDS - started_at < 9)); do sleep 0.2; done
+head -c 40000000 /dev/urandom >"$work/long1.wanted"
+cp "$work/long1.wanted" "$work/long2.wanted"
+cp "$work/long1.wanted" "$work/long3.wanted"
+grows() { [[ $(du -sk "$work/data2" | cut -f1) -gt $before ]]; }
+before=$(du -sk "$work/data2" | cut -f1)
+writers=()
+for number in 1 2 3; do
+    place=$url
+    [[ $number == 1 ]] || place=nfs://$nfs
+    "$dafs" put "$work/long$number.wanted" "$place/safe/long$number" >"$work/put$number" 2>&1 &
+    writers[number]=$!
+    started+=("$!")
+done
+eventually grows
+kill_data 2
+for number in 1 2 3; do
+    wait "${writers[number]}" || { cat "$work/put$number"; fail "a write was not carried on"; }
+    names+=("long$number")
+done
+eventually is_missed 2
+check "one is dead"
+make late "$url"
+head -c 100 "$work/late.wanted" >"$work/short"
+"$dafs" put "$work/short" "$url/safe/dafs2"
+cp "$work/short" "$work/dafs2.wanted"
+check "one is dead, and others were changed"
+
+step "it is mended, and each other one can go"
+! is_mended || fail "a dead one is not mended"
+data 2
+eventually is_mended
+for number in 1 3; do
+    kill_data "$number"
+    eventually is_missed "$number"
+    check "$number is dead"
+    data "$number"
+    eventually is_mended
+done
+
+step "the metadata server is killed under writes"
+"$dafs" put "$work/long2.wanted" "$url/safe/torn" >"$work/put" 2>&1 &
+writer=$!
+started+=("$writer")
+torn() { find "$work/names" -name '*.part' -size +2M | grep .; }
+eventually torn
+torn=$(basename "$(torn)")
+kill -9 "$server"
+wait "$server" 2>/dev/null || true
+kill "$writer" 2>/dev/null || true
+wait "$writer" 2>/dev/null || true
+metadata
+check "another run"
+# What is left of the file that was being written is the same on both, whatever it is.
+digest() { "$dafs" cat "$url/safe/$torn" | sha256sum; }
+rest=$(digest)
+calm() { "$dafs" layout --state-directory "$work/state" "/safe/$torn" | grep -c '\[####\]' | grep -qx 2; }
+eventually calm
+for number in 1 2 3; do
+    kill_data "$number"
+    eventually is_missed "$number"
+    [[ $(digest) == "$rest" ]] || fail "copies differ after a crash"
+    data "$number"
+    eventually is_mended
+done
