@@ -75,6 +75,32 @@ fn what_a_data_server_lost_is_told() {
 }
 
 #[test]
+fn copies_are_all_written_and_one_is_enough_to_read() {
+    let mut cluster = Cluster::with_copies(2);
+    let mount = cluster.mount();
+    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    let file = create(&mount);
+    let bytes = pattern(LEN, 6);
+    write_stable(&mount, &file, &bytes);
+    assert!(content(&file, LEN) == bytes);
+    let moved = since(&cluster.node_bytes(), &nodes);
+    assert_eq!(moved.iter().map(|node| node.written).sum::<u64>(), 2 * LEN as u64, "{moved:?}");
+    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64, "{moved:?}");
+    let through = cluster.server_bytes().since(server);
+    assert_eq!((through.read, through.written), (0, 0));
+    // One that has a copy goes away, and stays away.
+    let with_copy = moved.iter().position(|node| node.written > 0).unwrap();
+    cluster.stop_node(with_copy);
+    assert!(content(&file, LEN) == bytes);
+    let bytes = pattern(LEN, 7);
+    write_stable(&mount, &file, &bytes);
+    assert!(content(&file, LEN) == bytes);
+    file.close().unwrap();
+    let other = cluster.mount();
+    assert!(content(&create(&other), LEN) == bytes);
+}
+
+#[test]
 fn another_client_cuts_the_file_and_the_layout_comes_back() {
     let cluster = Cluster::new();
     let mount = cluster.mount();

@@ -33,6 +33,7 @@ pub(crate) struct Cluster {
     nodes: Vec<Node>,
     server: Option<Server>,
     config: Config,
+    layout_type: u32,
     dir: TempDir,
 }
 
@@ -60,7 +61,13 @@ fn start_node(base: &Path, number: usize, (control, nfs, metrics): Addresses) ->
 type Addresses = (SocketAddr, SocketAddr, SocketAddr);
 
 impl Cluster {
+    /// Files in stripes.
     pub(crate) fn new() -> Self {
+        Self::with_copies(1)
+    }
+
+    /// Files as a whole on so many data servers, or in stripes on all.
+    pub(crate) fn with_copies(copies: usize) -> Self {
         let dir = TempDir::new().unwrap();
         ClusterSecret::make(&dir.path().join("secret")).unwrap();
         let node = |number| start_node(dir.path(), number, (any(), any(), free()));
@@ -75,7 +82,7 @@ impl Cluster {
         config.exports[0].source = ExportSource::Striped {
             path: names,
             unit_bytes: (UNIT as u32).try_into().unwrap(),
-            copies: 1,
+            copies,
             nodes: (1..).zip(&nodes).map(place).collect(),
             cluster_secret: Some(dir.path().join("secret")),
         };
@@ -92,7 +99,8 @@ impl Cluster {
         let server = Server::start(&config).unwrap();
         // It is started again where it was.
         config.nfs.listen = server.nfs_addresses().to_vec();
-        let cluster = Self { nodes, server: Some(server), config, dir };
+        let layout_type = if copies == 1 { LAYOUT_FILES } else { LAYOUT_FLEX_FILES };
+        let cluster = Self { nodes, server: Some(server), config, layout_type, dir };
         cluster.wait_for_nodes();
         cluster
     }
@@ -111,7 +119,7 @@ impl Cluster {
         let file = session.create(&session.root().unwrap(), b"probe").unwrap();
         let args = LayoutgetArgs {
             signal_available: false,
-            layout_type: LAYOUT_FILES,
+            layout_type: self.layout_type,
             io_mode: 2,
             offset: 0,
             length: u64::MAX,

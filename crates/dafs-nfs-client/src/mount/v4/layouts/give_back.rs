@@ -27,7 +27,6 @@ const READING: Duration = Duration::from_millis(1);
 
 /// A COMMIT under way at a data server.
 struct Committing {
-    component: usize,
     before: [u8; 8],
     client: Arc<Client>,
     exchange: Exchange,
@@ -56,13 +55,18 @@ impl Layouts {
             return;
         }
         self.settle(file);
-        self.commit_data(client, file, grant);
-        // What cannot be told now is told by right of another layout.
-        let told = self.tell(client, file);
-        if let Some((_, stateid)) = file.held() {
-            if let Some(error) = error.filter(|_| client.minor_version >= 2) {
+        let error = error.or(self.commit_data(client, file, grant));
+        // First, so that the server waits for nobody who cannot be reached.
+        let is_told_of_error = match (error, file.held()) {
+            (Some(error), Some((_, stateid))) if client.minor_version >= 2 => {
                 layouterror(client, &file.handle, stateid, error);
+                true
             }
+            (error, _) => error.is_none(),
+        };
+        // What is not told now is told by right of another layout.
+        let told = if is_told_of_error { self.tell(client, file) } else { Ok(()) };
+        if let Some((_, stateid)) = file.held() {
             let body = grant.reader.returned(stateid, error);
             let returned = layoutreturn(client, &file.handle, stateid, grant.reader, &body);
             if returned.as_ref().is_err_and(is_revoked) {
@@ -82,36 +86,46 @@ impl Layouts {
     /// data servers.
     pub(crate) fn commit(&self, client: &Client, handle: &Handle) -> Result<[u8; 8]> {
         let Some(file) = self.known(handle) else { return Ok([0; 8]) };
-        if let Some((grant, _)) = file.held() {
-            self.commit_data(client, &file, &grant);
+        if let Some((grant, _)) = file.held()
+            && let Some(error) = self.commit_data(client, &file, &grant)
+        {
+            self.give_back(client, &file, &grant, Some(error));
         }
         self.tell(client, &file)?;
         Ok(file.verifier())
     }
 
-    /// Commits unstable data where it is; what is not there any more counts as lost.
-    fn commit_data(&self, client: &Client, file: &FileLayout, grant: &Grant) {
+    /// Commits unstable data where it is; what is not there any more counts as lost. Gives the error
+    /// of a data server that cannot commit.
+    fn commit_data(
+        &self,
+        client: &Client,
+        file: &FileLayout,
+        grant: &Grant,
+    ) -> Option<DeviceError> {
         let unstable = file.take_unstable();
         if grant.plan.commits_at_server && !unstable.is_empty() {
             let verifier = client.commit(&file.handle).ok();
             if unstable.values().any(|before| Some(*before) != verifier) {
                 file.lose();
             }
-            return;
+            return None;
         }
         // All data servers at a time.
         let begun: Vec<_> = unstable
             .into_iter()
             .map(|(component, before)| {
                 let handle = &grant.plan.places[component].handle;
-                let node = grant.nodes[component].client(client).ok()?;
-                let exchange = node.begin_commit(handle).ok()?;
-                Some(Committing { component, before, client: node, exchange })
+                let begun = grant.nodes[component].client(client).ok().and_then(|client| {
+                    let exchange = client.begin_commit(handle).ok()?;
+                    Some(Committing { before, client, exchange })
+                });
+                (component, begun)
             })
             .collect();
-        for committing in begun {
-            let is_kept = committing.is_some_and(|committing| {
-                let Committing { component, before, client, exchange } = committing;
+        let mut failed = None;
+        for (component, begun) in begun {
+            let verifier = begun.map(|Committing { before, client, exchange }| {
                 let verifier = match client.finish_commit(exchange) {
                     // It has found that data was lost meanwhile, and says so the next time.
                     Err(error) if error.status() == Some(Status::Delay) => {
@@ -122,12 +136,18 @@ impl Layouts {
                 if verifier.as_ref().is_err_and(|error| error.status().is_none()) {
                     grant.nodes[component].failed();
                 }
-                verifier.is_ok_and(|verifier| verifier == before)
+                verifier.map(|verifier| verifier == before)
             });
-            if !is_kept {
+            if !matches!(verifier, Some(Ok(true))) {
                 file.lose();
             }
+            if let None | Some(Err(_)) = verifier {
+                let device_id = grant.plan.places[component].device;
+                failed =
+                    Some(DeviceError { device_id, status: Status::Nxio, op: OpNum::Commit as u32 });
+            }
         }
+        failed
     }
 
     /// Tells the server what was written, if that has not been done (LAYOUTCOMMIT).
