@@ -1,5 +1,6 @@
 #!/bin/bash
-# Files spread over directories: where the administrator is told they lie, and that they lie there.
+# Files spread over directories: where the administrator is told they lie, that they lie there, and that
+# the commands go to the data servers themselves where they come by NFS.
 source "$(dirname "$0")/lib.sh"
 
 mkdir -p "$work/names" "$work/disk1" "$work/disk2" "$work/disk3"
@@ -9,10 +10,17 @@ echo before >"$work/names/old"
     cat <<'END'
 listen = ["127.0.0.1:0"]
 state_directory = "state"
+metrics_listen = "127.0.0.1:0"
+
+[nfs]
+listen = ["127.0.0.1:0"]
+grace_time_seconds = 0
 
 [[export]]
 name = "wide"
 path = "names"
+squash = "none"
+unprivileged_ports = true
 stripe_bytes = 65536
 END
     for number in 1 2 3; do
@@ -44,6 +52,46 @@ while read -r _ row; do
             fail "stripe $stripe of disk$number is drawn as $drawn"
     done
 done < <(tail -n +2 "$work/drawn")
+
+step "bytes by NFS go past the server"
+nfs=nfs://$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
+metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
+counter() {
+    local line
+    exec 3<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    while read -r line; do
+        line=${line%$'\r'}
+        [[ $line != "$1 "* && $line != "$1_total "* ]] || echo "${line##* }"
+    done <&3
+    exec 3<&-
+}
+# What data servers were sent and have sent, and what the server itself was sent.
+said() { printf '%s %s %s\n' "$(counter data_received_bytes)" "$(counter data_sent_bytes)" "$(
+    counter nfs_received_bytes
+)"; }
+head -c 20000000 /dev/urandom >"$work/large"
+large=20000000
+read -r received sent through < <(said)
+"$dafs" put "$work/large" "$nfs/wide/large"
+"$dafs" get "$nfs/wide/large" "$work/back"
+same "$work/large" "$work/back" "what was written and what was read at data servers"
+"$dafs" get "$url/wide/large" "$work/back.dafs"
+same "$work/large" "$work/back.dafs" "what was written at data servers and what the server has"
+read -r received_now sent_now through_now < <(said)
+echo "data servers: $((received_now - received)) bytes written, $((sent_now - sent)) read;" \
+    "through the server by NFS: $((through_now - through))"
+[[ $((received_now - received)) -ge $large && $((sent_now - sent)) -ge $large ]] ||
+    fail "not all bytes went to data servers"
+[[ $((through_now - through)) -lt 300000 ]] || fail "bytes went through the server"
+[[ $(counter data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong data server"
+"$dafs" put "$work/large" "$nfs/wide/large.through?pnfs=no"
+"$dafs" get "$nfs/wide/large.through?pnfs=no" "$work/back.through"
+same "$work/large" "$work/back.through" "what went through the server"
+read -r received sent through < <(said)
+[[ $received == "$received_now" && $sent == "$sent_now" ]] || fail "pnfs=no went to data servers"
+[[ $((through - through_now)) -ge $large ]] || fail "pnfs=no did not go through the server"
+"$dafs" rm "$url/wide/large" "$url/wide/large.through"
 
 step "what is not spread, and what is not there"
 "$dafs" layout "${place[@]}" /wide/old | grep -q 'at the server itself' || fail "an old file is spread"
