@@ -144,7 +144,10 @@ impl Ring<'_, '_> {
     pub(super) fn next_read(&mut self, file: &File) -> Result<Option<Part>, Error> {
         let Some(flight) = self.flying.pop_front() else { return Ok(None) };
         let Flight { pending, piece, offset, bytes } = flight;
-        let mut done = pending.wait()?;
+        let mut done = match pending.wait() {
+            Err(error) if error.is_delay() => file.read_into(&piece, 0..bytes, offset)?,
+            result => result?,
+        };
         while done > 0 && done < bytes {
             // Short answers are allowed; only an empty one means the end of the file.
             match file.read_into(&piece, done..bytes, offset + done as u64)? {
@@ -173,7 +176,11 @@ impl Ring<'_, '_> {
     pub(super) fn finish_write(&mut self, file: &File) -> Result<usize, Error> {
         let Some(flight) = self.flying.pop_front() else { return Ok(0) };
         let Flight { pending, piece, offset, bytes } = flight;
-        let done = pending.wait()?;
+        let done = match pending.wait() {
+            // Nothing was written; what follows has the patience to ask again.
+            Err(error) if error.is_delay() => 0,
+            result => result?,
+        };
         if done < bytes {
             let offset = offset + done as u64;
             file.write_from(&piece, done..bytes, offset, Stability::Unstable)?;

@@ -36,6 +36,11 @@ impl Error {
         }
     }
 
+    /// True when the server has no time for the operation now: nothing was done.
+    pub(crate) fn is_delay(&self) -> bool {
+        self.status() == Some(Status::Delay)
+    }
+
     /// True when the server has lost what it had acknowledged, so that it must be written again.
     pub(crate) fn is_loss_of_writes(&self) -> bool {
         matches!(self, Self::Dafs(dafs::Error::WritesLost) | Self::Nfs(MountError::WritesLost))

@@ -254,17 +254,20 @@ impl File {
         })
     }
 
-    /// Reads into a part of a buffer.
+    /// Reads into a part of a buffer. A server that puts it off is asked again.
     pub(crate) fn read_into(
         &self,
         buffer: &Buffer,
         range: Range<usize>,
         offset: u64,
     ) -> Result<usize, Error> {
-        self.submit_read(buffer, range, offset)?.wait()
+        match &self.inner {
+            Inner::Dafs(file) => Ok(file.read_into(buffer.dafs()?, range, offset)?),
+            Inner::Nfs(_) => self.submit_read(buffer, range, offset)?.wait(),
+        }
     }
 
-    /// Writes all of a part of a buffer.
+    /// Writes all of a part of a buffer. A server that puts it off is asked again.
     pub(crate) fn write_from(
         &self,
         buffer: &Buffer,
