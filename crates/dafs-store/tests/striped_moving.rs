@@ -127,25 +127,83 @@ fn while_a_file_is_moved_clients_go_through_the_server() {
 fn a_file_that_is_removed_while_it_is_moved_leaves_nothing() {
     let dir = base();
     let store = open(dir.path());
-    for steps in 0..9 {
+    // One that has nothing of the file before.
+    store.add_node(node(dir.path(), 4)).unwrap();
+    store.set_leaving(4, true).unwrap();
+    for steps in 0..18 {
         let created = create(&store, "f");
         write(&*created.file, 0, &pattern(9 * UNIT as usize, 1)).unwrap();
         store.set_leaving(2, true).unwrap();
+        store.set_leaving(4, false).unwrap();
         let mut relocation = store.begin_move(&created.id).unwrap().unwrap();
-        for _ in 0..steps {
-            if relocation.step().unwrap() {
-                break;
-            }
-        }
+        let is_done = (0..steps / 2).any(|_| relocation.step().unwrap());
         store.remove(&me(), &Store::root(&store), b"f").unwrap();
+        if steps % 2 == 1 && !is_done {
+            while relocation.step() == Ok(false) {}
+        }
         assert_eq!(read(&*created.file, 0, 5).unwrap(), pattern(5, 1));
         store.sweep();
-        drop((relocation, created));
+        drop(relocation);
+        store.sweep();
+        assert_eq!(read(&*created.file, 0, 5).unwrap(), pattern(5, 1));
+        drop(created);
         store.sweep();
         assert!(components(dir.path()).is_empty(), "{steps}");
         assert!(store.is_idle(2).unwrap());
         store.set_leaving(2, false).unwrap();
+        store.set_leaving(4, true).unwrap();
     }
+}
+
+#[test]
+fn two_writers_come_to_both_nodes_of_a_moved_file_in_one_order() {
+    let dir = base();
+    let (store, nodes) = faulty(dir.path());
+    let created = create(&store, "f");
+    write(&*created.file, 0, &pattern(9 * UNIT as usize, 1)).unwrap();
+    let placement = stripes(layouts(&store).placement(&created.id, false).unwrap().unwrap());
+    let place = placement.handles.iter().position(|handle| sealed(handle).node == 1).unwrap();
+    let offset = (place + 3 - placement.first_place as usize) as u64 % 3 * UNIT64;
+    store.set_leaving(1, true).unwrap();
+    let mut relocation = store.begin_move(&created.id).unwrap().unwrap();
+    assert!(!relocation.step().unwrap());
+    nodes[1..].iter().for_each(|node| {
+        node.next_write_ms.store(500, std::sync::atomic::Ordering::SeqCst);
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&*created.file, offset, b"one").unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        write(&*created.file, offset, b"two").unwrap();
+    });
+    let before = read(&*created.file, offset, 3).unwrap();
+    while !relocation.step().unwrap() {}
+    assert_eq!(read(&*created.file, offset, 3).unwrap(), before);
+}
+
+#[test]
+fn a_node_is_not_empty_while_something_cannot_be_looked_at() {
+    let dir = base();
+    let store = open(dir.path());
+    let file = create(&store, "f").file;
+    write(&*file, 0, &pattern(9 * UNIT as usize, 1)).unwrap();
+    drop((file, store));
+    let (path, none) = (dir.path().join("meta/f"), rustix::fs::XattrFlags::empty());
+    let mut record = [0; 4096];
+    let len = rustix::fs::getxattr(&path, c"user.dafs.stripes", &mut record).unwrap();
+    rustix::fs::setxattr(&path, c"user.dafs.stripes", b"damaged", none).unwrap();
+    let store = open(dir.path());
+    store.set_leaving(2, true).unwrap();
+    let look = || {
+        let mut walk = store.walk();
+        let mut found = Vec::new();
+        while let Some(files) = store.misplaced(&mut walk).unwrap() {
+            found.extend(files);
+        }
+        (found.len(), store.met_all(&walk), walk.unseen().is_some())
+    };
+    assert_eq!(look(), (0, false, true));
+    rustix::fs::setxattr(&path, c"user.dafs.stripes", &record[..len], none).unwrap();
+    assert_eq!(look(), (1, true, false));
 }
 
 #[test]

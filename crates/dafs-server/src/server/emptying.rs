@@ -12,6 +12,7 @@ use dafs_service::{Handle, Service};
 use dafs_store::striped::{Relocation, Walk};
 use dafs_store::{FileId, Result, Store, StoreError, StripedStore};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How far it has come.
@@ -19,8 +20,8 @@ use std::time::Duration;
 pub(super) struct Progress {
     /// The nodes that it is about.
     leaving: Vec<u32>,
-    /// All directories were looked through, and nothing lies where it should not.
-    through: bool,
+    /// The last look through all directories, when nothing lies where it should not.
+    through: Option<Arc<Walk>>,
     pub(super) moved_files: u64,
     pub(super) moved_bytes: u64,
     /// What stands in the way.
@@ -30,7 +31,15 @@ pub(super) struct Progress {
 impl Progress {
     /// Whether a node is empty.
     pub(super) fn is_empty(&self, store: &StripedStore, number: u32) -> bool {
-        self.leaving.contains(&number) && self.through && store.is_idle(number).unwrap_or(false)
+        // A file in use may get its first name; so that is asked last.
+        self.leaving.contains(&number)
+            && store.is_idle(number).unwrap_or(false)
+            && self.is_through(store)
+    }
+
+    /// Whether everything was looked through, and nothing has come to another place since.
+    fn is_through(&self, store: &StripedStore) -> bool {
+        self.through.as_ref().is_some_and(|walk| store.met_all(walk))
     }
 }
 
@@ -83,8 +92,11 @@ impl Emptying {
             let progress = Progress { leaving, moved_files, moved_bytes, ..Progress::default() };
             *self = Self { progress, ..Self::default() };
         }
-        if self.progress.leaving.is_empty() || self.progress.through {
+        if self.progress.leaving.is_empty() || self.progress.is_through(store) {
             return;
+        }
+        if self.progress.through.take().is_some() {
+            self.clean = 0;
         }
         let end_ns = Instant::now().0.saturating_add(nanoseconds(MOVE_TURN));
         while Instant::now().0 < end_ns {
@@ -134,12 +146,16 @@ impl Emptying {
                 Ok(Next::Now)
             }
             None => {
-                let all = self.walk.take().is_some_and(|walk| store.met_all(&walk));
-                let clean = all && !std::mem::take(&mut self.met);
+                let walk = self.walk.take();
+                if let Some(error) = walk.as_ref().and_then(Walk::unseen) {
+                    self.progress.trouble = format!("a file cannot be looked at: {error}");
+                }
+                let walk = walk.filter(|walk| store.met_all(walk));
+                let clean = walk.is_some() && !std::mem::take(&mut self.met);
                 self.clean = if clean { self.clean + 1 } else { 0 };
                 self.pause_until_ns = now_ns.saturating_add(nanoseconds(PAUSE));
                 if self.clean >= CLEAN_LOOKS {
-                    self.progress.through = true;
+                    self.progress.through = walk.map(Arc::new);
                     self.progress.trouble.clear();
                     tracing::info!(nodes = ?self.progress.leaving, "nothing lies there any more that has a name");
                 }
@@ -188,5 +204,76 @@ fn gone_is_fine<T>(outcome: Result<T>) -> Result<Option<T>> {
         Ok(value) => Ok(Some(value)),
         Err(StoreError::Stale | StoreError::NotFound) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_service::{Export, ExportOptions, Namespace, ServiceConfig};
+    use dafs_store::striped::DirectoryNode;
+    use dafs_store::{Cred, ExportSecret, FsId, OpenFile, OpenMode, PosixOptions, PosixStore};
+    use dafs_store::{SetAttr, Stability, StripedOptions, Wait};
+    use std::path::Path;
+
+    fn node(base: &Path, number: u32) -> Arc<dyn dafs_store::striped::Node> {
+        let path = base.join(format!("node{number}"));
+        std::fs::create_dir_all(&path).expect("a directory");
+        DirectoryNode::make(&path, &[1; 16], number).expect("a new node");
+        Arc::new(DirectoryNode::open(&path, &[1; 16], number, Vec::new()).expect("a node"))
+    }
+
+    fn store(base: &Path) -> StripedStore {
+        let names = base.join("names");
+        std::fs::create_dir(&names).expect("a directory");
+        let options = PosixOptions::new(ExportSecret::from_bytes([5; 16]));
+        let options_of_spread = StripedOptions {
+            secret: [2; 16],
+            component_secret: [3; 16],
+            component_fs: FsId([4; 16]),
+            unit_bytes: std::num::NonZeroU32::new(4096).expect("a unit"),
+            copies: 1,
+            removed: base.join("removed"),
+            left: base.join("left"),
+            leaving: base.join("leaving"),
+            mends: base.join("mends"),
+            lost: Box::new(|| {}),
+        };
+        let nodes = (1..=3).map(|number| node(base, number)).collect();
+        let names = PosixStore::open(names, options).expect("names");
+        StripedStore::open(names, nodes, options_of_spread).expect("a store")
+    }
+
+    #[test]
+    fn a_file_that_gets_its_first_name_after_the_looks_is_moved_too() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Arc::new(store(dir.path()));
+        let export = Export::new("", store.clone(), ExportOptions::default());
+        let namespace = Namespace::new(vec![export]).expect("one export");
+        let service = Service::new(ServiceConfig::new(Duration::from_secs(9), 1), namespace);
+        let cred = Cred::new(0, 0);
+        let (root, none) = (Store::root(&*store), SetAttr::default());
+        let mode = OpenMode { read: true, write: true };
+        let made = store.create_unlinked(&cred, &root, &none, mode).expect("a file");
+        let mut bytes = [7; 20_000];
+        let view = [dafs_mem::VolatileSlice::from_mut(&mut bytes)];
+        let written = made.file.write_at(&view, 0, Stability::Data, Wait::Allowed);
+        assert_eq!(written, Ok(20_000));
+        store.set_leaving(3, true).expect("another one is left");
+        let mut emptying = Emptying::default();
+        while !emptying.progress.is_through(&store) {
+            emptying.turn(&store, &service);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(!emptying.progress().is_empty(&store, 3), "it is in use");
+        store.link(&cred, &made.id, &root, b"f").expect("a name");
+        drop(made);
+        assert!(!emptying.progress().is_empty(&store, 3), "it lies there");
+        while !emptying.progress().is_empty(&store, 3) {
+            emptying.turn(&store, &service);
+            store.sweep();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(emptying.progress().moved_files, 1);
     }
 }

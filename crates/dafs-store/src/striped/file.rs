@@ -78,6 +78,7 @@ impl StripedFile {
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
             };
+            let _in_order = moving.as_ref().and_then(|moving| moving.take_turn(place));
             match slot.node.write(&record.component, &part, offset, stability) {
                 Ok(written) => {
                     shared.note_verifier(&slot, written.verifier);

@@ -20,8 +20,8 @@ use crate::limits::{MOVE_BYTES, WALK_ENTRIES};
 use crate::{FileId, Kind, Result, Stability, Store, StoreError};
 use dafs_mem::VolatileSlice;
 use siphasher::sip::SipHasher24;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Where a file goes to.
 pub(super) struct Move {
@@ -37,12 +37,20 @@ struct Target {
     slot: Arc<Slot>,
     /// The node has nothing of the file yet.
     fresh: bool,
+    /// Held by who writes to the old node and the new one, lest two come to them in different orders.
+    turn: Mutex<()>,
 }
 
 impl Move {
     /// It is to begin anew.
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::SeqCst);
+    }
+
+    /// To be held from before something is written to a place until it has [followed](Self::follow).
+    pub(super) fn take_turn(&self, place: usize) -> Option<MutexGuard<'_, ()>> {
+        let target = self.targets.iter().find(|target| target.place == place)?;
+        Some(lock(&target.turn))
     }
 
     /// Writes what was written to a place to where that goes, too.
@@ -243,6 +251,10 @@ impl Shared {
         record.nodes.iter().any(|number| leaving.contains(number))
     }
 
+    fn may_be_misplaced(&self, look: Result<Option<Record>>) -> bool {
+        look.map_or(true, |record| record.is_some_and(|record| self.is_misplaced(&record)))
+    }
+
     /// Where stripes on nodes that are being emptied go to: to nodes that have nothing of the file, as
     /// far as there are any.
     fn targets(&self, record: &Record) -> Result<Vec<Target>> {
@@ -265,7 +277,7 @@ impl Shared {
             let slot = among[at].clone();
             let fresh = !record.nodes.contains(&slot.node.number());
             used.push(slot.node.number());
-            targets.push(Target { place, slot, fresh });
+            targets.push(Target { place, slot, fresh, turn: Mutex::default() });
         }
         Ok(targets)
     }
@@ -302,12 +314,16 @@ impl Shared {
         if is_there || in_use.is_some() {
             let state = in_use.unwrap_or_else(|| self.state(&entry.file));
             match state.look() {
-                Some(record) if record.component == entry.component => {
+                Ok(Some(record)) if record.component == entry.component => {
+                    // Nobody else knows where it lies once it is closed.
+                    if !is_there {
+                        return Err(StoreError::Busy);
+                    }
                     nodes.retain(|number| !record.nodes.contains(number));
                 }
-                Some(_) => {}
-                None if is_there => return Err(StoreError::Busy),
-                None => {}
+                Ok(Some(_)) => {}
+                _ if is_there => return Err(StoreError::Busy),
+                _ => {}
             }
         }
         let _server = self.as_server()?;
@@ -319,7 +335,8 @@ impl Shared {
         nodes.iter().map(remove).fold(Ok(()), Result::and)
     }
 
-    /// Notes that an object goes to another directory: whoever looks through all of them may not meet it.
+    /// Notes that an object is about to go to another directory: whoever looks through all of them may not
+    /// meet it. Waits for nobody: what is not known counts.
     pub(super) fn note_wandering(self: &Arc<Self>, id: &FileId) {
         if self.slots.leaving().is_empty() {
             return;
@@ -327,7 +344,7 @@ impl Shared {
         let Ok(attr) = self.meta.getattr(id) else { return };
         let matters = match attr.kind {
             Kind::Directory => true,
-            Kind::Regular => self.state(id).look().is_some_and(|record| self.is_misplaced(&record)),
+            Kind::Regular => self.may_be_misplaced(self.state(id).try_look()),
             _ => false,
         };
         if matters {
@@ -347,13 +364,29 @@ pub struct Walk {
     /// The directory that is being read, and where in it.
     at: Option<(FileId, u64)>,
     wandered: u64,
+    /// Why something could not be looked at: it may lie anywhere.
+    unseen: Option<StoreError>,
+}
+
+impl Walk {
+    /// Why something could not be looked at.
+    pub fn unseen(&self) -> Option<StoreError> {
+        self.unseen
+    }
+
+    fn note_unseen(&mut self, error: StoreError) {
+        // What was removed meanwhile lies nowhere.
+        if !matches!(error, StoreError::Stale | StoreError::NotFound) {
+            self.unseen = Some(error);
+        }
+    }
 }
 
 impl StripedStore {
     /// Begins a look for files that are to be moved.
     pub fn walk(&self) -> Walk {
         let wandered = self.shared.wandered.load(Ordering::SeqCst);
-        Walk { directories: vec![Store::root(&self.shared.meta)], at: None, wandered }
+        Walk { directories: vec![Store::root(&self.shared.meta)], at: None, wandered, unseen: None }
     }
 
     /// The next files that lie on nodes that are being emptied, perhaps none; `None` at the end.
@@ -363,7 +396,7 @@ impl StripedStore {
     pub fn misplaced(&self, walk: &mut Walk) -> Result<Option<Vec<FileId>>> {
         let next = walk.at.take().or_else(|| Some((walk.directories.pop()?, 0)));
         let Some((directory, from)) = next else { return Ok(None) };
-        let (mut files, mut count, mut last) = (Vec::new(), 0, from);
+        let (mut files, mut count, mut last, mut unseen) = (Vec::new(), 0, from, Vec::new());
         let meta = &self.shared.meta;
         let read = meta.readdir(&server(), &directory, from, true, &mut |entry| {
             if count == WALK_ENTRIES {
@@ -373,27 +406,34 @@ impl StripedStore {
             match entry.object {
                 Some((id, attr)) if attr.kind == Kind::Directory => walk.directories.push(id),
                 Some((id, attr)) if attr.kind == Kind::Regular => files.push(id),
-                _ => {}
+                Some(_) => {}
+                None => unseen.push(entry.name.to_vec()),
             }
             true
         });
         match read {
             Ok(true) => {}
             Ok(false) => walk.at = Some((directory, last)),
-            // It was removed meanwhile.
-            Err(StoreError::Stale | StoreError::NotFound) => {}
-            Err(error) => return Err(error),
+            Err(error) => walk.note_unseen(error),
         }
-        let misplaced = |id: &FileId| {
-            self.shared.state(id).look().is_some_and(|record| self.shared.is_misplaced(&record))
-        };
-        files.retain(misplaced);
-        Ok(Some(files))
+        for name in unseen {
+            let seen = meta.peek(&server(), &directory, &name);
+            walk.note_unseen(seen.err().unwrap_or(StoreError::Busy));
+        }
+        let mut misplaced = Vec::new();
+        for id in files {
+            match self.shared.state(&id).look() {
+                Ok(Some(record)) if self.shared.is_misplaced(&record) => misplaced.push(id),
+                Ok(_) => {}
+                Err(error) => walk.note_unseen(error),
+            }
+        }
+        Ok(Some(misplaced))
     }
 
     /// Whether a look that has come to its end has met everything that there is.
     pub fn met_all(&self, walk: &Walk) -> bool {
-        self.shared.wandered.load(Ordering::SeqCst) == walk.wandered
+        walk.unseen.is_none() && self.shared.wandered.load(Ordering::SeqCst) == walk.wandered
     }
 }
 
@@ -430,9 +470,12 @@ impl StripedStore {
         let shared = &self.shared;
         let states: Vec<_> =
             lock(&shared.states).values().filter_map(std::sync::Weak::upgrade).collect();
-        let mut records = states.iter().filter_map(|state| state.look());
-        if records.any(|record| record.nodes.contains(&number)) {
-            return Ok(false);
+        for state in states {
+            match state.look() {
+                Ok(Some(record)) if record.nodes.contains(&number) => return Ok(false),
+                Ok(_) | Err(StoreError::Stale | StoreError::NotFound | StoreError::BadType) => {}
+                Err(error) => return Err(error),
+            }
         }
         let _server = shared.as_server()?;
         Ok(!shared.removed.names(number)? && !shared.left.names(number)?)

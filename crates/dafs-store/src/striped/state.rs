@@ -167,16 +167,31 @@ impl FileState {
         is_settled(&place).then_some(place)
     }
 
-    /// The record as it is, be it of a cut that is not finished.
-    pub(super) fn look(&self) -> Option<Record> {
-        let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        if *place == Place::Unknown {
-            *place = self.load().ok()?;
+    /// The record as it is, be it of a cut that is not finished; `None` if it has none.
+    pub(super) fn look(&self) -> Result<Option<Record>> {
+        self.look_at(self.gate.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same without waiting.
+    ///
+    /// # Errors
+    /// [`StoreError::WouldBlock`] where that is not possible.
+    pub(super) fn try_look(&self) -> Result<Option<Record>> {
+        match self.gate.try_write() {
+            Ok(place) => self.look_at(place),
+            Err(TryLockError::Poisoned(place)) => self.look_at(place.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(StoreError::WouldBlock),
         }
-        match &*place {
+    }
+
+    fn look_at(&self, mut place: RwLockWriteGuard<'_, Place>) -> Result<Option<Record>> {
+        if *place == Place::Unknown {
+            *place = self.load()?;
+        }
+        Ok(match &*place {
             Place::Striped(record) => Some(record.clone()),
             _ => None,
-        }
+        })
     }
 
     /// Where the file lies, while nobody else uses it.

@@ -30,7 +30,7 @@ impl Shared {
         }
         let state = self.state(&id);
         // Even a cut that cannot be finished now is no reason to keep it.
-        state.look().is_some().then_some(Victim { state, links: attr.links })
+        state.look().ok().flatten().is_some().then_some(Victim { state, links: attr.links })
     }
 
     /// Sees to the components of a file that has lost a name.
@@ -42,7 +42,7 @@ impl Shared {
             Err(StoreError::Stale) => links == 1 || self.meta.checks_callers(),
             Err(_) => false,
         };
-        let Some(record) = gone.then(|| state.look()).flatten() else { return };
+        let Some(record) = gone.then(|| state.look().ok().flatten()).flatten() else { return };
         state.hold(record.component);
         self.enter_removed(state.id(), &record);
     }
@@ -65,7 +65,7 @@ impl Shared {
         }
         match self.meta.getattr(&entry.file) {
             Ok(attr) if attr.links > 0 => {
-                let record = self.state(&entry.file).look();
+                let record = self.state(&entry.file).look()?;
                 if record.is_some_and(|record| record.component == entry.component) {
                     tracing::warn!(component = %entry.component, "a removed file is back");
                     return Ok(());
@@ -241,9 +241,9 @@ impl Store for StripedStore {
     }
 
     fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.shared.note_wandering(id);
         let change = self.shared.meta.link(cred, id, dir, name)?;
         self.shared.state(id).set_unnamed(false);
-        self.shared.note_wandering(id);
         Ok(change)
     }
 

@@ -121,6 +121,8 @@ pub(crate) struct Faulty {
     pub(crate) believes: AtomicBool,
     pub(crate) restarts: AtomicU64,
     pub(crate) cuts_left: AtomicU64,
+    /// How long the next write waits before it is done, in milliseconds.
+    pub(crate) next_write_ms: AtomicU64,
 }
 
 impl Faulty {
@@ -131,6 +133,7 @@ impl Faulty {
             believes: AtomicBool::new(false),
             restarts: AtomicU64::new(0),
             cuts_left: AtomicU64::new(u64::MAX),
+            next_write_ms: AtomicU64::new(0),
         })
     }
 
@@ -167,6 +170,8 @@ impl Node for Faulty {
         offset: u64,
         stability: Stability,
     ) -> Result<Written> {
+        let wait_ms = self.next_write_ms.swap(0, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(wait_ms));
         let written = self.up()?.write(id, views, offset, stability)?;
         Ok(Written { verifier: self.verifier(written.verifier), ..written })
     }
