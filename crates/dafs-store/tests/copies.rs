@@ -19,15 +19,20 @@ use tempfile::TempDir;
 struct World {
     dir: TempDir,
     nodes: Vec<Arc<SimNode>>,
+    count: usize,
     store: Option<StripedStore>,
 }
 
 impl World {
     fn new() -> Self {
+        Self::with_copies(2)
+    }
+
+    fn with_copies(count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("meta")).unwrap();
         let nodes = (1..=3).map(SimNode::new).collect();
-        let mut world = Self { dir, nodes, store: None };
+        let mut world = Self { dir, nodes, count, store: None };
         world.reopen();
         world
     }
@@ -36,7 +41,7 @@ impl World {
     fn reopen(&mut self) {
         drop(self.store.take());
         let nodes = self.nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
-        self.store = Some(open_copies(self.dir.path(), nodes, 2));
+        self.store = Some(open_copies(self.dir.path(), nodes, self.count));
     }
 
     fn store(&self) -> &StripedStore {
@@ -512,4 +517,124 @@ fn mending_ends_with_the_node_that_it_reads_from() {
     world.mend();
     let contents = world.contents(&id);
     assert!(contents[0] == contents[1], "the copies differ");
+}
+
+#[test]
+fn no_client_is_let_in_while_a_piece_takes_long_to_mend() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, &vec![1; 2 << 20]).unwrap();
+    file.commit(0, 0).unwrap();
+    let copies = world.copies(&id);
+    copies[0].0.set_away(true);
+    write(&*file, 0, &vec![2; 2 << 20]).unwrap();
+    file.commit(0, 0).unwrap();
+    copies[0].0.set_away(false);
+    let pieces = std::cell::Cell::new(0);
+    world.store().mend(Duration::ZERO, &|bytes| {
+        pieces.set(pieces.get() + usize::from(bytes > 0));
+        if bytes > 0 && pieces.get() == 1 {
+            // Longer than clients are told to wait.
+            std::thread::sleep(Duration::from_secs(11));
+            assert_eq!(world.layouts().placement(&id, true), Ok(None));
+        }
+        true
+    });
+    assert!(pieces.get() >= 2);
+    assert_eq!(world.fresh(&id), [true, true]);
+    assert!(world.layouts().placement(&id, true).unwrap().is_some());
+}
+
+#[test]
+fn a_client_is_believed_that_was_told_before_the_data_server_started_again() {
+    let world = World::new();
+    let (id, _file) = world.create("f");
+    let layouts = world.layouts();
+    let both = devices(&layouts.placement(&id, true).unwrap().unwrap());
+    world.copies(&id)[1].0.set_run(2);
+    let again = devices(&layouts.placement(&id, false).unwrap().unwrap());
+    assert!(again[0] == both[0] && again[1] != both[1], "clients ask anew what it is");
+    layouts.report(&id, &both[1]).unwrap();
+    assert_eq!(world.fresh(&id), [true, false]);
+}
+
+#[test]
+fn what_a_refused_write_has_left_on_one_copy_is_made_alike() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    let copies = world.copies(&id);
+    copies[1].0.set_away(true);
+    // Nor can be noted which one is out of date.
+    let (mends, aside) = (world.dir.path().join("mends"), world.dir.path().join("aside"));
+    std::fs::rename(&mends, &aside).unwrap();
+    assert!(write(&*file, 0, b"new").is_err());
+    std::fs::rename(&aside, &mends).unwrap();
+    copies[1].0.set_away(false);
+    world.mend();
+    let contents = world.contents(&id);
+    assert_eq!(contents[0], contents[1]);
+    assert_eq!(world.fresh(&id), [true, true]);
+}
+
+#[test]
+fn a_copy_that_was_made_alike_is_so_no_more_after_a_refused_write() {
+    let mut world = World::with_copies(3);
+    let (_, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    drop(file);
+    world.reopen();
+    let file = world.file("f");
+    let id = file.id();
+    read(&*file, 0, 9).unwrap();
+    // The first one counts, the second one is made like it, and then there is no room on that.
+    world.nodes.iter().for_each(|node| node.set_away(true));
+    let all = world.layouts().copies(&id).unwrap();
+    let node = |at: usize| &world.nodes[all[at].node as usize - 1];
+    (node(0).set_away(false), node(1).set_away(false));
+    world.mend();
+    node(2).set_away(false);
+    node(1).set_full(true);
+    assert_eq!(write(&*file, 0, b"new"), Err(StoreError::NoSpace));
+    node(1).set_full(false);
+    world.mend();
+    assert_eq!(world.fresh(&id), [true, true, true]);
+    let contents = world.contents(&id);
+    assert!(contents.iter().all(|content| *content == contents[0]), "{contents:?}");
+}
+
+#[test]
+fn nothing_is_lost_of_files_that_are_too_many_to_be_kept_in_mind() {
+    let world = World::new();
+    for number in 0..4096 {
+        write(&*world.create(&format!("other {number}")).1, 0, b"x").unwrap();
+    }
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"acknowledged").unwrap();
+    let copies = world.copies(&id);
+    drop(file);
+    copies[0].0.lose_unstable();
+    let file = world.file("f");
+    file.commit(0, 0).unwrap();
+    drop(file);
+    copies[1].0.lose_unstable();
+    assert_eq!(read(&*world.file("f"), 0, 99).unwrap(), b"acknowledged");
+}
+
+#[test]
+fn this_server_does_not_cut_beside_clients() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"content").unwrap();
+    world.layouts().placement(&id, true).unwrap().unwrap();
+    assert_eq!(file.set_size(3), Err(StoreError::Busy));
+    assert_eq!(read(&*file, 0, 99).unwrap(), b"content");
+    let mut asked = Vec::new();
+    world.layouts().take_lent(&mut |file, recall| {
+        asked.push((file, recall));
+        true
+    });
+    assert_eq!(asked, [(id, true)]);
+    file.set_size(3).unwrap();
+    assert_eq!(world.contents(&id), [b"con", b"con"]);
 }

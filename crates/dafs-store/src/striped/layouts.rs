@@ -53,8 +53,14 @@ impl Shared {
             devices.clear();
         }
         let pattern = (0..servers.len()).filter_map(|at| u32::try_from(at).ok()).collect();
-        devices.entry(key).or_insert(Device { pattern, servers });
+        let nodes = slots.iter().map(|slot| slot.node.number()).collect();
+        devices.entry(key).or_insert((Device { pattern, servers }, nodes));
         Some(key)
+    }
+
+    /// The numbers of the nodes that a device stands for, or stood for when it was told.
+    pub(super) fn nodes_of_device(&self, key: &DeviceKey) -> Vec<u32> {
+        lock(&self.devices).get(key).map(|(_, nodes)| nodes.clone()).unwrap_or_default()
     }
 
     /// What a node has of a file, as clients call it: the part with a place among so many.
@@ -125,7 +131,7 @@ impl Layouts for StripedStore {
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
-        lock(&self.shared.devices).get(key).cloned()
+        lock(&self.shared.devices).get(key).map(|(device, _)| device.clone())
     }
 
     fn devices(&self) -> Vec<DeviceKey> {

@@ -121,7 +121,8 @@ struct Shared {
     napping: AtomicUsize,
     /// Files whose placement has become another one.
     moved: Mutex<Vec<FileId>>,
-    devices: Mutex<FxHashMap<DeviceKey, Device>>,
+    /// Devices that were told, with the numbers of their nodes.
+    devices: Mutex<FxHashMap<DeviceKey, (Device, Vec<u32>)>>,
     /// Which files the components are of that clients were told about in this run, for as long as
     /// somebody uses the file.
     files: Mutex<FxHashMap<ComponentId, Known>>,

@@ -14,6 +14,7 @@ use super::record::{Owner, Record, Whole};
 use super::slots::Slot;
 use super::stable::Stable;
 use super::{Known, Shared, lock, server};
+use crate::limits::COPY_ATTEMPTS_MAX;
 use crate::names::STRIPES_XATTR;
 use crate::{Attr, FileId, Kind, OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError};
 use siphasher::sip::SipHasher24;
@@ -212,6 +213,21 @@ impl FileState {
         Ok(place)
     }
 
+    /// The same while no client writes to copies by itself either: each copy would come to another end.
+    fn enter_alone_of_clients(&self) -> Result<RwLockWriteGuard<'_, Place>> {
+        for _ in 0..COPY_ATTEMPTS_MAX {
+            let place = self.enter_alone()?;
+            if !matches!(&*place, Place::Striped(record) if record.whole.is_some())
+                || !self.is_lent()
+            {
+                return Ok(place);
+            }
+            drop(place);
+            self.await_return()?;
+        }
+        Err(StoreError::Busy)
+    }
+
     fn load(&self) -> Result<Place> {
         let meta = &self.shared.meta;
         let attr = meta.getattr(&self.id)?;
@@ -379,7 +395,7 @@ impl FileState {
 
     /// Sets the size in the way that every change of it goes.
     pub(super) fn set_size(&self, meta: &dyn OpenFile, size: u64) -> Result<()> {
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_alone_of_clients()?;
         if *place == Place::Nowhere && size > 0 {
             *place = Place::Striped(self.make_record()?);
         }

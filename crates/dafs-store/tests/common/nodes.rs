@@ -18,6 +18,8 @@ struct Content {
 struct State {
     components: HashMap<ComponentId, Content>,
     verifier: u64,
+    /// How often its data server was started.
+    run: u64,
     away: bool,
     full: bool,
     /// Calls that change something until the node dies by itself.
@@ -50,6 +52,10 @@ impl SimNode {
 
     pub(crate) fn set_full(&self, full: bool) {
         self.lock().full = full;
+    }
+
+    pub(crate) fn set_run(&self, run: u64) {
+        self.lock().run = run;
     }
 
     pub(crate) fn set_believes(&self, believes: bool) {
@@ -110,6 +116,10 @@ impl Node for SimNode {
 
     fn addresses(&self) -> Vec<SocketAddr> {
         vec![format!("127.0.0.1:{}", 7000 + self.number).parse().unwrap()]
+    }
+
+    fn run(&self) -> u64 {
+        self.lock().run
     }
 
     fn is_there(&self) -> bool {

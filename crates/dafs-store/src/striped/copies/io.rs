@@ -69,6 +69,11 @@ impl FileState {
             if let Some(step) = self.in_the_way(record, order)? {
                 return Ok(step);
             }
+            // What may be lost of a file that nobody keeps in mind would be forgotten.
+            let stability = match stability {
+                Stability::Unstable if !self.note_torn() => Stability::Data,
+                wanted => wanted,
+            };
             order.writes += 1;
             order.written = Some(Instant::now());
             let (mut failed, mut trouble) = (0, StoreError::Busy);
@@ -153,7 +158,12 @@ impl FileState {
 
     /// Copies may differ, and nobody will write the same again.
     pub(super) fn tell_apart(&self, record: &Record, order: &mut Order) {
-        if record.fresh_mask().is_power_of_two() || self.copies().truth().is_some() {
+        if record.fresh_mask().is_power_of_two() {
+            return;
+        }
+        if let Some(truth) = self.copies().truth() {
+            // Those that were made like it may be so no more.
+            self.copies().set_truth(order, Some(truth));
             return;
         }
         if self.choose_truth(record, order, None).is_none() {

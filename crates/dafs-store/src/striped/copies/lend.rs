@@ -40,8 +40,13 @@ impl FileState {
         lock(&self.copies().lending)
     }
 
-    pub(super) fn is_lent(&self) -> bool {
+    pub(in super::super) fn is_lent(&self) -> bool {
         self.lending().lent
+    }
+
+    /// How often clients were allowed to write by themselves.
+    pub(super) fn lends(&self) -> u64 {
+        self.lending().lends
     }
 
     /// Lets no other client write by itself for so long. Whether one does now.
@@ -62,7 +67,7 @@ impl FileState {
     }
 
     /// Waits a while until no client writes by itself any more.
-    pub(super) fn await_return(&self) -> Result<()> {
+    pub(in super::super) fn await_return(&self) -> Result<()> {
         self.bar(LENDING_PAUSE);
         self.ask_lent(true);
         let lent = |lending: &mut Lending| lending.lent;
@@ -87,7 +92,8 @@ impl FileState {
         }
         self.on_copies(|record, order| {
             let barred = self.lending().barred_until.is_some_and(|until| until > Instant::now());
-            if barred || self.copies().truth().is_some() {
+            // Who mends may take longer over a piece than clients are barred for.
+            if barred || order.mending.is_some() || self.copies().truth().is_some() {
                 return Ok(Step::Done(None));
             }
             if record.whole.is_some_and(|whole| !whole.torn) {
@@ -125,10 +131,12 @@ impl FileState {
         })
     }
 
-    /// A client cannot write to a device. The file does without, if another copy is left.
+    /// A client cannot write to a device. The file does without, if another copy is left. The data
+    /// server may have been started again since the client was told of it.
     pub(in super::super) fn report_copy(&self, device: &DeviceKey) -> Result<()> {
         self.on_copies(|record, order| {
-            let is_it = |at: &usize| self.shared().device_of_copy(record, *at) == Some(*device);
+            let told = self.shared().nodes_of_device(device);
+            let is_it = |at: &usize| told.contains(&record.nodes[*at]);
             match record.fresh().find(is_it) {
                 Some(at) if record.fresh_mask() != 1 << at => {
                     order.note_report();

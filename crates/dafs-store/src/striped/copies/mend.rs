@@ -245,7 +245,7 @@ impl FileState {
                 return Ok(Step::Done(None));
             }
             Ok(match self.commit_step(record, order)? {
-                Step::Done(()) => Step::Done(Some(order.writes)),
+                Step::Done(()) => Step::Done(Some((order.writes, self.lends()))),
                 Step::First(chore) => Step::First(chore),
             })
         })?;
@@ -253,7 +253,7 @@ impl FileState {
         let mut place = self.enter_alone()?;
         let Some((record, whole)) = copied(&place) else { return Ok(()) };
         let order = self.copies().order();
-        let same = writes == order.writes;
+        let same = writes == (order.writes, self.lends());
         if same && !self.is_lent() && self.copies().truth().is_none() {
             let calm = Record { whole: Some(Whole { torn: false, ..whole }), ..record.clone() };
             if whole.torn {

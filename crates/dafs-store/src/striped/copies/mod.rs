@@ -220,7 +220,7 @@ impl FileState {
             }
             match chore {
                 Chore::Tear => self.tear()?,
-                Chore::GiveUp(failed) => self.give_up(failed)?,
+                Chore::GiveUp(failed) => self.give_up(failed).inspect_err(|_| self.doubt())?,
                 Chore::Return => self.await_return()?,
                 Chore::Wait => self.nap()?,
             }
@@ -277,6 +277,15 @@ impl FileState {
         self.keep_stable(&mut place, record.clone())?;
         self.note_given_up(&record, failed);
         Ok(())
+    }
+
+    /// Copies that differ could not be given up.
+    fn doubt(&self) {
+        // Who reads the record anew takes them to differ by itself.
+        let Ok(place) = self.enter() else { return };
+        if let Some((record, _)) = copied(&place) {
+            self.tell_apart(record, &mut self.copies().order());
+        }
     }
 
     /// Changes the record, stably. The caller is alone.
@@ -338,8 +347,11 @@ impl FileState {
     }
 
     /// Keeps the file in mind until its copies are known to be alike. False if there are too many: such a
-    /// one is found torn by its next user.
+    /// one is found torn by its next user, and what may be lost of it is not known any more.
     fn note_torn(&self) -> bool {
+        if lock(&self.shared().torn).contains_key(&self.id()) {
+            return true;
+        }
         let own = self.shared().state(&self.id());
         let mut torn = lock(&self.shared().torn);
         let noted = torn.len() < TORN_FILES_MAX || torn.contains_key(&self.id());
