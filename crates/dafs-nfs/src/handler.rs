@@ -72,10 +72,11 @@ impl NfsHandler {
             v3::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
             v3::Answer::Drop => Handled::Drop,
             v3::Answer::Parked(parked) => {
-                let ((args, responder), gate) = (call.later(), parked.gate());
+                let ((args, responder), gate, place) =
+                    (call.later(), parked.gate(), parked.place());
                 let job = move || responder.respond(parked.run(Args::of_owned(&args)));
                 match gate {
-                    None => self.shared.run_elsewhere(Box::new(job)),
+                    None => self.shared.run_at(place, Box::new(job)),
                     Some(gate) => gate.then(Box::new(job)),
                 }
                 Handled::Later
@@ -185,13 +186,13 @@ impl Handler for NfsHandler {
 
 /// Has the rest of a compound run elsewhere, as often as it has to wait.
 fn go_on(shared: Arc<NfsShared>, parked: Box<Parked>, args: OwnedArgs, responder: Responder) {
-    let (pool, gate) = (shared.clone(), parked.gate());
+    let (pool, gate, place) = (shared.clone(), parked.gate(), parked.place());
     let job = Box::new(move || match parked.run(Args::of_owned(&args)) {
         Ok(reply) => responder.respond(reply),
         Err(parked) => go_on(shared, parked, args, responder),
     });
     match gate {
-        None => pool.run_elsewhere(job),
+        None => pool.run_at(place, job),
         Some(gate) => gate.then(job),
     }
 }

@@ -31,6 +31,13 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub trait Pool: Send + Sync {
     /// Takes a job; never waits.
     fn submit(&self, job: Job);
+
+    /// Takes a job that may wait for other machines. Those of one lane never keep the jobs of others from
+    /// running; lane 0 is that of jobs that wait for none.
+    fn submit_to(&self, lane: u64, job: Job) {
+        let _ = lane;
+        self.submit(job);
+    }
 }
 
 /// Who this server is to NFS clients.
@@ -163,6 +170,12 @@ impl NfsShared {
     /// Runs something that may wait.
     pub(crate) fn run_elsewhere(&self, job: Job) {
         self.pool.submit(job);
+    }
+
+    /// Runs the rest of a request, which may wait for the store of what `handle` names.
+    pub(crate) fn run_at(&self, handle: Option<Handle>, job: Job) {
+        let lane = handle.map_or(0, |handle| self.service.namespace().lane(&handle));
+        self.pool.submit_to(lane, job);
     }
 
     /// Who calls from where.

@@ -119,7 +119,7 @@ pub(crate) const LOADS_PER_TURN: usize = 8;
 /// Threads that check passwords.
 pub(crate) const PROOF_THREADS_MAX: usize = 1;
 
-/// Threads for calls that may wait for a device.
+/// Threads for calls that may wait for a device, and for each export whose store waits for other machines.
 pub(crate) const POOL_THREADS_MAX: usize = 16;
 
 /// Bytes of one line in the password file.

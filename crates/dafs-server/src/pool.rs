@@ -4,13 +4,16 @@
 //! * The queue holds at most one job per request in hand and one per file with changes to be undone,
 //!   so credits and the service bound it.
 //! * A job's result always comes back: a job that panics reports an I/O error.
+//! * Each lane has threads of its own, so a store whose machines do not answer holds up its own exports
+//!   and nothing else. There are as many lanes as such exports, and one.
 
 use crate::limits::POOL_THREADS_MAX;
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Something to run that may wait.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -19,6 +22,13 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub trait Pool: Send + Sync {
     /// Takes a job; never waits.
     fn submit(&self, job: Job);
+
+    /// Takes a job that may wait for other machines. Those of one lane never keep the jobs of others from
+    /// running, however long they wait; lane 0 is that of jobs that wait for none.
+    fn submit_to(&self, lane: u64, job: Job) {
+        let _ = lane;
+        self.submit(job);
+    }
 }
 
 #[derive(Debug)]
@@ -137,7 +147,10 @@ struct Shared {
 
 /// A pool of threads, started when there is work and none is idle.
 pub struct ThreadPool {
+    /// Lane 0.
     shared: Arc<Shared>,
+    lanes: Mutex<FxHashMap<u64, Arc<Shared>>>,
+    /// Of each lane.
     threads_max: usize,
 }
 
@@ -147,17 +160,25 @@ impl ThreadPool {
         Self::with_threads(POOL_THREADS_MAX)
     }
 
-    /// A pool that starts at most so many threads.
+    /// A pool that starts at most so many threads for each lane.
     pub fn with_threads(threads_max: usize) -> Self {
-        Self { shared: Arc::default(), threads_max }
+        Self { shared: Arc::default(), lanes: Mutex::default(), threads_max }
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, FxHashMap<u64, Arc<Shared>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all(&self) -> Vec<Arc<Shared>> {
+        let lanes = self.lanes();
+        std::iter::once(&self.shared).chain(lanes.values()).cloned().collect()
     }
 
     /// Waits up to `time` until no job waits or runs; false when some still do.
     pub fn finish(&self, time: Duration) -> bool {
-        let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let busy = |queue: &mut Queue| !queue.is_finished();
-        let waited = self.shared.finished.wait_timeout_while(queue, time, busy);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_finished()
+        let deadline = Instant::now() + time;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        self.all().iter().all(|shared| shared.finish(left()))
     }
 }
 
@@ -169,14 +190,37 @@ impl Default for ThreadPool {
 
 impl Pool for ThreadPool {
     fn submit(&self, job: Job) {
-        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.submit(job, self.threads_max);
+    }
+
+    fn submit_to(&self, lane: u64, job: Job) {
+        if lane == 0 {
+            return self.submit(job);
+        }
+        let shared = self.lanes().entry(lane).or_default().clone();
+        shared.submit(job, self.threads_max);
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        for shared in self.all() {
+            shared.queue.lock().unwrap_or_else(PoisonError::into_inner).stopping = true;
+            shared.work.notify_all();
+        }
+    }
+}
+
+impl Shared {
+    fn submit(self: &Arc<Self>, job: Job, threads_max: usize) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.jobs.push_back(job);
         // A new thread takes over the identity of the one that starts it, which may be a caller's.
         if queue.idle < queue.jobs.len()
-            && queue.threads < self.threads_max
+            && queue.threads < threads_max
             && dafs_store::posix::as_server().is_ok()
         {
-            let shared = self.shared.clone();
+            let shared = self.clone();
             let thread = std::thread::Builder::new().name("dafs-pool".to_owned());
             match thread.spawn(move || shared.run()) {
                 Ok(_) => queue.threads += 1,
@@ -190,18 +234,16 @@ impl Pool for ThreadPool {
             return jobs.into_iter().for_each(|job| job());
         }
         drop(queue);
-        self.shared.work.notify_one();
+        self.work.notify_one();
     }
-}
 
-impl Drop for ThreadPool {
-    fn drop(&mut self) {
-        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).stopping = true;
-        self.shared.work.notify_all();
+    fn finish(&self, time: Duration) -> bool {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = |queue: &mut Queue| !queue.is_finished();
+        let waited = self.finished.wait_timeout_while(queue, time, busy);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_finished()
     }
-}
 
-impl Shared {
     fn run(&self) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -245,6 +287,33 @@ mod tests {
         go.send(()).unwrap();
         assert!(pool.finish(Duration::from_secs(60)));
         assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[test]
+    fn a_lane_whose_jobs_all_wait_holds_up_no_other() {
+        let pool = ThreadPool::with_threads(2);
+        let (done, results) = std::sync::mpsc::channel();
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock().unwrap();
+        for _ in 0..5 {
+            let (gate, done) = (gate.clone(), done.clone());
+            pool.submit_to(
+                7,
+                Box::new(move || {
+                    drop(gate.lock());
+                    done.send(7).unwrap();
+                }),
+            );
+        }
+        for lane in [0, 8] {
+            let done = done.clone();
+            pool.submit_to(lane, Box::new(move || done.send(lane).unwrap()));
+            assert_eq!(results.recv_timeout(Duration::from_secs(60)), Ok(lane));
+        }
+        assert!(!pool.finish(Duration::from_millis(1)));
+        drop(shut);
+        assert!(pool.finish(Duration::from_secs(60)));
+        assert_eq!(results.try_iter().collect::<Vec<_>>(), [7; 5]);
     }
 
     #[test]

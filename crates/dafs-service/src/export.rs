@@ -13,10 +13,10 @@ use crate::network::Admits;
 use crate::pseudo::PseudoStore;
 use crate::{Result, limits};
 use dafs_store::{Cred, FsId, Store, StoreError, Wait, Waits};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::borrow::Cow;
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -274,6 +274,17 @@ impl Namespace {
             return self.exports().any(|export| export.waits_for(Touch::Object));
         }
         self.by_fs.get(&handle.fs).is_some_and(|export| export.waits_for(touch))
+    }
+
+    /// By whose machines something done with what a handle leads to may be held up: the same number for
+    /// all that wait for the same, 0 where none but this machine is waited for.
+    pub fn lane(&self, handle: &Handle) -> u64 {
+        if !self.waits_for(handle, Touch::Data) {
+            return 0;
+        }
+        let mut hasher = FxHasher::default();
+        handle.fs.hash(&mut hasher);
+        hasher.finish().max(1)
     }
 
     /// The real exports, in no order.

@@ -125,6 +125,8 @@ struct Held {
     guard: Option<Op>,
     /// Where it waits for them.
     gate: Option<Arc<Gate>>,
+    /// The object that the first handle names, whose export the request is booked on.
+    first: Cell<Option<Handle>>,
 }
 
 /// A procedure under way.
@@ -137,8 +139,6 @@ struct Context<'a> {
     /// Where the results begin.
     start: Mark,
     stages: Stages,
-    /// The object that the first handle names, whose export the request is booked on.
-    first: Cell<Option<Handle>>,
 }
 
 impl Context<'_> {
@@ -158,8 +158,8 @@ impl Context<'_> {
         let handle = wire_handle::decode(wire.0).ok_or(Status::BadHandle)?;
         let namespace = self.service().namespace();
         let export = namespace.export(&handle)?;
-        if self.first.get().is_none() {
-            self.first.set(Some(handle));
+        if self.held.first.get().is_none() {
+            self.held.first.set(Some(handle));
         }
         let Sender { origin, who, .. } = self.sender;
         if origin.admitted(export, who.flavour) {
@@ -357,6 +357,11 @@ impl Parked {
         self.held.gate.clone()
     }
 
+    /// The object that it is about.
+    pub(crate) fn place(&self) -> Option<Handle> {
+        self.held.first.get()
+    }
+
     /// Carries the request out; may wait. `args` are the arguments that it came with.
     pub(crate) fn run(self, args: Args<'_>) -> Reply {
         let Self { shared, sender, procedure, mut held, once, mut stages } = self;
@@ -391,17 +396,16 @@ fn run(
     let _entry = shared.service.begin_work(sender.origin.address());
     let reply = args.reply();
     let start = reply.mark();
-    let first = Cell::new(None);
-    let mut cx = Context { shared, held, sender, wait, reply, start, stages, first };
+    let mut cx = Context { shared, held, sender, wait, reply, start, stages };
     let status = dispatch(&mut cx, procedure, args)?;
-    let Context { reply, mut stages, first, .. } = cx;
+    let Context { reply, mut stages, held, .. } = cx;
     let failed = status != Status::Ok;
     stages.lap(shared, Door::Nfs3, procedure.number(), failed);
     let about = About {
         door: Door::Nfs3,
         operation: procedure.name(),
         client: None,
-        handle: first.get(),
+        handle: held.first.get(),
         peer: sender.origin.address(),
         failed,
     };

@@ -56,6 +56,7 @@ type Witness = Option<Arc<dyn AppendWitness>>;
 
 /// An append that is being fetched, or written.
 pub(super) struct AppendTransfer {
+    handle: Handle,
     committed: dafs::Stability,
     /// From before anything is written.
     verifier: Verifier,
@@ -122,7 +123,7 @@ impl Context<'_> {
         let file = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
         let target = self.append_target(handle, file, args.stable, args.data.len())?;
         let data = self.connection.receives.part(call.slot, args.data, 0);
-        self.defer_append(call, args.stable, move |by| target.append(&[data.view()], by));
+        self.defer_append((call, handle), args.stable, move |by| target.append(&[data.view()], by));
         Ok(())
     }
 
@@ -136,7 +137,7 @@ impl Context<'_> {
             return Err(Status::Inval);
         }
         if wanted == 0 {
-            self.defer_append(call, args.stable, move |by| target.append(&[], by));
+            self.defer_append((call, handle), args.stable, move |by| target.append(&[], by));
             return Ok(());
         }
         let buffer = DirectBuffer { byte_count: args.byte_count, ..args.buffer };
@@ -153,14 +154,14 @@ impl Context<'_> {
                 true => digest_of(&views(&windows, wanted)),
                 false => 0,
             };
-            let id = self.defer_transfer(call, args.stable, None);
+            let id = self.defer_transfer((call, handle), args.stable, None);
             let append = move |by: Witness| target.append(&views(&windows, wanted), by);
             self.append_data(id, (&handle, wanted, sum), Box::new(append));
             return Ok(());
         }
         let check = self.connection.checksums().then_some(args.direct_checksum);
         let fetch = Fetch { handle, target, buffer, wanted, missing: 0, failed: false, check };
-        let id = self.defer_transfer(call, args.stable, Some(fetch));
+        let id = self.defer_transfer((call, handle), args.stable, Some(fetch));
         if self.link.waiting.is_empty() {
             self.append_fetch(id);
         } else {
@@ -191,29 +192,31 @@ impl Context<'_> {
     /// Waits for an append whose data is in reach already.
     fn defer_append(
         &mut self,
-        call: &Call,
+        (call, handle): (&Call, Handle),
         committed: dafs::Stability,
         append: impl FnOnce(Witness) -> JobResult + Send + 'static,
     ) {
-        let id = self.defer_transfer(call, committed, None);
+        let id = self.defer_transfer((call, handle), committed, None);
         self.submit_append(id, call, Box::new(append));
     }
 
-    fn submit_append(&self, id: PendingId, call: &Call, append: Append) {
+    fn submit_append(&mut self, id: PendingId, call: &Call, append: Append) {
         let witness = self.witness(call);
-        self.submit(id, move || append(witness));
+        let Some(handle) = self.append_transfer(id).map(|transfer| transfer.handle) else { return };
+        self.submit(id, &handle, move || append(witness));
     }
 
     fn defer_transfer(
         &mut self,
-        call: &Call,
+        (call, handle): (&Call, Handle),
         committed: dafs::Stability,
         fetch: Option<Fetch>,
     ) -> PendingId {
         let (chunks, has_job) = (SmallVec::new(), fetch.is_none());
         let verifier = self.write_verifier();
         let announced = None;
-        let transfer = AppendTransfer { committed, verifier, fetch, chunks, announced, has_job };
+        let transfer =
+            AppendTransfer { handle, committed, verifier, fetch, chunks, announced, has_job };
         self.defer(call, Work::Append(Box::new(transfer)))
     }
 

@@ -4,7 +4,7 @@ use super::convert;
 use super::delegation_ops;
 use super::name_ops::change_info;
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Work};
+use super::work::{JobResult, Work, submit};
 use dafs_service::{
     Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, Touch,
 };
@@ -78,7 +78,8 @@ impl Context<'_> {
         })?;
         let Some(client) = needed else { return Ok(false) };
         let service = self.shared.service.clone();
-        self.defer_job(call, Work::Again, move || {
+        let id = self.defer(call, Work::Again);
+        submit((&*self.shared.pool, 0), self.inbox, id, move || {
             service.record_client(&client);
             JobResult::Unit(Ok(()))
         });
@@ -251,7 +252,9 @@ impl Context<'_> {
         let file =
             self.call_service(call, |service, caller| service.file_for_sync(caller, &handle))?;
         let (offset, count) = (args.offset, u64::from(args.count));
-        self.defer_job(call, Work::Commit, move || JobResult::Unit(file.commit(offset, count)));
+        self.defer_job((call, &handle), Work::Commit, move || {
+            JobResult::Unit(file.commit(offset, count))
+        });
         Ok(())
     }
 

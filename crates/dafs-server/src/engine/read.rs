@@ -18,6 +18,7 @@ use super::{Link, Tag};
 use crate::limits::{BUFFERS_PER_REQUEST_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
 use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_service::Handle;
 use dafs_store::{OpenFile, OpenMode, StoreError, Wait};
 use dafs_wire::dafs::{
     Checksum, DirectBuffer, Fletcher32, READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadDirectReply,
@@ -157,6 +158,7 @@ pub(super) fn buffers(list: Seq<'_, DirectBuffer>, wanted: usize) -> Result<Buff
 
 /// A read that passes through staging, piece by piece in the order of the file.
 pub(super) struct ReadTransfer {
+    handle: Handle,
     file: Arc<dyn OpenFile>,
     offset: u64,
     wanted: usize,
@@ -202,9 +204,11 @@ impl Context<'_> {
             Ok(ReadNow::Blocked(done)) => {
                 let (buffer, at) = self.link.replies.place(slot, READ_INLINE_REPLY_DATA_AT + done);
                 let (offset, left) = (args.offset + done as u64, wanted - done);
-                self.defer_job(call, Work::ReadInline { slot, done }, move || {
-                    JobResult::Read(read_into(&*file, &buffer, at, left, offset))
-                });
+                self.defer_job(
+                    (call, &convert::handle(&args.fh)),
+                    Work::ReadInline { slot, done },
+                    move || JobResult::Read(read_into(&*file, &buffer, at, left, offset)),
+                );
                 Ok(())
             }
             Err(error) => {
@@ -255,9 +259,16 @@ impl Context<'_> {
         let wanted = (args.byte_count as usize).min(max);
         let buffers = buffers(args.buffers, wanted)?;
         if let Some(windows) = self.map(&buffers, Access::REMOTE_WRITE) {
-            return self.read_mapped(call, file, windows, args.offset, wanted);
+            return self.read_mapped(
+                call,
+                (&convert::handle(&args.fh), file),
+                windows,
+                args.offset,
+                wanted,
+            );
         }
         let transfer = ReadTransfer {
+            handle: convert::handle(&args.fh),
             file,
             offset: args.offset,
             wanted,
@@ -297,7 +308,7 @@ impl Context<'_> {
     fn read_mapped(
         &mut self,
         call: &Call,
-        file: Arc<dyn OpenFile>,
+        (handle, file): (&Handle, Arc<dyn OpenFile>),
         windows: SmallVec<[RemoteWindow; 2]>,
         offset: u64,
         wanted: usize,
@@ -318,7 +329,7 @@ impl Context<'_> {
                 let sum = Box::new(move |count| {
                     if checksums { window_checksum(&windows, count) } else { Checksum::ZERO }
                 });
-                self.defer_job(call, Work::ReadMapped { done, sum }, move || {
+                self.defer_job((call, handle), Work::ReadMapped { done, sum }, move || {
                     let views = views(&job_windows, wanted);
                     let rest = skip(&views, done);
                     let offset = offset + done as u64;
@@ -355,7 +366,8 @@ impl Context<'_> {
             if piece == 0 {
                 return self.read_finished(id, Ok(false));
             }
-            let (file, offset) = (transfer.file.clone(), transfer.offset + transfer.done as u64);
+            let (file, handle) = (transfer.file.clone(), transfer.handle);
+            let offset = transfer.offset + transfer.done as u64;
             let Some(chunk) = self.link.staging.take(&mut *self.link.adapter) else {
                 return self.link.waiting.push_back(id);
             };
@@ -374,7 +386,7 @@ impl Context<'_> {
                     if let Some(transfer) = self.read_transfer(id) {
                         transfer.job = Some((chunk, piece));
                     }
-                    return self.submit(id, move || {
+                    return self.submit(id, &handle, move || {
                         JobResult::Read(read_into(&*file, &buffer, 0, piece, offset))
                     });
                 }

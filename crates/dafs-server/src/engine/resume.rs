@@ -8,6 +8,7 @@ use super::Tag;
 use super::connection::Phase;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Pending, PendingId, Work, submit};
+use dafs_service::Handle;
 use dafs_wire::dafs::Status;
 
 impl Context<'_> {
@@ -18,19 +19,26 @@ impl Context<'_> {
         self.pending.insert(Pending { endpoint, call: *call, work })
     }
 
-    /// Keeps a request until a job on the pool is done.
+    /// Keeps a request until a job on the pool is done, which may wait for the store of what `handle`
+    /// leads to.
     pub(super) fn defer_job(
         &mut self,
-        call: &Call,
+        (call, handle): (&Call, &Handle),
         work: Work,
         job: impl FnOnce() -> JobResult + Send + 'static,
     ) {
         let id = self.defer(call, work);
-        self.submit(id, job);
+        self.submit(id, handle, job);
     }
 
-    pub(super) fn submit(&self, id: PendingId, job: impl FnOnce() -> JobResult + Send + 'static) {
-        submit(&*self.shared.pool, self.inbox, id, job);
+    /// Has a job done for a request that waits already.
+    pub(super) fn submit(
+        &self,
+        id: PendingId,
+        handle: &Handle,
+        job: impl FnOnce() -> JobResult + Send + 'static,
+    ) {
+        submit((&*self.shared.pool, self.lane(handle)), self.inbox, id, job);
     }
 
     /// A waiting request goes on: its entry leaves the table.

@@ -5,7 +5,7 @@
 //! * A call that would wait has done nothing, so repeating it is safe.
 
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Rest, Work};
+use super::work::{JobResult, Rest, Work, submit};
 use dafs_service::{Caller, Client, Handle, LockError, Service, ServiceError, Subject, Touch};
 use dafs_store::{Cred, Wait};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Context<'_> {
         match owned {
             None => then(self, call, first),
             Some(who) => {
-                self.call_on_pool(call, who, act, then);
+                self.call_on_pool(call, 0, who, act, then);
                 Ok(())
             }
         }
@@ -68,7 +68,7 @@ impl Context<'_> {
         }
         let who =
             self.call_service_raw(call, |_, caller| (caller.client.clone(), caller.cred.clone()))?;
-        self.call_on_pool(call, who, act, then);
+        self.call_on_pool(call, self.lane(handle), who, act, then);
         Ok(())
     }
 
@@ -77,16 +77,23 @@ impl Context<'_> {
         self.shared.service.namespace().waits_for(handle, touch)
     }
 
+    /// In which lane of the pool what may wait for the store of a handle runs.
+    pub(super) fn lane(&self, handle: &Handle) -> u64 {
+        self.shared.service.namespace().lane(handle)
+    }
+
     fn call_on_pool<T: Send + 'static>(
         &mut self,
         call: &Call,
+        lane: u64,
         (client, cred): (Arc<Client>, Cred),
         act: impl Fn(&Service, Caller<'_>) -> T + Send + 'static,
         then: impl FnOnce(&mut Context<'_>, &Call, T) -> Done + Send + 'static,
     ) {
         let (service, now_ns) = (self.shared.service.clone(), self.now.0);
         let fence_id = self.connection.fence_id().to_vec();
-        self.defer_job(call, Work::Call, move || {
+        let id = self.defer(call, Work::Call);
+        submit((&*self.shared.pool, lane), self.inbox, id, move || {
             let (subject, wait) = (Subject::Session(&fence_id), Wait::Allowed);
             let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
             let result = act(&service, caller);

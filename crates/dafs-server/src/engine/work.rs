@@ -291,16 +291,19 @@ impl Drop for Report {
     }
 }
 
-/// Runs `work` on the pool; its result comes to `inbox`.
+/// Runs `work` in a lane of the pool; its result comes to `inbox`.
 pub(super) fn submit(
-    pool: &dyn Pool,
+    (pool, lane): (&dyn Pool, u64),
     inbox: &Arc<Inbox<JobDone>>,
     pending: PendingId,
     work: impl FnOnce() -> JobResult + Send + 'static,
 ) {
     let report = Report::new(inbox, pending);
-    pool.submit(Box::new(move || {
-        let result = work();
-        report.tell(result);
-    }));
+    pool.submit_to(
+        lane,
+        Box::new(move || {
+            let result = work();
+            report.tell(result);
+        }),
+    );
 }

@@ -196,10 +196,10 @@ impl Context<'_> {
             Ok(WriteNow::Blocked(done)) => {
                 let (slot, offset) = (call.slot, args.offset + done as u64);
                 let data = self.connection.receives.part(slot, args.data, done);
-                let allowed = Allowed { handle: convert::handle(&args.fh), open };
-                let allowed = self.allowed_elsewhere(&allowed);
+                let handle = convert::handle(&args.fh);
+                let allowed = self.allowed_elsewhere(&Allowed { handle, open });
                 self.defer_job(
-                    call,
+                    (call, &handle),
                     Work::Write { stable: args.stable, verifier, done },
                     move || {
                         let view = data.view();
@@ -321,10 +321,10 @@ impl Context<'_> {
             WriteNow::Done(count) => self.write_reply(call, (args.stable, verifier), count),
             WriteNow::Blocked(done) => {
                 let offset = args.offset + done as u64;
-                let allowed = Allowed { handle: convert::handle(&args.fh), open };
-                let allowed = self.allowed_elsewhere(&allowed);
+                let handle = convert::handle(&args.fh);
+                let allowed = self.allowed_elsewhere(&Allowed { handle, open });
                 self.defer_job(
-                    call,
+                    (call, &handle),
                     Work::Write { stable: args.stable, verifier, done },
                     move || {
                         let views = views(&windows, wanted);
@@ -470,8 +470,9 @@ impl Context<'_> {
                         transfer.job = Some(Piece { len: piece.len - done, ..piece });
                     }
                     let (offset, left) = (offset + done as u64, piece.len - done);
+                    let handle = allowed.handle;
                     let allowed = self.allowed_elsewhere(&allowed);
-                    return self.submit(id, move || {
+                    return self.submit(id, &handle, move || {
                         let view = buffer.slice(done, left).ok_or(StoreError::Io.into());
                         let view = allowed.check((offset, left as u64)).and(view);
                         JobResult::Count(

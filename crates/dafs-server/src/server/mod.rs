@@ -228,7 +228,7 @@ pub struct Server {
     administration: Option<Arc<Administration>>,
     clocks: Vec<Clock>,
     /// For blocking calls, and for proofs of who somebody is.
-    pools: [Arc<ThreadPool>; 2],
+    pools: Vec<Arc<ThreadPool>>,
     /// Threads that look after the journal, if there is one.
     journal: Option<Workers>,
 }
@@ -317,7 +317,7 @@ impl Server {
             proofs: proofs.clone(),
         });
         service.tell_of_lost_data(shared.write_verifier.clone());
-        let pools = [pool.clone(), proofs];
+        let pools = vec![pool.clone(), proofs];
         service.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
             addresses: listeners.iter().map(|listener| listener.address).collect(),
@@ -343,8 +343,9 @@ impl Server {
             let verifier = &shared.write_verifier;
             store.tell_of_lost_data(verifier);
             for door in store.take_doors(&shared.service) {
-                let (pool, verifier) = (shared.pool.clone(), verifier.clone());
-                server.data.push(DataServer::start(config, pool, verifier, door)?);
+                let pool = Arc::new(ThreadPool::new());
+                server.pools.push(pool.clone());
+                server.data.push(DataServer::start(config, pool, verifier.clone(), door)?);
             }
         }
         server.nfs = NfsServer::start(config, &shared, &mut inherited, identity)?;

@@ -35,6 +35,10 @@ impl dafs_nfs::Pool for Elsewhere {
     fn submit(&self, job: dafs_nfs::Job) {
         self.0.submit(job);
     }
+
+    fn submit_to(&self, lane: u64, job: dafs_nfs::Job) {
+        self.0.submit_to(lane, job);
+    }
 }
 
 /// Numbers of one run, and of one server.

@@ -8,7 +8,7 @@ use crate::v4::compound::CallContext;
 use crate::v4::journal::{Gate, Unsettled};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
-use dafs_service::Door;
+use dafs_service::{Door, Handle};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{OpNum, SetattrResult, Status};
 use std::sync::Arc;
@@ -45,6 +45,11 @@ impl Parked {
     /// What has to open before the rest can be run; `None` when any thread that may wait will do.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         self.frame.journal.gate()
+    }
+
+    /// What the rest begins with.
+    pub(crate) fn place(&self) -> Option<Handle> {
+        self.frame.current.map(|place| place.handle)
     }
 }
 

@@ -245,7 +245,8 @@ impl Context<'_> {
         }
         let Some(load) = self.load(id) else { return };
         load.stage = Stage::Job;
-        self.submit(id, move || {
+        let Some(handle) = load.transfers.first().map(|transfer| transfer.handle) else { return };
+        self.submit(id, &handle, move || {
             io.proceed(Wait::Allowed);
             JobResult::Load(Box::new(io))
         });

@@ -1,6 +1,6 @@
 //! A store that behaves like a slow and failing disk on command, over the store in memory.
 
-use super::assert_may_wait;
+use super::{assert_may_wait, assert_may_wait_for_others};
 use dafs_mem::VolatileSlice;
 use dafs_store::{
     AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
@@ -95,7 +95,7 @@ impl DiskStore {
         match self.waits {
             Waits::Never => {}
             Waits::Data if !data => {}
-            Waits::Data | Waits::Always => assert_may_wait(),
+            Waits::Data | Waits::Always => assert_may_wait_for_others(),
         }
     }
 
