@@ -7,9 +7,9 @@
 use crate::limits::BACK_SLOTS_MAX;
 use dafs_wire::nfs4::{
     Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbGetattrResult,
-    CbLayoutrecallArgs, CbNotifyLockArgs, CbOffloadArgs, CbOp, CbOpNum, CbOpResult,
-    CbRecallAnyArgs, CbRecallArgs, CbResultBody, CbSequenceArgs, CbSequenceResult, Fattr,
-    OP_ILLEGAL, SessionId, Status,
+    CbLayoutrecallArgs, CbNotifyDeviceidArgs, CbNotifyLockArgs, CbOffloadArgs, CbOp, CbOpNum,
+    CbOpResult, CbRecallAnyArgs, CbRecallArgs, CbResultBody, CbSequenceArgs, CbSequenceResult,
+    Fattr, OP_ILLEGAL, SessionId, Status,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -47,6 +47,12 @@ pub trait BackHandler: Send + Sync {
 
     /// A layout is to be returned (later, with LAYOUTRETURN). Who takes no layouts says so.
     fn recall_layout(&self, args: &CbLayoutrecallArgs<'_>) -> Status {
+        let _ = args;
+        Status::NotSupp
+    }
+
+    /// Devices are elsewhere, or are no more. Who asks for no word of that says so.
+    fn notify_devices(&self, args: &CbNotifyDeviceidArgs) -> Status {
         let _ = args;
         Status::NotSupp
     }
@@ -221,6 +227,7 @@ fn run_one(d: &mut Decoder<'_>, handler: &dyn BackHandler, e: &mut Encoder<'_>) 
         CbOp::NotifyLock(args) => handler.notify_lock(args),
         CbOp::RecallAny(args) => handler.recall_any(args),
         CbOp::Layoutrecall(args) => handler.recall_layout(args),
+        CbOp::NotifyDeviceid(args) => handler.notify_devices(args),
         CbOp::Offload(args) => handler.offload(args),
         CbOp::RecallSlot(_) => Status::Ok,
         CbOp::Sequence(_) => Status::SequencePos,

@@ -80,6 +80,9 @@ pub(crate) const DATA_SERVERS_MAX: usize = 256;
 /// The longest layout or device that is asked for, in bytes.
 pub(crate) const LAYOUT_BYTES_MAX: u32 = 64 << 10;
 
+/// How long after a request to call back over a connection it is made again, if it was not agreed to.
+pub(crate) const BIND_PAUSE: Duration = Duration::from_secs(1);
+
 /// Slots of the back channel, where a server has layouts to recall.
 pub(crate) const BACK_SLOTS: u32 = 4;
 

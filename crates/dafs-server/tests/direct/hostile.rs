@@ -36,7 +36,8 @@ fn files(unit: u32, first: u32) -> FilesLayout<'static> {
 
 fn device(layout_type: u32, body: &[u8]) -> Vec<u8> {
     let address = LayoutBody { layout_type, body };
-    encoded(&GetdeviceinfoResult { address, notifications: Bitmap::EMPTY })
+    let notifications = Bitmap::of(&[NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE]);
+    encoded(&GetdeviceinfoResult { address, notifications })
 }
 
 const NOBODY: NetworkAddress<'static> =

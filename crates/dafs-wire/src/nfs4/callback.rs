@@ -14,7 +14,7 @@ use super::limits::*;
 use super::op::{BadOp, OP_ILLEGAL};
 use super::open_ops::OpenDelegation;
 use super::status::Status;
-use super::types::{Fattr, Fsid, SessionId, StateOwner, Stateid};
+use super::types::{DeviceId, Fattr, Fsid, SessionId, StateOwner, Stateid};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use std::fmt;
 
@@ -255,12 +255,96 @@ xdr_struct! {
     }
 }
 
+/// Word that a device is elsewhere (`NOTIFY_DEVICEID4_CHANGE`).
+pub const NOTIFY_DEVICE_CHANGE: u32 = 1;
+
+/// Word that a device is no more (`NOTIFY_DEVICEID4_DELETE`).
+pub const NOTIFY_DEVICE_DELETE: u32 = 2;
+
 xdr_struct! {
-    /// Arguments of CB_NOTIFY_DEVICEID (RFC 8881 20.12).
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct CbNotifyDeviceidArgs<'a> {
-        /// What changed.
-        pub changes: Vec<Notification<'a>> [max LIST_ITEMS_MAX],
+    /// A device that is elsewhere (`notify_deviceid_change4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DeviceMoved {
+        /// The layout type.
+        pub layout_type: u32,
+        /// The device.
+        pub device_id: DeviceId,
+        /// Whether the old place is of no use any more, even by layouts that are held.
+        pub immediate: bool,
+    }
+}
+
+xdr_struct! {
+    /// A device that is no more (`notify_deviceid_delete4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DeviceDeleted {
+        /// The layout type.
+        pub layout_type: u32,
+        /// The device.
+        pub device_id: DeviceId,
+    }
+}
+
+/// What became of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceChange {
+    /// It is elsewhere.
+    Moved(DeviceMoved),
+    /// It is no more.
+    Deleted(DeviceDeleted),
+}
+
+/// Arguments of CB_NOTIFY_DEVICEID (RFC 8881 20.12).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CbNotifyDeviceidArgs {
+    /// What changed, in order.
+    pub changes: Vec<DeviceChange>,
+}
+
+impl<'a> Decode<'a> for CbNotifyDeviceidArgs {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let count = d.array_len(LIST_ITEMS_MAX, 8)?;
+        let mut changes = Vec::new();
+        for _ in 0..count {
+            // One value for each kind that is named, in the order of their numbers.
+            let Notification { mut mask, values } = Notification::decode(d)?;
+            let mut values = Decoder::new(values);
+            if mask.contains(NOTIFY_DEVICE_CHANGE) {
+                changes.push(DeviceChange::Moved(DeviceMoved::decode(&mut values)?));
+            }
+            if mask.contains(NOTIFY_DEVICE_DELETE) {
+                changes.push(DeviceChange::Deleted(DeviceDeleted::decode(&mut values)?));
+            }
+            mask.remove(NOTIFY_DEVICE_CHANGE);
+            mask.remove(NOTIFY_DEVICE_DELETE);
+            if mask != Bitmap::EMPTY {
+                return Err(no_such("notify_deviceid_type4", mask.words()[0]));
+            }
+            values.finish()?;
+        }
+        Ok(Self { changes })
+    }
+}
+
+impl Encode for CbNotifyDeviceidArgs {
+    /// One change after the other: Linux reads no more than one of each notification.
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.count(self.changes.len());
+        for change in &self.changes {
+            let mut values = Vec::with_capacity(24);
+            let mut inner = Encoder::new(&mut values);
+            let kind = match change {
+                DeviceChange::Moved(moved) => {
+                    moved.encode(&mut inner);
+                    NOTIFY_DEVICE_CHANGE
+                }
+                DeviceChange::Deleted(deleted) => {
+                    deleted.encode(&mut inner);
+                    NOTIFY_DEVICE_DELETE
+                }
+            };
+            Notification { mask: Bitmap::of(&[kind]), values: &values }.encode(e);
+        }
     }
 }
 
@@ -425,7 +509,7 @@ callbacks! {
     Sequence = 11, "CB_SEQUENCE", CbSequenceArgs => CbSequenceResult;
     WantsCancelled = 12, "CB_WANTS_CANCELLED", CbWantsCancelledArgs => ();
     NotifyLock = 13, "CB_NOTIFY_LOCK", CbNotifyLockArgs<'a> => ();
-    NotifyDeviceid = 14, "CB_NOTIFY_DEVICEID", CbNotifyDeviceidArgs<'a> => ();
+    NotifyDeviceid = 14, "CB_NOTIFY_DEVICEID", CbNotifyDeviceidArgs => ();
     Offload = 15, "CB_OFFLOAD", CbOffloadArgs<'a> => ();
 }
 

@@ -129,6 +129,45 @@ fn locks_slots_and_copies() {
 }
 
 #[test]
+fn layouts_and_devices() {
+    let recall = |recall| {
+        let (layout_type, io_mode, changed) = (1, 3, true);
+        CbOp::Layoutrecall(CbLayoutrecallArgs { layout_type, io_mode, changed, recall })
+    };
+    check_cb(
+        "00000005 00000001 00000003 00000001 00000002 0000000000000007 0000000000000008",
+        &recall(LayoutRecall::FileSystem(Fsid { major: 7, minor: 8 })),
+    );
+    check_cb("00000005 00000001 00000003 00000001 00000003", &recall(LayoutRecall::All));
+    let device_id = DeviceId(*b"0123456789abcdef");
+    let moved = DeviceMoved { layout_type: 1, device_id, immediate: true };
+    let deleted = DeviceDeleted { layout_type: 4, device_id };
+    check_cb(
+        r#"0000000e 00000002
+           00000001 00000002 00000018 00000001 "0123456789abcdef" 00000001
+           00000001 00000004 00000014 00000004 "0123456789abcdef""#,
+        &CbOp::NotifyDeviceid(CbNotifyDeviceidArgs {
+            changes: vec![DeviceChange::Moved(moved), DeviceChange::Deleted(deleted)],
+        }),
+    );
+    // Both of one device at once; then a kind that is none, too little and too much.
+    let both = r#"0000000e 00000001 00000001 00000006 0000002c
+        00000001 "0123456789abcdef" 00000001 00000004 "0123456789abcdef""#;
+    let Ok(CbOp::NotifyDeviceid(args)) = CbOp::decode(&mut Decoder::new(&bytes(both))) else {
+        panic!("two kinds of changes")
+    };
+    assert_eq!(args.changes, [DeviceChange::Moved(moved), DeviceChange::Deleted(deleted)]);
+    for (mask, length) in
+        [("0000000c", "00000014"), ("00000002", "00000014"), ("00000004", "00000018")]
+    {
+        let text = format!(
+            r#"0000000e 00000001 00000001 {mask} {length} 00000004 "0123456789abcdef" 00000000"#
+        );
+        assert_eq!(CbOp::decode(&mut Decoder::new(&bytes(&text))).unwrap_err().number, 14);
+    }
+}
+
+#[test]
 fn unknown_callbacks_are_told_apart() {
     let wire = bytes("00000002 00000000");
     assert_eq!(CbOp::decode(&mut Decoder::new(&wire)), Ok(CbOp::Illegal(2)));

@@ -16,7 +16,7 @@ use crate::error::NfsError;
 use crate::files::Handle;
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{
-    BACK_SLOTS, HEAD_BYTES, LAYOUT_BYTES_MAX, REQUESTS_MAX, SMALL_RESULT_BYTES,
+    BACK_SLOTS, BIND_PAUSE, HEAD_BYTES, LAYOUT_BYTES_MAX, REQUESTS_MAX, SMALL_RESULT_BYTES,
 };
 use crate::mount::link::{Link, is_loss};
 use crate::mount::open::{Held, Open};
@@ -53,6 +53,8 @@ pub(crate) struct Client {
     layouts: Option<Arc<Layouts>>,
     /// The number of the connection that the server may call back over.
     called_over: AtomicU64,
+    /// When it was asked last to do so. Held by whoever asks.
+    asked_to_call: Mutex<Option<Instant>>,
 }
 
 /// What a client is to a server.
@@ -145,6 +147,8 @@ impl Client {
             ..Options::new(&role.name)
         };
         let mut patience = link.patience();
+        // Another connection since is bound when the server says that it cannot call.
+        let called_over = link.connected().number;
         let (identity, session) = loop {
             match first_session(&link, &mut options, &mut role, &mut patience) {
                 Err(error) if error.status() == Some(Status::Delay) && patience.pause() => {}
@@ -152,7 +156,8 @@ impl Client {
             }
         };
         let client = Arc::new(Self {
-            called_over: AtomicU64::new(link.connected().number),
+            called_over: AtomicU64::new(called_over),
+            asked_to_call: Mutex::default(),
             link,
             minor_version: role.minor_version,
             flags: role.flags,
@@ -220,6 +225,7 @@ impl Client {
         patience: &mut Patience,
     ) -> Result<(), Setback> {
         let mut forgotten = self.must_reclaim.load(Ordering::Relaxed);
+        let called_over = self.link.connected().number;
         let session = match create(&self.link, &self.options, identity, patience) {
             Err(error) if error.status() == Some(Status::StaleClientId) => {
                 self.introduce_again(identity, patience)?;
@@ -235,7 +241,7 @@ impl Client {
             }
             other => other?,
         };
-        self.called_over.store(self.link.connected().number, Ordering::Relaxed);
+        self.called_over.store(called_over, Ordering::Relaxed);
         if forgotten && self.options.reclaim_complete {
             self.must_reclaim.store(true, Ordering::Relaxed);
             if let Some(layouts) = &self.layouts {
@@ -264,7 +270,9 @@ impl Client {
         build: &dyn Fn(&mut Compound),
         patience: &mut Patience,
     ) -> Outcome {
-        let Ok(sequence) = session.take(cache_this) else { return Outcome::SessionOver };
+        let Ok(sequence) = session.take(cache_this) else {
+            return Outcome::SessionOver { sent_again: false };
+        };
         let mut compound = Compound::new(self.minor_version);
         compound.op(&Op::Sequence(sequence));
         build(&mut compound);
@@ -307,7 +315,7 @@ impl Client {
             let session = self.session(patience)?;
             match self.call_under(&session, cache_this, results_bytes_max, build, patience) {
                 Outcome::Done { results, .. } => return Ok(results),
-                Outcome::Repeat | Outcome::SessionOver => {
+                Outcome::Repeat | Outcome::SessionOver { .. } => {
                     if !patience.pause() {
                         return Err(self.link.lost("the session was lost again and again"));
                     }
@@ -352,12 +360,17 @@ impl Client {
         }
     }
 
-    /// Lets the server call back over the connection of now, once for each connection.
+    /// Lets the server call back over the connection of now, until it has agreed.
     fn let_call_back(&self) {
         let connected = self.link.connected();
-        if self.called_over.swap(connected.number, Ordering::Relaxed) == connected.number {
+        if self.called_over.load(Ordering::Relaxed) == connected.number {
             return;
         }
+        let Ok(mut asked) = self.asked_to_call.try_lock() else { return };
+        if asked.is_some_and(|time| time.elapsed() < BIND_PAUSE) {
+            return;
+        }
+        *asked = Some(Instant::now());
         let mut compound = Compound::new(self.minor_version);
         compound.op(&Op::BindConnToSession(BindConnToSessionArgs {
             session_id: self.current().id(),
@@ -366,8 +379,13 @@ impl Client {
         }));
         let args = [compound.bytes()];
         let request = Request::new(COMPOUND, &args, SMALL_RESULT_BYTES);
-        // What it did is seen at the next answer of the server.
-        let _ = connected.rpc.submit_request(&request).and_then(Pending::wait);
+        let answer = connected.rpc.submit_request(&request).and_then(Pending::wait);
+        let agreed = answer.is_ok_and(|answer| {
+            Results::new(answer).is_ok_and(|results| results.status() == Status::Ok)
+        });
+        if agreed {
+            self.called_over.store(connected.number, Ordering::Relaxed);
+        }
     }
 
     /// Where files lie, if the server tells.

@@ -47,8 +47,9 @@ pub(crate) enum Outcome {
     Done { results: Results, status: SequenceStatus },
     /// It was not, or its answer is lost and it may be made once more.
     Repeat,
-    /// The session is over, and with it all that was sent under it.
-    SessionOver,
+    /// The session is over, and with it all that was sent under it. What was sent once was not carried out;
+    /// of what was sent again nobody knows.
+    SessionOver { sent_again: bool },
     /// There is no point in going on.
     Failed(MountError),
 }
@@ -91,6 +92,9 @@ impl Exchange {
         loop {
             let error = match pending.and_then(Pending::wait) {
                 Ok(answer) => match look(&session, &sequence, answer) {
+                    Seen::Outcome(Outcome::SessionOver { .. }) => {
+                        return Outcome::SessionOver { sent_again };
+                    }
                     Seen::Outcome(outcome) => return outcome,
                     Seen::SendAgain => {
                         if !patience.pause() {
@@ -193,7 +197,7 @@ fn look(session: &Session, sequence: &SequenceArgs, answer: dafs_rpc::client::Re
         }
         Err(_) => {
             session.end();
-            Outcome::SessionOver
+            Outcome::SessionOver { sent_again: false }
         }
     })
 }

@@ -158,8 +158,12 @@ impl Client {
 
     /// Begins to commit a component of a file at this data server.
     pub(super) fn begin_commit(&self, component: &Handle) -> Result<Exchange> {
-        let session = self.session(&mut self.link.patience())?;
-        let sequence = session.take(false).map_err(|_| self.link.lost("its session is over"))?;
+        let (session, sequence) = loop {
+            let session = self.session(&mut self.link.patience())?;
+            if let Ok(sequence) = session.take(false) {
+                break (session, sequence);
+            }
+        };
         let mut compound = Compound::new(self.minor_version);
         compound.op(&Op::Sequence(sequence)).op(&putfh(component)).op(&COMMIT_ALL);
         let results_bytes_max = SMALL_RESULT_BYTES;
@@ -167,14 +171,14 @@ impl Client {
         Ok(Exchange::begin(&self.link, session, sequence, message))
     }
 
-    /// Waits for the end of that; gives the verifier.
-    pub(super) fn finish_commit(&self, exchange: Exchange) -> Result<[u8; 8]> {
+    /// Waits for the end of that; gives the verifier. With `None` the data server has ended the session.
+    pub(super) fn finish_commit(&self, exchange: Exchange) -> Result<Option<[u8; 8]>> {
         match exchange.finish(&self.link, &mut self.link.patience()) {
             Outcome::Done { results, status } => {
                 self.note(status);
-                committed(results)
+                committed(results).map(Some)
             }
-            Outcome::Repeat | Outcome::SessionOver => Err(self.link.lost("its session is over")),
+            Outcome::Repeat | Outcome::SessionOver { .. } => Ok(None),
             Outcome::Failed(error) => Err(error),
         }
     }

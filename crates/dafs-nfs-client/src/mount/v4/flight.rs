@@ -3,7 +3,8 @@
 //! Invariants
 //! * A transfer is interpreted and sent again only by whoever waits for it; others merely read its
 //!   answer when they need its slot.
-//! * One to a data server is never sent again, and what it wrote is noted when its answer is read,
+//! * One to a data server is sent again only in its own slot, or by whoever waits for it when it was not
+//!   carried out because its session was over; what it wrote is noted when its answer is read,
 //!   whoever reads it: so whoever gives a layout back knows what was written by it.
 
 use super::client::Client;
@@ -17,6 +18,7 @@ use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
 use crate::mount::patience::Patience;
 use dafs_wire::nfs4::{Op, OpNum, ReadArgs, ResultBody, SequenceArgs, StableHow, Stateid, Status};
 use dafs_wire::xdr::{Encode, Encoder};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A READ or WRITE under way.
@@ -27,10 +29,13 @@ pub(crate) struct TransferFlight {
     /// Where it goes, if not to the file itself.
     part: Option<NodePart>,
     stage: Mutex<Stage>,
+    /// The data server did nothing, because it had ended the session: as it does with clients that were
+    /// away, and when it is restarted.
+    refused: AtomicBool,
 }
 
 /// A component of a file at a data server.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct NodePart {
     pub(crate) handle: Handle,
     pub(crate) stateid: Stateid,
@@ -65,7 +70,8 @@ impl TransferFlight {
         part: Option<NodePart>,
     ) -> Result<Arc<Self>> {
         let (client, stage) = (client.clone(), Mutex::new(Stage::Over));
-        let flight = Arc::new(Self { client, transfer, part, stage });
+        let refused = AtomicBool::new(false);
+        let flight = Arc::new(Self { client, transfer, part, stage, refused });
         let mut patience = flight.client.link.patience();
         flight.send(&mut patience)?;
         Ok(flight)
@@ -125,7 +131,11 @@ impl TransferFlight {
                 self.client.note(status);
                 moved(&mut results, &self.transfer)?
             }
-            Outcome::Repeat | Outcome::SessionOver => {
+            Outcome::Repeat | Outcome::SessionOver { sent_again: true } => {
+                return Err(self.client.link.lost("its session is over"));
+            }
+            Outcome::SessionOver { sent_again: false } => {
+                self.refused.store(true, Ordering::Relaxed);
                 return Err(self.client.link.lost("its session is over"));
             }
             Outcome::Failed(error) => return Err(error),
@@ -146,6 +156,13 @@ impl TransferFlight {
             Stage::Settled(result) => result,
             _ => Err(MountError::Argument("a transfer was waited for twice")),
         }
+    }
+
+    /// The same once more under a new session, if the data server has done nothing.
+    pub(crate) fn again(&self) -> Option<Result<Arc<Self>>> {
+        let refused = self.refused.load(Ordering::Relaxed);
+        let part = self.part.clone().filter(|_| refused)?;
+        Some(Self::begin_part(&self.client, self.transfer.clone(), Some(part)))
     }
 
     /// True when waiting for it would not wait for a server.
@@ -194,7 +211,7 @@ impl Flight for Waiting {
                         other => return other,
                     }
                 }
-                Outcome::Repeat | Outcome::SessionOver => {
+                Outcome::Repeat | Outcome::SessionOver { .. } => {
                     if !patience.pause() {
                         return Err(flight
                             .client

@@ -108,7 +108,7 @@ fn under(
     match client.call_under(session, true, SMALL_RESULT_BYTES, build, patience) {
         Outcome::Done { results, .. } => Ok(results),
         Outcome::Repeat => Err(Setback::Later(client.link.lost("an answer was lost"))),
-        Outcome::SessionOver => Err(Setback::SessionOver),
+        Outcome::SessionOver { .. } => Err(Setback::SessionOver),
         Outcome::Failed(error) => Err(Setback::Final(error)),
     }
 }

@@ -1,7 +1,9 @@
-//! Keeping the lease alive while nobody uses the mount (RFC 8881 8.3).
+//! Keeping leases alive while nobody uses the mount (RFC 8881 8.3): that of the server, and those of the
+//! data servers of layouts that are held (13.1).
 //!
 //! Invariants
-//! * The thread ends with its mount.
+//! * The threads end with their mount.
+//! * No data server is waited for by the thread that renews the lease of the server.
 
 use super::client::Client;
 use std::io;
@@ -24,12 +26,17 @@ impl Renewer {
     /// Begins to look after a client whose lease is this long.
     pub(crate) fn start(client: &Arc<Client>, lease: Duration) -> io::Result<Self> {
         let stop = Arc::new(Stop::default());
-        let (client, seen) = (Arc::downgrade(client), stop.clone());
         // Well before its end, so that there is time for a new connection.
         let idle_max = lease / 3;
-        std::thread::Builder::new()
-            .name("dafs-nfs-lease".to_owned())
-            .spawn(move || run(&client, &seen, idle_max))?;
+        let spawn = |name: &str, renew: fn(&Client, Duration) -> Duration| {
+            let (client, seen) = (Arc::downgrade(client), stop.clone());
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            thread.spawn(move || run(&client, &seen, idle_max, renew)).map(drop)
+        };
+        spawn("dafs-nfs-lease", renew)?;
+        if client.layouts().is_some() {
+            spawn("dafs-nfs-leases", renew_nodes)?;
+        }
         Ok(Self { stop })
     }
 }
@@ -41,7 +48,12 @@ impl Drop for Renewer {
     }
 }
 
-fn run(client: &Weak<Client>, stop: &Stop, idle_max: Duration) {
+fn run(
+    client: &Weak<Client>,
+    stop: &Stop,
+    idle_max: Duration,
+    renew: fn(&Client, Duration) -> Duration,
+) {
     let mut wait = idle_max;
     loop {
         let stopped = stop.stopped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,14 +62,26 @@ fn run(client: &Weak<Client>, stop: &Stop, idle_max: Duration) {
             return;
         }
         let Some(client) = client.upgrade() else { return };
-        let idle = client.idle();
-        if idle < idle_max {
-            wait = idle_max - idle;
-            continue;
-        }
-        wait = idle_max;
-        if let Err(error) = client.ask(&|_| {}).map(drop) {
-            tracing::warn!(%error, "the lease could not be renewed");
-        }
+        wait = renew(&client, idle_max);
     }
+}
+
+/// Renews the lease if nothing else has done so. Gives the time to the next look.
+fn renew(client: &Client, idle_max: Duration) -> Duration {
+    let idle = client.idle();
+    if idle < idle_max {
+        return idle_max - idle;
+    }
+    if let Err(error) = client.ask(&|_| {}).map(drop) {
+        tracing::warn!(%error, "the lease could not be renewed");
+    }
+    idle_max
+}
+
+/// The same at the data servers, which have the leases of their server.
+fn renew_nodes(client: &Client, idle_max: Duration) -> Duration {
+    if let Some(layouts) = client.layouts() {
+        layouts.renew(idle_max / 2);
+    }
+    idle_max / 2
 }

@@ -26,6 +26,8 @@ pub(crate) struct FileLayout {
     changed: Condvar,
     /// Held by whoever tells the server what was written.
     telling: Mutex<()>,
+    /// Held by whoever commits unstable data: who finds none has waited for those who took it.
+    committing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -94,8 +96,9 @@ impl FileLayout {
             unstable: FxHashMap::default(),
             losses: 0,
         };
-        let (changed, telling) = (Condvar::new(), Mutex::new(()));
-        Self { handle, state: Mutex::new(state), changed, telling }
+        let changed = Condvar::new();
+        let (telling, committing) = (Mutex::new(()), Mutex::new(()));
+        Self { handle, state: Mutex::new(state), changed, telling, committing }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,6 +112,11 @@ impl FileLayout {
     /// One thread at a time tells the server what was written.
     pub(super) fn telling(&self) -> MutexGuard<'_, ()> {
         self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One thread at a time has data servers make stable what was written.
+    pub(super) fn committing(&self) -> MutexGuard<'_, ()> {
+        self.committing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a transfer of so many bytes goes by. Who is told to ask has to say what came of it.
@@ -138,17 +146,39 @@ impl FileLayout {
     }
 
     /// Whether to ask for a layout, whatever was moved, in order to tell what was written: there is
-    /// none. Who is told so has to say what came of it.
-    pub(super) fn must_ask(&self) -> bool {
+    /// none for writing. By the state-id of the one that is held, if any. Who is told so has to say what
+    /// came of it.
+    pub(super) fn must_ask(&self) -> Option<Option<Stateid>> {
         let mut state = self.state();
         while matches!(state.phase, Phase::Asking(_)) {
             state = self.wait(state);
         }
-        let is_none = matches!(state.phase, Phase::None);
-        if is_none {
-            state.phase = Phase::Asking(None);
+        let held = match &state.phase {
+            Phase::None => None,
+            Phase::Held(grant, stateid) if !grant.write => Some((grant.clone(), *stateid)),
+            _ => return None,
+        };
+        let stateid = held.as_ref().map(|(_, stateid)| *stateid);
+        state.phase = Phase::Asking(held);
+        Some(stateid)
+    }
+
+    /// Waits until nobody is giving it back.
+    pub(super) fn await_return(&self) {
+        let mut state = self.state();
+        while matches!(state.phase, Phase::Returning(..)) {
+            state = self.wait(state);
         }
-        is_none
+    }
+
+    /// Whether somebody asks for a layout.
+    pub(super) fn is_asking(&self) -> bool {
+        matches!(self.state().phase, Phase::Asking(_))
+    }
+
+    /// Whether it is being given back.
+    pub(super) fn is_returning(&self) -> bool {
+        matches!(self.state().phase, Phase::Returning(..))
     }
 
     /// A layout was granted to whoever asked. `size` is that of the file, if the server told.
@@ -212,7 +242,8 @@ impl FileLayout {
         std::mem::take(&mut state.flights).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A data server has written something. Gives the verifier of all of them.
+    /// A data server has written something. Gives the verifier of all of them, that of the time before
+    /// this was lost.
     pub(crate) fn wrote(
         &self,
         grant: &Arc<Grant>,
@@ -226,6 +257,7 @@ impl FileLayout {
             let (end, count) = (before.end.max(end), before.count + 1);
             state.written = Some(Written { end, count });
         }
+        let verifier = state.verifier();
         if moved.stable == StableHow::Unstable {
             let is_lost = match state.holds(grant) {
                 true => {
@@ -236,8 +268,12 @@ impl FileLayout {
                 false => true,
             };
             state.losses += u64::from(is_lost);
+            if is_lost && state.holds(grant) {
+                // What was lost is older.
+                return state.verifier();
+            }
         }
-        state.verifier()
+        verifier
     }
 
     /// Takes the verifiers that are to be compared at a commit.
@@ -396,7 +432,7 @@ mod tests {
         };
         let (nodes, turn) = (Vec::new(), AtomicUsize::new(0));
         let (return_on_close, reader) = (true, READERS[0]);
-        Arc::new(Grant { plan, nodes, write, return_on_close, reader, turn })
+        Arc::new(Grant { plan, nodes, write, fsid: None, return_on_close, reader, turn })
     }
 
     fn stateid(seqid: u32, name: u8) -> Stateid {
@@ -491,7 +527,9 @@ mod tests {
         assert_ne!(file.verifier(), second);
         assert!(file.held().is_none() && file.written().is_some());
         let third = file.verifier();
-        assert_ne!(file.wrote(&grant, 0, 50, &wrote(50, 10)), third, "by a layout that is gone");
+        let late = file.wrote(&grant, 0, 50, &wrote(50, 10));
+        assert_ne!(late, file.verifier(), "by a layout that is gone: nobody will commit it");
+        assert_eq!(late, third);
         file.abandon_written();
         assert_eq!(file.written(), None);
     }

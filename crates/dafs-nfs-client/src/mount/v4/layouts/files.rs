@@ -66,7 +66,7 @@ impl LayoutReader for FilesReader {
         })
     }
 
-    fn returned(&self, _: Stateid, _: Option<DeviceError>) -> Vec<u8> {
+    fn returned(&self, _: Stateid, _: &[DeviceError]) -> Vec<u8> {
         Vec::new()
     }
 }

@@ -92,12 +92,15 @@ impl LayoutReader for FlexibleReader {
         })
     }
 
-    fn returned(&self, stateid: Stateid, error: Option<DeviceError>) -> Vec<u8> {
-        let errors = error.map(|error| {
-            vec![FlexError { offset: 0, length: u64::MAX, stateid, errors: vec![error] }]
-        });
+    fn returned(&self, stateid: Stateid, errors: &[DeviceError]) -> Vec<u8> {
+        let errors = match errors {
+            [] => Vec::new(),
+            errors => {
+                vec![FlexError { offset: 0, length: u64::MAX, stateid, errors: errors.to_vec() }]
+            }
+        };
         let mut bytes = Vec::new();
-        let returned = FlexReturned { errors: errors.unwrap_or_default(), stats: Vec::new() };
+        let returned = FlexReturned { errors, stats: Vec::new() };
         returned.encode(&mut Encoder::new(&mut bytes));
         bytes
     }
@@ -234,7 +237,7 @@ mod tests {
             op: 38,
         };
         let stateid = Stateid { seqid: 3, other: [7; 12] };
-        let bytes = FlexibleReader.returned(stateid, Some(error));
+        let bytes = FlexibleReader.returned(stateid, &[error]);
         let read = FlexReturned::decode(&mut Decoder::new(&bytes)).unwrap();
         assert_eq!(read.errors[0].errors, [error]);
     }

@@ -22,6 +22,9 @@ use dafs_wire::nfs4::{
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How often it is tried to tell the server what was written, by other layouts each time.
+const TELL_TRIES: u32 = 2;
+
 /// How long somebody is given who is just reading an answer.
 const READING: Duration = Duration::from_millis(1);
 
@@ -42,32 +45,34 @@ impl Layouts {
         }
     }
 
-    /// Gives a layout back, if it is held, with the error that is the reason. When this returns it is
+    /// Gives a layout back, if it is held, with the errors that are the reason. When this returns it is
     /// not held any more.
     pub(super) fn give_back(
         &self,
         client: &Client,
         file: &FileLayout,
         grant: &Arc<Grant>,
-        error: Option<DeviceError>,
+        errors: &[DeviceError],
     ) {
         if !file.begin_return(grant) {
             return;
         }
         self.settle(file);
-        let error = error.or(self.commit_data(client, file, grant));
+        let mut errors = errors.to_vec();
+        errors.extend(self.commit_data(client, file, grant));
+        let can_tell = client.minor_version >= 2;
         // First, so that the server waits for nobody who cannot be reached.
-        let is_told_of_error = match (error, file.held()) {
-            (Some(error), Some((_, stateid))) if client.minor_version >= 2 => {
-                layouterror(client, &file.handle, stateid, error);
-                true
-            }
-            (error, _) => error.is_none(),
-        };
+        if let Some((_, stateid)) = file.held()
+            && can_tell
+            && !errors.is_empty()
+        {
+            layouterror(client, &file.handle, stateid, &errors);
+        }
         // What is not told now is told by right of another layout.
-        let told = if is_told_of_error { self.tell(client, file) } else { Ok(()) };
+        let is_told_of_errors = can_tell || errors.is_empty();
+        let told = if is_told_of_errors { self.try_tell(client, file).map(drop) } else { Ok(()) };
         if let Some((_, stateid)) = file.held() {
-            let body = grant.reader.returned(stateid, error);
+            let body = grant.reader.returned(stateid, &errors);
             let returned = layoutreturn(client, &file.handle, stateid, grant.reader, &body);
             if returned.as_ref().is_err_and(is_revoked) {
                 // The server keeps it until its holder has seen that it is gone (RFC 8881 18.38).
@@ -86,30 +91,32 @@ impl Layouts {
     /// data servers.
     pub(crate) fn commit(&self, client: &Client, handle: &Handle) -> Result<[u8; 8]> {
         let Some(file) = self.known(handle) else { return Ok([0; 8]) };
-        if let Some((grant, _)) = file.held()
-            && let Some(error) = self.commit_data(client, &file, &grant)
-        {
-            self.give_back(client, &file, &grant, Some(error));
+        if let Some((grant, _)) = file.held() {
+            let errors = self.commit_data(client, &file, &grant);
+            if !errors.is_empty() {
+                self.give_back(client, &file, &grant, &errors);
+            }
         }
         self.tell(client, &file)?;
         Ok(file.verifier())
     }
 
-    /// Commits unstable data where it is; what is not there any more counts as lost. Gives the error
-    /// of a data server that cannot commit.
+    /// Commits unstable data where it is; what is not there any more counts as lost. Gives the errors
+    /// of data servers that cannot commit.
     fn commit_data(
         &self,
         client: &Client,
         file: &FileLayout,
         grant: &Grant,
-    ) -> Option<DeviceError> {
+    ) -> Vec<DeviceError> {
+        let _one_at_a_time = file.committing();
         let unstable = file.take_unstable();
         if grant.plan.commits_at_server && !unstable.is_empty() {
             let verifier = client.commit(&file.handle).ok();
             if unstable.values().any(|before| Some(*before) != verifier) {
                 file.lose();
             }
-            return None;
+            return Vec::new();
         }
         // All data servers at a time.
         let begun: Vec<_> = unstable
@@ -123,15 +130,17 @@ impl Layouts {
                 (component, begun)
             })
             .collect();
-        let mut failed = None;
+        let mut failed = Vec::new();
         for (component, begun) in begun {
             let verifier = begun.map(|Committing { before, client, exchange }| {
+                let again = || client.commit(&grant.plan.places[component].handle);
                 let verifier = match client.finish_commit(exchange) {
+                    Ok(Some(verifier)) => Ok(verifier),
+                    // It has ended the session, as it does with who was away. What it has is there.
+                    Ok(None) => again(),
                     // It has found that data was lost meanwhile, and says so the next time.
-                    Err(error) if error.status() == Some(Status::Delay) => {
-                        client.commit(&grant.plan.places[component].handle)
-                    }
-                    other => other,
+                    Err(error) if error.status() == Some(Status::Delay) => again(),
+                    Err(error) => Err(error),
                 };
                 if verifier.as_ref().is_err_and(|error| error.status().is_none()) {
                     grant.nodes[component].failed();
@@ -143,8 +152,8 @@ impl Layouts {
             }
             if let None | Some(Err(_)) = verifier {
                 let device_id = grant.plan.places[component].device;
-                failed =
-                    Some(DeviceError { device_id, status: Status::Nxio, op: OpNum::Commit as u32 });
+                let (status, op) = (Status::Nxio, OpNum::Commit as u32);
+                failed.push(DeviceError { device_id, status, op });
             }
         }
         failed
@@ -152,29 +161,55 @@ impl Layouts {
 
     /// Tells the server what was written, if that has not been done (LAYOUTCOMMIT).
     pub(super) fn tell(&self, client: &Client, file: &FileLayout) -> Result<()> {
-        let _one_at_a_time = file.telling();
         // A layout that is gone is asked for once more.
-        for _ in 0..2 {
-            let Some(written) = file.written() else { return Ok(()) };
-            let held = file.held().filter(|(grant, _)| grant.write);
-            let (grant, stateid) = match held {
-                Some(held) => held,
-                None => match self.ask_to_tell(client, file)? {
-                    Some(held) => held,
-                    None => break,
-                },
+        for _ in 0..TELL_TRIES {
+            if self.try_tell(client, file)? {
+                return Ok(());
+            }
+            file.await_return();
+        }
+        file.abandon_written();
+        Err(MountError::WritesLost)
+    }
+
+    /// The same; false while there is no layout to tell it by, because one that is of no use for that is
+    /// being given back.
+    fn try_tell(&self, client: &Client, file: &FileLayout) -> Result<bool> {
+        let _one_at_a_time = file.telling();
+        for _ in 0..TELL_TRIES {
+            let Some(written) = file.written() else { return Ok(true) };
+            let held = match file.held().filter(|(grant, _)| grant.write) {
+                Some(held) => Some(held),
+                None if file.is_returning() => return Ok(false),
+                None => self.ask_to_tell(client, file)?,
             };
+            let Some((grant, stateid)) = held else { break };
             match layoutcommit(client, &file.handle, stateid, &grant, written) {
                 Ok(size) => {
                     file.told(written, size);
-                    return Ok(());
+                    return Ok(true);
                 }
-                Err(error) if error.status().is_some_and(is_layout_lost) => file.void(),
+                Err(error) if is_lost(&error) && file.is_returning() => return Ok(false),
+                Err(error) if is_lost(&error) => file.void(),
+                // The data servers do not have what they have acknowledged.
+                Err(error) if error.status() == Some(Status::Inval) => break,
                 Err(error) => return Err(error),
             }
         }
         file.abandon_written();
         Err(MountError::WritesLost)
+    }
+
+    /// The same for somebody who asks for something else, whose business losses are not: a commit tells
+    /// of them.
+    pub(super) fn tell_first(&self, client: &Client, file: &FileLayout) -> Result<()> {
+        match self.tell(client, file) {
+            Err(error @ MountError::WritesLost) => {
+                tracing::warn!(%error, "a file is not what was written to it");
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// A layout for writing, for what was written by one that is gone.
@@ -185,15 +220,15 @@ impl Layouts {
     ) -> Result<Option<(Arc<Grant>, Stateid)>> {
         let mut patience = client.link.patience();
         let Some(open) = client.open_of(&file.handle, true) else { return Ok(None) };
-        while file.must_ask() {
-            let asked = client
-                .stateid(&open)
-                .map_err(Unusable::from)
-                .and_then(|stateid| self.ask(client, &file.handle, stateid, true));
-            match asked {
+        while let Some(held) = file.must_ask() {
+            let stateid = match held {
+                Some(stateid) => Ok(stateid),
+                None => client.stateid(&open).map_err(Unusable::from),
+            };
+            match stateid.and_then(|stateid| self.ask(client, &file.handle, stateid, true)) {
                 Ok(granted) => file.granted(&granted.grant, granted.stateid, granted.size),
                 Err(Unusable::Refused(status)) if is_passing(status) => {
-                    file.refused(true, false, true, Instant::now());
+                    file.refused(true, true, true, Instant::now());
                     if !patience.pause() {
                         return Ok(None);
                     }
@@ -207,6 +242,10 @@ impl Layouts {
         }
         Ok(file.held().filter(|(grant, _)| grant.write))
     }
+}
+
+fn is_lost(error: &MountError) -> bool {
+    error.status().is_some_and(is_layout_lost)
 }
 
 /// The server has taken it away.
@@ -261,8 +300,8 @@ fn layoutcommit(
     }
 }
 
-fn layouterror(client: &Client, file: &Handle, stateid: Stateid, error: DeviceError) {
-    let args = LayouterrorArgs { offset: 0, length: u64::MAX, stateid, errors: vec![error] };
+fn layouterror(client: &Client, file: &Handle, stateid: Stateid, errors: &[DeviceError]) {
+    let args = LayouterrorArgs { offset: 0, length: u64::MAX, stateid, errors: errors.to_vec() };
     let told = client.change_all(&|compound| {
         compound.op(&putfh(file)).op(&Op::Layouterror(args.clone()));
     });

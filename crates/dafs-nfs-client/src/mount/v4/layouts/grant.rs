@@ -13,9 +13,9 @@ use crate::mount::error::MountError;
 use crate::mount::limits::{DEVICES_MAX, LAYOUT_BYTES_MAX};
 use crate::mount::v4::client::Client;
 use dafs_wire::nfs4::{
-    Attr, Attributes, Bitmap, DeviceId, GetattrArgs, GetdeviceinfoArgs, LayoutReturn,
-    LayoutgetArgs, LayoutgetResult, LayoutreturnArgs, Op, OpNum, ResultBody, ReturnedLayout,
-    Stateid, Status,
+    Attr, Attributes, Bitmap, DeviceId, Fsid, GetattrArgs, GetdeviceinfoArgs, LayoutReturn,
+    LayoutgetArgs, LayoutgetResult, LayoutreturnArgs, NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE,
+    Op, OpNum, ResultBody, ReturnedLayout, Stateid, Status,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,10 @@ pub(super) const IO_ANY: u32 = 3;
 const LENGTH_MIN: u64 = 4096;
 
 /// What is asked with a layout.
-const ASKED: Bitmap = Attr::set(&[Attr::FsLayoutTypes, Attr::Size]);
+const ASKED: Bitmap = Attr::set(&[Attr::FsLayoutTypes, Attr::Fsid, Attr::Size]);
+
+/// Word of changes of devices: with both of them what is known of a device can be kept.
+const DEVICE_NEWS: Bitmap = Bitmap::of(&[NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE]);
 
 /// A layout.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub(crate) struct Grant {
     /// The data server of each component.
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) write: bool,
+    /// The file system of the file, if the server told.
+    pub(super) fsid: Option<Fsid>,
     /// It ends with the last close by itself.
     pub(super) return_on_close: bool,
     pub(super) reader: &'static dyn LayoutReader,
@@ -56,6 +61,7 @@ pub(super) struct Granted {
 /// What LAYOUTGET said.
 struct Told {
     size: Option<u64>,
+    fsid: Option<Fsid>,
     /// The types of layouts that the file system has.
     types: Vec<u32>,
     layout: Result<Raw, Status>,
@@ -78,6 +84,10 @@ impl Layouts {
         stateid: Stateid,
         write: bool,
     ) -> Result<Granted, Unusable> {
+        if self.recalled.is_wide() {
+            // It would have to go back at once.
+            return Err(Unusable::Refused(Status::RecallConflict));
+        }
         let preferred = self.reader.load(Ordering::Relaxed) % READERS.len();
         let mut told = layoutget(client, file, stateid, write, READERS[preferred])?;
         let mut reader = READERS[preferred];
@@ -95,9 +105,9 @@ impl Layouts {
                 }
             }
         }
-        let Told { size, layout, .. } = told;
+        let Told { size, fsid, layout, .. } = told;
         let raw = layout.map_err(Unusable::Refused)?;
-        match self.understand(client, file, &raw, write, reader) {
+        match self.understand(client, file, &raw, (write, fsid), reader) {
             Ok(grant) => Ok(Granted { grant, stateid: raw.stateid, size }),
             Err(why) => {
                 // Whether it arrives or not, nothing is done by right of it.
@@ -112,7 +122,7 @@ impl Layouts {
         client: &Client,
         file: &Handle,
         raw: &Raw,
-        write: bool,
+        (write, fsid): (bool, Option<Fsid>),
         reader: &'static dyn LayoutReader,
     ) -> Result<Arc<Grant>, Unusable> {
         let body = raw.body.as_ref().ok_or(Unusable::Range)?;
@@ -122,10 +132,10 @@ impl Layouts {
         let nodes = nodes.collect::<Option<Vec<_>>>().ok_or(Unusable::Devices)?;
         let return_on_close = raw.return_on_close;
         let turn = AtomicUsize::new(0);
-        Ok(Arc::new(Grant { plan, nodes, write, return_on_close, reader, turn }))
+        Ok(Arc::new(Grant { plan, nodes, write, fsid, return_on_close, reader, turn }))
     }
 
-    /// The address of a device, which never changes.
+    /// The address of a device. It is kept if the server says that it will tell of changes.
     fn device(
         &self,
         client: &Client,
@@ -140,22 +150,29 @@ impl Layouts {
             device_id: device,
             layout_type: reader.layout_type(),
             result_bytes_max: LAYOUT_BYTES_MAX,
-            notifications: Bitmap::EMPTY,
+            notifications: DEVICE_NEWS,
         };
+        let news = self.device_news.load(Ordering::SeqCst);
         let mut results = client.ask_long(&|compound| {
             compound.op(&Op::Getdeviceinfo(args));
         })?;
-        let told: Arc<[u8]> = match results.take(OpNum::Getdeviceinfo).map_err(refusal)? {
+        let (told, lasts): (Arc<[u8]>, _) = match results
+            .take(OpNum::Getdeviceinfo)
+            .map_err(refusal)?
+        {
             ResultBody::Getdeviceinfo(told) if told.address.layout_type == key.0 => {
-                told.address.body.into()
+                (told.address.body.into(), told.notifications == DEVICE_NEWS)
             }
             _ => return Err(Unusable::Asking(MountError::protocol("no result of GETDEVICEINFO"))),
         };
         let mut devices = self.devices();
-        if devices.len() >= DEVICES_MAX {
-            devices.clear();
+        // Word of a change may have overtaken the answer.
+        if lasts && news == self.device_news.load(Ordering::SeqCst) {
+            if devices.len() >= DEVICES_MAX {
+                devices.clear();
+            }
+            devices.insert(key, told.clone());
         }
-        devices.insert(key, told.clone());
         Ok(told)
     }
 }
@@ -188,22 +205,22 @@ fn layoutget(
         compound.op(&putfh(file)).op(&Op::Getattr(GetattrArgs { request: ASKED }));
         compound.op(&Op::Layoutget(args));
     })?;
-    let (size, types) = attributes(&mut results)?;
+    let (size, fsid, types) = attributes(&mut results)?;
     let layout = match results.take(OpNum::Layoutget) {
         Ok(ResultBody::Layoutget(granted)) => Ok(raw(&granted, &args)),
         Ok(_) => return Err(MountError::protocol("no result of LAYOUTGET").into()),
         Err(error) => Err(error.status().ok_or_else(|| MountError::from(error))?),
     };
-    Ok(Told { size, types, layout })
+    Ok(Told { size, fsid, types, layout })
 }
 
-fn attributes(results: &mut Results) -> Result<(Option<u64>, Vec<u32>), Unusable> {
+fn attributes(results: &mut Results) -> Result<(Option<u64>, Option<Fsid>, Vec<u32>), Unusable> {
     results.skip(&[OpNum::Putfh]).map_err(refusal)?;
     match results.take(OpNum::Getattr).map_err(refusal)? {
         ResultBody::Getattr(told) => {
             let told = Attributes::decode(&told.attributes).map_err(MountError::protocol)?;
             let types = told.fs_layout_types.map(|types| types.numbers);
-            Ok((told.size, types.unwrap_or_default()))
+            Ok((told.size, told.fsid, types.unwrap_or_default()))
         }
         _ => Err(MountError::protocol("no result of GETATTR").into()),
     }
@@ -235,7 +252,7 @@ pub(super) fn layoutreturn(
     let empty;
     let body = match body.is_empty() {
         true => {
-            empty = reader.returned(stateid, None);
+            empty = reader.returned(stateid, &[]);
             &empty
         }
         false => body,

@@ -58,6 +58,23 @@ enum Failure {
     Short,
 }
 
+/// The components where something was not done, and why.
+type Failed = Vec<(usize, Failure)>;
+
+impl Failure {
+    /// What the server is told of it; nothing of what passes by itself.
+    fn told(&self) -> Option<Status> {
+        match self {
+            Self::Away | Self::Short => None,
+            Self::Unreachable => Some(Status::Nxio),
+            Self::Asked(error) => match error.status() {
+                Some(status) => Some(status).filter(|status| !is_passing(*status)),
+                None => Some(Status::Nxio),
+            },
+        }
+    }
+}
+
 impl Layouts {
     /// Sends a transfer to data servers; `None` if it has to go through the server.
     pub(crate) fn begin(
@@ -75,7 +92,7 @@ impl Layouts {
         let file = self.file(&transfer.open.handle);
         if !write && file.extends() {
             // Whoever is asked may know the file by the size that the server was told.
-            self.tell(client, &file)?;
+            self.tell_first(client, &file)?;
         }
         let grant = match file.want(write, bytes, Instant::now()) {
             Want::Have(grant) => Some(grant),
@@ -243,60 +260,83 @@ impl Sender {
         TransferFlight::begin_part(node, piece, Some(part)).map_err(Failure::Asked)
     }
 
-    /// Takes what came of the legs of a piece: how much of it was done from its start.
-    fn take(&self, legs: Vec<Leg>, piece: &Transfer) -> Result<Moved, (usize, Failure)> {
+    /// Takes what came of the legs of a piece: how much of it was done from its start, with the verifier
+    /// of the time when its data was there for certain.
+    fn take(&self, legs: Vec<Leg>, piece: &Transfer) -> Result<Moved, Failed> {
         let write = piece.direction != Direction::Read;
         let (stable, keeper) = (StableHow::FileSync, Keeper::DataServers);
-        let mut all = Moved { bytes: 0, eof: false, stable, keeper, verifier: [0; 8] };
-        let mut failed = None;
+        let mut all = Moved { bytes: 0, eof: false, stable, keeper, verifier: [u8::MAX; 8] };
+        let mut failed = Vec::new();
         let (one, mut is_whole) = (legs.len() == 1, true);
         // Each is waited for, so that the memory is the caller's again.
         for Leg { component, bytes, sent } in legs {
-            match sent.and_then(|flight| flight.settled().map_err(Failure::Asked)) {
+            match sent.and_then(|flight| self.settled(&flight).map_err(Failure::Asked)) {
                 Ok(moved) if write && !one && moved.bytes < bytes => {
-                    failed.get_or_insert((component, Failure::Short));
+                    failed.push((component, Failure::Short));
                 }
                 Ok(moved) => {
                     all.bytes += if is_whole { moved.bytes } else { 0 };
                     is_whole &= moved.bytes == bytes;
                     all.eof = moved.eof;
                     all.stable = least_stable(all.stable, moved.stable);
+                    // Losses are counted up: the earliest is the one that covers all of it.
+                    all.verifier = all.verifier.min(moved.verifier);
                 }
-                Err(failure) => _ = failed.get_or_insert((component, failure)),
+                Err(failure) => failed.push((component, failure)),
             }
         }
-        match failed {
-            Some(failed) => Err(failed),
-            // Of several copies all are whole.
-            None => Ok(Moved { bytes: all.bytes.min(piece.memory.len()), ..all }),
+        if !failed.is_empty() {
+            return Err(failed);
+        }
+        // Of several copies all are whole.
+        Ok(Moved { bytes: all.bytes.min(piece.memory.len()), ..all })
+    }
+
+    /// Waits for a leg, and sends it once more if it met a session that was over.
+    fn settled(&self, flight: &TransferFlight) -> Result<Moved> {
+        let settled = flight.settled();
+        if settled.is_ok() || !self.file.enter(&self.grant) {
+            return settled;
+        }
+        let again = flight.again();
+        let under_way = again.iter().flatten().map(Arc::downgrade);
+        self.file.entered(under_way);
+        match again {
+            Some(again) => again?.settled(),
+            None => settled,
         }
     }
 
-    /// Does what follows from a failure.
-    fn minded(&self, component: usize, failure: &Failure, write: bool) {
-        let status = match failure {
-            Failure::Away | Failure::Short => return,
-            Failure::Unreachable => Status::Nxio,
-            Failure::Asked(error) => match error.status() {
-                Some(status) if is_passing(status) => return,
-                Some(status) => status,
-                None => {
-                    self.grant.nodes[component].failed();
-                    Status::Nxio
-                }
-            },
-        };
+    /// Leaves data servers alone that did not answer.
+    fn avoid(&self, failed: &Failed) {
+        for (component, failure) in failed {
+            if matches!(failure, Failure::Asked(error) if error.status().is_none()) {
+                self.grant.nodes[*component].failed();
+            }
+        }
+    }
+
+    /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
+    /// written late is not as the others.
+    fn minded(&self, failed: &Failed, write: bool) {
         let op = if write { OpNum::Write } else { OpNum::Read } as u32;
-        let device_id = self.grant.plan.places[component].device;
-        let error = DeviceError { device_id, status, op };
-        tracing::debug!(?status, "a data server failed; the layout is given back");
-        self.layouts.give_back(&self.client, &self.file, &self.grant, Some(error));
+        let error = |(component, failure): &(usize, Failure)| {
+            let device_id = self.grant.plan.places[*component].device;
+            Some(DeviceError { device_id, status: failure.told()?, op })
+        };
+        let mut errors: Vec<_> = failed.iter().filter_map(error).collect();
+        errors.dedup();
+        if errors.is_empty() {
+            return;
+        }
+        tracing::debug!(?errors, "a data server failed; the layout is given back");
+        self.layouts.give_back(&self.client, &self.file, &self.grant, &errors);
     }
 
     /// Does a transfer through the server.
     fn through_server(&self, transfer: Transfer) -> Result<Moved> {
         if transfer.direction == Direction::Read && self.file.extends() {
-            self.layouts.tell(&self.client, &self.file)?;
+            self.layouts.tell_first(&self.client, &self.file)?;
         }
         Waiting(TransferFlight::begin(&self.client, transfer)?).wait()
     }
@@ -318,10 +358,13 @@ impl DirectFlight {
         let (sender, piece) = (&self.sender, &self.transfer);
         let moved = match sender.take(legs, piece) {
             Ok(moved) => moved,
-            Err((component, failure)) => {
+            Err(failed) => {
+                sender.avoid(&failed);
                 let copies = 0..sender.grant.plan.driver.copies();
+                // Where there is one it has just failed.
+                let copies = copies.skip(usize::from(sender.grant.plan.driver.copies() == 1));
                 let others = copies.filter_map(|copy| sender.read_from(piece, copy)).next();
-                sender.minded(component, &failure, false);
+                sender.minded(&failed, false);
                 match others {
                     Some(moved) => moved,
                     None => return sender.through_server(piece.clone()),
@@ -341,22 +384,23 @@ impl DirectFlight {
     fn write(&self, legs: Vec<Leg>, wanted: StableHow) -> Result<Moved> {
         let sender = &self.sender;
         let failed = match sender.take(legs, &self.transfer) {
-            Ok(moved) if wanted == StableHow::Unstable => {
-                return Ok(Moved { verifier: sender.file.verifier(), ..moved });
-            }
-            Ok(moved) if moved.stable != StableHow::Unstable => {
+            Ok(moved) if wanted == StableHow::Unstable => return Ok(moved),
+            // If something was lost since, it may be that the server was not told of this.
+            Ok(moved)
+                if moved.stable != StableHow::Unstable
+                    && moved.verifier == sender.file.verifier() =>
+            {
                 // The data is stable; what the file has of it is the server's to say.
                 if moved.stable < wanted || sender.file.extends() {
                     sender.layouts.tell(&sender.client, &sender.file)?;
                 }
                 return Ok(Moved { stable: wanted.max(moved.stable), ..moved });
             }
-            Ok(_) => None,
-            Err(failed) => Some(failed),
+            Ok(_) => Vec::new(),
+            Err(failed) => failed,
         };
-        if let Some((component, failure)) = failed {
-            sender.minded(component, &failure, true);
-        }
+        sender.avoid(&failed);
+        sender.minded(&failed, true);
         sender.through_server(self.transfer.clone())
     }
 }

@@ -38,8 +38,9 @@ use crate::mount::open::Open;
 use nodes::Nodes;
 use recall::{Recalled, Recalls};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The addresses of devices, by layout type and device.
 type Devices = FxHashMap<(u32, [u8; 16]), Arc<[u8]>>;
@@ -50,6 +51,8 @@ pub(crate) struct Layouts {
     /// The open files that were read or written.
     files: Mutex<FxHashMap<Handle, Arc<FileLayout>>>,
     devices: Mutex<Devices>,
+    /// How often the server has told of changes of devices.
+    device_news: AtomicU64,
     nodes: Nodes,
     /// The place of the reader whose layouts are asked for first.
     reader: AtomicUsize,
@@ -85,8 +88,10 @@ impl Layouts {
         self.files().values().cloned().collect()
     }
 
-    /// The server has restarted, and knows of no layouts.
+    /// The server has restarted, and knows of no layouts. Nor will it tell of changes of devices that
+    /// its last run has named.
     pub(crate) fn void(&self) {
+        self.devices().clear();
         self.all().iter().for_each(|file| file.void());
     }
 
@@ -107,7 +112,7 @@ impl Layouts {
         if client.is_last_open(open) {
             match file.held() {
                 Some((grant, _)) if !grant.return_on_close => {
-                    self.give_back(client, &file, &grant, None);
+                    self.give_back(client, &file, &grant, &[]);
                 }
                 _ => self.settle(&file),
             }
@@ -132,7 +137,7 @@ impl Layouts {
     /// The server is to know the size and the times of a file before it is asked for them.
     pub(crate) fn tell_of(&self, client: &Client, handle: &Handle) -> Result<bool> {
         match self.known(handle) {
-            Some(file) if file.written().is_some() => self.tell(client, &file).map(|()| true),
+            Some(file) if file.written().is_some() => self.tell_first(client, &file).map(|()| true),
             _ => Ok(false),
         }
     }
@@ -142,6 +147,11 @@ impl Layouts {
         if let Some(file) = self.known(handle) {
             file.resized(size);
         }
+    }
+
+    /// Keeps the sessions at data servers that nothing was asked of for so long.
+    pub(crate) fn renew(&self, idle_max: Duration) {
+        self.nodes.renew(idle_max);
     }
 
     /// The mount ends.

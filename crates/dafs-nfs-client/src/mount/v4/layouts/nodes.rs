@@ -63,6 +63,23 @@ impl Nodes {
         Some(node)
     }
 
+    /// Renews the leases of this client at the data servers of layouts that are held, where it was idle
+    /// for so long. One that does not answer is found out by whoever needs it.
+    pub(super) fn renew(&self, idle_max: Duration) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // Besides this list, layouts have them.
+        let used = known.values().filter(|node| Arc::strong_count(node) > 1);
+        // One that is being connected to needs no renewal.
+        let client = |node: &Arc<Node>| node.state.try_lock().ok()?.client.clone();
+        let clients: Vec<_> = used.filter_map(client).collect();
+        drop(known);
+        for client in clients.iter().filter(|client| client.idle() >= idle_max) {
+            if let Err(error) = client.ask_once(&|_| {}) {
+                tracing::debug!(%error, "the lease at a data server could not be renewed");
+            }
+        }
+    }
+
     /// Ends all sessions.
     pub(super) fn end(&self) {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

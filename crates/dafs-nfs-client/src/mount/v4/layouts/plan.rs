@@ -35,7 +35,7 @@ pub(super) trait LayoutReader: std::fmt::Debug + Sync {
     ) -> Result<Plan, Unusable>;
 
     /// What goes with a LAYOUTRETURN after this error, if there was any.
-    fn returned(&self, stateid: Stateid, error: Option<DeviceError>) -> Vec<u8>;
+    fn returned(&self, stateid: Stateid, errors: &[DeviceError]) -> Vec<u8>;
 }
 
 /// Where a file lies.

@@ -2,14 +2,22 @@
 //!
 //! Invariants
 //! * The handler waits for nobody: the thread that reads for all calls runs it.
+//! * What waits is bounded by what is held: nothing waits twice.
+//! * While all layouts of a file system, or all there are, are given back, none is asked for; so none is
+//!   held that the server does not know of when it is told that they were given back.
 //! * The thread ends with its mount.
 
 use super::{FileLayout, Grant, Layouts};
 use crate::back::BackHandler;
 use crate::files::Handle;
 use crate::mount::v4::client::Client;
-use dafs_wire::nfs4::{CbLayoutrecallArgs, CbRecallAnyArgs, LayoutRecall, Status};
+use dafs_wire::nfs4::{
+    CbLayoutrecallArgs, CbNotifyDeviceidArgs, CbRecallAnyArgs, DeviceChange, DeviceId, Fsid,
+    LayoutRecall, Status,
+};
+use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What is to be given back.
@@ -22,6 +30,10 @@ pub(super) struct Recalled {
 #[derive(Debug, Default)]
 struct Queue {
     work: VecDeque<Work>,
+    /// The layouts in `work`.
+    queued: FxHashSet<usize>,
+    /// Recalls of more than a file that are not done yet.
+    wide: u32,
     stopped: bool,
 }
 
@@ -36,11 +48,16 @@ enum Work {
 }
 
 /// More than a file (`layoutreturn_type4`).
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wide {
     /// The file system of this file.
     FileSystem(Handle),
     All,
+}
+
+/// By what a layout that waits is told from others.
+fn mark(grant: &Arc<Grant>) -> usize {
+    Arc::as_ptr(grant) as usize
 }
 
 impl Recalled {
@@ -48,8 +65,43 @@ impl Recalled {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, work: impl IntoIterator<Item = Work>) {
-        self.queue().work.extend(work);
+    fn add(&self, layouts: impl IntoIterator<Item = (Arc<FileLayout>, Arc<Grant>)>) {
+        let mut queue = self.queue();
+        for (file, grant) in layouts {
+            if queue.queued.insert(mark(&grant)) {
+                queue.work.push_back(Work::File(file, grant));
+            }
+        }
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// Nobody asks for a layout from now on.
+    fn begin_wide(&self) {
+        self.queue().wide += 1;
+    }
+
+    fn end_wide(&self) {
+        self.queue().wide -= 1;
+    }
+
+    /// Whether more than a file is being given back.
+    pub(super) fn is_wide(&self) -> bool {
+        self.queue().wide > 0
+    }
+
+    /// Has the server told that everything was given back, when it has been; ends with
+    /// [`Self::end_wide`].
+    fn say(&self, layout_type: u32, of: Wide) {
+        let mut queue = self.queue();
+        let said = |work: &Work| matches!(work, Work::Said { layout_type: other, of: known } if *other == layout_type && *known == of);
+        if let Some(at) = queue.work.iter().position(said) {
+            // Once, and behind all that is recalled now.
+            queue.work.remove(at);
+            queue.wide -= 1;
+        }
+        queue.work.push_back(Work::Said { layout_type, of });
+        drop(queue);
         self.changed.notify_all();
     }
 
@@ -66,6 +118,9 @@ impl Recalled {
                 return None;
             }
             if let Some(work) = queue.work.pop_front() {
+                if let Work::File(_, grant) = &work {
+                    queue.queued.remove(&mark(grant));
+                }
                 return Some(work);
             }
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -93,12 +148,12 @@ impl BackHandler for Recalls {
                 if status == Status::Ok
                     && let Some((grant, _)) = file.held()
                 {
-                    layouts.recalled.add([Work::File(file, grant)]);
+                    layouts.recalled.add([(file, grant)]);
                 }
                 status
             }
-            LayoutRecall::FileSystem(_) => layouts.recall_wide(args.layout_type, false),
-            LayoutRecall::All => layouts.recall_wide(args.layout_type, true),
+            LayoutRecall::FileSystem(fsid) => layouts.recall_wide(args.layout_type, Some(*fsid)),
+            LayoutRecall::All => layouts.recall_wide(args.layout_type, None),
         }
     }
 
@@ -109,32 +164,73 @@ impl BackHandler for Recalls {
         if (FILE_LAYOUT..32).any(|kind| args.kinds.contains(kind))
             && let Some(layouts) = self.0.upgrade()
         {
-            layouts.recalled.add(layouts.work_of_all());
+            layouts.recalled.add(layouts.held(|_| true));
+        }
+        Status::Ok
+    }
+
+    fn notify_devices(&self, args: &CbNotifyDeviceidArgs) -> Status {
+        let Some(layouts) = self.0.upgrade() else { return Status::Ok };
+        for change in &args.changes {
+            let (layout_type, device_id, at_once) = match change {
+                DeviceChange::Moved(moved) => (moved.layout_type, moved.device_id, moved.immediate),
+                DeviceChange::Deleted(deleted) => (deleted.layout_type, deleted.device_id, true),
+            };
+            layouts.device_changed(layout_type, device_id, at_once);
         }
         Status::Ok
     }
 }
 
 impl Layouts {
-    fn work_of_all(&self) -> Vec<Work> {
+    /// The layouts that are held and wanted.
+    fn held(&self, wanted: impl Fn(&Grant) -> bool) -> Vec<(Arc<FileLayout>, Arc<Grant>)> {
         let held = |file: Arc<FileLayout>| {
             let (grant, _) = file.held()?;
-            Some(Work::File(file, grant))
+            wanted(&grant).then_some((file, grant))
         };
         self.all().into_iter().filter_map(held).collect()
     }
 
-    /// Which file system a file is on nobody here knows, so all layouts are given back.
-    fn recall_wide(&self, layout_type: u32, all: bool) -> Status {
-        let work = self.work_of_all();
-        let of = match work.first() {
-            Some(_) if all => Wide::All,
-            Some(Work::File(file, _)) => Wide::FileSystem(file.handle.clone()),
-            _ => return Status::NoMatchingLayout,
+    /// Gives back all layouts of a file system, or all there are. One whose file system the server did
+    /// not tell goes with any.
+    fn recall_wide(&self, layout_type: u32, fsid: Option<Fsid>) -> Status {
+        self.recalled.begin_wide();
+        if self.all().iter().any(|file| file.is_asking()) {
+            // The recall may have overtaken an answer that tells of a layout.
+            self.recalled.end_wide();
+            return Status::Delay;
+        }
+        let is_there = |grant: &Grant| match (grant.fsid, fsid) {
+            (Some(own), Some(wanted)) => own == wanted,
+            _ => true,
         };
-        self.recalled.add(work);
-        self.recalled.add([Work::Said { layout_type, of }]);
+        let held = self.held(|grant| grant.reader.layout_type() == layout_type && is_there(grant));
+        let of = match held.first() {
+            Some((file, _)) if fsid.is_some() => Wide::FileSystem(file.handle.clone()),
+            Some(_) => Wide::All,
+            None => {
+                self.recalled.end_wide();
+                return Status::NoMatchingLayout;
+            }
+        };
+        self.recalled.add(held);
+        self.recalled.say(layout_type, of);
         Status::Ok
+    }
+
+    /// A device is not where it was. Layouts that name it are given back if it is not there at all any
+    /// more; whoever asks for one again learns where its devices are.
+    fn device_changed(&self, layout_type: u32, device_id: DeviceId, at_once: bool) {
+        self.device_news.fetch_add(1, Ordering::SeqCst);
+        self.devices().remove(&(layout_type, device_id.0));
+        if at_once {
+            let uses = |grant: &Grant| {
+                grant.reader.layout_type() == layout_type
+                    && grant.plan.places.iter().any(|place| place.device == device_id)
+            };
+            self.recalled.add(self.held(uses));
+        }
     }
 }
 
@@ -146,8 +242,11 @@ pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Re
         while let Some(work) = layouts.recalled.next() {
             let Some(client) = client.upgrade() else { return };
             match work {
-                Work::File(file, grant) => layouts.give_back(&client, &file, &grant, None),
-                Work::Said { layout_type, of } => super::give_back::say(&client, layout_type, &of),
+                Work::File(file, grant) => layouts.give_back(&client, &file, &grant, &[]),
+                Work::Said { layout_type, of } => {
+                    super::give_back::say(&client, layout_type, &of);
+                    layouts.recalled.end_wide();
+                }
             }
         }
     })?;
