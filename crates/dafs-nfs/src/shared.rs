@@ -19,7 +19,7 @@ use dafs_rpc::BackError;
 use dafs_service::{
     AttrAnswer, ClientKey, Export, Flavour, Front, Handle, Service, StateRef, WriteVerifier,
 };
-use dafs_store::LayoutForm;
+use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::Status;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -373,6 +373,12 @@ impl NfsShared {
             Told::LayoutForgotten { state } => {
                 self.service.layout_forgotten(client.record().key(), state);
             }
+            Told::LayoutsRecallFailed { of, form } => {
+                self.service.layouts_recall_failed(client.record().key(), of.as_ref(), form);
+            }
+            Told::LayoutsForgotten { of, form } => {
+                self.service.layouts_forgotten(client.record().key(), of.as_ref(), form);
+            }
         }
     }
 
@@ -422,6 +428,14 @@ impl Front for NfsShared {
 
     fn recall_layout(&self, client: ClientKey, handle: &Handle, state: StateRef, form: LayoutForm) {
         self.call_client(client, Callback::RecallLayout { handle: *handle, state, form });
+    }
+
+    fn recall_layouts(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
+        self.call_client(client, Callback::RecallLayouts { of: of.copied(), form });
+    }
+
+    fn device_gone(&self, client: ClientKey, key: &DeviceKey, form: LayoutForm) {
+        self.call_client(client, Callback::DeviceGone { key: *key, form });
     }
 
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {

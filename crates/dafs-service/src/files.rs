@@ -94,7 +94,11 @@ impl Service {
             }
             None => None,
         };
-        Ok(export.store().setattr(&cred, &handle.file, change, file.as_deref())?)
+        let attr = export.store().setattr(&cred, &handle.file, change, file.as_deref())?;
+        if let Some(time) = change.mtime.filter(|_| export.store().layouts().is_some()) {
+            self.note_mtime(caller, &export.key(handle), time);
+        }
+        Ok(attr)
     }
 
     /// Which of the wanted rights the caller has.

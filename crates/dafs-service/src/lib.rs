@@ -87,6 +87,7 @@ use fence::Fences;
 use grace::Grace;
 use guards::Guards;
 use index::{Held, Index};
+use layout::WatchedDevices;
 use lock::LockLog;
 use replies::EndedSessions;
 use stateless::StatelessFiles;
@@ -172,6 +173,7 @@ pub struct Service {
     table: Mutex<StateTable>,
     /// Held by the one who has data servers let go of layouts.
     fencing_turn: Mutex<()>,
+    watched_devices: WatchedDevices,
     /// Told, with the table's lock, when state has ended or a holder has answered.
     returned: Condvar,
     /// Callers that wait for that.
@@ -298,6 +300,7 @@ impl Service {
             fences: Fences::new(),
             table: Mutex::new(table),
             fencing_turn: Mutex::default(),
+            watched_devices: WatchedDevices::default(),
             index,
             guards,
             writers,
@@ -359,6 +362,7 @@ impl Service {
             }
         }
         drop(table);
+        layout::tell_of_taken(&mut ended);
         self.finish(ended);
     }
 

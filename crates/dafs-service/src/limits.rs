@@ -81,6 +81,13 @@ pub const LAYOUTS_PER_CLIENT_MAX: usize = 65_536;
 /// Layouts of all clients.
 pub const LAYOUTS_MAX: usize = 500_000;
 
+/// Layouts of one client and one file system that are recalled file by file at a time, even if they are
+/// most of what it has.
+pub const LAYOUT_RECALLS_ONE_BY_ONE_MAX: usize = 16;
+
+/// Devices that one client is told of changes of.
+pub const DEVICES_WATCHED_MAX: usize = 1024;
+
 /// Parts of a file that a layout may be held of after others were given back.
 pub(crate) const LAYOUT_SPANS_MAX: usize = 64;
 

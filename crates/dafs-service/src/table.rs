@@ -116,10 +116,25 @@ pub(crate) struct Notice {
 }
 
 pub(crate) enum NoticeKind {
-    Recall { state: StateRef, truncate: bool },
-    RecallLayout { state: StateRef, form: LayoutForm },
-    GetAttr { query: u64 },
-    LockAvailable { owner: Box<[u8]> },
+    Recall {
+        state: StateRef,
+        truncate: bool,
+    },
+    RecallLayout {
+        state: StateRef,
+        form: LayoutForm,
+    },
+    /// Of the file system of the handle, or all.
+    RecallLayouts {
+        all: bool,
+        form: LayoutForm,
+    },
+    GetAttr {
+        query: u64,
+    },
+    LockAvailable {
+        owner: Box<[u8]>,
+    },
 }
 
 impl Notice {
@@ -133,6 +148,9 @@ impl Notice {
             }
             NoticeKind::RecallLayout { state, form } => {
                 front.recall_layout(client, handle, state, form);
+            }
+            NoticeKind::RecallLayouts { all, form } => {
+                front.recall_layouts(client, (!all).then_some(handle), form);
             }
             NoticeKind::GetAttr { query } => front.get_attr(client, handle, query),
             NoticeKind::LockAvailable { owner } => front.lock_available(client, handle, &owner),

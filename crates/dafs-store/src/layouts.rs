@@ -121,6 +121,15 @@ impl Placement {
         }
     }
 
+    /// The devices that it names.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceKey> {
+        let (stripes, copies) = match &self.spread {
+            Spread::Stripes(stripes) => (Some(stripes.device), &[][..]),
+            Spread::Copies(copies) => (None, &copies[..]),
+        };
+        stripes.into_iter().chain(copies.iter().map(|copy| copy.device))
+    }
+
     /// All names that the file has at data servers.
     pub fn handles(&self) -> impl Iterator<Item = &[u8]> {
         let (stripes, copies) = match &self.spread {
@@ -182,6 +191,10 @@ pub trait Layouts: Send + Sync {
 
     /// Hands every file whose placement has become another one since the last call to `sink`.
     fn take_moved(&self, sink: &mut dyn FnMut(FileId));
+
+    /// Hands every device that no placement names any more since the last call to `sink`; perhaps one that
+    /// nobody was told of.
+    fn take_gone(&self, _sink: &mut dyn FnMut(DeviceKey)) {}
 
     /// Hands every file of which the store wants to know that no client writes to it at the data servers
     /// to `sink`, and whether layouts for writing are to be recalled for that. `sink` says whether there

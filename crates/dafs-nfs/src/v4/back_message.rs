@@ -1,14 +1,15 @@
 //! The messages of back channels (RFC 8881 20): CB_COMPOUND of CB_SEQUENCE and one operation.
 
+use super::attr::get::fsid;
 use super::callback::{Callback, OffloadOutcome};
 use super::ops::layout_type;
 use super::stateid;
 use crate::wire_handle;
 use dafs_wire::nfs4::{
     Attr, Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbLayoutrecallArgs,
-    CbNotifyLockArgs, CbOffloadArgs, CbOp, CbOpResult, CbRecallArgs, CbResultBody, CbSequenceArgs,
-    LayoutRecall, OffloadInfo, RecalledLayout, SessionId, StateOwner, Status, Verifier,
-    WriteResponse,
+    CbNotifyDeviceidArgs, CbNotifyLockArgs, CbOffloadArgs, CbOp, CbOpResult, CbRecallArgs,
+    CbResultBody, CbSequenceArgs, DeviceChange, DeviceDeleted, DeviceId, LayoutRecall, OffloadInfo,
+    RecalledLayout, SessionId, StateOwner, Status, Verifier, WriteResponse,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
@@ -66,6 +67,21 @@ pub(super) fn encode(callback: &Callback, place: Place, minor_version: u32) -> V
             let layout_type = layout_type(*form);
             let args = CbLayoutrecallArgs { layout_type, io_mode, changed, recall };
             CbOp::Layoutrecall(args).encode(&mut e);
+        }
+        Callback::RecallLayouts { of, form } => {
+            let recall = match of {
+                Some(handle) => LayoutRecall::FileSystem(fsid(handle)),
+                None => LayoutRecall::All,
+            };
+            let (io_mode, changed) = (IO_MODE_ANY, false);
+            let layout_type = layout_type(*form);
+            let args = CbLayoutrecallArgs { layout_type, io_mode, changed, recall };
+            CbOp::Layoutrecall(args).encode(&mut e);
+        }
+        Callback::DeviceGone { key, form } => {
+            let (layout_type, device_id) = (layout_type(*form), DeviceId(key.0));
+            let gone = DeviceChange::Deleted(DeviceDeleted { layout_type, device_id });
+            CbOp::NotifyDeviceid(CbNotifyDeviceidArgs { changes: vec![gone] }).encode(&mut e);
         }
         Callback::Attributes { handle, .. } => {
             let handle = &wire_handle::encode(handle);

@@ -16,7 +16,7 @@ use crate::limits::{
 };
 use dafs_rpc::{BackCall, BackError};
 use dafs_service::{Handle, StateRef};
-use dafs_store::LayoutForm;
+use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::limits::{CALLBACK_VERSION, PROCEDURE_CB_COMPOUND};
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Stateid, Status};
 use rustc_hash::FxHashMap;
@@ -31,6 +31,10 @@ pub(crate) enum Callback {
     Recall { handle: Handle, state: StateRef, truncate: bool },
     /// CB_LAYOUTRECALL: give the layout of a file back.
     RecallLayout { handle: Handle, state: StateRef, form: LayoutForm },
+    /// CB_LAYOUTRECALL: give all layouts of the file system of an object back, or all there are.
+    RecallLayouts { of: Option<Handle>, form: LayoutForm },
+    /// CB_NOTIFY_DEVICEID: a device is no more.
+    DeviceGone { key: DeviceKey, form: LayoutForm },
     /// CB_GETATTR: size and change attribute as the holder of the delegation has them.
     Attributes { handle: Handle, query: u64 },
     /// CB_NOTIFY_LOCK: a lock may now be had.
@@ -61,7 +65,10 @@ impl Callback {
             }
             Self::Recall { state, .. } => Some(Told::RecallFailed { state: *state }),
             Self::RecallLayout { state, .. } => Some(Told::LayoutRecallFailed { state: *state }),
-            Self::LockAvailable { .. } | Self::Offload { .. } => None,
+            Self::RecallLayouts { of, form } => {
+                Some(Told::LayoutsRecallFailed { of: *of, form: *form })
+            }
+            Self::DeviceGone { .. } | Self::LockAvailable { .. } | Self::Offload { .. } => None,
         }
     }
 }
@@ -77,6 +84,10 @@ pub(crate) enum Told {
     LayoutRecallFailed { state: StateRef },
     /// The client has no such layout any more.
     LayoutForgotten { state: StateRef },
+    /// The client cannot make sense of the recall of many layouts.
+    LayoutsRecallFailed { of: Option<Handle>, form: LayoutForm },
+    /// The client has none of them any more.
+    LayoutsForgotten { of: Option<Handle>, form: LayoutForm },
 }
 
 /// How the server says who it is in callbacks (csa_sec_parms, RFC 8881 18.36.3).
@@ -408,6 +419,9 @@ impl Callbacks {
                 self.fault = false;
                 match pending.callback {
                     Callback::RecallLayout { state, .. } => Some(Told::LayoutForgotten { state }),
+                    Callback::RecallLayouts { of, form } => {
+                        Some(Told::LayoutsForgotten { of, form })
+                    }
                     callback => callback.failed(),
                 }
             }

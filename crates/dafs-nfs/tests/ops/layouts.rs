@@ -25,8 +25,8 @@ pub(crate) fn node(base: &Path, number: u32) -> Arc<dyn Node> {
     Arc::new(DirectoryNode::open(&path, &[6; 16], number, vec![address]).unwrap())
 }
 
-/// A client of such a store, which goes with the first value.
-fn spread(minor: u32) -> (TempDir, Client) {
+/// Such a store, which goes with the first value.
+pub(crate) fn open_spread() -> (TempDir, Arc<StripedStore>) {
     let base = TempDir::new().unwrap();
     let meta = base.path().join("meta");
     std::fs::create_dir(&meta).unwrap();
@@ -46,7 +46,13 @@ fn spread(minor: u32) -> (TempDir, Client) {
     };
     let nodes = (1..=3).map(|number| node(base.path(), number)).collect();
     let store = StripedStore::open(meta, nodes, options).unwrap();
-    (base, Client::of(World::over(Arc::new(store)), minor))
+    (base, Arc::new(store))
+}
+
+/// A client of such a store.
+pub(crate) fn spread(minor: u32) -> (TempDir, Client) {
+    let (base, store) = open_spread();
+    (base, Client::of(World::over(store), minor))
 }
 
 fn get_some(stateid: Stateid, io_mode: u32, (offset, length): (u64, u64)) -> LayoutgetArgs {
@@ -62,7 +68,7 @@ fn get_some(stateid: Stateid, io_mode: u32, (offset, length): (u64, u64)) -> Lay
     }
 }
 
-fn get(stateid: Stateid, io_mode: u32) -> Op<'static> {
+pub(crate) fn get(stateid: Stateid, io_mode: u32) -> Op<'static> {
     Op::Layoutget(get_some(stateid, io_mode, (0, u64::MAX)))
 }
 
@@ -92,6 +98,11 @@ fn commit(stateid: Stateid, last_write_offset: Option<u64>) -> Op<'static> {
     })
 }
 
+pub(crate) fn device_info_with(device_id: DeviceId, notifications: Bitmap) -> Op<'static> {
+    let Op::Getdeviceinfo(args) = device_info(device_id, 4096) else { unreachable!() };
+    Op::Getdeviceinfo(GetdeviceinfoArgs { notifications, ..args })
+}
+
 fn device_info(device_id: DeviceId, result_bytes_max: u32) -> Op<'static> {
     Op::Getdeviceinfo(GetdeviceinfoArgs {
         device_id,
@@ -101,7 +112,7 @@ fn device_info(device_id: DeviceId, result_bytes_max: u32) -> Op<'static> {
     })
 }
 
-fn granted<'a>(answer: &'a Answer, at: usize) -> (Stateid, FilesLayout<'a>) {
+pub(crate) fn granted<'a>(answer: &'a Answer, at: usize) -> (Stateid, FilesLayout<'a>) {
     let ResultBody::Layoutget(result) = answer.body(at) else { panic!("{:?}", answer.results()) };
     assert!(result.return_on_close);
     let [layout] = &result.layouts[..] else { panic!("{result:?}") };

@@ -19,3 +19,4 @@ mod persistent;
 mod persistent_bounds;
 mod posix;
 mod ranges;
+mod wide_recalls;

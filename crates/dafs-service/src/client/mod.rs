@@ -22,6 +22,7 @@ pub(crate) use table::ClientTable;
 
 use crate::Service;
 use crate::front::Front;
+use crate::layout::{Watching, WideRecalls};
 use crate::metrics::Usage;
 use dafs_store::Cred;
 use std::fmt;
@@ -95,6 +96,10 @@ pub struct Client {
     pub(crate) delegated: AtomicU32,
     /// Until when it gets no layouts, because it did not give one back.
     pub(crate) layouts_from_ns: AtomicU64,
+    /// Recalls of many of its layouts together.
+    pub(crate) wide_recalls: WideRecalls,
+    /// Devices that it is to be told of changes of.
+    pub(crate) devices: Watching,
     back_channel: AtomicBool,
     /// Not held: the front door holds the service.
     front: Mutex<Option<Weak<dyn Front>>>,
@@ -138,6 +143,8 @@ impl Client {
             admin_revoked: AtomicU32::new(0),
             delegated: AtomicU32::new(0),
             layouts_from_ns: AtomicU64::new(0),
+            wide_recalls: WideRecalls::default(),
+            devices: Watching::default(),
             back_channel: AtomicBool::new(false),
             front: Mutex::new(None),
             peer: Mutex::new(String::new()),

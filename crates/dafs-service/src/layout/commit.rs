@@ -38,6 +38,7 @@ impl Service {
         if !layout.covers(true) {
             return Err(ServiceError::BadLayout);
         }
-        Ok(layouts.commit(&handle.file, end)?)
+        let attr = layouts.commit(&handle.file, end)?;
+        Ok(layout.restore_mtime()?.unwrap_or(attr))
     }
 }

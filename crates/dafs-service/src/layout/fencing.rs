@@ -6,8 +6,9 @@
 //!   the table's lock, until the store has said that no data server goes by it any more. So long nobody
 //!   is given opens, locks or delegations of it, and nobody writes without an open: what the holder had
 //!   may have stood against that.
-//! * What its holder may have written is looked for after that; nobody waits for it.
-//! * The store is asked by one thread at a time, never under a lock and never by a reactor. Of a store
+//! * What its holder may have written is looked for after that; nobody waits for it. Of a layout that
+//!   was given back its holder waits, before it is answered.
+//! * The store is asked never under a lock and never by a reactor, and in turns by one thread at a time. Of a store
 //!   that says that it cannot be sure now no more is asked in that turn, and those that were asked least
 //!   come first.
 
@@ -49,12 +50,23 @@ struct Due {
 impl Fencing {
     /// A layout was taken away. True when the file was not held back before.
     fn add(&mut self, store: &Arc<dyn Store>, key: Handle, written: bool) -> bool {
-        let store = store.clone();
-        let fresh = || Fenced { store, believed: false, written: false, count: 0, tries: 0 };
-        let file = self.files.entry(key).or_insert_with(fresh);
+        let file = self.entry(store, key);
         file.written |= written;
         file.count += 1;
         !std::mem::replace(&mut file.believed, true)
+    }
+
+    /// A layout was given back whose holder may have written what it did not tell.
+    pub(super) fn note_written(&mut self, store: &Arc<dyn Store>, key: Handle) {
+        let file = self.entry(store, key);
+        file.written = true;
+        file.count += 1;
+    }
+
+    fn entry(&mut self, store: &Arc<dyn Store>, key: Handle) -> &mut Fenced {
+        let store = store.clone();
+        let fresh = || Fenced { store, believed: false, written: false, count: 0, tries: 0 };
+        self.files.entry(key).or_insert_with(fresh)
     }
 
     /// Whether what changes this file, or who may use it, has to wait.
@@ -152,6 +164,17 @@ impl Service {
         self.fence_all(|file| file == key)?;
         drop(turn);
         Ok(())
+    }
+
+    /// Does for layouts that were given back what is due. What cannot be done now is done in the next
+    /// turns.
+    pub(super) fn settle_now(&self, wanted: impl Fn(&Handle) -> bool) {
+        let due = self.lock_table().fencing.due(|key, _| wanted(key));
+        for due in due {
+            if let Err(error) = self.fence(&due) {
+                tracing::debug!(%error, "a layout was given back and data servers do not answer");
+            }
+        }
     }
 
     fn fence_all(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Blocked, Ended, StateTable};
 use crate::{Caller, Result, Service};
 use dafs_store::{Kind, LayoutForm, Placement, Store, StoreError};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -61,6 +61,7 @@ impl Service {
         self.check_grace(caller.client)?;
         let key = export.key(handle);
         self.check_layout_allowed(caller, &key)?;
+        self.check_wide_recalls(caller.client, handle, request.form, caller.now_ns)?;
         let attr = export.store().getattr(&handle.file)?;
         if attr.kind != Kind::Regular {
             return Err(StoreError::BadType.into());
@@ -244,6 +245,7 @@ impl StateTable {
             inner.seqid = next_seqid(inner.seqid);
             inner.granted_seqid = inner.seqid;
             inner.components = components(placement);
+            inner.devices = placement.devices().collect();
             return Ok(StateRef { id: layout.id, seqid: inner.seqid });
         }
         let id = self.admit_layout(caller)?;
@@ -259,13 +261,17 @@ impl StateTable {
             store: store.clone(),
             form: request.form,
             belief,
+            written: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
             life: Life::default(),
             inner: Mutex::new(Inner {
                 seqid: 1,
                 granted_seqid: 1,
                 components: components(placement),
+                devices: placement.devices().collect(),
                 read,
                 write,
+                own_mtime: None,
                 recalled_ns: None,
                 recalled_seqid: 0,
                 resend: false,

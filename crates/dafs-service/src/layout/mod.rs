@@ -12,9 +12,13 @@
 //!   against goes on only when no data server honours it any more ([`Fencing`]). The same holds for what
 //!   its holder had beside it, when that was lost: opens, locks and delegations; and for one that was
 //!   given back, as far as others are concerned ([`Returned`]).
+//! * Stock clients give layouts back without a LAYOUTCOMMIT of what they wrote. So the file reaches as
+//!   far as the data servers have something of it before LAYOUTRETURN is answered, and soon after a layout
+//!   has ended with its holder's last open.
 //! * After a restart there are none: clients ask again.
 
 mod commit;
+mod devices;
 mod fencing;
 mod grant;
 mod recall;
@@ -22,11 +26,14 @@ mod report;
 mod returned;
 mod spans;
 mod vouch;
+mod wide;
 
 pub use grant::{LayoutGranted, LayoutRequest};
 
+pub(crate) use devices::{WatchedDevices, Watching};
 pub(crate) use fencing::Fencing;
 pub(crate) use returned::Returned;
+pub(crate) use wide::{WideRecalls, tell_of_taken};
 
 use crate::client::{Client, Holding};
 use crate::error::ServiceError;
@@ -36,8 +43,11 @@ use crate::index::{Held, Life};
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Ended, StateTable};
 use crate::{Caller, Result, Service};
-use dafs_store::{Device, DeviceKey, LayoutForm, Store};
+use dafs_store::{
+    Attr, Cred, Device, DeviceKey, LayoutForm, SetAttr, SetTime, Store, StoreError, TimeSpec,
+};
 use spans::Spans;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,6 +63,10 @@ pub(crate) struct LayoutState {
     pub(crate) form: LayoutForm,
     /// How long data servers may go by what they were told of it.
     belief: Duration,
+    /// A data server has been told that its holder may write there.
+    written: AtomicBool,
+    /// Its holder has no answer to something that it wrote there.
+    failing: AtomicBool,
     pub(crate) life: Life,
     inner: Mutex<Inner>,
 }
@@ -63,9 +77,13 @@ struct Inner {
     granted_seqid: u32,
     /// What the file is called at the data servers.
     components: Vec<Box<[u8]>>,
+    /// The devices that it names.
+    devices: Vec<DeviceKey>,
     /// What is held for reading only, and for reading and writing.
     read: Spans,
     write: Spans,
+    /// The time of change that its holder has given the file since it wrote by it last, as tar does.
+    own_mtime: Option<TimeSpec>,
     /// When it was recalled first.
     recalled_ns: Option<u64>,
     /// The sequence number that it was recalled with last.
@@ -110,6 +128,19 @@ impl LayoutState {
         self.life.is_live() && (!inner.write.is_empty() || !write && !inner.read.is_empty())
     }
 
+    /// Gives the file the time again that its holder gave it after it had written; what was written counts
+    /// later only here.
+    fn restore_mtime(&self) -> std::result::Result<Option<Attr>, StoreError> {
+        let Some(time) = self.lock().own_mtime.take() else { return Ok(None) };
+        let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+        self.store.setattr(&Cred::new(0, 0), &self.key.file, &change, None).map(Some)
+    }
+
+    /// Whether its holder may have written what it did not tell.
+    fn is_written(&self) -> bool {
+        self.written.load(Ordering::SeqCst)
+    }
+
     /// Takes a part of it back. Whether anything is left.
     fn give_up(&self, mode: LayoutMode, (offset, length): (u64, u64)) -> bool {
         let mut inner = self.lock();
@@ -149,10 +180,21 @@ impl StateTable {
         self.index.insert(Held::Layout(layout.clone()));
     }
 
-    /// Ends a layout that its holder has given back, or does without.
+    /// Ends a layout that its holder has given back, or does without. What that leaves to be asked of
+    /// data servers is noted.
     pub(crate) fn release_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
-        if !self.returned_layouts.add(layout) {
-            self.hold_back(layout, false);
+        // Of copies it would have to be found out which is right; their clients tell what failed.
+        let written = layout.is_written() && layout.form == LayoutForm::Stripes;
+        if layout.failing.load(Ordering::SeqCst) {
+            // It may be carried out late, and must not come after what its holder does next.
+            self.hold_back(layout, written);
+        } else {
+            if !self.returned_layouts.add(layout) {
+                self.hold_back(layout, false);
+            }
+            if written {
+                self.fencing.note_written(&layout.store, layout.key);
+            }
         }
         self.end_layout(layout, ended);
     }
@@ -236,27 +278,63 @@ impl Service {
         }
         drop(table);
         self.finish(ended);
+        if !left && layout.is_written() {
+            self.settle_now(|key| *key == layout.key);
+            if let Err(error) = layout.restore_mtime() {
+                tracing::debug!(%error, "a file has another time than its holder gave it");
+            }
+        }
         Ok(left.then_some(reference))
     }
 
-    /// Takes back all layouts of a client for some use: of one file system, that of `handle`, or of
-    /// all (LAYOUTRETURN with FSID or ALL).
-    pub fn return_layouts(&self, caller: Caller<'_>, of: Option<&Handle>, mode: LayoutMode) {
-        let mut ended = Ended::default();
+    /// A client has given a file a time of change, or has it have that of now.
+    pub(crate) fn note_mtime(&self, caller: Caller<'_>, key: &Handle, time: SetTime) {
+        let table = self.lock_table();
+        let layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
+        for layout in layouts.filter(|layout| Arc::ptr_eq(&layout.client, caller.client)) {
+            layout.lock().own_mtime = match time {
+                SetTime::To(time) => Some(time),
+                SetTime::Now => None,
+            };
+        }
+    }
+
+    /// Whether to take this layout back may wait for data servers.
+    pub fn return_waits(&self, state: StateRef) -> bool {
+        matches!(self.index.find(state.id), Ok(Held::Layout(layout)) if layout.is_written())
+    }
+
+    /// Takes back all layouts of a client in one form for some use: of one file system, that of
+    /// `handle`, or of all (LAYOUTRETURN with FSID or ALL). May wait for data servers.
+    pub fn return_layouts(
+        &self,
+        caller: Caller<'_>,
+        of: Option<&Handle>,
+        form: LayoutForm,
+        mode: LayoutMode,
+    ) {
+        let (mut ended, mut written) = (Ended::default(), Vec::new());
         let mut table = self.lock_table();
         let held = table.by_client.get(&caller.client.key());
         let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
         for id in ids {
             let Ok(Held::Layout(layout)) = table.index.find(id) else { continue };
-            if of.is_some_and(|handle| handle.fs != layout.handle.fs) {
+            if layout.form != form || of.is_some_and(|handle| handle.fs != layout.handle.fs) {
                 continue;
             }
             if !layout.give_up(mode, (0, u64::MAX)) {
                 table.release_layout(&layout, &mut ended);
+                written.extend(layout.is_written().then_some(layout.key));
             }
         }
         drop(table);
         self.finish(ended);
+        if !written.is_empty() {
+            self.settle_now(|key| written.contains(key));
+        }
+        if mode == LayoutMode::Any {
+            self.wide_recall_is_over(caller.client, of.map(|handle| handle.fs), form);
+        }
     }
 
     /// The layout that a state-id stands for. An earlier sequence number is good, too: a client has
@@ -323,6 +401,9 @@ impl Service {
             table.hold_back_file(&store, key, false);
         }
         drop(table);
+        if matches!(object, FenceObject::FileSystem(_)) {
+            tell_of_taken(&mut ended);
+        }
         self.finish(ended);
         self.fence_now(concerns)?;
         // Layouts of the last run are not known here.

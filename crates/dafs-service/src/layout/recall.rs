@@ -92,7 +92,11 @@ impl StateTable {
     }
 
     /// Marks a layout as recalled; the notice, unless it has been sent already.
-    fn recall_layout(&mut self, layout: &Arc<LayoutState>, now_ns: u64) -> Option<Notice> {
+    pub(super) fn recall_layout(
+        &mut self,
+        layout: &Arc<LayoutState>,
+        now_ns: u64,
+    ) -> Option<Notice> {
         let mut inner = layout.lock();
         let first = inner.recalled_ns.is_none();
         if first {
@@ -193,10 +197,15 @@ impl Service {
 
     /// Recalls all layouts of a file, because it lies elsewhere now.
     pub(crate) fn recall_layouts_of(&self, key: &Handle, now_ns: u64) {
+        self.recall_layouts_of_all(&[*key], now_ns);
+    }
+
+    /// The same of many files, whose layouts go together where one client has many.
+    fn recall_layouts_of_all(&self, keys: &[Handle], now_ns: u64) {
         let mut table = self.lock_table();
-        let held = table.files.get(key).map(|file| file.layouts.clone()).unwrap_or_default();
-        let notices: Vec<_> =
-            held.iter().filter_map(|layout| table.recall_layout(layout, now_ns)).collect();
+        let files = keys.iter().filter_map(|key| table.files.get(key));
+        let held: Vec<_> = files.flat_map(|file| file.layouts.clone()).collect();
+        let notices = table.recall_layouts(held, now_ns);
         drop(table);
         notices.into_iter().for_each(Notice::deliver);
     }
@@ -254,15 +263,21 @@ impl Service {
 
     /// Takes away what was not given back in time, and recalls the layouts of files that lie elsewhere now.
     pub(crate) fn tick_layouts(&self, now_ns: u64) {
+        let mut moved = Vec::new();
         for export in self.namespace().exports() {
             let store = export.store();
             let Some(layouts) = store.layouts() else { continue };
             let fs = store.fs_id();
-            layouts.take_moved(&mut |file| self.recall_layouts_of(&Handle { fs, file }, now_ns));
+            layouts.take_moved(&mut |file| moved.push(Handle { fs, file }));
+            layouts.take_gone(&mut |device| self.device_is_gone(device));
             layouts.take_lent(&mut |file, recall| {
                 self.has_no_writers(&Handle { fs, file }, recall, now_ns)
             });
         }
+        if !moved.is_empty() {
+            self.recall_layouts_of_all(&moved, now_ns);
+        }
+        self.tell_of_devices();
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut ended = Ended::default();
         let mut table = self.lock_table();

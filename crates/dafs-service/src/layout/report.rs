@@ -5,11 +5,12 @@ use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service};
 use dafs_store::{DeviceKey, StoreError};
+use std::sync::atomic::Ordering;
 
 impl Service {
     /// A client says that it could not write at some devices by its layout. When this has returned, what
-    /// lies there is used no more where something else has all of the file. May wait for data servers and
-    /// the disk.
+    /// lies there is used no more where something else has all of the file; and when it has given the layout
+    /// back, nothing that it sent by it is carried out any more. May wait for data servers and the disk.
     ///
     /// # Errors
     /// `Delay` when that is not sure yet, those of the state-id.
@@ -25,6 +26,8 @@ impl Service {
         let store = namespace.export(handle)?.store();
         // Who may not write has nothing to say about writing.
         let Some(layouts) = store.layouts().filter(|_| layout.covers(true)) else { return Ok(()) };
+        layout.failing.store(true, Ordering::SeqCst);
+        layout.written.store(true, Ordering::SeqCst);
         for device in devices {
             match layouts.report(&handle.file, device) {
                 Err(StoreError::Busy) => return Err(ServiceError::Delay),

@@ -1,5 +1,6 @@
 //! What this server answers a data server that asks whether somebody may read or write there.
 
+use super::LayoutState;
 use crate::client::Identity;
 use crate::error::ServiceError;
 use crate::index::Held;
@@ -7,6 +8,7 @@ use crate::state::{StateRef, check_seqid};
 use crate::{Result, Service};
 use dafs_store::LayoutForm;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Service {
     /// Whether the client that calls itself `owner` at a data server, and has shown itself to be
@@ -61,9 +63,12 @@ impl Service {
         let table = self.lock_table();
         let layouts = table.files.get(&key).into_iter().flat_map(|file| &file.layouts);
         let mut own = layouts.filter(|layout| Arc::ptr_eq(&layout.client, client));
-        match own.any(|layout| layout.covers(write) && layout.leads_to(component)) {
-            true => Ok(()),
-            false => Err(ServiceError::BadLayout),
+        let leads = |layout: &&Arc<LayoutState>| layout.covers(write) && layout.leads_to(component);
+        let layout = own.find(leads).ok_or(ServiceError::BadLayout)?;
+        if write {
+            layout.written.store(true, Ordering::SeqCst);
+            layout.lock().own_mtime = None;
         }
+        Ok(())
     }
 }

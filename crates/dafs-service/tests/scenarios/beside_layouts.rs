@@ -3,11 +3,12 @@
 
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
-use crate::spread::Asked;
+use crate::spread::{Asked, DEVICE};
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, LockError, LockExtras, LockKind, LockOwner,
     LockRequest, OpenRequest, Opened, ServiceError, StateRef, Want, WantKind,
 };
+use dafs_store::{SetAttr, SetTime, TimeSpec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -155,4 +156,87 @@ fn who_may_still_be_served_for_a_layout_given_back_counts_as_writing() {
     assert!(!nobody_writes(&cluster, &opened, &[&one]));
     assert!(nobody_writes(&cluster, &opened, &[&one]));
     assert_eq!(cluster.store.take_asked().last(), Some(&Asked::Forget));
+}
+
+#[test]
+fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let one = world.nfs("a");
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let state = own.state.reference();
+    // Who has only read, or nothing at all, has nothing to tell.
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    cluster.vouch("a", &own, state, false).unwrap();
+    cluster.give_back(&one, &own, granted);
+    assert_eq!(cluster.store.take_asked(), []);
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    cluster.vouch("a", &own, state, true).unwrap();
+    assert!(service.return_waits(granted));
+    cluster.give_back(&one, &own, granted);
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle], "before the answer");
+    // Data servers that are away are asked later, and nobody waits.
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    cluster.vouch("a", &own, state, true).unwrap();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    cluster.give_back(&one, &own, granted);
+    world.open(&world.nfs("b"), "f", READ).unwrap();
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.store.take_asked();
+    service.fence_layouts();
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    // A close takes the layout along.
+    let other = world.open(&one, "f", BOTH).unwrap();
+    cluster.get(&one, &other, true).unwrap();
+    cluster.vouch("a", &other, other.state.reference(), true).unwrap();
+    world.close(&one, &other);
+    service.fence_layouts();
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(service.counts().fenced_layouts, 0);
+}
+
+#[test]
+fn a_write_that_failed_is_over_when_its_layout_has_been_given_back() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    let handle = own.state.handle();
+    service.report_layout(world.patient(&one), handle, granted, &[DEVICE]).unwrap();
+    cluster.store.take_asked();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    cluster.give_back(&one, &own, granted);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+    // Until it is sure nobody is let near the file, and its writer is not told where it lies.
+    assert_eq!(error(world.open(&two, "f", READ)), ServiceError::WouldWait);
+    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
+    cluster.store.away.store(false, Ordering::SeqCst);
+    service.fence_layouts();
+    cluster.get(&one, &own, true).unwrap();
+}
+
+#[test]
+fn a_time_that_its_writer_gave_a_file_stays_when_it_tells_what_it_wrote() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let one = world.nfs("a");
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let (handle, state) = (own.state.handle(), own.state.reference());
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    let old = TimeSpec { seconds: 1_000_000, nanoseconds: 5 };
+    let give_time = || {
+        let change = SetAttr { mtime: Some(SetTime::To(old)), ..SetAttr::default() };
+        service.setattr(world.patient(&one), handle, StateRef::ANONYMOUS, &change).unwrap();
+    };
+    let mtime = || service.getattr(handle).unwrap().mtime;
+    cluster.vouch("a", &own, state, true).unwrap();
+    give_time();
+    cluster.commit(&one, &own, granted, Some(10)).unwrap();
+    assert_eq!(mtime(), old);
+    // What is written later counts.
+    give_time();
+    cluster.vouch("a", &own, state, true).unwrap();
+    cluster.commit(&one, &own, granted, Some(20)).unwrap();
+    assert_ne!(mtime(), old);
 }

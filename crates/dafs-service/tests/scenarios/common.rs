@@ -7,7 +7,7 @@ use dafs_service::{
     LockRequest, Namespace, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, RecordsError,
     Result, Service, ServiceConfig, ServiceError, Share, Squash, StateRef, Subject, Want,
 };
-use dafs_store::{CreateHow, Cred, MemoryStore, OpenMode, SetAttr, Store, Wait};
+use dafs_store::{CreateHow, Cred, DeviceKey, MemoryStore, OpenMode, SetAttr, Store, Wait};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -30,6 +30,8 @@ pub(crate) const MODE_WRITE: OpenMode = OpenMode { read: false, write: true };
 pub(crate) enum Told {
     Recall(ClientKey, Handle, StateRef, bool),
     RecallLayout(ClientKey, Handle, StateRef),
+    RecallLayouts(ClientKey, Option<Handle>),
+    DeviceGone(ClientKey, DeviceKey),
     GetAttr(ClientKey, Handle, u64),
     LockAvailable(ClientKey, Handle, Vec<u8>),
     Gone(ClientKey),
@@ -61,6 +63,14 @@ impl Front for Ear {
         _: dafs_store::LayoutForm,
     ) {
         self.hear(Told::RecallLayout(client, *handle, state));
+    }
+
+    fn recall_layouts(&self, client: ClientKey, of: Option<&Handle>, _: dafs_store::LayoutForm) {
+        self.hear(Told::RecallLayouts(client, of.copied()));
+    }
+
+    fn device_gone(&self, client: ClientKey, key: &DeviceKey, _: dafs_store::LayoutForm) {
+        self.hear(Told::DeviceGone(client, *key));
     }
 
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {

@@ -186,14 +186,15 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
     for of in [Some(*opened.state.handle()), None] {
         let opened = cluster.world.open(&client, "f", BOTH).unwrap();
         cluster.get(&client, &opened, true).unwrap();
-        cluster.world.service.return_layouts(
-            cluster.world.caller(&client),
-            of.as_ref(),
-            LayoutMode::Read,
-        );
+        let give = |form, mode| {
+            let caller = cluster.world.caller(&client);
+            cluster.world.service.return_layouts(caller, of.as_ref(), form, mode);
+        };
+        give(LayoutForm::Stripes, LayoutMode::Read);
         assert_eq!(cluster.world.service.counts().layouts, 1, "it is for writing");
-        let caller = cluster.world.caller(&client);
-        cluster.world.service.return_layouts(caller, of.as_ref(), LayoutMode::Any);
+        give(LayoutForm::Copies, LayoutMode::Any);
+        assert_eq!(cluster.world.service.counts().layouts, 1, "it is of the other type");
+        give(LayoutForm::Stripes, LayoutMode::Any);
         assert_eq!(cluster.world.service.counts().layouts, 0);
         cluster.world.close(&client, &opened);
     }

@@ -23,3 +23,4 @@ mod stateless;
 mod threads;
 mod undo;
 mod waits;
+mod wide_recalls;

@@ -42,6 +42,7 @@ pub(crate) struct Spread {
     /// For how many seconds data servers go by what they were told.
     pub(crate) belief_seconds: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
+    pub(crate) gone: Mutex<Vec<DeviceKey>>,
     /// What is to be asked about clients that write by themselves, and what was said.
     pub(crate) lent: Mutex<Vec<(FileId, bool)>>,
     pub(crate) none_lent: Mutex<Vec<bool>>,
@@ -121,6 +122,10 @@ impl Layouts for Spread {
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         self.moved.lock().unwrap().drain(..).for_each(sink);
+    }
+
+    fn take_gone(&self, sink: &mut dyn FnMut(DeviceKey)) {
+        self.gone.lock().unwrap().drain(..).for_each(sink);
     }
 
     fn take_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {

@@ -47,20 +47,36 @@ impl Shared {
         key[..8].copy_from_slice(&hash.h1.to_le_bytes());
         key[8..].copy_from_slice(&hash.h2.to_le_bytes());
         let key = DeviceKey(key);
-        let mut devices = lock(&self.devices);
-        if devices.len() >= DEVICES_MAX && !devices.contains_key(&key) {
+        let devices = &mut *lock(&self.devices);
+        if devices.known.contains_key(&key) {
+            return Some(key);
+        }
+        if devices.known.len() >= DEVICES_MAX {
             // They come back when they are used.
-            devices.clear();
+            devices.known.clear();
         }
         let pattern = (0..servers.len()).filter_map(|at| u32::try_from(at).ok()).collect();
-        let nodes = slots.iter().map(|slot| slot.node.number()).collect();
-        devices.entry(key).or_insert((Device { pattern, servers }, nodes));
+        let nodes: Vec<_> = slots.iter().map(|slot| slot.node.number()).collect();
+        // The same nodes in an earlier run, or elsewhere. Who has a layout may ask where those were.
+        let before = devices.known.iter().filter(|(_, (_, numbers))| *numbers == nodes);
+        devices.gone.extend(before.map(|(key, _)| *key));
+        devices.known.insert(key, (Device { pattern, servers }, nodes));
         Some(key)
+    }
+
+    /// A node was left out: there are no devices with it any more.
+    pub(super) fn drop_devices(&self, number: u32) {
+        let devices = &mut *lock(&self.devices);
+        let with_it = devices.known.extract_if(|_, (_, nodes)| nodes.contains(&number));
+        devices.gone.extend(with_it.map(|(key, _)| key));
+        let excess = devices.gone.len().saturating_sub(DEVICES_MAX);
+        devices.gone.drain(..excess);
     }
 
     /// The numbers of the nodes that a device stands for, or stood for when it was told.
     pub(super) fn nodes_of_device(&self, key: &DeviceKey) -> Vec<u32> {
-        lock(&self.devices).get(key).map(|(_, nodes)| nodes.clone()).unwrap_or_default()
+        let devices = lock(&self.devices);
+        devices.known.get(key).map(|(_, nodes)| nodes.clone()).unwrap_or_default()
     }
 
     /// What a node has of a file, as clients call it: the part with a place among so many.
@@ -131,11 +147,16 @@ impl Layouts for StripedStore {
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
-        lock(&self.shared.devices).get(key).map(|(device, _)| device.clone())
+        lock(&self.shared.devices).known.get(key).map(|(device, _)| device.clone())
     }
 
     fn devices(&self) -> Vec<DeviceKey> {
-        lock(&self.shared.devices).keys().copied().collect()
+        lock(&self.shared.devices).known.keys().copied().collect()
+    }
+
+    fn take_gone(&self, sink: &mut dyn FnMut(DeviceKey)) {
+        let gone = std::mem::take(&mut lock(&self.shared.devices).gone);
+        gone.into_iter().for_each(sink);
     }
 
     fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {

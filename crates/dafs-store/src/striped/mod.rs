@@ -121,11 +121,19 @@ struct Shared {
     napping: AtomicUsize,
     /// Files whose placement has become another one.
     moved: Mutex<Vec<FileId>>,
-    /// Devices that were told, with the numbers of their nodes.
-    devices: Mutex<FxHashMap<DeviceKey, (Device, Vec<u32>)>>,
+    devices: Mutex<Devices>,
     /// Which files the components are of that clients were told about in this run, for as long as
     /// somebody uses the file.
     files: Mutex<FxHashMap<ComponentId, Known>>,
+}
+
+/// The devices that clients may know of.
+#[derive(Default)]
+struct Devices {
+    /// With the numbers of their nodes.
+    known: FxHashMap<DeviceKey, (Device, Vec<u32>)>,
+    /// Those that no placement names any more, to be told.
+    gone: Vec<DeviceKey>,
 }
 
 /// The file that a component is of.

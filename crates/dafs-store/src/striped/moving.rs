@@ -501,6 +501,8 @@ impl StripedStore {
             return Err(StoreError::Busy);
         }
         let _server = self.shared.as_server()?;
-        self.shared.slots.remove(number)
+        self.shared.slots.remove(number)?;
+        self.shared.drop_devices(number);
+        Ok(())
     }
 }

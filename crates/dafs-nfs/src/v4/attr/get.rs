@@ -251,7 +251,7 @@ fn file_type(kind: Kind) -> FileType {
 }
 
 /// Each export is a file system of its own.
-fn fsid(handle: &Handle) -> Fsid {
+pub(crate) fn fsid(handle: &Handle) -> Fsid {
     let [a, b, c, d, e, f, g, h, rest @ ..] = handle.fs.0;
     Fsid { major: u64::from_be_bytes([a, b, c, d, e, f, g, h]), minor: u64::from_be_bytes(rest) }
 }

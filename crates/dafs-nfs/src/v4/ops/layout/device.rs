@@ -1,7 +1,8 @@
 //! GETDEVICEINFO and GETDEVICELIST (RFC 8881 18.40, 18.41): where data servers are.
 //!
 //! A device never changes; one that is not current any more is told for as long as the store knows
-//! it. So no client asks for word of changes.
+//! it. So whoever asks for word of changes is promised it, and told of devices that are gone: stock
+//! clients keep what they know of a device only then.
 
 use super::form;
 use crate::limits::TRANSFER_BYTES_MAX;
@@ -9,8 +10,8 @@ use crate::v4::compound::{Compound, OpError, OpResult};
 use dafs_store::{Device, DeviceKey, LayoutForm};
 use dafs_wire::nfs4::{
     Bitmap, DataServer, DeviceId, FilesDevice, FlexDevice, FlexVersion, GetdeviceinfoArgs,
-    GetdeviceinfoResult, GetdevicelistArgs, GetdevicelistResult, LayoutBody, NetworkAddress,
-    Status, Verifier,
+    GetdeviceinfoResult, GetdevicelistArgs, GetdevicelistResult, LayoutBody, NOTIFY_DEVICE_CHANGE,
+    NOTIFY_DEVICE_DELETE, NetworkAddress, Status, Verifier,
 };
 use dafs_wire::xdr::{Encode, Encoder};
 use std::net::SocketAddr;
@@ -45,9 +46,20 @@ pub(in crate::v4::ops) fn getdeviceinfo(
         }
         _ => {}
     }
+    let mut notifications = Bitmap::EMPTY;
+    for kind in [NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE] {
+        if args.notifications.contains(kind) {
+            notifications.insert(kind);
+        }
+    }
+    let wanted = notifications != Bitmap::EMPTY;
+    let service = cx.shared.service.clone();
+    if !service.watch_device(cx.caller()?.client, key, form, wanted) {
+        notifications = Bitmap::EMPTY;
+    }
     cx.encoder().value(&GetdeviceinfoResult {
         address: LayoutBody { layout_type: args.layout_type, body: &body },
-        notifications: Bitmap::default(),
+        notifications,
     });
     Ok(())
 }

@@ -36,16 +36,21 @@ pub(in crate::v4::ops) fn layoutreturn(
             check_range(returned.offset, returned.length)?;
             let state = stateid::reference(&cx.stateid(&returned.stateid)?)?;
             let range = (returned.offset, returned.length);
+            if service.return_waits(state) {
+                cx.may_wait()?;
+            }
             let left = service.return_layout(cx.caller()?, &handle, state, mode, range);
             answer(cx, left.map_err(of_layout)?.map(stateid::wire))
         }
         LayoutReturn::Wider(OF_FILE_SYSTEM) => {
             let handle = cx.current()?;
-            service.return_layouts(cx.caller()?, Some(&handle), mode);
+            cx.may_wait()?;
+            service.return_layouts(cx.caller()?, Some(&handle), form, mode);
             answer(cx, None)
         }
         LayoutReturn::Wider(OF_ALL) => {
-            service.return_layouts(cx.caller()?, None, mode);
+            cx.may_wait()?;
+            service.return_layouts(cx.caller()?, None, form, mode);
             answer(cx, None)
         }
         LayoutReturn::Wider(_) => Err(Status::Inval.into()),

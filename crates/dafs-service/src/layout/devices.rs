@@ -1,0 +1,109 @@
+//! Devices that clients want word of (GETDEVICEINFO, CB_NOTIFY_DEVICEID; RFC 8881 18.40, 20.12).
+//!
+//! Invariants
+//! * A device never becomes another one, so there is nothing to tell but that it is gone.
+//! * A client is told so when no layout of its names the device. One that is not reached keeps something
+//!   that no layout will name again.
+
+use crate::Service;
+use crate::client::Client;
+use crate::index::Held;
+use crate::limits::DEVICES_WATCHED_MAX;
+use dafs_store::{DeviceKey, LayoutForm};
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The devices that one client wants word of.
+#[derive(Default)]
+pub(crate) struct Watching(Mutex<FxHashMap<DeviceKey, LayoutForm>>);
+
+impl Watching {
+    fn devices(&self) -> MutexGuard<'_, FxHashMap<DeviceKey, LayoutForm>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who wants word of devices, and which are gone.
+#[derive(Default)]
+pub(crate) struct WatchedDevices(Mutex<Watched>);
+
+#[derive(Default)]
+struct Watched {
+    gone: Vec<DeviceKey>,
+    clients: FxHashMap<DeviceKey, Vec<Weak<Client>>>,
+}
+
+impl Service {
+    /// A client wants word of a device from now on, or not any more. Whether it gets it.
+    pub fn watch_device(
+        &self,
+        client: &Arc<Client>,
+        key: DeviceKey,
+        form: LayoutForm,
+        wanted: bool,
+    ) -> bool {
+        let mut devices = client.devices.devices();
+        if !wanted || !client.back_channel() {
+            devices.remove(&key);
+            return false;
+        }
+        let room = devices.len() < DEVICES_WATCHED_MAX || devices.contains_key(&key);
+        if room && devices.insert(key, form).is_none() {
+            let mut watched = self.lock_watched();
+            let clients = watched.clients.entry(key).or_default();
+            clients.retain(|known| known.strong_count() > 0);
+            clients.push(Arc::downgrade(client));
+        }
+        room
+    }
+
+    fn lock_watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched_devices.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn device_is_gone(&self, key: DeviceKey) {
+        let mut watched = self.lock_watched();
+        if watched.clients.contains_key(&key) && !watched.gone.contains(&key) {
+            watched.gone.push(key);
+        }
+    }
+
+    /// Tells of devices that are gone those who hold no layout that names them.
+    pub(super) fn tell_of_devices(&self) {
+        let gone = self.lock_watched().gone.clone();
+        let mut notices = Vec::new();
+        for key in gone {
+            let clients = self.lock_watched().clients.remove(&key).unwrap_or_default();
+            let mut later = Vec::new();
+            for client in clients.iter().filter_map(Weak::upgrade) {
+                if self.names_device(&client, &key) {
+                    later.push(Arc::downgrade(&client));
+                    continue;
+                }
+                let watched = client.devices.devices().remove(&key);
+                notices.extend(watched.map(|form| (client, form, key)));
+            }
+            let mut watched = self.lock_watched();
+            if later.is_empty() && !watched.clients.contains_key(&key) {
+                watched.gone.retain(|other| *other != key);
+            } else {
+                watched.clients.entry(key).or_default().extend(later);
+            }
+        }
+        for (client, form, key) in notices {
+            if let Some(front) = client.front() {
+                front.device_gone(client.key(), &key, form);
+            }
+        }
+    }
+
+    /// Whether a layout of the client's names a device.
+    fn names_device(&self, client: &Client, key: &DeviceKey) -> bool {
+        let table = self.lock_table();
+        let held = table.by_client.get(&client.key());
+        held.into_iter().flat_map(|held| &held.layouts).any(|id| match table.index.find(*id) {
+            Ok(Held::Layout(layout)) => layout.lock().devices.contains(key),
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! Recalls of many layouts of one client at once: of a file system, or of all (RFC 8881 20.3).
+//!
+//! Invariants
+//! * Files are recalled one by one, with a number each, unless that would take many calls and most of what
+//!   the client has would go anyway.
+//! * While such a recall is out, the client is given no layout that it concerns, for a lease at most: one
+//!   that it were given could not be told from those that it gives back.
+//! * A client that makes nothing of such a recall gets no other one.
+//! * A layout that was recalled so counts as recalled; what is not given back in time is revoked.
+
+use super::LayoutState;
+use crate::client::{Client, ClientKey};
+use crate::handle::Handle;
+use crate::index::Held;
+use crate::limits::LAYOUT_RECALLS_ONE_BY_ONE_MAX;
+use crate::state::StateId;
+use crate::table::{Ended, Notice, NoticeKind, StateTable};
+use crate::{Result, Service, ServiceError};
+use dafs_store::{FsId, LayoutForm};
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Layouts of one client and one file system; at least one.
+type Group = Vec<Arc<LayoutState>>;
+
+/// What one client is asked for.
+#[derive(Default)]
+pub(crate) struct WideRecalls {
+    /// It makes nothing of recalls of this kind.
+    refused: AtomicBool,
+    pending: Mutex<Vec<Pending>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pending {
+    /// Of what file system, as the client calls it; of all.
+    of: Option<FsId>,
+    form: LayoutForm,
+    since_ns: u64,
+}
+
+impl Pending {
+    fn concerns(&self, fs: FsId, form: LayoutForm) -> bool {
+        self.form == form && self.of.is_none_or(|own| own == fs)
+    }
+}
+
+impl WideRecalls {
+    fn pending(&self) -> MutexGuard<'_, Vec<Pending>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, of: Option<FsId>, form: LayoutForm, since_ns: u64) {
+        let mut pending = self.pending();
+        pending.retain(|old| (old.of, old.form) != (of, form));
+        pending.push(Pending { of, form, since_ns });
+    }
+
+    fn end(&self, of: Option<FsId>, form: LayoutForm) {
+        self.pending().retain(|old| old.form != form || (of.is_some() && old.of != of));
+    }
+}
+
+impl StateTable {
+    /// Recalls layouts, those of one client together where they are many.
+    pub(super) fn recall_layouts(
+        &mut self,
+        layouts: Vec<Arc<LayoutState>>,
+        now_ns: u64,
+    ) -> Vec<Notice> {
+        let mut groups: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        for layout in layouts {
+            let group = (layout.client.key(), layout.handle.fs, layout.form);
+            groups.entry(group).or_default().push(layout);
+        }
+        let (mut notices, mut wide) = (Vec::new(), Vec::new());
+        for ((client, fs, form), group) in groups {
+            let held = self.layouts_of_client(client, form, Some(fs));
+            let fresh = |layout: &&Arc<LayoutState>| layout.lock().recalled_ns.is_none();
+            let fresh = group.iter().filter(fresh).count();
+            let many = fresh > LAYOUT_RECALLS_ONE_BY_ONE_MAX && 2 * fresh >= held.len();
+            if many && !group[0].client.wide_recalls.refused.load(Ordering::SeqCst) {
+                wide.push(held);
+            } else {
+                notices
+                    .extend(group.iter().filter_map(|layout| self.recall_layout(layout, now_ns)));
+            }
+        }
+        notices.extend(self.recall_wide(wide, now_ns));
+        notices
+    }
+
+    /// Recalls file systems: together when they are several and all that a client has.
+    fn recall_wide(&mut self, wide: Vec<Group>, now_ns: u64) -> Vec<Notice> {
+        let mut clients: FxHashMap<_, Vec<Group>> = FxHashMap::default();
+        for group in wide {
+            clients.entry((group[0].client.key(), group[0].form)).or_default().push(group);
+        }
+        let mut notices = Vec::new();
+        for ((client, form), groups) in clients {
+            groups.iter().flatten().for_each(|layout| self.mark_recalled(layout, now_ns));
+            let recalled = groups.iter().map(Vec::len).sum::<usize>();
+            let all =
+                groups.len() > 1 && self.layouts_of_client(client, form, None).len() == recalled;
+            let groups = if all { &groups[..1] } else { &groups[..] };
+            notices.extend(groups.iter().map(|group| {
+                let LayoutState { client, handle, .. } = &*group[0];
+                client.wide_recalls.begin((!all).then_some(handle.fs), form, now_ns);
+                let what = NoticeKind::RecallLayouts { all, form };
+                Notice { client: client.clone(), handle: *handle, what }
+            }));
+        }
+        notices
+    }
+
+    /// The live layouts that a client has in some form, of one file system or of all.
+    fn layouts_of_client(
+        &self,
+        client: ClientKey,
+        form: LayoutForm,
+        of: Option<FsId>,
+    ) -> Vec<Arc<LayoutState>> {
+        let held = self.by_client.get(&client);
+        let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
+        let layouts = ids.into_iter().filter_map(|id| match self.index.find(id) {
+            Ok(Held::Layout(layout)) => Some(layout),
+            _ => None,
+        });
+        let wanted = |layout: &Arc<LayoutState>| {
+            layout.form == form && of.is_none_or(|fs| layout.handle.fs == fs)
+        };
+        layouts.filter(wanted).collect()
+    }
+
+    /// A recall concerns it that names no number: its own stays.
+    fn mark_recalled(&mut self, layout: &Arc<LayoutState>, now_ns: u64) {
+        layout.lock().recalled_ns.get_or_insert(now_ns);
+        self.recalling_layouts.insert(layout.id, layout.clone());
+    }
+}
+
+/// Tells clients whose layouts were taken away, as those of an export that is gone: they need not find it
+/// out one by one. Whoever is not reached finds it out so.
+pub(crate) fn tell_of_taken(ended: &mut Ended) {
+    let mut told: Vec<(ClientKey, FsId, LayoutForm)> = Vec::new();
+    let mut notices = Vec::new();
+    for held in &ended.held {
+        let Held::Layout(layout) = held else { continue };
+        let group = (layout.client.key(), layout.handle.fs, layout.form);
+        let refused = layout.client.wide_recalls.refused.load(Ordering::SeqCst);
+        if !refused && !told.contains(&group) {
+            told.push(group);
+            let what = NoticeKind::RecallLayouts { all: false, form: layout.form };
+            notices.push(Notice { client: layout.client.clone(), handle: layout.handle, what });
+        }
+    }
+    ended.notices.extend(notices);
+}
+
+impl Service {
+    /// Refuses a layout while the client is asked for all of its kind.
+    pub(super) fn check_wide_recalls(
+        &self,
+        client: &Client,
+        handle: &Handle,
+        form: LayoutForm,
+        now_ns: u64,
+    ) -> Result<()> {
+        let lease_ns = self.lease_ns();
+        let mut pending = client.wide_recalls.pending();
+        // Who has not answered for so long has had revoked what it did not give back.
+        pending.retain(|recall| now_ns.saturating_sub(recall.since_ns) <= lease_ns);
+        match pending.iter().any(|recall| recall.concerns(handle.fs, form)) {
+            true => Err(ServiceError::RecallConflict),
+            false => Ok(()),
+        }
+    }
+
+    /// The client has given back all layouts of a file system, or all it had.
+    pub(super) fn wide_recall_is_over(&self, client: &Client, of: Option<FsId>, form: LayoutForm) {
+        client.wide_recalls.end(of, form);
+    }
+
+    /// The client has none of the layouts that were recalled together: of the file system of `of`, or of
+    /// all. It has given them up, or will learn of one only now; so no data server is to go by any.
+    pub fn layouts_forgotten(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
+        let of = of.map(|handle| handle.fs);
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        for layout in table.layouts_of_client(client, form, of) {
+            let recalled = layout.lock().recalled_ns.is_some();
+            if recalled && layout.life.is_live() {
+                table.abandon_layout(&layout, &mut ended);
+            }
+        }
+        drop(table);
+        self.finish(ended);
+        if let Ok(client) = self.find_client(client) {
+            client.wide_recalls.end(of, form);
+        }
+    }
+
+    /// A recall of many layouts did not reach the client, or it makes nothing of it. They are recalled one
+    /// by one at the next conflict, or when the client has a back channel again.
+    pub fn layouts_recall_failed(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
+        let of = of.map(|handle| handle.fs);
+        let Ok(known) = self.find_client(client) else { return };
+        known.wide_recalls.refused.store(true, Ordering::SeqCst);
+        known.wide_recalls.end(of, form);
+        for layout in self.lock_table().layouts_of_client(client, form, of) {
+            let mut inner = layout.lock();
+            inner.resend = inner.recalled_ns.is_some();
+        }
+    }
+}
