@@ -13,6 +13,8 @@
 #
 # LAB_TRANSPORT=siw mounts over RDMA: software iWARP in the guests' kernels, our own on the host.
 # LAB_TRANSPORT=rxe is RDMA among guests: the server runs in guest 100 with its verbs provider.
+# LAB_LAYOUTS=stripes spreads the files of /data over three data servers: mounts of 4.1 and 4.2 go there
+# themselves, and a test that passed without is a failure.
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to tell whose mistake it is.
 # A test that sets durable_replies before `serve` gets no /memory.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
@@ -38,6 +40,14 @@ fi
 versions=(4.2 4.1 3)
 # To RDMA 4.2 is as 4.1.
 [[ $transport == tcp || ${DAFS_TEST_LONG:-} ]] || versions=(4.1 3)
+layouts=${LAB_LAYOUTS:-}
+if [[ $layouts ]]; then
+    [[ $layouts == stripes && $transport == tcp && ! ${LAB_SERVER:-} ]] ||
+        { echo "LAB_LAYOUTS is stripes, over TCP, and this server's"; exit 1; }
+    # Version 3 knows no layouts.
+    versions=(4.2 4.1)
+    [[ ${DAFS_TEST_LONG:-} ]] || versions=(4.2)
+fi
 [[ ! ${LAB_VERSIONS:-} ]] || read -r -a versions <<<"$LAB_VERSIONS"
 lease_seconds=${LAB_LEASE_SECONDS:-6}
 # How long one piece of work may take before the test gives up.
@@ -49,6 +59,7 @@ mkdir "$work"/{export,state,out,tests}
 finish() {
     local status=$? file
     trap - EXIT
+    [[ $status != 0 || ! $layouts ]] || went_past_the_server || status=1
     if [[ $status != 0 && $status != 77 ]]; then
         echo "--- the end of the server's log"
         tail -n 30 "$work/$server_log" 2>/dev/null || true
@@ -79,6 +90,28 @@ kill_all() {
     started+=("$!")
 }
 
+# counter NAME -- what the server has counted since it was started; with LAB_LAYOUTS.
+counter() {
+    local line
+    exec 4<>/dev/tcp/127.0.0.1/9300
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&4
+    while read -r line; do
+        line=${line%$'\r'}
+        [[ $line != "$1 "* && $line != "$1_total "* ]] || echo "${line##* }"
+    done <&4
+    exec 4<&-
+}
+# Clients fall back to the server without a word.
+went_past_the_server() {
+    local to from astray
+    to=$(counter data_received_bytes) from=$(counter data_sent_bytes)
+    astray=$(counter data_indirect_bytes)
+    echo "$to bytes went to data servers and $from came from them, $astray astray"
+    [[ ${to:-0} -ge ${layouts_bytes_min:-100000} && $astray == 0 ]] && return
+    echo "FAILED: the test has not gone to data servers"
+    return 1
+}
+
 fail() { printf 'FAILED: %s\n' "$*"; exit 1; }
 skip() { echo "$*"; exit 77; }
 step() { echo "--- after $SECONDS s: $*"; }
@@ -106,9 +139,17 @@ server_ended() {
     fi
 }
 
-# in_export TEXT -- carries out shell text in the exported folder, beside the server.
+# in_export TEXT -- carries out shell text in the exported folder, beside the server. Content that is
+# spread is not there, so that is seen by a machine that knows of no data servers.
 in_export() {
-    if [[ $server_guest ]]; then
+    if [[ $layouts ]]; then
+        if [[ ! ${guests[99]:-} ]]; then
+            boot 99
+            guest 99 'nfs_mount 3 export noac'
+        fi
+        guest 99 "cd /mnt/export; $1
+            cd /"
+    elif [[ $server_guest ]]; then
         guest "$server_guest" "cd /tmp/export; $1"
     else
         (cd "$work/export" && PATH=$work/out:$PATH bash -euc "$1")
@@ -131,8 +172,11 @@ serve_dafs() {
     [[ $transport != rxe ]] || rdma="rdma_verbs_listen = [\"$address:20049\"]"
     local ports=false
     [[ $transport == tcp ]] || ports=true
+    local metrics=
+    [[ ! $layouts ]] || metrics='metrics_listen = "127.0.0.1:9300"'
     cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
+$metrics
 lease_time_seconds = $lease_seconds
 state_directory = "state"
 [nfs]
@@ -146,6 +190,7 @@ networks = ["10.0.2.0/24"]
 unprivileged_ports = $ports
 durable_replies = "${durable_replies:-off}"
 END
+    [[ ! $layouts ]] || spread_export
     # What is in memory does not outlive the server, nor do replies that are about it.
     [[ ${durable_replies:-off} != off ]] || cat >>"$work/dafs.toml" <<END
 [[export]]
@@ -164,6 +209,21 @@ END
     "${command[@]}" >>"$work/server.out" 2>>"$work/$server_log" &
     server=$!
     started+=("$server")
+}
+
+# The export that was described last has three data servers.
+spread_export() {
+    local number
+    echo 'stripe_bytes = 65536' >>"$work/dafs.toml"
+    for number in 1 2 3; do
+        mkdir -p "$work/disk$number"
+        cat >>"$work/dafs.toml" <<END
+[[export.node]]
+number = $number
+path = "disk$number"
+listen = "$address:205$number"
+END
+    done
 }
 
 # Debugging information would take most of the guest's memory.

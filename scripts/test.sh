@@ -150,7 +150,9 @@ lab_test() {
 }
 # A test of mounts, over RDMA.
 lab_test_over() { LAB_TRANSPORT=$1 lab_test "$2"; }
-export -f format lint fuzz guest lab_test lab_test_over
+# The same past the server, to three data servers.
+lab_test_striped() { LAB_LAYOUTS=stripes lab_test "$1"; }
+export -f format lint fuzz guest lab_test lab_test_over lab_test_striped
 
 summary() {
     local line
@@ -188,6 +190,11 @@ for test in "${over_siw[@]}"; do
 done
 for test in "${over_rxe[@]}"; do
     beside "lab/nfs-$test-rxe" 600 lab_test_over rxe "lab/tests/nfs-$test.sh"
+done
+striped=(locks sharing)
+[[ ! ${DAFS_TEST_LONG:-} ]] || striped+=(files programs recovery)
+for test in "${striped[@]}"; do
+    beside "lab/nfs-$test-stripes" 600 lab_test_striped "lab/tests/nfs-$test.sh"
 done
 await_besides 0
 summary

@@ -103,12 +103,7 @@ impl Layouts {
 
     /// Commits unstable data where it is; what is not there any more counts as lost. Gives the errors
     /// of data servers that cannot commit.
-    fn commit_data(
-        &self,
-        client: &Client,
-        file: &FileLayout,
-        grant: &Grant,
-    ) -> Vec<DeviceError> {
+    fn commit_data(&self, client: &Client, file: &FileLayout, grant: &Grant) -> Vec<DeviceError> {
         let _one_at_a_time = file.committing();
         let unstable = file.take_unstable();
         if grant.plan.commits_at_server && !unstable.is_empty() {
