@@ -60,6 +60,26 @@ impl Seen {
     }
 }
 
+/// The same for patterns of applications. Our client asks for the layout of a file only when some has been
+/// read or written of it, and does that much through the server.
+pub(crate) fn way_of_pattern(architecture: Architecture, bytes: u64, seen: &Seen) -> Result<()> {
+    let Counters { data, indirect } = seen.counters;
+    let passed = match architecture {
+        Architecture::Direct => data >= bytes / 2 && indirect == 0,
+        Architecture::Native => true,
+        Architecture::TwoTier => data >= bytes / 2 && indirect >= bytes / 6,
+        Architecture::ThreeTier => data >= bytes / 2 && indirect >= bytes / 2,
+        Architecture::Plain => data == 0 && seen.crossed_head() >= bytes,
+    };
+    ensure!(
+        passed,
+        "of {bytes} bytes {data} went to data servers, {indirect} of these a second way, which is not \
+         the way of {}",
+        architecture.name()
+    );
+    Ok(())
+}
+
 /// Looks at what was counted while `bytes` were written or read.
 pub(crate) fn way(architecture: Architecture, bytes: u64, seen: &Seen) -> Result<()> {
     let (head, storage) = (seen.crossed_head(), seen.crossed_storage());

@@ -7,6 +7,7 @@
 //! * Every 8 KiB begin with their place in the file, so that what lies in the wrong place is noticed.
 
 use super::UNIT_BYTES;
+use super::patterns::{self, PATTERNS};
 use crate::child::{announce, wait_for_parent};
 use anyhow::{Context, Result, ensure};
 use dafs_mem::Site;
@@ -18,7 +19,7 @@ use std::collections::VecDeque;
 use std::io::BufRead;
 
 /// Pieces under way.
-const WINDOW: usize = 16;
+pub(crate) const WINDOW: usize = 16;
 
 const STAMP_BYTES: usize = 8192;
 
@@ -28,8 +29,9 @@ pub(crate) struct Load {
     /// The server, and options.
     url: String,
     path: String,
-    /// "write" or "read".
+    /// "write", "read" or a pattern.
     action: String,
+    /// Where its part begins; of patterns what chance begins with.
     begin: u64,
     bytes: u64,
     /// What the application hands over at once.
@@ -41,14 +43,19 @@ impl Load {
     pub(crate) fn run(&self) -> Result<()> {
         let write = self.action == "write";
         let mount = Mount::connect(&NfsUrl::parse(&self.url)?, &MountOptions::default())?;
+        if PATTERNS.contains(&self.action.as_str()) {
+            let done = patterns::run(&self.action, &mount, &self.path, self.bytes, self.begin)?;
+            announce(&format!("done {} {}", done.bytes, done.transactions))?;
+            wait_for_parent();
+            return Ok(());
+        }
         let options = match write {
             true => OpenOptions::write().create(Create::IfMissing).mode(0o666),
             false => OpenOptions::read(),
         };
         let file = mount.open(self.path.as_bytes(), &options)?;
         let memory = mount.allocate(UNIT_BYTES * (WINDOW + 1))?;
-        announce("ready")?;
-        std::io::stdin().lock().read_line(&mut String::new())?;
+        go()?;
         if write {
             self.write(&file, &memory)?;
         } else {
@@ -129,12 +136,19 @@ impl Load {
     }
 }
 
-fn finish(write: Option<PendingWrite>) -> Result<()> {
+/// Says that this client is ready, and waits until all are.
+pub(crate) fn go() -> Result<()> {
+    announce("ready")?;
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    Ok(())
+}
+
+pub(crate) fn finish(write: Option<PendingWrite>) -> Result<()> {
     write.map_or(Ok(()), |write| Ok(write.wait().map(drop)?))
 }
 
 /// The memory for a piece: none that may still be under way has the same.
-fn piece(memory: &Memory, number: usize, len: usize) -> Result<MemorySlice> {
+pub(crate) fn piece(memory: &Memory, number: usize, len: usize) -> Result<MemorySlice> {
     let at = number % (WINDOW + 1) * UNIT_BYTES;
     memory.slice(at..at + len).context("a piece is too long")
 }

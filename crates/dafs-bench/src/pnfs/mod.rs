@@ -17,6 +17,7 @@ mod check;
 mod engine;
 mod load;
 mod network;
+mod patterns;
 mod table;
 
 pub(crate) use load::Load;
@@ -27,6 +28,7 @@ use anyhow::{Context, Result, ensure};
 use check::Seen;
 use engine::{Cluster, Pool, Server};
 use network::Node;
+use patterns::Done;
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -57,6 +59,9 @@ pub(crate) struct Options {
     /// What an application hands over at once, in KiB.
     #[arg(long, value_delimiter = ',', default_value = "2048,8")]
     blocks: Vec<usize>,
+    /// Patterns of applications to run as well: atlas, oltp, postmark.
+    #[arg(long, value_delimiter = ',', default_values_t = patterns::PATTERNS.map(str::to_owned))]
+    patterns: Vec<String>,
     /// Only architectures with this in their name.
     #[arg(long, default_value = "")]
     only: String,
@@ -118,6 +123,16 @@ struct Cell {
     busiest_link: f64,
 }
 
+/// What a pattern of an application came to.
+#[derive(Debug, Clone, Serialize)]
+struct Applied {
+    architecture: Architecture,
+    pattern: String,
+    clients: usize,
+    megabytes_per_second: f64,
+    transactions_per_second: f64,
+}
+
 /// What one case is about.
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -139,6 +154,9 @@ impl Options {
             self.megabytes > 0 && self.blocks.iter().all(|kib| *kib > 0 && whole(kib)),
             "blocks are of some times 8 KiB, and each client has a whole number of them"
         );
+        let unknown = |name: &&String| !patterns::PATTERNS.contains(&name.as_str());
+        let unknown = self.patterns.iter().find(unknown);
+        ensure!(unknown.is_none(), "patterns are {}", patterns::PATTERNS.join(", "));
         if let Some(reason) = engine::missing() {
             println!("pnfs: SKIPPED, {reason}");
             return Ok(());
@@ -148,15 +166,16 @@ impl Options {
 
     fn measure_inside(&self) -> Result<()> {
         let bench = Bench::start(self)?;
-        let mut cells = Vec::new();
+        let (mut cells, mut applied) = (Vec::new(), Vec::new());
         for architecture in Architecture::ALL {
             if architecture.name().contains(&self.only) {
-                let measured = bench.measure(self, architecture);
-                cells.extend(measured.with_context(|| architecture.name())?);
+                let measured = bench.measure(self, architecture, &mut cells, &mut applied);
+                measured.with_context(|| architecture.name())?;
             }
         }
         table::print(self, &cells);
-        table::write(self, &cells)
+        table::print_applied(self, &applied);
+        table::write(self, &cells, &applied)
     }
 
     /// What a link passes, in MB/s.
@@ -197,12 +216,17 @@ impl Bench {
         Ok(Self { cluster, head, storage, clients, narrow, _folder: folder })
     }
 
-    fn measure(&self, options: &Options, architecture: Architecture) -> Result<Vec<Cell>> {
+    fn measure(
+        &self,
+        options: &Options,
+        architecture: Architecture,
+        cells: &mut Vec<Cell>,
+        applied: &mut Vec<Applied>,
+    ) -> Result<()> {
         let server = self.serve(architecture)?;
         // Where files lie is asked once for all of them.
         let warm = Case { one_file: false, block: UNIT_BYTES, clients: 1 };
         self.run(architecture, warm, true, 1 << 20)?;
-        let mut cells = Vec::new();
         for one_file in [false, true] {
             for block in options.blocks.iter().map(|kib| kib * 1024) {
                 for &clients in &options.clients {
@@ -231,7 +255,51 @@ impl Bench {
                 }
             }
         }
-        Ok(cells)
+        for pattern in &options.patterns {
+            for &clients in &options.clients {
+                self.cluster.clear(&self.head, architecture.directory())?;
+                let before = self.see(server.as_ref())?;
+                let one = self.apply(architecture, pattern, clients, options.bytes())?;
+                let seen = self.see(server.as_ref())?.since(&before);
+                let bytes = one.0;
+                let way = check::way_of_pattern(architecture, bytes, &seen);
+                way.with_context(|| format!("{pattern}, clients: {clients}"))?;
+                table::print_one_applied(&one.1);
+                applied.push(one.1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a pattern: what it wrote and read, and how fast.
+    fn apply(
+        &self,
+        architecture: Architecture,
+        pattern: &str,
+        clients: usize,
+        bytes: u64,
+    ) -> Result<(u64, Applied)> {
+        let start = |number: usize| {
+            let numbers = (number as u64 + 1, bytes, UNIT_BYTES);
+            self.client(architecture, number, &format!("part{number}"), pattern, numbers)
+        };
+        let mut running = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
+        running.iter_mut().try_for_each(|client| client.expect("ready"))?;
+        let began = Instant::now();
+        running.iter_mut().try_for_each(Client::go)?;
+        let done = running.iter_mut().map(Client::done).collect::<Result<Vec<_>>>()?;
+        let seconds = began.elapsed().as_secs_f64();
+        running.into_iter().try_for_each(Client::end)?;
+        let sum = |of: fn(&Done) -> u64| done.iter().map(of).sum::<u64>();
+        let (bytes, transactions) = (sum(|done| done.bytes), sum(|done| done.transactions));
+        let applied = Applied {
+            architecture,
+            pattern: pattern.to_owned(),
+            clients,
+            megabytes_per_second: bytes as f64 / 1e6 / seconds,
+            transactions_per_second: transactions as f64 / seconds,
+        };
+        Ok((bytes, applied))
     }
 
     /// Starts dafs as an architecture has it.
@@ -269,7 +337,8 @@ impl Bench {
                 true => ("one".to_owned(), part as u64 * bytes),
                 false => (format!("part{part}"), 0),
             };
-            self.client(architecture, number, &name, (write, begin, bytes, case.block))
+            let action = if write { "write" } else { "read" };
+            self.client(architecture, number, &name, action, (begin, bytes, case.block))
         };
         let mut clients = (0..case.clients).map(start).collect::<Result<Vec<_>>>()?;
         clients.iter_mut().try_for_each(|client| client.expect("ready"))?;
@@ -286,9 +355,9 @@ impl Bench {
         architecture: Architecture,
         number: usize,
         name: &str,
-        (write, begin, bytes, block): (bool, u64, u64, usize),
+        action: &str,
+        (begin, bytes, block): (u64, u64, usize),
     ) -> Result<Client> {
-        let action = if write { "write" } else { "read" };
         let numbers = [begin.to_string(), bytes.to_string(), block.to_string()];
         let mut command = if architecture == Architecture::Native {
             let (program, arguments) = self.cluster.client()?;
@@ -316,11 +385,23 @@ struct Client {
 }
 
 impl Client {
-    fn expect(&mut self, word: &str) -> Result<()> {
+    fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        ensure!(line.trim() == word, "a client has failed");
+        Ok(line.trim().to_owned())
+    }
+
+    fn expect(&mut self, word: &str) -> Result<()> {
+        ensure!(self.line()? == word, "a client has failed");
         Ok(())
+    }
+
+    /// Waits until a pattern is done.
+    fn done(&mut self) -> Result<Done> {
+        let line = self.line()?;
+        let numbers = line.strip_prefix("done ").and_then(|numbers| numbers.split_once(' '));
+        let (bytes, transactions) = numbers.context("a client has failed")?;
+        Ok(Done { bytes: bytes.parse()?, transactions: transactions.parse()? })
     }
 
     fn go(&mut self) -> Result<()> {

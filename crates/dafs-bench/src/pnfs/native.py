@@ -4,6 +4,8 @@
     native.py CONFIG remove DIRECTORY          -- removes the files in it
     native.py CONFIG write|read PATH OFFSET BYTES BLOCK
         says "ready", waits for a line, writes or reads, says "done", waits for the end of its input
+    native.py CONFIG atlas|oltp|postmark PATH SEED BYTES BLOCK
+        the same with a pattern of patterns.rs, and "done BYTES TRANSACTIONS"
 
 Content is that of the other loads: every 8 KiB begin with their place in the file.
 """
@@ -55,8 +57,7 @@ def load():
     path, (begin, length, block) = rest[0], map(int, rest[1:])
     write = action == "write"
     fd = fs.open(path, os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY, 0o666)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    go()
     buffer = bytearray(block)
     for offset in range(begin, begin + length, block):
         if write:
@@ -78,5 +79,122 @@ def load():
     fs.close(fd)
 
 
-{"prepare": prepare, "remove": remove}.get(action, load)()
+def go():
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+class Random:
+    def __init__(self, seed):
+        self.state = (seed * 0x9E3779B97F4A7C15 & (1 << 64) - 1) | 1
+
+    def below(self, end):
+        self.state ^= self.state << 13 & (1 << 64) - 1
+        self.state ^= self.state >> 7
+        self.state ^= self.state << 17 & (1 << 64) - 1
+        return self.state % end
+
+
+def create(path):
+    return fs.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def fill(fd, begin, length):
+    for offset in range(begin, begin + length, UNIT):
+        part = min(UNIT, begin + length - offset)
+        if fs.write(fd, bytes(part), offset) != part:
+            raise SystemExit("a short write")
+    return length
+
+
+def atlas(path, random, length):
+    requests, offset = [], 0
+    while offset < length:
+        size = 4 << 20 if len(requests) % 20 == 10 else 1 + random.below(23_000)
+        requests.append((offset, min(size, length - offset)))
+        offset += size
+    for last in range(len(requests) - 1, 0, -1):
+        other = random.below(last + 1)
+        requests[last], requests[other] = requests[other], requests[last]
+    fd = create(path)
+    go()
+    done = sum(fill(fd, *request) for request in requests)
+    fs.fsync(fd, 0)
+    fs.close(fd)
+    return done, len(requests)
+
+
+def oltp(path, random, length):
+    fd = create(path)
+    fill(fd, 0, length)
+    fs.fsync(fd, 0)
+    wanted = [0] * (length // STAMP)
+    go()
+    for _ in range(128):
+        at = random.below(len(wanted))
+        record = bytearray(fs.read(fd, at * STAMP, STAMP))
+        if len(record) != STAMP or struct.unpack_from("<Q", record)[0] != wanted[at]:
+            raise SystemExit(f"record {at} is wrong")
+        wanted[at] += 1
+        struct.pack_into("<Q", record, 0, wanted[at])
+        fs.write(fd, bytes(record), at * STAMP)
+        fs.fsync(fd, 0)
+    fs.close(fd)
+    return 128 * 2 * STAMP, 128
+
+
+def make(path, random):
+    fd = create(path)
+    length = fill(fd, 0, 1 + random.below(500_000))
+    fs.fsync(fd, 0)
+    fs.close(fd)
+    return length
+
+
+def read_whole(path, length):
+    fd = fs.open(path, os.O_RDONLY)
+    got = 0
+    while part := fs.read(fd, got, UNIT):
+        got += len(part)
+    if got != length:
+        raise SystemExit(f"{path} has {got} bytes of {length}")
+    fs.close(fd)
+    return got
+
+
+def postmark(path, random, _length):
+    files = [[f"{path}-{number}", make(f"{path}-{number}", random)] for number in range(16)]
+    made, done = 16, 0
+    go()
+    for _ in range(64):
+        file = files[random.below(len(files))]
+        if random.below(2) == 0:
+            done += read_whole(*file)
+        else:
+            more = 1 + random.below(65_536)
+            fd = create(file[0])
+            done += fill(fd, file[1], more)
+            fs.fsync(fd, 0)
+            fs.close(fd)
+            file[1] += more
+        if random.below(2) == 0 or len(files) < 2:
+            name = f"{path}-{made}"
+            made += 1
+            files.append([name, make(name, random)])
+            done += files[-1][1]
+        else:
+            fs.unlink(files.pop(0)[0])
+    return done, 64
+
+
+def pattern():
+    path, (seed, length, _) = rest[0], map(int, rest[1:])
+    run = {"atlas": atlas, "oltp": oltp, "postmark": postmark}[action]
+    done, transactions = run(path, Random(seed), length)
+    print(f"done {done} {transactions}", flush=True)
+    sys.stdin.read()
+
+
+actions = {"prepare": prepare, "remove": remove, "write": load, "read": load}
+actions.get(action, pattern)()
 fs.shutdown()

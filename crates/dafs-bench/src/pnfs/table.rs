@@ -1,7 +1,7 @@
 //! What was measured, as lines, tables, a figure and JSON.
 
 use super::check::Seen;
-use super::{Architecture, Cell, Options};
+use super::{Applied, Architecture, Cell, Options};
 use crate::plot::{self, Line, Panel};
 use anyhow::Result;
 use serde::Serialize;
@@ -89,17 +89,47 @@ pub(crate) fn print(options: &Options, cells: &[Cell]) {
     }
 }
 
-pub(crate) fn write(options: &Options, cells: &[Cell]) -> Result<()> {
+pub(crate) fn print_one_applied(one: &Applied) {
+    println!(
+        "{:<12} {} clients {}: {:.1} MB/s, {:.0} transactions/s",
+        one.architecture.name(),
+        one.clients,
+        one.pattern,
+        one.megabytes_per_second,
+        one.transactions_per_second,
+    );
+}
+
+/// Patterns of applications: rates of bytes, and of transactions.
+pub(crate) fn print_applied(options: &Options, applied: &[Applied]) {
+    for pattern in &options.patterns {
+        print!("\n| {pattern}: MB/s (transactions/s) |");
+        options.clients.iter().for_each(|clients| print!(" {clients} |"));
+        print!("\n|---|");
+        options.clients.iter().for_each(|_| print!("---|"));
+        for (index, one) in applied.iter().filter(|one| one.pattern == *pattern).enumerate() {
+            // They come by architecture, and in it by clients.
+            if index.is_multiple_of(options.clients.len()) {
+                print!("\n| {} |", one.architecture.name());
+            }
+            print!(" {:.1} ({:.0}) |", one.megabytes_per_second, one.transactions_per_second);
+        }
+        println!();
+    }
+}
+
+pub(crate) fn write(options: &Options, cells: &[Cell], applied: &[Applied]) -> Result<()> {
     #[derive(Serialize)]
     struct All<'a> {
         storage_nodes: usize,
         megabits: u32,
         megabytes: u64,
         cells: &'a [Cell],
+        applications: &'a [Applied],
     }
     std::fs::create_dir_all(&options.results)?;
     let &Options { storage_nodes, megabits, megabytes, .. } = options;
-    let all = All { storage_nodes, megabits, megabytes, cells };
+    let all = All { storage_nodes, megabits, megabytes, cells, applications: applied };
     std::fs::write(options.results.join("pnfs.json"), serde_json::to_string_pretty(&all)?)?;
     let steps: Vec<_> =
         options.clients.iter().map(|clients| format!("{clients} clients")).collect();

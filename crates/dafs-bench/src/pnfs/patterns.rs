@@ -1,0 +1,231 @@
+//! Patterns of applications, after figure 8 of the paper, by a client of NFS. `native.py` has the same, with
+//! the same random numbers.
+//!
+//! * "atlas": writes of which 19 of 20 are small and the twentieth has 95 % of the bytes, anywhere in a
+//!   file; made stable at the end.
+//! * "oltp": reads, changes and writes a record of 8 KiB anywhere in a file; each is stable.
+//! * "postmark": small files are read as a whole or appended to, and others made or removed; what was
+//!   written is stable before a file is closed.
+
+use super::UNIT_BYTES;
+use super::load::{WINDOW, finish, go, piece};
+use anyhow::{Context, Result, ensure};
+use dafs_mem::Site;
+use dafs_nfs_client::mount::{Create, File, Memory, Mount, OpenOptions, StableHow};
+use std::collections::VecDeque;
+
+const RECORD_BYTES: usize = 8192;
+
+/// Transactions of one client.
+const OLTP_TRANSACTIONS: u64 = 128;
+const POSTMARK_TRANSACTIONS: u64 = 64;
+
+/// Files that one client begins with, and their lengths.
+const FILES: usize = 16;
+const FILE_BYTES_MAX: u64 = 500_000;
+const APPEND_BYTES_MAX: u64 = 65_536;
+
+/// The large request of the ATLAS mix, and the most of a small one.
+const LARGE_BYTES: u64 = 4 << 20;
+const SMALL_BYTES_MAX: u64 = 23_000;
+
+/// xorshift, which is short in every language.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) bytes: u64,
+    pub(crate) transactions: u64,
+}
+
+/// Which there are.
+pub(crate) const PATTERNS: [&str; 3] = ["atlas", "oltp", "postmark"];
+
+/// Runs a pattern on files whose names begin with `path`, on one of `bytes` where that matters.
+pub(crate) fn run(pattern: &str, mount: &Mount, path: &str, bytes: u64, seed: u64) -> Result<Done> {
+    let memory = mount.allocate(UNIT_BYTES * (WINDOW + 1))?;
+    memory.view().fill(0);
+    let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let run = Run { mount, path, memory, random, bytes: 0 };
+    match pattern {
+        "atlas" => run.atlas(bytes),
+        "oltp" => run.oltp(bytes),
+        "postmark" => run.postmark(),
+        other => anyhow::bail!("there is no pattern {other}"),
+    }
+}
+
+/// The requests of the ATLAS mix for a file, in the order in which they are written.
+fn atlas_requests(bytes: u64, random: &mut Random) -> Vec<(u64, u64)> {
+    let (mut requests, mut offset) = (Vec::new(), 0);
+    while offset < bytes {
+        let is_large = requests.len() % 20 == 10;
+        let len = if is_large { LARGE_BYTES } else { 1 + random.below(SMALL_BYTES_MAX) };
+        requests.push((offset, len.min(bytes - offset)));
+        offset += len;
+    }
+    for last in (1..requests.len()).rev() {
+        requests.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    requests
+}
+
+struct Run<'a> {
+    mount: &'a Mount,
+    path: &'a str,
+    memory: Memory,
+    random: Random,
+    /// Written and read.
+    bytes: u64,
+}
+
+impl Run<'_> {
+    fn create(&self, name: &str) -> Result<File> {
+        let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o666);
+        Ok(self.mount.open(name.as_bytes(), &options)?)
+    }
+
+    /// Writes a range, with several pieces under way.
+    fn write(&mut self, file: &File, ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
+        let mut under_way = VecDeque::new();
+        let mut number = 0;
+        for (begin, len) in ranges {
+            for offset in (begin..begin + len).step_by(UNIT_BYTES) {
+                if under_way.len() >= WINDOW {
+                    finish(under_way.pop_front())?;
+                }
+                let part = UNIT_BYTES.min((begin + len - offset) as usize);
+                let memory = piece(&self.memory, number, part)?;
+                under_way.push_back(file.submit_write(memory, offset, StableHow::Unstable)?);
+                number += 1;
+            }
+            self.bytes += len;
+        }
+        while !under_way.is_empty() {
+            finish(under_way.pop_front())?;
+        }
+        file.commit()?;
+        Ok(())
+    }
+
+    fn atlas(mut self, bytes: u64) -> Result<Done> {
+        let requests = atlas_requests(bytes, &mut self.random);
+        let file = self.create(self.path)?;
+        go()?;
+        let transactions = requests.len() as u64;
+        self.write(&file, requests.into_iter())?;
+        file.close()?;
+        Ok(Done { bytes: self.bytes, transactions })
+    }
+
+    fn oltp(mut self, bytes: u64) -> Result<Done> {
+        let file = self.create(self.path)?;
+        self.write(&file, [(0, bytes)].into_iter())?;
+        let mut wanted = vec![0_u64; bytes as usize / RECORD_BYTES];
+        let record = piece(&self.memory, 0, RECORD_BYTES)?;
+        let count = record.view().slice(0, 8).context("records are longer")?;
+        self.bytes = 0;
+        go()?;
+        for _ in 0..OLTP_TRANSACTIONS {
+            let at = self.random.below(wanted.len() as u64);
+            let (offset, known) = (at * RECORD_BYTES as u64, &mut wanted[at as usize]);
+            let got = file.read(record.clone(), offset)?;
+            let mut found = [0; 8];
+            count.copy_to(&mut found, Site::Inspect);
+            let found = u64::from_le_bytes(found);
+            ensure!(got == RECORD_BYTES && found == *known, "record {at} is {found} of {known}");
+            *known += 1;
+            count.copy_from(&known.to_le_bytes(), Site::Inspect);
+            file.write(record.clone(), offset, StableHow::FileSync)?;
+            self.bytes += 2 * RECORD_BYTES as u64;
+        }
+        file.close()?;
+        Ok(Done { bytes: self.bytes, transactions: OLTP_TRANSACTIONS })
+    }
+
+    fn make(&mut self, name: &str) -> Result<u64> {
+        let file = self.create(name)?;
+        let len = 1 + self.random.below(FILE_BYTES_MAX);
+        self.write(&file, [(0, len)].into_iter())?;
+        file.close()?;
+        Ok(len)
+    }
+
+    fn read_whole(&mut self, name: &str, len: u64) -> Result<()> {
+        let file = self.mount.open(name.as_bytes(), &OpenOptions::read())?;
+        let (mut reader, mut got) = (file.reader(0, UNIT_BYTES, WINDOW as u32)?, 0);
+        while let Some(piece) = reader.next_piece()? {
+            got += piece.view.len() as u64;
+        }
+        ensure!(got == len, "{name} has {got} bytes of {len}");
+        self.bytes += got;
+        Ok(file.close()?)
+    }
+
+    fn postmark(mut self) -> Result<Done> {
+        let mut files = VecDeque::new();
+        let directory = self.mount.resolve_parent(self.path.as_bytes())?.dir;
+        for number in 0..FILES {
+            let name = format!("{}-{number}", self.path);
+            let len = self.make(&name)?;
+            files.push_back((name, len));
+        }
+        let mut made = FILES;
+        self.bytes = 0;
+        go()?;
+        for _ in 0..POSTMARK_TRANSACTIONS {
+            let at = self.random.below(files.len() as u64) as usize;
+            let (name, len) = files[at].clone();
+            if self.random.below(2) == 0 {
+                self.read_whole(&name, len)?;
+            } else {
+                let more = 1 + self.random.below(APPEND_BYTES_MAX);
+                let file = self.create(&name)?;
+                self.write(&file, [(len, more)].into_iter())?;
+                file.close()?;
+                files[at].1 += more;
+            }
+            if self.random.below(2) == 0 || files.len() < 2 {
+                let name = format!("{}-{made}", self.path);
+                made += 1;
+                let len = self.make(&name)?;
+                files.push_back((name, len));
+            } else if let Some((name, _)) = files.pop_front() {
+                let own = name.rsplit('/').next().unwrap_or(&name);
+                self.mount.remove(&directory, own.as_bytes())?;
+            }
+        }
+        Ok(Done { bytes: self.bytes, transactions: POSTMARK_TRANSACTIONS })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_atlas_mix_few_requests_have_most_bytes_and_all_bytes_are_written_once() {
+        let bytes = 100 << 20;
+        let mut requests = atlas_requests(bytes, &mut Random(7));
+        let large = requests.iter().filter(|(_, len)| *len >= 275_000);
+        let (count, sum) = large.fold((0, 0), |(count, sum), (_, len)| (count + 1, sum + len));
+        assert!((0.04..0.06).contains(&(f64::from(count) / requests.len() as f64)));
+        assert!((0.93..0.97).contains(&(sum as f64 / bytes as f64)));
+        requests.sort_unstable();
+        let end = requests.iter().fold(0, |end, &(offset, len)| {
+            assert_eq!(offset, end);
+            end + len
+        });
+        assert_eq!(end, bytes);
+    }
+}
