@@ -19,6 +19,7 @@ expect 2 'is not a port' "$dafs" ls dafs://host:x/
 expect 2 'give it in a file' "$dafs" ls dafs://anna:secret@host/
 expect 2 'DAFS_PASSWORD' "$dafs" ls dafs://localhost/ --user anna
 expect 2 'leave one of them out' "$dafs" ls 'dafs://localhost/?fence-id=a' --fence-id b
+expect 2 'leave one of them out' "$dafs" ls dafs://bert@localhost/ --user anna
 expect 2 'different servers' "$dafs" mv dafs://localhost:1/a dafs://localhost:2/b
 expect 2 'for a symlink add -s' "$dafs" ln target dafs://localhost/link
 expect 2 'octal' "$dafs" mkdir -m rwx dafs://localhost/x

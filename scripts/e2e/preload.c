@@ -580,8 +580,8 @@ static void memory(void)
     EXPECT(lseek(fd, 0, SEEK_CUR) == 0);
     EXPECT(write(fd, low, 10) == -1 && errno == EFAULT);
     EXPECT(pwrite(fd, readable, 10, 0) == 10);
-    EXPECT(preadv(fd, bad, 2, 0) == -1 && errno == EFAULT);
-    EXPECT(pwritev(fd, bad, 2, 0) == -1 && errno == EFAULT);
+    EXPECT(preadv(fd, bad, 2, 0) == 1 && preadv(fd, bad + 1, 1, 0) == -1 && errno == EFAULT);
+    EXPECT(pwritev(fd, bad, 2, 0) == 1 && pwritev(fd, bad + 1, 1, 0) == -1 && errno == EFAULT);
     EXPECT(readv(fd, low, 2) == -1 && errno == EFAULT);
     EXPECT(munmap(page + 4096, 4096) == 0);
     EXPECT(pread(fd, page + 4090, 10, 0) == -1 && errno == EFAULT);

@@ -9,7 +9,7 @@ use crate::limits::CHAIN_STEPS_MAX;
 use crate::lock::range;
 use crate::pointer::{Out, check_write, text};
 use crate::session::{Session, session};
-use crate::transfer::{copy_out, source};
+use crate::transfer::{copy_in, copy_out};
 use dafs_client::{
     AccessMask, Error, FileHandle, LockRange, Stability, Step, StepIn, StepOn, Stepped,
 };
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn dap_chain_write(
         add(handle, |session| {
             fits(len, session.client.step_write_bytes_max())?;
             // SAFETY: as the caller promises.
-            let data = unsafe { source(memory, len) }?.to_vec();
+            let data = unsafe { copy_in(memory, len) }?;
             Ok(Kept::Write { to, offset, data, stability })
         })
     })
@@ -436,11 +436,13 @@ impl Kept {
     /// The places are writable, and the caller of the library keeps them.
     unsafe fn tell(&self, done: Stepped) -> i64 {
         match (self, done) {
-            (Self::Read { memory, len, .. }, Stepped::Read(data)) => {
-                let data = &data[..data.len().min(*len)];
+            (Self::Read { memory, len, .. }, Stepped::Read(mut data)) => {
+                data.truncate(*len);
                 // SAFETY: as the caller promises.
-                unsafe { copy_out(data, memory.cast()) };
-                data.len() as i64
+                match unsafe { copy_out(&mut data, memory.cast()) } {
+                    Ok(()) => data.len() as i64,
+                    Err(failure) => failure.code.into(),
+                }
             }
             (Self::Stat(out), Stepped::Attributes(attributes)) => {
                 // SAFETY: as the caller promises.

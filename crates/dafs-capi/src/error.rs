@@ -307,7 +307,7 @@ fn told(code: i64) -> Option<(&'static CStr, &'static CStr)> {
 /// Why a function of the library failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    code: i32,
+    pub(crate) code: i32,
     sentence: Cow<'static, str>,
 }
 

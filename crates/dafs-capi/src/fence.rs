@@ -102,8 +102,8 @@ pub unsafe extern "C" fn dap_fence(
         if all.len() > size {
             return Err(Failure::new(DAP_E_SHORT, "the names do not fit"));
         }
-        // SAFETY: found writable above, and the caller keeps it.
-        unsafe { copy_out(&all, target.cast()) };
+        // SAFETY: as the caller promises.
+        unsafe { copy_out(&mut all, target.cast()) }?;
         Ok(names.len() as i64)
     })
 }

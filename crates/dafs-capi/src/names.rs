@@ -8,7 +8,7 @@ use crate::handle::dap_session_t;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
 use crate::pointer::{Out, array, check_write, text};
 use crate::session::session;
-use crate::transfer::{copy_out, source};
+use crate::transfer::{copy_in, copy_out};
 use dafs_client::{AccessMask, Follow, SetAttributes};
 use std::ffi::{c_char, c_void};
 
@@ -277,8 +277,8 @@ pub unsafe extern "C" fn dap_readlink(
         if says.len() > size {
             return Err(Failure::new(DAP_E_SHORT, "the text of the link does not fit"));
         }
-        // SAFETY: found writable above, and the caller keeps it.
-        unsafe { copy_out(&says, target.cast()) };
+        // SAFETY: as the caller promises.
+        unsafe { copy_out(&mut says, target.cast()) }?;
         Ok(len as i64)
     })
 }
@@ -310,10 +310,10 @@ pub unsafe extern "C" fn dap_create_file(
             return Err(Failure::new(DAP_E_INVALID, "over 64 MiB; open the file to write that"));
         }
         // SAFETY: as the caller promises.
-        let (data, (from, path)) = unsafe { (source(memory, len)?, session.path(path)?) };
+        let (data, (from, path)) = unsafe { (copy_in(memory, len)?, session.path(path)?) };
         let place = session.client.resolve_parent_from(&from, path)?;
         let attributes = SetAttributes::mode(mode);
-        session.client.create_file(&place.dir, &place.name, &attributes, data, stable)?;
+        session.client.create_file(&place.dir, &place.name, &attributes, &data, stable)?;
         Ok(())
     })
 }
@@ -340,9 +340,10 @@ pub unsafe extern "C" fn dap_read_file(
         }
         // SAFETY: as the caller promises.
         let (from, path) = unsafe { session.path(path) }?;
-        let data = session.client.read_file_from(&from, path, size)?.data;
-        // SAFETY: found writable above, the caller keeps it, and no more than asked for was read.
-        unsafe { copy_out(&data[..data.len().min(size)], memory.cast()) };
-        Ok(data.len().min(size) as i64)
+        let mut data = session.client.read_file_from(&from, path, size)?.data;
+        data.truncate(size);
+        // SAFETY: as the caller promises.
+        unsafe { copy_out(&mut data, memory.cast()) }?;
+        Ok(data.len() as i64)
     })
 }

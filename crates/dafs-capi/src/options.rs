@@ -67,7 +67,7 @@ pub struct dap_options_t {
     pub fence_id: *const c_char,
     /// Names this client to the server across restarts, or null.
     pub client_id: *const c_char,
-    /// The user, or null for that of the connection string.
+    /// The user, or null for that of the connection string; two that differ are DAP_E_INVALID.
     pub user: *const c_char,
     /// The user's password, or null.
     pub password: *const c_char,

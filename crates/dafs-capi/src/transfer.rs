@@ -1,4 +1,6 @@
 //! Reads and writes that are waited for.
+//!
+//! Memory is looked at before anything is done, and taken away meanwhile it is an error all the same.
 
 use crate::border::{cross, cross_plainly};
 use crate::buffer::buffer;
@@ -6,41 +8,50 @@ use crate::error::Failure;
 use crate::file::{file, stability};
 use crate::handle::{dap_buffer_t, dap_file_t};
 use crate::pointer::{Out, check_read, check_write};
+use dafs_client::Error;
+use dafs_mem::{CheckedSlice, Site, VolatileSlice};
 use std::ffi::c_void;
 
 /// # Safety
-/// `target` is good for as many bytes as there are in `data`, or there are none.
-pub(crate) unsafe fn copy_out(data: &[u8], target: *mut u8) {
-    if !data.is_empty() {
-        // SAFETY: as the caller promises; what is copied is the library's own.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), target, data.len()) }
-    }
+/// As many bytes at `target` as there are in `data` are the caller's, or are not there.
+pub(crate) unsafe fn copy_out(data: &mut [u8], target: *mut u8) -> Result<(), Failure> {
+    // SAFETY: as the caller promises.
+    let target = unsafe { CheckedSlice::callers(target, data.len()) };
+    target.copy_from(VolatileSlice::from_mut(data), Site::ClientStaging).map_err(Error::from)?;
+    Ok(())
 }
 
 /// Memory that is read into.
 ///
 /// # Safety
 /// `memory` is null, unmapped, or good for `len` bytes, which nobody else uses meanwhile.
-unsafe fn target<'a>(memory: *mut c_void, len: usize) -> Result<&'a mut [u8], Failure> {
+unsafe fn target<'a>(memory: *mut c_void, len: usize) -> Result<CheckedSlice<'a>, Failure> {
     check_write(memory, len)?;
-    if len == 0 {
-        return Ok(&mut []);
-    }
-    // SAFETY: found to be writable; the rest is the caller's promise.
-    Ok(unsafe { std::slice::from_raw_parts_mut(memory.cast(), len) })
+    // SAFETY: as the caller promises.
+    Ok(unsafe { CheckedSlice::callers(memory.cast(), len) })
 }
 
 /// Memory that is written from.
 ///
 /// # Safety
 /// `memory` is null, unmapped, or good for `len` bytes, which nobody changes meanwhile.
-pub(crate) unsafe fn source<'a>(memory: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn source<'a>(
+    memory: *const c_void,
+    len: usize,
+) -> Result<CheckedSlice<'a>, Failure> {
     check_read(memory, len)?;
-    if len == 0 {
-        return Ok(&[]);
-    }
-    // SAFETY: found to be readable; the rest is the caller's promise.
-    Ok(unsafe { std::slice::from_raw_parts(memory.cast(), len) })
+    // SAFETY: as the caller promises; a source is only copied from.
+    Ok(unsafe { CheckedSlice::callers(memory.cast_mut().cast(), len) })
+}
+
+/// The same as a copy.
+///
+/// # Safety
+/// As [`source`].
+pub(crate) unsafe fn copy_in(memory: *const c_void, len: usize) -> Result<Vec<u8>, Failure> {
+    // SAFETY: as the caller promises.
+    let source = unsafe { source(memory, len) }?;
+    Ok(source.to_vec(Site::ClientStaging).map_err(Error::from)?)
 }
 
 /// Reads up to `len` bytes from `offset` into any memory; returns the bytes, fewer only at the end of
@@ -61,7 +72,7 @@ pub unsafe extern "C" fn dap_read(
         let file = file(handle)?;
         // SAFETY: as the caller promises.
         let target = unsafe { target(memory, len) }?;
-        Ok(file.0.read_at(target, offset)? as i64)
+        Ok(file.0.read_checked(target, offset)? as i64)
     })
 }
 
@@ -85,7 +96,7 @@ pub unsafe extern "C" fn dap_write(
         let stable = stability(stable)?;
         // SAFETY: as the caller promises.
         let source = unsafe { source(memory, len) }?;
-        Ok(file.0.write_at(source, offset, stable)? as i64)
+        Ok(file.0.write_checked(source, offset, stable)? as i64)
     })
 }
 
@@ -109,7 +120,7 @@ pub unsafe extern "C" fn dap_append(
         let stable = stability(stable)?;
         // SAFETY: as the caller promises.
         let (source, out) = unsafe { (source(memory, len)?, Out::optional(offset)?) };
-        let at = file.0.append(source, stable)?;
+        let at = file.0.append_checked(source, stable)?;
         if let Some(out) = out {
             out.set(at);
         }

@@ -9,7 +9,8 @@ use crate::file::OPENS;
 use crate::limit::{self, Limit};
 use crate::limits::GROUPS_MAX;
 use crate::options::{
-    Authentication, ConnectOptions, Credential, Transport, TransportChoice, TransportKind,
+    Authentication, ConnectOptions, Credential, TWO_USERS, Transport, TransportChoice,
+    TransportKind,
 };
 use crate::resolve::{self, Unresolved};
 use crate::url::DafsUrl;
@@ -29,6 +30,11 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
     if url.user().is_some() && matches!(options.authentication, Authentication::None) {
         // Whoever wrote the URL would believe to be that user, and would be this process.
         return Err(Error::Argument("the URL names a user, and nothing proves to be that user"));
+    }
+    if let (Some(user), Authentication::Text { id, .. }) = (url.user(), &options.authentication)
+        && user != id
+    {
+        return Err(TWO_USERS);
     }
     let target = Target::new(url, options);
     let addresses = target.resolve()?;

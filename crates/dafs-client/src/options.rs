@@ -264,17 +264,21 @@ impl ConnectOptions {
         self.credential = Credential::Session;
     }
 
-    /// Proves to be `user`, or else the user that `url` names, by a password. Without any of them nothing
-    /// is proven.
+    /// Proves to be `user`, or the user that `url` names, by a password. Without any of them nothing is
+    /// proven.
     ///
     /// # Errors
-    /// [`Error::Argument`] when there is a user and no password, or the other way round.
+    /// [`Error::Argument`] when there is a user and no password, or the other way round, or there are two
+    /// users.
     pub fn prove_by_password(
         &mut self,
         url: &DafsUrl,
         user: Option<&str>,
         password: Option<String>,
     ) -> Result<()> {
+        if user.zip(url.user()).is_some_and(|(user, of_url)| user != of_url) {
+            return Err(TWO_USERS);
+        }
         match (user.or(url.user()), password) {
             (Some(id), Some(password)) => {
                 self.prove(Authentication::Text { id: id.to_owned(), password });
@@ -288,6 +292,10 @@ impl ConnectOptions {
         }
     }
 }
+
+/// Whoever wrote the URL would believe to be the user that it names.
+pub(crate) const TWO_USERS: Error =
+    Error::Argument("the URL names a user, and another one is to be proven; leave one of them out");
 
 #[cfg(test)]
 mod tests {
@@ -307,7 +315,9 @@ mod tests {
         };
         let anna = (Some("anna".to_owned()), Credential::Session);
         assert_eq!(with("dafs://anna@host/", None, Some("secret")).unwrap(), anna);
-        assert_eq!(with("dafs://bert@host/", Some("anna"), Some("secret")).unwrap(), anna);
+        assert_eq!(with("dafs://anna@host/", Some("anna"), Some("secret")).unwrap(), anna);
+        assert_eq!(with("dafs://host/", Some("anna"), Some("secret")).unwrap(), anna);
+        assert!(with("dafs://bert@host/", Some("anna"), Some("secret")).is_err());
         assert_eq!(with("dafs://host/", None, None).unwrap(), (None, Credential::Process));
         assert!(with("dafs://anna@host/", None, None).is_err());
         assert!(with("dafs://host/", None, Some("secret")).is_err());

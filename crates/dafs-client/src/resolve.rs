@@ -2,18 +2,23 @@
 //!
 //! Invariants
 //! * The system's resolver waits for as long as it likes, so it does that on a thread of its own. What nobody
-//!   waits for any more ends by itself, and there are no more than [`LOOKUPS_MAX`] of these threads.
+//!   waits for any more ends by itself, and there are no more than [`LOOKUPS_MAX`] of these threads. Who comes
+//!   when there are so many waits for one of them to end.
+//! * Those of a process are not counted in its forks, where nothing of them is left.
 
 use crate::limit;
 use crate::limits::LOOKUPS_MAX;
 use dafs_dat::Instant;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// Names that are being looked up in this process.
-static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+/// In the lower half how many names are being looked up, in the upper one in which process.
+static LOOKUPS: AtomicU64 = AtomicU64::new(0);
+
+/// How often who waits for a thread to end looks whether one has.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Why there are no addresses.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,14 +47,36 @@ struct Lookup;
 
 impl Lookup {
     fn begin() -> Option<Self> {
-        let one_more = |count| (count < LOOKUPS_MAX).then_some(count + 1);
+        let process = u64::from(std::process::id()) << 32;
+        let one_more = |lookups: u64| {
+            let count = if lookups >> 32 == process >> 32 { lookups & 0xffff_ffff } else { 0 };
+            (count < LOOKUPS_MAX as u64).then_some(process | (count + 1))
+        };
         let begun = LOOKUPS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         begun.is_ok().then_some(Self)
+    }
+
+    /// Waits until there may be one more.
+    fn begin_until(until: Instant) -> Result<Self, Unresolved> {
+        loop {
+            if let Some(lookup) = Self::begin() {
+                return Ok(lookup);
+            }
+            let left = until.since(Instant::now());
+            if left.is_zero() {
+                let why = "too many host names are being looked up, and no answer comes";
+                return Err(Unresolved::Failed(why.to_owned()));
+            }
+            if limit::is_stopped_in(left.min(LOOK_AGAIN), std::thread::sleep) {
+                return Err(Unresolved::Stopped);
+            }
+        }
     }
 }
 
 impl Drop for Lookup {
     fn drop(&mut self) {
+        // It was begun in this process: threads do not live on in a fork.
         LOOKUPS.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -59,9 +86,7 @@ fn look_up(
     resolver: impl FnOnce() -> std::io::Result<Vec<SocketAddr>> + Send + 'static,
 ) -> Result<Vec<SocketAddr>, Unresolved> {
     let failed = |why: &dyn std::fmt::Display| Unresolved::Failed(why.to_string());
-    let Some(lookup) = Lookup::begin() else {
-        return Err(failed(&"too many host names are being looked up, and no answer comes"));
-    };
+    let lookup = Lookup::begin_until(until)?;
     let (tell, told) = sync_channel(1);
     let thread = std::thread::Builder::new().name("dafs-resolver".into());
     thread
@@ -123,6 +148,26 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(3600);
         let found = limit::interruptible(|| true, || look_up(until, resolver));
         assert_eq!(found, Err(Unresolved::Stopped));
+    }
+
+    #[test]
+    fn many_at_once_are_all_answered() {
+        let all = LOOKUPS_MAX + 36;
+        let barrier = std::sync::Barrier::new(all);
+        let address: SocketAddr = "192.0.2.1:7".parse().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..all {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let until = Instant::now() + Duration::from_secs(60);
+                    let found = look_up(until, move || {
+                        std::thread::sleep(Duration::from_millis(50));
+                        Ok(vec![address])
+                    });
+                    assert_eq!(found, Ok(vec![address]));
+                });
+            }
+        });
     }
 
     #[test]

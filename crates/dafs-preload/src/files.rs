@@ -14,6 +14,7 @@ use crate::table::{self, Description, locked};
 use crate::{attributes, locks, names, report, session, streams};
 use dafs_client::posix::open_options;
 use dafs_client::{Create, Error, File, FileHandle, Follow, OpenOptions, Stability, Status};
+use dafs_mem::{CheckedSlice, Site};
 use libc::{c_int, mode_t};
 use std::sync::Arc;
 
@@ -180,24 +181,23 @@ impl Description {
         if self.record.writes() { Ok(()) } else { Err(Errno(libc::EBADF)) }
     }
 
-    pub(crate) fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize> {
+    pub(crate) fn read_at(&self, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         self.must_read()?;
-        let count = target.len().min(IO_BYTES_MAX);
-        let read = self.file()?.read_at(&mut target[..count], offset)?;
+        let read = self.file()?.read_checked(first(target, IO_BYTES_MAX), offset)?;
         report::read(read);
         Ok(read)
     }
 
-    pub(crate) fn write_at(&self, source: &[u8], offset: u64) -> Result<usize> {
+    pub(crate) fn write_at(&self, source: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         self.must_write()?;
-        let count = source.len().min(IO_BYTES_MAX);
-        let written = self.file()?.write_at(&source[..count], offset, self.stability())?;
+        let source = first(source, IO_BYTES_MAX);
+        let written = self.file()?.write_checked(source, offset, self.stability())?;
         report::written(written);
         Ok(written)
     }
 
     /// Writes at the end, wherever that is by then; returns where the file ends now.
-    fn append(&self, source: &[u8]) -> Result<(usize, u64)> {
+    fn append(&self, source: CheckedSlice<'_>) -> Result<(usize, u64)> {
         self.must_write()?;
         let file = self.file()?;
         // What is appended at the server is stable at once.
@@ -207,14 +207,14 @@ impl Description {
         };
         let mut count = source.len().min(COPY_BYTES_MAX);
         let at = loop {
-            match file.append(&source[..count], stability) {
+            match file.append_checked(first(source, count), stability) {
                 // Less is written then, as a write may.
                 Err(error) if error.status() == Some(Status::WriteTooBig) && count > 4096 => {
                     count /= 2;
                 }
                 Err(error) if error.status() == Some(Status::NotSupp) => {
                     let end = self.size()?;
-                    file.write_at(&source[..count], end, self.stability())?;
+                    file.write_checked(first(source, count), end, self.stability())?;
                     break end;
                 }
                 other => break other?,
@@ -225,7 +225,7 @@ impl Description {
     }
 
     /// Reads into several buffers from the offset of `fd`, and moves it.
-    pub(crate) fn read(&self, fd: c_int, targets: &mut [&mut [u8]]) -> Result<usize> {
+    pub(crate) fn read(&self, fd: c_int, targets: &[CheckedSlice<'_>]) -> Result<usize> {
         self.must_read()?;
         let _held = locked(&self.offset);
         let start = table::seek(self, fd, 0, libc::SEEK_CUR)?;
@@ -234,12 +234,12 @@ impl Description {
         Ok(read)
     }
 
-    pub(crate) fn read_vectored(&self, targets: &mut [&mut [u8]], offset: i64) -> Result<usize> {
+    pub(crate) fn read_vectored(&self, targets: &[CheckedSlice<'_>], offset: i64) -> Result<usize> {
         self.must_read()?;
         let offset = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
         let mut all = 0;
         for target in targets {
-            match self.read_at(target, offset + all as u64) {
+            match self.read_at(*target, offset + all as u64) {
                 Ok(read) => {
                     all += read;
                     if read < target.len() {
@@ -255,16 +255,16 @@ impl Description {
     }
 
     /// Writes several buffers at the offset of `fd`, or at the end, and moves it.
-    pub(crate) fn write(&self, fd: c_int, sources: &[&[u8]]) -> Result<usize> {
+    pub(crate) fn write(&self, fd: c_int, sources: &[CheckedSlice<'_>]) -> Result<usize> {
         self.must_write()?;
         let _held = locked(&self.offset);
         if self.appends(fd)? {
-            let whole;
+            let mut whole;
             let source = match sources {
-                [one] => one,
+                [one] => *one,
                 several => {
-                    whole = beginning(several, COPY_BYTES_MAX);
-                    whole.as_slice()
+                    whole = beginning(several, COPY_BYTES_MAX)?;
+                    CheckedSlice::from_mut(&mut whole)
                 }
             };
             let (written, end) = self.append(source)?;
@@ -287,12 +287,16 @@ impl Description {
         let _ = table::seek(self, fd, offset, libc::SEEK_SET);
     }
 
-    pub(crate) fn write_vectored(&self, sources: &[&[u8]], offset: i64) -> Result<usize> {
+    pub(crate) fn write_vectored(
+        &self,
+        sources: &[CheckedSlice<'_>],
+        offset: i64,
+    ) -> Result<usize> {
         self.must_write()?;
         let offset = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
         let mut all = 0;
         for source in sources {
-            match self.write_at(source, offset + all as u64) {
+            match self.write_at(*source, offset + all as u64) {
                 Ok(written) => all += written,
                 Err(_) if all != 0 => break,
                 Err(error) => return Err(error),
@@ -354,13 +358,19 @@ pub(crate) fn sync_all(mount: usize) -> Result<()> {
 }
 
 /// The beginning of several buffers, in one.
-fn beginning(sources: &[&[u8]], bytes_max: usize) -> Vec<u8> {
+fn beginning(sources: &[CheckedSlice<'_>], bytes_max: usize) -> Result<Vec<u8>> {
     let mut whole = Vec::new();
     for source in sources {
         let room = bytes_max - whole.len();
-        whole.extend_from_slice(&source[..source.len().min(room)]);
+        let copied = first(*source, room).to_vec(Site::ClientStaging);
+        whole.extend_from_slice(&copied.map_err(Error::from)?);
     }
-    whole
+    Ok(whole)
+}
+
+/// The first `bytes` of memory, or all of it.
+fn first(memory: CheckedSlice<'_>, bytes: usize) -> CheckedSlice<'_> {
+    memory.slice(0, bytes).unwrap_or(memory)
 }
 
 /// Closes one descriptor.
@@ -410,8 +420,12 @@ pub(crate) struct CopyEnd<'a> {
 impl CopyEnd<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
         let read = match (&self.end, &mut self.offset) {
-            (End::Served(from), None) => return from.read(self.fd, &mut [bytes]),
-            (End::Served(from), Some(offset)) => from.read_vectored(&mut [bytes], **offset)?,
+            (End::Served(from), None) => {
+                return from.read(self.fd, &[CheckedSlice::from_mut(bytes)]);
+            }
+            (End::Served(from), Some(offset)) => {
+                from.read_vectored(&[CheckedSlice::from_mut(bytes)], **offset)?
+            }
             (End::Other, None) => {
                 // SAFETY: fills the slice.
                 return moved(unsafe {
@@ -430,9 +444,11 @@ impl CopyEnd<'_> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        // SAFETY: a source is only copied from.
+        let source = unsafe { CheckedSlice::from_ref(bytes) };
         let written = match (&self.end, &mut self.offset) {
-            (End::Served(to), None) => return to.write(self.fd, &[bytes]),
-            (End::Served(to), Some(offset)) => to.write_vectored(&[bytes], **offset)?,
+            (End::Served(to), None) => return to.write(self.fd, &[source]),
+            (End::Served(to), Some(offset)) => to.write_vectored(&[source], **offset)?,
             (End::Other, None) => {
                 // SAFETY: reads the slice.
                 return moved(unsafe {

@@ -9,7 +9,7 @@
 //! | `session` | a session per server and process, opened at the first use |
 //! | `signals`, `interrupt` | keeps signal handlers out of what we do, and ends what waits in vain |
 //! | `life`, `alarm` | the beginning and the end of a process, and its forks |
-//! | `maps`, `mapped` | the memory that stands for mapped files, and whether the program's is there |
+//! | `maps` | the memory that stands for mapped files |
 //! | `files`, `names`, `attributes`, `listing`, `locks`, `streams` | what the calls do |
 //!
 //! Invariants
@@ -36,7 +36,6 @@ mod limits;
 mod listing;
 mod location;
 mod locks;
-mod mapped;
 mod maps;
 mod names;
 mod next;

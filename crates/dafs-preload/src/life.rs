@@ -6,7 +6,7 @@ use crate::descriptor::{self, Kind};
 use crate::limits::{GOODBYE_TIME, OWN_DESCRIPTORS_MIN};
 use crate::next::{aside, is_serving};
 use crate::table::{self, Description, locked};
-use crate::{interrupt, maps, names, report, session, streams};
+use crate::{interrupt, names, report, session, streams};
 use dafs_client::descriptors;
 use std::ffi::c_int;
 use std::panic::catch_unwind;
@@ -76,19 +76,16 @@ fn inherit(config: &'static Config) {
 
 extern "C" fn before_fork() {
     table::before_fork();
-    maps::before_fork();
     streams::before_fork();
 }
 
 extern "C" fn in_parent() {
     streams::after_fork();
-    maps::after_fork();
     table::after_fork_in_parent();
 }
 
 extern "C" fn in_child() {
     streams::after_fork();
-    maps::after_fork();
     session::after_fork_in_child();
     interrupt::after_fork_in_child();
     // The parent's sessions are nothing to the child, which may close them.

@@ -56,9 +56,6 @@ pub(crate) const SPAWN_PLACES_MAX: usize = 1 << 12;
 /// Blocks of one `lio_listio` that are looked at.
 pub(crate) const AIO_BLOCKS_MAX: usize = 1 << 16;
 
-/// Memory for one call is looked at up to this many bytes before it is used: looking fills it in.
-pub(crate) const LOOKED_AT_BYTES_MAX: usize = 1 << 20;
-
 /// Pages of memory are at least so long, and begin at multiples.
 pub(crate) const PAGE_BYTES: usize = 4096;
 

@@ -5,16 +5,17 @@
 //!
 //! Invariants
 //! * No two ranges overlap, and none is empty; all begin and end with a page.
-//! * A program that maps no served file takes no lock.
-//! * The lock is held for moments only, and what this library calls meanwhile is not looked at.
+//! * A program that maps no served file takes no lock, nor does one for memory that lies apart from all its maps.
+//! * Allocators call these functions with their own locks held, so nothing is allocated under ours: the list
+//!   lies in memory that the kernel alone was asked for.
+//! * A fork finds the list whole at any moment: a change is made in a second list, which then takes the place
+//!   of the first. A lock that another process has taken is nobody's here.
 
 use crate::limits::PAGE_BYTES;
-use crate::next::{aside, quietly};
-use crate::table::locked;
-use std::collections::BTreeMap;
+use crate::next::quietly;
+use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// One map, or what is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,101 +35,257 @@ pub(crate) fn pages(address: usize, bytes: usize) -> Pages {
     address - address % PAGE_BYTES..end.unwrap_or(usize::MAX)
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Maps(BTreeMap<usize, (usize, Map)>);
+/// A range and what is known of it.
+type Part = (Pages, Map);
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    start: usize,
+    end: usize,
+    map: Map,
+}
+
+/// Entries by their addresses, in pages of their own.
+#[derive(Debug)]
+struct List {
+    at: *mut Entry,
+    len: usize,
+    capacity: usize,
+}
+
+impl List {
+    const fn new() -> Self {
+        Self { at: std::ptr::null_mut(), len: 0, capacity: 0 }
+    }
+
+    fn entries(&self) -> &[Entry] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: so many have been written, in memory that is this list's alone.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+
+    /// Empties it, with room for so many; false if there is no memory.
+    fn clear_for(&mut self, count: usize) -> bool {
+        self.len = 0;
+        if count <= self.capacity {
+            return true;
+        }
+        let bytes = (2 * count * size_of::<Entry>()).next_multiple_of(PAGE_BYTES);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, and the old one, which nothing refers to. By system calls, since the
+        // functions of that name are hooks of ours.
+        unsafe {
+            let at = libc::syscall(libc::SYS_mmap, 0_usize, bytes, access, flags, -1, 0_i64);
+            if at == -1 {
+                return false;
+            }
+            if self.capacity > 0 {
+                libc::syscall(libc::SYS_munmap, self.at, self.capacity * size_of::<Entry>());
+            }
+            self.at = at as *mut Entry;
+        }
+        // The whole of the mapping, as far as entries fit; the rest of a page goes with its end.
+        self.capacity = bytes / size_of::<Entry>();
+        true
+    }
+
+    fn push(&mut self, start: usize, end: usize, map: Map) {
+        debug_assert!(self.len < self.capacity);
+        if start < end {
+            // SAFETY: there is room, which `clear_for` was asked for.
+            unsafe { self.at.add(self.len).write(Entry { start, end, map }) };
+            self.len += 1;
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Maps {
+    lists: [List; 2],
+    /// Which of them is in force.
+    now: AtomicUsize,
+}
 
 impl Maps {
     const fn new() -> Self {
-        Self(BTreeMap::new())
+        Self { lists: [List::new(), List::new()], now: AtomicUsize::new(0) }
+    }
+
+    fn entries(&self) -> &[Entry] {
+        self.lists[self.now.load(Ordering::Acquire) & 1].entries()
     }
 
     /// What lies in a range, cut at its ends.
-    pub(crate) fn within(&self, pages: &Pages) -> Vec<(Pages, Map)> {
-        let before = self.0.range(..pages.start).next_back();
-        let all = before.into_iter().chain(self.0.range(pages.clone()));
-        let cut = |(&start, &(end, map)): (&usize, &(usize, Map))| {
-            (start.max(pages.start)..end.min(pages.end), map)
-        };
-        all.map(cut).filter(|(part, _)| !part.is_empty()).collect()
+    pub(crate) fn within(&self, pages: &Pages) -> impl Iterator<Item = Part> {
+        let (start, end) = (pages.start, pages.end);
+        let all = self.entries().iter();
+        all.map(move |entry| (entry.start.max(start)..entry.end.min(end), entry.map))
+            .filter(|(part, _)| !part.is_empty())
     }
 
     /// Whether nothing else lies in a range.
     pub(crate) fn cover(&self, pages: &Pages) -> bool {
-        self.within(pages).iter().map(|(part, _)| part.len()).sum::<usize>() == pages.len()
+        self.within(pages).map(|(part, _)| part.len()).sum::<usize>() == pages.len()
     }
 
-    /// Takes out what lies in a range.
-    pub(crate) fn take(&mut self, pages: &Pages) -> Vec<(Pages, Map)> {
-        let taken = self.within(pages);
-        for (part, map) in &taken {
-            let Some((&start, &(end, _))) = self.0.range(..=part.start).next_back() else {
+    /// Takes out what lies in a range, and puts in what lies there now; false if there is no memory.
+    fn exchange(&mut self, cut: &Pages, mut added: Option<Part>) -> bool {
+        debug_assert!(added.as_ref().is_none_or(|(part, _)| cut.start <= part.start));
+        let now = self.now.load(Ordering::Acquire) & 1;
+        let [first, second] = &mut self.lists;
+        let (old, new) = if now == 0 { (first, second) } else { (second, first) };
+        if !new.clear_for(old.len + 2) {
+            return false;
+        }
+        for &Entry { start, end, map } in old.entries() {
+            if end > cut.start {
+                new.push(start, end.min(cut.start), map);
+                if let Some((part, map)) = added.take() {
+                    new.push(part.start, part.end, map);
+                }
+                new.push(start.max(cut.end), end, map);
+            } else {
+                new.push(start, end, map);
+            }
+        }
+        if let Some((part, map)) = added {
+            new.push(part.start, part.end, map);
+        }
+        self.now.store(1 - now, Ordering::Release);
+        true
+    }
+
+    /// Nothing lies in a range any more.
+    pub(crate) fn take(&mut self, pages: &Pages) {
+        if self.within(pages).next().is_some() {
+            self.exchange(pages, None);
+        }
+    }
+
+    /// Notes what lies in a range, in place of all that was there.
+    pub(crate) fn put(&mut self, pages: Pages, map: Map) -> bool {
+        self.exchange(&pages.clone(), Some((pages, map)))
+    }
+
+    /// The program may have written to what lies in a range.
+    pub(crate) fn write(&mut self, pages: &Pages) {
+        loop {
+            let found = self.within(pages).find(|(_, map)| !map.is_written);
+            let Some((part, map)) = found else { return };
+            if !self.put(part, Map { is_written: true, ..map }) {
+                return;
+            }
+        }
+    }
+}
+
+struct Shared(UnsafeCell<Maps>);
+
+// SAFETY: used by whoever has taken the lock.
+unsafe impl Sync for Shared {}
+
+static MAPS: Shared = Shared(UnsafeCell::new(Maps::new()));
+
+/// The process whose thread has the lock, or zero.
+static LOCK: AtomicU32 = AtomicU32::new(0);
+
+/// All maps lie from the first of these addresses to before the second.
+static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static LAST: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a map may lie in a range; takes no lock.
+pub(crate) fn may_hold(pages: &Pages) -> bool {
+    pages.start < LAST.load(Ordering::Relaxed) && pages.end > FIRST.load(Ordering::Relaxed)
+}
+
+/// Tries again at once so often before another thread is let on.
+const TRIES: u32 = 64;
+
+/// Takes the lock. Of one that another process has taken nobody is left here: it was taken while this one
+/// was forked.
+fn lock() {
+    let process = std::process::id();
+    for tries in 1_u32.. {
+        let holder = match LOCK.load(Ordering::Relaxed) {
+            own if own == process => {
+                if tries.is_multiple_of(TRIES) {
+                    std::thread::yield_now();
+                }
                 continue;
-            };
-            self.0.remove(&start);
-            self.put(start..part.start, *map);
-            self.put(part.end..end, *map);
-        }
-        taken
-    }
-
-    /// Notes what lies in a range where nothing is.
-    pub(crate) fn put(&mut self, pages: Pages, map: Map) {
-        if !pages.is_empty() {
-            self.0.insert(pages.start, (pages.end, map));
+            }
+            other => other,
+        };
+        let taken = LOCK.compare_exchange(holder, process, Ordering::Acquire, Ordering::Relaxed);
+        if taken.is_ok() {
+            return;
         }
     }
 }
 
-static MAPS: Mutex<Maps> = Mutex::new(Maps::new());
-
-/// Whether there have ever been any.
-static ARE_ANY: AtomicBool = AtomicBool::new(false);
-
-/// Whether nothing of the program's memory can be such a map.
-pub(crate) fn are_none() -> bool {
-    !ARE_ANY.load(Ordering::Relaxed)
-}
-
-/// Runs `work`, which calls nothing of the program's, on the maps.
+/// Runs `work`, which allocates nothing and calls nothing of the program's, on the maps.
 pub(crate) fn with<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
-    // Memory for the maps may come from functions that stand before ours.
-    quietly(|| aside(|| work(&mut locked(&MAPS))))
+    quietly(|| {
+        lock();
+        // SAFETY: the lock is held.
+        let maps = unsafe { &mut *MAPS.0.get() };
+        let done = work(maps);
+        if maps.entries().is_empty() {
+            FIRST.store(usize::MAX, Ordering::Relaxed);
+            LAST.store(0, Ordering::Relaxed);
+        }
+        LOCK.store(0, Ordering::Release);
+        done
+    })
 }
 
-/// Notes a map; what lay in its place is gone.
-pub(crate) fn note(pages: Pages, map: Map) {
-    ARE_ANY.store(true, Ordering::Relaxed);
+/// Notes a map; what lay in its place is gone. False if there is no memory.
+pub(crate) fn note(pages: Pages, map: Map) -> bool {
     with(|maps| {
-        maps.take(&pages);
-        maps.put(pages, map);
-    });
+        FIRST.fetch_min(pages.start, Ordering::Relaxed);
+        LAST.fetch_max(pages.end, Ordering::Relaxed);
+        maps.put(pages, map)
+    })
 }
 
 /// Nothing of ours lies in a range any more.
 pub(crate) fn forget(pages: &Pages) {
-    if !are_none() {
+    if may_hold(pages) {
         with(|maps| maps.take(pages));
     }
 }
 
-/// The maps, kept from everybody over a fork so that the child finds them whole.
-static HELD: Mutex<Held> = Mutex::new(Held(None));
-
-struct Held(Option<MutexGuard<'static, Maps>>);
-
-// SAFETY: a guard must be dropped by the thread that took it. It is put there and taken out again by
-// the thread that forks, between the handlers that run before and after its fork.
-unsafe impl Send for Held {}
-
-/// After the table is held, so that no handler runs here.
-pub(crate) fn before_fork() {
-    let guard = locked(&MAPS);
-    locked(&HELD).0 = Some(guard);
+/// Takes out what lies in a range, and says what that was. Allocates only if there is anything, and then it
+/// is no allocator that asks.
+pub(crate) fn take(pages: &Pages) -> Vec<Part> {
+    let mut taken = Vec::new();
+    while may_hold(pages) {
+        let count = with(|maps| {
+            let count = maps.within(pages).count();
+            if count <= taken.capacity() {
+                taken.extend(maps.within(pages));
+                maps.take(pages);
+            }
+            count
+        });
+        if count <= taken.capacity() {
+            break;
+        }
+        taken.reserve_exact(count);
+    }
+    taken
 }
 
-/// Before the table is let go.
-pub(crate) fn after_fork() {
-    drop(locked(&HELD).0.take());
+/// Puts back what is there after all, but where something else was noted meanwhile.
+pub(crate) fn put_back(taken: Vec<Part>) {
+    for (part, map) in taken {
+        let is_free = with(|maps| maps.within(&part).next().is_none());
+        if is_free {
+            note(part, map);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -142,17 +299,47 @@ mod tests {
     #[test]
     fn what_is_unmapped_in_the_middle_leaves_both_ends() {
         let mut maps = Maps::new();
-        maps.put(10 * PAGE..20 * PAGE, SHARED);
-        maps.put(20 * PAGE..22 * PAGE, OWN);
+        let within = |maps: &Maps, pages: Pages| maps.within(&pages).collect::<Vec<_>>();
+        assert!(maps.put(20 * PAGE..22 * PAGE, OWN) && maps.put(10 * PAGE..20 * PAGE, SHARED));
         assert!(maps.cover(&(10 * PAGE..22 * PAGE)) && !maps.cover(&(9 * PAGE..11 * PAGE)));
-        assert_eq!(maps.take(&(12 * PAGE..13 * PAGE)), [(12 * PAGE..13 * PAGE, SHARED)]);
-        assert!(maps.within(&(12 * PAGE..13 * PAGE)).is_empty());
+        let middle = 12 * PAGE..13 * PAGE;
+        assert_eq!(within(&maps, middle.clone()), [(middle.clone(), SHARED)]);
+        maps.take(&middle);
+        assert!(within(&maps, middle).is_empty());
         assert!(maps.cover(&(10 * PAGE..12 * PAGE)) && maps.cover(&(13 * PAGE..20 * PAGE)));
-        let over = maps.take(&(19 * PAGE..30 * PAGE));
-        assert_eq!(over, [(19 * PAGE..20 * PAGE, SHARED), (20 * PAGE..22 * PAGE, OWN)]);
-        let rest = [(10 * PAGE..12 * PAGE, SHARED), (13 * PAGE..19 * PAGE, SHARED)];
-        assert_eq!(maps.take(&(0..usize::MAX)), rest);
-        assert!(maps.0.is_empty());
+        let over = 19 * PAGE..30 * PAGE;
+        let parts = [(19 * PAGE..20 * PAGE, SHARED), (20 * PAGE..22 * PAGE, OWN)];
+        assert_eq!(within(&maps, over.clone()), parts);
+        maps.take(&over);
+        maps.write(&(11 * PAGE..14 * PAGE));
+        let written = Map { is_written: true, ..SHARED };
+        let rest = [
+            (10 * PAGE..11 * PAGE, SHARED),
+            (11 * PAGE..12 * PAGE, written),
+            (13 * PAGE..14 * PAGE, written),
+            (14 * PAGE..19 * PAGE, SHARED),
+        ];
+        assert_eq!(within(&maps, 0..usize::MAX), rest);
+        maps.take(&(0..usize::MAX));
+        assert!(maps.entries().is_empty());
+        for at in 0..1000 {
+            assert!(maps.put(2 * at * PAGE..(2 * at + 1) * PAGE, OWN));
+        }
+        assert_eq!(maps.within(&(0..usize::MAX)).count(), 1000);
+    }
+
+    #[test]
+    fn what_was_taken_is_put_back_where_nothing_else_is() {
+        let all = 100 * PAGE..110 * PAGE;
+        assert!(!may_hold(&all) && note(all.clone(), SHARED) && may_hold(&all));
+        let taken = take(&(102 * PAGE..108 * PAGE));
+        assert_eq!(taken, [(102 * PAGE..108 * PAGE, SHARED)]);
+        put_back(taken);
+        assert!(with(|maps| maps.cover(&all)));
+        // Locked by a thread of the process that this one was forked from.
+        LOCK.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(take(&all).len(), 3);
+        assert!(!may_hold(&all));
     }
 
     #[test]

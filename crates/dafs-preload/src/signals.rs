@@ -159,8 +159,8 @@ pub(crate) fn with_no_fault<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// All signals but those that the C library sends itself: it waits until each thread has changed its
-/// user, for one.
-const ALL_OF_PROGRAMS: u64 = !INTERNAL;
+/// user, for one; and those of memory that is not there, which must find the copy that they happen in.
+const ALL_OF_PROGRAMS: u64 = !INTERNAL & !set_of([libc::SIGSEGV, libc::SIGBUS]);
 
 /// All signals of programs blocked in this thread, until [`end`](Self::end).
 #[derive(Debug)]
@@ -196,7 +196,9 @@ mod tests {
         let outside = mask();
         // The kernel leaves two signals out of all masks.
         let never = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
-        assert_eq!(inside | never | 0b11 << 31, u64::MAX);
+        let faults = set_of([libc::SIGSEGV, libc::SIGBUS]);
+        assert_eq!(inside | never | 0b11 << 31 | faults, u64::MAX);
+        assert_eq!(inside & faults, outside & faults);
         assert_eq!(inside & 0b11 << 31, outside & 0b11 << 31);
     }
 

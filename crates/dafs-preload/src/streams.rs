@@ -13,6 +13,7 @@ use crate::failure::{Errno, Failed, Result};
 use crate::next::{aside, is_serving, quietly, serve};
 use crate::table::locked;
 use crate::{files, table};
+use dafs_mem::CheckedSlice;
 use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -123,9 +124,9 @@ unsafe extern "C" fn read(cookie: *mut c_void, to: *mut c_char, count: size_t) -
             // SAFETY: the C library gives its buffer of that length.
             return returned(unsafe { libc::syscall(libc::SYS_read, fd, to, count) });
         };
-        // SAFETY: as above.
-        let target = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
-        Ok(description.read(fd, &mut [target])? as ssize_t)
+        // SAFETY: as above; of a long read it is the program's own.
+        let target = unsafe { CheckedSlice::callers(to.cast::<u8>(), count) };
+        Ok(description.read(fd, &[target])? as ssize_t)
     })
 }
 
@@ -138,7 +139,7 @@ unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, count: size
             return returned(unsafe { libc::syscall(libc::SYS_write, fd, from, count) });
         };
         // SAFETY: as above.
-        let source = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
+        let source = unsafe { CheckedSlice::callers(from.cast_mut().cast::<u8>(), count) };
         Ok(description.write(fd, &[source])? as ssize_t)
     });
     written.max(0)

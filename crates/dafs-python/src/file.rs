@@ -112,7 +112,7 @@ impl RawFile {
         let span = memory.span();
         blocking(py, || {
             // SAFETY: `memory` is kept until the call is over.
-            file.append(unsafe { span.bytes() }, Stability::FileSync)
+            file.append_checked(unsafe { span.checked() }, Stability::FileSync)
         })
         .map_err(raise)
     }

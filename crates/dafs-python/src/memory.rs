@@ -8,7 +8,7 @@
 use crate::error::raise;
 use crate::session::{Own, Session};
 use dafs_client::{Error, File, IoBuffer, Result, Stability};
-use dafs_mem::Site;
+use dafs_mem::{CheckedSlice, Site};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
@@ -95,30 +95,15 @@ impl Span {
         self.address as usize
     }
 
-    /// The bytes, to be read.
+    /// The memory. Where a file is mapped that is cut meanwhile, it is not there, which is an error.
     ///
     /// # Safety
-    /// What it was made of is kept, and not resized.
-    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
-        if self.len == 0 {
-            return &[];
-        }
+    /// What it was made of is kept, and not resized; where it is written to, it is writable.
+    pub(crate) unsafe fn checked<'a>(self) -> CheckedSlice<'a> {
         // SAFETY: the export says that `len` bytes are there. Another thread of Python's may change
         // them meanwhile, as under every `write` of Python's; what is copied then is anybody's guess,
         // and nothing here depends on it.
-        unsafe { std::slice::from_raw_parts(self.address, self.len) }
-    }
-
-    /// The bytes, to be written.
-    ///
-    /// # Safety
-    /// As [`bytes`](Self::bytes); the memory is writable.
-    unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
-        if self.len == 0 {
-            return &mut [];
-        }
-        // SAFETY: as for `bytes`. Nobody reads what has not been written.
-        unsafe { std::slice::from_raw_parts_mut(self.address, self.len) }
+        unsafe { CheckedSlice::callers(self.address, self.len) }
     }
 
     /// The memory, registered for as long as the result is there. It must be writable, because a peer
@@ -180,7 +165,7 @@ impl<'a> Place<'a> {
             return file.read_into(&buffer, 0..self.span.len, offset);
         }
         // SAFETY: the caller's promise.
-        file.read_at(unsafe { self.span.bytes_mut() }, offset)
+        file.read_checked(unsafe { self.span.checked() }, offset)
     }
 
     /// Writes all of it at `offset`.
@@ -200,7 +185,7 @@ impl<'a> Place<'a> {
             return file.write_from(&buffer, 0..self.span.len, offset, Stability::Unstable);
         }
         // SAFETY: the caller's promise.
-        file.write_at(unsafe { self.span.bytes() }, offset, Stability::Unstable)
+        file.write_checked(unsafe { self.span.checked() }, offset, Stability::Unstable)
     }
 }
 
@@ -233,7 +218,7 @@ impl InUse {
         let copy = py.detach(|| -> Result<_> {
             let copy = session.client.buffer(span.len)?;
             // SAFETY: `memory` is kept until the copy is done.
-            copy.view().copy_from(unsafe { span.bytes() }, Site::ClientStaging);
+            unsafe { span.checked() }.copy_to(copy.view(), Site::ClientStaging)?;
             Ok(copy)
         });
         let own = Own::borrowed(copy.map_err(raise)?, 0..span.len);

@@ -73,6 +73,16 @@ impl SessionOptions {
         .find_map(|(given, name)| given.then_some(name))
     }
 
+    /// Who the user is is said once, or twice the same.
+    pub(crate) fn check_user(&self, url: &DafsUrl) -> Result<(), Failure> {
+        match (self.session_user.as_deref(), url.user()) {
+            (Some(given), Some(of_url)) if given != of_url => Err(Failure::Usage(format!(
+                "--user says {given}, and {url} says {of_url}; leave one of them out"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Who the session is to fences is said once, or twice the same.
     pub(crate) fn check_fence_id(&self, url: &DafsUrl) -> Result<(), Failure> {
         match (self.fence_id.as_deref(), url.fence_id()) {

@@ -157,6 +157,7 @@ impl Sessions<'_> {
     fn connect(&self, url: &DafsUrl, identity: Option<ClientIdentity>) -> Result<Client, Failure> {
         let options = self.options;
         options.check_fence_id(url)?;
+        options.check_user(url)?;
         let (deadline, recovery) = self.patience();
         let mut connect_options = ConnectOptions {
             transport: options.transport.into(),

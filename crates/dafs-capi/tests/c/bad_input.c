@@ -1,6 +1,8 @@
 /* bad_input.c URL TRANSPORT -- what a program can do wrong is an error code, never a crash. */
 #include <dafs.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +42,10 @@ static void nulls(void)
     expect(dap_options_init(&options), 0);
     options.transport = 77;
     expect(dap_connect("dafs://127.0.0.1/", &options, &s), DAP_E_INVALID);
+    expect(dap_options_init(&options), 0);
+    options.user = "anna";
+    options.password = "secret";
+    expect(dap_connect("dafs://bert@127.0.0.1/", &options, &s), DAP_E_INVALID);
     expect(dap_session_info(session, NULL), DAP_E_INVALID);
     expect(dap_stats(session, NULL), DAP_E_INVALID);
     expect(dap_open(session, NULL, DAP_OPEN_READ, 0, &file), DAP_E_INVALID);
@@ -318,6 +324,76 @@ static void bad_memory(void)
     expect(dap_rmdir(session, (const char *)-1), DAP_E_FAULT);
 }
 
+/* Operations whose memory goes while they are under way: errors of theirs, and nothing of anybody else's. */
+static int reads_that_failed;
+
+static void memory_that_goes(void)
+{
+    enum { OPERATIONS = 16, BYTES = 1 << 16, GONE = 5 };
+    char *pages = mmap(NULL, OPERATIONS * BYTES, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    dap_completion_t done[OPERATIONS];
+    dap_buffer_t buffer;
+    int at, round;
+
+    for (round = 0; round < 2; round++) {
+        expect(dap_register(session, pages, OPERATIONS * BYTES, &buffer), 0);
+        for (at = 0; at < OPERATIONS; at++)
+            expect(dap_async_read(group, at, file, buffer, at * BYTES, BYTES, 0, NULL), 0);
+        /* As after munmap(), but nothing of the library's comes to lie there. */
+        mmap(pages + GONE * BYTES, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        expect(dap_io_wait(group, done, OPERATIONS, OPERATIONS, -1), OPERATIONS);
+        for (at = 0; at < OPERATIONS; at++) {
+            if (done[at].user_data == GONE && done[at].result == DAP_E_FAULT)
+                reads_that_failed++;
+            else /* It may also have come before its memory went. */
+                expect(done[at].result, BYTES);
+        }
+        for (at = 0; at < OPERATIONS; at++)
+            expect(dap_async_write(group, at, file, buffer, at * BYTES, BYTES, 0, DAP_UNSTABLE, NULL), 0);
+        expect(dap_io_wait(group, done, OPERATIONS, OPERATIONS, -1), OPERATIONS);
+        for (at = 0; at < OPERATIONS; at++)
+            expect(done[at].result, done[at].user_data == GONE ? DAP_E_FAULT : BYTES);
+        expect(dap_unregister(buffer), 0);
+        mmap(pages + GONE * BYTES, BYTES, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    }
+    munmap(pages, OPERATIONS * BYTES);
+}
+
+static volatile int faults;
+static sigjmp_buf out;
+
+static void counted(int number)
+{
+    (void)number;
+    faults++;
+    siglongjmp(out, 1);
+}
+
+/* A program's handler gets the program's faults and no others, installed before ours or after it. */
+static void handlers(void)
+{
+    struct sigaction action, before;
+    void *volatile nowhere = (void *)8;
+    int round, at;
+
+    for (round = 0; round < 2; round++) {
+        if (sigsetjmp(out, 1) == 0)
+            *(volatile char *)nowhere = 1;
+        expect(faults, round + 1);
+        memory_that_goes();
+        expect(faults, round + 1);
+        memset(&action, 0, sizeof action);
+        action.sa_handler = counted;
+        sigaction(SIGSEGV, &action, &before);
+        /* Seen within sixteen short copies. */
+        for (at = 0; at < 20; at++)
+            expect(dap_read(file, memory, 100, 0), 100);
+    }
+    expect(reads_that_failed > 0, 1);
+}
+
 static void closed_and_foreign(void)
 {
     dap_file_t second, twin;
@@ -448,6 +524,7 @@ int main(int argc, char **argv)
 
     if (argc < 3)
         return 2;
+    signal(SIGSEGV, counted);
     expect(dap_options_init(&options), 0);
     options.transport = (uint32_t)atoi(argv[2]);
     expect(dap_connect(argv[1], &options, &session), 0);
@@ -457,6 +534,7 @@ int main(int argc, char **argv)
     nulls();
     absurd_sizes();
     bad_memory();
+    handlers();
     bad_places((void *)8);
     bad_places((void *)constant);
     too_few_places();

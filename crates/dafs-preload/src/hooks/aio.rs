@@ -90,11 +90,11 @@ unsafe fn perform(file: &Arc<Description>, block: &mut Block, work: Operation) {
         let moved = unsafe {
             match work {
                 Operation::Read => {
-                    let target = super::io::target(block.bytes, block.count)?;
-                    file.read_vectored(&mut [target], block.offset)?
+                    let target = super::io::target(block.bytes, block.count);
+                    file.read_vectored(&[target], block.offset)?
                 }
                 Operation::Write => {
-                    let source = super::io::source(block.bytes, block.count)?;
+                    let source = super::io::source(block.bytes, block.count);
                     match file.appends(block.fd)? {
                         true => file.write(block.fd, &[source])?,
                         false => file.write_vectored(&[source], block.offset)?,

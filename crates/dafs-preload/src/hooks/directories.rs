@@ -3,8 +3,11 @@
 use super::{by_descriptor, by_path, known};
 use crate::failure::{Errno, Result};
 use crate::files;
+use crate::limits::COPY_BYTES_MAX;
 use crate::listing::{self, Stream};
 use crate::next::{interpose, serve};
+use dafs_client::Error;
+use dafs_mem::{CheckedSlice, Site, VolatileSlice};
 use libc::{AT_FDCWD, DIR, c_char, c_int, c_long, c_void, dirent64, size_t, ssize_t};
 
 fn open(place: &crate::location::Location) -> Result<*mut DIR> {
@@ -103,8 +106,12 @@ interpose! {
             None => pass(),
             Some(_) if to.is_null() => serve(|| Err(Errno(libc::EFAULT))),
             Some(directory) => serve(|| {
-                let target = std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes);
-                listing::fill(&directory, fd, target).map(|filled| filled as ssize_t)
+                let mut found = vec![0; bytes.min(COPY_BYTES_MAX)];
+                let filled = listing::fill(&directory, fd, &mut found)?;
+                let target = CheckedSlice::callers(to.cast(), filled);
+                let found = VolatileSlice::from_mut(&mut found);
+                target.copy_from(found, Site::ClientStaging).map_err(Error::from)?;
+                Ok(filled as ssize_t)
             }),
         }
     }

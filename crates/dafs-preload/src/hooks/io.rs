@@ -5,64 +5,47 @@ use crate::failure::{Errno, Result};
 use crate::files::{self, CopyEnd, End};
 use crate::limits::{IO_BYTES_MAX, VECTORS_MAX};
 use crate::next::{interpose, serve};
-use crate::{locks, mapped, report};
+use crate::{locks, report};
+use dafs_client::Error;
+use dafs_mem::{CheckedSlice, Site, VolatileSlice};
 use libc::{AT_FDCWD, c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, size_t, ssize_t};
 
+/// Memory that is read into: where it is not there, or read-only, the call ends with `EFAULT`, as from the kernel.
+///
 /// # Safety
-/// `count` bytes at `to` may be written, by nobody else meanwhile.
-pub(super) unsafe fn target<'a>(to: *mut c_void, count: size_t) -> Result<&'a mut [u8]> {
-    match (to.is_null(), count) {
-        (_, 0) => Ok(&mut []),
-        (true, _) => Err(Errno(libc::EFAULT)),
-        _ => {
-            mapped::check_write(to, count)?;
-            // SAFETY: the caller's promise.
-            Ok(unsafe { std::slice::from_raw_parts_mut(to.cast(), count.min(IO_BYTES_MAX)) })
-        }
-    }
-}
-
-/// # Safety
-/// `count` bytes at `from` may be read and stay as they are.
-pub(super) unsafe fn source<'a>(from: *const c_void, count: size_t) -> Result<&'a [u8]> {
-    match (from.is_null(), count) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Errno(libc::EFAULT)),
-        _ => {
-            mapped::check_read(from, count)?;
-            // SAFETY: the caller's promise.
-            Ok(unsafe { std::slice::from_raw_parts(from.cast(), count.min(IO_BYTES_MAX)) })
-        }
-    }
-}
-
-/// # Safety
-/// `count` such structures may be read at `vectors`.
-unsafe fn vectors<'a>(vectors: *const iovec, count: c_int) -> Result<&'a [iovec]> {
-    match usize::try_from(count) {
-        Ok(0) => Ok(&[]),
-        Ok(_) if vectors.is_null() => Err(Errno(libc::EFAULT)),
-        Ok(count @ ..=VECTORS_MAX) => {
-            mapped::check_read(vectors.cast(), count * size_of::<iovec>())?;
-            // SAFETY: the caller's promise.
-            Ok(unsafe { std::slice::from_raw_parts(vectors, count) })
-        }
-        _ => Err(Errno(libc::EINVAL)),
-    }
-}
-
-/// # Safety
-/// As [`vectors`], and each as [`target`].
-unsafe fn targets<'a>(list: *const iovec, count: c_int) -> Result<Vec<&'a mut [u8]>> {
+/// Wherever there is memory among `count` bytes at `to`, it may be written, by nobody else meanwhile.
+pub(super) unsafe fn target<'a>(to: *mut c_void, count: size_t) -> CheckedSlice<'a> {
     // SAFETY: the caller's promise.
-    unsafe { vectors(list, count)?.iter().map(|one| target(one.iov_base, one.iov_len)).collect() }
+    unsafe { CheckedSlice::callers(to.cast(), count.min(IO_BYTES_MAX)) }
 }
 
+/// Memory that is written from.
+///
 /// # Safety
-/// As [`vectors`], and each as [`source`].
-unsafe fn sources<'a>(list: *const iovec, count: c_int) -> Result<Vec<&'a [u8]>> {
+/// Wherever there is memory among `count` bytes at `from`, it stays as it is.
+pub(super) unsafe fn source<'a>(from: *const c_void, count: size_t) -> CheckedSlice<'a> {
+    // SAFETY: the caller's promise; a source is only copied from.
+    unsafe { CheckedSlice::callers(from.cast_mut().cast(), count.min(IO_BYTES_MAX)) }
+}
+
+/// A list of pieces of memory, as [`target`] or [`source`].
+///
+/// # Safety
+/// As there, for each that the `count` structures at `list` name.
+unsafe fn pieces<'a>(list: *const iovec, count: c_int) -> Result<Vec<CheckedSlice<'a>>> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= VECTORS_MAX);
+    let count = count.ok_or(Errno(libc::EINVAL))?;
+    let none = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let mut own = vec![none; count];
+    let bytes = count * size_of::<iovec>();
+    // SAFETY: the list is as long, and the caller's promise.
+    unsafe {
+        let own = VolatileSlice::new(own.as_mut_ptr().cast(), bytes);
+        let list = CheckedSlice::callers(list.cast_mut().cast(), bytes);
+        list.copy_to(own, Site::ClientStaging).map_err(Error::from)?;
+    }
     // SAFETY: the caller's promise.
-    unsafe { vectors(list, count)?.iter().map(|one| source(one.iov_base, one.iov_len)).collect() }
+    Ok(own.iter().map(|one| unsafe { target(one.iov_base, one.iov_len) }).collect())
 }
 
 fn count(bytes: usize) -> ssize_t {
@@ -102,74 +85,74 @@ unsafe fn copy(
 
 interpose! {
     fn read(fd: c_int, to: *mut c_void, bytes: size_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.read(fd, &mut [target(to, bytes)?]).map(count))
+        by_descriptor!(fd, pass, |file| file.read(fd, &[target(to, bytes)]).map(count))
     }
     fn __read_chk(fd: c_int, to: *mut c_void, bytes: size_t, room: size_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| {
             check(bytes, room);
-            file.read(fd, &mut [target(to, bytes)?]).map(count)
+            file.read(fd, &[target(to, bytes)]).map(count)
         })
     }
     fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.write(fd, &[source(from, bytes)?]).map(count))
+        by_descriptor!(fd, pass, |file| file.write(fd, &[source(from, bytes)]).map(count))
     }
     fn pread(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| {
-            file.read_vectored(&mut [target(to, bytes)?], offset).map(count)
+            file.read_vectored(&[target(to, bytes)], offset).map(count)
         })
     }
     fn pread64(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| {
-            file.read_vectored(&mut [target(to, bytes)?], offset).map(count)
+            file.read_vectored(&[target(to, bytes)], offset).map(count)
         })
     }
     fn __pread_chk(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| {
             check(bytes, room);
-            file.read_vectored(&mut [target(to, bytes)?], offset).map(count)
+            file.read_vectored(&[target(to, bytes)], offset).map(count)
         })
     }
     fn __pread64_chk(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| {
             check(bytes, room);
-            file.read_vectored(&mut [target(to, bytes)?], offset).map(count)
+            file.read_vectored(&[target(to, bytes)], offset).map(count)
         })
     }
     fn pwrite(fd: c_int, from: *const c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)?], offset).map(count))
+        by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)], offset).map(count))
     }
     fn pwrite64(fd: c_int, from: *const c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)?], offset).map(count))
+        by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)], offset).map(count))
     }
     fn readv(fd: c_int, list: *const iovec, number: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.read(fd, &mut targets(list, number)?).map(count))
+        by_descriptor!(fd, pass, |file| file.read(fd, &pieces(list, number)?).map(count))
     }
     fn writev(fd: c_int, list: *const iovec, number: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.write(fd, &sources(list, number)?).map(count))
+        by_descriptor!(fd, pass, |file| file.write(fd, &pieces(list, number)?).map(count))
     }
     fn preadv(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.read_vectored(&mut targets(list, number)?, offset).map(count))
+        by_descriptor!(fd, pass, |file| file.read_vectored(&pieces(list, number)?, offset).map(count))
     }
     fn preadv64(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.read_vectored(&mut targets(list, number)?, offset).map(count))
+        by_descriptor!(fd, pass, |file| file.read_vectored(&pieces(list, number)?, offset).map(count))
     }
     fn pwritev(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.write_vectored(&sources(list, number)?, offset).map(count))
+        by_descriptor!(fd, pass, |file| file.write_vectored(&pieces(list, number)?, offset).map(count))
     }
     fn pwritev64(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.write_vectored(&sources(list, number)?, offset).map(count))
+        by_descriptor!(fd, pass, |file| file.write_vectored(&pieces(list, number)?, offset).map(count))
     }
     fn preadv2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &mut targets(list, number)?, offset, flags))
+        by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
     }
     fn preadv64v2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &mut targets(list, number)?, offset, flags))
+        by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
     }
     fn pwritev2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &sources(list, number)?, offset, flags))
+        by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
     }
     fn pwritev64v2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &sources(list, number)?, offset, flags))
+        by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
     }
 
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t, |pass| {
@@ -279,7 +262,7 @@ interpose! {
 fn read_as_asked(
     file: &crate::table::Description,
     fd: c_int,
-    to: &mut [&mut [u8]],
+    to: &[CheckedSlice<'_>],
     offset: off_t,
     flags: c_int,
 ) -> Result<ssize_t> {
@@ -294,7 +277,7 @@ fn read_as_asked(
 fn write_as_asked(
     file: &crate::table::Description,
     fd: c_int,
-    from: &[&[u8]],
+    from: &[CheckedSlice<'_>],
     offset: off_t,
     flags: c_int,
 ) -> Result<ssize_t> {

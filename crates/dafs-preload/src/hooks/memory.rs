@@ -3,10 +3,11 @@
 use super::{known, must_be_file};
 use crate::failure::{Errno, Mapping, Result};
 use crate::limits::{MAPPED_BYTES_MAX, PAGE_BYTES};
-use crate::maps::{self, Map, pages};
+use crate::maps::{self, Map, Pages, pages};
 use crate::next::{interpose, is_aside, serve};
 use crate::report;
 use crate::table::Description;
+use dafs_mem::CheckedSlice;
 use libc::{c_int, c_void, off_t, size_t};
 
 /// `madvise` beside what `libc` knows: drop also what is locked, and guard pages.
@@ -56,7 +57,7 @@ unsafe fn map(
     maps::forget(&whole);
     // SAFETY: the mapping is new and of whole pages.
     let target = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), whole.len()) };
-    if let Err(errno) = file.read_vectored(&mut [target], offset) {
+    if let Err(errno) = file.read_vectored(&[CheckedSlice::from_mut(target)], offset) {
         // SAFETY: the mapping is ours; nobody has seen it.
         unsafe { libc::munmap(at, bytes) };
         return Err(errno);
@@ -69,7 +70,11 @@ unsafe fn map(
         return Err(errno);
     }
     let is_written = protection & libc::PROT_WRITE != 0;
-    maps::note(whole, Map { is_shared: shared, is_written });
+    if !maps::note(whole, Map { is_shared: shared, is_written }) {
+        // SAFETY: as above.
+        unsafe { libc::munmap(at, bytes) };
+        return Err(Errno(libc::ENOMEM));
+    }
     Ok(Mapping(at))
 }
 
@@ -80,28 +85,31 @@ fn mapped_elsewhere(at: &Mapping, bytes: size_t) {
     }
 }
 
-/// Whether memory may be of our maps; asks for no lock if there are none.
-fn may_be_ours() -> bool {
-    !maps::are_none() && !is_aside()
+/// Whether memory may be of our maps; asks for no lock if it lies apart from them.
+fn may_be_ours(pages: &Pages) -> bool {
+    maps::may_hold(pages) && !is_aside()
 }
 
-/// Whether our maps may be given other protection.
-fn may_protect(address: *mut c_void, bytes: size_t, protection: c_int) -> Result<()> {
-    if protection & libc::PROT_WRITE == 0 {
-        return Ok(());
+/// Gives memory another protection, unless it is of a map that cannot have it.
+fn protected(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    pass: impl FnOnce() -> c_int,
+) -> c_int {
+    let pages = pages(address as usize, bytes);
+    if protection & libc::PROT_WRITE == 0 || !may_be_ours(&pages) {
+        return pass();
     }
-    maps::with(|maps| {
-        let ours = maps.within(&pages(address as usize, bytes));
-        if ours.iter().any(|(_, map)| map.is_shared) {
-            // The file is open for reading only.
-            return Err(Errno(libc::EACCES));
-        }
-        for (part, map) in ours {
-            maps.take(&part);
-            maps.put(part, Map { is_written: true, ..map });
-        }
-        Ok(())
-    })
+    if maps::with(|maps| maps.within(&pages).any(|(_, map)| map.is_shared)) {
+        // The file is open for reading only.
+        return serve(|| Err(Errno(libc::EACCES)));
+    }
+    let done = pass();
+    if done == 0 {
+        maps::with(|maps| maps.write(&pages));
+    }
+    done
 }
 
 /// What advice means to our maps: that they are to be left alone, an error, or nothing (`None`).
@@ -112,19 +120,33 @@ fn advised(address: *mut c_void, bytes: size_t, advice: c_int) -> Option<Result<
         advice,
         libc::MADV_FREE | libc::MADV_REMOVE | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL
     );
-    if !drops && !is_for_others {
+    let pages = pages(address as usize, bytes);
+    if !drops && !is_for_others || !may_be_ours(&pages) {
         return None;
     }
-    let pages = pages(address as usize, bytes);
     maps::with(|maps| {
-        let ours = maps.within(&pages);
-        if ours.is_empty() {
-            return None;
-        }
-        // It would be read again as it is in the file, and so it still is if nobody has written there.
-        let stays = maps.cover(&pages) && ours.iter().all(|(_, map)| !map.is_written);
+        maps.within(&pages).next()?;
+        // What is there is as the file was when it was mapped, if nobody has written there: it stays.
+        let stays = maps.cover(&pages) && maps.within(&pages).all(|(_, map)| !map.is_written);
         Some(if drops && stays { Ok(0) } else { Err(Errno(libc::EINVAL)) })
     })
+}
+
+/// Unmaps memory. What the kernel says no to is noted as before.
+fn unmapped(address: *mut c_void, bytes: size_t, pass: impl FnOnce() -> c_int) -> c_int {
+    let pages = pages(address as usize, bytes);
+    if !(address as usize).is_multiple_of(PAGE_BYTES) || !may_be_ours(&pages) {
+        return pass();
+    }
+    // Before another thread can have the same addresses.
+    let taken = maps::take(&pages);
+    let done = pass();
+    if done != 0 {
+        let errno = Errno::last();
+        maps::put_back(taken);
+        errno.set();
+    }
+    done
 }
 
 /// Moves or cuts a map. What it grows by would be of no file: programs must bear that there is no room for
@@ -137,22 +159,34 @@ fn remapped(
 ) -> Mapping {
     let before = pages(old.0 as usize, old.1);
     let new = pages(old.0 as usize, new_bytes);
-    let ours = maps::with(|maps| maps.within(&before));
-    if !ours.is_empty() && (new.len() > before.len() || flags & libc::MREMAP_DONTUNMAP != 0) {
+    let is_ours = || maps::with(|maps| maps.within(&before).next().is_some());
+    if !may_be_ours(&before) || !is_ours() {
+        let at = pass();
+        mapped_elsewhere(&at, new_bytes);
+        return at;
+    }
+    if new.len() > before.len() || flags & libc::MREMAP_DONTUNMAP != 0 {
         report::refused("mremap", b"");
         return serve(|| Err(Errno(libc::ENOMEM)));
     }
-    let taken = maps::with(|maps| maps.take(&before));
+    // What stays where it is stays noted all the time.
+    let moves = flags & libc::MREMAP_FIXED != 0;
+    let taken = maps::take(&if moves { before.clone() } else { new.end..before.end });
     let at = pass();
-    let (errno, is_moved) = (Errno::last(), at.0 != libc::MAP_FAILED);
-    let to = if is_moved { pages(at.0 as usize, new_bytes) } else { before.clone() };
-    maps::with(|maps| {
-        maps.take(&to);
+    let errno = Errno::last();
+    if at.0 == libc::MAP_FAILED {
+        maps::put_back(taken);
+    } else if moves {
+        let to = pages(at.0 as usize, new_bytes);
+        maps::forget(&to);
         for (part, map) in taken {
             let (first, last) = (part.start - before.start, part.end - before.start);
-            maps.put(to.start + first..(to.start + last).min(to.end), map);
+            let part = to.start + first..(to.start + last).min(to.end);
+            if !part.is_empty() {
+                maps::note(part, map);
+            }
         }
-    });
+    }
     errno.set();
     at
 }
@@ -181,29 +215,20 @@ interpose! {
                 at
             }
         }
-    }    fn munmap(address: *mut c_void, bytes: size_t) -> c_int, |pass| {
-        if may_be_ours() && (address as usize).is_multiple_of(PAGE_BYTES) {
-            // Before another thread can have the same addresses.
-            maps::forget(&pages(address as usize, bytes));
-        }
-        pass()
+    }
+    fn munmap(address: *mut c_void, bytes: size_t) -> c_int, |pass| {
+        unmapped(address, bytes, pass)
     }
     fn mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int, |pass| {
-        if may_be_ours() && let Err(errno) = may_protect(address, bytes, protection) {
-            return serve(|| Err(errno));
-        }
-        pass()
+        protected(address, bytes, protection, pass)
     }
     fn madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int, |pass| {
-        match if may_be_ours() { advised(address, bytes, advice) } else { None } {
+        match advised(address, bytes, advice) {
             Some(answer) => serve(|| answer),
             None => pass(),
         }
     }
     fn mremap(old: *mut c_void, old_bytes: size_t, new_bytes: size_t, flags: c_int, to: *mut c_void) -> Mapping, |pass| {
-        match may_be_ours() {
-            true => remapped((old, old_bytes), new_bytes, flags, pass),
-            false => pass(),
-        }
+        remapped((old, old_bytes), new_bytes, flags, pass)
     }
 }
