@@ -177,6 +177,11 @@ impl<S: Store> KeptFile<S> {
         self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state().pieces.is_empty()
+    }
+
     /// What somebody who opens the file now need not be told any more.
     pub(crate) fn seen(&self) -> Seen {
         Seen(self.state().failures)

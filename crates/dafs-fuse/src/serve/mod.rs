@@ -8,6 +8,8 @@ mod delegated;
 mod files;
 mod lists;
 mod locks;
+#[cfg(test)]
+mod tests;
 
 use crate::changes::Changes;
 use crate::convert;

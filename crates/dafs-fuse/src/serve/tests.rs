@@ -1,0 +1,181 @@
+//! Requests carried out with a server of this process, without a kernel.
+
+#[path = "../../../dafs-client/tests/served/mod.rs"]
+mod served;
+
+use super::{Answer, Server};
+use crate::kernel::{Agreed, Caller, Device, Errno, LockWanted, NodeId, Operation, Request};
+use crate::locking::Wanted;
+use crate::nodes::ROOT;
+use crate::tree::Tree;
+use dafs_client::IoBuffer;
+use dafs_mem::Site;
+use served::{Served, Wire};
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// All bytes of a file.
+const LAST: u64 = i64::MAX as u64;
+
+/// A request of root's.
+fn request(unique: u64, node: NodeId, operation: Operation<'_>) -> Request<'_> {
+    Request { unique, node, caller: Caller { uid: 0, gid: 0 }, thread: 0, operation }
+}
+
+/// A mount over a wire that can be held.
+struct Mounted {
+    served: Served,
+    wire: Wire,
+    server: Arc<Server>,
+    room: IoBuffer,
+}
+
+impl Mounted {
+    fn new() -> Self {
+        let served = Served::new();
+        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        let client = wire.client();
+        let room = client.buffer(4096).unwrap();
+        let tree = Tree::new(client.clone(), client.root());
+        // Answers go nowhere.
+        let device = Device::new(File::options().write(true).open("/dev/null").unwrap().into());
+        // What is told is not to be old only because this machine is slow.
+        let belief = Duration::from_secs(3600);
+        let server = Arc::new(Server::new(device, Agreed::default(), tree, belief));
+        Self { served, wire, server, room }
+    }
+
+    /// The number of an open file, which is made if it is not there.
+    fn open(&self, name: &str, flags: i32) -> u64 {
+        File::options().append(true).create(true).open(self.served.path().join(name)).unwrap();
+        let found = self.server.tree.lookup(ROOT, name.as_bytes()).unwrap();
+        let node = self.server.tree.nodes.enter(&found);
+        let before: Vec<u64> = self.server.files.all().iter().map(|(number, _)| *number).collect();
+        let operation = Operation::Open { flags };
+        let answer = self.server.open(&request(1, node, operation), flags);
+        assert!(answer.is_ok());
+        let is_new = |number: &u64| !before.contains(number);
+        let all = self.server.files.all().into_iter().map(|(number, _)| number);
+        all.filter(is_new).max().expect("it is open")
+    }
+
+    fn write(&mut self, handle: u64, offset: u64, bytes: &[u8]) {
+        self.room.view().copy_from(bytes, Site::Inspect);
+        let len = bytes.len() as u32;
+        assert_eq!(self.server.write(handle, &mut self.room, len, Some(offset)), Ok(len));
+    }
+
+    fn lock(&self, handle: u64, owner: u64) {
+        let file = self.server.file(handle).unwrap();
+        let wanted = Wanted { owner, start: 0, end: LAST, exclusive: true };
+        self.server.locks.try_lock(&file, handle, &wanted).unwrap();
+    }
+
+    /// Does something while the server does not answer.
+    fn while_away<T>(&self, work: impl FnOnce(&Arc<Server>) -> T) -> T {
+        let held = self.wire.held.lock().unwrap();
+        let done = dafs_client::within(Duration::from_millis(50), || work(&self.server));
+        drop(held);
+        done
+    }
+
+    fn is_kept(&self, handle: u64) -> bool {
+        !self.server.file(handle).unwrap().kept.is_empty()
+    }
+}
+
+#[test]
+fn who_has_no_locks_throws_nothing_away_that_others_keep() {
+    let mut mounted = Mounted::new();
+    let writer = mounted.open("file", libc::O_RDWR);
+    mounted.lock(writer, 1);
+    mounted.write(writer, 0, b"data");
+    // Each of them while the server is away, so that nothing can be made stable.
+    let reader = mounted.open("file", libc::O_RDONLY);
+    let other = mounted.open("file", libc::O_RDWR);
+    let closed = mounted.while_away(|server| server.flush(reader, 2));
+    assert!(closed.is_ok(), "who only reads waits for nobody");
+    let closed = mounted.while_away(|server| server.flush(other, 3).map(drop));
+    assert_eq!(closed, Err(Errno::ETIMEDOUT), "it may have written");
+    assert!(mounted.is_kept(writer));
+    let wanted = LockWanted { handle: other, owner: 3, start: 0, end: LAST, kind: libc::F_UNLCK };
+    let node = mounted.server.file(other).unwrap().node;
+    let request = request(2, node, Operation::Lock { wanted, waits: false });
+    let unlocked = mounted.while_away(|server| server.lock(&request, &wanted, false).map(drop));
+    assert_eq!(unlocked, Ok(()), "it has nothing to give up");
+    assert!(mounted.is_kept(writer));
+    let released = mounted.while_away(|server| server.release(reader, None).map(drop));
+    assert_eq!(released, Err(Errno::ETIMEDOUT), "nor does the server hear of it");
+    assert!(mounted.is_kept(writer));
+    // All of it is there, and nobody is told of a loss.
+    mounted.server.sync(writer).unwrap();
+    assert!(!mounted.is_kept(writer));
+    assert_eq!(std::fs::read(mounted.served.path().join("file")).unwrap(), b"data");
+}
+
+#[test]
+fn an_owner_that_has_unlocked_all_in_parts_is_none_any_more() {
+    let mounted = Mounted::new();
+    let handle = mounted.open("file", libc::O_RDWR);
+    let file = mounted.server.file(handle).unwrap();
+    mounted.lock(handle, 1);
+    assert!(mounted.server.locks.holds(file.node, 1) && !mounted.server.locks.holds(file.node, 2));
+    for (start, end) in [(0, 99), (100, LAST)] {
+        let part = Wanted { owner: 1, start, end, exclusive: true };
+        mounted.server.locks.unlock(&file, &part).unwrap();
+    }
+    assert!(!mounted.server.locks.holds(file.node, 1));
+    mounted.server.locks.for_each(|_, _, _, _| panic!("its open stays"));
+}
+
+#[test]
+fn who_has_locks_gives_them_up_by_closing_whatever_becomes_of_its_data() {
+    let mut mounted = Mounted::new();
+    let writer = mounted.open("file", libc::O_RDWR);
+    mounted.lock(writer, 1);
+    mounted.write(writer, 0, b"data");
+    let closed = mounted.while_away(|server| server.flush(writer, 1).map(drop));
+    assert_eq!(closed, Err(Errno::ETIMEDOUT));
+    let file = mounted.server.file(writer).unwrap();
+    assert!(!mounted.server.locks.holds(file.node, 1));
+    // The server has not lost it.
+    mounted.server.sync(writer).unwrap();
+    assert_eq!(std::fs::read(mounted.served.path().join("file")).unwrap(), b"data");
+}
+
+/// What a listing tells: names, each with the number of its node if more than the name is told.
+fn told(mut listing: &[u8]) -> Vec<(Vec<u8>, u64)> {
+    let number = |at: &[u8]| u64::from_ne_bytes(at[..8].try_into().unwrap());
+    let mut all = Vec::new();
+    while !listing.is_empty() {
+        let entry = &listing[128..];
+        let len = u32::from_ne_bytes(entry[16..20].try_into().unwrap()) as usize;
+        all.push((entry[24..24 + len].to_vec(), number(listing)));
+        listing = &listing[128 + (24 + len).next_multiple_of(8)..];
+    }
+    all
+}
+
+#[test]
+fn a_listing_does_not_tell_what_a_directory_was_before_something_was_made_in_it() {
+    let mounted = Mounted::new();
+    let server = &mounted.server;
+    std::fs::create_dir(mounted.served.path().join("below")).unwrap();
+    std::fs::write(mounted.served.path().join("file"), "").unwrap();
+    server.open_directory(ROOT).unwrap();
+    let (number, _) = server.directories.all().remove(0);
+    let list = |position, len| match server.list(ROOT, number, position, len, true).unwrap() {
+        Answer::Body(body) => told(&body),
+        _ => panic!("no listing"),
+    };
+    // There is only room for the first two, and the others are fetched already.
+    assert_eq!(list(0, 400), [(b".".to_vec(), 0), (b"..".to_vec(), 0)]);
+    let node = server.tree.nodes.enter(&server.tree.lookup(ROOT, b"below").unwrap());
+    let operation = Operation::MakeDirectory { name: b"new", mode: 0o755 };
+    assert!(server.attempt(&request(1, node, operation), None).is_ok());
+    let rest = list(2, 4096);
+    let node = |name: &[u8]| rest.iter().find(|(known, _)| known == name).unwrap().1;
+    assert_eq!(node(b"below"), 0, "it has one more link, and another time");
+    assert_ne!(node(b"file"), 0);
+}
