@@ -1,9 +1,10 @@
 //! One thread that moves things along while somebody sleeps outside of this library: a task whose
-//! waker is to be called, a thread in `epoll`. It is started when the first does.
+//! waker is to be called, a thread in `epoll`; or while nobody else does and something is to follow. It is
+//! started when the first needs it.
 //!
 //! Invariants
 //! * The thread holds a reference to the client only while operations are in flight that somebody
-//!   sleeps for, so it does not keep the client alive.
+//!   sleeps for, or that something follows, so it does not keep the client alive.
 //! * Wakers are called without the driver's lock; one that panics ends itself alone.
 
 use crate::driver::Shared;
@@ -52,7 +53,7 @@ impl Mover {
         Ok(())
     }
 
-    /// There is something to move along. Called without the driver's lock.
+    /// There is something to move along.
     pub(crate) fn attend(&self) {
         let mut state = self.bell.lock();
         debug_assert!(state.started, "who needs the thread has started it");
@@ -66,6 +67,12 @@ impl Mover {
     #[cfg(test)]
     pub(crate) fn break_it(&self) {
         self.bell.lock().is_broken = true;
+    }
+
+    /// Keeps everybody else out of what has a lock.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized {
+        self.bell.lock()
     }
 
     pub(crate) fn stop(&self) {

@@ -6,9 +6,10 @@
 //!   generations is never used again.
 //! * The table grows up to a bound and never shrinks, so starting an operation allocates nothing
 //!   once it is warm.
-//! * `watched` counts the operations in flight that somebody sleeps for outside of this library.
-//! * No waker is cloned or dropped here, because that may run any code of the application's: the
-//!   callers get them to drop when the lock is free.
+//! * `watched` counts the operations in flight that somebody sleeps for outside of this library, and
+//!   `followed` those that something follows which nobody waits for.
+//! * No waker is cloned or dropped here, nor what follows an operation, because that may run any code of
+//!   the application's: the callers get them to call or drop when the lock is free.
 
 use crate::batch::Sent;
 use crate::cache::DirectUse;
@@ -17,6 +18,7 @@ use crate::group::GroupState;
 use crate::limits::OPERATIONS_MAX;
 use crate::uncommitted::{Mark, Uncommitted};
 use dafs_wire::dafs::Stability;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Waker;
@@ -53,10 +55,32 @@ enum State {
     Awaited(Option<Waker>),
     /// In flight; the result goes to a group.
     Grouped(Grouped),
+    /// In flight; this is called with the result.
+    Followed(Then),
     /// In flight, and nobody wants the result.
     Abandoned,
     /// Over, result not taken yet.
     Done(Done),
+}
+
+/// What is called with the result of an operation, by whoever has polled, when the lock is free.
+pub(crate) struct Then(Box<dyn FnOnce(Done) + Send>);
+
+impl Then {
+    pub(crate) fn new(call: impl FnOnce(Done) + Send + 'static) -> Self {
+        Self(Box::new(call))
+    }
+
+    /// To be called without any lock. A panic has been reported, and ends nothing else.
+    pub(crate) fn call(self, done: Done) {
+        let _ = catch_unwind(AssertUnwindSafe(|| (self.0)(done)));
+    }
+}
+
+impl std::fmt::Debug for Then {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Then")
+    }
 }
 
 /// What an operation of a group is.
@@ -121,6 +145,8 @@ pub(crate) enum Finished {
     Wake(Waker),
     /// It is a group's.
     Grouped(Grouped, Done),
+    /// It is to be called when the lock is free.
+    Followed(Then, Done),
 }
 
 /// The table.
@@ -129,16 +155,44 @@ pub(crate) struct Operations {
     entries: Vec<Entry>,
     free: Vec<u32>,
     watched: usize,
+    followed: usize,
 }
 
 impl Operations {
     pub(crate) fn new() -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), watched: 0 }
+        Self { entries: Vec::new(), free: Vec::new(), watched: 0, followed: 0 }
     }
 
     /// Operations in flight that must be moved along because nobody waits for them here.
     pub(crate) fn watched(&self) -> usize {
         self.watched
+    }
+
+    /// Operations in flight that something follows.
+    pub(crate) fn followed(&self) -> usize {
+        self.followed
+    }
+
+    /// Something follows an operation that was started just now, instead of somebody's waiting for it.
+    pub(crate) fn follow(&mut self, slot: Slot, then: Then) {
+        let entry = &mut self.entries[slot.index as usize];
+        debug_assert!(matches!(entry.state, State::Awaited(None)), "it has just been started");
+        entry.state = State::Followed(then);
+        self.followed += 1;
+    }
+
+    /// All that was to follow operations which end with this.
+    pub(crate) fn take_followed(&mut self) -> Vec<Then> {
+        let mut all = Vec::new();
+        for entry in &mut self.entries {
+            if matches!(entry.state, State::Followed(_))
+                && let State::Followed(then) = std::mem::replace(&mut entry.state, State::Abandoned)
+            {
+                all.push(then);
+            }
+        }
+        self.followed = 0;
+        all
     }
 
     /// A new operation that somebody will wait for; `None` when there are too many.
@@ -270,6 +324,11 @@ impl Operations {
                 let State::Grouped(grouped) = self.release(index) else { return Finished::Kept };
                 return Finished::Grouped(grouped, done);
             }
+            State::Followed(_) => {
+                self.followed -= 1;
+                let State::Followed(then) = self.release(index) else { return Finished::Kept };
+                return Finished::Followed(then, done);
+            }
             State::Abandoned => {
                 self.release(index);
             }
@@ -318,7 +377,7 @@ impl Operations {
                 self.release(slot.index);
                 None
             }
-            State::Free | State::Grouped(_) | State::Abandoned => None,
+            State::Free | State::Grouped(_) | State::Followed(_) | State::Abandoned => None,
         }
     }
 
@@ -374,6 +433,29 @@ mod tests {
         };
         assert!(matches!(grouped.kind, GroupedKind::Transfer(42)));
         assert!(!operations.is_in_flight(slot.tag()));
+    }
+
+    #[test]
+    fn what_follows_is_handed_out_with_the_result() {
+        let mut operations = Operations::new();
+        let (said, hears) = std::sync::mpsc::channel();
+        let then = |said: &std::sync::mpsc::Sender<u32>| {
+            let said = said.clone();
+            Then::new(move |done| {
+                let Done::Read { bytes, .. } = done else { panic!("{done:?}") };
+                said.send(bytes).unwrap();
+            })
+        };
+        let slots: Vec<_> = (0..3).map(|_| operations.open().unwrap()).collect();
+        let tags: Vec<_> = slots.iter().map(Slot::tag).collect();
+        slots.into_iter().for_each(|slot| operations.follow(slot, then(&said)));
+        assert_eq!((operations.followed(), operations.watched()), (3, 0));
+        let Finished::Followed(then, done) = operations.finish(tags[0], read(3)) else { panic!() };
+        assert!(hears.try_recv().is_err() && operations.followed() == 2);
+        then.call(done);
+        assert_eq!(hears.try_recv(), Ok(3));
+        assert_eq!((operations.take_followed().len(), operations.followed()), (2, 0));
+        assert!(matches!(operations.finish(tags[1], read(3)), Finished::Kept));
     }
 
     #[test]

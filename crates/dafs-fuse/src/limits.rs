@@ -26,6 +26,12 @@ pub const THREADS_MAX: usize = 256;
 /// Threads beside these, each for one request that may wait for other mounts, when all others are busy.
 pub const ASIDE_MAX: usize = 256;
 
+/// Reads at a time that are answered by others than the threads which have received them.
+pub const HANDED_READS_MAX: usize = 64;
+
+/// The longest of these, in bytes: whoever answers one keeps all others waiting while it is copied.
+pub const HANDED_READ_BYTES_MAX: usize = 16 << 10;
+
 /// How long the kernel believes attributes and names without asking again.
 pub const BELIEF_DEFAULT: Duration = Duration::from_secs(1);
 
@@ -130,6 +136,7 @@ pub const CHANGE_PLACES: usize = 4096;
 /// The unit in which space is told, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
 
+const _: () = assert!(HANDED_READ_BYTES_MAX <= READ_BYTES_MAX);
 const _: () = assert!(KEPT_UNCOPIED_MIN <= WRITE_BYTES_MAX as usize);
 const _: () = assert!(KEPT_BYTES_MAX >= 2 * (WRITE_BYTES_MAX as usize + KEPT_PIECE_COST));
 const _: () = assert!(HANDOVER_FILL.as_secs() + 5 <= HANDOVER_PATIENCE.as_secs());

@@ -1,7 +1,8 @@
 //! The threads that serve a mount.
 //!
 //! Invariants
-//! * A thread that has received a request answers it before it stops: nothing is lost when they do.
+//! * A thread that has received a request answers it before it stops, or has handed it over to one that
+//!   does: these are waited for as well, so that nothing is lost.
 //! * While one is at something that may wait for another mount, there is one that receives, up to
 //!   [`ASIDE_MAX`]: the other mount may wait for a read here.
 
@@ -145,10 +146,13 @@ impl Session {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            if state.stopped == state.made {
-                return Ok(Ended::Stopped);
-            }
             let until = *until.get_or_insert_with(|| Instant::now() + HANDOVER_STOP_PATIENCE);
+            if state.stopped == state.made {
+                drop(state);
+                // Nobody is left who would begin one.
+                let is_over = self.server.handed.wait(until);
+                return Ok(if is_over { Ended::Stopped } else { Ended::Stuck });
+            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(Ended::Stuck);

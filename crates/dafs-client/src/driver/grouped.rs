@@ -177,6 +177,11 @@ impl Shared {
         self.mover.break_it();
     }
 
+    #[cfg(test)]
+    pub(crate) fn hold_mover(&self) -> impl Sized {
+        self.mover.hold()
+    }
+
     /// The result of an operation, if it is over; else `waker` is called when it is. After an error the
     /// operation may still be under way.
     pub(crate) fn poll_moved(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> Poll<Result<Moved>> {
@@ -211,14 +216,20 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Moves things along as long as somebody sleeps for them elsewhere. Called by the mover.
+    /// Moves things along as long as somebody sleeps for them elsewhere, or something follows them and
+    /// nobody else leads. Called by the mover.
     pub(crate) fn move_watched(&self) {
         loop {
             let mut wakers = Vec::new();
-            let waited = self.wait(self.lock_regardless(), None, |driver| {
+            let driver = self.lock_regardless();
+            if !driver.is_watched() && driver.wakers.is_empty() && driver.is_led() {
+                // Who leaves the lead while something is to follow says so.
+                return;
+            }
+            let waited = self.wait(driver, None, |driver| {
                 wakers.append(&mut driver.wakers);
-                let watched = driver.is_watched();
-                (!wakers.is_empty() || !watched).then_some(watched)
+                let needed = driver.is_watched() || driver.is_followed();
+                (!wakers.is_empty() || !needed).then_some(needed)
             });
             for waker in wakers.drain(..) {
                 // The panic has been reported, and the others are to be woken all the same.

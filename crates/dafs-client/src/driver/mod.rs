@@ -14,6 +14,7 @@
 
 mod back;
 mod clock;
+mod followed;
 mod followers;
 mod grouped;
 mod progress;
@@ -33,7 +34,7 @@ use crate::helper::Helper;
 use crate::limit::Limit;
 use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::mover::Mover;
-use crate::operations::Operations;
+use crate::operations::{Operations, Then};
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
@@ -41,6 +42,7 @@ use crate::wakeup::Wakeup;
 use clock::{Asleep, awake_or_not};
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request, StateId};
+use followed::Followed;
 use followers::{Bells, Followers, ring};
 use rustc_hash::FxHashSet;
 use spinning::Spinning;
@@ -79,6 +81,8 @@ pub(crate) struct Driver {
     operations: Operations,
     /// Tasks to be woken, which must not happen under the lock: they may drop what locks it.
     wakers: Vec<Waker>,
+    /// What follows operations that are over, and is called without the lock for the same reason.
+    followed: Vec<(Then, Done)>,
     /// What is given up as soon as there is room for one more operation; at most all that is held.
     leaves: VecDeque<Leave>,
     /// Operations that open files and keep the delegation that comes along.
@@ -374,8 +378,12 @@ impl Shared {
         let mut bells = Bells::new();
         driver.call_done(&mut bells);
         ring(&mut bells);
-        if driver.leader == Leader::Sleeping {
-            self.wakeup.ring();
+        match driver.leader {
+            Leader::Sleeping => self.wakeup.ring(),
+            // The leader looks before it sleeps.
+            Leader::Polling => {}
+            Leader::Nobody if driver.followed.is_empty() => {}
+            Leader::Nobody => self.mover.attend(),
         }
     }
 
@@ -660,6 +668,7 @@ impl Drop for Shared {
         self.mover.stop();
         // Dropped in the opposite order: the application's wakers may drop what waits for the end.
         let mut wakers = Vec::new();
+        let mut followed = Followed::default();
         let _ending = Ending(&self.end);
         // SAFETY: the driver is taken once, here, and not used afterwards.
         let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
@@ -669,6 +678,9 @@ impl Drop for Shared {
         driver.adapter.flush();
         driver.progress(Instant::now());
         wakers.append(&mut driver.wakers);
+        followed.append(&mut driver.followed);
+        let rest = driver.operations.take_followed().into_iter();
+        followed.extend(rest.map(|then| (then, Done::Lost(Failure::Closed))));
     }
 }
 

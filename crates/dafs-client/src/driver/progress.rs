@@ -41,6 +41,7 @@ impl Driver {
             events: Vec::new(),
             operations: Operations::new(),
             wakers: Vec::new(),
+            followed: Vec::new(),
             leaves: VecDeque::new(),
             keeping: FxHashSet::default(),
             holders: Holders::default(),
@@ -214,6 +215,7 @@ impl Driver {
                 Finished::Kept => {}
                 Finished::Wake(waker) => self.wakers.push(waker),
                 Finished::Grouped(grouped, done) => self.complete(tag, grouped, done),
+                Finished::Followed(then, done) => self.followed.push((then, done)),
             }
         }
         count
@@ -327,6 +329,11 @@ impl Driver {
     /// True while somebody sleeps outside of this library for an operation in flight.
     pub(super) fn is_watched(&self) -> bool {
         self.operations.watched() > 0
+    }
+
+    /// True while something is to follow an operation for which no thread waits.
+    pub(super) fn is_followed(&self) -> bool {
+        self.operations.followed() > 0 || !self.followed.is_empty()
     }
 
     pub(crate) fn is_done(&self, slot: &Slot) -> bool {

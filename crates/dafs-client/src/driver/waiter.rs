@@ -8,6 +8,7 @@
 //!   case (a sleep on a bell notices what is rung after the lock was given up). Whoever leaves while
 //!   nobody leads takes one off to lead; and who was taken off and leaves at once does the same.
 
+use super::followed::Followed;
 use super::followers::{Bells, ring};
 use super::{Driver, Guard, Leader, Shared, coarse_now};
 use crate::error::{Error, Result};
@@ -40,6 +41,8 @@ pub(super) struct Waiter<'a> {
     spins: u32,
     /// To be rung when it gives up the lock.
     bells: Bells,
+    /// To be called then.
+    followed: Followed,
 }
 
 impl<'a> Waiter<'a> {
@@ -56,6 +59,7 @@ impl<'a> Waiter<'a> {
             left: false,
             spins: 0,
             bells: Bells::new(),
+            followed: Followed::default(),
         }
     }
 
@@ -114,6 +118,7 @@ impl<'a> Waiter<'a> {
                 _ => coarse_now(),
             };
             let completed = driver.progress(now);
+            self.followed.append(&mut driver.followed);
             if completed > 0 {
                 if self.spins > 0 {
                     driver.spinning.helped();
@@ -126,9 +131,9 @@ impl<'a> Waiter<'a> {
                 self.leave(driver);
                 return Ok(result);
             }
-            driver = match completed {
-                0 => self.pause(driver),
-                _ => self.lend(driver),
+            driver = match completed == 0 && self.followed.is_empty() {
+                true => self.pause(driver),
+                false => self.lend(driver),
             };
         }
     }
@@ -174,13 +179,15 @@ impl<'a> Waiter<'a> {
         self.shared.lock_regardless()
     }
 
-    /// Gives up the lock for those who have something to look at or to submit.
+    /// Gives up the lock for those who have something to look at or to submit, and for what follows.
     fn lend(&mut self, driver: Guard<'a>) -> Guard<'a> {
-        if self.bells.is_empty() && self.shared.contenders.load(Ordering::Relaxed) == 0 {
+        let is_needed = !self.bells.is_empty() || !self.followed.is_empty();
+        if !is_needed && self.shared.contenders.load(Ordering::Relaxed) == 0 {
             return driver;
         }
         drop(driver);
         ring(&mut self.bells);
+        self.followed.call();
         self.lock()
     }
 
@@ -232,9 +239,12 @@ impl<'a> Waiter<'a> {
         if std::mem::take(&mut self.leading) {
             driver.leader = Leader::Nobody;
         }
+        let mut is_followed = false;
+        self.followed.append(&mut driver.followed);
         if driver.leader == Leader::Nobody {
             driver.followers.take_next(&mut self.bells);
-            if self.bells.is_empty() && driver.is_unattended() {
+            is_followed = self.bells.is_empty() && driver.is_followed();
+            if self.bells.is_empty() && !is_followed && driver.is_unattended() {
                 // It may have seen that there was a leader, and gone to sleep.
                 self.shared.helper.attend();
             }
@@ -242,6 +252,10 @@ impl<'a> Waiter<'a> {
         self.left = true;
         drop(driver);
         ring(&mut self.bells);
+        if is_followed {
+            self.shared.mover.attend();
+        }
+        self.followed.call();
     }
 }
 

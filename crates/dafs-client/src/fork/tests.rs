@@ -78,6 +78,7 @@ fn touch(
         file.read_into(&buffer, 0..8, 0),
         file.write_from(&buffer, 0..8, 0, unstable),
         file.submit_read(&buffer, 0..8, 0),
+        file.read_then(buffer.clone(), 0..8, 0, |_, _| ()),
         file.submit_write(&buffer, 0..8, 0, unstable),
         group.read(1, &file, &buffer, 0..8, 0),
         group.write(1, &file, &buffer, 0..8, 0, unstable),
@@ -126,6 +127,7 @@ fn a_fork_waits_for_no_lock_of_its_parents() {
                 file.hold(),
                 memory.hold(),
                 group.hold(),
+                shared.hold_mover(),
                 shared.staging.lock().unwrap(),
                 shared.lock().unwrap(),
             );

@@ -8,6 +8,7 @@ mod delegated;
 mod files;
 mod lists;
 mod locks;
+mod reads;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use crate::rights::PlainFiles;
 use crate::tree::{New, Outcome, Tree};
 use crate::{content::OpenFile, limits};
 use dafs_client::{Attributes, IoBuffer, SpecialFile};
+pub(crate) use reads::Handed;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +50,8 @@ pub(crate) struct Server {
     pub(crate) delegated: Delegated,
     /// What was changed here lately.
     pub(crate) changes: Changes,
+    /// Reads that others answer than those who have received them.
+    pub(crate) handed: Handed,
     /// How long the kernel may believe what it was told.
     pub(crate) belief: Duration,
 }
@@ -89,6 +93,7 @@ impl Server {
             kept: Kept::default(),
             delegated: Delegated::default(),
             changes: Changes::default(),
+            handed: Handed::default(),
             belief,
         }
     }
@@ -250,10 +255,13 @@ impl Server {
             Operation::Read { handle, offset, len } => {
                 self.delegated.used(*handle);
                 let file = self.file(*handle)?;
-                self.locks.check(file.node)?;
-                let bytes = file.read(data.ok_or(Errno::EIO)?, *offset, *len)?;
-                self.locks.check(file.node)?;
-                Answer::Data(bytes)
+                match self.hand_over(&file, request.unique, *offset, *len)? {
+                    true => Answer::Later,
+                    false => {
+                        let data = data.ok_or(Errno::EIO)?;
+                        Answer::Data(self.read(&file, data, *offset, *len)?)
+                    }
+                }
             }
             Operation::Write { handle, offset, len, appends, .. } => {
                 let offset = (!appends).then_some(*offset);

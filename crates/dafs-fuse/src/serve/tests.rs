@@ -5,15 +5,20 @@ mod served;
 
 use super::{Answer, Server};
 use crate::kernel::{Agreed, Caller, Device, Errno, LockWanted, NodeId, Operation, Request};
+use crate::limits::{HANDED_READ_BYTES_MAX, HANDED_READS_MAX, WRITE_BYTES_MAX};
 use crate::locking::Wanted;
 use crate::nodes::ROOT;
-use crate::tree::Tree;
-use dafs_client::IoBuffer;
+use crate::tree::{Outcome, Tree};
+use dafs_client::{Client, IoBuffer, TransportChoice};
 use dafs_mem::Site;
-use served::{Served, Wire};
+use served::{Served, Wire, pattern};
 use std::fs::File;
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes here that is not stuck.
+const STUCK: Duration = Duration::from_secs(20);
 
 /// All bytes of a file.
 const LAST: u64 = i64::MAX as u64;
@@ -23,12 +28,14 @@ fn request(unique: u64, node: NodeId, operation: Operation<'_>) -> Request<'_> {
     Request { unique, node, caller: Caller { uid: 0, gid: 0 }, thread: 0, operation }
 }
 
-/// A mount over a wire that can be held.
+/// A mount, perhaps over a wire that can be held.
 struct Mounted {
     served: Served,
-    wire: Wire,
+    wire: Option<Wire>,
     server: Arc<Server>,
     room: IoBuffer,
+    /// Where answers go.
+    kernel: UnixDatagram,
 }
 
 impl Mounted {
@@ -36,14 +43,25 @@ impl Mounted {
         let served = Served::new();
         let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
         let client = wire.client();
-        let room = client.buffer(4096).unwrap();
+        Self::of(served, client, Some(wire))
+    }
+
+    fn without_wire() -> Self {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        Self::of(served, client, None)
+    }
+
+    fn of(served: Served, client: Client, wire: Option<Wire>) -> Self {
+        let room = client.buffer(WRITE_BYTES_MAX as usize).unwrap();
         let tree = Tree::new(client.clone(), client.root());
-        // Answers go nowhere.
-        let device = Device::new(File::options().write(true).open("/dev/null").unwrap().into());
+        let (kernel, device) = UnixDatagram::pair().unwrap();
+        kernel.set_read_timeout(Some(STUCK)).unwrap();
+        let device = Device::new(device.into());
         // What is told is not to be old only because this machine is slow.
         let belief = Duration::from_secs(3600);
         let server = Arc::new(Server::new(device, Agreed::default(), tree, belief));
-        Self { served, wire, server, room }
+        Self { served, wire, server, room, kernel }
     }
 
     /// The number of an open file, which is made if it is not there.
@@ -74,10 +92,30 @@ impl Mounted {
 
     /// Does something while the server does not answer.
     fn while_away<T>(&self, work: impl FnOnce(&Arc<Server>) -> T) -> T {
-        let held = self.wire.held.lock().unwrap();
+        let held = self.wire.as_ref().unwrap().held.lock().unwrap();
         let done = dafs_client::within(Duration::from_millis(50), || work(&self.server));
         drop(held);
         done
+    }
+
+    /// Lets the server carry out a read; its answer if it has one at once.
+    fn read(&mut self, handle: u64, unique: u64, offset: u64, len: u32) -> Outcome<Option<usize>> {
+        let operation = Operation::Read { handle, offset, len };
+        match self.server.attempt(&request(unique, ROOT, operation), Some(&mut self.room))? {
+            Answer::Data(bytes) => Ok(Some(bytes)),
+            Answer::Later => Ok(None),
+            _ => panic!("an answer of another kind"),
+        }
+    }
+
+    /// What the kernel is told next: of which request, an error number or zero, and data.
+    fn told(&self) -> (u64, i32, Vec<u8>) {
+        let mut bytes = vec![0; 2 * HANDED_READ_BYTES_MAX];
+        let len = self.kernel.recv(&mut bytes).unwrap();
+        assert_eq!(bytes[..4], (len as u32).to_ne_bytes());
+        let error = i32::from_ne_bytes(bytes[4..8].try_into().unwrap());
+        let unique = u64::from_ne_bytes(bytes[8..16].try_into().unwrap());
+        (unique, -error, bytes[16..len].to_vec())
     }
 
     fn is_kept(&self, handle: u64) -> bool {
@@ -178,4 +216,87 @@ fn a_listing_does_not_tell_what_a_directory_was_before_something_was_made_in_it(
     let node = |name: &[u8]| rest.iter().find(|(known, _)| known == name).unwrap().1;
     assert_eq!(node(b"below"), 0, "it has one more link, and another time");
     assert_ne!(node(b"file"), 0);
+}
+
+#[test]
+fn short_reads_are_answered_by_whoever_drives_and_long_ones_are_not() {
+    let mut mounted = Mounted::new();
+    let content = pattern(5 * HANDED_READ_BYTES_MAX + 100);
+    std::fs::write(mounted.served.path().join("file"), &content).unwrap();
+    let handle = mounted.open("file", libc::O_RDONLY);
+    let short = HANDED_READ_BYTES_MAX as u32;
+    for (unique, offset, len) in [(1, 0, 4096), (2, 77, short), (3, 5 * u64::from(short), short)] {
+        assert_eq!(mounted.read(handle, unique, offset, len), Ok(None));
+        let wanted =
+            &content[offset as usize..content.len().min((offset + u64::from(len)) as usize)];
+        assert_eq!(mounted.told(), (unique, 0, wanted.to_vec()));
+    }
+    // Behind the end of the file.
+    assert_eq!(mounted.read(handle, 4, 1 << 30, 4096), Ok(None));
+    assert_eq!(mounted.told(), (4, 0, Vec::new()));
+    assert_eq!(mounted.read(handle, 5, 0, short + 1), Ok(Some(short as usize + 1)));
+}
+
+#[test]
+fn what_is_read_after_a_restart_is_what_was_written() {
+    let mut mounted = Mounted::without_wire();
+    let handle = mounted.open("file", libc::O_RDWR);
+    mounted.write(handle, 0, b"written");
+    mounted.served.stop();
+    mounted.served.start();
+    // The first one finds out, and is repeated; nothing is in doubt afterwards.
+    for unique in 1..3 {
+        assert_eq!(mounted.read(handle, unique, 0, 100), Ok(None));
+        assert_eq!(mounted.told(), (unique, 0, b"written".to_vec()));
+        assert!(mounted.server.handed.wait(Instant::now() + STUCK));
+    }
+    assert!(!mounted.is_kept(handle), "it was written again and made stable");
+}
+
+#[test]
+fn reads_that_were_handed_over_are_waited_for_and_not_more_than_there_may_be() {
+    let mut mounted = Mounted::new();
+    std::fs::write(mounted.served.path().join("file"), b"content").unwrap();
+    let handle = mounted.open("file", libc::O_RDONLY);
+    let held = mounted.wire.as_ref().unwrap().held.clone();
+    let held = held.lock().unwrap();
+    // Nobody has time to wait for the answer.
+    let mut count = 0;
+    let (file, time) = (mounted.server.file(handle).unwrap(), Duration::from_millis(1));
+    while dafs_client::within(time, || mounted.server.hand_over(&file, count, 0, 100)).unwrap() {
+        count += 1;
+    }
+    assert_eq!(count, HANDED_READS_MAX as u64);
+    assert!(!mounted.server.handed.wait(Instant::now() + Duration::from_millis(50)));
+    drop(held);
+    let mut all: Vec<u64> = (0..count)
+        .map(|_| {
+            let (unique, error, data) = mounted.told();
+            assert_eq!((error, &data[..]), (0, &b"content"[..]));
+            unique
+        })
+        .collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..count));
+    assert!(mounted.server.handed.wait(Instant::now() + STUCK));
+    assert_eq!(mounted.read(handle, 0, 0, 100), Ok(None));
+}
+
+#[test]
+fn who_is_told_of_a_read_finds_nobody_else_at_the_file() {
+    let mounted = Mounted::new();
+    std::fs::write(mounted.served.path().join("file"), b"content").unwrap();
+    let handle = mounted.open("file", libc::O_RDONLY);
+    let wire = mounted.wire.as_ref().unwrap().held.clone();
+    let file = mounted.server.file(handle).unwrap();
+    for unique in 0..50 {
+        let held = wire.lock().unwrap();
+        // Another thread drives the client when the answer comes.
+        let time = Duration::from_millis(1);
+        let handed = dafs_client::within(time, || mounted.server.hand_over(&file, unique, 0, 100));
+        assert_eq!(handed, Ok(true));
+        drop(held);
+        assert_eq!(mounted.told(), (unique, 0, b"content".to_vec()));
+        assert_eq!(Arc::strong_count(&file), 2, "the table has it, and this test");
+    }
 }

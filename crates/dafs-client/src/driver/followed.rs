@@ -1,0 +1,197 @@
+//! Operations that nobody waits for: whoever polls calls what follows them.
+//!
+//! Invariants
+//! * What follows an operation is called once, without the driver's lock, also when the session ends.
+//! * While there is any such operation somebody leads: whoever starts one while nobody does leads until
+//!   none is left; who stops leading before that hands over to a follower, or to the mover.
+
+use super::waiter::Waiter;
+use super::{Driver, Leader, Shared, coarse_now};
+use crate::core::{Done, Refused};
+use crate::error::{Error, Result};
+use crate::limit::Limit;
+use crate::operations::Then;
+use std::sync::Arc;
+
+/// What is to be called when the lock is free. It is called at the latest when this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Followed(Vec<(Then, Done)>);
+
+impl Followed {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn append(&mut self, others: &mut Vec<(Then, Done)>) {
+        self.0.append(others);
+    }
+
+    pub(super) fn extend(&mut self, others: impl IntoIterator<Item = (Then, Done)>) {
+        self.0.extend(others);
+    }
+
+    pub(super) fn call(&mut self) {
+        self.0.drain(..).for_each(|(then, done)| then.call(done));
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.call();
+    }
+}
+
+impl Shared {
+    /// Starts an operation that `then` follows. Leads if nobody does, until no such operation is left.
+    pub(crate) fn start_followed(
+        self: &Arc<Self>,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+        then: Then,
+    ) -> Result<()> {
+        // A fork has no thread that would give up the lock of the mover.
+        self.check_process()?;
+        // Who leads now may leave.
+        self.start_mover()?;
+        let mut driver = self.lock()?;
+        let slot = driver.operations.open().ok_or(Error::TooMany)?;
+        if let Err(refused) = start(&mut driver, slot.tag()) {
+            driver.operations.forget(slot);
+            return Err(self.refused(refused));
+        }
+        driver.operations.follow(slot, then);
+        self.tell(&mut driver);
+        if driver.leader != Leader::Nobody {
+            self.hurry(&mut driver);
+            return Ok(());
+        }
+        let time = Limit::current().map(|limit| limit.at.since(coarse_now()));
+        // It ends early when this thread has no more time, and then the mover goes on.
+        let waiter = Waiter::new(self, time, None);
+        let _ = waiter.run(driver, |driver| (!driver.is_followed()).then_some(()));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::TransportChoice;
+    use crate::served::{Served, TRANSPORTS, Wire, pattern};
+    use crate::{File, IoBuffer, OpenOptions, ReadPart};
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    /// Longer than anything takes here that is not stuck.
+    const STUCK: Duration = Duration::from_secs(20);
+
+    const LEN: usize = 4096;
+
+    type Said = (u64, Vec<u8>, Result<ReadPart>);
+
+    fn read(file: &File, offset: u64, said: &Sender<Said>) {
+        let (said, buffer) = (said.clone(), file.client().buffer(LEN).unwrap());
+        let then = move |buffer: IoBuffer, part| {
+            let found = buffer.slice(0, LEN).unwrap().to_vec(dafs_mem::Site::Inspect);
+            let _ = said.send((offset, found, part));
+        };
+        file.read_then(buffer, 0..LEN, offset, then).unwrap();
+    }
+
+    #[test]
+    fn each_is_called_once_with_what_was_read_whoever_drives() {
+        const THREADS: u64 = 4;
+        const READS: u64 = 200;
+        let served = Served::new();
+        let content = pattern(LEN * 16 + 100);
+        std::fs::write(served.path().join("file"), &content).unwrap();
+        for transport in TRANSPORTS {
+            let client = served.client(transport);
+            let file = client.open(b"file", &OpenOptions::read()).unwrap();
+            let (said, hears) = channel();
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let (file, said) = (&file, said.clone());
+                    scope.spawn(move || {
+                        for number in 0..READS {
+                            // Others wait for theirs in the ordinary way meanwhile.
+                            if number % 3 == 0 {
+                                file.client().ping().unwrap();
+                            }
+                            read(file, (thread + number) % 17 * LEN as u64, &said);
+                        }
+                    });
+                }
+            });
+            for _ in 0..THREADS * READS {
+                let (offset, found, part) = hears.recv_timeout(STUCK).unwrap();
+                let wanted = &content[offset as usize..content.len().min(offset as usize + LEN)];
+                let part = part.unwrap();
+                assert_eq!(&found[..part.bytes], wanted);
+                assert!(part.is_end || part.bytes == LEN);
+            }
+            assert!(hears.try_recv().is_err());
+            assert!(!client.shared().lock_regardless().is_followed());
+        }
+    }
+
+    #[test]
+    fn what_follows_may_panic_and_nothing_else_ends() {
+        let served = Served::new();
+        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
+        let client = served.client(TransportChoice::Iwarp);
+        let file = client.open(b"file", &OpenOptions::read()).unwrap();
+        let buffer = client.buffer(LEN).unwrap();
+        file.read_then(buffer, 0..LEN, 0, |_, _| panic!("as planned")).unwrap();
+        let (said, hears) = channel();
+        read(&file, 0, &said);
+        assert!(hears.recv_timeout(STUCK).unwrap().2.is_ok());
+        client.ping().unwrap();
+    }
+
+    #[test]
+    fn who_stops_leading_leaves_it_to_the_mover() {
+        let served = Served::new();
+        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
+        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        let client = wire.client();
+        let file = client.open(b"file", &OpenOptions::read()).unwrap();
+        // It would lead sooner or later.
+        client.shared().helper.stop();
+        let (said, hears) = channel();
+        // Who begins it has no time to wait for it.
+        let held = wire.held.lock().unwrap();
+        crate::within(Duration::from_millis(10), || read(&file, 0, &said));
+        assert!(hears.try_recv().is_err());
+        drop(held);
+        assert!(hears.recv_timeout(STUCK).unwrap().2.is_ok());
+        // Another thread leads when it begins, and leaves.
+        let shared = client.shared();
+        shared.lock_regardless().leader = Leader::Polling;
+        let held = wire.held.lock().unwrap();
+        read(&file, 0, &said);
+        let mut driver = shared.lock_regardless();
+        driver.leader = Leader::Nobody;
+        let time = Some(Duration::from_millis(1));
+        let left = Waiter::new(shared, time, None).run(driver, |_| -> Option<()> { None });
+        assert!(matches!(left, Err(Error::TimedOut(_))));
+        drop(held);
+        assert!(hears.recv_timeout(STUCK).unwrap().2.is_ok());
+    }
+
+    #[test]
+    fn the_end_of_the_session_is_told() {
+        let served = Served::new();
+        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
+        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        let client = wire.client();
+        let file = client.open(b"file", &OpenOptions::read()).unwrap();
+        client.shared().helper.stop();
+        let (said, hears) = channel();
+        client.shared().lock_regardless().leader = Leader::Polling;
+        let _held = wire.held.lock().unwrap();
+        read(&file, 0, &said);
+        client.shared().lock_regardless().leader = Leader::Nobody;
+        drop((file, client));
+        assert!(hears.recv_timeout(STUCK).unwrap().2.is_err());
+    }
+}
