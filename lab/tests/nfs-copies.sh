@@ -1,0 +1,168 @@
+#!/bin/bash
+# nfs-copies.sh -- files with two copies on three data servers: the kernel's client reads and writes the
+# copies itself, goes on when a data server is killed under writes, and goes to it again when it is back
+# and has been mended.
+#
+# Clients fall back to the metadata server without a word, so what went which way is read from the
+# counters of every server.
+source "$(dirname "$0")/../nfs.sh"
+
+[[ $transport == tcp && ! ${LAB_SERVER:-} ]] || skip "only over TCP, and only this server"
+
+dafs=${DAFS:-$lab/../target/debug/dafs}
+[[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
+"$dafs" cluster init --secret "$work/secret"
+mkdir "$work"/disk{1,2,3}
+data_server=()
+# Starts data server $1.
+data() {
+    "$dafs" serve --role data --cluster-secret "$work/secret" --control "127.0.0.1:710$1" \
+        --nfs "$address:205$1" --nfs-network 10.0.2.0/24 --metrics "127.0.0.1:930$1" \
+        --lease "$lease_seconds" --log "${LAB_LOG:-info}" "$work/disk$1" \
+        >>"$work/data-$1.out" 2>>"$work/server.log" &
+    data_server[$1]=$!
+    started+=("${data_server[$1]}")
+}
+serve_dafs() {
+    local number
+    for number in 1 2 3; do data "$number"; done
+    cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+metrics_listen = "127.0.0.1:9300"
+lease_time_seconds = $lease_seconds
+state_directory = "state"
+[nfs]
+listen = ["$address:2049"]
+[cluster]
+secret = "secret"
+[[export]]
+name = "data"
+path = "export"
+squash = "none"
+networks = ["10.0.2.0/24"]
+copies = 2
+END
+    for number in 1 2 3; do
+        cat >>"$work/dafs.toml" <<END
+[[export.node]]
+number = $number
+control = "127.0.0.1:710$number"
+END
+    done
+    "$dafs" serve --config "$work/dafs.toml" --log "${LAB_LOG:-info}" \
+        >>"$work/server.out" 2>>"$work/server.log" &
+    server=$!
+    started+=("$server")
+}
+status() { "$dafs" cluster status --state-directory "$work/state" 2>&1; }
+all_there() { status >/dev/null; }
+is_mended() { local said; said=$(status) && [[ $said != *"to be mended"* ]]; }
+
+# counter SERVER NAME -- of data server 1, 2, 3, or of the metadata server, 0: the sum of its lines.
+counter() {
+    local line sum=0
+    exec 3<>"/dev/tcp/127.0.0.1/930$1" || return 0
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    while read -r line; do
+        line=${line%$'\r'}
+        [[ $line != "$2 "* && $line != "$2_"* ]] || sum=$((sum + ${line##* }))
+    done <&3
+    exec 3<&-
+    echo "$sum"
+}
+# What data servers were told to write, or asked to read, in all.
+of_all() { echo $(($(counter 1 "$1") + $(counter 2 "$1") + $(counter 3 "$1"))); }
+# Remembers what went which way until now.
+mark() {
+    written=$(of_all dafs_export_written_bytes) read=$(of_all dafs_export_read_bytes)
+    through=$(counter 0 nfs_received_bytes) back=$(counter 0 nfs_sent_bytes)
+}
+# Twice the file was written to data servers, no more if $1 says so, and none through the metadata server.
+written_directly() {
+    local moved=$(($(of_all dafs_export_written_bytes) - written))
+    echo "written at data servers: $moved of $whole bytes"
+    [[ $moved -ge $((2 * whole)) ]] || fail "$moved bytes were written at data servers"
+    [[ ! ${1:-} || $moved == $((2 * whole)) ]] || fail "some of it was written twice"
+    [[ $(($(counter 0 nfs_received_bytes) - through)) -lt $((1 << 20)) ]] ||
+        fail "it went through the server"
+}
+read_directly() {
+    local moved=$(($(of_all dafs_export_read_bytes) - read))
+    echo "read at data servers: $moved of $whole bytes"
+    [[ $moved -ge $whole ]] || fail "$moved bytes were read at data servers"
+    [[ $(($(counter 0 nfs_sent_bytes) - back)) -lt $((1 << 20)) ]] ||
+        fail "it came through the server"
+}
+# The copies of file $1 are whole and equal.
+alike() {
+    local copies
+    [[ $("$dafs" layout --state-directory "$work/state" "/data/$1" | grep -c '\[####\]') == 2 ]] ||
+        return 1
+    copies=$(find "$work"/disk? -type f -size +15M -newer "$work/$1.began" -exec sha256sum {} + |
+        cut -d' ' -f1 | sort | uniq -c | sort -rn | head -n 1)
+    [[ ${copies% *} -ge 2 && ${copies##* } == "$(sha256sum <"$work/out/wanted" | cut -d' ' -f1)" ]]
+}
+
+whole=$((16 << 20))
+serve
+eventually 30 all_there
+boot 1 2
+guest 1 'nfs_mount 4.1 a'
+guest 2 'nfs_mount 3 a'
+
+step "writing both copies past the server"
+touch "$work/file.began"
+mark
+guest 1 'dd if=/dev/urandom of=/out/wanted bs=1M count=16 status=none
+    dd if=/out/wanted of=/mnt/a/file bs=1M conv=fsync status=none'
+written_directly once
+[[ $(stat -c %s "$work/export/file") == "$whole" ]] || fail "the server does not know the size"
+alike file || fail "the copies differ"
+
+step "reading one of them"
+mark
+guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/file'
+read_directly
+guest 2 'cmp /out/wanted /mnt/a/file'
+
+step "a data server is killed under writes, and reads and writes go on"
+touch "$work/second.began"
+before=()
+for number in 1 2 3; do before[number]=$(counter "$number" dafs_export_written_bytes); done
+begin 1 'dd if=/out/wanted of=/mnt/a/second bs=64k oflag=sync status=none'
+victim=''
+is_written() {
+    for victim in 1 2 3; do
+        [[ $(($(counter "$victim" dafs_export_written_bytes) - before[victim])) -lt 500000 ]] || return 0
+    done
+    return 1
+}
+eventually 60 is_written
+kill -9 "${data_server[$victim]}"
+wait "${data_server[$victim]}" 2>/dev/null || true
+busy 1 || fail "the writer was done before"
+end 1 || fail "the writer was told of an error"
+guest 2 'cmp /out/wanted /mnt/a/second; cmp /out/wanted /mnt/a/file'
+! all_there || fail "data server $victim is not missed"
+
+step "it is back, and is mended"
+# This client may wait a minute or two before it gives up a data server that is dead.
+begin 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/second; cmp /out/wanted /mnt/a/file'
+data "$victim"
+end 1 || fail "the reader was told of an error"
+eventually 60 is_mended
+eventually 30 alike second
+guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/second'
+
+step "what comes next goes to data servers again"
+mark
+touch "$work/third.began"
+guest 1 'dd if=/out/wanted of=/mnt/a/third bs=1M conv=fsync status=none'
+# Some of it may be sent once more to the data server that was away.
+written_directly
+alike third || fail "the copies differ"
+guest 2 'cmp /out/wanted /mnt/a/third'
+guest 1 'rm /mnt/a/file /mnt/a/second /mnt/a/third'
+removed() { [[ ! $(find "$work"/disk? -type f ! -name node ! -name incarnation) ]]; }
+eventually 60 removed
+stop_server
