@@ -6,8 +6,8 @@ mod common;
 mod steps;
 
 use common::striped::{
-    Faulty, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_on, pattern,
-    reopen, sealed, stripes,
+    Faulty, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_on,
+    open_with, pattern, reopen, sealed, stripes,
 };
 use common::{me, read, write};
 use dafs_store::striped::Relocation;
@@ -78,6 +78,17 @@ fn a_node_is_emptied_and_takes_no_new_files() {
     assert_eq!(store.remove_node(1), Err(StoreError::Busy));
     store.set_leaving(2, false).unwrap();
     assert!(store.leaving().is_empty());
+}
+
+#[test]
+fn one_node_takes_files_when_all_others_were_taken_away() {
+    let dir = base();
+    let store = open(dir.path());
+    (1..3).for_each(|number| store.set_leaving(number, true).unwrap());
+    drop(store);
+    let store = open_with(dir.path(), vec![node(dir.path(), 1), node(dir.path(), 2)]);
+    assert!(store.leaving().is_empty());
+    write(&*create(&store, "f").file, 0, &pattern(9 * UNIT as usize, 1)).unwrap();
 }
 
 #[test]

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use dafs_service::{Export, ExportOptions, Namespace, ServiceConfig};
     use dafs_store::striped::DirectoryNode;
-    use dafs_store::{Cred, ExportSecret, FsId, OpenFile, OpenMode, PosixOptions, PosixStore};
+    use dafs_store::{Cred, ExportSecret, FsId, OpenMode, PosixOptions, PosixStore};
     use dafs_store::{SetAttr, Stability, StripedOptions, Wait};
     use std::path::Path;
 

@@ -111,7 +111,9 @@ impl StripedFile {
     ) -> Result<usize> {
         let written = self.write_pieces(record, views, offset, stability);
         let count = written.inspect_err(|_| self.state.set_loose())?;
-        self.state.extend(&*self.meta, offset + count as u64)?;
+        // What the nodes have behind the size is not to come back when the file grows.
+        let extended = self.state.extend(&*self.meta, offset + count as u64);
+        extended.inspect_err(|_| self.state.set_loose())?;
         self.make_stable(stability)?;
         Ok(count)
     }

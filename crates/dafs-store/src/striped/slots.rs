@@ -37,6 +37,12 @@ impl Slots {
         let mut leaving = read(memory)?;
         // Those that have gone since.
         leaving.retain(known);
+        if leaving.len() == all.len() && !all.is_empty() {
+            tracing::warn!(
+                "all nodes were to be emptied: now none is, for files have to lie somewhere"
+            );
+            leaving.clear();
+        }
         let (all, memory) = (RwLock::new(Arc::new(all)), memory.to_owned());
         Ok(Self { all, leaving: Mutex::new(leaving), memory })
     }

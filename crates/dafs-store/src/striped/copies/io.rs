@@ -105,7 +105,8 @@ impl FileState {
             {
                 order.restart();
             }
-            self.extend(meta, offset + len as u64)?;
+            // What the copies have behind the size is not to come back when the file grows.
+            self.extend(meta, offset + len as u64).inspect_err(|_| self.set_loose())?;
             Ok(Step::Done(len))
         })
     }
