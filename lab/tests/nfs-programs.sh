@@ -64,7 +64,7 @@ if [[ ! $server_guest && ! $layouts ]]; then
 fi
 
 step "tar with hard links, holes and extended attributes"
-guest 1 '
+guest 1 "layouts=$layouts"'
     mkdir -p /tmp/tree/deep
     cd /tmp/tree
     for ((i = 0; i < 50; i++)); do echo "file $i" >deep/$i; done
@@ -102,7 +102,8 @@ guest 1 '
     describe /mnt/a/tree >/tmp/found
     diff /tmp/wanted /tmp/found
     [[ /mnt/a/tree/deep/0 -ef /mnt/a/tree/linked-again ]]
-    [[ $(du -k /mnt/a/tree/holes | cut -f 1) -lt 5000 ]]
+    # Files on several nodes are told to use as much space as they are long.
+    [[ $layouts || $(du -k /mnt/a/tree/holes | cut -f 1) -lt 5000 ]]
     copy /mnt/a/tree
     mkdir /tmp/again
     extract /tmp/again
