@@ -591,7 +591,8 @@ fn a_copy_that_was_made_alike_is_so_no_more_after_a_refused_write() {
     world.nodes.iter().for_each(|node| node.set_away(true));
     let all = world.layouts().copies(&id).unwrap();
     let node = |at: usize| &world.nodes[all[at].node as usize - 1];
-    (node(0).set_away(false), node(1).set_away(false));
+    node(0).set_away(false);
+    node(1).set_away(false);
     world.mend();
     node(2).set_away(false);
     node(1).set_full(true);

@@ -60,11 +60,16 @@ pub(super) struct Granted {
 
 /// What LAYOUTGET said.
 struct Told {
+    about: About,
+    layout: Result<Raw, Status>,
+}
+
+/// What it said of the file itself with that.
+struct About {
     size: Option<u64>,
     fsid: Option<Fsid>,
     /// The types of layouts that the file system has.
     types: Vec<u32>,
-    layout: Result<Raw, Status>,
 }
 
 /// A layout as it came.
@@ -93,7 +98,7 @@ impl Layouts {
         let mut reader = READERS[preferred];
         if told.layout.is_err() {
             // The file system may have those of another type.
-            let has = |reader: &&dyn LayoutReader| told.types.contains(&reader.layout_type());
+            let has = |reader: &&dyn LayoutReader| told.about.types.contains(&reader.layout_type());
             let other = READERS
                 .iter()
                 .position(|other| other.layout_type() != reader.layout_type() && has(other));
@@ -105,7 +110,7 @@ impl Layouts {
                 }
             }
         }
-        let Told { size, fsid, layout, .. } = told;
+        let Told { about: About { size, fsid, .. }, layout } = told;
         let raw = layout.map_err(Unusable::Refused)?;
         match self.understand(client, file, &raw, (write, fsid), reader) {
             Ok(grant) => Ok(Granted { grant, stateid: raw.stateid, size }),
@@ -205,22 +210,22 @@ fn layoutget(
         compound.op(&putfh(file)).op(&Op::Getattr(GetattrArgs { request: ASKED }));
         compound.op(&Op::Layoutget(args));
     })?;
-    let (size, fsid, types) = attributes(&mut results)?;
+    let about = attributes(&mut results)?;
     let layout = match results.take(OpNum::Layoutget) {
         Ok(ResultBody::Layoutget(granted)) => Ok(raw(&granted, &args)),
         Ok(_) => return Err(MountError::protocol("no result of LAYOUTGET").into()),
         Err(error) => Err(error.status().ok_or_else(|| MountError::from(error))?),
     };
-    Ok(Told { size, fsid, types, layout })
+    Ok(Told { about, layout })
 }
 
-fn attributes(results: &mut Results) -> Result<(Option<u64>, Option<Fsid>, Vec<u32>), Unusable> {
+fn attributes(results: &mut Results) -> Result<About, Unusable> {
     results.skip(&[OpNum::Putfh]).map_err(refusal)?;
     match results.take(OpNum::Getattr).map_err(refusal)? {
         ResultBody::Getattr(told) => {
             let told = Attributes::decode(&told.attributes).map_err(MountError::protocol)?;
-            let types = told.fs_layout_types.map(|types| types.numbers);
-            Ok((told.size, told.fsid, types.unwrap_or_default()))
+            let types = told.fs_layout_types.map(|types| types.numbers).unwrap_or_default();
+            Ok(About { size: told.size, fsid: told.fsid, types })
         }
         _ => Err(MountError::protocol("no result of GETATTR").into()),
     }

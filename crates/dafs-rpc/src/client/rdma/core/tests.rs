@@ -195,7 +195,7 @@ impl Scene {
             let mut state = self.adapter.0.lock().unwrap();
             let (work, segment) = state.receives.pop_front().expect("no receive is posted");
             let place = state.regions.local(DOMAIN, segment, Access::LOCAL_WRITE).unwrap();
-            place.copy_from(&bytes, Site::Inspect);
+            place.view().copy_from(&bytes, Site::Inspect);
             work
         };
         let completion = Completion {
