@@ -114,6 +114,9 @@ if command -v gcc >/dev/null; then
     done
     served mkdir /data/calls
     served "$work/own/calls" /data/calls
+    step "a program that reads in sequence while another one writes"
+    gcc -O2 -o "$work/own/sequence" "$here/scripts/e2e/preload_sequence.c"
+    served "$work/own/sequence" /data/sequence
     if printf 'int main(void) { return 0; }' | gcc -static -x c -o "$work/own/static" - 2>/dev/null; then
         expect 1 'linked statically' served "$work/own/static"
     fi

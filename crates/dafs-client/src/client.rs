@@ -32,7 +32,7 @@ impl Client {
         let cache = options.cache.map(|options| Arc::new(Cache::new(options)));
         let client =
             Self { shared: crate::connect::open(url, options)?, cache, lent: Arc::default() };
-        if client.cache.is_some() {
+        if client.cache.as_ref().is_some_and(|cache| cache.wants_at_open()) {
             client.listen()?;
         }
         Ok(client)

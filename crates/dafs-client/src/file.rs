@@ -145,7 +145,7 @@ impl Client {
         options: &OpenOptions,
         owner: u64,
     ) -> Result<File> {
-        let wants = self.cache().is_some() && !options.direct;
+        let wants = self.cache().is_some_and(|cache| cache.wants_at_open()) && !options.direct;
         let (mut file, granted) = self.open_granted(claim, create, options, owner, wants)?;
         file.enter_cache(granted, options);
         Ok(file)

@@ -7,7 +7,7 @@
 //!   those who do.
 
 use crate::driver::Shared;
-use crate::limits::HELPER_TICK;
+use crate::limits::{BACK_TICK_DRIVEN, HELPER_TICK};
 use dafs_dat::Instant;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,11 +104,17 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
         };
         let now = Instant::now();
         let due = driver.next_timeout().is_some_and(|at| at <= now);
+        let is_driven = driver.drives() != seen;
         let listens_every = driver.listens_every();
         let alone = driver.is_unattended() || (listens_every.is_some() && !driver.is_led());
-        if due || (alone && driver.drives() == seen) {
+        if due || (alone && !is_driven) {
             client.progress_beside(&mut driver);
         }
+        // Who has driven lately hears the server, and probably will.
+        let listens_every = match is_driven {
+            true => listens_every.map(|time| time.max(BACK_TICK_DRIVEN)),
+            false => listens_every,
+        };
         seen = driver.drives();
         idle_ticks = if driver.is_unattended() { 0 } else { (idle_ticks + 1).min(IDLE_TICKS) };
         let time = if idle_ticks < IDLE_TICKS {

@@ -71,8 +71,8 @@ pub fn within<T>(time: Duration, work: impl FnOnce() -> T) -> T {
 /// times a second, without a lock of the client's, and when it has said yes this call and all that follow
 /// in `work` end as if the time of [`within`] was over. For programs whose users may interrupt them.
 ///
-/// What is stopped by this is what waits for a server. A call that waits for what a client's cache does
-/// ends with that.
+/// What is stopped by this is what waits for a server. A call that waits for what a client's cache writes
+/// back ends with that.
 pub fn interruptible<T>(stop: fn() -> bool, work: impl FnOnce() -> T) -> T {
     stoppable(Some(Stop { ask: stop, said: None }), work)
 }

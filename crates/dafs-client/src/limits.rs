@@ -172,8 +172,9 @@ pub const BATCH_PIECES_MAX: usize = 64;
 pub(crate) const BACK_CREDITS: u16 = 8;
 
 /// How often the helper thread looks for calls of the server while delegations are held, and when
-/// nothing hangs on them.
+/// nothing hangs on them; and where others poll all the time, which does the same.
 pub(crate) const BACK_TICK: Duration = Duration::from_millis(4);
+pub(crate) const BACK_TICK_DRIVEN: Duration = Duration::from_millis(40);
 pub(crate) const BACK_IDLE_TICK: Duration = Duration::from_secs(1);
 
 /// How long an open waits for the back-control channel before it goes without a delegation.
@@ -220,6 +221,10 @@ pub(crate) const READ_AHEAD_BYTES_MIN: u64 = 128 << 10;
 
 /// The most that is read ahead at a time, unless the caller says otherwise, in bytes.
 pub const READ_AHEAD_BYTES_DEFAULT: u64 = 1 << 20;
+
+/// What is read of a file in sequence before its delegation is asked for, where that is not done at its
+/// opening, in bytes. Much more than programs read that look at the beginning of a file alone.
+pub const READ_AHEAD_RUN_BYTES: u64 = 4 << 20;
 
 /// How often a read or write looks into the cache before it goes to the server by itself.
 pub(crate) const CACHE_ATTEMPTS: u32 = 16;

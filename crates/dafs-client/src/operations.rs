@@ -7,7 +7,8 @@
 //! * The table grows up to a bound and never shrinks, so starting an operation allocates nothing
 //!   once it is warm.
 //! * `watched` counts the operations in flight that somebody sleeps for outside of this library, and
-//!   `followed` those that something follows which nobody waits for.
+//!   `followed` those that something follows which nobody waits for. `ahead` counts those that nobody
+//!   needs before he comes and waits for them.
 //! * No waker is cloned or dropped here, nor what follows an operation, because that may run any code of
 //!   the application's: the callers get them to call or drop when the lock is free.
 
@@ -134,6 +135,7 @@ struct Entry {
     /// Ends with the operation.
     used: Option<Arc<DirectUse>>,
     watched: bool,
+    ahead: bool,
 }
 
 /// What became of a completion.
@@ -156,11 +158,12 @@ pub(crate) struct Operations {
     free: Vec<u32>,
     watched: usize,
     followed: usize,
+    ahead: usize,
 }
 
 impl Operations {
     pub(crate) fn new() -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), watched: 0, followed: 0 }
+        Self { entries: Vec::new(), free: Vec::new(), watched: 0, followed: 0, ahead: 0 }
     }
 
     /// Operations in flight that must be moved along because nobody waits for them here.
@@ -171,6 +174,26 @@ impl Operations {
     /// Operations in flight that something follows.
     pub(crate) fn followed(&self) -> usize {
         self.followed
+    }
+
+    /// Operations in flight that can be left alone for a while.
+    pub(crate) fn ahead(&self) -> usize {
+        self.ahead
+    }
+
+    /// Nobody needs an operation in flight before he comes and waits for it.
+    pub(crate) fn is_ahead(&mut self, slot: &Slot) {
+        let entry = &mut self.entries[slot.index as usize];
+        if matches!(entry.state, State::Awaited(_)) && !std::mem::replace(&mut entry.ahead, true) {
+            self.ahead += 1;
+        }
+    }
+
+    /// It is over, or nobody is to come.
+    fn is_behind(&mut self, index: u32) {
+        if std::mem::take(&mut self.entries[index as usize].ahead) {
+            self.ahead -= 1;
+        }
     }
 
     /// Something follows an operation that was started just now, instead of somebody's waiting for it.
@@ -254,11 +277,14 @@ impl Operations {
             return None;
         }
         let index = self.entries.len() as u32;
-        self.entries.push(Entry { generation: 0, state, writes: None, used: None, watched: false });
+        let entry =
+            Entry { generation: 0, state, writes: None, used: None, watched: false, ahead: false };
+        self.entries.push(entry);
         Some(Slot { index, generation: 0 })
     }
 
     fn release(&mut self, index: u32) -> State {
+        self.is_behind(index);
         let entry = &mut self.entries[index as usize];
         entry.used = None;
         if std::mem::take(&mut entry.watched) {
@@ -301,10 +327,12 @@ impl Operations {
     /// An operation has completed.
     pub(crate) fn finish(&mut self, tag: u64, done: Done) -> Finished {
         let index = Slot::of(tag).index;
-        let Some(entry) = self.entry(tag) else {
+        if self.entry(tag).is_none() {
             debug_assert!(false, "an operation completed twice");
             return Finished::Kept;
-        };
+        }
+        self.is_behind(index);
+        let entry = &mut self.entries[index as usize];
         entry.used = None;
         if let Some(writes) = entry.writes.take()
             && let Done::Written { committed: Stability::Unstable, verifier, .. } = done
@@ -363,6 +391,8 @@ impl Operations {
 
     /// Nobody wants the result any more. Returns whom it was to wake.
     pub(crate) fn abandon(&mut self, slot: Slot) -> Option<Waker> {
+        self.entry(slot.tag())?;
+        self.is_behind(slot.index);
         let entry = self.entry(slot.tag())?;
         match &mut entry.state {
             State::Awaited(waker) => {
@@ -471,6 +501,28 @@ mod tests {
         assert!(operations.wake(&slot, Waker::noop().clone()).is_none());
         assert!(operations.abandon(slot).is_some());
         assert_eq!(operations.watched(), 0);
+    }
+
+    #[test]
+    fn what_is_ahead_is_counted_until_it_is_over_or_nobody_comes_for_it() {
+        let mut operations = Operations::new();
+        let slots: Vec<_> = (0..4).map(|_| operations.open().unwrap()).collect();
+        for slot in &slots {
+            operations.is_ahead(slot);
+            operations.is_ahead(slot);
+        }
+        assert_eq!(operations.ahead(), 4);
+        let [over, abandoned, forgotten, late] = slots.try_into().unwrap();
+        operations.finish(over.tag(), read(3));
+        assert_eq!(operations.ahead(), 3);
+        operations.is_ahead(&over);
+        assert!(operations.take(&over).is_some() && operations.ahead() == 3);
+        assert!(operations.abandon(abandoned).is_none() && operations.ahead() == 2);
+        operations.forget(forgotten);
+        assert_eq!(operations.ahead(), 1);
+        operations.finish(late.tag(), read(3));
+        assert!(operations.abandon(late).is_none() && operations.ahead() == 0);
+        assert!(!operations.entries.iter().any(|entry| entry.ahead));
     }
 
     #[test]

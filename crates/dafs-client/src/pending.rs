@@ -33,6 +33,16 @@ impl Pending<usize> {
         Ok(Self { shared: shared.clone(), slot: Some(slot), result: PhantomData })
     }
 
+    /// As [`submit`](Self::submit); it leaves with [`Shared::send_ahead`], and nobody looks after it before
+    /// somebody waits for it.
+    pub(crate) fn submit_ahead(
+        shared: &Arc<Shared>,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
+    ) -> Result<Self> {
+        let slot = shared.submit_ahead(start)?;
+        Ok(Self { shared: shared.clone(), slot: Some(slot), result: PhantomData })
+    }
+
     /// True when [`wait`](Self::wait) will not block. Moves things along without blocking.
     pub fn is_done(&self) -> bool {
         self.slot.as_ref().is_none_or(|slot| self.shared.is_done(slot))

@@ -4,8 +4,9 @@
 //! * It is read once, before the program starts, and never changes.
 //! * A prefix is absolute, normal and not the root.
 
+use crate::limits::READ_AHEAD_MEMORY_BYTES;
 use crate::location::normal;
-use dafs_client::{Authentication, ConnectOptions, DafsUrl};
+use dafs_client::{Authentication, CacheOptions, ConnectOptions, DafsUrl};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -97,7 +98,9 @@ fn mount(line: &[u8]) -> Option<Mount> {
 }
 
 fn options(variable: &dyn Fn(&str) -> Option<String>) -> ConnectOptions {
-    let mut options = ConnectOptions::default();
+    // For readers: a program that is killed loses nothing that it has written.
+    let cache = Some(CacheOptions::for_readers(READ_AHEAD_MEMORY_BYTES));
+    let mut options = ConnectOptions { cache, ..ConnectOptions::default() };
     let seconds = |name| variable(name)?.parse().ok().map(|seconds: u64| seconds);
     let or_never = |seconds| (seconds != 0).then(|| Duration::from_secs(seconds));
     if let Some(seconds) = seconds("DAFS_RUN_DEADLINE") {

@@ -12,7 +12,7 @@ use crate::limits::{COPY_BYTES_MAX, IO_BYTES_MAX, TEMPORARY_TRIES_MAX};
 use crate::location::Location;
 use crate::table::{self, Description, locked};
 use crate::{attributes, locks, names, report, session, streams};
-use dafs_client::posix::open_options;
+use dafs_client::posix;
 use dafs_client::{Create, Error, File, FileHandle, Follow, OpenOptions, Stability, Status};
 use dafs_mem::{CheckedSlice, Site};
 use libc::{c_int, mode_t};
@@ -77,6 +77,11 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// How a program wants a file opened.
+fn open_options(flags: c_int) -> OpenOptions {
+    posix::open_options(flags).direct(flags & libc::O_DIRECT != 0)
 }
 
 /// Whether an open may have failed because there is a directory. The root has no name of its own.

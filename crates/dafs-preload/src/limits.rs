@@ -14,6 +14,9 @@ pub(crate) const DIRECTORY_ENTRIES_MAX: usize = 4 << 20;
 /// Bytes that one call of `copy_file_range` or `sendfile` moves at most.
 pub(crate) const COPY_BYTES_MAX: usize = 1 << 20;
 
+/// Memory for what is read ahead, for all files of a server together.
+pub(crate) const READ_AHEAD_MEMORY_BYTES: usize = 8 << 20;
+
 /// The most that one read or write moves, as in Linux.
 pub(crate) const IO_BYTES_MAX: usize = 0x7fff_f000;
 

@@ -5,6 +5,7 @@
 //! * A read or write ends after a bounded number of looks into the cache.
 
 use super::content::{FileId, Step, TransferId};
+use super::run::Run;
 use super::state::{FileState, Order, Owner, Readiness};
 use super::stream::Stream;
 use super::{Cache, Use};
@@ -36,6 +37,8 @@ pub(crate) struct CacheUse {
     pub(super) file: Arc<CachedFile>,
     pub(super) owner: Owner,
     stream: ForkMutex<Stream>,
+    /// There if a delegation is asked for when it has been read in sequence.
+    run: Option<ForkMutex<Run>>,
     reads: bool,
     writes: bool,
 }
@@ -58,10 +61,20 @@ fn pieces(memory: CheckedSlice<'_>) -> impl Iterator<Item = CheckedSlice<'_>> {
     starts.filter_map(move |at| memory.slice(at, CACHE_PIECE_BYTES.min(memory.len() - at)))
 }
 
+/// What is left of it behind so many bytes, which it has.
+fn behind(memory: CheckedSlice<'_>, bytes: usize) -> CheckedSlice<'_> {
+    debug_assert!(bytes <= memory.len());
+    let rest = memory.len().checked_sub(bytes).and_then(|rest| memory.slice(bytes, rest));
+    rest.unwrap_or(CheckedSlice::from_mut(&mut []))
+}
+
 impl CacheUse {
     /// `reads` and `writes` tell what may be done through the cache.
     pub(super) fn new(file: Arc<CachedFile>, owner: Owner, reads: bool, writes: bool) -> Self {
-        Self { file, owner, stream: ForkMutex::default(), reads, writes }
+        let readers_only = file.cache.options.readers_only;
+        let run = (readers_only && reads && !writes).then(ForkMutex::default);
+        let writes = writes && !readers_only;
+        Self { file, owner, stream: ForkMutex::default(), run, reads, writes }
     }
 
     fn check_process(&self) -> Result<()> {
@@ -71,7 +84,7 @@ impl CacheUse {
     /// Keeps everybody else out of it.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
-        self.stream.lock_here()
+        (self.stream.lock_here(), self.run.as_ref().map(ForkMutex::lock_here))
     }
 
     #[cfg(test)]
@@ -82,6 +95,7 @@ impl CacheUse {
     /// Reads into `target` from `offset`, until it is full or the file ends.
     pub(crate) fn read(&self, file: &File, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         self.check_process()?;
+        self.ask(offset, target.len() as u64);
         let mut done = 0;
         for piece in pieces(target) {
             let at = offset.saturating_add(done as u64);
@@ -89,7 +103,8 @@ impl CacheUse {
                 Some(bytes) => bytes?,
                 None => {
                     drop(self.before(&Use::Look(self.file.handle)));
-                    crate::transfer::read_slice(file, piece, at)?
+                    // All that is left, so that several pieces of it are in flight.
+                    return Ok(done + crate::transfer::read_slice(file, behind(target, done), at)?);
                 }
             };
             done += bytes;
@@ -100,6 +115,15 @@ impl CacheUse {
         Ok(done)
     }
 
+    /// Asks for a delegation if this read is one of many that follow each other.
+    fn ask(&self, offset: u64, len: u64) {
+        let Some(run) = &self.run else { return };
+        let is_time = run.lock_here().read(offset, len);
+        if is_time && self.file.ask() {
+            run.lock_here().asked();
+        }
+    }
+
     /// `None` if the server has to be asked.
     fn read_piece(&self, target: CheckedSlice<'_>, offset: u64) -> Option<Result<usize, Gone>> {
         let CachedFile { client, cache, handle, .. } = &*self.file;
@@ -108,7 +132,10 @@ impl CacheUse {
             let (look, orders) = self.look(target, offset, &mut ahead);
             cache.send_reads(client, *handle, self.owner.state_id, orders);
             match look {
-                Look::Done(bytes) => return Some(bytes),
+                Look::Done(bytes) => {
+                    client.shared().hear_now_and_then();
+                    return Some(bytes);
+                }
                 Look::Wait(id) => {
                     if cache.wait_in_limit(id).is_some() {
                         return None;
@@ -197,24 +224,28 @@ impl CacheUse {
         self.told()?;
         let fits = offset.checked_add(source.len() as u64);
         let fits = fits.is_some_and(|end| end <= i64::MAX.cast_unsigned());
+        let kept = self.writes && fits && stability == Stability::Unstable;
         let mut done = 0;
         for mut piece in pieces(source) {
             let mut own;
             let at = offset.saturating_add(done as u64);
-            let kept = fits && stability == Stability::Unstable;
+            let bytes = piece.len();
             if kept && piece.may_go() {
                 // The cache is told first what it will have, so no copy into it may fail.
                 own = piece.to_vec(Site::ClientStaging)?;
                 piece = CheckedSlice::from_mut(&mut own);
             }
             if !(kept && self.write_piece(piece, at)) {
-                let range = at..at.saturating_add(piece.len() as u64);
+                // All that is left, so that several pieces of it are in flight.
+                let rest = behind(source, done);
+                let range = at..at.saturating_add(rest.len() as u64);
                 let _used = self.before(&Use::Change(self.file.handle, range));
-                crate::transfer::write_slice(file, piece, at, stability)?;
+                crate::transfer::write_slice(file, rest, at, stability)?;
+                break;
             }
-            done += piece.len();
+            done += bytes;
         }
-        Ok(done)
+        Ok(source.len())
     }
 
     /// False if the server has to do it.

@@ -8,7 +8,8 @@
 //! | file | what it does |
 //! |---|---|
 //! | `content`, `block`, `pool`, `ranges` | which bytes are known, changed, in flight, and where; no I/O |
-//! | `stream` | who reads in sequence |
+//! | `stream` | who reads in sequence, and how far ahead to read for it |
+//! | `run` | who reads in sequence for so long that a delegation is asked for |
 //! | `state` | what is kept of each file beside its content, under the one lock |
 //! | `moves` | requests that fill memory and write changed data back |
 //! | `file` | reads and writes through the cache |
@@ -35,6 +36,7 @@ mod moves;
 mod pool;
 mod ranges;
 mod recall;
+mod run;
 mod state;
 mod stream;
 
@@ -51,7 +53,8 @@ use crate::limits::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, READ_AHEAD_BYTES_DEFAU
 use state::State;
 use std::sync::{Condvar, MutexGuard};
 
-/// What a client may keep of files.
+/// What a client may keep of files. There may be more of it one day, so it is best written with
+/// `..CacheOptions::new(bytes)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheOptions {
     /// The most memory it takes, in bytes; rounded down to MiB, and at least 4 MiB.
@@ -60,6 +63,10 @@ pub struct CacheOptions {
     pub unwritten_bytes: u64,
     /// The most that is read ahead for a sequential reader at a time, in bytes; 0 for nothing.
     pub read_ahead_bytes: u64,
+    /// Ask the server for its promise only for files that are opened for reading alone, and when they
+    /// have been read in sequence for a while; keep nothing that is written. For programs most of
+    /// which have no use for a cache, and which may be killed at any time.
+    pub readers_only: bool,
 }
 
 impl CacheOptions {
@@ -69,7 +76,13 @@ impl CacheOptions {
             bytes,
             unwritten_bytes: (bytes / 4) as u64,
             read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,
+            readers_only: false,
         }
+    }
+
+    /// With so much memory, for sequential readers alone.
+    pub fn for_readers(bytes: usize) -> Self {
+        Self { unwritten_bytes: 0, readers_only: true, ..Self::new(bytes) }
     }
 }
 
@@ -96,8 +109,14 @@ impl Cache {
             bytes,
             unwritten_bytes: options.unwritten_bytes.min(half),
             read_ahead_bytes: options.read_ahead_bytes.min(half / 2),
+            ..options
         };
         Self { options, state: ForkMutex::new(State::new(bytes)), changed: Condvar::new() }
+    }
+
+    /// Whether delegations are asked for when files are opened.
+    pub(crate) fn wants_at_open(&self) -> bool {
+        !self.options.readers_only
     }
 
     /// Keeps everybody else out of it.

@@ -14,12 +14,25 @@ use crate::client::Client;
 use crate::core::{ReadCall, WriteCall};
 use crate::error::{Error, Result};
 use crate::limit::{self, Limit};
-use crate::limits::{CACHE_SLAB_BYTES, PIPELINE_BYTES, PIPELINE_DEPTH};
+use crate::limits::{CACHE_SLAB_BYTES, PIPELINE_BYTES, PIPELINE_DEPTH, STOP_PERIOD};
 use crate::pending::Pending;
 use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
 use std::ops::Range;
 use std::sync::PoisonError;
+use std::time::Duration;
+
+/// How long a caller that can be stopped waits at a time.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// For whom somebody waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// For all who rely on it.
+    Endless,
+    /// For a caller, who may have little time.
+    OfCaller,
+}
 
 /// Changed data that is sent before anything is waited for, in bytes.
 const FLUSH_BYTES: u64 = (PIPELINE_BYTES * PIPELINE_DEPTH) as u64;
@@ -33,16 +46,20 @@ impl Cache {
         state_id: StateId,
         orders: Vec<Order>,
     ) {
+        if orders.is_empty() {
+            return;
+        }
         let limit = client.read_bytes_max();
         for Order { transfer, buffer } in orders {
             let range = memory_range(&transfer.memory);
             let piece = client.shared().piece(&buffer, range, transfer.offset, limit);
             let pending = piece.and_then(|into| {
                 let call = ReadCall { handle, state_id, offset: transfer.offset, into };
-                Pending::submit(client.shared(), |driver, tag| driver.submit_read(tag, call))
+                Pending::submit_ahead(client.shared(), |driver, tag| driver.submit_read(tag, call))
             });
             self.started(transfer.id, pending);
         }
+        client.shared().send_ahead();
     }
 
     fn send_writes(&self, client: &Client, writer: &Writer, orders: Vec<Order>) {
@@ -79,49 +96,80 @@ impl Cache {
     ///
     /// Others rely on it, so it takes no notice of how little time this caller has.
     pub(super) fn wait(&self, id: TransferId) -> Option<Error> {
-        self.wait_up_to(id, None)
+        self.wait_as(id, Patience::Endless)
     }
 
     /// As [`wait`](Self::wait), but no longer than the thread may; the request goes on.
     pub(super) fn wait_in_limit(&self, id: TransferId) -> Option<Error> {
-        self.wait_up_to(id, Limit::current())
+        self.wait_as(id, Patience::OfCaller)
     }
 
-    fn wait_up_to(&self, id: TransferId, limit: Option<Limit>) -> Option<Error> {
+    fn wait_as(&self, id: TransferId, patience: Patience) -> Option<Error> {
         let mut state = self.lock();
         loop {
             if !state.is_in_flight(id) {
                 return None;
             }
+            let limit = Limit::current().filter(|_| patience == Patience::OfCaller);
             let left = limit.map(|limit| limit.at.since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return limit.map(|limit| Error::TimedOut(limit.after));
             }
+            let stoppable = patience == Patience::OfCaller && limit::can_be_stopped();
             if let Some(mut pending) = state.take_pending(id) {
                 drop(state);
                 let result = match left {
                     Some(left) => pending.wait_moved_for(left),
+                    // It ends early when the caller is to stop, which has a limit from then on.
+                    None if stoppable => pending.wait_moved_for(LONG),
                     None => limit::without(|| pending.end_moved()),
                 };
-                let mut state = self.lock();
-                let error = match result {
-                    Err(Error::TimedOut(time)) => {
-                        state.sent(id, pending);
-                        Some(Error::TimedOut(time))
+                let mut now = self.lock();
+                let ended = match result {
+                    Err(Error::TimedOut(_)) => {
+                        now.sent(id, pending);
+                        None
                     }
-                    result => state.ended(id, result),
+                    result => Some(now.ended(id, result)),
                 };
-                drop(state);
+                drop(now);
                 self.changed.notify_all();
-                return error;
+                match ended {
+                    Some(error) => return error,
+                    None => state = self.lock(),
+                }
+                continue;
             }
+            // Another thread waits for it, or is about to send it.
+            let time = match stoppable {
+                true => Some(left.map_or(STOP_PERIOD, |left| left.min(STOP_PERIOD))),
+                false => left,
+            };
             let changed = &self.changed;
-            state = match left {
-                Some(left) => {
-                    changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            state = match time {
+                Some(time) => {
+                    changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
                 }
                 None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
+            if stoppable {
+                // Whoever is asked may use the client.
+                drop(state);
+                limit::is_stopped();
+                state = self.lock();
+            }
+        }
+    }
+
+    /// A read is waited for no longer than the thread may. Then nobody hears of its end, and nothing is
+    /// put where the server may still write to.
+    pub(super) fn wait_or_leave(&self, id: TransferId) {
+        if self.wait_in_limit(id).is_some() {
+            let mut state = self.lock();
+            drop(state.take_pending(id));
+            state.left(id);
+            drop(state);
+            self.changed.notify_all();
         }
     }
 

@@ -77,7 +77,7 @@ impl CacheUse {
         // What was asked for ahead must not come to memory that has another owner.
         while let Some(flight) = state.content.first_in_flight(*id, false) {
             drop(state);
-            cache.wait(flight);
+            cache.wait_or_leave(flight);
             state = cache.lock();
         }
         state.content.give_up(*id);
@@ -94,7 +94,11 @@ impl CacheUse {
 impl CachedFile {
     /// Takes a delegation, or gives it back; `register` sees to it that this file hears of recalls, and
     /// tells whether the delegation is still there.
-    fn hold(self: &Arc<Self>, granted: Granted, register: impl FnOnce(Weak<Self>) -> Result<bool>) {
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        granted: Granted,
+        register: impl FnOnce(Weak<Self>) -> Result<bool>,
+    ) {
         let Granted { kind, state_id, recall } = granted;
         let mut state = self.cache.lock();
         let wanted = match state.file(self.id) {

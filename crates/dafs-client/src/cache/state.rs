@@ -294,6 +294,13 @@ impl State {
         error
     }
 
+    /// Nobody waits for a read any longer, which may still come.
+    pub(super) fn left(&mut self, id: TransferId) {
+        if self.flights.remove(&id).is_some() {
+            self.content.filled(id, Filled::Lost);
+        }
+    }
+
     fn write_ended(
         &mut self,
         id: TransferId,

@@ -214,9 +214,13 @@ impl SessionCore {
 
     /// True when nothing is outstanding or waiting, requests of our own included.
     pub fn is_idle(&self) -> bool {
-        self.conn.streams.outstanding() == 0
-            && self.waiting.is_empty()
-            && self.put_off.is_empty()
+        self.is_idle_but_for(0)
+    }
+
+    /// True when no more than so many calls are outstanding or waiting, and nothing else is under way.
+    pub fn is_idle_but_for(&self, calls: usize) -> bool {
+        let outstanding = usize::from(self.conn.streams.outstanding());
+        outstanding + self.waiting.len() + self.put_off.len() <= calls
             && self.recovery.is_none()
             && self.back.batches.is_idle()
     }

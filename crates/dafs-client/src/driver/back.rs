@@ -1,10 +1,10 @@
 //! What hangs on the back-control channel: delegations, and batches that are not waited for.
 
 use super::{Driver, Leader, Shared, Slot, awake_or_not, coarse_now};
-use crate::core::{BackStage, BatchCall, BatchHints, Stage};
+use crate::core::{BackStage, BatchCall, BatchHints, Refused, Stage};
 use crate::delegation::Recalled;
 use crate::error::{Error, Result};
-use crate::limits::BACK_WAIT;
+use crate::limits::{BACK_TICK, BACK_WAIT};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
@@ -23,6 +23,16 @@ impl Shared {
             self.helper.wake();
         }
         Ok(())
+    }
+
+    /// As [`listen`](Self::listen); whether the server may call already. `None` when it never will.
+    pub(crate) fn is_listening(&self) -> Option<bool> {
+        self.listen().ok()?;
+        match self.lock().ok()?.core.back_stage() {
+            BackStage::Off | BackStage::Coming => Some(false),
+            BackStage::Bound => Some(true),
+            BackStage::Refused(_) => None,
+        }
     }
 
     /// As [`listen`](Self::listen), and waits for it as long as it is worth. Whether the server will
@@ -131,6 +141,46 @@ impl Shared {
         }
     }
 
+    /// Starts an operation that nobody needs before he comes and waits for it. It leaves with
+    /// [`send_ahead`](Self::send_ahead).
+    pub(crate) fn submit_ahead(
+        &self,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+    ) -> Result<Slot> {
+        let mut driver = self.lock()?;
+        let slot = self.start(&mut driver, start)?;
+        driver.operations.is_ahead(&slot);
+        Ok(slot)
+    }
+
+    /// Sends what was submitted ahead, and wakes nobody for it who looks now and then anyway.
+    pub(crate) fn send_ahead(&self) {
+        let Ok(mut driver) = self.lock() else { return };
+        match driver.leader {
+            Leader::Polling => {}
+            Leader::Sleeping => self.hurry(&mut driver),
+            Leader::Nobody => {
+                driver.adapter.flush();
+                if driver.is_unattended() {
+                    self.helper.attend();
+                }
+            }
+        }
+    }
+
+    /// Hears what the server wants, and how far it is with what was submitted ahead, unless somebody has
+    /// done that lately. For who finds in memory what he asks for.
+    pub(crate) fn hear_now_and_then(&self) {
+        let now = coarse_now();
+        if now.since(Instant(self.heard_at.load(Ordering::Relaxed))) < BACK_TICK {
+            return;
+        }
+        self.heard_at.store(now.0, Ordering::Relaxed);
+        if self.check_process().is_ok() {
+            self.move_along(false);
+        }
+    }
+
     /// Sends what was submitted if nobody else is about to: the leader sleeps, and the caller will
     /// wait for it.
     pub(super) fn hurry(&self, driver: &mut Driver) {
@@ -188,5 +238,61 @@ impl Shared {
         }
         driver.operations.forget(slot);
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::served::{Served, TRANSPORTS, pattern};
+    use crate::{CacheOptions, Client, File, OpenOptions, Stability};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const PIECE: usize = 32 << 10;
+
+    /// Reads in sequence; tells whether anything was ahead that nobody looked after.
+    fn read(client: &Client, file: &File, want: &[u8]) -> bool {
+        let (mut found, mut was_ahead) = (vec![0; PIECE], false);
+        for (at, want) in (0..).step_by(PIECE).zip(want.chunks(PIECE)) {
+            assert_eq!(file.read_at(&mut found, at).unwrap(), PIECE);
+            assert!(found == want);
+            let driver = client.shared().lock_regardless();
+            was_ahead |= driver.operations.ahead() > 0 && !driver.is_unattended();
+        }
+        was_ahead
+    }
+
+    #[test]
+    fn who_is_read_ahead_for_hears_the_server_without_the_helper() {
+        let data = pattern(12 << 20);
+        for transport in TRANSPORTS {
+            let served = Served::new();
+            std::fs::write(served.path().join("file"), &data).unwrap();
+            let other = served.client(transport);
+            let client = served.client_with(|options| {
+                options.transport = transport;
+                options.cache = Some(CacheOptions::for_readers(4 << 20));
+            });
+            let file = client.open(b"file", &OpenOptions::read()).unwrap();
+            while !read(&client, &file, &data) {}
+            client.shared().helper.stop();
+            assert!(read(&client, &file, &data), "it goes on");
+            let is_written = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let file = other.open(b"file", &OpenOptions::write()).unwrap();
+                    // What is there already: this waits until the delegation has come back.
+                    file.write_at(&data[7..8], 7, Stability::Unstable).unwrap();
+                    is_written.store(true, Ordering::Release);
+                });
+                let begun = std::time::Instant::now();
+                while !is_written.load(Ordering::Acquire) {
+                    read(&client, &file, &data);
+                    assert!(
+                        begun.elapsed() < client.shared().info().lease,
+                        "nobody heard the server"
+                    );
+                }
+            });
+        }
     }
 }

@@ -122,6 +122,8 @@ pub(crate) struct Shared {
     mover: Mover,
     asked: Arc<AtomicBool>,
     lease_until: Arc<AtomicU64>,
+    /// When somebody who waits for nothing has polled last.
+    heard_at: AtomicU64,
     /// What holders of delegations have not been told yet.
     unheard: Arc<AtomicUsize>,
     restarts: Arc<AtomicU64>,
@@ -163,6 +165,7 @@ impl Shared {
             mover: Mover::default(),
             asked,
             lease_until,
+            heard_at: AtomicU64::new(0),
             unheard,
             restarts,
             forks: fork::count(),

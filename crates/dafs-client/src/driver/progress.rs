@@ -316,9 +316,12 @@ impl Driver {
         self.core.register(&mut *self.adapter, buffer)
     }
 
-    /// True when operations are in flight that no thread is looking after.
+    /// True when operations are in flight that no thread is looking after. What is read ahead is looked
+    /// after by its reader, and where that does not come by whoever looks for calls of the server.
     pub(crate) fn is_unattended(&self) -> bool {
-        self.leader == Leader::Nobody && !(self.core.is_idle() && self.leaves.is_empty())
+        let ahead = self.listens_every().map_or(0, |_| self.operations.ahead());
+        let is_idle = self.core.is_idle_but_for(ahead) && self.leaves.is_empty();
+        self.leader == Leader::Nobody && !is_idle
     }
 
     /// Takes the result of an operation, if it is over.

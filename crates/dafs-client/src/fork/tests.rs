@@ -106,7 +106,9 @@ fn touch(
 #[test]
 fn a_fork_waits_for_no_lock_of_its_parents() {
     for transport in TRANSPORTS {
-        for cache in [None, Some(CacheOptions::default())] {
+        let caches =
+            [None, Some(CacheOptions::default()), Some(CacheOptions::for_readers(8 << 20))];
+        for cache in caches {
             let served = Served::new();
             let client = connect(&served, |options| {
                 options.transport = transport;

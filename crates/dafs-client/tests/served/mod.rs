@@ -132,9 +132,14 @@ impl Wire {
 
     /// `None` if the wire breaks before the session is open.
     pub fn try_client(&self) -> Option<Client> {
+        self.client_with(|_| {})
+    }
+
+    pub fn client_with(&self, change: impl FnOnce(&mut ConnectOptions)) -> Option<Client> {
         let url = DafsUrl::parse(&format!("dafs://{}/", self.address)).unwrap();
-        let options =
+        let mut options =
             ConnectOptions { transport: TransportChoice::Iwarp, ..ConnectOptions::default() };
+        change(&mut options);
         Client::connect(&url, &options).ok()
     }
 }

@@ -1,0 +1,206 @@
+//! Files are read ahead for those who read them in sequence, and nobody reads anything old by that.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod served;
+
+use dafs_client::{
+    CacheOptions, Client, Create, File, OpenOptions, Stability, TransportChoice, interruptible,
+    limits, within,
+};
+use served::{Served, TRANSPORTS, Wire, pattern};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+
+/// Requests answered while `what` runs.
+fn requests(client: &Client, what: impl FnOnce()) -> u64 {
+    let before = client.stats();
+    what();
+    let after = client.stats();
+    after.answered - before.answered - (after.nulls - before.nulls)
+}
+
+/// Reads a file in pieces up to its end.
+fn read_all(file: &File, piece_bytes: usize, want: &[u8]) {
+    let mut found = vec![0; want.len() + piece_bytes];
+    let mut at = 0;
+    loop {
+        let bytes = file.read_at(&mut found[at..at + piece_bytes], at as u64).unwrap();
+        at += bytes;
+        if bytes < piece_bytes {
+            break;
+        }
+    }
+    assert!(&found[..at] == want);
+}
+
+/// A client that caches for sequential readers alone, as programs have it that know nothing of it.
+fn for_readers(served: &Served, transport: TransportChoice) -> Client {
+    served.client_with(|options| {
+        options.transport = transport;
+        options.cache = Some(CacheOptions::for_readers(8 << 20));
+    })
+}
+
+/// Reads a file in sequence until all of it is kept: the server has promised to ask before anybody
+/// changes it. That takes a moment, as the connection for asking is made without waiting for it.
+fn keep(client: &Client, file: &File, data: &[u8]) {
+    assert!(data.len() as u64 > limits::READ_AHEAD_RUN_BYTES);
+    while requests(client, || read_all(file, 32 << 10, data)) > 0 {}
+}
+
+#[test]
+fn sequential_readers_are_read_ahead_for_and_others_ask_each_time() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let data = pattern(6 << 20 | 17);
+        std::fs::write(served.path().join("file"), &data).unwrap();
+        let client = for_readers(&served, transport);
+        let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o644);
+        let written = client.open(b"written", &options).unwrap();
+        written.write_at(b"at once", 0, Stability::Unstable).unwrap();
+        assert_eq!(std::fs::read(served.path().join("written")).unwrap(), b"at once");
+        let direct = client.open(b"file", &OpenOptions::read().direct(true)).unwrap();
+        let both = client.open(b"file", &OpenOptions::read_write()).unwrap();
+        let file = client.open(b"file", &OpenOptions::read()).unwrap();
+        // Long enough, but not for one who jumps, who wants no cache, or who may write.
+        let reads = (data.len() / PAGE) as u64;
+        for file in [&direct, &both] {
+            assert!(requests(&client, || read_all(file, PAGE, &data)) >= reads);
+        }
+        let backwards = requests(&client, || {
+            let mut found = [0; PAGE];
+            for at in (0..data.len() - PAGE).step_by(PAGE).rev() {
+                file.read_at(&mut found, at as u64).unwrap();
+                assert!(found == data[at..at + PAGE]);
+            }
+        });
+        assert!(backwards >= reads);
+        keep(&client, &file, &data);
+        assert_eq!(requests(&client, || read_all(&file, 100_000, &data)), 0);
+        // What the same client writes by another open file is seen.
+        both.write_at(b"new", 5 << 20, Stability::Unstable).unwrap();
+        let mut found = [0; 3];
+        assert_eq!(file.read_at(&mut found, 5 << 20).unwrap(), 3);
+        assert_eq!(&found, b"new");
+        both.set_size(10).unwrap();
+        assert_eq!(file.read_at(&mut found, 8).unwrap(), 2);
+        for file in [file, both, direct, written] {
+            file.close().unwrap();
+        }
+        client.disconnect().unwrap();
+    }
+}
+
+#[test]
+fn what_another_client_has_changed_is_seen_by_who_is_read_ahead_for() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let (reader, other) = (for_readers(&served, transport), served.client(transport));
+        type Change = fn(&File, &mut Vec<u8>);
+        let changes: [Change; 3] = [
+            |file, data| {
+                file.write_at(b"!", 5 << 20, Stability::Unstable).unwrap();
+                data[5 << 20] = b'!';
+            },
+            |file, data| {
+                file.append(b"more", Stability::FileSync).unwrap();
+                data.extend(b"more");
+            },
+            |file, data| {
+                file.set_size(5_000_000).unwrap();
+                data.truncate(5_000_000);
+            },
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            // A file that was recalled is not delegated again so soon.
+            let name = number.to_string().into_bytes();
+            let mut data = pattern(6 << 20);
+            std::fs::write(served.path().join(number.to_string()), &data).unwrap();
+            let file = reader.open(&name, &OpenOptions::read()).unwrap();
+            keep(&reader, &file, &data);
+            let changed = other.open(&name, &OpenOptions::write()).unwrap();
+            change(&changed, &mut data);
+            read_all(&file, 32 << 10, &data);
+            changed.close().unwrap();
+            file.close().unwrap();
+        }
+    }
+}
+
+/// Whoever is told, by whatever means, that somebody else has written must see that.
+#[test]
+fn a_write_that_is_over_is_seen_by_a_reader_in_full_run() {
+    const BLOCK: usize = 32 << 10;
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let (reader, writer) = (for_readers(&served, transport), served.client(transport));
+        for number in 0..12_u8 {
+            let name = [b'a' + number];
+            let blocks = (6 << 20) / BLOCK;
+            std::fs::write(served.path().join(str::from_utf8(&name).unwrap()), vec![0; 6 << 20])
+                .unwrap();
+            let file = reader.open(&name, &OpenOptions::read()).unwrap();
+            keep(&reader, &file, &vec![0; 6 << 20]);
+            let written = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let file = writer.open(&name, &OpenOptions::write()).unwrap();
+                    for version in 1..=4_u64 {
+                        for block in 0..blocks as u64 {
+                            let at = block * BLOCK as u64 + 100;
+                            file.write_at(&[version as u8], at, Stability::Unstable).unwrap();
+                        }
+                        written.store(version, Ordering::Release);
+                    }
+                });
+                let mut block = 0;
+                let mut found = vec![0; BLOCK];
+                while written.load(Ordering::Acquire) < 4 {
+                    let before = written.load(Ordering::Acquire);
+                    file.read_at(&mut found, (block * BLOCK) as u64).unwrap();
+                    assert!(u64::from(found[100]) >= before, "{} {before}", found[100]);
+                    block = (block + 1) % blocks;
+                }
+            });
+        }
+    }
+}
+
+/// The server does not answer, and whoever reads is told to stop.
+#[test]
+fn who_waits_for_what_is_read_ahead_can_be_stopped_and_can_leave() {
+    const PIECE: usize = 32 << 10;
+    let served = Served::new();
+    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
+    let wire = Wire::new(server, || None);
+    let cache = Some(CacheOptions::for_readers(8 << 20));
+    let client = wire.client_with(|options| options.cache = cache).unwrap();
+    let data = pattern(40 << 20);
+    std::fs::write(served.path().join("file"), &data).unwrap();
+    let file = client.open(b"file", &OpenOptions::read()).unwrap();
+    let mut found = vec![0; PIECE];
+    let mut at = 0;
+    let mut read = |file: &File, at: &mut usize| {
+        let bytes = file.read_at(&mut found, *at as u64)?;
+        assert!(found[..bytes] == data[*at..*at + bytes]);
+        *at = if bytes == PIECE { *at + PIECE } else { 0 };
+        Ok::<_, dafs_client::Error>(())
+    };
+    // Until it is read ahead for, in the middle of the file.
+    while requests(&client, || (0..64).for_each(|_| read(&file, &mut at).unwrap())) > 8
+        || at < 10 << 20
+    {}
+    let held = wire.held.lock().unwrap();
+    interruptible(|| true, || while read(&file, &mut at).is_ok() {});
+    within(Duration::from_millis(50), || drop(file));
+    drop(held);
+    let file = client.open(b"file", &OpenOptions::read()).unwrap();
+    for _ in 0..2 * data.len() / PIECE {
+        read(&file, &mut at).unwrap();
+    }
+    file.close().unwrap();
+    client.disconnect().unwrap();
+}
