@@ -1,10 +1,12 @@
 //! LAYOUTCOMMIT: what a client has written at the data servers becomes part of the file.
 
+use super::LayoutState;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service};
-use dafs_store::Attr;
+use dafs_store::{Attr, StoreError, Wait};
+use std::sync::Arc;
 
 impl Service {
     /// The file reaches to `end` at least from now on, and was changed. With `reclaim`, after a
@@ -40,5 +42,32 @@ impl Service {
         }
         let attr = layouts.commit(&handle.file, end)?;
         Ok(layout.restore_mtime()?.unwrap_or(attr))
+    }
+
+    /// Has a file reach as far as this client has written before others may lock it: who has waited for a
+    /// lock appends where the file ends, and stock clients send LAYOUTCOMMIT when they close a file, not
+    /// when they unlock it. May wait for data servers.
+    ///
+    /// # Errors
+    /// `WouldWait`, `Delay` when data servers do not answer.
+    pub(crate) fn settle_before_unlock(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
+        let table = self.lock_table();
+        let mut layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
+        let own = |layout: &&Arc<LayoutState>| {
+            Arc::ptr_eq(&layout.client, caller.client) && layout.covers(true)
+        };
+        let Some(layout) = layouts.find(own).cloned() else { return Ok(()) };
+        drop(table);
+        if caller.wait == Wait::Never {
+            return Err(ServiceError::WouldWait);
+        }
+        let Some(layouts) = layout.store.layouts() else { return Ok(()) };
+        match layouts.settle(&key.file) {
+            Ok(()) | Err(StoreError::Stale) => Ok(()),
+            // As far as this server was told, nothing was written.
+            Err(_) if !layout.is_written() => Ok(()),
+            Err(StoreError::Busy) => Err(ServiceError::Delay),
+            Err(error) => Err(error.into()),
+        }
     }
 }

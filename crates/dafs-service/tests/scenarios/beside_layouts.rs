@@ -240,3 +240,32 @@ fn a_time_that_its_writer_gave_a_file_stays_when_it_tells_what_it_wrote() {
     cluster.commit(&one, &own, granted, Some(20)).unwrap();
     assert_ne!(mtime(), old);
 }
+
+#[test]
+fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let lock = |client, opened: &Opened| {
+        world.lock(client, opened, "owner", (0, 8), LockKind::Write).unwrap()
+    };
+    let unlock =
+        |caller, opened: &Opened, lock| service.unlock(caller, opened.state.handle(), lock, 0, 8);
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let locked = lock(&one, &own);
+    cluster.get(&one, &own, true).unwrap();
+    assert_eq!(error(unlock(world.caller(&one), &own, locked)), ServiceError::WouldWait);
+    cluster.vouch("a", &own, own.state.reference(), true).unwrap();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(error(unlock(world.patient(&one), &own, locked)), ServiceError::Delay);
+    assert_eq!(service.counts().lock_ranges, 1);
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.store.take_asked();
+    unlock(world.patient(&one), &own, locked).unwrap();
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(service.counts().lock_ranges, 0);
+    // Nobody else's layout matters.
+    let other = world.open(&two, "f", BOTH).unwrap();
+    let locked = lock(&two, &other);
+    unlock(world.caller(&two), &other, locked).unwrap();
+}
