@@ -191,8 +191,8 @@ done
 for test in "${over_rxe[@]}"; do
     beside "lab/nfs-$test-rxe" 600 lab_test_over rxe "lab/tests/nfs-$test.sh"
 done
-striped=(locks)
-[[ ! ${DAFS_TEST_LONG:-} ]] || striped+=(files programs recovery sharing)
+striped=(locks sharing)
+[[ ! ${DAFS_TEST_LONG:-} ]] || striped+=(files programs recovery)
 for test in "${striped[@]}"; do
     beside "lab/nfs-$test-stripes" 600 lab_test_striped "lab/tests/nfs-$test.sh"
 done
