@@ -102,6 +102,8 @@ impl Shared {
     ) -> Result<Created> {
         check_name(name)?;
         let (dir, before) = self.directory(dir)?;
+        // Somebody may remove what is found or was made a moment ago; or the directory is gone.
+        let mut why = StoreError::Busy;
         for _ in 0..CREATE_RETRIES_MAX {
             match dir.lookup(name, cred) {
                 Ok((object, stat)) => {
@@ -112,14 +114,19 @@ impl Shared {
                     }
                 }
                 Err(StoreError::NotFound) => {}
+                Err(StoreError::Stale) => {
+                    why = StoreError::Stale;
+                    continue;
+                }
                 Err(error) => return Err(error),
             }
             match self.create_new(cred, (&dir, &before), name, how, wish, mode) {
                 Err(StoreError::Exists) => {}
+                Err(StoreError::Stale) => why = StoreError::Stale,
                 done => return done,
             }
         }
-        Err(StoreError::Busy)
+        Err(why)
     }
 
     fn create_existing(
@@ -174,9 +181,11 @@ impl Shared {
             let at = |seconds| Some(SetTime::To(TimeSpec { seconds, nanoseconds: 0 }));
             (wish.atime, wish.mtime) = (at(atime), at(mtime));
         }
-        let attr = self.finish_new(cred, &object, &stat, bits, &wish).inspect_err(|_| {
-            // Half of what was asked for is nothing.
-            let _ = dir.remove(name, cred);
+        let attr = self.finish_new(cred, &object, &stat, bits, &wish).inspect_err(|error| {
+            // Half of what was asked for is nothing. What is gone may have left its name to another.
+            if *error != StoreError::Stale {
+                let _ = dir.remove(name, cred);
+            }
         })?;
         if matches!(how, CreateHow::Exclusive(_)) {
             // On the file systems that bricks lie on, a new file's name is stable with it.
