@@ -78,8 +78,10 @@ for transport in shm iwarp; do
     echo after! >"$export/tree/restarted"
     serve "$export" --no-root-squash --metrics 127.0.0.1:0 --listen "127.0.0.1:${url##*:}" 8<&- 9<&-
     metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
+    # The connection's end is noticed within milliseconds, if the machine has time for it.
+    is_after() { [[ $(cat "$1/restarted") == after! ]]; }
     for point in "$one" "$two"; do
-        [[ $(cat "$point/restarted") == after! ]] || fail "old content after a restart"
+        eventually is_after "$point"
     done
     # Nobody asks the server for these, so they are dropped by whoever looks after the promises.
     is_seen() { python3 -c "import os; assert os.pread($1, 10, 0) == b'after!\n'"; }

@@ -168,6 +168,12 @@ pub trait Layouts: Send + Sync {
     /// file reaches as far as the data servers have something of it.
     fn settle(&self, file: &FileId) -> Result<()>;
 
+    /// A client that holds a layout for writing, and has not gone, is about to let others go on: the file
+    /// reaches as far as the data servers have something of it.
+    fn reach(&self, file: &FileId) -> Result<()> {
+        self.settle(file)
+    }
+
     /// When this has returned, no data server carries out anything on the file by right of what it
     /// was told before: each asks the metadata server again.
     ///

@@ -335,6 +335,26 @@ fn this_server_does_not_write_beside_clients() {
 }
 
 #[test]
+fn how_far_clients_have_written_is_told_without_ending_their_layouts() {
+    let world = World::new();
+    let (id, _) = world.create("f");
+    world.file("f").commit(0, 0).unwrap();
+    write(&*world.file("f"), 0, b"before").unwrap();
+    let placed = world.layouts().placement(&id, true).unwrap().unwrap();
+    let component = world.component(&id);
+    for (node, _) in world.copies(&id) {
+        put(&node, &component, 0, b"written beside");
+    }
+    world.layouts().reach(&id).unwrap();
+    assert_eq!(world.store().getattr(&id).unwrap().size, 14);
+    assert_eq!(world.fresh(&id), [true, true]);
+    let mut moved = Vec::new();
+    world.layouts().take_moved(&mut |file| moved.push(file));
+    assert_eq!(moved, []);
+    assert_eq!(devices(&world.layouts().placement(&id, true).unwrap().unwrap()), devices(&placed));
+}
+
+#[test]
 fn who_is_told_where_to_write_while_it_is_asked_whether_anybody_does_counts() {
     let world = World::new();
     let (id, file) = world.create("f");

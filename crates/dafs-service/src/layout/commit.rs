@@ -41,7 +41,8 @@ impl Service {
             return Err(ServiceError::BadLayout);
         }
         let attr = layouts.commit(&handle.file, end)?;
-        Ok(layout.restore_mtime()?.unwrap_or(attr))
+        // What was told is stable, whatever comes of the time.
+        Ok(layout.restore_mtime().ok().flatten().unwrap_or(attr))
     }
 
     /// Has a file reach as far as this client has written before others may lock it: who has waited for a
@@ -62,7 +63,7 @@ impl Service {
             return Err(ServiceError::WouldWait);
         }
         let Some(layouts) = layout.store.layouts() else { return Ok(()) };
-        match layouts.settle(&key.file) {
+        match layouts.reach(&key.file) {
             Ok(()) | Err(StoreError::Stale) => Ok(()),
             // As far as this server was told, nothing was written.
             Err(_) if !layout.is_written() => Ok(()),

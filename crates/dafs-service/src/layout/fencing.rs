@@ -87,14 +87,24 @@ impl Fencing {
     fn due(&self, wanted: impl Fn(&Handle, &Fenced) -> bool) -> Vec<Due> {
         let mut due: Vec<_> = self.files.iter().filter(|(key, file)| wanted(key, file)).collect();
         due.sort_by_key(|(_, file)| file.tries);
-        let make = |(key, file): (&Handle, &Fenced)| Due {
+        due.into_iter().map(|(key, file)| file.due(key)).collect()
+    }
+
+    /// What is due of some files.
+    fn due_of(&self, keys: &[Handle]) -> Vec<Due> {
+        keys.iter().filter_map(|key| Some(self.files.get(key)?.due(key))).collect()
+    }
+}
+
+impl Fenced {
+    fn due(&self, key: &Handle) -> Due {
+        Due {
             key: *key,
-            store: file.store.clone(),
-            believed: file.believed,
-            written: file.written,
-            count: file.count,
-        };
-        due.into_iter().map(make).collect()
+            store: self.store.clone(),
+            believed: self.believed,
+            written: self.written,
+            count: self.count,
+        }
     }
 }
 
@@ -167,12 +177,16 @@ impl Service {
     }
 
     /// Does for layouts that were given back what is due. What cannot be done now is done in the next
-    /// turns.
-    pub(super) fn settle_now(&self, wanted: impl Fn(&Handle) -> bool) {
-        let due = self.lock_table().fencing.due(|key, _| wanted(key));
+    /// turns, as is all else of a store that cannot be sure.
+    pub(super) fn settle_now(&self, keys: &[Handle]) {
+        let due = self.lock_table().fencing.due_of(keys);
+        let mut unsure: Vec<Arc<dyn Store>> = Vec::new();
         for due in due {
-            if let Err(error) = self.fence(&due) {
+            if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
+                && let Err(error) = self.fence(&due)
+            {
                 tracing::debug!(%error, "a layout was given back and data servers do not answer");
+                unsure.push(due.store);
             }
         }
     }

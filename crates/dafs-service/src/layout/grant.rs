@@ -239,6 +239,8 @@ impl StateTable {
             }
             if request.write {
                 inner.write = Spans::whole();
+                // Who may still be served for one that was given back is not asked about again.
+                layout.written.fetch_or(self.returned_layouts.has(&key), Ordering::SeqCst);
             } else {
                 inner.read = Spans::whole();
             }
@@ -249,6 +251,7 @@ impl StateTable {
             return Ok(StateRef { id: layout.id, seqid: inner.seqid });
         }
         let id = self.admit_layout(caller)?;
+        let written = request.write && self.returned_layouts.has(&key);
         let (read, write) = match request.write {
             true => (Spans::default(), Spans::whole()),
             false => (Spans::whole(), Spans::default()),
@@ -261,7 +264,7 @@ impl StateTable {
             store: store.clone(),
             form: request.form,
             belief,
-            written: AtomicBool::new(false),
+            written: AtomicBool::new(written),
             failing: AtomicBool::new(false),
             life: Life::default(),
             inner: Mutex::new(Inner {

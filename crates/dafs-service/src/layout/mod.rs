@@ -279,7 +279,7 @@ impl Service {
         drop(table);
         self.finish(ended);
         if !left && layout.is_written() {
-            self.settle_now(|key| *key == layout.key);
+            self.settle_now(&[layout.key]);
             if let Err(error) = layout.restore_mtime() {
                 tracing::debug!(%error, "a file has another time than its holder gave it");
             }
@@ -330,7 +330,7 @@ impl Service {
         drop(table);
         self.finish(ended);
         if !written.is_empty() {
-            self.settle_now(|key| written.contains(key));
+            self.settle_now(&written);
         }
         if mode == LayoutMode::Any {
             self.wide_recall_is_over(caller.client, of.map(|handle| handle.fs), form);

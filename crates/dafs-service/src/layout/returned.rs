@@ -60,6 +60,11 @@ impl Returned {
         self.take_file(key)
     }
 
+    /// Whether somebody may still be served for a layout of this file that was given back.
+    pub(super) fn has(&self, key: &Handle) -> bool {
+        self.files.contains_key(key)
+    }
+
     /// Takes out a file, whoever gave its layouts back.
     pub(super) fn take_file(&mut self, key: &Handle) -> Option<Arc<dyn Store>> {
         self.files.remove(key).map(|entry| entry.store)

@@ -269,3 +269,23 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     let locked = lock(&two, &other);
     unlock(world.caller(&two), &other, locked).unwrap();
 }
+
+#[test]
+fn what_is_written_without_a_question_is_looked_for_too() {
+    let cluster = Cluster::new();
+    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    cluster.vouch("a", &opened, opened.state.reference(), true).unwrap();
+    cluster.give_back(&one, &opened, granted);
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    // Data servers go by what they were told before.
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    cluster.give_back(&one, &opened, granted);
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    cluster.world.pass_with(&[&one], 20 * SECOND_NS);
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    cluster.give_back(&one, &opened, granted);
+    assert_eq!(cluster.store.take_asked(), []);
+}

@@ -194,6 +194,19 @@ impl Layouts for StripedStore {
         }
     }
 
+    fn reach(&self, file: &FileId) -> Result<()> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                state.reach_copies()
+            }
+            Place::Striped(record) => state.adopt(record),
+            _ => Ok(()),
+        }
+    }
+
     fn forget(&self, file: &FileId) -> Result<()> {
         let state = self.shared.state(file);
         let place = state.enter()?;

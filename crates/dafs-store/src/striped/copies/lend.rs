@@ -160,6 +160,15 @@ impl FileState {
         })
     }
 
+    /// The file reaches as far as what clients have written by themselves, who are still at it: nothing
+    /// is to be found out about their copies.
+    pub(in super::super) fn reach_copies(&self) -> Result<()> {
+        self.on_copies(|record, _| {
+            self.set_loose();
+            self.adopt(record).map(Step::Done)
+        })
+    }
+
     /// The copies as administrators see them.
     pub(in super::super) fn list_copies(&self) -> Result<Vec<CopyState>> {
         let place = self.enter()?;
