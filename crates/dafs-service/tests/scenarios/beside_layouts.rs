@@ -289,3 +289,21 @@ fn what_is_written_without_a_question_is_looked_for_too() {
     cluster.give_back(&one, &opened, granted);
     assert_eq!(cluster.store.take_asked(), []);
 }
+
+#[test]
+fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let one = world.nfs("a");
+    let want = Want { kind: WantKind::Write, ..Want::default() };
+    let request = OpenRequest { want, ..world.plain("f", "owner", BOTH) };
+    let opened = service.open(world.caller(&one), &request).unwrap();
+    let delegated = opened.delegation.as_ref().unwrap().state;
+    cluster.get(&one, &opened, true).unwrap();
+    let handle = opened.state.handle();
+    let returned = |caller| service.return_delegation(caller, handle, delegated);
+    assert_eq!(error(returned(world.caller(&one))), ServiceError::WouldWait);
+    assert_eq!(cluster.store.take_asked(), []);
+    returned(world.patient(&one)).unwrap();
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+}
