@@ -339,7 +339,9 @@ fn handlers_stand() -> bool {
         let asked = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, nothing, &raw mut action, 8_usize)
         };
-        asked == 0 && action.handler == ours
+        // Put back by `signal` it is no longer told what the fault was.
+        let flags = action.flags as libc::c_int & (libc::SA_SIGINFO | libc::SA_RESETHAND);
+        asked == 0 && action.handler == ours && flags == libc::SA_SIGINFO
     }) && {
         // SAFETY: as above.
         let asked = unsafe {

@@ -111,7 +111,7 @@ impl Server {
     /// Lets whoever drives the client answer a read; false when this thread has to carry it out.
     ///
     /// # Errors
-    /// It cannot be begun. It is not answered then.
+    /// A lock stands against it. It is not answered then.
     pub(super) fn hand_over(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -128,15 +128,18 @@ impl Server {
         let Some(free) = self.handed.begin() else { return Ok(false) };
         let server = self.clone();
         let read = HandedRead { server, unique, offset, len, is_owed: false, buffer: None };
-        let failed = |error| errno(&error);
-        let buffer = match free {
-            Some(buffer) => buffer,
-            None => self.tree.client.buffer(HANDED_READ_BYTES_MAX).map_err(failed)?,
+        // What cannot be begun so has not begun at all, and this thread has what it takes.
+        let failed = |error| {
+            tracing::debug!(%error, "a read is not handed over");
+            Ok(false)
+        };
+        let buffer = match free.map_or_else(|| self.tree.client.buffer(HANDED_READ_BYTES_MAX), Ok) {
+            Ok(buffer) => buffer,
+            Err(error) => return failed(error),
         };
         let shared = file.clone();
         let then = move |buffer, part| read.over(shared, buffer, part);
-        file.file.read_then(buffer, 0..bytes, offset, then).map_err(failed)?;
-        Ok(true)
+        file.file.read_then(buffer, 0..bytes, offset, then).map_or_else(failed, |()| Ok(true))
     }
 }
 
