@@ -76,6 +76,9 @@ awk -v home='"registry+https://github.com/rust-lang/crates.io-index"' '
 files '*.sh' | while IFS= read -r -d '' file; do
     [[ $(head -c 2 "$file") != '#!' || -x $file ]] || echo "$file"
 done | rule "scripts that may not be executed"
+# A pipe's reader that leaves at the first hit makes the writer fail, and with `pipefail` the whole pipe,
+# whenever the writer has more to say: `grep X >/dev/null` reads to the end.
+search '[^|]\| *grep -[a-zA-Z]*q' 'scripts/e2e/*.sh' | rule "readers that leave before the end of a pipe"
 # Not about names that a sourced file sets or uses, nor about commas in arguments.
 if command -v shellcheck >/dev/null; then
     files '*.sh' 'lab/guest/*' .ci/run |

@@ -52,7 +52,7 @@ done
 
 step "a data server is killed under writes"
 size_of() { du -sk "$work/data2" | cut -f1; }
-is_missed() { ("${status[@]}" || true) | grep -q " $1 missing "; }
+is_missed() { ("${status[@]}" || true) | grep " $1 missing " >/dev/null; }
 while read -r place; do
     before=$(size_of)
     "$dafs" put "$work/wanted" "$place" >"$work/put" 2>&1 &
@@ -93,7 +93,7 @@ few_left() { [[ $(find "$work"/data? -type f -size +1k ! -name node ! -name inca
 eventually few_left
 
 step "what is not the data server that it should be"
-says() { ("${status[@]}" 2>&1 || true) | grep -qF -e "$1"; }
+says() { ("${status[@]}" 2>&1 || true) | grep -F -e "$1" >/dev/null; }
 kill_data 1
 data 1 --cluster-secret "$work/other/secret" "$work/data1"
 eventually says 'another cluster secret'
@@ -155,7 +155,7 @@ nothing_on() { [[ ! $(find "$work/data$1" -type f ! -name node ! -name incarnati
 nothing_on 2 || fail "there is something left on node 2"
 ! nothing_on 4 || fail "nothing came to node 4"
 kill_data 2
-is_empty() { "${status[@]}" | grep -q ' 2 empty '; }
+is_empty() { "${status[@]}" | grep ' 2 empty ' >/dev/null; }
 eventually is_empty
 sed -i '/^number = 2$/,/^control/d' "$work/dafs.toml"
 # What is left of the entry.

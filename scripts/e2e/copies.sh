@@ -33,8 +33,8 @@ metadata() {
     nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
     eventually all_there
 }
-is_missed() { ("${status[@]}" || true) | grep -q " $1 missing "; }
-says() { ("${status[@]}" || true) | grep -qF -e "$1"; }
+is_missed() { ("${status[@]}" || true) | grep " $1 missing " >/dev/null; }
+says() { ("${status[@]}" || true) | grep -F -e "$1" >/dev/null; }
 is_mended() { all_there && ! says 'to be mended'; }
 # What came back of each file is what was written, by either protocol.
 check() {
@@ -128,7 +128,7 @@ check "another run"
 # What is left of the file that was being written is the same on both, whatever it is.
 digest() { "$dafs" cat "$url/safe/$torn" | sha256sum; }
 rest=$(digest)
-calm() { "$dafs" layout --state-directory "$work/state" "/safe/$torn" | grep -c '\[####\]' | grep -qx 2; }
+calm() { "$dafs" layout --state-directory "$work/state" "/safe/$torn" | grep -c '\[####\]' | grep -x 2 >/dev/null; }
 eventually calm
 for number in 1 2 3; do
     kill_data "$number"

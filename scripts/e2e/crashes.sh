@@ -61,7 +61,7 @@ start_server() {
 cut_power() {
     # Stopped first, all threads of it, so that it cannot say that a failed sync has failed.
     kill -STOP "$server"
-    has_stopped() { ! sed 's/.*) \(.\).*/\1/' "/proc/$server/task/"*/stat | grep -q '[RS]'; }
+    has_stopped() { ! sed 's/.*) \(.\).*/\1/' "/proc/$server/task/"*/stat | grep '[RS]' >/dev/null; }
     eventually has_stopped
     "$load" cut "$disk"
     kill_server

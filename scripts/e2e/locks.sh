@@ -29,7 +29,7 @@ hold() {
     eventually grep -q '^locked$' "$work/$name"
 }
 
-is() { "$dafs" lock list "${place[@]}" --json | grep -q "\"state\":\"$1\""; }
+is() { "$dafs" lock list "${place[@]}" --json | grep "\"state\":\"$1\"" >/dev/null; }
 # ends STATUS COMMAND...
 ends() {
     local wanted=$1 status=0

@@ -79,7 +79,7 @@ rpcinfo -t 127.0.0.1 nfs 3
 rpcinfo -t 127.0.0.1 mountd 3
 kill -TERM \$server
 wait \$server
-! rpcinfo -p 127.0.0.1 | grep -q nfs
+! rpcinfo -p 127.0.0.1 | grep nfs >/dev/null
 END
 timeout 60 unshare --net --mount --pid --fork --kill-child --mount-proc bash "$work/inside.sh" \
     >"$work/said" 2>&1 || { cat "$work/said" "$work/inside.log"; fail "rpcbind does not lead here"; }
