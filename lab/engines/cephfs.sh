@@ -17,11 +17,13 @@
 # Invariants
 # * A process is ended only if its command line names this cluster's configuration.
 # * Every wait has an end.
+# * How full the disk is does not matter, as long as there are free_mib_min.
+# * What the daemons have said is shown before it is removed, if the cluster does not start.
 set -euo pipefail
 
 die() { printf 'cephfs.sh: %s\n' "$*" >&2; exit 1; }
 
-readonly start_seconds_max=90
+readonly start_seconds_max=90 free_mib_min=256
 address=127.0.0.1 osds=3 osd_addresses=() osd_networks=()
 
 read_nodes() {
@@ -53,7 +55,9 @@ free_port() {
 # line any more.
 own_pids() {
     local pid
-    for pid in $(pgrep -x 'ceph-(mon|osd|mds)' || true); do
+    # The monitor, storage daemons and the metadata server. A name has 15 characters at most, and so
+    # has a pattern for it.
+    for pid in $(pgrep -x 'ceph-(m..|osd)' || true); do
         if tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | grep -qxF -- "$config"; then
             echo "$pid"
         fi
@@ -95,8 +99,10 @@ admin_socket =
 [mon]
 admin_socket = $dir/run/\$name.asok
 mon_data = $dir/mon
-mon_data_avail_warn = 2
-mon_data_avail_crit = 1
+# It uses some megabytes, whatever part of the disk that is. At these percentages, or fewer, it would end
+# itself with status 28; nothing is free where what is left is kept for root.
+mon_data_avail_warn = -1
+mon_data_avail_crit = -1
 # Changes of the maps are what a start waits for.
 paxos_propose_interval = 0.05
 
@@ -137,9 +143,35 @@ start_osd() {
 
 is_active() { timeout 30 ceph -c "$config" --connect-timeout 20 mds stat 2>/dev/null | grep -q up:active; }
 
+# What this user may still write to the directory's disk: root has all that is free.
+look_for_room() {
+    local free=%a mib
+    [[ $(id -u) != 0 ]] || free=%f
+    mib=$(($(stat -f -c "$free * %S" "$dir") >> 20))
+    ((mib >= free_mib_min)) ||
+        die "the disk of $dir is too full: $mib MiB are free, and it takes $free_mib_min"
+}
+
+# Ends what is left of a cluster; with a failure it is told what its daemons said last.
+end() {
+    local status=$1 file
+    trap - EXIT
+    wait
+    if [[ $status != 0 ]]; then
+        for file in "$dir"/log/*; do
+            [[ -s $file ]] || continue
+            echo "--- the end of ${file##*/}"
+            tail -n 15 "$file"
+        done >&2
+    fi
+    stop
+    exit "$status"
+}
+
 # The directory has to be there and empty.
 start() {
     local id uuid job jobs=() deadline
+    look_for_room
     mkdir "$dir"/{mon,mds,run,log}
     fsid=$(</proc/sys/kernel/random/uuid)
     port=$(free_port)
@@ -184,8 +216,8 @@ stop() {
 case ${1-} in
 hold)
     [[ ! ${2-} ]] || read_nodes "$2"
-    dir=$(mktemp -d /tmp/dafs-ceph.XXXXXX) config=$dir/ceph.conf
-    trap 'wait; stop' EXIT
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/dafs-ceph.XXXXXX") config=$dir/ceph.conf
+    trap 'end $?' EXIT
     trap '' INT HUP
     start
     printf '%s\n' "$config"
@@ -195,7 +227,7 @@ start)
     [[ ${2-} == /* && ! -e $2 ]] || die "start needs the absolute path of a directory that is not there"
     dir=$2 config=$2/ceph.conf
     mkdir -p "$dir"
-    trap 'wait; stop' EXIT
+    trap 'end $?' EXIT
     start
     trap - EXIT
     printf '%s\n' "$config"

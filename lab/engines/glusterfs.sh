@@ -18,11 +18,13 @@
 # Invariants
 # * A process is ended only if its command line names this cluster's directory.
 # * Every wait has an end.
+# * How full the disk is does not matter, as long as there are free_mib_min.
+# * What the daemons have said is shown before it is removed, if the cluster does not start.
 set -euo pipefail
 
 die() { printf 'glusterfs.sh: %s\n' "$*" >&2; exit 1; }
 
-readonly start_seconds_max=90
+readonly start_seconds_max=90 free_mib_min=512
 
 # The management daemons have one port, so each cluster has addresses of its own.
 free_net() {
@@ -68,9 +70,28 @@ start_daemon() {
 
 is_pool() { [[ $(admin peer status 2>/dev/null | grep -c 'Peer in Cluster (Connected)') == 2 ]]; }
 
+# Ends what is left of a cluster; with a failure it is told what its daemons said last.
+end() {
+    local status=$1 file
+    trap - EXIT
+    wait
+    if [[ $status != 0 ]]; then
+        for file in "$dir"/admin.out "$dir"/*/log/*; do
+            [[ -f $file && -s $file ]] || continue
+            echo "--- the end of ${file#"$dir"/}"
+            tail -n 15 "$file"
+        done >&2
+    fi
+    stop
+    exit "$status"
+}
+
 start() {
-    local deadline number bricks=()
+    local deadline number mib bricks=()
     [[ $(id -u) == 0 ]] || die "bricks need root"
+    mib=$(($(stat -f -c '%f * %S' "$dir") >> 20))
+    ((mib >= free_mib_min)) ||
+        die "the disk of $dir is too full: $mib MiB are free, and it takes $free_mib_min"
     for number in 1 2 3; do
         start_daemon "$number"
         bricks+=("$net.$number:$dir/$number/brick")
@@ -83,11 +104,13 @@ start() {
         ((SECONDS < deadline)) || die "the daemons do not find each other: $dir/*/log"
         sleep 0.1
     done
-    # The bricks share this machine's disk. Where less than a tenth of it is free, GlusterFS would make
-    # all files on one brick, and keep a hundredth of the disk for itself.
+    # The bricks share this machine's disk. Where less than a tenth of it is free, or of its inodes a
+    # twentieth, GlusterFS would make all files on one brick, and move none to another; and it would keep
+    # a hundredth of the disk for itself. Zero, since what is free for root alone is nothing to it.
     if ! {
         admin volume create dist "${bricks[@]}" force &&
-            admin volume set dist cluster.min-free-disk 1MB &&
+            admin volume set dist cluster.min-free-disk 0 &&
+            admin volume set dist cluster.min-free-inodes 0 &&
             admin volume set dist storage.reserve 0 &&
             admin volume start dist
     } >>"$dir/admin.out" 2>&1; then
@@ -111,8 +134,8 @@ is_cluster() { [[ ${1-} == /* && -d $1/1/brick && -f $1/net ]]; }
 
 case ${1-} in
 hold)
-    dir=$(mktemp -d /tmp/dafs-gluster.XXXXXX) net=${GLUSTER_NET:-$(free_net)}
-    trap 'wait; stop' EXIT
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/dafs-gluster.XXXXXX") net=${GLUSTER_NET:-$(free_net)}
+    trap 'end $?' EXIT
     trap '' INT HUP
     echo "$net" >"$dir/net"
     start
@@ -124,7 +147,7 @@ start)
     dir=$2 net=${GLUSTER_NET:-$(free_net)}
     mkdir -p "$dir"
     echo "$net" >"$dir/net"
-    trap 'wait; stop' EXIT
+    trap 'end $?' EXIT
     start
     trap - EXIT
     printf '%s\n' "$net.1"
