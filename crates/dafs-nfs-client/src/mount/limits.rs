@@ -65,17 +65,11 @@ const _: () = assert!(TRANSFER_BYTES_MIN <= TRANSFER_BYTES_DEFAULT);
 const _: () = assert!(TRANSFER_BYTES_DEFAULT <= TRANSFER_BYTES_MAX);
 const _: () = assert!(READ_AHEAD_DEFAULT <= READ_AHEAD_MAX && READ_AHEAD_MAX <= REQUESTS_MAX);
 
-/// The shortest stripes that are worth a request each, in bytes.
-pub(crate) const STRIPE_BYTES_MIN: u64 = 4 << 10;
-
 /// The most devices that one layout makes a client ask about.
 pub(crate) const LAYOUT_DEVICES_MAX: usize = 64;
 
 /// Devices that a mount remembers; more, and it asks again.
 pub(crate) const DEVICES_MAX: usize = 256;
-
-/// Data servers that a mount keeps connections to; files on further ones are used through the server.
-pub(crate) const DATA_SERVERS_MAX: usize = 256;
 
 /// The longest layout or device that is asked for, in bytes.
 pub(crate) const LAYOUT_BYTES_MAX: u32 = 64 << 10;
@@ -85,22 +79,3 @@ pub(crate) const BIND_PAUSE: Duration = Duration::from_secs(1);
 
 /// Slots of the back channel, where a server has layouts to recall.
 pub(crate) const BACK_SLOTS: u32 = 4;
-
-/// What is read or written of a file through the server before its layout is asked for, in bytes: a
-/// small file is done with by then.
-pub(crate) const LAYOUT_THRESHOLD_BYTES: u64 = 64 << 10;
-
-/// After this time a layout is asked for again that was given back on demand, or could not be had just then.
-pub(crate) const LAYOUT_PAUSE_SHORT: Duration = Duration::from_millis(500);
-
-/// After this time a layout is asked for again that the server does not have, or that is of no use.
-pub(crate) const LAYOUT_PAUSE_LONG: Duration = Duration::from_secs(30);
-
-/// A data server that could not be reached is tried again after this time, and after twice as long each
-/// time, up to the second one.
-pub(crate) const NODE_PAUSE_MIN: Duration = Duration::from_secs(1);
-pub(crate) const NODE_PAUSE_MAX: Duration = Duration::from_secs(60);
-
-/// How long connecting to a data server may take, and an answer of one: there is another way.
-pub(crate) const NODE_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-pub(crate) const NODE_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

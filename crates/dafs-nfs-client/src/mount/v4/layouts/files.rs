@@ -2,8 +2,9 @@
 
 use super::plan::{LayoutReader, Place, Plan, Unusable, addresses, check_apart};
 use crate::files::Handle;
-use crate::mount::limits::{STRIPE_BYTES_MIN, TRANSFER_BYTES_MAX};
+use crate::mount::limits::TRANSFER_BYTES_MAX;
 use dafs_layout::{Aggregation, Packing, Striped};
+use dafs_parallel::limits::STRIPE_BYTES_MIN;
 use dafs_wire::nfs4::{DeviceError, DeviceId, FilesDevice, FilesLayout, LAYOUT_FILES, Stateid};
 use dafs_wire::xdr::{Decode, Decoder};
 use std::sync::Arc;

@@ -4,10 +4,9 @@
 
 use super::plan::{LayoutReader, NodeAddress, Place, Plan, Unusable, addresses, check_apart};
 use crate::files::Handle;
-use crate::mount::limits::{
-    LAYOUT_DEVICES_MAX, STRIPE_BYTES_MIN, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN,
-};
+use crate::mount::limits::{LAYOUT_DEVICES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN};
 use dafs_layout::{Aggregation, Packing, Replicated, Striped, UNIT_BYTES_MAX};
+use dafs_parallel::limits::STRIPE_BYTES_MIN;
 use dafs_wire::nfs4::{
     DeviceError, DeviceId, FlexCopy, FlexDevice, FlexError, FlexLayout, FlexMirror, FlexReturned,
     LAYOUT_FLEX_FILES, Stateid,

@@ -5,7 +5,6 @@
 //! * A layout is given back only when nothing that was sent by it is unanswered.
 //! * Unstable data is committed before its layout goes, or counted as lost.
 
-use super::file::Written;
 use super::grant::{IO_ANY, layoutreturn};
 use super::plan::Unusable;
 use super::recall::Wide;
@@ -15,6 +14,7 @@ use crate::mount::error::{MountError, Result};
 use crate::mount::v4::client::Client;
 use crate::mount::v4::exchange::Exchange;
 use crate::mount::v4::flight::is_state_lost;
+use dafs_parallel::Written;
 use dafs_wire::nfs4::{
     DeviceError, FreeStateidArgs, LayoutBody, LayoutReturn, LayoutcommitArgs, LayouterrorArgs,
     LayoutreturnArgs, Op, OpNum, ResultBody, Stateid, Status,

@@ -12,6 +12,7 @@ use crate::files::{Handle, putfh};
 use crate::mount::error::MountError;
 use crate::mount::limits::{DEVICES_MAX, LAYOUT_BYTES_MAX};
 use crate::mount::v4::client::Client;
+use dafs_parallel::LayoutGrant;
 use dafs_wire::nfs4::{
     Attr, Attributes, Bitmap, DeviceId, Fsid, GetattrArgs, GetdeviceinfoArgs, LayoutReturn,
     LayoutgetArgs, LayoutgetResult, LayoutreturnArgs, NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE,
@@ -48,6 +49,16 @@ pub(crate) struct Grant {
     pub(super) reader: &'static dyn LayoutReader,
     /// Grows with every read, so that copies take turns.
     pub(super) turn: AtomicUsize,
+}
+
+impl LayoutGrant for Grant {
+    fn is_for_writing(&self) -> bool {
+        self.write
+    }
+
+    fn is_told(&self) -> bool {
+        self.plan.is_told
+    }
 }
 
 /// A layout, and what came with it.

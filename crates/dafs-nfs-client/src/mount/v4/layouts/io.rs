@@ -4,15 +4,16 @@
 use super::give_back::{is_layout_lost, is_passing};
 use super::nodes::Away;
 use super::plan::Unusable;
-use super::{FileLayout, Grant, Layouts, file::Want};
+use super::{FileLayout, Grant, Layouts};
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::HEAD_BYTES;
 use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
-use crate::mount::pending::{Part, Parts, least_stable};
+use crate::mount::pending::{Part, Parts};
 use crate::mount::protocol::Sizes;
 use crate::mount::v4::client::Client;
 use crate::mount::v4::flight::{NodePart, TransferFlight, Waiting};
 use dafs_layout::OFFSET_MAX;
+use dafs_parallel::{Cut, Fault, Want};
 use dafs_wire::nfs4::{DeviceError, OpNum, StableHow, Stateid, Status};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,32 +47,20 @@ struct Leg {
 }
 
 /// Why a data server did not do what it was asked for.
-#[derive(Debug, Clone)]
-enum Failure {
-    /// It is known to be away, and was not asked.
-    Away,
-    /// It cannot be reached any more.
-    Unreachable,
-    /// It was asked.
-    Asked(MountError),
-    /// It has done less than it was asked for.
-    Short,
-}
+type Failure = Fault<MountError>;
 
 /// The components where something was not done, and why.
-type Failed = Vec<(usize, Failure)>;
+type Failed = dafs_parallel::Faults<MountError>;
 
-impl Failure {
-    /// What the server is told of it; nothing of what passes by itself.
-    fn told(&self) -> Option<Status> {
-        match self {
-            Self::Away | Self::Short => None,
-            Self::Unreachable => Some(Status::Nxio),
-            Self::Asked(error) => match error.status() {
-                Some(status) => Some(status).filter(|status| !is_passing(*status)),
-                None => Some(Status::Nxio),
-            },
-        }
+/// What the server is told of a failure; nothing of what passes by itself.
+fn told(failure: &Failure) -> Option<Status> {
+    match failure {
+        Fault::Away | Fault::Short => None,
+        Fault::Unreachable => Some(Status::Nxio),
+        Fault::Asked(error) => match error.status() {
+            Some(status) => Some(status).filter(|status| !is_passing(*status)),
+            None => Some(Status::Nxio),
+        },
     }
 }
 
@@ -157,28 +146,22 @@ impl Sender {
             Direction::Write(_) => (0, plan.write_bytes_max.min(sizes.write)),
         };
         let (mut parts, mut flights) = (Parts::new(), Vec::new());
-        let bytes = transfer.memory.len() as u64;
-        for part in dafs_layout::parts(&*plan.driver, copy, transfer.offset, bytes) {
-            // INVARIANT: it lies in the transfer, whose length is that of memory.
-            let start = (part.file_offset - transfer.offset) as usize;
-            let Some(whole) = transfer.part(start..start + part.bytes as usize) else { continue };
-            for piece in whole.pieces(bytes_max as usize) {
-                let legs = self.legs(&piece, copy);
-                flights.extend(legs.iter().filter_map(|leg| leg.sent.as_ref().ok()).cloned());
-                let (memory, offset) = (piece.memory.clone(), piece.offset);
-                let (sender, legs) = (self.clone(), Mutex::new(legs));
-                let flight = Arc::new(DirectFlight { sender, transfer: piece, legs });
-                parts.push(Part { flight, memory, offset });
-            }
+        let (offset, len) = (transfer.offset, transfer.memory.len());
+        for range in plan.pieces(copy, offset, len, bytes_max as usize) {
+            let Some(piece) = transfer.part(range) else { continue };
+            let legs = self.legs(&piece, copy);
+            flights.extend(legs.iter().filter_map(|leg| leg.sent.as_ref().ok()).cloned());
+            let (memory, offset) = (piece.memory.clone(), piece.offset);
+            let (sender, legs) = (self.clone(), Mutex::new(legs));
+            let flight = Arc::new(DirectFlight { sender, transfer: piece, legs });
+            parts.push(Part { flight, memory, offset });
         }
         (parts, flights)
     }
 
     /// The copy to read from: the best ones take turns.
     fn next_copy(&self) -> usize {
-        let preferred = &self.grant.plan.preferred;
-        let turn = self.grant.turn.fetch_add(1, Ordering::Relaxed);
-        preferred.get(turn % preferred.len().max(1)).copied().unwrap_or(0)
+        self.grant.plan.copy_in_turn(self.grant.turn.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Sends a piece to where it is: one copy of it, or all if it is written.
@@ -186,14 +169,12 @@ impl Sender {
         match piece.direction {
             Direction::Read => {
                 let legs = self.legs_of_copy(piece, copy);
-                let is_away = |leg: &Leg| matches!(leg.sent, Err(Failure::Away));
+                let is_away = |leg: &Leg| matches!(leg.sent, Err(Fault::Away));
                 if !legs.iter().all(is_away) {
                     return legs;
                 }
                 // Another copy may be there.
-                let others = 0..self.grant.plan.driver.copies();
-                let mut others = others.filter(|&other| other != copy);
-                let other = others.find_map(|other| {
+                let other = self.grant.plan.other_copies(copy).find_map(|other| {
                     let legs = self.legs_of_copy(piece, other);
                     legs.iter().any(|leg| leg.sent.is_ok()).then_some(legs)
                 });
@@ -207,35 +188,30 @@ impl Sender {
     }
 
     fn legs_of_copy(&self, piece: &Transfer, copy: usize) -> Vec<Leg> {
-        let driver = &*self.grant.plan.driver;
         let mut legs = Vec::with_capacity(1);
-        for part in dafs_layout::parts(driver, copy, piece.offset, piece.memory.len() as u64) {
-            let start = (part.file_offset - piece.offset) as usize;
-            let Some(whole) = piece.part(start..start + part.bytes as usize) else { continue };
-            let node = match self.grant.nodes[part.component].client(&self.client) {
+        for cut in self.grant.plan.cuts(copy, piece.offset, piece.memory.len()) {
+            let node = match self.grant.nodes[cut.component].client(&self.client) {
                 Ok(node) => node,
                 Err(away) => {
                     let failure = match away {
-                        Away::Known => Failure::Away,
-                        Away::News => Failure::Unreachable,
+                        Away::Known => Fault::Away,
+                        Away::News => Fault::Unreachable,
                     };
-                    let bytes = whole.memory.len();
-                    legs.push(Leg { component: part.component, bytes, sent: Err(failure) });
+                    let (component, bytes) = (cut.component, cut.range.len());
+                    legs.push(Leg { component, bytes, sent: Err(failure) });
                     continue;
                 }
             };
-            let mut at = part.component_offset;
             let limits = node.limits();
             let message_bytes_max = match piece.direction {
                 Direction::Read => limits.response_bytes_max,
                 Direction::Write(_) => limits.request_bytes_max,
             };
             let bytes_max = message_bytes_max.saturating_sub(HEAD_BYTES).max(512) as usize;
-            for piece in whole.pieces(bytes_max) {
-                let bytes = piece.memory.len();
-                let sent = self.send_leg(&node, piece, part.component, at);
-                legs.push(Leg { component: part.component, bytes, sent });
-                at += bytes as u64;
+            for cut in cut.requests(bytes_max) {
+                let Some(piece) = piece.part(cut.range.clone()) else { continue };
+                let (component, bytes) = (cut.component, cut.range.len());
+                legs.push(Leg { component, bytes, sent: self.send_leg(&node, piece, cut) });
             }
         }
         legs
@@ -245,8 +221,7 @@ impl Sender {
         &self,
         node: &Arc<Client>,
         piece: Transfer,
-        component: usize,
-        offset: u64,
+        Cut { component, component_offset: offset, .. }: Cut,
     ) -> Result<Arc<TransferFlight>, Failure> {
         let place = &self.grant.plan.places[component];
         let part = NodePart {
@@ -257,39 +232,24 @@ impl Sender {
             file: self.file.clone(),
             grant: self.grant.clone(),
         };
-        TransferFlight::begin_part(node, piece, Some(part)).map_err(Failure::Asked)
+        TransferFlight::begin_part(node, piece, Some(part)).map_err(Fault::Asked)
     }
 
     /// Takes what came of the legs of a piece: how much of it was done from its start, with the verifier
     /// of the time when its data was there for certain.
     fn take(&self, legs: Vec<Leg>, piece: &Transfer) -> Result<Moved, Failed> {
         let write = piece.direction != Direction::Read;
-        let (stable, keeper) = (StableHow::FileSync, Keeper::DataServers);
-        let mut all = Moved { bytes: 0, eof: false, stable, keeper, verifier: [u8::MAX; 8] };
-        let mut failed = Vec::new();
-        let (one, mut is_whole) = (legs.len() == 1, true);
-        // Each is waited for, so that the memory is the caller's again.
-        for Leg { component, bytes, sent } in legs {
-            match sent.and_then(|flight| self.settled(&flight).map_err(Failure::Asked)) {
-                Ok(moved) if write && !one && moved.bytes < bytes => {
-                    failed.push((component, Failure::Short));
-                }
-                Ok(moved) => {
-                    all.bytes += if is_whole { moved.bytes } else { 0 };
-                    is_whole &= moved.bytes == bytes;
-                    all.eof = moved.eof;
-                    all.stable = least_stable(all.stable, moved.stable);
-                    // Losses are counted up: the earliest is the one that covers all of it.
-                    all.verifier = all.verifier.min(moved.verifier);
-                }
-                Err(failure) => failed.push((component, failure)),
-            }
-        }
-        if !failed.is_empty() {
-            return Err(failed);
-        }
-        // Of several copies all are whole.
-        Ok(Moved { bytes: all.bytes.min(piece.memory.len()), ..all })
+        let came = |Leg { component, bytes, sent }| {
+            let settled = sent.and_then(|flight| self.settled(&flight).map_err(Fault::Asked));
+            let moved = settled.map(|Moved { bytes, eof, stable, verifier, .. }| {
+                dafs_parallel::Moved { bytes, eof, stable, verifier }
+            });
+            (component, bytes, moved)
+        };
+        let legs = legs.into_iter().map(came);
+        let all = dafs_parallel::sum(legs, write, piece.memory.len(), StableHow::FileSync)?;
+        let dafs_parallel::Moved { bytes, eof, stable, verifier } = all;
+        Ok(Moved { bytes, eof, stable, keeper: Keeper::DataServers, verifier })
     }
 
     /// Waits for a leg, and sends it once more if it met a session that was over.
@@ -310,7 +270,7 @@ impl Sender {
     /// Leaves data servers alone that did not answer.
     fn avoid(&self, failed: &Failed) {
         for (component, failure) in failed {
-            if matches!(failure, Failure::Asked(error) if error.status().is_none()) {
+            if matches!(failure, Fault::Asked(error) if error.status().is_none()) {
                 self.grant.nodes[*component].failed();
             }
         }
@@ -322,7 +282,7 @@ impl Sender {
         let op = if write { OpNum::Write } else { OpNum::Read } as u32;
         let error = |(component, failure): &(usize, Failure)| {
             let device_id = self.grant.plan.places[*component].device;
-            Some(DeviceError { device_id, status: failure.told()?, op })
+            Some(DeviceError { device_id, status: told(failure)?, op })
         };
         let mut errors: Vec<_> = failed.iter().filter_map(error).collect();
         errors.dedup();

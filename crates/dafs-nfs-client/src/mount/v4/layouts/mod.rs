@@ -4,7 +4,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `plan` | what a layout says, by a reader for each type: `files`, `flexible` |
-//! | `file` | the layout of one file and what was written by it, as a state machine |
+//! | `file` | the layout of one file and what was written by it: the state machine of `dafs-parallel` |
 //! | `grant` | asking for layouts and devices |
 //! | `nodes` | connections to data servers |
 //! | `io` | reads and writes in parts, and what is done for those that fail |

@@ -7,12 +7,11 @@
 //!   meanwhile.
 
 use super::plan::NodeAddress;
-use crate::mount::limits::{
-    DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT, NODE_PAUSE_MAX, NODE_PAUSE_MIN,
-};
 use crate::mount::link::Link;
 use crate::mount::options::MountOptions;
 use crate::mount::v4::client::{Client, Role};
+use dafs_parallel::Avoidance;
+use dafs_parallel::limits::{DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,9 +32,7 @@ pub(super) struct Node {
 #[derive(Debug, Default)]
 struct State {
     client: Option<Arc<Client>>,
-    /// It could not be reached, and is left alone until then.
-    not_before: Option<Instant>,
-    pause: Duration,
+    avoidance: Avoidance,
 }
 
 /// Why a data server cannot be used just now.
@@ -101,7 +98,7 @@ impl Node {
     /// The client at this data server, connected anew if need be. `of` is that at the metadata server.
     pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Away> {
         let mut state = self.state();
-        if state.not_before.is_some_and(|time| Instant::now() < time) {
+        if state.avoidance.is_left_alone(Instant::now()) {
             return Err(Away::Known);
         }
         let client = match &state.client {
@@ -111,13 +108,12 @@ impl Node {
         match client {
             Ok(client) => {
                 state.client = Some(client.clone());
-                state.not_before = None;
-                state.pause = Duration::ZERO;
+                state.avoidance.reached();
                 Ok(client)
             }
             Err(reason) => {
                 tracing::warn!(%reason, "a data server cannot be reached");
-                state.leave_alone();
+                state.avoidance.failed(Instant::now());
                 Err(Away::News)
             }
         }
@@ -125,7 +121,7 @@ impl Node {
 
     /// It did not answer.
     pub(super) fn failed(&self) {
-        self.state().leave_alone();
+        self.state().avoidance.failed(Instant::now());
     }
 
     fn connect(&self, of: &Client) -> Result<Arc<Client>, String> {
@@ -154,12 +150,5 @@ impl Node {
             }
         }
         Err(reasons.join("; "))
-    }
-}
-
-impl State {
-    fn leave_alone(&mut self) {
-        self.pause = (self.pause * 2).clamp(NODE_PAUSE_MIN, NODE_PAUSE_MAX);
-        self.not_before = Instant::now().checked_add(self.pause);
     }
 }

@@ -11,7 +11,7 @@ use super::files::FilesReader;
 use super::flexible::FlexibleReader;
 use crate::files::Handle;
 use crate::mount::error::MountError;
-use dafs_layout::{Aggregation, LayoutError};
+use dafs_layout::LayoutError;
 use dafs_wire::nfs4::{DataServer, DeviceError, DeviceId, NetworkAddress, Stateid, Status};
 use dafs_wire::xdr::XdrError;
 use std::net::SocketAddr;
@@ -39,21 +39,7 @@ pub(super) trait LayoutReader: std::fmt::Debug + Sync {
 }
 
 /// Where a file lies.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) driver: Arc<dyn Aggregation>,
-    /// One for each component of the driver.
-    pub(super) places: Vec<Place>,
-    /// The copies that are best to read from.
-    pub(super) preferred: Vec<usize>,
-    /// Data is committed at the metadata server.
-    pub(super) commits_at_server: bool,
-    /// The metadata server learns of writes by LAYOUTCOMMIT.
-    pub(super) is_told: bool,
-    /// The longest READ and WRITE, in bytes.
-    pub(super) read_bytes_max: u32,
-    pub(super) write_bytes_max: u32,
-}
+pub(super) type Plan = dafs_parallel::Plan<Place>;
 
 /// A component at its data server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,11 +96,6 @@ pub(super) fn addresses(server: &DataServer<'_>) -> Result<Vec<NodeAddress>, Unu
 
 /// Refuses places that are one.
 pub(super) fn check_apart(places: &[Place]) -> Result<(), Unusable> {
-    let mut names: Vec<_> =
-        places.iter().map(|place| (&place.addresses, &place.handle.0)).collect();
-    names.sort_unstable();
-    match names.windows(2).any(|pair| pair[0] == pair[1]) {
-        true => Err(Unusable::Overlap),
-        false => Ok(()),
-    }
+    let names = places.iter().map(|place| (&place.addresses, &place.handle.0));
+    if dafs_parallel::are_apart(names) { Ok(()) } else { Err(Unusable::Overlap) }
 }

@@ -1,0 +1,58 @@
+//! Data servers that have failed are left alone for a while, longer each time, so that nobody waits for
+//! them meanwhile.
+
+use crate::limits::{NODE_PAUSE_MAX, NODE_PAUSE_MIN};
+use std::time::{Duration, Instant};
+
+/// Whether a data server is worth another attempt.
+#[derive(Debug, Default)]
+pub struct Avoidance {
+    not_before: Option<Instant>,
+    pause: Duration,
+}
+
+impl Avoidance {
+    /// It has failed a short while ago.
+    pub fn is_left_alone(&self, now: Instant) -> bool {
+        self.not_before.is_some_and(|time| now < time)
+    }
+
+    /// It was reached.
+    pub fn reached(&mut self) {
+        *self = Self::default();
+    }
+
+    /// It could not be reached, or did not answer.
+    pub fn failed(&mut self, now: Instant) {
+        self.pause = (self.pause * 2).clamp(NODE_PAUSE_MIN, NODE_PAUSE_MAX);
+        self.not_before = now.checked_add(self.pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_end_when_it_is_reached() {
+        let mut node = Avoidance::default();
+        let mut now = Instant::now();
+        assert!(!node.is_left_alone(now));
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            node.failed(now);
+            let begun = now;
+            while node.is_left_alone(now) {
+                now += NODE_PAUSE_MIN;
+            }
+            pauses.push(now - begun);
+        }
+        assert_eq!(pauses[..3], [NODE_PAUSE_MIN, 2 * NODE_PAUSE_MIN, 4 * NODE_PAUSE_MIN]);
+        assert_eq!(pauses.last(), Some(&NODE_PAUSE_MAX));
+        node.failed(now);
+        node.reached();
+        assert!(!node.is_left_alone(now));
+        node.failed(now);
+        assert!(!node.is_left_alone(now + NODE_PAUSE_MIN), "it begins anew");
+    }
+}

@@ -1,0 +1,161 @@
+//! Where a file lies, and how its transfers are cut by that.
+//!
+//! Invariants
+//! * There is a place for each component of the driver.
+//! * A transfer is cut into pieces without gap or overlap; each lies within one unit of the layout, and
+//!   within one request.
+
+use dafs_layout::Aggregation;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where a file lies. `P` is what a protocol calls a component at its data server.
+#[derive(Debug)]
+pub struct Plan<P> {
+    /// Which byte of the file is where.
+    pub driver: Arc<dyn Aggregation>,
+    /// One for each component of the driver.
+    pub places: Vec<P>,
+    /// The copies that are best to read from.
+    pub preferred: Vec<usize>,
+    /// Data is committed at the metadata server.
+    pub commits_at_server: bool,
+    /// The metadata server has to be told of writes.
+    pub is_told: bool,
+    /// The longest read of one data server, in bytes.
+    pub read_bytes_max: u32,
+    /// The longest write to one data server, in bytes.
+    pub write_bytes_max: u32,
+}
+
+/// A part of a transfer that one component has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// The component.
+    pub component: usize,
+    /// Where the part lies in the transfer, in bytes.
+    pub range: Range<usize>,
+    /// Where it begins in the component, in bytes.
+    pub component_offset: u64,
+}
+
+impl Cut {
+    /// The same in requests of so many bytes at most.
+    pub fn requests(self, bytes_max: usize) -> impl Iterator<Item = Self> {
+        let Self { component, range, component_offset } = self;
+        let starts = range.clone().step_by(bytes_max.max(1));
+        starts.map(move |start| Self {
+            component,
+            range: start..range.end.min(start.saturating_add(bytes_max.max(1))),
+            component_offset: component_offset + (start - range.start) as u64,
+        })
+    }
+}
+
+impl<P> Plan<P> {
+    /// The copy to read from, when so many reads have gone before: the best ones take turns.
+    pub fn copy_in_turn(&self, turn: usize) -> usize {
+        let preferred = &self.preferred;
+        preferred.get(turn % preferred.len().max(1)).copied().unwrap_or(0)
+    }
+
+    /// The copies to go by when one cannot be read from.
+    pub fn other_copies(&self, copy: usize) -> impl Iterator<Item = usize> + use<P> {
+        (0..self.driver.copies()).filter(move |&other| other != copy)
+    }
+
+    /// The parts of `len` bytes from `offset` on of one copy, by the component that has them.
+    pub fn cuts(&self, copy: usize, offset: u64, len: usize) -> impl Iterator<Item = Cut> {
+        let parts = dafs_layout::parts(&*self.driver, copy, offset, len as u64);
+        parts.map(move |part| {
+            // INVARIANT: it lies in the transfer, whose length fits.
+            let start = (part.file_offset - offset) as usize;
+            Cut {
+                component: part.component,
+                range: start..start + part.bytes as usize,
+                component_offset: part.component_offset,
+            }
+        })
+    }
+
+    /// The pieces of a transfer, in order, none longer than `bytes_max`: each is read from one component,
+    /// or written to that and to the others that have the same bytes.
+    pub fn pieces(
+        &self,
+        copy: usize,
+        offset: u64,
+        len: usize,
+        bytes_max: usize,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let cuts = self.cuts(copy, offset, len);
+        cuts.flat_map(move |cut| cut.requests(bytes_max)).map(|cut| cut.range)
+    }
+}
+
+/// Whether no two components are one: names that are all different.
+pub fn are_apart<N: Ord>(names: impl IntoIterator<Item = N>) -> bool {
+    let mut names: Vec<_> = names.into_iter().collect();
+    names.sort_unstable();
+    names.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_layout::{Packing, Replicated, Striped};
+
+    fn plan(driver: impl Aggregation + 'static, preferred: &[usize]) -> Plan<()> {
+        Plan {
+            places: vec![(); driver.components()],
+            driver: Arc::new(driver),
+            preferred: preferred.to_vec(),
+            commits_at_server: false,
+            is_told: true,
+            read_bytes_max: 4096,
+            write_bytes_max: 4096,
+        }
+    }
+
+    fn stripes(packing: Packing) -> Striped {
+        Striped::round_robin(4096, 3, 1, packing).unwrap()
+    }
+
+    #[test]
+    fn a_transfer_is_cut_where_the_file_is_and_where_requests_end() {
+        let plan = plan(stripes(Packing::Dense), &[0]);
+        let cuts: Vec<_> = plan.cuts(0, 4000, 9000).collect();
+        let cut = |component, range, component_offset| Cut { component, range, component_offset };
+        assert_eq!(
+            cuts,
+            [
+                cut(1, 0..96, 4000),
+                cut(2, 96..4192, 0),
+                cut(0, 4192..8288, 0),
+                cut(1, 8288..9000, 4096)
+            ]
+        );
+        let short: Vec<_> = cuts[1].clone().requests(3000).collect();
+        assert_eq!(short, [cut(2, 96..3096, 0), cut(2, 3096..4192, 3000)]);
+        let pieces: Vec<_> = plan.pieces(0, 4000, 9000, 3000).collect();
+        assert_eq!(pieces[..3], [0..96, 96..3096, 3096..4192]);
+        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!(pieces.last().unwrap().end, 9000);
+        assert_eq!(plan.pieces(0, 0, 10, 0).count(), 10, "no bound of nothing loops for ever");
+    }
+
+    #[test]
+    fn the_best_copies_take_turns_and_all_others_are_ways_around_one() {
+        let copy = || Arc::new(stripes(Packing::Sparse)) as Arc<dyn Aggregation>;
+        let plan = plan(Replicated::new(vec![copy(), copy(), copy()]).unwrap(), &[2, 1]);
+        assert_eq!([0, 1, 2].map(|turn| plan.copy_in_turn(turn)), [2, 1, 2]);
+        assert_eq!(plan.other_copies(1).collect::<Vec<_>>(), [0, 2]);
+        let found = plan.cuts(2, 0, 100).map(|cut| cut.component).collect::<Vec<_>>();
+        assert_eq!(found, [2 * 3 + 1]);
+    }
+
+    #[test]
+    fn equal_names_are_found_wherever_they_are() {
+        assert!(are_apart([("a", 1), ("b", 1), ("a", 2)]));
+        assert!(!are_apart([("a", 1), ("b", 1), ("a", 1)]));
+    }
+}

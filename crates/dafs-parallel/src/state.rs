@@ -1,0 +1,501 @@
+//! The layout of one file as its client knows it, and what was written by it, as a state machine.
+//!
+//! ```text
+//!        want, must_ask          granted           begin_return        returned
+//! None ------------------> Asking ------> Held --------------> Returning -----> None
+//!   ^                        |              | ^                    (void: the server has forgotten it)
+//!   +------- refused --------+              | +- refused, and what was held for reading is kept
+//!   +--------------- void ------------------+
+//! ```
+//!
+//! Invariants
+//! * One layout at a time is asked for, held or given back for a file (RFC 8881 12.5.2).
+//! * Nothing is sent by right of a layout once it is being given back, and it is given back only when
+//!   all that was sent by it has been answered.
+//! * What was written and not told to the server stays known until the server has been told, or the
+//!   loss is counted.
+
+use crate::limits::{LAYOUT_PAUSE_LONG, LAYOUT_PAUSE_SHORT, LAYOUT_THRESHOLD_BYTES};
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// What was granted.
+pub trait LayoutGrant {
+    /// It is for writing, too.
+    fn is_for_writing(&self) -> bool;
+
+    /// The server has to be told of writes.
+    fn is_told(&self) -> bool;
+}
+
+/// The layout of a file: `G` is what was granted, `N` what the server knows it by, `F` a transfer that
+/// was sent by it.
+#[derive(Debug)]
+pub struct LayoutState<G, N, F> {
+    phase: Phase<G, N>,
+    /// What was read and written before a layout was asked for.
+    moved_bytes: u64,
+    /// No layout is asked for before, to read and to write: an empty file may have one for writers only.
+    read_not_before: Option<Instant>,
+    write_not_before: Option<Instant>,
+    /// Transfers that are about to be sent by the layout.
+    entering: u32,
+    flights: Vec<Weak<F>>,
+    prune_at: usize,
+    /// What was written at data servers and not told.
+    written: Option<Written>,
+    /// How far the file reaches as far as the server has told.
+    size: u64,
+    /// The verifiers of unstable data, by the component of the layout that is held.
+    unstable: FxHashMap<usize, [u8; 8]>,
+    /// How often unstable data was lost.
+    losses: u64,
+}
+
+#[derive(Debug)]
+enum Phase<G, N> {
+    None,
+    /// Somebody asks, and this is what is held already, for reading.
+    Asking(Option<(Arc<G>, N)>),
+    Held(Arc<G>, N),
+    /// It is being given back.
+    Returning(Arc<G>, N),
+}
+
+/// What was written and is to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Behind its last byte.
+    pub end: u64,
+    /// Grows with every write.
+    count: u64,
+}
+
+/// What to do for a transfer.
+#[derive(Debug)]
+pub enum Want<G, N> {
+    /// It goes by this.
+    Have(Arc<G>),
+    /// To ask for one, by the name of the one that is held.
+    Ask(Option<N>),
+    /// Through the server.
+    None,
+}
+
+/// What can be said now.
+#[derive(Debug)]
+pub enum Step<T> {
+    /// The answer.
+    Now(T),
+    /// Another thread is at it: to be asked again after a change.
+    Wait,
+}
+
+/// What is answered to a recall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recalled {
+    /// The recall may have overtaken the answer that tells of the layout.
+    Later,
+    /// It is given back, or has to be now.
+    Yes,
+    /// There is no such layout.
+    Unknown,
+}
+
+impl<G, N, F> Default for LayoutState<G, N, F> {
+    fn default() -> Self {
+        Self {
+            phase: Phase::None,
+            moved_bytes: 0,
+            read_not_before: None,
+            write_not_before: None,
+            entering: 0,
+            flights: Vec::new(),
+            prune_at: 64,
+            written: None,
+            size: 0,
+            unstable: FxHashMap::default(),
+            losses: 0,
+        }
+    }
+}
+
+impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
+    /// Counts a transfer of so many bytes, which is about to ask what it goes by.
+    pub fn count(&mut self, bytes: u64) {
+        self.moved_bytes = self.moved_bytes.saturating_add(bytes);
+    }
+
+    /// What a transfer goes by. Who is told to ask has to say what came of it.
+    pub fn want(&mut self, write: bool, now: Instant) -> Step<Want<G, N>> {
+        let held = match &self.phase {
+            Phase::Held(grant, _) if grant.is_for_writing() || !write => {
+                return Step::Now(Want::Have(grant.clone()));
+            }
+            Phase::Held(grant, name) => Some((grant.clone(), name.clone())),
+            Phase::Returning(..) => return Step::Now(Want::None),
+            Phase::Asking(_) => return Step::Wait,
+            Phase::None => None,
+        };
+        if self.moved_bytes < LAYOUT_THRESHOLD_BYTES
+            || self.not_before(write).is_some_and(|time| now < time)
+        {
+            return Step::Now(Want::None);
+        }
+        let name = held.as_ref().map(|(_, name)| name.clone());
+        self.phase = Phase::Asking(held);
+        Step::Now(Want::Ask(name))
+    }
+
+    /// Whether to ask for a layout, whatever was moved, in order to tell what was written: there is
+    /// none for writing. By the name of the one that is held, if any. Who is told so has to say what
+    /// came of it.
+    pub fn must_ask(&mut self) -> Step<Option<Option<N>>> {
+        let held = match &self.phase {
+            Phase::None => None,
+            Phase::Held(grant, name) if !grant.is_for_writing() => {
+                Some((grant.clone(), name.clone()))
+            }
+            Phase::Held(..) | Phase::Returning(..) => return Step::Now(None),
+            Phase::Asking(_) => return Step::Wait,
+        };
+        let name = held.as_ref().map(|(_, name)| name.clone());
+        self.phase = Phase::Asking(held);
+        Step::Now(Some(name))
+    }
+
+    /// Whether somebody asks for a layout.
+    pub fn is_asking(&self) -> bool {
+        matches!(self.phase, Phase::Asking(_))
+    }
+
+    /// Whether it is being given back.
+    pub fn is_returning(&self) -> bool {
+        matches!(self.phase, Phase::Returning(..))
+    }
+
+    /// A layout was granted to whoever asked. `size` is that of the file, if the server told.
+    pub fn granted(&mut self, grant: &Arc<G>, name: N, size: Option<u64>) {
+        self.phase = Phase::Held(grant.clone(), name);
+        self.size = size.unwrap_or(self.size);
+    }
+
+    /// There was none, or it was of no use and has been given back. What was held is `kept`, or is
+    /// gone with it. `write` says what was asked for.
+    pub fn refused(&mut self, write: bool, kept: bool, passing: bool, now: Instant) {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::None) {
+            Phase::Asking(Some((grant, name))) if kept => Phase::Held(grant, name),
+            _ => Phase::None,
+        };
+        self.pause(write, if passing { LAYOUT_PAUSE_SHORT } else { LAYOUT_PAUSE_LONG }, now);
+    }
+
+    /// The layout that is held, with its name.
+    pub fn held(&self) -> Option<(Arc<G>, N)> {
+        match &self.phase {
+            Phase::Held(grant, name) | Phase::Returning(grant, name) => {
+                Some((grant.clone(), name.clone()))
+            }
+            Phase::None | Phase::Asking(_) => None,
+        }
+    }
+
+    /// Begins to send something by a layout; false if it is not held any more. [`Self::entered`] has to
+    /// follow.
+    pub fn enter(&mut self, grant: &Arc<G>) -> bool {
+        let is_held = matches!(&self.phase, Phase::Held(held, _) if Arc::ptr_eq(held, grant));
+        self.entering += u32::from(is_held);
+        is_held
+    }
+
+    /// All of it has been sent.
+    pub fn entered(&mut self, flights: impl Iterator<Item = Weak<F>>) {
+        self.flights.extend(flights);
+        if self.flights.len() >= self.prune_at {
+            self.flights.retain(|flight| flight.strong_count() > 0);
+            self.prune_at = 2 * self.flights.len() + 64;
+        }
+        self.entering -= 1;
+    }
+
+    /// What has been sent and may be unanswered, when nothing more is about to be sent.
+    pub fn flights(&mut self) -> Step<Vec<Arc<F>>> {
+        if self.entering > 0 {
+            return Step::Wait;
+        }
+        self.prune_at = 64;
+        Step::Now(std::mem::take(&mut self.flights).iter().filter_map(Weak::upgrade).collect())
+    }
+
+    /// A data server has written `bytes` bytes up to `end`; `unstable` is its verifier if they are not
+    /// stable. Gives the verifier of all of them, that of the time before this was lost.
+    pub fn wrote(
+        &mut self,
+        grant: &Arc<G>,
+        component: usize,
+        (end, bytes): (u64, usize),
+        unstable: Option<[u8; 8]>,
+    ) -> [u8; 8] {
+        if grant.is_told() && bytes > 0 {
+            let before = self.written.unwrap_or(Written { end: 0, count: 0 });
+            self.written = Some(Written { end: before.end.max(end), count: before.count + 1 });
+        }
+        let verifier = self.verifier();
+        let Some(told) = unstable else { return verifier };
+        let holds = self.holds(grant);
+        let is_lost = match holds {
+            true => self.unstable.insert(component, told).is_some_and(|before| before != told),
+            // Nobody will commit what came by a layout that is gone.
+            false => true,
+        };
+        self.losses += u64::from(is_lost);
+        // Where it is still there, what was lost is older.
+        if is_lost && holds { self.verifier() } else { verifier }
+    }
+
+    /// Takes the verifiers that are to be compared at a commit.
+    pub fn take_unstable(&mut self) -> FxHashMap<usize, [u8; 8]> {
+        std::mem::take(&mut self.unstable)
+    }
+
+    /// The verifier of all data servers together.
+    pub fn verifier(&self) -> [u8; 8] {
+        self.losses.to_be_bytes()
+    }
+
+    /// Unstable data is gone.
+    pub fn lose(&mut self) {
+        self.losses += 1;
+    }
+
+    /// What is to be told.
+    pub fn written(&self) -> Option<Written> {
+        self.written
+    }
+
+    /// Whether something was written behind the end that the server knows.
+    pub fn extends(&self) -> bool {
+        self.written.is_some_and(|written| written.end > self.size)
+    }
+
+    /// The server was told so much.
+    pub fn told(&mut self, written: Written, size: Option<u64>) {
+        self.size = size.unwrap_or(self.size).max(written.end);
+        if self.written == Some(written) {
+            self.written = None;
+        }
+    }
+
+    /// Nobody will be told of what was written; it counts as lost.
+    pub fn abandon_written(&mut self) {
+        if self.written.take().is_some() {
+            self.losses += 1;
+        }
+    }
+
+    /// The file was given another size by this client.
+    pub fn resized(&mut self, size: u64) {
+        self.size = size;
+        if self.written.is_some_and(|written| written.end > size) {
+            self.written = None;
+        }
+    }
+
+    /// Begins to give a layout back; false if it is not held any more, and when another thread has
+    /// given it back meanwhile.
+    pub fn begin_return(&mut self, grant: &Arc<G>) -> Step<bool> {
+        match &self.phase {
+            Phase::Held(held, name) if Arc::ptr_eq(held, grant) => {
+                self.phase = Phase::Returning(held.clone(), name.clone());
+                Step::Now(true)
+            }
+            Phase::Returning(held, _) if Arc::ptr_eq(held, grant) => Step::Wait,
+            _ => Step::Now(false),
+        }
+    }
+
+    /// It was given back.
+    pub fn returned(&mut self, now: Instant) {
+        self.phase = Phase::None;
+        self.unstable.clear();
+        self.pause(true, LAYOUT_PAUSE_SHORT, now);
+    }
+
+    /// The server has forgotten all layouts. Unstable data may be there still; nobody can tell.
+    pub fn void(&mut self) {
+        // Who asks, or gives it back, learns of it by the answer.
+        if matches!(self.phase, Phase::Held(..)) {
+            self.phase = Phase::None;
+            if !std::mem::take(&mut self.unstable).is_empty() {
+                self.losses += 1;
+            }
+        }
+    }
+
+    /// The server recalls a layout: `means` says whether it is the one of this name, and brings the name
+    /// to what the server has told.
+    pub fn recall(&mut self, means: impl FnOnce(&mut N) -> bool) -> Recalled {
+        let is_meant = match &mut self.phase {
+            Phase::Asking(_) => return Recalled::Later,
+            Phase::Held(_, held) => means(held),
+            // It is on its way already, by the name that it had.
+            Phase::Returning(_, held) => means(&mut held.clone()),
+            Phase::None => false,
+        };
+        if is_meant { Recalled::Yes } else { Recalled::Unknown }
+    }
+
+    fn holds(&self, grant: &Arc<G>) -> bool {
+        match &self.phase {
+            Phase::Held(held, _) | Phase::Returning(held, _) => Arc::ptr_eq(held, grant),
+            Phase::None | Phase::Asking(_) => false,
+        }
+    }
+
+    fn not_before(&self, write: bool) -> Option<Instant> {
+        if write { self.write_not_before } else { self.read_not_before }
+    }
+
+    fn pause(&mut self, write: bool, pause: Duration, now: Instant) {
+        self.read_not_before = now.checked_add(pause);
+        if write {
+            self.write_not_before = self.read_not_before;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Grant {
+        write: bool,
+    }
+
+    impl LayoutGrant for Grant {
+        fn is_for_writing(&self) -> bool {
+            self.write
+        }
+
+        fn is_told(&self) -> bool {
+            true
+        }
+    }
+
+    type State = LayoutState<Grant, u32, ()>;
+
+    fn grant(write: bool) -> Arc<Grant> {
+        Arc::new(Grant { write })
+    }
+
+    fn want(state: &mut State, write: bool, bytes: u64, now: Instant) -> Want<Grant, u32> {
+        state.count(bytes);
+        match state.want(write, now) {
+            Step::Now(want) => want,
+            Step::Wait => panic!("nobody asks"),
+        }
+    }
+
+    fn wrote(state: &mut State, grant: &Arc<Grant>, at: usize, end: u64, verifier: u8) -> [u8; 8] {
+        state.wrote(grant, at, (end, 50), Some([verifier; 8]))
+    }
+
+    /// A file whose layout for writing is held.
+    fn held() -> (State, Arc<Grant>) {
+        let (mut state, grant) = (State::default(), grant(true));
+        let asked = want(&mut state, true, LAYOUT_THRESHOLD_BYTES, Instant::now());
+        assert!(matches!(asked, Want::Ask(None)));
+        state.granted(&grant, 1, Some(100));
+        (state, grant)
+    }
+
+    #[test]
+    fn a_layout_is_asked_for_when_it_is_worth_while_and_not_again_at_once() {
+        let (mut state, now) = (State::default(), Instant::now());
+        assert!(matches!(want(&mut state, false, LAYOUT_THRESHOLD_BYTES - 1, now), Want::None));
+        assert!(matches!(want(&mut state, false, 1, now), Want::Ask(None)));
+        assert!(matches!(state.want(false, now), Step::Wait), "another one asks");
+        state.refused(false, true, true, now);
+        assert!(matches!(want(&mut state, false, 1, now), Want::None));
+        let later = now + LAYOUT_PAUSE_SHORT;
+        assert!(matches!(want(&mut state, false, 1, later), Want::Ask(None)));
+        state.granted(&grant(false), 1, None);
+        assert!(matches!(want(&mut state, false, 1, later), Want::Have(_)));
+        // One for reading is not enough to write; it stays if there is no other.
+        assert!(matches!(want(&mut state, true, 1, later), Want::Ask(Some(1))));
+        state.refused(true, true, false, later);
+        assert!(matches!(want(&mut state, false, 1, later), Want::Have(_)));
+        assert!(matches!(want(&mut state, true, 1, later + LAYOUT_PAUSE_SHORT), Want::None));
+    }
+
+    #[test]
+    fn nothing_is_sent_by_what_is_given_back_and_it_goes_when_all_is_sent() {
+        let (mut state, grant) = held();
+        assert_eq!(state.recall(|_| false), Recalled::Unknown, "of another layout");
+        assert_eq!(state.recall(|name| std::mem::replace(name, 2) == 1), Recalled::Yes);
+        assert_eq!(state.held().unwrap().1, 2, "the return is of the recall's number");
+        assert!(state.enter(&grant));
+        assert!(matches!(state.begin_return(&grant), Step::Now(true)));
+        assert!(matches!(state.begin_return(&grant), Step::Wait), "one thread does it");
+        assert!(matches!(state.flights(), Step::Wait), "something is about to be sent");
+        let flight = Arc::new(());
+        state.entered([Arc::downgrade(&flight)].into_iter());
+        assert!(matches!(state.flights(), Step::Now(sent) if sent.len() == 1));
+        assert_eq!(state.recall(|name| std::mem::replace(name, 3) == 2), Recalled::Yes);
+        assert_eq!(state.held().unwrap().1, 2, "it is on its way");
+        assert!(!state.enter(&grant), "nothing more is sent");
+        assert!(matches!(want(&mut state, true, 1, Instant::now()), Want::None));
+        state.returned(Instant::now());
+        assert!(matches!(state.begin_return(&grant), Step::Now(false)));
+        assert_eq!(state.recall(|_| true), Recalled::Unknown);
+    }
+
+    #[test]
+    fn a_recall_may_overtake_the_answer() {
+        let mut state = State::default();
+        let asked = want(&mut state, true, LAYOUT_THRESHOLD_BYTES, Instant::now());
+        assert!(matches!(asked, Want::Ask(None)) && state.is_asking());
+        assert_eq!(state.recall(|_| true), Recalled::Later);
+    }
+
+    #[test]
+    fn what_was_written_is_known_until_it_is_told() {
+        let (mut state, grant) = held();
+        wrote(&mut state, &grant, 0, 50, 7);
+        assert!(!state.extends(), "the file reaches to 100");
+        let first = state.written().unwrap();
+        wrote(&mut state, &grant, 0, 150, 7);
+        assert!(state.extends());
+        // Told is what was known then; what came since stays.
+        state.told(first, None);
+        let second = state.written().unwrap();
+        state.told(second, Some(150));
+        assert_eq!((state.written(), state.extends()), (None, false));
+        wrote(&mut state, &grant, 0, 200, 7);
+        state.resized(10);
+        assert_eq!(state.written(), None, "it is cut off");
+    }
+
+    #[test]
+    fn losses_change_the_verifier() {
+        let (mut state, grant) = held();
+        let first = wrote(&mut state, &grant, 0, 50, 7);
+        assert_eq!(wrote(&mut state, &grant, 1, 50, 8), first, "servers have their own");
+        let second = wrote(&mut state, &grant, 0, 50, 9);
+        assert_ne!(second, first);
+        assert_eq!(state.take_unstable().len(), 2);
+        assert_eq!(wrote(&mut state, &grant, 0, 50, 10), second, "after a commit");
+        // The server forgets, and with it goes who could commit.
+        state.void();
+        assert_ne!(state.verifier(), second);
+        assert!(state.held().is_none() && state.written().is_some());
+        let third = state.verifier();
+        let late = wrote(&mut state, &grant, 0, 50, 10);
+        assert_ne!(late, state.verifier(), "by a layout that is gone: nobody will commit it");
+        assert_eq!(late, third);
+        state.abandon_written();
+        assert_eq!(state.written(), None);
+    }
+}
