@@ -13,8 +13,8 @@
 #
 # LAB_TRANSPORT=siw mounts over RDMA: software iWARP in the guests' kernels, our own on the host.
 # LAB_TRANSPORT=rxe is RDMA among guests: the server runs in guest 100 with its verbs provider.
-# LAB_LAYOUTS=stripes spreads the files of /data over three data servers: mounts of 4.1 and 4.2 go there
-# themselves, and a test that passed without is a failure.
+# LAB_LAYOUTS=stripes, cephfs or glusterfs spreads the files of /data over three data servers (spread.sh):
+# mounts of 4.1 and 4.2 go there themselves, and a test that passed without is a failure.
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to tell whose mistake it is.
 # A test that sets durable_replies before `serve` gets no /memory.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
@@ -41,9 +41,11 @@ versions=(4.2 4.1 3)
 # To RDMA 4.2 is as 4.1.
 [[ $transport == tcp || ${DAFS_TEST_LONG:-} ]] || versions=(4.1 3)
 layouts=${LAB_LAYOUTS:-}
+# shellcheck source=lab/spread.sh
+source "$lab/spread.sh"
 if [[ $layouts ]]; then
-    [[ $layouts == stripes && $transport == tcp && ! ${LAB_SERVER:-} ]] ||
-        { echo "LAB_LAYOUTS is stripes, over TCP, and this server's"; exit 1; }
+    [[ $layouts =~ ^(stripes|cephfs|glusterfs)$ && $transport == tcp && ! ${LAB_SERVER:-} ]] ||
+        { echo "LAB_LAYOUTS is stripes, cephfs or glusterfs, over TCP, and this server's"; exit 1; }
     # Version 3 knows no layouts.
     versions=(4.2 4.1)
     [[ ${DAFS_TEST_LONG:-} ]] || versions=(4.2)
@@ -71,6 +73,7 @@ finish() {
     fi
     [[ ! -s $work/server.pid ]] || kill -9 "$(<"$work/server.pid")" 2>/dev/null || true
     kill_all
+    stop_cluster
     rm -rf "$work"
     exit "$status"
 }
@@ -172,8 +175,11 @@ serve_dafs() {
     [[ $transport != rxe ]] || rdma="rdma_verbs_listen = [\"$address:20049\"]"
     local ports=false
     [[ $transport == tcp ]] || ports=true
-    local metrics=
-    [[ ! $layouts ]] || metrics='metrics_listen = "127.0.0.1:9300"'
+    local metrics='' source='path = "export"'
+    if [[ $layouts ]]; then
+        [[ $cluster || $layouts == stripes ]] || start_cluster
+        metrics='metrics_listen = "127.0.0.1:9300"' source=$(spread_source)
+    fi
     cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
 $metrics
@@ -184,13 +190,13 @@ listen = ["$address:2049"]
 $rdma
 [[export]]
 name = "data"
-path = "export"
+$source
 squash = "none"
 networks = ["10.0.2.0/24"]
 unprivileged_ports = $ports
 durable_replies = "${durable_replies:-off}"
 END
-    [[ ! $layouts ]] || spread_export
+    [[ ! $layouts ]] || spread_parts >>"$work/dafs.toml"
     # What is in memory does not outlive the server, nor do replies that are about it.
     [[ ${durable_replies:-off} != off ]] || cat >>"$work/dafs.toml" <<END
 [[export]]
@@ -209,21 +215,6 @@ END
     "${command[@]}" >>"$work/server.out" 2>>"$work/$server_log" &
     server=$!
     started+=("$server")
-}
-
-# The export that was described last has three data servers.
-spread_export() {
-    local number
-    echo 'stripe_bytes = 65536' >>"$work/dafs.toml"
-    for number in 1 2 3; do
-        mkdir -p "$work/disk$number"
-        cat >>"$work/dafs.toml" <<END
-[[export.node]]
-number = $number
-path = "disk$number"
-listen = "$address:205$number"
-END
-    done
 }
 
 # Debugging information would take most of the guest's memory.

@@ -151,8 +151,8 @@ lab_test() {
 # A test of mounts, over RDMA.
 lab_test_over() { LAB_TRANSPORT=$1 lab_test "$2"; }
 # The same past the server, to three data servers.
-lab_test_striped() { LAB_LAYOUTS=stripes lab_test "$1"; }
-export -f format lint fuzz guest lab_test lab_test_over lab_test_striped
+lab_test_spread() { LAB_LAYOUTS=$1 lab_test "$2"; }
+export -f format lint fuzz guest lab_test lab_test_over lab_test_spread
 
 summary() {
     local line
@@ -191,10 +191,13 @@ done
 for test in "${over_rxe[@]}"; do
     beside "lab/nfs-$test-rxe" 600 lab_test_over rxe "lab/tests/nfs-$test.sh"
 done
-striped=(locks sharing)
-[[ ! ${DAFS_TEST_LONG:-} ]] || striped+=(files programs recovery)
-for test in "${striped[@]}"; do
-    beside "lab/nfs-$test-stripes" 600 lab_test_striped "lab/tests/nfs-$test.sh"
+# What the files are spread over, and the tests of it that take little.
+declare -A spread=([stripes]='locks sharing' [cephfs]=sharing [glusterfs]=locks)
+for layouts in stripes cephfs glusterfs; do
+    [[ ! ${DAFS_TEST_LONG:-} ]] || spread[$layouts]='locks sharing files programs recovery'
+    for test in ${spread[$layouts]}; do
+        beside "lab/nfs-$test-$layouts" 900 lab_test_spread "$layouts" "lab/tests/nfs-$test.sh"
+    done
 done
 await_besides 0
 summary

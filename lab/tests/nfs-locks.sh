@@ -13,10 +13,10 @@ place=$(sed -n 's/.*listening address=\(127[^ ]*\).*/\1/p' "$work/server.log")
 file=dafs://$place/data/file
 boot 1
 
-# What the file is, without a word to the server: its few bytes are on one of the data servers.
+# What the file is, without a word to the server.
 seen() {
     if [[ $layouts ]]; then
-        find "$work"/disk? -type f ! -name node ! -name incarnation -exec cat {} +
+        stored
     else
         cat "$work/export/file"
     fi | tr -d '\0'
@@ -27,6 +27,7 @@ becomes() {
     chmod 666 "$work/text"
     if [[ ! $layouts ]]; then
         cp "$work/text" "$work/export/file"
+        chmod 666 "$work/export/file"
         return
     fi
     # What was there before must not be taken for it.
@@ -67,7 +68,6 @@ allows() {
 for version in 4.2 3; do
     step "NFSv$version: a lock whose holder is killed"
     becomes half
-    chmod 666 "$work/export/file"
     guest 1 "nfs_mount $version a; [[ \$(</mnt/a/file) == half ]]"
     "$dafs" lock hold "$file" --persist >"$work/held" 2>&1 &
     holder=$!
