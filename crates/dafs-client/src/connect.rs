@@ -36,6 +36,8 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
     {
         return Err(TWO_USERS);
     }
+    // Here, where the loader of programs may be waited for.
+    dafs_mem::prepare_copies();
     let target = Target::new(url, options);
     let addresses = target.resolve()?;
     let mut reasons = Vec::new();

@@ -414,6 +414,40 @@ fn what_a_lost_channel_owed_is_handed_over_again() {
 }
 
 #[test]
+fn memory_that_goes_is_looked_for_where_a_channel_was_lost_and_nowhere_else() {
+    const PAGE: usize = 4096;
+    // More than the server has at a time.
+    const COUNT: usize = 1500;
+    let mut world = World::open(config());
+    world.server.restart(false);
+    let ping = world.ask(&Request::Null);
+    world.run_all(&[ping]);
+    assert!(world.core.stats().recoveries > 0);
+    let memory = dafs_mem::Buffer::zeroed(PAGE).unwrap();
+    // SAFETY: the memory outlives the buffer, and is only made unreadable.
+    let borrowed = unsafe { dafs_mem::Buffer::borrowed(memory.as_ptr(), PAGE) };
+    let registered = world.core.register(&mut world.adapter, Arc::new(borrowed)).unwrap();
+    // SAFETY: a page of the test's own.
+    assert_eq!(unsafe { libc::mprotect(memory.as_ptr().cast(), PAGE, libc::PROT_NONE) }, 0);
+    let tags = submit(&mut world, &registered, COUNT);
+    // Nobody reads it all once more for a connection that was lost some time ago.
+    world.run(|world| world.server.back.taken.len() >= 1024);
+    assert!(world.done.keys().all(|tag| !tags.contains(tag)));
+    let asked = world.server.back.taken.len();
+    world.server.leave_back();
+    let is_write = |tag: &&u64| tags.iter().position(|other| other == *tag).unwrap() % 2 == 1;
+    let writes: Vec<u64> = tags.iter().filter(is_write).copied().collect();
+    world.run_all(&writes);
+    for tag in &writes {
+        assert!(matches!(world.done[tag], Done::Lost(Failure::Gone(_))), "{tag}");
+    }
+    world.run(|world| world.server.back.taken.len() == asked + COUNT / 2);
+    assert!(world.server.back.taken[asked..].iter().all(|part| !part.write));
+    assert_eq!(world.server.back.binds, 2, "what never left costs no channel");
+    assert_eq!(world.core.stage(), Stage::Ready);
+}
+
+#[test]
 fn a_batch_on_its_way_is_never_at_two_channels() {
     let mut world = bound(config());
     // The answer is late, and the channel breaks meanwhile.

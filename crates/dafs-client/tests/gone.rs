@@ -232,3 +232,31 @@ fn calls_bear_memory_that_is_not_there() {
         }
     }
 }
+
+#[test]
+fn many_writes_out_of_memory_that_is_gone_do_not_cost_a_connection_each() {
+    const COUNT: usize = 1000;
+    let (served, block) = (Served::new(), 1 << 16);
+    let client = served.client(TRANSPORTS[0]);
+    let (file, memory) = (open(&client), Memory::new(block));
+    let (buffer, group) = (memory.register(&client), client.completion_group());
+    memory.lose(Loss::Protected);
+    let is_good = |number: usize| number % 10 == 9;
+    for number in 0..COUNT {
+        let at = if is_good(number) { 0 } else { BAD.start * block };
+        let (word, stable) = (number as u64, Stability::Unstable);
+        group.write(word, &file, &buffer, at..at + block, word * 65536, stable).unwrap();
+    }
+    let mut completions = Vec::new();
+    group.wait(&mut completions, usize::MAX, TIME).unwrap();
+    assert_eq!(completions.len(), COUNT);
+    for done in completions {
+        match done.result {
+            Ok(bytes) => assert!(is_good(done.user_data as usize) && bytes == block),
+            Err(Error::BadMemory) => assert!(!is_good(done.user_data as usize)),
+            result => panic!("{}: {result:?}", done.user_data),
+        }
+    }
+    let recoveries = client.stats().recoveries;
+    assert!((1..=2).contains(&recoveries), "{recoveries}");
+}

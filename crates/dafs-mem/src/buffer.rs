@@ -1,6 +1,6 @@
 //! Owned, page-aligned memory for transfers.
 
-use crate::checked::{CheckedSlice, Losses};
+use crate::checked::{CheckedSlice, Lack, Losses};
 use crate::volatile::VolatileSlice;
 use std::any::Any;
 use std::io;
@@ -99,6 +99,11 @@ impl Buffer {
         })
     }
 
+    /// Whether it is the application's, which may take it away.
+    pub fn may_go(&self) -> bool {
+        self.losses.is_some()
+    }
+
     /// How often memory was found missing so far, for [`Buffer::is_lost`].
     pub fn losses(&self) -> u64 {
         self.losses.as_ref().map_or(0, |losses| losses.count())
@@ -109,9 +114,14 @@ impl Buffer {
         self.losses.as_ref().is_some_and(|losses| losses.has(&range, before))
     }
 
-    pub(crate) fn lost(&self, range: Range<usize>) {
+    /// As [`is_lost`](Buffer::is_lost), for memory that could not even be read.
+    pub fn is_unreadable(&self, range: Range<usize>, before: u64) -> bool {
+        self.losses.as_ref().is_some_and(|losses| losses.has_unreadable(&range, before))
+    }
+
+    pub(crate) fn lost(&self, range: Range<usize>, lack: Lack) {
         if let Some(losses) = &self.losses {
-            losses.add(range);
+            losses.add(range, lack);
         }
     }
 }

@@ -4,15 +4,16 @@
 //! * Bytes are copied here between such memory and the library's own alone, so that a copy needs to look at
 //!   one side only.
 //! * A copy that has met memory that is not there says so, and if the memory is that of a [`Buffer`], the
-//!   buffer remembers.
+//!   buffer remembers, and whether it could be read.
 
 use crate::buffer::Buffer;
 use crate::copies::{Site, record};
 use crate::guard::{self, Ours};
 use crate::volatile::VolatileSlice;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Memory is not there, or not for what was to be done with it: an application has unmapped it, made it
 /// read-only or cut the file behind it while it was in use.
@@ -111,7 +112,7 @@ impl<'a> CheckedSlice<'a> {
                 // application's, or not there.
                 let done =
                     unsafe { guard::copy(target.as_ptr(), self.view.as_ptr(), len, Ours::Target) };
-                self.judge(done)?;
+                self.judge_read(done)?;
             }
         }
         record(site, len);
@@ -130,7 +131,10 @@ impl<'a> CheckedSlice<'a> {
                 // SAFETY: as in `copy_to`, the other way round.
                 let done =
                     unsafe { guard::copy(self.view.as_ptr(), source.as_ptr(), len, Ours::Source) };
-                self.judge(done)?;
+                if !done {
+                    self.note_gone();
+                    return Err(Gone);
+                }
             }
         }
         record(site, len);
@@ -147,13 +151,15 @@ impl<'a> CheckedSlice<'a> {
             self.view.scan(look);
             return Ok(());
         }
-        let mut piece = [0; PIECE_BYTES];
+        let mut piece = MaybeUninit::<[u8; PIECE_BYTES]>::uninit();
+        let own = piece.as_mut_ptr().cast::<u8>();
         for at in (0..self.len()).step_by(PIECE_BYTES) {
             let len = PIECE_BYTES.min(self.len() - at);
             let from = self.view.as_ptr().wrapping_add(at);
             // SAFETY: `piece` is as long; the other side is as in `copy_to`.
-            self.judge(unsafe { guard::copy(piece.as_mut_ptr(), from, len, Ours::Target) })?;
-            look(&piece[..len]);
+            self.judge_read(unsafe { guard::copy(own, from, len, Ours::Target) })?;
+            // SAFETY: `piece` is ours alone, and the copy was made to its end.
+            look(unsafe { std::slice::from_raw_parts(own, len) });
         }
         Ok(())
     }
@@ -180,9 +186,12 @@ impl<'a> CheckedSlice<'a> {
         }
     }
 
-    /// Notes that a system call did not find the memory.
+    /// Notes that the memory could not be written to. Looks whether it can be read.
     pub fn note_gone(&self) {
-        let _ = self.judge(false);
+        // It can be read and not written, or is back again.
+        if self.look().is_ok() {
+            self.lose(Lack::Writing);
+        }
     }
 
     /// Whether it is the application's and so may go.
@@ -190,26 +199,45 @@ impl<'a> CheckedSlice<'a> {
         !matches!(self.whose, Whose::Ours)
     }
 
-    fn judge(&self, is_there: bool) -> Result<(), Gone> {
+    fn judge_read(&self, is_there: bool) -> Result<(), Gone> {
         if is_there {
             return Ok(());
         }
+        self.lose(Lack::Reading);
+        Err(Gone)
+    }
+
+    fn lose(&self, lack: Lack) {
         if let Whose::Registered(buffer) = self.whose {
             let start = self.view.as_ptr() as usize - buffer.as_ptr() as usize;
-            buffer.lost(start..start + self.len());
+            buffer.lost(start..start + self.len(), lack);
         }
-        Err(Gone)
     }
 }
 
-/// The most losses that a buffer tells apart.
-const LOSSES_MAX: usize = 64;
+/// What memory was found not to be there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// It cannot be read, and so not be written either.
+    Reading,
+    /// It can be read.
+    Writing,
+}
+
+/// The most losses of a kind that a buffer tells apart.
+const LOSSES_MAX: usize = 256;
 
 /// What of a buffer was found missing, by numbers that grow.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    list: Mutex<Vec<(u64, Range<usize>)>>,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    unreadable: Lost,
+    unwritable: Lost,
 }
 
 impl Losses {
@@ -217,17 +245,13 @@ impl Losses {
         self.count.load(Ordering::Acquire)
     }
 
-    pub(crate) fn add(&self, range: Range<usize>) {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn add(&self, range: Range<usize>, lack: Lack) {
+        let mut lists = self.lists();
         let number = self.count() + 1;
-        if list.len() >= LOSSES_MAX {
-            // The two oldest as one that covers both: it may be too large, and says nothing good of what
-            // is not there.
-            let (_, first) = list.remove(0);
-            let second = &mut list[0].1;
-            *second = first.start.min(second.start)..first.end.max(second.end);
+        match lack {
+            Lack::Reading => lists.unreadable.add(range, number),
+            Lack::Writing => lists.unwritable.add(range, number),
         }
-        list.push((number, range));
         self.count.store(number, Ordering::Release);
     }
 
@@ -236,10 +260,68 @@ impl Losses {
         if self.count() <= before {
             return false;
         }
-        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.iter().any(|(number, lost)| {
-            *number > before && lost.start < range.end && range.start < lost.end
-        })
+        let lists = self.lists();
+        lists.unreadable.has(range, before) || lists.unwritable.has(range, before)
+    }
+
+    /// As [`has`](Self::has), of what could not be read.
+    pub(crate) fn has_unreadable(&self, range: &Range<usize>, before: u64) -> bool {
+        self.count() > before && self.lists().unreadable.has(range, before)
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ranges with the number of the last loss in each, in order. None overlap; they may touch.
+#[derive(Debug, Default)]
+struct Lost(Vec<(u64, Range<usize>)>);
+
+impl Lost {
+    fn add(&mut self, range: Range<usize>, number: u64) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.first_behind(range.start);
+        let after = self.0.partition_point(|(_, lost)| lost.start < range.end);
+        let of = |old: Option<&(u64, Range<usize>)>, part: Range<usize>| {
+            old.filter(|_| !part.is_empty()).map(|(number, _)| (*number, part))
+        };
+        // What of the former ones is outside of it keeps its number.
+        let over = &self.0[first..after];
+        let (head, tail) = (over.first(), over.last());
+        let head = of(head, head.map_or(0..0, |(_, lost)| lost.start..range.start));
+        let tail = of(tail, tail.map_or(0..0, |(_, lost)| range.end..lost.end));
+        let parts = [head, Some((number, range)), tail].into_iter().flatten();
+        self.0.splice(first..after, parts);
+        while self.0.len() > LOSSES_MAX {
+            self.join();
+        }
+    }
+
+    fn has(&self, range: &Range<usize>, before: u64) -> bool {
+        let behind = &self.0[self.first_behind(range.start)..];
+        let mut inside = behind.iter().take_while(|(_, lost)| lost.start < range.end);
+        inside.any(|(number, _)| *number > before)
+    }
+
+    /// The place of the first that ends behind `at`.
+    fn first_behind(&self, at: usize) -> usize {
+        self.0.partition_point(|(_, lost)| lost.end <= at)
+    }
+
+    /// Makes one of two neighbours, under the later number: of those that touch, which says nothing bad of
+    /// memory that is there, and of them the oldest; where none touch, of the nearest.
+    fn join(&mut self) {
+        let gap = |pair: &[(u64, Range<usize>)]| {
+            (pair[1].1.start - pair[0].1.end, pair[0].0.max(pair[1].0))
+        };
+        let pairs = self.0.windows(2).enumerate().map(|(at, pair)| (gap(pair), at));
+        if let Some(((_, number), at)) = pairs.min() {
+            let (_, second) = self.0.remove(at + 1);
+            self.0[at] = (number, self.0[at].1.start..second.end);
+        }
     }
 }
 
@@ -250,22 +332,53 @@ mod tests {
     #[test]
     fn losses_are_told_apart_and_never_forgotten() {
         let losses = Losses::default();
-        losses.add(10..20);
+        let lose = |range| losses.add(range, Lack::Reading);
+        lose(10..20);
         let then = losses.count();
-        losses.add(30..40);
+        lose(30..40);
         assert!(losses.has(&(0..11), 0) && !losses.has(&(0..11), then));
         assert!(losses.has(&(39..50), then) && !losses.has(&(20..30), 0));
         for at in 100..100 + 2 * LOSSES_MAX {
-            losses.add(at..at + 1);
+            lose(2 * at..2 * at + 1);
         }
         assert!(losses.has(&(10..11), 0) && losses.has(&(35..36), 0));
         let all = losses.count();
-        assert!(!losses.has(&(0..1000), all));
-        assert!(losses.list.lock().unwrap().len() <= LOSSES_MAX);
+        assert!(!losses.has(&(0..10_000), all));
+        assert!(losses.lists().unreadable.0.len() <= LOSSES_MAX);
+    }
+
+    #[test]
+    fn many_losses_say_nothing_bad_of_what_lies_between_them() {
+        const FAR: usize = 1 << 30;
+        let losses = Losses::default();
+        for at in (0..4 * LOSSES_MAX).map(|number| number * 16) {
+            losses.add(at..at + 16, Lack::Reading);
+            losses.add(FAR + at..FAR + at + 16, Lack::Writing);
+        }
+        assert!(losses.has(&(0..1), 0) && losses.has(&(FAR..FAR + 1), 0));
+        let end = 4 * LOSSES_MAX * 16;
+        assert!(losses.has(&(end - 1..end), 0) && !losses.has(&(end..FAR), 0));
+        assert!(!losses.has(&(FAR + end..2 * FAR), 0));
+    }
+
+    #[test]
+    fn what_is_lost_again_is_lost_anew_and_what_is_beside_it_is_not() {
+        let losses = Losses::default();
+        losses.add(10..20, Lack::Reading);
+        losses.add(14..16, Lack::Writing);
+        assert!(!losses.has_unreadable(&(0..100), 1), "it can be read");
+        losses.add(14..16, Lack::Reading);
+        assert!(losses.has(&(15..16), 2) && !losses.has(&(10..14), 2) && losses.has(&(10..14), 0));
+        assert!(!losses.has(&(16..20), 2) && losses.has(&(16..17), 0) && !losses.has(&(20..30), 0));
+        losses.add(12..30, Lack::Reading);
+        assert!(losses.has_unreadable(&(19..20), 3) && !losses.has(&(10..12), 3));
+        assert!(losses.has(&(10..12), 0) && losses.has(&(29..30), 3));
+        assert_eq!(losses.lists().unreadable.0, [(1, 10..12), (4, 12..30)]);
     }
 
     #[test]
     fn a_buffer_remembers_what_went_and_the_rest_goes_on() {
+        crate::prepare_copies();
         let memory = Buffer::zeroed(4 * 4096).unwrap();
         // SAFETY: the memory outlives the buffer, and its last page is only made unreadable.
         let borrowed = unsafe { Buffer::borrowed(memory.as_ptr(), memory.len()) };
@@ -282,9 +395,15 @@ mod tests {
         assert!(borrowed.is_lost(0..2 * 4096 + 1, 0) && !borrowed.is_lost(0..2 * 4096, 0));
         assert!(borrowed.is_lost(3 * 4096..4 * 4096, 1));
         assert!(!borrowed.is_lost(0..4 * 4096, borrowed.losses()));
+        let then = borrowed.losses();
+        assert_eq!(part(3 * 4096, 1).copy_from(own, Site::Inspect), Err(Gone));
+        assert!(borrowed.is_unreadable(3 * 4096..4 * 4096, then));
         // SAFETY: as above.
         assert_eq!(unsafe { libc::mprotect(last, 4096, libc::PROT_READ) }, 0);
         assert_eq!(part(3 * 4096, 4096).to_vec(Site::Inspect), Ok(vec![0; 4096]));
+        let then = borrowed.losses();
         assert_eq!(part(3 * 4096, 1).copy_from(own, Site::Inspect), Err(Gone));
+        assert!(borrowed.is_lost(3 * 4096..4 * 4096, then));
+        assert!(!borrowed.is_unreadable(3 * 4096..4 * 4096, then));
     }
 }

@@ -6,8 +6,11 @@
 //!
 //! Invariants
 //! * A handler that the application installs later is its own affair and stays. Where ours is no longer the
-//!   one in force, or the thread has blocked its signals, the kernel copies (`process_vm_readv` on this
-//!   process), which is slower and says `EFAULT` by itself.
+//!   one in force the kernel copies (`process_vm_readv` on this process), which is slower and says `EFAULT`
+//!   by itself. A thread that has blocked the signals lets them through for the time of a copy, unless one
+//!   waits for it.
+//! * A copy waits for nobody: in a fork's child that finds its parent's installation half done, and where
+//!   [`prepare_copies`] was not called, the kernel copies.
 //! * Whose the handlers are costs system calls to ask, so it is asked for long copies, and for short ones each
 //!   [`COPIES_PER_LOOK`]th time in a thread.
 //! * What was installed before sees its faults as if ours were not there: with the mask and flags it has asked
@@ -17,8 +20,7 @@
 use std::cell::Cell;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Short copies of a thread from one look at the handlers to the next.
 const COPIES_PER_LOOK: u32 = 16;
@@ -39,14 +41,16 @@ pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, len: usize, ours: 
     if len == 0 {
         return true;
     }
-    if !is_guarded(len) {
-        // SAFETY: as the caller promises.
-        if let Some(done) = unsafe { copy_by_kernel(target, source, len, ours) } {
-            return done;
-        }
-    }
     // SAFETY: as the caller promises; a fault inside is what the handler is for.
-    unsafe { copy_guarded(target, source, len) == 0 }
+    let guarded = || unsafe { copy_guarded(target, source, len) == 0 };
+    let done = match guard(len) {
+        Guard::Stands => return guarded(),
+        Guard::Blocked => unblocked(guarded),
+        Guard::Missing => None,
+    };
+    // SAFETY: as the caller promises.
+    let done = done.or_else(|| unsafe { copy_by_kernel(target, source, len, ours) });
+    done.unwrap_or_else(guarded)
 }
 
 /// Which memory of a copy is the library's own.
@@ -111,6 +115,9 @@ unsafe extern "C" fn give_up() {
     std::arch::naked_asm!("mov rax, rcx", "ret")
 }
 
+/// The parts of CI run on x86-64 alone. These instructions were assembled, and the tests of this crate but
+/// those that need `process_vm_readv` have passed with them under `qemu-aarch64`, which has not that call:
+/// `cargo test -p dafs-mem --target aarch64-unknown-linux-gnu`.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn copy_guarded(target: *mut u8, source: *const u8, len: usize) -> usize {
@@ -172,37 +179,62 @@ unsafe fn instruction<'a>(context: *mut libc::c_void) -> &'a mut u64 {
     }
 }
 
+/// True if the signal tells of what the thread was doing. Who sends it by a call means something else, and so
+/// does the kernel when it tells of a page that has failed and that nobody has touched.
+///
+/// # Safety
+/// The arguments are those of a handler.
+unsafe fn is_fault(signal: libc::c_int, info: *const libc::siginfo_t) -> bool {
+    // SAFETY: as the caller promises.
+    let code = unsafe { (*info).si_code };
+    code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
+}
+
 /// Ends a copy of ours; false if the fault is somebody else's.
 ///
 /// # Safety
 /// The arguments are those of a handler.
-unsafe fn end_copy(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> bool {
+unsafe fn end_copy(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
         let start = copy_guarded as *const () as u64;
         // SAFETY: as the caller promises.
-        let (code, at) = unsafe { ((*info).si_code, instruction(context)) };
-        // Who sends the signal by a call means something else.
-        if code > 0 && at.wrapping_sub(start) < GUARDED_BYTES as u64 {
+        let (is_fault, at) = unsafe { (is_fault(signal, info), instruction(context)) };
+        if is_fault && at.wrapping_sub(start) < GUARDED_BYTES as u64 {
             *at = give_up as *const () as u64;
             return true;
         }
     }
-    let _ = (info, context);
+    let _ = (signal, info, context);
     false
 }
 
-extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+type Handler = extern "C-unwind" fn(libc::c_int);
+type HandlerWithInfo = extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// Former handlers may unwind, as those of some languages do that make exceptions of faults.
+extern "C-unwind" fn handle(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: the kernel, or a handler that passes on to this one, gave the arguments.
-    if unsafe { end_copy(info, context) } {
+    if unsafe { end_copy(signal, info, context) } {
         return;
     }
     let index = usize::from(signal != SIGNALS[0]);
     // SAFETY: written before this handler was installed, and not changed since.
     let before = unsafe { &*(*BEFORE.0[index].get()).as_ptr() };
     // SAFETY: as above.
-    let is_sent = unsafe { (*info).si_code } <= 0;
-    match before.sa_sigaction {
+    let is_sent = !unsafe { is_fault(signal, info) };
+    // Ours stays when the former one has had its only turn, because others copy meanwhile.
+    let once = before.sa_flags & libc::SA_RESETHAND != 0;
+    let is_over = once && SPENT[index].swap(true, Ordering::Relaxed);
+    match if is_over { libc::SIG_DFL } else { before.sa_sigaction } {
         libc::SIG_IGN if is_sent => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             set_default(signal);
@@ -212,25 +244,16 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
             }
             // The fault happens again, and the kernel does what it does by default.
         }
-        handler => {
-            if before.sa_flags & libc::SA_RESETHAND != 0 {
-                set_default(signal);
+        // SAFETY: what was installed as a handler of this kind.
+        handler => unsafe {
+            if before.sa_flags & libc::SA_SIGINFO != 0 {
+                let handler: HandlerWithInfo = std::mem::transmute(handler);
+                handler(signal, info, context);
+            } else {
+                let handler: Handler = std::mem::transmute(handler);
+                handler(signal);
             }
-            // SAFETY: what was installed as a handler of this kind.
-            unsafe {
-                if before.sa_flags & libc::SA_SIGINFO != 0 {
-                    let handler: extern "C" fn(
-                        libc::c_int,
-                        *mut libc::siginfo_t,
-                        *mut libc::c_void,
-                    ) = std::mem::transmute(handler);
-                    handler(signal, info, context);
-                } else {
-                    let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
-                    handler(signal);
-                }
-            }
-        }
+        },
     }
 }
 
@@ -250,32 +273,71 @@ unsafe impl Sync for Before {}
 
 static BEFORE: Before = Before([const { UnsafeCell::new(MaybeUninit::zeroed()) }; 2]);
 
-static INSTALLED: Once = Once::new();
+/// The former handlers that wanted one turn alone and have had it.
+static SPENT: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+/// How far the installation is. Each step is done by one thread, and nobody waits for it.
+static PROGRESS: AtomicU8 = AtomicU8::new(NOTHING);
+
+const NOTHING: u8 = 0;
+const PREPARING: u8 = 1;
+const PREPARED: u8 = 2;
+const INSTALLING: u8 = 3;
+const INSTALLED: u8 = 4;
 
 /// The kernel lets this process copy by `process_vm_readv`.
 static MAY_ASK_KERNEL: AtomicBool = AtomicBool::new(true);
 
-thread_local! {
-    /// Short copies until the next look, and what the last one has found.
-    static LOOKED: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+/// What becomes of a fault in a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    /// It comes to our handler.
+    Stands,
+    /// It would, if the thread let the signals through.
+    Blocked,
+    /// It does not come to us.
+    Missing,
 }
 
-/// True when a fault in a copy of this thread comes to our handler.
-fn is_guarded(len: usize) -> bool {
+thread_local! {
+    /// Short copies until the next look, and what the last one has found.
+    static LOOKED: Cell<(u32, Guard)> = const { Cell::new((0, Guard::Missing)) };
+}
+
+/// Does what has to be done before handlers may be installed, and may wait for the loader of programs, as no
+/// copy may: one may be made in a program's signal handler, or in a fork's child.
+pub fn prepare_copies() {
+    let begun = PROGRESS.compare_exchange(NOTHING, PREPARING, Ordering::Acquire, Ordering::Relaxed);
+    if begun.is_ok() {
+        stay_loaded();
+        PROGRESS.store(PREPARED, Ordering::Release);
+    }
+}
+
+fn is_installed() -> bool {
+    let begun =
+        PROGRESS.compare_exchange(PREPARED, INSTALLING, Ordering::Acquire, Ordering::Acquire);
+    if begun.is_ok() {
+        install();
+        PROGRESS.store(INSTALLED, Ordering::Release);
+    }
+    matches!(begun, Ok(_) | Err(INSTALLED))
+}
+
+/// What becomes of a fault in a copy of this thread.
+fn guard(len: usize) -> Guard {
     let (left, found) = LOOKED.get();
     if left > 0 && len < LOOK_BYTES_MIN {
         LOOKED.set((left - 1, found));
         return found;
     }
-    INSTALLED.call_once(install);
-    let found = handlers_stand();
+    let found = if is_installed() { look() } else { Guard::Missing };
     LOOKED.set((COPIES_PER_LOOK, found));
     found
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn install() {
-    stay_loaded();
     for (index, signal) in SIGNALS.into_iter().enumerate() {
         // SAFETY: nobody reads what was there before it is written, since the handler is installed after
         // that. The flags and mask are those that the former handler has asked for.
@@ -292,7 +354,12 @@ fn install() {
                 action.sa_flags = libc::SA_SIGINFO | (*before).sa_flags & kept;
                 action.sa_mask = (*before).sa_mask;
             }
-            libc::sigaction(signal, &action, std::ptr::null_mut());
+            let mut found: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, &action, &mut found);
+            if found.sa_sigaction != (*before).sa_sigaction {
+                // Another thread's was installed meanwhile, and stays as if it had come after ours.
+                libc::sigaction(signal, &found, std::ptr::null_mut());
+            }
         }
     }
 }
@@ -325,16 +392,16 @@ struct KernelAction {
     mask: u64,
 }
 
-/// True when both handlers are ours and this thread has not blocked their signals.
-fn handlers_stand() -> bool {
+/// Whether both handlers are ours, and this thread has not blocked their signals.
+fn look() -> Guard {
     if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
-        return false;
+        return Guard::Missing;
     }
     let ours = handle as *const () as usize;
     let nothing = std::ptr::null::<u64>();
     let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
     let mut mask = 0_u64;
-    SIGNALS.into_iter().all(|signal| {
+    let all_ours = SIGNALS.into_iter().all(|signal| {
         // SAFETY: the kernel fills the struct; its set of signals has eight bytes.
         let asked = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, nothing, &raw mut action, 8_usize)
@@ -342,20 +409,39 @@ fn handlers_stand() -> bool {
         // Put back by `signal` it is no longer told what the fault was.
         let flags = action.flags as libc::c_int & (libc::SA_SIGINFO | libc::SA_RESETHAND);
         asked == 0 && action.handler == ours && flags == libc::SA_SIGINFO
-    }) && {
-        // SAFETY: as above.
-        let asked = unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigprocmask,
-                libc::SIG_BLOCK,
-                nothing,
-                &raw mut mask,
-                8_usize,
-            )
-        };
-        let faults: u64 = SIGNALS.iter().map(|signal| 1 << (signal - 1)).sum();
-        asked == 0 && mask & faults == 0
+    });
+    if !all_ours || !change_mask(libc::SIG_BLOCK, None, Some(&mut mask)) {
+        return Guard::Missing;
     }
+    if mask & FAULTS == 0 { Guard::Stands } else { Guard::Blocked }
+}
+
+/// The signals, as a set of the kernel's.
+const FAULTS: u64 = 1 << (SIGNALS[0] - 1) | 1 << (SIGNALS[1] - 1);
+
+/// Changes which signals this thread has blocked, and tells which it had; false if that failed.
+fn change_mask(how: libc::c_int, set: Option<&u64>, before: Option<&mut u64>) -> bool {
+    let set = set.map_or(std::ptr::null(), std::ptr::from_ref);
+    let before = before.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: the kernel reads and fills sets of eight bytes, or nothing.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, before, 8_usize) == 0 }
+}
+
+/// Lets the signals through for as long as `work` lasts; `None` if one waits for this thread, which would come
+/// before the application wants it.
+fn unblocked<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let (mut waiting, mut before) = (0_u64, 0_u64);
+    // SAFETY: as above.
+    let asked = unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut waiting, 8_usize) };
+    if asked != 0
+        || waiting & FAULTS != 0
+        || !change_mask(libc::SIG_UNBLOCK, Some(&FAULTS), Some(&mut before))
+    {
+        return None;
+    }
+    let done = work();
+    change_mask(libc::SIG_SETMASK, Some(&before), None);
+    Some(done)
 }
 
 /// Has the kernel copy; `None` where it is forbidden to.
@@ -381,117 +467,28 @@ unsafe fn copy_by_kernel(
         // a device does not bear: that side is ours.
         // SAFETY: as the caller promises; the kernel looks at each page.
         let moved = unsafe {
-            let process = libc::getpid();
+            // A thread says whose memory it is also when the first one, whose number is the process's, is gone.
+            let process = libc::syscall(libc::SYS_gettid) as libc::pid_t;
             match ours {
                 Ours::Source => libc::process_vm_readv(process, &target, 1, &source, 1, 0),
                 Ours::Target => libc::process_vm_writev(process, &source, 1, &target, 1, 0),
             }
         };
-        match moved {
-            1.. => done += moved as usize,
-            _ if std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => {
-                return Some(false);
-            }
-            0 => return Some(false),
-            _ => {
+        let error = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();
+        match (moved, error) {
+            (1.., _) => done += moved as usize,
+            (0, _) | (_, libc::EFAULT) => return Some(false),
+            (_, libc::EINTR) => {}
+            (_, libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ESRCH) => {
                 MAY_ASK_KERNEL.store(false, Ordering::Relaxed);
                 return None;
             }
+            // Not for want of a right, so it may go another time.
+            _ => return None,
         }
     }
     Some(true)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PAGE: usize = 4096;
-
-    /// Pages of memory, of which the last is not there.
-    fn with_hole(pages: usize, work: impl FnOnce(*mut u8)) {
-        let bytes = pages * PAGE;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, of this test's alone.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
-        assert_ne!(at, libc::MAP_FAILED);
-        let last = at.wrapping_byte_add(bytes - PAGE);
-        // SAFETY: as above. Nothing else is mapped there, since the place is still taken.
-        unsafe { libc::mprotect(last, PAGE, libc::PROT_NONE) };
-        work(at.cast());
-        // SAFETY: as above.
-        unsafe { libc::munmap(at, bytes) };
-    }
-
-    fn both_ways(copy: impl Fn(*mut u8, *const u8, usize, Ours) -> bool) {
-        with_hole(3, |at| {
-            let own: Vec<u8> = (0..3 * PAGE).map(|i| (i % 251) as u8).collect();
-            let mut back = vec![0; 3 * PAGE];
-            for len in [0, 1, 7, 31, 32, 33, 100, PAGE, 2 * PAGE] {
-                assert!(copy(at, own.as_ptr(), len, Ours::Source), "{len}");
-                assert!(copy(back.as_mut_ptr(), at, len, Ours::Target), "{len}");
-                assert_eq!(back[..len], own[..len]);
-            }
-            for start in [2 * PAGE - 33, 2 * PAGE - 1, 2 * PAGE, 2 * PAGE + 40] {
-                for len in [40, 100, PAGE - 40] {
-                    let there = at.wrapping_add(start);
-                    if start + len > 2 * PAGE {
-                        assert!(!copy(there, own.as_ptr(), len, Ours::Source), "{start} {len}");
-                        assert!(
-                            !copy(back.as_mut_ptr(), there, len, Ours::Target),
-                            "{start} {len}"
-                        );
-                    }
-                }
-            }
-            let nowhere = std::ptr::without_provenance_mut::<u8>(usize::MAX / 3);
-            assert!(!copy(nowhere, own.as_ptr(), 8, Ours::Source));
-            assert!(!copy(std::ptr::null_mut(), own.as_ptr(), 8, Ours::Source));
-        });
-    }
-
-    #[test]
-    fn what_is_not_there_ends_a_copy() {
-        // SAFETY: memory of the test's own, or none.
-        both_ways(|target, source, len, ours| unsafe { copy(target, source, len, ours) });
-        assert!(!handlers_stand() || LOOKED.get().1);
-    }
-
-    #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn all_that_touches_memory_is_guarded() {
-        let start = copy_guarded as *const u8;
-        // SAFETY: the end of the function's own code.
-        let end = unsafe { std::slice::from_raw_parts(start.add(GUARDED_BYTES), 4) };
-        assert_eq!(end, [0x48, 0x89, 0xc8, 0xc3], "mov rax, rcx; ret");
-    }
-
-    #[test]
-    fn the_kernel_copies_as_well() {
-        // SAFETY: as above.
-        both_ways(|target, source, len, ours| unsafe {
-            copy_by_kernel(target, source, len, ours).unwrap_or_else(|| {
-                assert!(!MAY_ASK_KERNEL.load(Ordering::Relaxed));
-                copy(target, source, len, ours)
-            })
-        });
-    }
-
-    #[test]
-    fn a_thread_that_blocks_the_signals_is_not_ended() {
-        with_hole(2, |at| {
-            let own = vec![1u8; 2 * PAGE];
-            // SAFETY: changes the mask of this thread alone, and puts it back.
-            unsafe {
-                let (mut all, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
-                libc::sigfillset(&mut all);
-                libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
-                LOOKED.set((0, false));
-                assert!(!copy(at, own.as_ptr(), 2 * PAGE, Ours::Source));
-                libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-                LOOKED.set((0, false));
-            }
-        });
-    }
-}
+mod tests;

@@ -223,9 +223,15 @@ impl Piece {
         self.memory.buffer.is_lost(self.offset..self.offset + self.len as usize, self.losses)
     }
 
-    /// Whether what is to be sent out of it was found missing, or is missing now.
+    /// Whether what is to be sent out of it was found missing since the operation began.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        let range = self.offset..self.offset + self.len as usize;
+        self.memory.buffer.is_unreadable(range, self.losses)
+    }
+
+    /// The same, or it is missing now. Looks at every byte.
     pub(crate) fn is_gone(&self) -> bool {
-        self.is_lost() || self.checked().look().is_err()
+        self.is_unreadable() || self.checked().look().is_err()
     }
 
     pub(crate) fn memory(&self) -> &Arc<RegisteredMemory> {

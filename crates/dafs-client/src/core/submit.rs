@@ -413,8 +413,9 @@ impl SessionCore {
         let padded_to = (self.config.pad_writes && padding != 0).then_some(padding);
         let data_at = padded_to.map_or(WRITE_INLINE_DATA_AT, |at| at as usize);
         let inline = self.fits_inline(byte_count, data_at, self.info.request_bytes);
-        // While it costs the connection nothing.
+        // While it costs the connection nothing; a sum over the message looks as well.
         let sum = match inline {
+            true if self.info.checksums => Ok(Checksum::ZERO),
             true => call.from.checked().look().map(|()| Checksum::ZERO),
             false => self.data_checksum(call.from.checked()),
         };
@@ -434,8 +435,11 @@ impl SessionCore {
                 WriteInline { fh, state_id, offset, stable, padded_to, cache_hint: 0, data: &[] };
             let (order, out) = (self.order, &mut self.scratch);
             bytes = encode_write_inline_head(out, order, &header, &request, byte_count as usize)?;
-            if self.info.checksums {
-                seal_volatile(&mut self.scratch[..bytes], call.from.checked());
+            if self.info.checksums
+                && let Err(gone) = seal_volatile(&mut self.scratch[..bytes], call.from.checked())
+            {
+                self.finish(Purpose::Caller(tag), Done::Lost(gone.into()));
+                return Ok(());
             }
             data = Some(call.from.clone());
         } else {
@@ -603,10 +607,14 @@ pub(super) fn due(now: Instant, deadline: Option<Duration>) -> Due {
 }
 
 /// Fills in the checksum of a message whose data is gathered from volatile memory behind `head`,
-/// whose checksum field is zero. Where the data is gone nothing will be sent either.
-fn seal_volatile(head: &mut [u8], data: CheckedSlice<'_>) {
+/// whose checksum field is zero.
+///
+/// # Errors
+/// The data is not there.
+fn seal_volatile(head: &mut [u8], data: CheckedSlice<'_>) -> Result<(), Gone> {
     let mut sums = Fletcher32::new();
     sums.update(head);
-    let _ = data.scan(|bytes| sums.update(bytes));
+    data.scan(|bytes| sums.update(bytes))?;
     head[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sums.finish().0);
+    Ok(())
 }

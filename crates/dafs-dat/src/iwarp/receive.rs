@@ -322,11 +322,7 @@ impl Receiver {
     /// When nothing can follow, or the memory's registration has gone as well.
     pub fn lose(&mut self, table: &RegionTable) -> Result<(), Violation> {
         let rest = self.segment.payload - self.segment.done;
-        let view = self.payload_view(table, rest)?;
-        if view.look().is_ok() {
-            // It can be read and not written, or is back again.
-            view.note_gone();
-        }
+        self.payload_view(table, rest)?.note_gone();
         self.judge_loss(Some(Gone))
     }
 

@@ -190,11 +190,12 @@ impl Memory {
         let found = region.local.clone();
         let is_empty = region.buffer.is_empty();
         let address = region.buffer.as_ptr() as u64 + segment.offset as u64;
+        let may_go = region.buffer.may_go();
         self.regions[index] = Some(region);
         match found {
             Some(held) => {
                 let key = held.local_key();
-                Ok(Some((Span { address, len: segment.len, key }, held)))
+                Ok(Some((Span { address, len: segment.len, key, may_go }, held)))
             }
             None if is_empty => Ok(None),
             None => Err(PostError::Memory),
@@ -223,8 +224,9 @@ impl Memory {
             region.sink = Some(Arc::new(Registered { registration, buffer }));
         }
         let address = region.buffer.as_ptr() as u64 + segment.offset as u64;
+        let (len, may_go) = (segment.len, region.buffer.may_go());
         let held = region.sink.clone();
-        Ok(held.map(|held| (Span { address, len: segment.len, key: held.local_key() }, held)))
+        Ok(held.map(|held| (Span { address, len, key: held.local_key(), may_go }, held)))
     }
 
     /// Registers a block of the provider's own for sends.

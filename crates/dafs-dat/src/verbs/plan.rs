@@ -9,7 +9,7 @@ use super::ffi::{self, ibv_sge};
 use super::limits::PIECE_BYTES_MAX;
 use super::qp::SendRequest;
 use crate::RemoteBuffer;
-use dafs_mem::CheckedSlice;
+use dafs_mem::{CheckedSlice, VolatileSlice};
 use smallvec::SmallVec;
 
 /// Registered memory of ours as the device names it.
@@ -18,6 +18,8 @@ pub(super) struct Span {
     pub(super) address: u64,
     pub(super) len: usize,
     pub(super) key: u32,
+    /// The application may take it away.
+    pub(super) may_go: bool,
 }
 
 impl Span {
@@ -26,8 +28,12 @@ impl Span {
     /// # Safety
     /// The span must be of a buffer that lives as long as the view.
     pub(super) unsafe fn view<'a>(&self) -> CheckedSlice<'a> {
-        // SAFETY: the caller's promise; the application may have taken the memory away.
-        unsafe { CheckedSlice::callers(self.address as *mut u8, self.len) }
+        let address = self.address as *mut u8;
+        // SAFETY: the caller's promise.
+        match self.may_go {
+            true => unsafe { CheckedSlice::callers(address, self.len) },
+            false => CheckedSlice::ours(unsafe { VolatileSlice::new(address, self.len) }),
+        }
     }
 
     /// The span as a segment. Its length fits, for work of more than 4 GiB is refused before.
@@ -130,7 +136,7 @@ mod tests {
     use super::*;
 
     fn span(address: u64, len: usize) -> Span {
-        Span { address, len, key: 7 }
+        Span { address, len, key: 7, may_go: false }
     }
 
     #[test]

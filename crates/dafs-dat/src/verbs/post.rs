@@ -114,7 +114,10 @@ impl VerbsAdapter {
         let (requests, holds) = match self.memory.sink_span(segment)? {
             Some((span, held)) => (plan::read(span, remote), Holds::from_iter([held])),
             // An empty buffer has no address; any will do for nothing.
-            None => (plan::read(Span { address: 0, len: 0, key: 0 }, remote), Holds::new()),
+            None => (
+                plan::read(Span { address: 0, len: 0, key: 0, may_go: false }, remote),
+                Holds::new(),
+            ),
         };
         let len = remote.len;
         let done = Done { work, operation: Operation::RdmaRead, len, _held: holds, staging: None };
@@ -155,7 +158,7 @@ impl VerbsAdapter {
             at += span.len;
         }
         let (address, key) = (block.as_ptr() as u64, held.local_key());
-        spans.push(Span { address, len: bytes, key });
+        spans.push(Span { address, len: bytes, key, may_go: false });
         Ok((block, held))
     }
 

@@ -64,6 +64,11 @@ impl BatchCall {
         self.pieces.iter().map(|piece| u64::from(piece.len())).sum()
     }
 
+    /// Looks at every byte of what it writes.
+    fn sends_what_is_gone(&self) -> bool {
+        self.write.is_some() && self.pieces.iter().any(Piece::is_gone)
+    }
+
     fn wire_bytes(&self) -> usize {
         TRANSFER_BYTES + RANGE_BYTES * (self.chunks.len() + self.pieces.len())
     }
@@ -88,6 +93,13 @@ struct Transfer {
     is_lent: bool,
     /// The server was asked for it over a channel that is gone, and may have done it.
     was_asked: bool,
+}
+
+/// What a request says of a transfer that depends on the connection.
+struct Part {
+    state_id: StateId,
+    buffers: Vec<DirectBuffer>,
+    checksum: Checksum,
 }
 
 /// The asynchronous batches of a session.
@@ -287,45 +299,31 @@ impl SessionCore {
     /// Hands the first `count` of those that wait to the server.
     fn send_batch(&mut self, adapter: &mut dyn Adapter, now: Instant, count: usize) {
         let transfers: Vec<Transfer> = self.back.batches.waiting.drain(..count).collect();
+        // One that a connection was lost for would cost the next as well.
+        let (gone, transfers): (Vec<Transfer>, Vec<Transfer>) =
+            transfers.into_iter().partition(Transfer::is_gone);
+        self.end_gone_transfers(gone);
         let window = transfers.first().map_or(0, |transfer| transfer.window);
-        let mut parts: Vec<(Transfer, StateId, Vec<DirectBuffer>)> = Vec::with_capacity(count);
+        let mut parts = Vec::with_capacity(count);
         for transfer in transfers {
-            let call = &transfer.call;
-            // One that a connection was lost for would cost the next as well.
-            let is_gone = self.stats.recoveries > 0
-                && call.write.is_some()
-                && call.pieces.iter().any(Piece::is_gone);
-            if is_gone {
-                self.finish_transfer(&transfer, Done::Lost(Gone.into()));
-                continue;
-            }
-            let buffers = transfer.call.pieces.iter().map(Piece::current_buffer).collect();
-            match (self.held.current(transfer.call.state_id), buffers) {
-                (Ok(state_id), Ok(buffers)) => parts.push((transfer, state_id, buffers)),
-                (Err(status), _) => self.finish_transfer(&transfer, refused(status)),
-                (_, Err(failure)) => self.finish_transfer(&transfer, Done::Lost(failure)),
+            match self.part_of(&transfer.call) {
+                Ok(part) => parts.push((transfer, part)),
+                Err(done) => self.finish_transfer(&transfer, done),
             }
         }
         let first = self.back.batches.last_number + 1;
         let mut requests = Vec::with_capacity(parts.len());
-        for (number, (transfer, state_id, buffers)) in (first..).zip(&parts) {
+        for (number, (transfer, part)) in (first..).zip(&parts) {
             let call = &transfer.call;
-            let (rw_flag, direct_checksum) = match call.write {
-                Some(_) => {
-                    // Of what is gone the server will get nothing either.
-                    let sum = self.checksum_of(call.pieces.iter().map(Piece::checked));
-                    (ReadWrite::Write, sum.unwrap_or(Checksum::ZERO))
-                }
-                None => (ReadWrite::Read, Checksum::ZERO),
-            };
+            let is_write = call.write.is_some();
             requests.push(ReadWriteRequest {
                 fh: call.handle,
                 request_id: number,
-                state_id: *state_id,
-                rw_flag,
+                state_id: part.state_id,
+                rw_flag: if is_write { ReadWrite::Write } else { ReadWrite::Read },
                 chunks: Seq::new(&call.chunks),
-                buffers: Seq::new(buffers),
-                direct_checksum,
+                buffers: Seq::new(&part.buffers),
+                direct_checksum: part.checksum,
             });
         }
         if requests.is_empty() {
@@ -362,6 +360,37 @@ impl SessionCore {
                     self.finish_transfer(&transfer, Done::Lost(failure));
                 }
             }
+        }
+    }
+
+    /// What is to be said of a transfer on this connection, or how it ends here.
+    fn part_of(&self, call: &BatchCall) -> Result<Part, Done> {
+        let buffers: Result<Vec<DirectBuffer>, Failure> =
+            call.pieces.iter().map(Piece::current_buffer).collect();
+        let state_id = self.held.current(call.state_id).map_err(refused)?;
+        let buffers = buffers.map_err(Done::Lost)?;
+        let checksum = match call.write {
+            // While it costs no connection.
+            Some(_) => self.checksum_of(call.pieces.iter().map(Piece::checked)),
+            None => Ok(Checksum::ZERO),
+        };
+        let checksum = checksum.map_err(|gone| Done::Lost(gone.into()))?;
+        Ok(Part { state_id, buffers, checksum })
+    }
+
+    /// Ends writes whose memory is gone, and all others of that kind that wait: each would cost a
+    /// connection.
+    fn end_gone_transfers(&mut self, mut gone: Vec<Transfer>) {
+        if gone.is_empty() {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.back.batches.waiting);
+        let (more, waiting): (Vec<Transfer>, Vec<Transfer>) =
+            waiting.into_iter().partition(|transfer| transfer.call.sends_what_is_gone());
+        self.back.batches.waiting = waiting.into();
+        gone.extend(more);
+        for transfer in gone {
+            self.finish_transfer(&transfer, Done::Lost(Gone.into()));
         }
     }
 
@@ -614,6 +643,14 @@ impl Transfer {
     fn expires_at(&self, lends: bool) -> Option<Instant> {
         let more = if lends && self.is_lent { RECOVERY_ANSWER_TIME } else { Duration::ZERO };
         self.due.map(|(at, _)| at + more)
+    }
+
+    /// Whether memory that it sends is gone. That is looked at where a connection may have been lost for it.
+    fn is_gone(&self) -> bool {
+        if self.was_asked {
+            return self.call.sends_what_is_gone();
+        }
+        self.call.write.is_some() && self.call.pieces.iter().any(Piece::is_unreadable)
     }
 
     /// Bytes that the server may write into our memory for it.

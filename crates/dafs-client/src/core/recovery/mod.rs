@@ -490,9 +490,19 @@ impl SessionCore {
         for doubt in recovery.doubts.iter().filter(|doubt| doubt.orphan) {
             self.orphans.forget(doubt.call.tag);
         }
-        // What was to be sent out of memory that is gone would cost each connection.
-        let (gone, again): (Vec<Call>, Vec<Call>) =
+        // What was to be sent out of memory that is gone would cost each connection, and there may be more of
+        // it among what waits.
+        let (mut gone, again): (Vec<Call>, Vec<Call>) =
             recovery.into_calls().partition(|call| call.task.is_gone());
+        if !gone.is_empty() {
+            // Members of chains end together, when they are sent.
+            let alone = |call: &Call| !self.chains.holds(call.tag);
+            let (more, waiting): (Vec<Call>, Vec<Call>) = std::mem::take(&mut self.waiting)
+                .into_iter()
+                .partition(|call| alone(call) && call.task.is_gone());
+            self.waiting = waiting.into();
+            gone.extend(more);
+        }
         for call in gone {
             self.finish(Purpose::Caller(call.tag), Done::Lost(Gone.into()));
         }
