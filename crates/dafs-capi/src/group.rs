@@ -12,15 +12,11 @@ use dafs_client::{Completion, CompletionGroup, Error, Lent, OperationId};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a group handle stands for.
-pub(crate) struct Group(pub(crate) CompletionGroup, Untold);
-
-/// Completions that were fetched and could not be told; who fetches next gets them. A fork waits for no
-/// lock of its parent's.
-type Untold = Mutex<Vec<Completion>>;
+pub(crate) struct Group(pub(crate) CompletionGroup);
 
 pub(crate) fn group(handle: dap_group_t) -> Result<Arc<Group>, Failure> {
     tables().groups.get(handle.id)
@@ -65,7 +61,7 @@ pub unsafe extern "C" fn dap_group_create(handle: dap_session_t, group: *mut dap
     cross_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(group) }?;
-        let group = Group(session(handle)?.client.completion_group(), Untold::default());
+        let group = Group(session(handle)?.client.completion_group());
         out.set(dap_group_t { id: tables().groups.add(group)? });
         Ok(())
     })
@@ -319,14 +315,10 @@ unsafe fn fetch(
     check_place(completions.cast(), size_of::<dap_completion_t>())?;
     let mut fetched = FETCHED.try_with(RefCell::take).unwrap_or_default();
     fetched.clear();
-    if let Ok(mut untold) = group.1.try_lock() {
-        let count = untold.len().min(max);
-        fetched.extend(untold.drain(..count));
-    }
-    let result = if fetched.is_empty() { fetch(&mut fetched, max) } else { Ok(fetched.len()) };
+    let result = fetch(&mut fetched, max);
     let bytes = fetched.len() * size_of::<dap_completion_t>();
     if let Err(fault) = check_place(completions.cast(), bytes) {
-        group.1.lock().unwrap_or_else(PoisonError::into_inner).append(&mut fetched);
+        group.0.put_back(fetched);
         return Err(fault);
     }
     for (at, completion) in fetched.iter().enumerate() {

@@ -9,11 +9,14 @@ use crate::attributes::Stability;
 use crate::buffer::IoBuffer;
 use crate::cache::Use;
 use crate::core::{Piece, ReplyMessage};
+use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::group::{GroupState, OperationId};
 use crate::limits::STAGING_BYTES;
 use crate::operations::GroupedKind;
+use crate::outcome;
+use crate::pending::Pending;
 use crate::transfer::{put_staging, take_staging};
 use dafs_mem::{CheckedSlice, Site};
 use dafs_wire::dafs::{AppendDirect, AppendInline, Outcome, Reply, Request};
@@ -81,12 +84,32 @@ impl File {
         stability: Stability,
     ) -> Result<u64> {
         let shared = self.client().shared();
-        let Some(piece) = self.append_piece(buffer, range, stability)? else {
-            return self.append(&[], stability);
-        };
-        let request = self.append_request(&piece, stability)?;
-        let _used = self.client().before(|| Use::of(&request, false));
-        appended(&shared.call_with(&request, Some(piece))?, shared.server_name())
+        self.with_append(buffer, range, stability, |request, piece| {
+            let _used = self.client().before(|| Use::of(request, false));
+            appended(&shared.call_with(request, piece)?, shared.server_name())
+        })
+    }
+
+    /// Starts to write `range` of `buffer` at the end of the file, as [`File::append_from`]; yields where that
+    /// is. Of several that are in flight the server may take any first. Sent as [`File::submit_read`].
+    ///
+    /// # Errors
+    /// As [`File::submit_read`], and as [`File::append_from`] for what is not allowed.
+    pub fn submit_append(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        stability: Stability,
+    ) -> Result<Pending<u64>> {
+        self.with_append(buffer, range, stability, |request, piece| {
+            let used = self.client().before(|| Use::of(request, false)).map(Arc::new);
+            let start = |driver: &mut Driver, tag| {
+                driver.submit(tag, request, piece)?;
+                driver.keep(tag, used);
+                Ok(())
+            };
+            Pending::submit_to(self.client().shared(), start, outcome::appended)
+        })
     }
 
     /// As [`append_from`](Self::append_from), for a group.
@@ -98,34 +121,38 @@ impl File {
         range: Range<usize>,
         stability: Stability,
     ) -> Result<OperationId> {
-        let piece = self.append_piece(buffer, range, stability)?;
-        let request = match &piece {
-            Some(piece) => self.append_request(piece, stability)?,
-            None => self.append_inline(&[], stability),
-        };
-        let used = self.client().before(|| Use::of(&request, false)).map(Arc::new);
-        let kind = GroupedKind::Append(user_data);
-        self.client().shared().submit_in(group, kind, |driver, tag| {
-            driver.submit(tag, &request, piece)?;
-            driver.keep(tag, used);
-            Ok(())
+        self.with_append(buffer, range, stability, |request, piece| {
+            let used = self.client().before(|| Use::of(request, false)).map(Arc::new);
+            let kind = GroupedKind::Append(user_data);
+            self.client().shared().submit_in(group, kind, |driver, tag| {
+                driver.submit(tag, request, piece)?;
+                driver.keep(tag, used);
+                Ok(())
+            })
         })
     }
 
-    /// What is to be appended out of a buffer, if that is anything.
-    fn append_piece(
+    /// Has `send` send the request for an append out of a buffer: with the data in it if that is short, for
+    /// one round trip, else with the memory that it names.
+    fn with_append<T>(
         &self,
         buffer: &IoBuffer,
         range: Range<usize>,
         stability: Stability,
-    ) -> Result<Option<Piece>> {
+        send: impl FnOnce(&Request<'_>, Option<Piece>) -> Result<T>,
+    ) -> Result<T> {
         check(stability)?;
+        let shared = self.client().shared();
         let len = range.end.checked_sub(range.start).ok_or(OUTSIDE)?;
-        let piece = self.client().shared().piece(buffer, range, 0, usize::MAX)?;
+        let piece = shared.piece(buffer, range, 0, usize::MAX)?;
         if piece.len() as usize != len {
             return Err(Error::Argument("an append is longer than 4 GiB"));
         }
-        Ok((len != 0).then_some(piece))
+        if len == 0 || shared.appends_inline(len)? {
+            let data = piece.checked().to_vec(Site::ClientStaging)?;
+            return send(&self.append_inline(&data, stability), None);
+        }
+        send(&self.append_request(&piece, stability)?, Some(piece))
     }
 
     fn append_request(&self, piece: &Piece, stability: Stability) -> Result<Request<'static>> {

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::group::{GroupState, OperationId};
 use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
-use crate::operations::{GroupedCommit, GroupedKind};
+use crate::operations::GroupedKind;
+use crate::outcome::CommitWatch;
 use crate::path::Place;
 use crate::pending::Pending;
 use crate::uncommitted::Uncommitted;
@@ -382,6 +383,23 @@ impl File {
         })
     }
 
+    /// Starts to make `len` bytes from `offset` stable (0: to the end of the file). Writes that are in flight
+    /// now are not covered. What a client's cache keeps is written back before this returns. Sent as
+    /// [`File::submit_read`].
+    ///
+    /// A loss that it finds is told by [`Error::WritesLost`] to whoever takes the result. If that is dropped,
+    /// the next commit tells it.
+    ///
+    /// # Errors
+    /// As [`File::submit_read`], and that of the writing back.
+    pub fn submit_commit(&self, offset: u64, len: u64) -> Result<Pending<()>> {
+        self.client.shared().check_process()?;
+        let (request, watch) = self.watched_commit(offset, len)?;
+        let start = |driver: &mut Driver, tag| driver.submit(tag, &request, None);
+        let tell = move |done, server: &Arc<str>| watch.judge(done, server);
+        Pending::submit_to(self.client.shared(), start, tell)
+    }
+
     /// As [`submit_read`](Self::submit_read), for a group.
     pub(crate) fn read_in(
         &self,
@@ -426,14 +444,21 @@ impl File {
         offset: u64,
         len: u64,
     ) -> Result<OperationId> {
+        let (request, watch) = self.watched_commit(offset, len)?;
+        let kind = GroupedKind::Commit(user_data, watch);
+        self.client
+            .shared()
+            .submit_in(group, kind, |driver, tag| driver.submit(tag, &request, None))
+    }
+
+    /// Writes back what a cache keeps, and tells the COMMIT of `len` bytes (0: all) with what judges its
+    /// answer.
+    fn watched_commit(&self, offset: u64, len: u64) -> Result<(Request<'static>, CommitWatch)> {
         self.write_back()?;
         let (request, whole) = self.commit_request(offset, len);
         let (writes, mark) = (self.writes.clone(), self.writes.mark());
         let lost = self.cached.as_ref().and_then(CacheUse::lost);
-        let kind = GroupedKind::Commit(GroupedCommit { user_data, writes, mark, whole, lost });
-        self.client
-            .shared()
-            .submit_in(group, kind, |driver, tag| driver.submit(tag, &request, None))
+        Ok((request, CommitWatch { writes, mark, whole, lost }))
     }
 
     /// The COMMIT of `len` bytes (0: all), and whether it is of the whole file.

@@ -146,6 +146,21 @@ impl GroupState {
         }));
     }
 
+    /// Completions that were taken are there again, before all others. Called under the lock of the driver:
+    /// those who wait for the group must hear of it.
+    pub(crate) fn put_back(&self, completions: Vec<Completion>) {
+        let mut ready = self.ready.lock_here();
+        let was_empty = ready.is_empty();
+        self.held.fetch_add(completions.len(), Ordering::Relaxed);
+        completions.into_iter().rev().for_each(|completion| ready.push_front(completion));
+        if was_empty
+            && !ready.is_empty()
+            && let Some(event) = self.event.get()
+        {
+            event.ring();
+        }
+    }
+
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)
     }
@@ -327,6 +342,14 @@ impl CompletionGroup {
             let over = fetched >= count || self.state.in_flight.load(Ordering::Relaxed) == 0;
             over.then_some(fetched)
         })
+    }
+
+    /// Gives completions back that were fetched and could not be passed on: they are fetched again, before all
+    /// others.
+    pub fn put_back(&self, completions: Vec<Completion>) {
+        if self.client.shared().check_process().is_ok() {
+            self.client.shared().put_back_in(&self.state, completions);
+        }
     }
 
     /// Operations in flight; those that are over and wait to be fetched are not among them.

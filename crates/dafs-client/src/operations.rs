@@ -17,11 +17,11 @@ use crate::cache::DirectUse;
 use crate::core::Done;
 use crate::group::GroupState;
 use crate::limits::OPERATIONS_MAX;
-use crate::uncommitted::{Mark, Uncommitted};
+use crate::outcome::CommitWatch;
+use crate::uncommitted::Uncommitted;
 use dafs_wire::dafs::Stability;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 
 /// Bits of a tag that say which entry it means.
@@ -95,32 +95,19 @@ pub(crate) struct Grouped {
 pub(crate) enum GroupedKind {
     /// A read or write, with the caller's word for it.
     Transfer(u64),
-    /// A COMMIT.
-    Commit(GroupedCommit),
+    /// A COMMIT, with the caller's word for it.
+    Commit(u64, CommitWatch),
     /// An append, with the caller's word for it.
     Append(u64),
     /// A message with transfers of a batch.
     Batch(Sent),
 }
 
-/// A COMMIT of a group.
-#[derive(Debug)]
-pub(crate) struct GroupedCommit {
-    /// The caller's word for it.
-    pub(crate) user_data: u64,
-    /// What it is to make stable, from where on, and whether that is the whole file.
-    pub(crate) writes: Arc<Uncommitted>,
-    pub(crate) mark: Mark,
-    pub(crate) whole: bool,
-    /// Tells the cache of a loss.
-    pub(crate) lost: Option<Arc<AtomicBool>>,
-}
-
 impl GroupedKind {
     /// Completions that it yields.
     pub(crate) fn count(&self) -> usize {
         match self {
-            Self::Transfer(_) | Self::Commit(_) | Self::Append(_) => 1,
+            Self::Transfer(_) | Self::Commit(..) | Self::Append(_) => 1,
             Self::Batch(sent) => sent.len(),
         }
     }

@@ -7,6 +7,7 @@ use crate::pending::Moved;
 use crate::uncommitted::{Mark, Uncommitted};
 use dafs_wire::dafs::{Outcome, Reply};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error for the end of the session, or of one call by itself.
 pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
@@ -35,36 +36,51 @@ pub(crate) fn moved(done: Done, server: &Arc<str>) -> Result<Moved> {
     }
 }
 
-/// Whether a COMMIT has made stable what it was sent for.
-pub(crate) fn committed(
-    done: Done,
-    server: &Arc<str>,
-    writes: &Uncommitted,
-    mark: Mark,
-    whole: bool,
-) -> Result<()> {
-    let Done::Answered(reply) = done else { return Err(failure_of(done, server)) };
-    let procedure = reply.procedure();
-    match reply.decode() {
-        Ok(Outcome::Ok(Reply::Commit(reply))) => {
-            match writes.committed(mark, reply.verifier, whole) {
-                true => Ok(()),
-                false => Err(Error::WritesLost),
+/// What a COMMIT under way is to make stable.
+#[derive(Debug)]
+pub(crate) struct CommitWatch {
+    pub(crate) writes: Arc<Uncommitted>,
+    /// Where it began.
+    pub(crate) mark: Mark,
+    /// It is of the whole file.
+    pub(crate) whole: bool,
+    /// Tells the cache of a loss.
+    pub(crate) lost: Option<Arc<AtomicBool>>,
+}
+
+impl CommitWatch {
+    /// Whether it has made stable what it was sent for.
+    pub(crate) fn judge(&self, done: Done, server: &Arc<str>) -> Result<()> {
+        let Done::Answered(reply) = done else { return Err(failure_of(done, server)) };
+        let procedure = reply.procedure();
+        let verifier = match reply.decode() {
+            Ok(Outcome::Ok(Reply::Commit(reply))) => reply.verifier,
+            Ok(Outcome::Error { status, .. }) => return Err(Error::Status { procedure, status }),
+            _ => {
+                let reason = "an answer of another kind".into();
+                return Err(Error::Protocol { server: server.clone(), reason });
             }
+        };
+        if self.writes.committed(self.mark, verifier, self.whole) {
+            return Ok(());
         }
-        Ok(Outcome::Error { status, .. }) => Err(Error::Status { procedure, status }),
-        _ => Err(Error::Protocol {
-            server: server.clone(),
-            reason: "an answer of another kind".into(),
-        }),
+        if let Some(lost) = &self.lost {
+            // What is kept may be more than the server has.
+            lost.store(true, Ordering::Release);
+        }
+        Err(Error::WritesLost)
     }
 }
 
 /// Where the data of an append begins.
-pub(crate) fn appended(done: Done, server: &Arc<str>) -> Result<usize> {
+pub(crate) fn appended(done: Done, server: &Arc<str>) -> Result<u64> {
     let Done::Answered(reply) = done else { return Err(failure_of(done, server)) };
-    let offset = append::appended(&reply, server)?;
-    usize::try_from(offset).map_err(|_| Error::Protocol {
+    append::appended(&reply, server)
+}
+
+/// The same as a group tells it.
+pub(crate) fn appended_word(done: Done, server: &Arc<str>) -> Result<usize> {
+    usize::try_from(appended(done, server)?).map_err(|_| Error::Protocol {
         server: server.clone(),
         reason: "an append behind all that this machine can count".into(),
     })

@@ -1,21 +1,29 @@
 //! Operations in flight.
+//!
+//! Invariants
+//! * What an operation has brought about is told once, to whoever takes the result, and not before: who drops
+//!   it has not heard of it, so that a loss which a COMMIT has found is told again by the next one.
 
+use crate::core::Done;
 use crate::driver::{Driver, Shared, Slot};
 use crate::error::{Error, Result};
-use std::marker::PhantomData;
+use crate::outcome::moved;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The result of an operation that has been started. Dropping it gives up the result, not the
-/// operation.
+/// The result of an operation that has been started: the bytes moved by a read or write, where an append
+/// begins in the file, nothing of a commit. Dropping it gives up the result, not the operation.
 #[must_use = "an operation whose result is not looked at may have failed"]
 pub struct Pending<T> {
     shared: Arc<Shared>,
     slot: Option<Slot>,
-    result: PhantomData<T>,
+    tell: Tell<T>,
 }
+
+/// Makes a result of how an operation has ended.
+type Tell<T> = Box<dyn Fn(Done, &Arc<str>) -> Result<T> + Send + Sync>;
 
 /// What a read or write moved.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +37,7 @@ impl Pending<usize> {
         shared: &Arc<Shared>,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
     ) -> Result<Self> {
-        let slot = shared.submit(start)?;
-        Ok(Self { shared: shared.clone(), slot: Some(slot), result: PhantomData })
+        Self::submit_to(shared, start, bytes)
     }
 
     /// As [`submit`](Self::submit); it leaves with [`Shared::send_ahead`], and nobody looks after it before
@@ -40,7 +47,37 @@ impl Pending<usize> {
         start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
     ) -> Result<Self> {
         let slot = shared.submit_ahead(start)?;
-        Ok(Self { shared: shared.clone(), slot: Some(slot), result: PhantomData })
+        Ok(Self { shared: shared.clone(), slot: Some(slot), tell: Box::new(bytes) })
+    }
+
+    /// As [`wait_deadline`](Self::wait_deadline).
+    pub(crate) fn wait_moved_for(&mut self, time: Duration) -> Result<Moved> {
+        moved(self.finish(Some(time))?, self.shared.server_name())
+    }
+
+    /// As [`wait`](Self::wait).
+    pub(crate) fn end_moved(&mut self) -> Result<Moved> {
+        moved(self.finish(None)?, self.shared.server_name())
+    }
+
+    pub(crate) fn wait_moved(mut self) -> Result<Moved> {
+        self.end_moved()
+    }
+}
+
+fn bytes(done: Done, server: &Arc<str>) -> Result<usize> {
+    Ok(moved(done, server)?.bytes)
+}
+
+impl<T> Pending<T> {
+    /// Starts an operation of which `tell` makes the result.
+    pub(crate) fn submit_to(
+        shared: &Arc<Shared>,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
+        tell: impl Fn(Done, &Arc<str>) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let slot = shared.submit(start)?;
+        Ok(Self { shared: shared.clone(), slot: Some(slot), tell: Box::new(tell) })
     }
 
     /// True when [`wait`](Self::wait) will not block. Moves things along without blocking.
@@ -52,30 +89,18 @@ impl Pending<usize> {
     ///
     /// # Errors
     /// That of the operation, or the end of the session.
-    pub fn wait(mut self) -> Result<usize> {
-        Ok(self.finish(None)?.bytes)
-    }
-
-    /// As [`wait_deadline`](Self::wait_deadline).
-    pub(crate) fn wait_moved_for(&mut self, time: Duration) -> Result<Moved> {
-        self.finish(Some(time))
-    }
-
-    /// As [`wait`](Self::wait).
-    pub(crate) fn end_moved(&mut self) -> Result<Moved> {
-        self.finish(None)
-    }
-
-    pub(crate) fn wait_moved(mut self) -> Result<Moved> {
-        self.finish(None)
+    pub fn wait(mut self) -> Result<T> {
+        let done = self.finish(None)?;
+        (self.tell)(done, self.shared.server_name())
     }
 
     /// Waits for the result for up to `time`. After [`Error::TimedOut`] it can be asked again.
     ///
     /// # Errors
     /// That of the operation, the end of the session, or [`Error::TimedOut`].
-    pub fn wait_deadline(&mut self, time: Duration) -> Result<usize> {
-        Ok(self.finish(Some(time))?.bytes)
+    pub fn wait_deadline(&mut self, time: Duration) -> Result<T> {
+        let done = self.finish(Some(time))?;
+        (self.tell)(done, self.shared.server_name())
     }
 
     /// Gives the operation up if the server cannot reach its memory now: because it has not been sent
@@ -93,11 +118,11 @@ impl Pending<usize> {
         self.slot.as_ref().is_none_or(|slot| self.shared.cancel(slot))
     }
 
-    fn finish(&mut self, time: Option<Duration>) -> Result<Moved> {
+    fn finish(&mut self, time: Option<Duration>) -> Result<Done> {
         let Some(slot) = &self.slot else {
             return Err(Error::Argument("the result has been taken already"));
         };
-        let result = self.shared.wait_moved(slot, time);
+        let result = self.shared.wait_done(slot, time);
         if !matches!(result, Err(Error::TimedOut(_))) {
             self.slot = None;
         }
@@ -107,14 +132,14 @@ impl Pending<usize> {
 
 /// For use in tasks of any executor. A thread of the client's wakes them, which costs some microseconds
 /// more than [`wait`](Pending::wait) does. The output is that of `wait`.
-impl Future for Pending<usize> {
-    type Output = Result<usize>;
+impl<T> Future for Pending<T> {
+    type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(slot) = &self.slot else {
             return Poll::Ready(Err(Error::Argument("the result has been taken already")));
         };
-        let result = std::task::ready!(self.shared.poll_moved(slot, context.waker()));
+        let result = std::task::ready!(self.shared.poll_done(slot, context.waker()));
         if let Some(slot) = self.slot.take()
             && result.is_err()
         {
@@ -122,7 +147,7 @@ impl Future for Pending<usize> {
             // still be under way.
             self.shared.abandon(slot);
         }
-        Poll::Ready(result.map(|moved| moved.bytes))
+        Poll::Ready(result.and_then(|done| (self.tell)(done, self.shared.server_name())))
     }
 }
 

@@ -23,6 +23,8 @@ struct State {
     lost: bool,
     /// Writes answered so far.
     answered: u64,
+    /// Of those the first ones whose fate has been told.
+    settled: u64,
 }
 
 /// Where a COMMIT began.
@@ -74,11 +76,16 @@ impl Uncommitted {
     /// `whole` says that this was the whole file. A loss is reported once.
     pub(crate) fn committed(&self, mark: Mark, verifier: Verifier, whole: bool) -> bool {
         let mut state = self.state.lock_here();
+        if mark.0 <= state.settled {
+            // One that was sent later has told it, or there was nothing to tell.
+            return true;
+        }
         let survived = !state.lost && state.first.is_none_or(|first| first == verifier);
         if whole || !survived {
             // A write that was answered meanwhile may have come after the COMMIT.
             state.first = (state.answered != mark.0).then_some(verifier);
             state.lost = false;
+            state.settled = mark.0;
         }
         survived
     }
@@ -140,6 +147,24 @@ mod tests {
         writes.written(OLD);
         assert!(commit(&writes, OLD, false));
         assert!(!commit(&writes, NEW, true));
+    }
+
+    #[test]
+    fn an_answer_that_is_looked_at_late_says_nothing_of_what_came_later() {
+        let writes = Uncommitted::default();
+        writes.written(OLD);
+        let early = writes.mark();
+        writes.written(OLD);
+        assert!(commit(&writes, OLD, true));
+        writes.written(NEW);
+        assert!(writes.committed(early, OLD, true), "it was stable before the restart");
+        assert!(commit(&writes, NEW, true));
+        writes.written(OLD);
+        let early = writes.mark();
+        assert!(!commit(&writes, NEW, true));
+        assert!(writes.committed(early, NEW, true), "told once");
+        writes.written(NEW);
+        assert!(commit(&writes, NEW, true));
     }
 
     #[test]

@@ -63,6 +63,15 @@ fn bulk_data_is_placed_once() {
     assert!(found.contains(&(Site::ClientInlineWrite, 2 * 4096)), "{found:?}");
     assert!(found.contains(&(Site::ClientKept, 4096)), "{found:?}");
 
+    // The same for those that are not waited for.
+    let group = client.completion_group();
+    let before = snapshot();
+    group.append(0, &file, &buffer, 0..100, Stability::DataSync).unwrap();
+    group.wait(&mut Vec::new(), 1, None).unwrap();
+    file.submit_append(&buffer, 0..100, Stability::DataSync).unwrap().wait().unwrap();
+    let found = copied(&before);
+    assert!(found.contains(&(Site::ClientInlineWrite, 2 * 200)), "{found:?}");
+
     // Through the cache each byte is copied once on its way in and once on its way out.
     let client = served.client_with(|options| options.cache = Some(CacheOptions::default()));
     let file = client.open(b"cached", &OpenOptions::read_write().create(Create::New)).unwrap();

@@ -93,6 +93,7 @@ fn operations(client: &Client, file: &File, content: &[u8]) -> Tested {
     let read =
         runtime.block_on(async { tokio::time::timeout(time, read_both(&file, &buffer)).await });
     assert_eq!(read??, 8192);
+    assert_eq!(runtime.block_on(write_safely(&file, &buffer))?, content.len() as u64);
     batch(client, file, &buffer)?;
     buffer.slice(0, 10).unwrap().copy_to(&mut copy[..10], Site::Inspect);
     assert!(copy[..5] == content[100..105] && copy[5..10] == content[200..205]);
@@ -103,6 +104,14 @@ async fn read_both(file: &File, buffer: &IoBuffer) -> dafs_client::Result<usize>
     let first = file.submit_read(buffer, 0..4096, 0)?;
     let second = file.submit_read(buffer, 4096..8192, 4096)?;
     Ok(first.await? + second.await?)
+}
+
+async fn write_safely(file: &File, buffer: &IoBuffer) -> dafs_client::Result<u64> {
+    let first = file.submit_write(buffer, 0..4096, 0, Stability::Unstable)?;
+    let second = file.submit_write(buffer, 4096..8192, 4096, Stability::Unstable)?;
+    assert_eq!((first.await?, second.await?), (4096, 4096));
+    file.submit_commit(0, 0)?.await?;
+    file.submit_append(buffer, 0..100, Stability::FileSync)?.await
 }
 
 fn batch(client: &Client, file: &File, buffer: &IoBuffer) -> Tested {

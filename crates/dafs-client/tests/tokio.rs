@@ -72,6 +72,76 @@ fn tasks_have_their_results() {
 }
 
 #[test]
+fn commits_and_appends_are_awaited() {
+    const COUNT: usize = 40;
+    // Within a message and apart from it.
+    let kinds =
+        TRANSPORTS.into_iter().flat_map(|transport| [(transport, 100), (transport, 20_000)]);
+    for (runtime, (transport, bytes)) in runtimes().into_iter().cycle().zip(kinds) {
+        let served = Served::new();
+        let client = served.client(transport);
+        let (file, buffer, content) = filled(&served, &client, COUNT * bytes / BLOCK + 1);
+        buffer.view().copy_from(&content, Site::Inspect);
+        runtime.block_on(async {
+            let stable = Stability::DataSync;
+            let tasks: Vec<_> = (0..COUNT)
+                .map(|number| {
+                    let (file, buffer) = (file.clone(), buffer.clone());
+                    let at = number * bytes..(number + 1) * bytes;
+                    tokio::spawn(async move { file.submit_append(&buffer, at, stable)?.await })
+                })
+                .collect();
+            let mut places = Vec::new();
+            for task in tasks {
+                places.push(timeout(STUCK, task).await.unwrap().unwrap().unwrap() as usize);
+            }
+            let written = std::fs::read(served.path().join("file")).unwrap();
+            assert_eq!(written.len(), content.len() + COUNT * bytes);
+            for (number, place) in places.iter().enumerate() {
+                let want = &content[number * bytes..(number + 1) * bytes];
+                assert!(&written[*place..place + bytes] == want, "{number} is not at {place}");
+            }
+            let end = file.submit_append(&buffer, 3..3, stable).unwrap().await.unwrap();
+            assert_eq!(end, written.len() as u64);
+            assert!(file.submit_append(&buffer, 0..1, Stability::Unstable).is_err());
+            let write = file.submit_write(&buffer, 0..100, end, Stability::Unstable).unwrap();
+            assert_eq!(write.await.unwrap(), 100);
+            // Both are good for what was written before.
+            let both = [(); 2].map(|()| file.submit_commit(0, 0).unwrap());
+            for commit in both {
+                timeout(STUCK, commit).await.unwrap().unwrap();
+            }
+            let reading = client.open(b"/file", &OpenOptions::read()).unwrap();
+            let refused = reading.submit_append(&buffer, 0..1, stable).unwrap().await;
+            assert!(refused.is_err(), "who may not write");
+        });
+    }
+}
+
+#[test]
+fn a_loss_is_told_to_the_commit_that_is_awaited() {
+    let [runtime, _] = runtimes();
+    let mut served = Served::new();
+    let client = served.client(TRANSPORTS[0]);
+    let (file, buffer, _) = filled(&served, &client, 1);
+    file.write_from(&buffer, 0..BLOCK, 0, Stability::Unstable).unwrap();
+    served.stop();
+    served.start();
+    runtime.block_on(async {
+        // It is over, and nobody has looked at what it found.
+        let mut commit = file.submit_commit(0, 0).unwrap();
+        while !commit.is_done() {
+            tokio::task::yield_now().await;
+        }
+        assert!(commit.cancel(), "it is over");
+        drop(commit);
+        let lost = file.submit_commit(0, 0).unwrap().await;
+        assert!(matches!(lost, Err(Error::WritesLost)), "{lost:?}");
+        file.submit_commit(0, 0).unwrap().await.unwrap();
+    });
+}
+
+#[test]
 #[expect(clippy::await_holding_lock, reason = "it holds up a thread of the wire, and no task")]
 fn a_time_that_runs_out_ends_the_waiting_and_nothing_else() {
     for runtime in runtimes() {

@@ -1,5 +1,6 @@
 /* bad_input.c URL TRANSPORT -- what a program can do wrong is an error code, never a crash. */
 #include <dafs.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -122,9 +123,25 @@ static void too_few_places(void)
 {
     char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     dap_completion_t *two = (void *)(page + 4096 - 2 * sizeof *two), good[16];
+    dap_group_t watched_group;
+    struct pollfd told = { .events = POLLIN };
     int at;
 
     expect(page != MAP_FAILED && munmap(page + 4096, 4096) == 0, 1);
+    /* What could not be told is there as if it had not been fetched: for who sleeps, and who counts. */
+    expect(dap_group_create(session, &watched_group), 0);
+    told.fd = dap_group_descriptor(watched_group);
+    for (at = 0; at < 4; at++)
+        expect(dap_async_read_memory(watched_group, at, file, memory + 16 * at, 10, 0, NULL), 0);
+    expect(dap_io_wait(watched_group, two, 4096, 4, 30000), DAP_E_FAULT);
+    expect(poll(&told, 1, 10000), 1);
+    for (at = 4; at < 8; at++)
+        expect(dap_async_read_memory(watched_group, at, file, memory + 16 * at, 10, 0, NULL), 0);
+    expect(dap_io_wait(watched_group, good, 16, 8, 30000), 8);
+    for (at = 0; at < 4; at++)
+        expect(good[at].user_data < 4, 1);
+    expect(poll(&told, 1, 0), 0);
+    expect(dap_group_free(watched_group), 0);
     for (at = 0; at < 4; at++)
         expect(dap_async_read_memory(group, at, file, memory + 16 * at, 10, 0, NULL), 0);
     expect(dap_io_wait(group, two, 4096, 4, 30000), DAP_E_FAULT);

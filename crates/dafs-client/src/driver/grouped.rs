@@ -6,10 +6,8 @@ use super::{Driver, Guard, Shared, Slot, coarse_now};
 use crate::cache::DirectUse;
 use crate::core::{BatchCall, BatchHints, Done, Refused};
 use crate::error::{Error, Result};
-use crate::group::{GroupState, OperationId};
+use crate::group::{Completion, GroupState, OperationId};
 use crate::operations::GroupedKind;
-use crate::outcome::moved;
-use crate::pending::Moved;
 use crate::uncommitted::Uncommitted;
 use dafs_dat::Instant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,6 +54,13 @@ impl Shared {
     pub(crate) fn refuse_in(&self, group: &GroupState, user_data: &[u64], error: &Error) {
         let mut driver = self.lock_regardless();
         group.refuse(user_data, error);
+        self.wake_waiters(&mut driver);
+    }
+
+    /// Completions of a group are to be fetched once more.
+    pub(crate) fn put_back_in(&self, group: &GroupState, completions: Vec<Completion>) {
+        let mut driver = self.lock_regardless();
+        group.put_back(completions);
         self.wake_waiters(&mut driver);
     }
 
@@ -184,8 +189,8 @@ impl Shared {
 
     /// The result of an operation, if it is over; else `waker` is called when it is. After an error the
     /// operation may still be under way.
-    pub(crate) fn poll_moved(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> Poll<Result<Moved>> {
-        let done = |done: Done| Poll::Ready(moved(done, &self.server));
+    pub(crate) fn poll_done(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> Poll<Result<Done>> {
+        let done = |done: Done| Poll::Ready(Ok(done));
         let mut driver = match self.lock() {
             Ok(driver) => driver,
             Err(error) => return Poll::Ready(Err(error)),

@@ -515,15 +515,14 @@ impl Shared {
         moved(self.wait_slot(driver, &slot, None)?, &self.server)
     }
 
-    pub(crate) fn wait_moved(&self, slot: &Slot, time: Option<Duration>) -> Result<Moved> {
+    pub(crate) fn wait_done(&self, slot: &Slot, time: Option<Duration>) -> Result<Done> {
         let driver = self.lock()?;
-        moved(self.wait_slot(driver, slot, time)?, &self.server)
+        self.wait_slot(driver, slot, time)
     }
 
     /// Waits for the answer to any request but a read or write.
     pub(crate) fn wait_reply(&self, slot: &Slot, time: Option<Duration>) -> Result<ReplyMessage> {
-        let driver = self.lock()?;
-        match self.wait_slot(driver, slot, time)? {
+        match self.wait_done(slot, time)? {
             Done::Answered(reply) => Ok(reply),
             done => Err(failure_of(done, &self.server)),
         }

@@ -13,8 +13,8 @@ use crate::delegation::{Granted, HeldAttributes, Holders, News};
 use crate::error::{Error, Result};
 use crate::group::{Completion, OperationId};
 use crate::helper::Helper;
-use crate::operations::{Finished, Grouped, GroupedCommit, GroupedKind, Operations};
-use crate::outcome::{appended, committed, moved};
+use crate::operations::{Finished, Grouped, GroupedKind, Operations};
+use crate::outcome::{appended_word, moved};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::descriptors::Watch;
 use dafs_dat::{Adapter, Instant, RegisterError};
@@ -236,15 +236,10 @@ impl Driver {
             GroupedKind::Transfer(user_data) => {
                 (user_data, moved(done, &self.server).map(|moved| moved.bytes))
             }
-            GroupedKind::Commit(GroupedCommit { user_data, writes, mark, whole, lost }) => {
-                let result = committed(done, &self.server, &writes, mark, whole);
-                if let (Err(Error::WritesLost), Some(lost)) = (&result, lost) {
-                    // What is kept may be more than the server has.
-                    lost.store(true, Ordering::Release);
-                }
-                (user_data, result.map(|()| 0))
+            GroupedKind::Commit(user_data, watch) => {
+                (user_data, watch.judge(done, &self.server).map(|()| 0))
             }
-            GroupedKind::Append(user_data) => (user_data, appended(done, &self.server)),
+            GroupedKind::Append(user_data) => (user_data, appended_word(done, &self.server)),
             GroupedKind::Batch(sent) => {
                 let results = sent.results(done, &self.server, &self.core);
                 return group.finished(results.map(|(user_data, result)| Completion {
