@@ -110,7 +110,11 @@ class Group:
             return done
 
     async def append(self, file, source):
-        """Writes all of a buffer at the end of the file, in one piece and stable; returns where that was."""
+        """Writes all of a buffer at the end of the file, in one piece and stable; returns where that was.
+
+        When this is cancelled, as by `asyncio.wait_for`, it may be carried out all the same: who calls it
+        again may have appended twice. An empty buffer is a ValueError.
+        """
         with self._begun():
             return await self._run(self._group.append, file, _source(source).cast("B"))
 
