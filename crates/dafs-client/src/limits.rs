@@ -226,6 +226,10 @@ pub const READ_AHEAD_BYTES_DEFAULT: u64 = 1 << 20;
 /// opening, in bytes. Much more than programs read that look at the beginning of a file alone.
 pub const READ_AHEAD_RUN_BYTES: u64 = 4 << 20;
 
+/// How long a reader waits for the server's answer to that question at most, as while the server has it
+/// asked again and again.
+pub(crate) const READ_AHEAD_ASK_TIME: Duration = Duration::from_millis(250);
+
 /// How often a read or write looks into the cache before it goes to the server by itself.
 pub(crate) const CACHE_ATTEMPTS: u32 = 16;
 

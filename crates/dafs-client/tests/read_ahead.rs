@@ -94,6 +94,44 @@ fn sequential_readers_are_read_ahead_for_and_others_ask_each_time() {
     }
 }
 
+/// Without a delegation each read goes to the server, and asking for one costs two requests more.
+#[test]
+fn who_reads_short_files_at_once_or_long_pieces_here_and_there_asks_for_no_delegation() {
+    const PIECE: usize = limits::READ_AHEAD_RUN_BYTES as usize;
+    let served = Served::new();
+    let (plain, client) =
+        (served.client(TransportChoice::Iwarp), for_readers(&served, TransportChoice::Iwarp));
+    let data = pattern(6 << 20);
+    std::fs::write(served.path().join("long"), &data).unwrap();
+    std::fs::write(served.path().join("short"), &data[..10]).unwrap();
+    let sparse = std::fs::File::create(served.path().join("sparse")).unwrap();
+    sparse.set_len(1 << 30).unwrap();
+    // Now the connection is there that a delegation needs.
+    let long = client.open(b"long", &OpenOptions::read()).unwrap();
+    keep(&client, &long, &data);
+    let mut found = vec![0; 2 * PIECE];
+    let [wanted, asked] = [&plain, &client].map(|client| {
+        let [short, sparse] =
+            [&b"short"[..], b"sparse"].map(|name| client.open(name, &OpenOptions::read()).unwrap());
+        let asked = requests(client, || {
+            for _ in 0..3 {
+                assert_eq!(short.read_at(&mut found, 0).unwrap(), 10);
+                assert_eq!(short.read_at(&mut found, 10).unwrap(), 0);
+            }
+            for place in [7, 3, 100, 12, 2] {
+                let read = sparse.read_at(&mut found[..PIECE], place * 2 * PIECE as u64);
+                assert_eq!(read.unwrap(), PIECE);
+            }
+        });
+        short.close().unwrap();
+        sparse.close().unwrap();
+        asked
+    });
+    // Signs of life on their way are not told apart; with a delegation most reads would ask nobody.
+    assert!(asked.abs_diff(wanted) <= 2, "{asked} requests, and {wanted} without a cache");
+    long.close().unwrap();
+}
+
 #[test]
 fn what_another_client_has_changed_is_seen_by_who_is_read_ahead_for() {
     for transport in TRANSPORTS {

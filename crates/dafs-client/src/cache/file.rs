@@ -95,7 +95,12 @@ impl CacheUse {
     /// Reads into `target` from `offset`, until it is full or the file ends.
     pub(crate) fn read(&self, file: &File, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         self.check_process()?;
-        self.ask(offset, target.len() as u64);
+        let bytes = self.read_through(file, target, offset)?;
+        self.ask(offset, bytes as u64, bytes == target.len());
+        Ok(bytes)
+    }
+
+    fn read_through(&self, file: &File, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         let mut done = 0;
         for piece in pieces(target) {
             let at = offset.saturating_add(done as u64);
@@ -115,12 +120,13 @@ impl CacheUse {
         Ok(done)
     }
 
-    /// Asks for a delegation if this read is one of many that follow each other.
-    fn ask(&self, offset: u64, len: u64) {
+    /// Asks for a delegation if this read was one of many that follow each other.
+    fn ask(&self, offset: u64, bytes: u64, is_whole: bool) {
         let Some(run) = &self.run else { return };
-        let is_time = run.lock_here().read(offset, len);
-        if is_time && self.file.ask() {
-            run.lock_here().asked();
+        let is_time = run.lock_here().read(offset, bytes, is_whole);
+        if is_time {
+            let asked = self.file.ask();
+            run.lock_here().asked(asked);
         }
     }
 

@@ -5,13 +5,16 @@
 //! Invariants
 //! * Nobody waits for the connection that delegations need: until it is there, reads go to the server.
 //!   Nor for long for a server that puts the question off.
-//! * Who has been refused asks again when the run is twice as long, so a run asks a few times at most.
+//! * It takes reads that follow each other, and that bring all they ask for: who reads a short file at once,
+//!   or long pieces here and there, has no use for it.
+//! * Who has been refused asks again when twice as much has been read in sequence, in however many runs, so an
+//!   open file asks a few times at most.
 
 use super::file::CachedFile;
 use crate::delegation::DelegationKind;
 use crate::file::OPENS;
 use crate::limit;
-use crate::limits::{BACK_WAIT, READ_AHEAD_RUN_BYTES};
+use crate::limits::{READ_AHEAD_ASK_TIME, READ_AHEAD_RUN_BYTES};
 use crate::open::OpenOptions;
 use dafs_wire::dafs as wire;
 use std::sync::Arc;
@@ -20,54 +23,87 @@ use std::sync::atomic::Ordering;
 /// Reads of one open file that follow each other.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// Where the next one begins.
-    next: u64,
-    /// What they have asked for, in bytes.
+    /// Where the next one begins, if there was one.
+    next: Option<u64>,
+    /// What they have brought, in bytes.
     bytes: u64,
-    /// How long the run was when a delegation was asked for last.
-    asked_bytes: u64,
+    /// What has been read in sequence since a delegation was asked for last, in bytes.
+    since_bytes: u64,
+    /// How much that is to be before it is asked for again.
+    pause_bytes: u64,
 }
 
 impl Run {
-    /// A read; true when it is time to ask for a delegation.
-    pub(super) fn read(&mut self, offset: u64, len: u64) -> bool {
-        if offset != self.next {
-            *self = Self::default();
+    /// A read that has brought so many bytes, which is all it asked for if it `is_whole`; true when it is
+    /// time to ask for a delegation.
+    pub(super) fn read(&mut self, offset: u64, bytes: u64, is_whole: bool) -> bool {
+        let follows = self.next == Some(offset);
+        if !follows {
+            self.bytes = 0;
         }
-        self.next = offset.saturating_add(len);
-        self.bytes = self.bytes.saturating_add(len);
-        self.bytes >= READ_AHEAD_RUN_BYTES && self.bytes / 2 >= self.asked_bytes
+        self.next = Some(offset.saturating_add(bytes));
+        self.bytes = self.bytes.saturating_add(bytes);
+        if follows {
+            self.since_bytes = self.since_bytes.saturating_add(bytes);
+        }
+        // Behind one that was cut short the file ends.
+        follows
+            && is_whole
+            && self.bytes >= READ_AHEAD_RUN_BYTES
+            && self.since_bytes >= self.pause_bytes
     }
 
     /// A delegation has been asked for.
-    pub(super) fn asked(&mut self) {
-        self.asked_bytes = self.bytes;
+    pub(super) fn asked(&mut self, how: Asked) {
+        match how {
+            Asked::NotYet => return,
+            Asked::Held => self.pause_bytes = READ_AHEAD_RUN_BYTES,
+            Asked::Refused => {
+                self.pause_bytes = self.pause_bytes.saturating_mul(2).max(READ_AHEAD_RUN_BYTES);
+            }
+        }
+        self.since_bytes = 0;
     }
 }
 
+/// What has come of a question for a delegation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// There is a delegation.
+    Held,
+    /// The server could not have been asked yet.
+    NotYet,
+    /// There is none to be had now.
+    Refused,
+}
+
 impl CachedFile {
-    /// Asks for a read delegation. False when that could not be done yet.
-    pub(super) fn ask(self: &Arc<Self>) -> bool {
-        if self.cache.lock().file(self.id).is_none_or(|file| file.held.is_some()) {
-            return true;
+    /// Asks for a read delegation.
+    pub(super) fn ask(self: &Arc<Self>) -> Asked {
+        if self.is_held() {
+            return Asked::Held;
         }
         match self.client.shared().is_listening() {
             Some(true) => {}
-            Some(false) => return false,
-            None => return true,
+            Some(false) => return Asked::NotYet,
+            None => return Asked::Refused,
         }
         let options = OpenOptions::read().direct(true);
         let claim = wire::OpenClaim::Null { dir: self.handle, path: wire::Path::new(&[]) };
         let owner = OPENS.fetch_add(1, Ordering::Relaxed);
         // The delegation outlives the open file that it comes with. Without one all goes on as before.
         let open = || self.client.open_granted(claim, None, &options, owner, true);
-        let opened = limit::within(BACK_WAIT, open);
-        let Ok((_file, Some(granted))) = opened else { return true };
+        let opened = limit::within(READ_AHEAD_ASK_TIME, open);
+        let Ok((_file, Some(granted))) = opened else { return Asked::Refused };
         match granted.kind {
             DelegationKind::Read => self.hold(granted, |holder| self.client.hold(&granted, holder)),
             DelegationKind::Write => self.client.shared().leave_delegation(granted.state_id),
         }
-        true
+        if self.is_held() { Asked::Held } else { Asked::Refused }
+    }
+
+    fn is_held(&self) -> bool {
+        self.cache.lock().file(self.id).is_some_and(|file| file.held.is_some())
     }
 }
 
@@ -77,12 +113,12 @@ mod tests {
 
     const PIECE: u64 = 32 << 10;
 
-    /// How often a run of so many bytes from `start` on asks.
-    fn asks(run: &mut Run, start: u64, bytes: u64) -> usize {
+    /// How often a run of so many bytes from `start` on asks, and is told the same each time.
+    fn asks(run: &mut Run, start: u64, bytes: u64, told: Asked) -> usize {
         let mut asked = 0;
         for offset in (start..start + bytes).step_by(PIECE as usize) {
-            if run.read(offset, PIECE) {
-                run.asked();
+            if run.read(offset, PIECE, true) {
+                run.asked(told);
                 asked += 1;
             }
         }
@@ -92,19 +128,51 @@ mod tests {
     #[test]
     fn long_runs_ask_a_few_times_and_short_ones_never() {
         let mut run = Run::default();
-        assert_eq!(asks(&mut run, 0, READ_AHEAD_RUN_BYTES - PIECE), 0);
-        assert!(!run.read(5, PIECE), "a jump ends it");
-        assert_eq!(asks(&mut run, 0, READ_AHEAD_RUN_BYTES), 1);
-        assert_eq!(asks(&mut run, READ_AHEAD_RUN_BYTES, 15 * READ_AHEAD_RUN_BYTES), 4);
-        assert!(!run.read(7, u64::MAX) || run.bytes == u64::MAX);
+        for _ in 0..10 {
+            assert_eq!(asks(&mut run, 0, READ_AHEAD_RUN_BYTES - PIECE, Asked::Refused), 0);
+            assert!(!run.read(5, PIECE, true), "a jump ends it");
+        }
+        assert_eq!(asks(&mut run, 0, READ_AHEAD_RUN_BYTES, Asked::Refused), 1);
+        let (start, rest) = (READ_AHEAD_RUN_BYTES, 15 * READ_AHEAD_RUN_BYTES);
+        assert_eq!(asks(&mut run, start, rest, Asked::Refused), 4);
+        // Who begins again and again does not ask each time.
+        let again = (0..100).map(|_| asks(&mut run, 0, 2 * READ_AHEAD_RUN_BYTES, Asked::Refused));
+        assert_eq!(again.sum::<usize>(), 3);
+    }
+
+    #[test]
+    fn what_does_not_follow_asks_never_however_long_it_is() {
+        let mut run = Run::default();
+        for turn in 0..100 {
+            let jump = (turn * 37 % 100) * 4 * READ_AHEAD_RUN_BYTES;
+            assert!(!run.read(jump, 2 * READ_AHEAD_RUN_BYTES, true));
+        }
+        let mut run = Run::default();
+        assert!(!run.read(0, u64::MAX, true), "the first follows nothing");
+        // A file that is shorter than what is read at a time, up to where it ends.
+        let mut run = Run::default();
+        for _ in 0..3 {
+            assert!(!run.read(0, 2 * READ_AHEAD_RUN_BYTES, false));
+            assert!(!run.read(2 * READ_AHEAD_RUN_BYTES, 0, false));
+        }
     }
 
     #[test]
     fn who_could_not_ask_yet_tries_with_each_read() {
         let mut run = Run::default();
-        assert!(run.read(0, READ_AHEAD_RUN_BYTES));
-        assert!(run.read(READ_AHEAD_RUN_BYTES, 1));
-        run.asked();
-        assert!(!run.read(READ_AHEAD_RUN_BYTES + 1, 1));
+        run.read(0, READ_AHEAD_RUN_BYTES, true);
+        for byte in 0..3 {
+            assert!(run.read(READ_AHEAD_RUN_BYTES + byte, 1, true));
+            run.asked(Asked::NotYet);
+        }
+        run.asked(Asked::Refused);
+        assert!(!run.read(READ_AHEAD_RUN_BYTES + 3, 1, true));
+    }
+
+    #[test]
+    fn who_was_not_refused_asks_again_soon() {
+        let mut run = Run::default();
+        assert_eq!(asks(&mut run, 0, READ_AHEAD_RUN_BYTES, Asked::Held), 1);
+        assert_eq!(asks(&mut run, READ_AHEAD_RUN_BYTES, 8 * READ_AHEAD_RUN_BYTES, Asked::Held), 8);
     }
 }
