@@ -176,6 +176,11 @@ impl Content {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     pub(super) fn size(&self, file: FileId) -> u64 {
         self.files.get(&file).map_or(0, |file| file.size)
     }

@@ -161,18 +161,6 @@ impl Cache {
         }
     }
 
-    /// A read is waited for no longer than the thread may. Then nobody hears of its end, and nothing is
-    /// put where the server may still write to.
-    pub(super) fn wait_or_leave(&self, id: TransferId) {
-        if self.wait_in_limit(id).is_some() {
-            let mut state = self.lock();
-            drop(state.take_pending(id));
-            state.left(id);
-            drop(state);
-            self.changed.notify_all();
-        }
-    }
-
     /// Ends the requests that are done; true if there was one.
     pub(super) fn harvest(&self) -> bool {
         let ids = self.lock().unattended();

@@ -25,6 +25,9 @@ impl Cache {
         granted: Option<Granted>,
         options: &OpenOptions,
     ) -> CacheUse {
+        if self.lock().has_left() {
+            self.harvest();
+        }
         let client = file.client();
         let cached = self.find_or_make(client, file);
         let owner = Owner { state_id: file.state_id(), writes: file.writes().clone() };
@@ -74,15 +77,19 @@ impl CacheUse {
             state.by_handle.remove(handle);
         }
         state.content.forget(*id, 0..u64::MAX);
-        // What was asked for ahead must not come to memory that has another owner.
+        // What was asked for ahead must not come to memory that has another owner: who has no time to wait
+        // for it leaves it to others, and the memory is the file's until then.
         while let Some(flight) = state.content.first_in_flight(*id, false) {
             drop(state);
-            cache.wait_or_leave(flight);
+            cache.wait_in_limit(flight);
             state = cache.lock();
+            if state.is_in_flight(flight) {
+                break;
+            }
         }
         state.content.give_up(*id);
-        state.content.remove_file(*id);
         state.files.remove(id);
+        state.end_content(*id);
         drop(state);
         if let Some(held) = held {
             client.shared().leave_delegation(held.state_id);
@@ -207,8 +214,10 @@ mod tests {
     use super::super::state::Readiness;
     use super::*;
     use crate::delegation::DelegationKind;
-    use crate::{CacheOptions, ConnectOptions, Create, DafsUrl, Stability};
+    use crate::served::{Served, Wire};
+    use crate::{CacheOptions, ConnectOptions, Create, DafsUrl, Stability, within};
     use dafs_server::{Config, Server};
+    use std::time::Duration;
     use tempfile::TempDir;
 
     /// A server with a file, and a client with a cache that has it open.
@@ -337,5 +346,38 @@ mod tests {
         second.close().unwrap();
         client.disconnect().unwrap();
         server.stop();
+    }
+
+    #[test]
+    fn what_a_close_has_no_time_to_wait_for_gives_its_memory_back_when_it_comes() {
+        let served = Served::new();
+        std::fs::write(served.path().join("file"), vec![7; 3 << 20]).unwrap();
+        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        let options = CacheOptions::new(4 << 20);
+        let client = wire.client_with(|connect| connect.cache = Some(options)).unwrap();
+        let cache = client.cache().unwrap();
+        let mut left = 0;
+        for _ in 0..20 {
+            let file = client.open(b"file", &OpenOptions::read()).unwrap();
+            // Now it is known how long it is.
+            assert_eq!(file.read_at(&mut [0], 2 << 20).unwrap(), 1);
+            let held = wire.held.lock().unwrap();
+            within(Duration::from_millis(5), || {
+                assert!(file.read_at(&mut [0; 4096], 0).is_err(), "nobody answers");
+                drop(file);
+            });
+            left += usize::from(cache.lock().has_left());
+            drop(held);
+        }
+        assert!(left > 0, "nothing was in flight");
+        while cache.lock().has_left() {
+            cache.harvest();
+            client.ping().unwrap();
+        }
+        let mut state = cache.lock();
+        assert!(state.content.is_empty(), "of a file that nobody has open");
+        assert_eq!(state.content.pool().free_blocks(), state.blocks());
+        drop(state);
+        client.disconnect().unwrap();
     }
 }

@@ -260,6 +260,12 @@ impl State {
         }
     }
 
+    /// Blocks of all memory there is.
+    #[cfg(test)]
+    pub(super) fn blocks(&self) -> usize {
+        self.slabs.len() * crate::limits::CACHE_SLAB_BLOCKS as usize
+    }
+
     pub(super) fn is_in_flight(&self, id: TransferId) -> bool {
         self.flights.contains_key(&id)
     }
@@ -278,9 +284,15 @@ impl State {
     /// A request is over; yields what went wrong with it.
     pub(super) fn ended(&mut self, id: TransferId, result: Result<Moved>) -> Option<Error> {
         let flight = self.flights.remove(&id)?;
-        if flight.is_write {
-            return self.write_ended(id, &flight, result);
-        }
+        let error = match flight.is_write {
+            true => self.write_ended(id, &flight, result),
+            false => self.read_ended(id, result),
+        };
+        self.end_content(flight.file);
+        error
+    }
+
+    fn read_ended(&mut self, id: TransferId, result: Result<Moved>) -> Option<Error> {
         let (how, error) = match result {
             Ok(Moved { bytes, end_of_file }) => (Filled::Read(bytes as u32, end_of_file), None),
             Err(error) if error.is_fatal() => (Filled::Lost, Some(error)),
@@ -294,10 +306,15 @@ impl State {
         error
     }
 
-    /// Nobody waits for a read any longer, which may still come.
-    pub(super) fn left(&mut self, id: TransferId) {
-        if self.flights.remove(&id).is_some() {
-            self.content.filled(id, Filled::Lost);
+    /// Whether anything is in flight of a file that nobody has open any more.
+    pub(super) fn has_left(&self) -> bool {
+        self.flights.values().any(|flight| !self.files.contains_key(&flight.file))
+    }
+
+    /// Ends the content of a file that nobody has open any more, as soon as nothing of it is in flight.
+    pub(super) fn end_content(&mut self, id: FileId) {
+        if !self.files.contains_key(&id) && self.content.first_in_flight(id, false).is_none() {
+            self.content.remove_file(id);
         }
     }
 
