@@ -11,6 +11,7 @@ use crate::core::{Done, Refused};
 use crate::error::{Error, Result};
 use crate::limit::Limit;
 use crate::operations::Then;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What is to be called when the lock is free. It is called at the latest when this is dropped.
@@ -65,9 +66,11 @@ impl Shared {
             return Ok(());
         }
         let time = Limit::current().map(|limit| limit.at.since(coarse_now()));
-        // It ends early when this thread has no more time, and then the mover goes on.
+        // It ends early when this thread has no more time, and then the mover goes on. So it does after a
+        // panic, of which this caller must hear nothing: what it has begun will be followed.
         let waiter = Waiter::new(self, time, None);
-        let _ = waiter.run(driver, |driver| (!driver.is_followed()).then_some(()));
+        let lead = || waiter.run(driver, |driver| (!driver.is_followed()).then_some(()));
+        let _ = catch_unwind(AssertUnwindSafe(lead));
         Ok(())
     }
 }
