@@ -226,18 +226,20 @@ impl Mount {
         loop {
             match self.session.run()? {
                 session::Ended::Unmounted => return Ok(Ended::Unmounted),
-                session::Ended::Stopped => {}
+                session::Ended::Stopped => {
+                    while let Some(successor) = listener.ready() {
+                        match handover::give(&self.session.server, &successor) {
+                            Ok(()) => return Ok(Ended::HandedOver),
+                            Err(error) => tracing::warn!(%error, "the mount was not taken over"),
+                        }
+                    }
+                }
                 session::Ended::Stuck => {
-                    // It hears of it when this ends; all others wait no longer.
+                    // It hears of it when this ends; all others wait no longer. Nor is one that comes just
+                    // now given a mount of which something does not end.
                     drop(listener.ready());
                     tracing::warn!("the mount was not taken over: an operation does not end");
                     handover::resume(&self.session.server);
-                }
-            }
-            while let Some(successor) = listener.ready() {
-                match handover::give(&self.session.server, &successor) {
-                    Ok(()) => return Ok(Ended::HandedOver),
-                    Err(error) => tracing::warn!(%error, "the mount was not taken over"),
                 }
             }
             self.session.go_on()?;

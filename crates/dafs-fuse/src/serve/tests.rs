@@ -282,6 +282,32 @@ fn reads_that_were_handed_over_are_waited_for_and_not_more_than_there_may_be() {
     assert_eq!(mounted.read(handle, 0, 0, 100), Ok(None));
 }
 
+/// As with all that a read needs to be handed over: it has not begun, and the thread that has received it
+/// has what it takes.
+#[test]
+fn a_read_that_cannot_be_handed_over_is_left_to_who_has_received_it() {
+    let mut mounted = Mounted::new();
+    std::fs::write(mounted.served.path().join("file"), b"content").unwrap();
+    let handle = mounted.open("file", libc::O_RDONLY);
+    let file = mounted.server.file(handle).unwrap();
+    let buffer = file.file.client().buffer(1).unwrap();
+    let held = mounted.wire.as_ref().unwrap().held.clone();
+    let held = held.lock().unwrap();
+    // As many as may wait for the server.
+    let mut waiting = Vec::new();
+    while let Ok(read) = file.file.submit_read(&buffer, 0..1, 0) {
+        waiting.push(read);
+    }
+    assert_eq!(mounted.server.hand_over(&file, 1, 0, 100), Ok(false));
+    assert!(mounted.server.handed.wait(Instant::now()), "it has given its place back");
+    drop(held);
+    assert!(waiting.into_iter().all(|read| read.wait().is_ok()));
+    drop(file);
+    // Nobody was told of it before.
+    assert_eq!(mounted.read(handle, 2, 0, 100), Ok(None));
+    assert_eq!(mounted.told(), (2, 0, b"content".to_vec()));
+}
+
 #[test]
 fn who_is_told_of_a_read_finds_nobody_else_at_the_file() {
     let mounted = Mounted::new();
