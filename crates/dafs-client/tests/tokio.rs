@@ -77,7 +77,8 @@ fn commits_and_appends_are_awaited() {
     // Within a message and apart from it.
     let kinds =
         TRANSPORTS.into_iter().flat_map(|transport| [(transport, 100), (transport, 20_000)]);
-    for (runtime, (transport, bytes)) in runtimes().into_iter().cycle().zip(kinds) {
+    let runtimes = runtimes();
+    for (runtime, (transport, bytes)) in runtimes.iter().cycle().zip(kinds) {
         let served = Served::new();
         let client = served.client(transport);
         let (file, buffer, content) = filled(&served, &client, COUNT * bytes / BLOCK + 1);

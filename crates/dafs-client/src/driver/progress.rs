@@ -10,7 +10,7 @@ use crate::core::{
     SessionCore, WriteCall,
 };
 use crate::delegation::{Granted, HeldAttributes, Holders, News};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::group::{Completion, OperationId};
 use crate::helper::Helper;
 use crate::operations::{Finished, Grouped, GroupedKind, Operations};
