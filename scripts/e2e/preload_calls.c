@@ -9,14 +9,25 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
+#include <wchar.h>
 
 extern char **environ;
 
@@ -232,6 +243,34 @@ static void gone(void)
     EXPECT(close(fd) == 0);
 }
 
+/* What appends does so: by a descriptor, and more at once than the server appends at once. */
+static void appends(void)
+{
+    enum { MANY = 3 << 20 };
+    char *all = malloc(MANY);
+    struct iovec parts[2] = {{all, 10}, {all + 10, MANY - 10}};
+    struct stat found;
+    FILE *file;
+    int fd = open("log", O_RDWR | O_CREAT, 0600), at;
+    EXPECT(all && fd >= 0 && write(fd, "first\n", 6) == 6 && close(fd) == 0);
+    EXPECT((fd = open("log", O_RDWR)) >= 0 && (file = fdopen(fd, "a")) && ftell(file) == 6);
+    EXPECT((fcntl(fd, F_GETFL) & O_APPEND) && fputs("second\n", file) >= 0 && fclose(file) == 0);
+    /* Nothing is opened for more than the descriptor is. */
+    EXPECT((fd = open("log", O_RDONLY)) >= 0 && !fdopen(fd, "w") && errno == EINVAL);
+    EXPECT(read(fd, bytes, some(20)) == 13 && !memcmp(bytes, "first\nsecond\n", 13) && close(fd) == 0);
+    for (at = 0; at < MANY; at++)
+        all[at] = at % 251;
+    EXPECT((file = fopen("large", "a")) && (fd = open("large", O_WRONLY | O_APPEND)) >= 0);
+    EXPECT(fwrite(all, 1, MANY, file) == MANY && !ferror(file) && fclose(file) == 0);
+    EXPECT(fstat(fd, &found) == 0 && found.st_size == MANY);
+    EXPECT(write(fd, all, MANY) == MANY && writev(fd, parts, 2) == MANY && close(fd) == 0);
+    EXPECT((file = fopen("large", "r")) != NULL);
+    for (at = 0; at < 3 * MANY; at++)
+        EXPECT(getc_unlocked(file) == (unsigned char)all[at % MANY]);
+    EXPECT(getc(file) == EOF && fclose(file) == 0 && unlink("large") == 0);
+    free(all);
+}
+
 int main(int count, char **arguments)
 {
     EXPECT(count == 2 && chdir(arguments[1]) == 0);
@@ -240,6 +279,7 @@ int main(int count, char **arguments)
     executes();
     maps();
     gone();
+    appends();
     puts("all as expected");
     return 0;
 }

@@ -264,22 +264,38 @@ impl Description {
         self.must_write()?;
         let _held = locked(&self.offset);
         if self.appends(fd)? {
-            let mut whole;
-            let source = match sources {
-                [one] => *one,
-                several => {
-                    whole = beginning(several, COPY_BYTES_MAX)?;
-                    CheckedSlice::from_mut(&mut whole)
-                }
-            };
-            let (written, end) = self.append(source)?;
-            self.moved_to(fd, end as i64);
-            return Ok(written);
+            return self.append_vectored(fd, sources);
         }
         let start = table::seek(self, fd, 0, libc::SEEK_CUR)?;
         let written = self.write_vectored(sources, start)?;
         self.moved_to(fd, start + written as i64);
         Ok(written)
+    }
+
+    /// Appends several buffers: at once if they are short, in pieces otherwise.
+    fn append_vectored(&self, fd: c_int, sources: &[CheckedSlice<'_>]) -> Result<usize> {
+        let all: usize = sources.iter().map(CheckedSlice::len).sum();
+        let mut done = 0;
+        loop {
+            let mut whole;
+            let source = match sources {
+                [one] => one.slice(done, one.len() - done).unwrap_or(*one),
+                several => {
+                    whole = gathered(several, done, COPY_BYTES_MAX)?;
+                    CheckedSlice::from_mut(&mut whole)
+                }
+            };
+            let (written, end) = match self.append(source) {
+                // What was written before has been written.
+                Err(_) if done != 0 => return Ok(done),
+                other => other?,
+            };
+            self.moved_to(fd, end as i64);
+            done += written;
+            if done >= all || written == 0 {
+                return Ok(done);
+            }
+        }
     }
 
     /// Whether what is written goes to the end.
@@ -362,13 +378,16 @@ pub(crate) fn sync_all(mount: usize) -> Result<()> {
     table::all().iter().filter(|open| of_it(open)).try_for_each(|open| open.sync())
 }
 
-/// The beginning of several buffers, in one.
-fn beginning(sources: &[CheckedSlice<'_>], bytes_max: usize) -> Result<Vec<u8>> {
-    let mut whole = Vec::new();
+/// What several buffers hold behind their first `skipped` bytes, up to `bytes_max`, in one.
+fn gathered(sources: &[CheckedSlice<'_>], skipped: usize, bytes_max: usize) -> Result<Vec<u8>> {
+    let (mut whole, mut skipped) = (Vec::new(), skipped);
     for source in sources {
-        let room = bytes_max - whole.len();
-        let copied = first(*source, room).to_vec(Site::ClientStaging);
-        whole.extend_from_slice(&copied.map_err(Error::from)?);
+        let start = skipped.min(source.len());
+        skipped -= start;
+        let count = (bytes_max - whole.len()).min(source.len() - start);
+        if let Some(part) = source.slice(start, count) {
+            whole.extend_from_slice(&part.to_vec(Site::ClientStaging).map_err(Error::from)?);
+        }
     }
     Ok(whole)
 }

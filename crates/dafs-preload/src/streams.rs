@@ -130,10 +130,23 @@ unsafe extern "C" fn read(cookie: *mut c_void, to: *mut c_char, count: size_t) -
     })
 }
 
-/// Returns zero for an error: that is what the C library wants of a writer.
+/// Writes all, as the C library wants of a writer: for it, what is less is an error.
 unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, count: size_t) -> ssize_t {
-    let written: ssize_t = within_stream(|| {
-        let fd = descriptor(cookie);
+    let mut done = 0;
+    while done < count {
+        // SAFETY: what the C library gives, from its first byte that is not written yet.
+        match unsafe { write_some(descriptor(cookie), from.add(done), count - done) } {
+            ..=0 => break,
+            written => done += written as usize,
+        }
+    }
+    done as ssize_t
+}
+
+/// # Safety
+/// `count` bytes at `from` stay as they are.
+unsafe fn write_some(fd: c_int, from: *const c_char, count: size_t) -> ssize_t {
+    within_stream(|| {
         let Some(description) = table::get(fd) else {
             // SAFETY: the C library gives its buffer of that length.
             return returned(unsafe { libc::syscall(libc::SYS_write, fd, from, count) });
@@ -141,8 +154,7 @@ unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, count: size
         // SAFETY: as above.
         let source = unsafe { CheckedSlice::callers(from.cast_mut().cast::<u8>(), count) };
         Ok(description.write(fd, &[source])? as ssize_t)
-    });
-    written.max(0)
+    })
 }
 
 unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {

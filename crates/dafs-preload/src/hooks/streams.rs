@@ -1,12 +1,14 @@
 //! `fopen`, `fdopen` and `freopen`.
 
 use super::{At, at, by_descriptor, by_path, bytes, known};
+use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
 use crate::files;
 use crate::location::Location;
 use crate::next::{interpose, serve};
 use crate::report;
 use crate::streams;
+use crate::table::Description;
 use libc::{AT_FDCWD, FILE, c_char, c_int};
 
 /// # Safety
@@ -16,6 +18,25 @@ unsafe fn open(place: &Location, mode: *const c_char) -> Result<*mut FILE> {
     let flags = streams::flags(unsafe { bytes(mode) })?;
     let fd = files::open(place, flags, 0o666)?;
     streams::open(fd, mode, true).inspect_err(|_| _ = files::close(fd))
+}
+
+/// A stream over a file that is open already: no access more than it has, and at its end if it appends.
+///
+/// # Safety
+/// As [`open`].
+unsafe fn over(file: &Description, fd: c_int, mode: *const c_char) -> Result<*mut FILE> {
+    // SAFETY: the caller's promise.
+    let wanted = streams::flags(unsafe { bytes(mode) })?;
+    let suits = |access: c_int| access == libc::O_RDWR || access == wanted & libc::O_ACCMODE;
+    if !suits(file.record.flags & libc::O_ACCMODE) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let status = kernel::control(fd, libc::F_GETFL, 0)?;
+    if wanted & libc::O_APPEND != 0 && status & libc::O_APPEND == 0 {
+        kernel::control(fd, libc::F_SETFL, (status | libc::O_APPEND).into())?;
+        file.seek(fd, 0, libc::SEEK_END)?;
+    }
+    streams::open(fd, mode, true)
 }
 
 /// A stream of the program's gets another file by its descriptor: one of the standard streams, which
@@ -90,7 +111,7 @@ interpose! {
         by_path!(AT_FDCWD, path, pass, |place| open(&place, mode))
     }
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, |pass| {
-        by_descriptor!(fd, pass, |_file| streams::open(fd, mode, true))
+        by_descriptor!(fd, pass, |file| over(&file, fd, mode))
     }
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, |pass| {
         reopen(path, mode, stream, pass)
