@@ -62,6 +62,33 @@ grep -q "calls passed by (1 by --bypass $work/here/local/file)\$" "$work/said" |
 [[ $(told --bypass "$work/here/local") == here ]] || fail "a path that is to pass by was served"
 [[ $(told --bypass "$work/here/loc") == there ]] || fail "a path was left out by the beginning of a name"
 
+# Programs are started from this machine, and never one for another that is served.
+for place in here tree; do
+    printf '#!/bin/sh\necho started\n' >"$work/$place/local/tool"
+    chmod +x "$work/$place/local/tool"
+done
+mkdir "$work/bypassed"
+cp "$work/here/local/tool" "$work/bypassed/tool"
+tool=$work/here/local/tool
+starts() { PATH=$work/here/local:$PATH timeout 120 "$dafs" run --at "$work/here=$url" "$@"; }
+starts sh -c "$tool" 2>"$work/said" && fail "a program was started in place of one that is served"
+starts sh -c tool 2>"$work/said" && fail "a program was found in place of one that is served"
+starts env "$tool" 2>"$work/said" && fail "a program was started in place of one that is served"
+starts env tool 2>"$work/said" && fail "a program was found in place of one that is served"
+[[ $(starts --bypass "$work/here/local" sh -c "$tool && tool") == $'started\nstarted' ]] ||
+    fail "a path that is to pass by is not this machine's"
+if command -v python3 >/dev/null; then
+    for function in posix_spawn posix_spawnp; do
+        expect 0 'no such file' starts python3 -c "import os
+try:
+    os.$function('$tool', ['tool'], os.environ)
+except FileNotFoundError:
+    print('no such file')"
+    done
+fi
+[[ $(PATH=$work/here/local:$work/bypassed:$PATH timeout 120 "$dafs" run --at "$work/here=$url" env tool) == started ]] ||
+    fail "a program is not found behind a place that is served"
+
 step "the example of the documentation"
 example=$(sed -n '/<!-- example: programs -->/{n;s/^ *//;p}' "$here/docs/programs.md")
 [[ $example == 'dafs run '* ]] || fail "docs/programs.md has no example"

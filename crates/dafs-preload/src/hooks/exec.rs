@@ -3,7 +3,7 @@
 //! What is started gets the variables that have it served, whatever environment it is given, and is
 //! told the working directory. Its open files it finds by itself.
 
-use super::{At, at};
+use super::{At, at, programs};
 use crate::config;
 use crate::failure::Errno;
 use crate::life;
@@ -182,19 +182,27 @@ type Fexec = unsafe extern "C" fn(c_int, Environment, Environment) -> c_int;
 interpose! {
     fn execve(path: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execve" as Exec);
-        replacing(is(path, may_start), environment, |environment| next(path, arguments, environment))
+        programs::by_path(path, || {
+            replacing(is(path, may_start), environment, |environment| next(path, arguments, environment))
+        })
     }
     fn execvpe(file: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        replacing(is(file, may_find), environment, |environment| next(file, arguments, environment))
+        programs::by_name(file, |file| {
+            replacing(is(file, may_find), environment, |environment| next(file, arguments, environment))
+        })
     }
     fn execv(path: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execve" as Exec);
-        replacing(is(path, may_start), environ, |environment| next(path, arguments, environment))
+        programs::by_path(path, || {
+            replacing(is(path, may_start), environ, |environment| next(path, arguments, environment))
+        })
     }
     fn execvp(file: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        replacing(is(file, may_find), environ, |environment| next(file, arguments, environment))
+        programs::by_name(file, |file| {
+            replacing(is(file, may_find), environ, |environment| next(file, arguments, environment))
+        })
     }
     fn fexecve(fd: c_int, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"fexecve" as Fexec);

@@ -12,6 +12,7 @@ mod io;
 mod memory;
 mod names;
 mod opening;
+mod programs;
 mod signals;
 mod spawn;
 mod stat;

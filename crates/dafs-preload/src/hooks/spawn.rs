@@ -4,7 +4,7 @@
 //! asked for. A path is judged from where the child is by then.
 
 use super::exec::{Environment, location_is_ours, next, with_environment};
-use super::{bytes, known};
+use super::{bytes, known, programs};
 use crate::limits::SPAWN_PLACES_MAX;
 use crate::next::{aside, interpose};
 use libc::{AT_FDCWD, c_char, c_int, mode_t, pid_t, posix_spawn_file_actions_t as Actions};
@@ -54,7 +54,7 @@ fn is_noted(actions: *const Actions) -> bool {
 ///
 /// # Safety
 /// As [`bytes`].
-unsafe fn seen_from_here(actions: *mut Actions, path: *const c_char) -> Vec<u8> {
+unsafe fn seen_from_here(actions: *const Actions, path: *const c_char) -> Vec<u8> {
     // SAFETY: the caller's promise.
     let path = unsafe { bytes(path) };
     let place = PLACES.try_with(|places| places.borrow().get(&actions.addr()).cloned());
@@ -98,6 +98,9 @@ interpose! {
         environment: Environment,
     ) -> c_int, |_pass| {
         let next = next!(c"posix_spawn" as Spawn);
+        if is_ours(&seen_from_here(actions, path)) {
+            return libc::ENOENT;
+        }
         with_environment(environment, !is_noted(actions), |environment| {
             next(pid, path, actions, attributes, arguments, environment)
         })
@@ -111,9 +114,12 @@ interpose! {
         environment: Environment,
     ) -> c_int, |_pass| {
         let next = next!(c"posix_spawnp" as Spawn);
-        with_environment(environment, !is_noted(actions), |environment| {
-            next(pid, file, actions, attributes, arguments, environment)
-        })
+        let started = programs::by_name(file, |file| {
+            with_environment(environment, !is_noted(actions), |environment| {
+                next(pid, file, actions, attributes, arguments, environment)
+            })
+        });
+        if started < 0 { libc::ENOENT } else { started }
     }
     fn posix_spawn_file_actions_init(actions: *mut Actions) -> c_int, |pass| {
         forget(actions);
