@@ -25,6 +25,23 @@ step "a shell, its redirections and its working directory"
 served sh -c 'cd /data && echo one >line && echo two >>line && cat <line >both && pwd' >"$work/said"
 [[ $(<"$work/said") == /data && $(<"$work/tree/both") == $'one\ntwo' ]] || fail "a shell got it wrong"
 
+step "characters of several bytes"
+if command -v rev >/dev/null && command -v column >/dev/null; then
+    printf 'eins\tzw\303\266lf\n\342\202\254uro\t\344\270\255\n' >"$work/wide"
+    LC_ALL=C.UTF-8 rev "$work/wide" >"$work/reversed"
+    LC_ALL=C.UTF-8 column "$work/wide" >"$work/columns"
+    cmp -s "$work/wide" "$work/reversed" && fail "rev does nothing"
+    served cp "$work/wide" /data/wide
+    export LC_ALL=C.UTF-8
+    served rev /data/wide | cmp - "$work/reversed" || fail "rev read something else"
+    served sh -c 'rev </data/wide' | cmp - "$work/reversed" || fail "rev read something else from its input"
+    served sh -c 'rev /data/wide >/data/reversed' || fail "rev failed"
+    same "$work/reversed" "$work/tree/reversed" "what rev wrote and what it is to write"
+    served sh -c 'column </data/wide >/data/columns' || fail "column failed"
+    same "$work/columns" "$work/tree/columns" "what column wrote and what it is to write"
+    unset LC_ALL
+fi
+
 step "gzip and tar"
 served sh -c 'gzip -c </data/numbers >/data/numbers.gz && gzip -dc /data/numbers.gz' |
     cmp - "$work/numbers" || fail "gzip packed something else"
@@ -133,7 +150,7 @@ if command -v gcc >/dev/null; then
     step "calls that few programs make by themselves"
     gcc -O2 -D_FORTIFY_SOURCE=2 -Wno-unused-result -Wno-deprecated-declarations -o "$work/own/calls" \
         "$here/scripts/e2e/preload_calls.c"
-    for call in read pread pread64 readlink readlinkat getcwd getwd realpath; do
+    for call in read pread pread64 readlink readlinkat getcwd getwd realpath fgetws fwprintf wprintf; do
         nm -u "$work/own/calls" | grep " __${call}_chk@" >/dev/null || fail "the compiler uses no __${call}_chk"
     done
     for call in open open64 openat openat64; do

@@ -271,6 +271,65 @@ static void appends(void)
     free(all);
 }
 
+#define MANY_ARGUMENTS 1, 2.5, 3L, 4.5, "five", L"s\u20acx", 'x', 8.5, 9, 10.5, 11, 12.5, 13, 14.5, 15, 16.5, 17, 18.5, 19, 20.5
+#define MANY_FORMATS L"%d %g %ld %g %s %ls %c %g %d %g %d %g %d %g %d %g %d %g %d %g\n"
+
+/* Characters of several bytes, on streams that are of bytes to the C library. */
+static void wide(void)
+{
+    /* Not what the compiler puts in their place. */
+    int (*volatile print)(FILE *, const wchar_t *, ...) = fwprintf;
+    int (*volatile print_here)(const wchar_t *, ...) = wprintf;
+    wchar_t wanted[200], line[200];
+    FILE *file = fopen("wide", "w+");
+    int fd, length, local = dup(1);
+
+    EXPECT(file && local >= 0 && setlocale(LC_ALL, "C.UTF-8"));
+    EXPECT(fwide(file, 0) == 0 && fwide(file, 1) > 0 && fwide(file, -1) < 0);
+    EXPECT(fputwc(0xe4, file) == 0xe4 && putwc(0x4e2d, file) == 0x4e2d && fputws(L"\u20ac\n", file) >= 0);
+    length = swprintf(wanted, 200, MANY_FORMATS, MANY_ARGUMENTS);
+    EXPECT(length > 60 && fwprintf(file, MANY_FORMATS, MANY_ARGUMENTS) == length);
+    EXPECT(print(file, MANY_FORMATS, MANY_ARGUMENTS) == length && fputs("bytes\n", file) >= 0);
+    EXPECT(print(file, L"lost %s", "\xff") == -1 && errno == EILSEQ && !ferror(file));
+    rewind(file);
+    EXPECT(fgetwc(file) == 0xe4 && ungetwc(0x20ac, file) == 0x20ac && ungetwc('u', file) == 'u');
+    EXPECT(getwc(file) == 'u' && getwc(file) == 0x20ac && ungetwc(WEOF, file) == WEOF);
+    EXPECT(fgetws(line, some(2), file) == line && !wcscmp(line, L"\u4e2d"));
+    EXPECT(fgetws(line, some(1), file) == line && !*line && !fgetws(line, some(0), file));
+    EXPECT(fgetws(line, some(200), file) == line && !wcscmp(line, L"\u20ac\n"));
+    EXPECT(fgetws(line, 200, file) == line && !wcscmp(line, wanted));
+    EXPECT(fgetws_unlocked(line, some(200), file) == line && !wcscmp(line, wanted));
+    EXPECT(fgets(bytes, sizeof bytes, file) && !strcmp(bytes, "bytes\n"));
+    EXPECT(fgetws(line, some(200), file) == line && !wcscmp(line, L"lost ") && feof(file));
+    EXPECT(!fgetws(line, some(200), file) && fgetwc(file) == WEOF && !ferror(file));
+    EXPECT(fwscanf(file, L"%d", &length) == -1 && errno == EOPNOTSUPP && fclose(file) == 0);
+    EXPECT(!fopen("wide", "r,ccs=UTF-16") && errno == EOPNOTSUPP);
+
+    /* What is no character, and what the locale does not have. */
+    EXPECT((file = fopen("wide", "w+")) && fputs("a\xff", file) >= 0 && fflush(file) == 0);
+    rewind(file);
+    EXPECT(fgetwc(file) == 'a' && fgetwc(file) == WEOF && errno == EILSEQ && ferror(file) && !feof(file));
+    clearerr(file);
+    EXPECT(fgetc(file) == 0xff && fgetc(file) == EOF && setlocale(LC_ALL, "C"));
+    EXPECT(fseek(file, 0, SEEK_SET) == 0 && fputws(L"<\u20ac\u4e2d>", file) >= 0 && fclose(file) == 0);
+    EXPECT((file = fopen("wide", "r")) && fgets(bytes, sizeof bytes, file) && !strcmp(bytes, "<EUR?>"));
+    EXPECT(fclose(file) == 0 && setlocale(LC_ALL, "C.UTF-8"));
+
+    /* The standard streams, and back to those of the C library. */
+    EXPECT((fd = open("wide", O_RDWR | O_TRUNC)) >= 0 && fflush(stdout) == 0 && dup2(fd, 1) == 1);
+    EXPECT(print_here(L"%ls %.1f\n", L"\u4e2d", 1.5) == 6 && wprintf(L"%d\n", 2) == 2 && putwchar(0xe4) == 0xe4);
+    EXPECT(fflush(stdout) == 0 && dup2(local, 1) == 1 && close(local) == 0);
+    EXPECT((local = dup(0)) >= 0 && lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, 0) == 0 && close(fd) == 0);
+    EXPECT(fgetws(line, some(200), stdin) == line && !wcscmp(line, L"\u4e2d 1.5\n"));
+    EXPECT(getwchar() == '2' && getwchar() == '\n' && getwchar() == 0xe4 && getwchar() == WEOF && feof(stdin));
+    EXPECT(dup2(local, 0) == 0 && close(local) == 0);
+    /* A stream of this machine's is the C library's affair. */
+    EXPECT((file = tmpfile()) && print(file, MANY_FORMATS, MANY_ARGUMENTS) == length);
+    rewind(file);
+    EXPECT(fgetws(line, some(200), file) && !wcscmp(line, wanted) && fwide(file, 0) > 0 && fclose(file) == 0);
+    EXPECT(setlocale(LC_ALL, "C"));
+}
+
 int main(int count, char **arguments)
 {
     EXPECT(count == 2 && chdir(arguments[1]) == 0);
@@ -280,6 +339,7 @@ int main(int count, char **arguments)
     maps();
     gone();
     appends();
+    wide();
     puts("all as expected");
     return 0;
 }

@@ -10,7 +10,7 @@
 //! | `signals`, `interrupt` | keeps signal handlers out of what we do, and ends what waits in vain |
 //! | `life`, `alarm` | the beginning and the end of a process, and its forks |
 //! | `maps` | the memory that stands for mapped files |
-//! | `files`, `names`, `attributes`, `listing`, `locks`, `streams` | what the calls do |
+//! | `files`, `names`, `attributes`, `listing`, `locks`, `streams`, `wide` | what the calls do |
 //!
 //! Invariants
 //! * What is not below a prefix reaches the C library with the arguments it came with.
@@ -44,3 +44,4 @@ mod session;
 mod signals;
 mod streams;
 mod table;
+mod wide;

@@ -21,6 +21,10 @@ use std::sync::{Mutex, MutexGuard};
 /// Where the C library's streams have their descriptor, for `fileno`: part of its binary interface.
 const FILENO_AT: usize = 112;
 
+const ORIENTATION_AT: usize = 192;
+const NO_READS: c_int = 4;
+const NO_WRITES: c_int = 8;
+const HAS_FAILED: c_int = 0x20;
 #[repr(C)]
 struct Functions {
     read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
@@ -72,6 +76,26 @@ pub(crate) fn is_ours(stream: *mut FILE) -> bool {
 }
 
 /// Before a stream is closed.
+/// As [`is_ours`], for calls that make a stream of the C library's wide at its first: such a one costs no lock
+/// from then on. Ours are streams of bytes to it.
+pub(crate) fn is_ours_and_wide(stream: *mut FILE) -> bool {
+    // SAFETY: a stream that is open.
+    COUNT.load(Ordering::Acquire) != 0
+        && unsafe { stream.byte_add(ORIENTATION_AT).cast::<c_int>().read() } < 0
+        && is_ours(stream)
+}
+
+/// Notes that a stream has failed, or that it has not, for `ferror`; returns what was noted before.
+pub(crate) fn set_error(stream: *mut FILE, has_failed: bool) -> bool {
+    let state = stream.cast::<c_int>();
+    // SAFETY: an open stream, whose lock is held.
+    unsafe {
+        let before = state.read();
+        state.write(if has_failed { before | HAS_FAILED } else { before & !HAS_FAILED });
+        before & HAS_FAILED != 0
+    }
+}
+
 pub(crate) fn forget(stream: *mut FILE) {
     if is_ours(stream) {
         quietly(|| {
@@ -212,9 +236,6 @@ pub(crate) fn open(fd: c_int, mode: *const c_char, owned: bool) -> Result<*mut F
 /// # Safety
 /// An open stream of ours, which nobody else uses meanwhile, and a C string.
 pub(crate) unsafe fn start_anew(stream: *mut FILE, mode: *const c_char) {
-    // Parts of the binary interface: the flags come first, these two among them.
-    const NO_READS: c_int = 4;
-    const NO_WRITES: c_int = 8;
     // SAFETY: the caller's promise.
     unsafe {
         libc::rewind(stream);
@@ -241,6 +262,10 @@ pub(crate) fn flags(mode: &[u8]) -> Result<c_int> {
         _ => return Err(Errno(libc::EINVAL)),
     };
     for letter in mode.iter().take_while(|&&byte| byte != b',') {
+    // The C library would take no notice of it in a stream of ours.
+    if mode.windows(5).any(|part| part == b",ccs=") {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
         match letter {
             b'e' => flags |= libc::O_CLOEXEC,
             b'x' => flags |= libc::O_EXCL,

@@ -20,6 +20,7 @@ mod streams;
 mod threads;
 mod walks;
 
+mod wide;
 use crate::config;
 use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};

@@ -1,0 +1,246 @@
+//! Wide characters on streams of ours. Those of `fopencookie` are streams of bytes for good: the C
+//! library's own functions crash on them, or drop what they are given. So characters are made here of
+//! the bytes that are read, and bytes of the characters that are written.
+//!
+//! Invariants
+//! * A stream of ours has no orientation: bytes and wide characters may follow each other.
+//! * A character begins and ends within one call, and nothing is kept from one call to the next. The
+//!   encodings of locales in use today have no states that would have to be.
+
+use crate::failure::{Errno, Failed, Result};
+use crate::streams;
+use libc::{EOF, FILE, c_char, c_int, size_t, wchar_t};
+use std::ffi::{CStr, CString};
+
+/// A character that was read or written, or `WEOF`.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Character(pub(crate) u32);
+
+impl Failed for Character {
+    const FAILED: Self = Self(u32::MAX);
+}
+
+/// `mbstate_t`, of which all zero is the state between two characters.
+#[repr(C)]
+struct State(u64);
+
+/// No character has more bytes: `MB_LEN_MAX`.
+const CHARACTER_BYTES_MAX: usize = 16;
+
+/// Bytes of what stands for one that has no encoding, such as "EUR".
+const STAND_IN_BYTES_MAX: usize = 64;
+
+unsafe extern "C" {
+    fn flockfile(stream: *mut FILE);
+    fn funlockfile(stream: *mut FILE);
+    fn getc_unlocked(stream: *mut FILE) -> c_int;
+    fn open_wmemstream(text: *mut *mut wchar_t, length: *mut size_t) -> *mut FILE;
+    fn mbrtowc(to: *mut wchar_t, from: *const c_char, bytes: size_t, state: *mut State) -> size_t;
+    fn wcrtomb(to: *mut c_char, from: wchar_t, state: *mut State) -> size_t;
+    fn mbsinit(state: *const State) -> c_int;
+}
+
+/// A stream that no other thread uses meanwhile.
+struct Held(*mut FILE);
+
+impl Held {
+    /// # Safety
+    /// An open stream.
+    unsafe fn new(stream: *mut FILE) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { flockfile(stream) };
+        Self(stream)
+    }
+
+    /// The next character, if there is one: an end in the middle of one is an end.
+    fn get(&self) -> Option<wchar_t> {
+        let (mut state, mut found) = (State(0), 0);
+        let (mut bytes, mut count) = ([0; CHARACTER_BYTES_MAX], 0);
+        while count < bytes.len() {
+            // SAFETY: an open stream whose lock is held.
+            let byte = match unsafe { getc_unlocked(self.0) } {
+                EOF => return None,
+                byte => byte as u8,
+            };
+            bytes[count] = byte;
+            count += 1;
+            let byte = byte as c_char;
+            // SAFETY: one byte, and variables of ours.
+            let used = unsafe { mbrtowc(&mut found, &byte, 1, &mut state) };
+            match used {
+                // SAFETY: as above.
+                0 | 1 if unsafe { mbsinit(&state) } != 0 => return Some(found),
+                // More of it.
+                _ if used == size_t::MAX - 1 => {}
+                _ => break,
+            }
+        }
+        // What is no character stays in front of the stream, as with the C library.
+        for byte in bytes[..count].iter().rev() {
+            // SAFETY: an open stream whose lock is held.
+            unsafe { libc::ungetc((*byte).into(), self.0) };
+        }
+        streams::set_error(self.0, true);
+        Errno(libc::EILSEQ).set();
+        None
+    }
+
+    fn put(&self, bytes: &[u8]) -> bool {
+        // SAFETY: reads the slice; an open stream.
+        bytes.is_empty()
+            || unsafe { libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), self.0) } == bytes.len()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: taken by this thread, which has not given it back.
+        unsafe { funlockfile(self.0) };
+    }
+}
+
+/// Appends the bytes of a character, or of what stands for it where the locale has no such character.
+fn encode(character: wchar_t, to: &mut Vec<u8>) -> Result<()> {
+    let (mut bytes, mut state) = ([0_u8; CHARACTER_BYTES_MAX], State(0));
+    // SAFETY: there is room for the longest character.
+    match unsafe { wcrtomb(bytes.as_mut_ptr().cast(), character, &mut state) } {
+        size_t::MAX => stand_in(character, to),
+        count => {
+            to.extend_from_slice(&bytes[..count]);
+            Ok(())
+        }
+    }
+}
+
+/// What the C library's own streams write in place of a character that the locale does not have.
+fn stand_in(character: wchar_t, to: &mut Vec<u8>) -> Result<()> {
+    let none = Errno(libc::EILSEQ);
+    // SAFETY: a C string until the locale changes.
+    let codes = unsafe { CStr::from_ptr(libc::nl_langinfo(libc::CODESET)) };
+    let codes = CString::new([codes.to_bytes(), b"//TRANSLIT"].concat()).map_err(|_| none)?;
+    // SAFETY: C strings.
+    let how = unsafe { libc::iconv_open(codes.as_ptr(), c"WCHAR_T".as_ptr()) };
+    if how.addr() == usize::MAX {
+        return Err(none);
+    }
+    let (mut bytes, mut room) = ([0_u8; STAND_IN_BYTES_MAX], STAND_IN_BYTES_MAX);
+    let (mut from, mut count) = ((&raw const character).cast_mut().cast(), size_of::<wchar_t>());
+    let mut next = bytes.as_mut_ptr().cast();
+    // SAFETY: reads the character and writes what there is room for.
+    let done = unsafe { libc::iconv(how, &mut from, &mut count, &mut next, &mut room) };
+    // SAFETY: opened above.
+    unsafe { libc::iconv_close(how) };
+    if done == size_t::MAX {
+        return Err(none);
+    }
+    to.extend_from_slice(&bytes[..STAND_IN_BYTES_MAX - room]);
+    Ok(())
+}
+
+/// # Safety
+/// An open stream of ours.
+pub(crate) unsafe fn get(stream: *mut FILE) -> Character {
+    // SAFETY: the caller's promise.
+    let held = unsafe { Held::new(stream) };
+    held.get().map_or(Character::FAILED, |found| Character(found as u32))
+}
+
+/// `fgetws`: up to `room` characters with the zero at their end.
+///
+/// # Safety
+/// An open stream of ours, and so much room at `to`.
+pub(crate) unsafe fn get_line(to: *mut wchar_t, room: c_int, stream: *mut FILE) -> *mut wchar_t {
+    let Some(last) = usize::try_from(room).ok().and_then(|room| room.checked_sub(1)) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the caller's promise.
+    let held = unsafe { Held::new(stream) };
+    let had_failed = streams::set_error(stream, false);
+    let mut count = 0;
+    while count < last {
+        let Some(found) = held.get() else { break };
+        // SAFETY: the caller's promise.
+        unsafe { to.add(count).write(found) };
+        count += 1;
+        if found == '\n' as wchar_t {
+            break;
+        }
+    }
+    let has_failed = streams::set_error(stream, false);
+    streams::set_error(stream, had_failed || has_failed);
+    if last != 0 && (count == 0 || has_failed && Errno::last().0 != libc::EAGAIN) {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { to.add(count).write(0) };
+    to
+}
+
+/// # Safety
+/// An open stream of ours.
+pub(crate) unsafe fn unget(character: Character, stream: *mut FILE) -> Character {
+    let mut bytes = Vec::new();
+    if character.0 == Character::FAILED.0 || encode(character.0 as wchar_t, &mut bytes).is_err() {
+        return Character::FAILED;
+    }
+    // SAFETY: the caller's promise.
+    let held = unsafe { Held::new(stream) };
+    for byte in bytes.into_iter().rev() {
+        // SAFETY: as above.
+        if unsafe { libc::ungetc(byte.into(), held.0) } == EOF {
+            return Character::FAILED;
+        }
+    }
+    character
+}
+
+/// Writes characters; false if some are not written, with `errno` set.
+///
+/// # Safety
+/// An open stream of ours.
+pub(crate) unsafe fn put(text: &[wchar_t], stream: *mut FILE) -> bool {
+    let mut bytes = Vec::with_capacity(text.len());
+    let encoded = text.iter().try_for_each(|character| encode(*character, &mut bytes));
+    // SAFETY: the caller's promise.
+    let held = unsafe { Held::new(stream) };
+    if !held.put(&bytes) {
+        return false;
+    }
+    let Err(errno) = encoded else { return true };
+    streams::set_error(stream, true);
+    errno.set();
+    false
+}
+
+/// `wprintf` and its relatives: `format` writes to the stream that it is given, which is one of the C
+/// library's in memory.
+///
+/// # Safety
+/// An open stream of ours.
+pub(crate) unsafe fn print(stream: *mut FILE, format: impl FnOnce(*mut FILE) -> c_int) -> c_int {
+    let (mut text, mut length) = (std::ptr::null_mut(), 0);
+    // SAFETY: the variables live until the stream is closed.
+    let memory = unsafe { open_wmemstream(&mut text, &mut length) };
+    if memory.is_null() {
+        return -1;
+    }
+    let printed = format(memory);
+    let errno = Errno::last();
+    // SAFETY: closed here, and not used again; then the text is there, of that length.
+    let written = unsafe {
+        let closed = libc::fclose(memory) == 0 && !text.is_null();
+        let written = closed && put(std::slice::from_raw_parts(text, length), stream);
+        libc::free(text.cast());
+        written
+    };
+    match (printed, written) {
+        (0.., true) => printed,
+        (0.., false) => -1,
+        // What stands before the mistake is written all the same.
+        _ => {
+            errno.set();
+            -1
+        }
+    }
+}
