@@ -271,6 +271,59 @@ static void appends(void)
     free(all);
 }
 
+/* Memory for results that is not there, and ranges that are none. */
+static void given(void)
+{
+    /* Not constants, which the compiler would look at. */
+    void *volatile low = (void *)8;
+    volatile size_t no_room = 0;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
+    int fd = open("given", O_RDWR | O_CREAT, 0600), out = open("/dev/null", O_WRONLY);
+    EXPECT(fd >= 0 && out >= 0 && write(fd, "content", 7) == 7 && symlink("given", "link") == 0);
+    EXPECT(stat("given", low) == -1 && errno == EFAULT && fstat(fd, low) == -1 && errno == EFAULT);
+    EXPECT(statfs("given", low) == -1 && errno == EFAULT && statfs("given", (struct statfs *)large) == 0);
+    EXPECT(readlink("link", low, 10) == -1 && errno == EFAULT);
+    EXPECT(readlink("link", bytes, no_room) == -1 && errno == EINVAL);
+    EXPECT(!getcwd(low, some(4096)) && errno == EFAULT);
+    EXPECT(sendfile(out, fd, low, 4) == -1 && errno == EFAULT && close(out) == 0);
+    EXPECT(fcntl(fd, F_SETLK, low) == -1 && errno == EFAULT && fcntl(fd, F_GETLK, NULL) == -1 && errno == EFAULT);
+    EXPECT(fcntl(fd, F_SETLK, &lock) == 0 && fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK);
+    lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = LLONG_MIN};
+    EXPECT(fcntl(fd, F_SETLK, &lock) == -1 && (errno == EOVERFLOW || errno == EINVAL));
+    lock = (struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 15, .l_len = -5};
+    EXPECT(fcntl(fd, F_SETLK, &lock) == 0 && close(fd) == 0 && unlink("link") == 0);
+}
+
+/* What the kernel says no to: flags, ends that append, and out of a pipe, which cannot be given back. */
+static void copies(void)
+{
+    int fd = open("given", O_RDWR), append, from = open("/etc/passwd", O_RDONLY), ends[2];
+    EXPECT(fd >= 0 && from >= 0 && copy_file_range(fd, NULL, from, NULL, 4, 1) == -1 && errno == EINVAL);
+    EXPECT((append = open("given", O_WRONLY | O_APPEND)) >= 0);
+    EXPECT(sendfile(append, from, NULL, 4) == -1 && errno == EINVAL);
+    EXPECT(copy_file_range(from, NULL, append, NULL, 4, 0) == -1 && errno == EBADF && close(append) == 0);
+    EXPECT(pipe(ends) == 0 && splice(fd, &(off_t){1}, ends[1], NULL, 4, 0) == 4);
+    EXPECT(read(ends[0], bytes, some(10)) == 4 && !memcmp(bytes, "onte", 4) && write(ends[1], "out", 3) == 3);
+    EXPECT(splice(ends[0], NULL, fd, NULL, 3, 0) == -1 && errno == EINVAL);
+    EXPECT(read(ends[0], bytes, some(10)) == 3 && close(ends[0]) == 0 && close(ends[1]) == 0);
+    EXPECT(close(from) == 0 && close(fd) == 0 && unlink("given") == 0);
+}
+
+/* What the kernel would make or look for on this machine. */
+static void refused(const char *top)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat found;
+    int local = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", top);
+    EXPECT(local >= 0 && bind(local, (struct sockaddr *)&address, sizeof address) == -1 && errno == EOPNOTSUPP);
+    EXPECT(connect(local, (struct sockaddr *)&address, sizeof address) == -1 && errno == EOPNOTSUPP);
+    EXPECT(close(local) == 0 && lremovexattr(top, "user.x") == -1 && errno == EOPNOTSUPP);
+    EXPECT((local = inotify_init()) >= 0 && inotify_add_watch(local, top, IN_MODIFY) == -1 && errno == EOPNOTSUPP);
+    EXPECT(close(local) == 0 && stat(top, &found) == 0 && chroot(top) == -1 && errno == EOPNOTSUPP);
+    EXPECT((ftok(top, 7) & 0xffff) == (key_t)(found.st_ino & 0xffff) && ftok("none", 7) == -1 && errno == ENOENT);
+}
+
 #define MANY_ARGUMENTS 1, 2.5, 3L, 4.5, "five", L"s\u20acx", 'x', 8.5, 9, 10.5, 11, 12.5, 13, 14.5, 15, 16.5, 17, 18.5, 19, 20.5
 #define MANY_FORMATS L"%d %g %ld %g %s %ls %c %g %d %g %d %g %d %g %d %g %d %g %d %g\n"
 
@@ -339,6 +392,9 @@ int main(int count, char **arguments)
     maps();
     gone();
     appends();
+    given();
+    copies();
+    refused(arguments[1]);
     wide();
     puts("all as expected");
     return 0;

@@ -4,7 +4,7 @@ use crate::alarm::Alarm;
 use crate::config::{self, Config};
 use crate::descriptor::{self, Kind};
 use crate::limits::{GOODBYE_TIME, OWN_DESCRIPTORS_MIN};
-use crate::next::{aside, is_serving};
+use crate::next::{aside, aside_with_clients, is_serving};
 use crate::table::{self, Description, locked};
 use crate::{interrupt, names, report, session, streams};
 use dafs_client::descriptors;
@@ -109,7 +109,7 @@ pub(crate) fn leave(flush: bool) {
         streams::write_out();
     }
     let _ = catch_unwind(|| {
-        aside(|| {
+        aside_with_clients(|| {
             report::tell();
             dafs_client::within(GOODBYE_TIME, || {
                 for description in table::all() {

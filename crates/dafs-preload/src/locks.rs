@@ -49,7 +49,10 @@ fn range(description: &Description, fd: c_int, lock: &flock) -> Result<(u64, u64
     let start = base.checked_add(lock.l_start).ok_or(overflow)?;
     // A negative length means the bytes before.
     let (start, length) = match lock.l_len {
-        length if length < 0 => (start.checked_add(length).ok_or(overflow)?, -length),
+        length if length < 0 => {
+            let before = length.checked_neg().ok_or(overflow)?;
+            (start.checked_add(length).ok_or(overflow)?, before)
+        }
         length => (start, length),
     };
     let first = u64::try_from(start).map_err(|_| Errno(libc::EINVAL))?;

@@ -10,7 +10,7 @@
 
 use crate::failure::{Errno, Failed, Result};
 pub(crate) use crate::signals::quietly;
-use crate::signals::with_no_fault;
+use crate::signals::{Touches, with_no_fault};
 use crate::{interrupt, report};
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -90,10 +90,26 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
 /// Has what `work` calls reach the C library, as when a call is served. No handler of the program's for a
 /// fault runs meanwhile: what it asks for would be taken for ours, and all that follows if it leaves.
 pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+    aside_with(Touches::Own, work)
+}
+
+/// As [`aside`], for what sends to a server or waits for one: it may move the bytes of other threads' calls, and
+/// memory that is not there is to be an error of theirs.
+pub(crate) fn aside_with_clients<T>(work: impl FnOnce() -> T) -> T {
+    aside_with(Touches::Programs, work)
+}
+
+/// As [`aside_with_clients`], for all the life of a thread of ours, in which no handler of the program's runs.
+pub(crate) fn aside_from_now_on() {
+    SERVING.set(true);
+    ASIDE.set(true);
+}
+
+fn aside_with<T>(touches: Touches, work: impl FnOnce() -> T) -> T {
     if is_aside() {
         return work();
     }
-    with_no_fault(|| {
+    with_no_fault(touches, || {
         let before = SERVING.replace(true);
         ASIDE.set(true);
         let done = work();

@@ -4,8 +4,9 @@
 //! Invariants
 //! * A program without handlers pays nothing.
 //! * What the program has blocked itself is the same before and after.
-//! * Faults of the machine (`SIGSEGV` and the like) are kept waiting by nothing but [`with_no_fault`], which
-//!   touches no memory of the program's: one that the machine itself finds there ends the process.
+//! * Faults of the machine (`SIGSEGV` and the like) are kept waiting by nothing but [`with_no_fault`]: one that the
+//!   machine itself finds there ends the process. Those of memory that is not there are not, where the memory may
+//!   be the program's.
 
 use libc::{c_int, c_long};
 use std::cell::Cell;
@@ -48,6 +49,9 @@ const FAULTS: u64 = set_of([
     libc::SIGABRT,
     libc::SIGSYS,
 ]);
+
+/// Those of memory that is not there.
+const MEMORY: u64 = set_of([libc::SIGSEGV, libc::SIGBUS]);
 
 /// Those by which people end programs.
 const ENDINGS: u64 = set_of([libc::SIGINT, libc::SIGQUIT, libc::SIGTERM]);
@@ -149,10 +153,24 @@ pub(crate) fn handles_endings() -> bool {
     HANDLED.load(Ordering::Relaxed) & ENDINGS != 0
 }
 
-/// Runs `work`, which touches no memory of the program's, with faults kept waiting.
-pub(crate) fn with_no_fault<T>(work: impl FnOnce() -> T) -> T {
+/// What a work touches, which says which signals may be kept waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Touches {
+    /// No memory of the program's.
+    Own,
+    /// That of reads and writes of any thread, as whoever drives a client does: what is not there must find
+    /// the copy that it happens in.
+    Programs,
+}
+
+/// Runs `work` with faults kept waiting.
+pub(crate) fn with_no_fault<T>(touches: Touches, work: impl FnOnce() -> T) -> T {
     let before = mask();
-    set_mask(before | FAULTS);
+    let faults = match touches {
+        Touches::Own => FAULTS,
+        Touches::Programs => FAULTS & !MEMORY,
+    };
+    set_mask(before | faults);
     let done = work();
     set_mask(before);
     done
@@ -160,7 +178,7 @@ pub(crate) fn with_no_fault<T>(work: impl FnOnce() -> T) -> T {
 
 /// All signals but those that the C library sends itself: it waits until each thread has changed its
 /// user, for one; and those of memory that is not there, which must find the copy that they happen in.
-const ALL_OF_PROGRAMS: u64 = !INTERNAL & !set_of([libc::SIGSEGV, libc::SIGBUS]);
+const ALL_OF_PROGRAMS: u64 = !INTERNAL & !MEMORY;
 
 /// All signals of programs blocked in this thread, until [`end`](Self::end).
 #[derive(Debug)]
@@ -200,6 +218,14 @@ mod tests {
         assert_eq!(inside | never | 0b11 << 31 | faults, u64::MAX);
         assert_eq!(inside & faults, outside & faults);
         assert_eq!(inside & 0b11 << 31, outside & 0b11 << 31);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_finds_the_copy_of_it() {
+        let outside = mask();
+        assert_eq!(with_no_fault(Touches::Own, mask), outside | FAULTS);
+        assert_eq!(with_no_fault(Touches::Programs, mask) & MEMORY, outside & MEMORY);
+        assert_eq!(mask(), outside);
     }
 
     #[test]

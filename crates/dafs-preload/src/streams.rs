@@ -10,7 +10,7 @@
 use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Failed, Result};
-use crate::next::{aside, is_serving, quietly, serve};
+use crate::next::{aside_with_clients, is_serving, quietly, serve};
 use crate::table::locked;
 use crate::{files, table};
 use dafs_mem::CheckedSlice;
@@ -18,13 +18,14 @@ use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// Where the C library's streams have their descriptor, for `fileno`: part of its binary interface.
+/// Where the C library's streams have their descriptor, for `fileno`, and their orientation, for
+/// `fwide`: parts of its binary interface, as are the flags, which come first.
 const FILENO_AT: usize = 112;
-
 const ORIENTATION_AT: usize = 192;
 const NO_READS: c_int = 4;
 const NO_WRITES: c_int = 8;
 const HAS_FAILED: c_int = 0x20;
+
 #[repr(C)]
 struct Functions {
     read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
@@ -75,7 +76,6 @@ pub(crate) fn is_ours(stream: *mut FILE) -> bool {
     COUNT.load(Ordering::Acquire) != 0 && quietly(|| locked(&ALL).contains(&(stream as usize)))
 }
 
-/// Before a stream is closed.
 /// As [`is_ours`], for calls that make a stream of the C library's wide at its first: such a one costs no lock
 /// from then on. Ours are streams of bytes to it.
 pub(crate) fn is_ours_and_wide(stream: *mut FILE) -> bool {
@@ -96,6 +96,7 @@ pub(crate) fn set_error(stream: *mut FILE, has_failed: bool) -> bool {
     }
 }
 
+/// Before a stream is closed.
 pub(crate) fn forget(stream: *mut FILE) {
     if is_ours(stream) {
         quietly(|| {
@@ -261,11 +262,11 @@ pub(crate) fn flags(mode: &[u8]) -> Result<c_int> {
         Some(b'a') => access(libc::O_WRONLY) | libc::O_CREAT | libc::O_APPEND,
         _ => return Err(Errno(libc::EINVAL)),
     };
-    for letter in mode.iter().take_while(|&&byte| byte != b',') {
     // The C library would take no notice of it in a stream of ours.
     if mode.windows(5).any(|part| part == b",ccs=") {
         return Err(Errno(libc::EOPNOTSUPP));
     }
+    for letter in mode.iter().take_while(|&&byte| byte != b',') {
         match letter {
             b'e' => flags |= libc::O_CLOEXEC,
             b'x' => flags |= libc::O_EXCL,
@@ -325,7 +326,7 @@ pub(crate) fn restored(fd: c_int) {
     // SAFETY: as above. What was written so far belongs to the file, which is still known.
     unsafe {
         if fd != 0 {
-            aside(|| libc::fflush(OURS[at].load(Ordering::Acquire)));
+            aside_with_clients(|| libc::fflush(OURS[at].load(Ordering::Acquire)));
         }
         *variable = before;
     }

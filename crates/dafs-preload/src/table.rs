@@ -12,7 +12,7 @@
 use crate::descriptor::{Record, kernel};
 use crate::failure::{Errno, Result};
 use crate::limits::DESCRIPTORS_MAX;
-use crate::next::{aside, quietly};
+use crate::next::{aside_with_clients, quietly};
 use crate::signals::Blocked;
 use dafs_client::{DirEntry, File};
 use libc::c_int;
@@ -98,7 +98,7 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
             word.fetch_and(!bit, Ordering::Relaxed);
             let lost = table.open.remove(&fd);
             drop(table);
-            aside(|| drop(lost));
+            aside_with_clients(|| drop(lost));
         }
         None
     })

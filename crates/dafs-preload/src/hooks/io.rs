@@ -1,6 +1,7 @@
 //! Reading, writing, seeking, cutting, syncing, copying and locking.
 
-use super::{by_descriptor, by_path, known, must_be_file};
+use super::{by_descriptor, by_path, give, known, must_be_file, taken};
+use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
 use crate::files::{self, CopyEnd, End};
 use crate::limits::{IO_BYTES_MAX, VECTORS_MAX};
@@ -60,17 +61,29 @@ pub(super) fn check(asked: size_t, room: size_t) {
     }
 }
 
-/// # Safety
-/// `offset` is null or a variable of the program's.
-unsafe fn end<'a>(fd: c_int, offset: *mut i64) -> CopyEnd<'a> {
-    let end = known(fd).map_or(End::Other, End::Served);
-    // SAFETY: the caller's promise.
-    CopyEnd { fd, end, offset: unsafe { offset.as_mut() } }
+/// How a call copies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copying {
+    Ranges,
+    Sending,
+    Splicing,
+}
+
+/// The error of a copy to a descriptor that appends, which the kernel has none of.
+fn must_not_append(how: Copying, to: c_int) -> Result<()> {
+    if kernel::control(to, libc::F_GETFL, 0)? & libc::O_APPEND == 0 {
+        return Ok(());
+    }
+    match how {
+        Copying::Ranges => Err(Errno(libc::EBADF)),
+        Copying::Sending | Copying::Splicing => Err(Errno(libc::EINVAL)),
+    }
 }
 
 /// # Safety
-/// As [`end`] for both.
+/// The offsets are null or, wherever there is memory, variables of the program's.
 unsafe fn copy(
+    how: Copying,
     (from, from_offset): (c_int, *mut i64),
     (to, to_offset): (c_int, *mut i64),
     bytes: size_t,
@@ -79,8 +92,23 @@ unsafe fn copy(
     if known(from).is_none() && known(to).is_none() {
         return pass();
     }
-    // SAFETY: the caller's promise.
-    serve(|| unsafe { files::copy(end(from, from_offset), end(to, to_offset), bytes).map(count) })
+    let end = |fd| known(fd).map_or(End::Other, End::Served);
+    serve(|| {
+        must_not_append(how, to)?;
+        // SAFETY: the caller's promise.
+        let read = |at: *mut i64| (!at.is_null()).then(|| unsafe { taken(at) }).transpose();
+        let (mut from_at, mut to_at) = (read(from_offset)?, read(to_offset)?);
+        let source = CopyEnd { fd: from, end: end(from), offset: from_at.as_mut() };
+        let target = CopyEnd { fd: to, end: end(to), offset: to_at.as_mut() };
+        let done = files::copy(source, target, bytes)?;
+        for (at, now) in [(from_offset, from_at), (to_offset, to_at)] {
+            if let Some(now) = now {
+                // SAFETY: the caller's promise.
+                unsafe { give(at, now)? };
+            }
+        }
+        Ok(count(done))
+    })
 }
 
 interpose! {
@@ -187,10 +215,10 @@ interpose! {
     }
 
     fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t, |pass| {
-        copy((from, offset), (to, std::ptr::null_mut()), bytes, pass)
+        copy(Copying::Sending, (from, offset), (to, std::ptr::null_mut()), bytes, pass)
     }
     fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t, |pass| {
-        copy((from, offset), (to, std::ptr::null_mut()), bytes, pass)
+        copy(Copying::Sending, (from, offset), (to, std::ptr::null_mut()), bytes, pass)
     }
     fn copy_file_range(
         from: c_int,
@@ -200,7 +228,12 @@ interpose! {
         bytes: size_t,
         flags: c_uint,
     ) -> ssize_t, |pass| {
-        copy((from, from_offset), (to, to_offset), bytes, pass)
+        match flags {
+            0 => copy(Copying::Ranges, (from, from_offset), (to, to_offset), bytes, pass),
+            _ if known(from).is_none() && known(to).is_none() => pass(),
+            // The kernel knows none.
+            _ => serve(|| Err(Errno(libc::EINVAL))),
+        }
     }
     fn splice(
         from: c_int,
@@ -210,7 +243,7 @@ interpose! {
         bytes: size_t,
         flags: c_uint,
     ) -> ssize_t, |pass| {
-        copy((from, from_offset), (to, to_offset), bytes, pass)
+        copy(Copying::Splicing, (from, from_offset), (to, to_offset), bytes, pass)
     }
     fn flock(fd: c_int, operation: c_int) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| locks::whole(&file, operation).map(|()| 0))

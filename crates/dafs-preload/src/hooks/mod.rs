@@ -14,13 +14,14 @@ mod names;
 mod opening;
 mod programs;
 mod signals;
+mod sockets;
 mod spawn;
 mod stat;
 mod streams;
 mod threads;
 mod walks;
-
 mod wide;
+
 use crate::config;
 use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};
@@ -28,8 +29,11 @@ use crate::location::{self, Location};
 use crate::next::{is_aside, is_serving, quietly};
 use crate::report;
 use crate::table::{self, Description};
+use dafs_client::Error;
+use dafs_mem::{CheckedSlice, Site, VolatileSlice};
 use libc::{c_char, c_int};
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// What a path means to us.
@@ -49,6 +53,46 @@ enum At {
 unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
     // SAFETY: the caller's promise.
     if text.is_null() { b"" } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
+}
+
+/// Reads a value in memory of the program's: `EFAULT` if that is not there.
+///
+/// # Safety
+/// Wherever there is memory at `from`, it holds such a value.
+unsafe fn taken<T: Copy>(from: *const T) -> Result<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the caller's promise; the value is there when it has been copied whole.
+    unsafe {
+        let own = VolatileSlice::new(value.as_mut_ptr().cast(), size_of::<T>());
+        let theirs = CheckedSlice::callers(from.cast_mut().cast(), size_of::<T>());
+        theirs.copy_to(own, Site::ClientStaging).map_err(Error::from)?;
+        Ok(value.assume_init())
+    }
+}
+
+/// Writes a value to memory of the program's: `EFAULT` if that is not there.
+///
+/// # Safety
+/// Wherever there is memory at `to`, it may be written, by nobody else meanwhile.
+unsafe fn give<T: Copy>(to: *mut T, mut value: T) -> Result<()> {
+    // SAFETY: the value, as bytes; the caller's promise.
+    unsafe {
+        let own = VolatileSlice::new((&raw mut value).cast(), size_of::<T>());
+        let theirs = CheckedSlice::callers(to.cast(), size_of::<T>());
+        theirs.copy_from(own, Site::ClientStaging).map_err(Error::from)?;
+    }
+    Ok(())
+}
+
+/// As [`give`], for text.
+///
+/// # Safety
+/// As there, for as many bytes.
+unsafe fn give_bytes(to: *mut c_char, text: &mut [u8]) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let theirs = unsafe { CheckedSlice::callers(to.cast(), text.len()) };
+    theirs.copy_from(VolatileSlice::from_mut(text), Site::ClientStaging).map_err(Error::from)?;
+    Ok(())
 }
 
 /// Looks at a path that a program gives to a call.

@@ -1,7 +1,7 @@
 //! Names: making, removing, renaming, linking, permissions, times, and the working directory.
 
 use super::io::check;
-use super::{At, at, by_descriptor, by_path, bytes, known, named_descriptor};
+use super::{At, at, by_descriptor, by_path, bytes, give_bytes, known, named_descriptor};
 use crate::config;
 use crate::descriptor::{Kind, Record};
 use crate::failure::{Errno, Result};
@@ -78,13 +78,16 @@ unsafe fn link_either(
 }
 
 /// # Safety
-/// `room` bytes at `to` may be written.
+/// As [`give_bytes`], for `room` bytes.
 unsafe fn read_link(place: &Location, to: *mut c_char, room: size_t) -> Result<ssize_t> {
-    let text = names::read_link(place)?;
-    let count = text.len().min(room);
+    if room == 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut text = names::read_link(place)?;
+    text.truncate(room);
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), count) };
-    Ok(count as ssize_t)
+    unsafe { give_bytes(to, &mut text)? };
+    Ok(text.len() as ssize_t)
 }
 
 fn change_open(file: &Description, change: &SetAttributes) -> Result<c_int> {
@@ -140,12 +143,9 @@ fn go(to: Record) -> Result<()> {
     let config = config::get().ok_or(Errno(libc::EIO))?;
     let text = to.write(config).and_then(|text| CString::new(text).ok());
     let text = text.ok_or(Errno(libc::ENAMETOOLONG))?;
-    let mut nowhere = *b"/tmp/dafs-run-XXXXXX\0";
-    // SAFETY: a C string that may be written; the directory is new, empty and ours.
+    let nowhere = new_directory(&temporary_places())?;
+    // SAFETY: C strings; the directory is new, empty and ours.
     unsafe {
-        if libc::mkdtemp(nowhere.as_mut_ptr().cast()).is_null() {
-            return Err(Errno::last());
-        }
         let gone = libc::syscall(libc::SYS_chdir, nowhere.as_ptr());
         let errno = Errno::last();
         libc::rmdir(nowhere.as_ptr().cast());
@@ -156,6 +156,29 @@ fn go(to: Record) -> Result<()> {
     }
     table::set_working_directory(Some(to));
     Ok(())
+}
+
+/// Where a directory can be made for a moment: not everywhere `/tmp` can be written to.
+fn temporary_places() -> Vec<Vec<u8>> {
+    let wanted = std::env::var_os("TMPDIR").map(|place| place.into_encoded_bytes());
+    let others = [&b"/tmp"[..], b"/dev/shm", b"/var/tmp"].map(<[u8]>::to_vec);
+    wanted.into_iter().chain(others).filter(|place| place.starts_with(b"/")).collect()
+}
+
+/// Makes an empty directory in the first of the places where it can be.
+fn new_directory(places: &[Vec<u8>]) -> Result<CString> {
+    let mut failure = Errno(libc::ENOENT);
+    for place in places {
+        let Ok(path) = CString::new([place, &b"/dafs-run-XXXXXX"[..]].concat()) else { continue };
+        let path = path.into_raw();
+        // SAFETY: a C string that may be written, which keeps its length.
+        let (made, path) = unsafe { (!libc::mkdtemp(path).is_null(), CString::from_raw(path)) };
+        if made {
+            return Ok(path);
+        }
+        failure = Errno::last();
+    }
+    Err(failure)
 }
 
 fn left(done: c_int) -> c_int {
@@ -170,8 +193,8 @@ fn left(done: c_int) -> c_int {
 /// Gives a path to a program: into `to`, or into memory of its own.
 ///
 /// # Safety
-/// `to` is null or `room` bytes that may be written.
-unsafe fn give(path: &[u8], to: *mut c_char, room: size_t) -> Result<*mut c_char> {
+/// `to` is null, or as [`give_bytes`] for `room` bytes.
+unsafe fn give_path(path: &[u8], to: *mut c_char, room: size_t) -> Result<*mut c_char> {
     let mut target = to;
     if to.is_null() {
         let bytes = if room == 0 { path.len() + 1 } else { room };
@@ -186,11 +209,8 @@ unsafe fn give(path: &[u8], to: *mut c_char, room: size_t) -> Result<*mut c_char
     } else if room <= path.len() {
         return Err(Errno(if room == 0 { libc::EINVAL } else { libc::ERANGE }));
     }
-    // SAFETY: there is room for the path and a zero byte.
-    unsafe {
-        std::ptr::copy_nonoverlapping(path.as_ptr(), target.cast(), path.len());
-        target.add(path.len()).write(0);
-    }
+    // SAFETY: there is room for the path and a zero byte, or the caller's promise.
+    unsafe { give_bytes(target, &mut [path, b"\0"].concat())? };
     Ok(target)
 }
 
@@ -206,7 +226,7 @@ unsafe fn give_where_it_fits(path: &[u8], to: *mut c_char) -> Result<*mut c_char
         return Err(Errno(libc::ENAMETOOLONG));
     }
     // SAFETY: the caller's promise.
-    unsafe { give(path, to, PATH_BYTES_MAX) }
+    unsafe { give_path(path, to, PATH_BYTES_MAX) }
 }
 
 /// # Safety
@@ -225,7 +245,7 @@ unsafe fn real_path(
                 let (client, found) = names::find(&place, Follow::No)?;
                 if !found.attributes.is_symlink() {
                     let room = if to.is_null() { 0 } else { libc::PATH_MAX as usize };
-                    return give(&place.shown, to, room);
+                    return give_path(&place.shown, to, room);
                 }
                 let text = client.readlink(&found.handle)?;
                 let end = place.shown.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
@@ -412,7 +432,7 @@ interpose! {
     }
     fn getcwd(to: *mut c_char, room: size_t) -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give(&directory.shown, to, room)),
+            Some(directory) => serve(|| give_path(&directory.shown, to, room)),
             None => pass(),
         }
     }
@@ -420,7 +440,7 @@ interpose! {
         match table::working_directory() {
             Some(directory) => {
                 check(asked, room);
-                serve(|| give(&directory.shown, to, asked))
+                serve(|| give_path(&directory.shown, to, asked))
             }
             None => pass(),
         }
@@ -442,7 +462,7 @@ interpose! {
     }
     fn get_current_dir_name() -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give(&directory.shown, std::ptr::null_mut(), 0)),
+            Some(directory) => serve(|| give_path(&directory.shown, std::ptr::null_mut(), 0)),
             None => pass(),
         }
     }
@@ -502,6 +522,9 @@ interpose! {
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| unsupported("removexattr", &place.shown))
     }
+    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| unsupported("lremovexattr", &place.shown))
+    }
     fn fremovexattr(fd: c_int, name: *const c_char) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| unsupported("fremovexattr", &file.record.shown))
     }
@@ -524,5 +547,22 @@ fn limit(name: c_int) -> libc::c_long {
         libc::_PC_PIPE_BUF => 4096,
         libc::_PC_2_SYMLINKS => 1,
         _ => -1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn a_directory_is_made_where_it_can_be() {
+        let here = std::env::temp_dir().into_os_string().into_encoded_bytes();
+        let made =
+            new_directory(&[b"/dev/null".to_vec(), b"/none".to_vec(), here.clone()]).unwrap();
+        assert!(made.to_bytes().starts_with(&here));
+        std::fs::remove_dir(OsStr::from_bytes(made.to_bytes())).unwrap();
+        assert_eq!(new_directory(&[b"/dev/null".to_vec()]), Err(Errno(libc::ENOTDIR)));
     }
 }

@@ -1,6 +1,6 @@
 //! `open` and its relatives, temporary files, `close` and `dup`.
 
-use super::{At, at, by_descriptor, by_path, bytes, known, named_number};
+use super::{At, at, by_descriptor, by_path, bytes, give, known, named_number, taken};
 use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
@@ -272,12 +272,15 @@ fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW
         | libc::F_OFD_GETLK => serve(|| {
-            if argument == 0 {
-                return Err(Errno(libc::EFAULT));
-            }
+            let theirs = argument as *mut libc::flock;
             // SAFETY: these commands take such a structure of the program's.
-            let lock = unsafe { &mut *(argument as *mut libc::flock) };
-            crate::locks::control(&description, fd, command, lock)
+            let mut lock = unsafe { taken(theirs)? };
+            let done = crate::locks::control(&description, fd, command, &mut lock)?;
+            if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+                // SAFETY: as above.
+                unsafe { give(theirs, lock)? };
+            }
+            Ok(done)
         }),
         libc::F_GETFD | libc::F_SETFD => pass(),
         // Seals, leases, signals and pipes are not what a file on a server has.

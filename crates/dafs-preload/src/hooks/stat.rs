@@ -2,7 +2,7 @@
 
 use super::{by_descriptor, by_path, bytes, known};
 use crate::attributes;
-use crate::failure::{Errno, Result};
+use crate::failure::Result;
 use crate::next::{interpose, serve};
 use crate::table::Description;
 use crate::{files, names, session};
@@ -10,14 +10,10 @@ use dafs_client::Follow;
 use libc::{AT_FDCWD, c_char, c_int, c_uint};
 
 /// # Safety
-/// `out` is null or such a structure of the program's.
-unsafe fn give<T>(out: *mut T, value: T) -> Result<c_int> {
-    if out.is_null() {
-        return Err(Errno(libc::EFAULT));
-    }
+/// As [`super::give`].
+unsafe fn give<T: Copy>(out: *mut T, value: T) -> Result<c_int> {
     // SAFETY: the caller's promise.
-    unsafe { out.write(value) };
-    Ok(0)
+    unsafe { super::give(out, value) }.map(|()| 0)
 }
 
 fn follow(flags: c_int) -> Follow {

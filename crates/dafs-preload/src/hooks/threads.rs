@@ -1,7 +1,7 @@
 //! Threads that we start while a call is served are ours: what they call is the C library's, and the
 //! program's signals are not for them.
 
-use crate::next::{aside, interpose, is_serving};
+use crate::next::{aside_from_now_on, interpose, is_serving};
 use crate::signals;
 use libc::{c_int, c_void, pthread_attr_t, pthread_t};
 
@@ -16,7 +16,9 @@ struct Work {
 extern "C" fn begin(work: *mut c_void) -> *mut c_void {
     // SAFETY: a box of such work, given to this thread alone.
     let work = unsafe { Box::from_raw(work.cast::<Work>()) };
-    aside(|| (work.start)(work.argument))
+    // With the signals of memory that is not there as they are: this thread moves the bytes of the program's calls.
+    aside_from_now_on();
+    (work.start)(work.argument)
 }
 
 type Create =

@@ -1,0 +1,76 @@
+//! What the kernel would make or look for on this machine by a path that is served: Unix sockets, watches
+//! and another root, which are refused; and keys, which are made of a file's attributes.
+
+use super::by_path;
+use super::exec::location_is_ours;
+use crate::failure::Errno;
+use crate::next::{interpose, is_serving, serve};
+use crate::{config, names, report};
+use dafs_client::Follow;
+use dafs_mem::{CheckedSlice, Site};
+use libc::{AT_FDCWD, c_char, c_int, key_t, sockaddr, sockaddr_un, socklen_t};
+use std::ffi::CString;
+
+/// The path of a Unix socket's address, if it is served.
+///
+/// # Safety
+/// Wherever there is memory among `bytes` at `address`, it stays as it is.
+unsafe fn served_path(address: *const sockaddr, bytes: socklen_t) -> Option<CString> {
+    // Our own sessions' sockets are this machine's.
+    if config::get().is_none() || is_serving() {
+        return None;
+    }
+    let count = (bytes as usize).min(size_of::<sockaddr_un>());
+    // SAFETY: the caller's promise.
+    let address = unsafe { CheckedSlice::callers(address.cast_mut().cast(), count) };
+    let address = address.to_vec(Site::ClientStaging).ok()?;
+    let (family, path) = address.split_at_checked(std::mem::offset_of!(sockaddr_un, sun_path))?;
+    if family != (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes() {
+        return None;
+    }
+    let path = path.split(|&byte| byte == 0).next().filter(|path| !path.is_empty())?;
+    let path = CString::new(path).ok()?;
+    // SAFETY: a C string.
+    unsafe { location_is_ours(AT_FDCWD, path.as_ptr()) }.then_some(path)
+}
+
+/// # Safety
+/// As [`served_path`].
+unsafe fn unless_served(
+    name: &'static str,
+    address: *const sockaddr,
+    bytes: socklen_t,
+    pass: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(path) = (unsafe { served_path(address, bytes) }) else { return pass() };
+    report::refused(name, path.to_bytes());
+    serve(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+interpose! {
+    fn bind(socket: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int, |pass| {
+        unless_served("bind", address, bytes, pass)
+    }
+    fn connect(socket: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int, |pass| {
+        unless_served("connect", address, bytes, pass)
+    }
+    fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| {
+            report::refused("inotify_add_watch", &place.shown);
+            Err(Errno(libc::EOPNOTSUPP))
+        })
+    }
+    fn ftok(path: *const c_char, id: c_int) -> key_t, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| {
+            let found = names::stat(&place, Follow::Yes)?;
+            Ok((found.st_ino & 0xffff | (found.st_dev & 0xff) << 16 | (id as u64 & 0xff) << 24) as key_t)
+        })
+    }
+    fn chroot(path: *const c_char) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| {
+            report::refused("chroot", &place.shown);
+            Err(Errno(libc::EOPNOTSUPP))
+        })
+    }
+}
