@@ -92,6 +92,8 @@ starts sh -c "$tool" 2>"$work/said" && fail "a program was started in place of o
 starts sh -c tool 2>"$work/said" && fail "a program was found in place of one that is served"
 starts env "$tool" 2>"$work/said" && fail "a program was started in place of one that is served"
 starts env tool 2>"$work/said" && fail "a program was found in place of one that is served"
+expect 1 'leave its path to this machine with --bypass' starts "$tool"
+expect 1 'no such program' starts tool
 [[ $(starts --bypass "$work/here/local" sh -c "$tool && tool") == $'started\nstarted' ]] ||
     fail "a path that is to pass by is not this machine's"
 if command -v python3 >/dev/null; then

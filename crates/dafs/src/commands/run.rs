@@ -75,7 +75,7 @@ impl Run {
             .program
             .split_first()
             .ok_or_else(|| Failure::Usage("name a program to run".to_owned()))?;
-        let program = find(name)?;
+        let program = self.find(name)?;
         can_be_served(&program)?;
         let mut command = Command::new(&program);
         command.arg0(name).args(arguments);
@@ -170,6 +170,46 @@ impl Run {
     }
 }
 
+impl Run {
+    /// The file of a program, looked for as a shell does. None is started in place of one that is served.
+    fn find(&self, name: &OsStr) -> Result<PathBuf, Failure> {
+        let is_program = |path: &Path| {
+            path.metadata()
+                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        };
+        if name.as_bytes().contains(&b'/') {
+            let path = PathBuf::from(name);
+            return match path.metadata() {
+                _ if self.serves(&path) => Err(Failure::Failed(format!(
+                    "{} lies on the server, and programs are started from this machine: copy it out first, or \
+                     leave its path to this machine with --bypass",
+                    path.display()
+                ))),
+                Err(error) => Err(Failure::local(path.display(), &error)),
+                Ok(_) if is_program(&path) => Ok(path),
+                Ok(_) => Err(Failure::Failed(format!("{} is no program", path.display()))),
+            };
+        }
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        std::env::split_paths(&path)
+            .map(|dir| dir.join(name))
+            .find(|path| !self.serves(path) && is_program(path))
+            .ok_or_else(|| {
+                Failure::Failed(format!("{}: there is no such program in $PATH", name.display()))
+            })
+    }
+
+    /// Whether a path is below a prefix, as far as it says so itself.
+    fn serves(&self, path: &Path) -> bool {
+        let is_below = |place: &Path| {
+            let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
+            absolute(path).starts_with(absolute(place))
+        };
+        self.at.iter().any(|(prefix, _)| is_below(Path::new(prefix)))
+            && !self.bypass.iter().any(|place| is_below(place))
+    }
+}
+
 /// The library: where the user says, beside this command, or where it is installed.
 fn library() -> Result<PathBuf, Failure> {
     if let Some(path) = std::env::var_os("DAFS_PRELOAD_LIBRARY") {
@@ -190,26 +230,6 @@ fn library() -> Result<PathBuf, Failure> {
             own.display()
         ))
     })
-}
-
-/// The file of a program, looked for as a shell does.
-fn find(name: &OsStr) -> Result<PathBuf, Failure> {
-    let is_program = |path: &Path| {
-        path.metadata()
-            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
-    if name.as_bytes().contains(&b'/') {
-        let path = PathBuf::from(name);
-        return match path.metadata() {
-            Err(error) => Err(Failure::local(path.display(), &error)),
-            Ok(_) if is_program(&path) => Ok(path),
-            Ok(_) => Err(Failure::Failed(format!("{} is no program", path.display()))),
-        };
-    }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| is_program(path)).ok_or_else(
-        || Failure::Failed(format!("{}: there is no such program in $PATH", name.display())),
-    )
 }
 
 /// Whether the library gets a hearing in a program, and in what interprets it.
