@@ -104,3 +104,6 @@ except cephfs.ObjectNotFound:
 
 # grants_delegations -- whether the server does, for files that others than its clients can change.
 grants_delegations() { [[ ! $layouts || $layouts == stripes ]]; }
+
+# counts_space -- whether anybody does.
+counts_space() { [[ $layouts != cephfs ]]; }

@@ -158,6 +158,7 @@ end() {
     trap - EXIT
     wait
     if [[ $status != 0 ]]; then
+        echo "cephfs.sh: the cluster is given up, with status $status; its daemons have said last:" >&2
         for file in "$dir"/log/*; do
             [[ -s $file ]] || continue
             echo "--- the end of ${file##*/}"

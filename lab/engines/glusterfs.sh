@@ -76,6 +76,7 @@ end() {
     trap - EXIT
     wait
     if [[ $status != 0 ]]; then
+        echo "glusterfs.sh: the cluster is given up, with status $status; its daemons have said last:" >&2
         for file in "$dir"/admin.out "$dir"/*/log/*; do
             [[ -f $file && -s $file ]] || continue
             echo "--- the end of ${file#"$dir"/}"

@@ -5,20 +5,32 @@
 source "$(dirname "$0")/../nfs.sh"
 
 ENTRIES=20000
+SOME=1000
+case ${LAB_LAYOUTS:-} in
+'') ;;
 # They are made through the server there, and the kernel client keeps as many.
-[[ ! ${LAB_LAYOUTS:-} ]] || ENTRIES=2000
+stripes) ENTRIES=2000 ;;
+# A cluster takes some milliseconds for each.
+*) ENTRIES=400 SOME=200 ;;
+esac
 MOUNTS=10
 
 serve
 boot 1
 in_export "fileop many large $ENTRIES"
 
+counts_space=yes
+if ! counts_space; then
+    counts_space=no
+    echo "the size of the file system is not looked at: this cluster has no manager, who counts that"
+fi
+
 # May the server act as other users? Not in a user namespace with one user.
 read -r _ _ users </proc/self/uid_map
 
 for version in "${versions[@]}"; do
     step "NFSv$version: files"
-    guest 1 "version=$version"'
+    guest 1 "version=$version counts_space=$counts_space"'
         nfs_mount $version a
         mkdir /mnt/a/$version
         cd /mnt/a/$version
@@ -58,7 +70,7 @@ for version in "${versions[@]}"; do
         [[ $(stat -c %s deep/short) == 5 && -p fifo && $(cat $long) == long ]]
         [[ $(stat -c %h .) == 3 ]]
         grep -q "written through" mapped
-        [[ $(df --output=size . | tail -n 1) -gt 1000 ]]
+        [[ $counts_space == no || $(df --output=size . | tail -n 1) -gt 1000 ]]
         [[ $(ls -A | wc -l) == 10 ]]
         cp /tmp/sum /out/sum
         cd /'
@@ -93,8 +105,8 @@ for version in "${versions[@]}"; do
         fileop list /mnt/a/large $ENTRIES
         echo 3 >/proc/sys/vm/drop_caches
         fileop list /mnt/a/large $ENTRIES stat
-        fileop many /mnt/a/$version/some 1000
-        fileop list /mnt/a/$version/some 1000
+        fileop many /mnt/a/$version/some $SOME
+        fileop list /mnt/a/$version/some $SOME
         rm -r /mnt/a/$version/some"
     guest 1 'umount /mnt/a'
 done
