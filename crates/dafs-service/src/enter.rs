@@ -101,7 +101,12 @@ impl Service {
                     return Ok(());
                 }
             }
-            Blocked::Fence(_) | Blocked::Undo(_) => {}
+            Blocked::Settle(key) if caller.wait == Wait::Allowed => {
+                if self.settle_file(&key).is_ok() {
+                    return Ok(());
+                }
+            }
+            Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => {}
             // Not every front door repeats the call where it may wait.
             Blocked::Expire(clients) => self.doom(clients),
             Blocked::Recall(_) => {}

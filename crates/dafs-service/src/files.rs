@@ -4,7 +4,7 @@ use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service, ServiceError};
-use dafs_store::{AccessMask, Attr, FsStat, OpenFile, OpenMode, SetAttr, StoreError};
+use dafs_store::{AccessMask, Attr, FsStat, OpenFile, OpenMode, SetAttr, SetTime, StoreError};
 use std::sync::Arc;
 
 /// Where a path led.
@@ -82,6 +82,10 @@ impl Service {
             export.check_wait(caller.wait, Touch::Data)?;
         }
         let cred = export.map_cred(caller.cred);
+        let given = change.mtime.filter(|_| export.store().layouts().is_some());
+        if given.is_some() {
+            self.begin_giving_mtime(caller, &export.key(handle))?;
+        }
         let _change = self.begin_change(caller, export.key(handle), change.size)?;
         let file: Option<Arc<dyn OpenFile>> = match change.size {
             Some(size) => {
@@ -95,8 +99,8 @@ impl Service {
             None => None,
         };
         let attr = export.store().setattr(&cred, &handle.file, change, file.as_deref())?;
-        if let Some(time) = change.mtime.filter(|_| export.store().layouts().is_some()) {
-            self.note_mtime(caller, &export.key(handle), time);
+        if matches!(given, Some(SetTime::To(_))) {
+            self.note_mtime(caller, &export.key(handle), attr.mtime);
         }
         Ok(attr)
     }

@@ -88,6 +88,13 @@ pub const LAYOUT_RECALLS_ONE_BY_ONE_MAX: usize = 16;
 /// Devices that one client is told of changes of.
 pub const DEVICES_WATCHED_MAX: usize = 1024;
 
+/// Files that a store is asked about without another look at what is due.
+pub(crate) const FENCED_AT_ONCE: usize = 256;
+
+/// How long it is looked for what was written by layouts that were given back together, before that is
+/// answered; the rest is done after.
+pub(crate) const RETURN_SETTLE_TIME: Duration = Duration::from_secs(2);
+
 /// Parts of a file that a layout may be held of after others were given back.
 pub(crate) const LAYOUT_SPANS_MAX: usize = 64;
 

@@ -98,6 +98,8 @@ pub(crate) enum Blocked {
     Expire(Vec<Arc<Client>>),
     /// Data servers may go by a layout of this file that is over.
     Fence(Handle),
+    /// It is not known how far this file reaches.
+    Settle(Handle),
     /// What was done to this file under a lock that was lost is to be undone first.
     Undo(Handle),
 }

@@ -145,7 +145,8 @@ impl Service {
         {
             return contention;
         }
-        if table.fencing.holds_back(key) {
+        // Its holder locks the file without asking.
+        if table.fencing.holds_back(key) || table.fencing.is_written(key) {
             return contention;
         }
         let Some(file) = table.files.get(key) else { return Ok(()) };

@@ -203,11 +203,7 @@ impl Service {
             return Err(ServiceError::BadStateId);
         };
         // Its holder locked the file without asking, and others go on where it ends.
-        match self.settle_before_unlock(caller, &delegation.key) {
-            Err(ServiceError::WouldWait) => return Err(ServiceError::WouldWait),
-            Err(error) => tracing::warn!(%error, "a file may reach further than is known"),
-            Ok(()) => {}
-        }
+        self.settle_before_unlock(caller, &delegation.key)?;
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         delegation.life.check()?;

@@ -5,7 +5,7 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service};
-use dafs_store::{Attr, StoreError, Wait};
+use dafs_store::{Attr, Cred, SetAttr, SetTime, StoreError, Wait};
 use std::sync::Arc;
 
 impl Service {
@@ -40,17 +40,27 @@ impl Service {
         if !layout.covers(true) {
             return Err(ServiceError::BadLayout);
         }
+        // Somebody else may have changed the file since its writer gave it a time.
+        let before = || export.store().getattr(&handle.file).map(|attr| attr.mtime);
+        let given = layout.written(true).mtime.filter(|time| before() == Ok(*time));
         let attr = layouts.commit(&handle.file, end)?;
+        let Some(time) = given else { return Ok(attr) };
+        let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+        let kept = export.store().setattr(&Cred::new(0, 0), &handle.file, &change, None);
         // What was told is stable, whatever comes of the time.
-        Ok(layout.restore_mtime().ok().flatten().unwrap_or(attr))
+        Ok(kept.unwrap_or_else(|error| {
+            tracing::debug!(%error, "a file has another time than its writer gave it");
+            attr
+        }))
     }
 
     /// Has a file reach as far as this client has written before others may lock it: who has waited for a
     /// lock appends where the file ends, and stock clients send LAYOUTCOMMIT when they close a file, not
-    /// when they unlock it. May wait for data servers.
+    /// when they unlock it. May wait for data servers. Where they do not answer the client goes on, and it
+    /// is whoever wants a lock next that waits for them.
     ///
     /// # Errors
-    /// `WouldWait`, `Delay` when data servers do not answer.
+    /// `WouldWait`.
     pub(crate) fn settle_before_unlock(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let table = self.lock_table();
         let mut layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
@@ -64,11 +74,15 @@ impl Service {
         }
         let Some(layouts) = layout.store.layouts() else { return Ok(()) };
         match layouts.reach(&key.file) {
-            Ok(()) | Err(StoreError::Stale) => Ok(()),
+            Ok(()) | Err(StoreError::Stale) => {}
             // As far as this server was told, nothing was written.
-            Err(_) if !layout.is_written() => Ok(()),
-            Err(StoreError::Busy) => Err(ServiceError::Delay),
-            Err(error) => Err(error.into()),
+            Err(_) if !layout.is_written() => {}
+            Err(error) => {
+                tracing::warn!(%error, "a lock is let go of; the next one waits for data servers");
+                let written = layout.written(true);
+                self.lock_table().fencing.note_written(&layout.store, *key, written);
+            }
         }
+        Ok(())
     }
 }

@@ -6,7 +6,7 @@
 //!   that no layout will name again.
 
 use crate::Service;
-use crate::client::Client;
+use crate::client::{Client, ClientKey};
 use crate::index::Held;
 use crate::limits::DEVICES_WATCHED_MAX;
 use dafs_store::{DeviceKey, LayoutForm};
@@ -30,7 +30,18 @@ pub(crate) struct WatchedDevices(Mutex<Watched>);
 #[derive(Default)]
 struct Watched {
     gone: Vec<DeviceKey>,
-    clients: FxHashMap<DeviceKey, Vec<Weak<Client>>>,
+    clients: FxHashMap<DeviceKey, FxHashMap<ClientKey, Weak<Client>>>,
+}
+
+impl Watched {
+    fn forget(&mut self, key: &DeviceKey, client: ClientKey) {
+        let Some(clients) = self.clients.get_mut(key) else { return };
+        clients.remove(&client);
+        if clients.is_empty() {
+            self.clients.remove(key);
+            self.gone.retain(|gone| gone != key);
+        }
+    }
 }
 
 impl Service {
@@ -44,15 +55,17 @@ impl Service {
     ) -> bool {
         let mut devices = client.devices.devices();
         if !wanted || !client.back_channel() {
-            devices.remove(&key);
+            if devices.remove(&key).is_some() {
+                self.lock_watched().forget(&key, client.key());
+            }
             return false;
         }
         let room = devices.len() < DEVICES_WATCHED_MAX || devices.contains_key(&key);
         if room && devices.insert(key, form).is_none() {
             let mut watched = self.lock_watched();
             let clients = watched.clients.entry(key).or_default();
-            clients.retain(|known| known.strong_count() > 0);
-            clients.push(Arc::downgrade(client));
+            clients.retain(|_, known| known.strong_count() > 0);
+            clients.insert(client.key(), Arc::downgrade(client));
         }
         room
     }
@@ -74,10 +87,10 @@ impl Service {
         let mut notices = Vec::new();
         for key in gone {
             let clients = self.lock_watched().clients.remove(&key).unwrap_or_default();
-            let mut later = Vec::new();
-            for client in clients.iter().filter_map(Weak::upgrade) {
+            let mut later = FxHashMap::default();
+            for client in clients.values().filter_map(Weak::upgrade) {
                 if self.names_device(&client, &key) {
-                    later.push(Arc::downgrade(&client));
+                    later.insert(client.key(), Arc::downgrade(&client));
                     continue;
                 }
                 let watched = client.devices.devices().remove(&key);

@@ -6,36 +6,59 @@
 //!   the table's lock, until the store has said that no data server goes by it any more. So long nobody
 //!   is given opens, locks or delegations of it, and nobody writes without an open: what the holder had
 //!   may have stood against that.
-//! * What its holder may have written is looked for after that; nobody waits for it. Of a layout that
-//!   was given back its holder waits, before it is answered.
-//! * The store is asked never under a lock and never by a reactor, and in turns by one thread at a time. Of a store
-//!   that says that it cannot be sure now no more is asked in that turn, and those that were asked least
-//!   come first.
+//! * What a holder may have written and did not tell is looked for after that, and until it is found
+//!   nobody is given locks or delegations of the file: who has one appends where the file ends.
+//! * The store is asked never under a lock and never by a reactor. Of a store that says that it cannot be
+//!   sure now no more is asked in that turn; files that are held back come first, and those that were asked
+//!   in vain last. A turn touches no more entries than it asks for.
+//! * There are at most as many files of one store as there may be layouts: with more it gives none.
 
 use super::LayoutState;
 use crate::handle::Handle;
+use crate::limits::{FENCED_AT_ONCE, RETURN_SETTLE_TIME};
 use crate::table::{Blocked, StateTable};
 use crate::{Result, Service, ServiceError};
-use dafs_store::{Store, StoreError};
+use dafs_store::{Cred, Layouts, SetAttr, SetTime, Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, TryLockError};
+use std::time::Instant;
 
 /// The files concerned.
 #[derive(Default)]
 pub(crate) struct Fencing {
     files: FxHashMap<Handle, Fenced>,
+    lines: Vec<Line>,
+    next: u64,
 }
+
+/// The files of one store, in the order in which they are asked about.
+struct Line {
+    store: Arc<dyn Store>,
+    files: BTreeMap<Turn, Handle>,
+}
+
+/// False comes first, and the smaller number: it waits for nobody, and when it got its place.
+type Turn = (bool, u64);
 
 struct Fenced {
     store: Arc<dyn Store>,
+    turn: Turn,
     /// Data servers may still go by a layout.
     believed: bool,
-    /// The last holder may have written what it did not live to commit.
-    written: bool,
+    /// What is to be looked for.
+    written: Option<Written>,
     /// How many layouts were taken away, so that one that goes meanwhile is not passed over.
     count: u64,
-    /// How often the store was asked in vain.
-    tries: u32,
+}
+
+/// What a holder may have written and did not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written {
+    /// The holder is there and at it still: it knows itself what it wrote where.
+    pub(super) goes_on: bool,
+    /// The time of change that it has given the file since.
+    pub(super) mtime: Option<TimeSpec>,
 }
 
 /// What is to be asked of a store about one file.
@@ -43,30 +66,64 @@ struct Due {
     key: Handle,
     store: Arc<dyn Store>,
     believed: bool,
-    written: bool,
+    written: Option<Written>,
     count: u64,
 }
 
 impl Fencing {
     /// A layout was taken away. True when the file was not held back before.
-    fn add(&mut self, store: &Arc<dyn Store>, key: Handle, written: bool) -> bool {
-        let file = self.entry(store, key);
-        file.written |= written;
-        file.count += 1;
-        !std::mem::replace(&mut file.believed, true)
+    fn add(&mut self, store: &Arc<dyn Store>, key: Handle, written: Option<Written>) -> bool {
+        let fresh = !self.holds_back(&key);
+        let file = self.enter(store, key);
+        file.believed = true;
+        file.note(written);
+        if fresh {
+            self.to_the_end(&key);
+        }
+        fresh
     }
 
-    /// A layout was given back whose holder may have written what it did not tell.
-    pub(super) fn note_written(&mut self, store: &Arc<dyn Store>, key: Handle) {
-        let file = self.entry(store, key);
-        file.written = true;
-        file.count += 1;
+    /// Somebody may have written what it did not tell.
+    pub(super) fn note_written(&mut self, store: &Arc<dyn Store>, key: Handle, written: Written) {
+        self.enter(store, key).note(Some(written));
     }
 
-    fn entry(&mut self, store: &Arc<dyn Store>, key: Handle) -> &mut Fenced {
-        let store = store.clone();
-        let fresh = || Fenced { store, believed: false, written: false, count: 0, tries: 0 };
-        self.files.entry(key).or_insert_with(fresh)
+    fn enter(&mut self, store: &Arc<dyn Store>, key: Handle) -> &mut Fenced {
+        if !self.files.contains_key(&key) {
+            let (store, turn) = (store.clone(), (true, u64::MAX));
+            let fenced = Fenced { store, turn, believed: false, written: None, count: 0 };
+            self.files.insert(key, fenced);
+            self.to_the_end(&key);
+        }
+        // INVARIANT: it was put in above if it was not there.
+        self.files.get_mut(&key).expect("a file that is in")
+    }
+
+    /// Asks about a file after all others like it.
+    fn to_the_end(&mut self, key: &Handle) {
+        let Some(file) = self.files.get_mut(key) else { return };
+        let own = |line: &Line| Arc::ptr_eq(&line.store, &file.store);
+        let at = self.lines.iter().position(own).unwrap_or_else(|| {
+            self.lines.push(Line { store: file.store.clone(), files: BTreeMap::new() });
+            self.lines.len() - 1
+        });
+        let line = &mut self.lines[at];
+        line.files.remove(&file.turn);
+        file.turn = (!file.believed, self.next);
+        self.next += 1;
+        line.files.insert(file.turn, *key);
+    }
+
+    /// Forgets a file of which nothing is to be asked any more.
+    fn tidy(&mut self, key: &Handle) {
+        let done = |file: &&Fenced| !file.believed && file.written.is_none();
+        let Some(file) = self.files.get(key).filter(done) else { return };
+        let (store, turn) = (file.store.clone(), file.turn);
+        self.files.remove(key);
+        self.lines.iter_mut().filter(|line| Arc::ptr_eq(&line.store, &store)).for_each(|line| {
+            line.files.remove(&turn);
+        });
+        self.lines.retain(|line| !line.files.is_empty());
     }
 
     /// Whether what changes this file, or who may use it, has to wait.
@@ -74,25 +131,49 @@ impl Fencing {
         self.files.get(key).is_some_and(|file| file.believed)
     }
 
-    /// Whether it is to be looked yet for what somebody has written to this file.
+    /// Whether somebody may have written to this file what is not known yet.
+    pub(crate) fn is_written(&self, key: &Handle) -> bool {
+        self.files.get(key).is_some_and(|file| file.written.is_some())
+    }
+
+    /// Whether anything is to be asked about this file.
     pub(super) fn has(&self, key: &Handle) -> bool {
         self.files.contains_key(key)
     }
 
-    /// Files with layouts that were taken away.
+    /// Files of which something is to be asked.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
-    fn due(&self, wanted: impl Fn(&Handle, &Fenced) -> bool) -> Vec<Due> {
-        let mut due: Vec<_> = self.files.iter().filter(|(key, file)| wanted(key, file)).collect();
-        due.sort_by_key(|(_, file)| file.tries);
-        due.into_iter().map(|(key, file)| file.due(key)).collect()
+    /// The same of one store.
+    pub(super) fn len_of(&self, store: &Arc<dyn Store>) -> usize {
+        self.line_of(store).map_or(0, |line| line.files.len())
     }
 
-    /// What is due of some files.
-    fn due_of(&self, keys: &[Handle]) -> Vec<Due> {
-        keys.iter().filter_map(|key| Some(self.files.get(key)?.due(key))).collect()
+    fn line_of(&self, store: &Arc<dyn Store>) -> Option<&Line> {
+        self.lines.iter().find(|line| Arc::ptr_eq(&line.store, store))
+    }
+
+    fn stores(&self) -> Vec<Arc<dyn Store>> {
+        self.lines.iter().map(|line| line.store.clone()).collect()
+    }
+
+    /// What is to be asked of a store next.
+    fn next_of(&self, store: &Arc<dyn Store>, count: usize) -> Vec<Due> {
+        let files = self.line_of(store).into_iter().flat_map(|line| line.files.values());
+        files.take(count).filter_map(|key| Some(self.files.get(key)?.due(key))).collect()
+    }
+
+    /// What is due of those that are held back.
+    fn held_back(&self, wanted: impl Fn(&Handle) -> bool) -> Vec<Due> {
+        let wanted = |(key, file): &(&Handle, &Fenced)| file.believed && wanted(key);
+        self.files.iter().filter(wanted).map(|(key, file)| file.due(key)).collect()
+    }
+
+    /// What is due of one file.
+    fn due_of(&self, key: &Handle) -> Option<Due> {
+        Some(self.files.get(key)?.due(key))
     }
 }
 
@@ -106,16 +187,30 @@ impl Fenced {
             count: self.count,
         }
     }
+
+    fn note(&mut self, written: Option<Written>) {
+        self.count += 1;
+        if let Some(written) = written {
+            let goes_on = written.goes_on && self.written.is_none_or(|before| before.goes_on);
+            self.written = Some(Written { goes_on, ..written });
+        }
+    }
 }
 
 impl StateTable {
     /// A layout was taken away: the file is held back.
     pub(super) fn hold_back(&mut self, layout: &LayoutState, written: bool) {
+        let written = written.then(|| layout.written(false));
         self.hold_back_file(&layout.store, layout.key, written);
     }
 
     /// The same of a file that a layout was of.
-    pub(super) fn hold_back_file(&mut self, store: &Arc<dyn Store>, key: Handle, written: bool) {
+    pub(super) fn hold_back_file(
+        &mut self,
+        store: &Arc<dyn Store>,
+        key: Handle,
+        written: Option<Written>,
+    ) {
         if self.fencing.add(store, key, written) {
             self.guards.add(&key);
         }
@@ -124,6 +219,12 @@ impl StateTable {
     /// Has whoever wants to use a file wait for as long as it is held back.
     pub(crate) fn check_held_back(&self, key: &Handle) -> std::result::Result<(), Blocked> {
         if self.fencing.holds_back(key) { Err(Blocked::Recall(Vec::new())) } else { Ok(()) }
+    }
+
+    /// Has whoever wants to lock a file wait until it is known how far it reaches.
+    pub(crate) fn check_settled(&self, key: &Handle) -> std::result::Result<(), Blocked> {
+        self.check_held_back(key)?;
+        if self.fencing.is_written(key) { Err(Blocked::Settle(*key)) } else { Ok(()) }
     }
 }
 
@@ -137,17 +238,28 @@ impl Service {
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        let due = self.lock_table().fencing.due(|_, _| true);
-        let mut unsure: Vec<Arc<dyn Store>> = Vec::new();
-        for due in due {
-            if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
-                && let Err(error) = self.fence(&due)
-            {
-                tracing::debug!(%error, "data servers have not let go of a layout yet");
-                unsure.push(due.store);
+        let stores = self.lock_table().fencing.stores();
+        stores.iter().for_each(|store| self.fence_store(store));
+        drop(turn);
+    }
+
+    /// Asks a store about all that it is to be asked about, until it cannot be sure.
+    fn fence_store(&self, store: &Arc<dyn Store>) {
+        // What comes meanwhile is for the next turn.
+        let mut left = self.lock_table().fencing.len_of(store);
+        while left > 0 {
+            let due = self.lock_table().fencing.next_of(store, left.min(FENCED_AT_ONCE));
+            if due.is_empty() {
+                return;
+            }
+            left -= due.len();
+            for due in due {
+                if let Err(error) = self.fence(&due) {
+                    tracing::debug!(%error, "data servers have not let go of a layout yet");
+                    return;
+                }
             }
         }
-        drop(turn);
     }
 
     /// The same at once for some files, until nothing of theirs is held back.
@@ -156,7 +268,8 @@ impl Service {
     /// `Delay` when that is not sure yet.
     pub(super) fn fence_now(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {
         let turn = self.fencing_turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.fence_all(wanted)?;
+        let due = self.lock_table().fencing.held_back(wanted);
+        due.iter().try_for_each(|due| self.fence(due)).map_err(|_| ServiceError::Delay)?;
         drop(turn);
         Ok(())
     }
@@ -171,17 +284,32 @@ impl Service {
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(ServiceError::Delay),
         };
-        self.fence_all(|file| file == key)?;
+        let due = self.lock_table().fencing.due_of(key).filter(|due| due.believed);
+        due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)?;
         drop(turn);
         Ok(())
     }
 
-    /// Does for layouts that were given back what is due. What cannot be done now is done in the next
-    /// turns, as is all else of a store that cannot be sure.
+    /// Looks for what was written to a file, whoever else does.
+    ///
+    /// # Errors
+    /// `Delay` when data servers do not answer.
+    pub(crate) fn settle_file(&self, key: &Handle) -> Result<()> {
+        let due = self.lock_table().fencing.due_of(key);
+        due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)?;
+        if self.lock_table().fencing.is_written(key) { Err(ServiceError::Delay) } else { Ok(()) }
+    }
+
+    /// Does for layouts that were given back what is due. What cannot be done now, or not soon, is done in
+    /// the next turns, as is all else of a store that cannot be sure.
     pub(super) fn settle_now(&self, keys: &[Handle]) {
-        let due = self.lock_table().fencing.due_of(keys);
         let mut unsure: Vec<Arc<dyn Store>> = Vec::new();
-        for due in due {
+        let begun = Instant::now();
+        for key in keys {
+            if begun.elapsed() >= RETURN_SETTLE_TIME {
+                return;
+            }
+            let Some(due) = self.lock_table().fencing.due_of(key) else { continue };
             if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
                 && let Err(error) = self.fence(&due)
             {
@@ -189,11 +317,6 @@ impl Service {
                 unsure.push(due.store);
             }
         }
-    }
-
-    fn fence_all(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {
-        let due = self.lock_table().fencing.due(|key, file| file.believed && wanted(key));
-        due.iter().try_for_each(|due| self.fence(due)).map_err(|_| ServiceError::Delay)
     }
 
     /// Asks the store what is due, and notes what it has done.
@@ -206,17 +329,14 @@ impl Service {
                     self.guards.remove(key);
                 }
             })?;
-            self.returned.notify_all();
         }
-        if due.written {
-            self.note_fencing(due, gone_is_fine(layouts.settle(&key.file)), |file| {
-                file.written = false;
+        if let Some(written) = due.written {
+            self.note_fencing(due, gone_is_fine(due.settle(layouts, written)), |file| {
+                file.written = None;
             })?;
         }
-        let mut table = self.lock_table();
-        if table.fencing.files.get(key).is_some_and(|file| !file.believed && !file.written) {
-            table.fencing.files.remove(key);
-        }
+        self.lock_table().fencing.tidy(key);
+        self.returned.notify_all();
         Ok(())
     }
 
@@ -227,14 +347,41 @@ impl Service {
         done: impl FnOnce(&mut Fenced),
     ) -> std::result::Result<(), StoreError> {
         let mut table = self.lock_table();
-        if let Some(file) = table.fencing.files.get_mut(&due.key) {
-            match outcome {
-                // Another one may have been taken away meanwhile.
-                Ok(()) if file.count == due.count => done(file),
-                _ => file.tries = file.tries.saturating_add(1),
-            }
+        if let Some(file) = table.fencing.files.get_mut(&due.key)
+            && outcome.is_ok()
+            && file.count == due.count
+        {
+            done(file);
+        }
+        // Another one may have been taken away meanwhile.
+        table.fencing.to_the_end(&due.key);
+        drop(table);
+        if due.believed && outcome.is_ok() {
+            self.returned.notify_all();
         }
         outcome
+    }
+}
+
+impl Due {
+    /// Has the file reach as far as was written, and keep the time that the writer gave it, unless it has
+    /// another one by now.
+    fn settle(
+        &self,
+        layouts: &dyn Layouts,
+        written: Written,
+    ) -> std::result::Result<(), StoreError> {
+        let (store, file) = (&self.store, &self.key.file);
+        let keeps = |time: &TimeSpec| store.getattr(file).is_ok_and(|attr| attr.mtime == *time);
+        let given = written.mtime.filter(keeps);
+        if written.goes_on { layouts.reach(file) } else { layouts.settle(file) }?;
+        if let Some(time) = given {
+            let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+            if let Err(error) = store.setattr(&Cred::new(0, 0), file, &change, None) {
+                tracing::debug!(%error, "a file has another time than its writer gave it");
+            }
+        }
+        Ok(())
     }
 }
 

@@ -81,9 +81,11 @@ impl Service {
         });
         let state = entered.map_err(|blocked| match blocked {
             Blocked::Refused(error) => error,
-            Blocked::Recall(_) | Blocked::Expire(_) | Blocked::Fence(_) | Blocked::Undo(_) => {
-                ServiceError::LayoutTryLater
-            }
+            Blocked::Recall(_)
+            | Blocked::Expire(_)
+            | Blocked::Fence(_)
+            | Blocked::Settle(_)
+            | Blocked::Undo(_) => ServiceError::LayoutTryLater,
         })?;
         // What has fenced the file meanwhile has seen the layout, or is seen here.
         self.check_layout_allowed(caller, &key).inspect_err(|_| self.abandon(caller, &key))?;
@@ -250,7 +252,7 @@ impl StateTable {
             inner.devices = placement.devices().collect();
             return Ok(StateRef { id: layout.id, seqid: inner.seqid });
         }
-        let id = self.admit_layout(caller)?;
+        let id = self.admit_layout(caller, store)?;
         let written = request.write && self.returned_layouts.has(&key);
         let (read, write) = match request.write {
             true => (Spans::default(), Spans::whole()),
@@ -275,6 +277,7 @@ impl StateTable {
                 read,
                 write,
                 own_mtime: None,
+                quiet: false,
                 recalled_ns: None,
                 recalled_seqid: 0,
                 resend: false,
@@ -284,11 +287,11 @@ impl StateTable {
         Ok(StateRef { id, seqid: 1 })
     }
 
-    fn admit_layout(&mut self, caller: Caller<'_>) -> Result<StateId> {
+    fn admit_layout(&mut self, caller: Caller<'_>, store: &Arc<dyn Store>) -> Result<StateId> {
         let held = self.by_client.get(&caller.client.key());
         let held = held.map_or(0, |held| held.layouts.len() + held.revoked.len());
         // Who cannot be called back would keep others waiting for a lease.
-        if self.counts.layouts + self.fencing.len() >= LAYOUTS_MAX
+        if self.counts.layouts + self.fencing.len_of(store) >= LAYOUTS_MAX
             || held >= LAYOUTS_PER_CLIENT_MAX
             || !caller.client.back_channel()
         {

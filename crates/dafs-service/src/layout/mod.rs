@@ -13,14 +13,17 @@
 //!   its holder had beside it, when that was lost: opens, locks and delegations; and for one that was
 //!   given back, as far as others are concerned ([`Returned`]).
 //! * Stock clients give layouts back without a LAYOUTCOMMIT of what they wrote. So the file reaches as
-//!   far as the data servers have something of it before LAYOUTRETURN is answered, and soon after a layout
-//!   has ended with its holder's last open.
+//!   far as the data servers have something of it before LAYOUTRETURN of a file is answered, and soon after
+//!   many were given back together, or one has ended with its holder's last open; in any case before
+//!   somebody has a lock of it again.
+//! * A time that a writer gives its file is that of what it wrote before: it is not put over later changes.
 //! * After a restart there are none: clients ask again.
 
 mod commit;
 mod devices;
 mod fencing;
 mod grant;
+mod mtime;
 mod recall;
 mod report;
 mod returned;
@@ -43,9 +46,8 @@ use crate::index::{Held, Life};
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Ended, StateTable};
 use crate::{Caller, Result, Service};
-use dafs_store::{
-    Attr, Cred, Device, DeviceKey, LayoutForm, SetAttr, SetTime, Store, StoreError, TimeSpec,
-};
+use dafs_store::{Device, DeviceKey, LayoutForm, Store, TimeSpec, Wait};
+use fencing::Written;
 use spans::Spans;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -84,6 +86,8 @@ struct Inner {
     write: Spans,
     /// The time of change that its holder has given the file since it wrote by it last, as tar does.
     own_mtime: Option<TimeSpec>,
+    /// No data server has asked about a write since this was set.
+    quiet: bool,
     /// When it was recalled first.
     recalled_ns: Option<u64>,
     /// The sequence number that it was recalled with last.
@@ -128,12 +132,9 @@ impl LayoutState {
         self.life.is_live() && (!inner.write.is_empty() || !write && !inner.read.is_empty())
     }
 
-    /// Gives the file the time again that its holder gave it after it had written; what was written counts
-    /// later only here.
-    fn restore_mtime(&self) -> std::result::Result<Option<Attr>, StoreError> {
-        let Some(time) = self.lock().own_mtime.take() else { return Ok(None) };
-        let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
-        self.store.setattr(&Cred::new(0, 0), &self.key.file, &change, None).map(Some)
+    /// What its holder may have written and did not tell.
+    fn written(&self, goes_on: bool) -> Written {
+        Written { goes_on, mtime: self.lock().own_mtime }
     }
 
     /// Whether its holder may have written what it did not tell.
@@ -193,7 +194,7 @@ impl StateTable {
                 self.hold_back(layout, false);
             }
             if written {
-                self.fencing.note_written(&layout.store, layout.key);
+                self.fencing.note_written(&layout.store, layout.key, layout.written(false));
             }
         }
         self.end_layout(layout, ended);
@@ -253,7 +254,7 @@ impl Service {
     /// of what is left, if anything is.
     ///
     /// # Errors
-    /// `OldStateId` for one from before the last grant, those of the state-id.
+    /// `OldStateId` for one from before the last grant, those of the state-id, `WouldWait`.
     pub fn return_layout(
         &self,
         caller: Caller<'_>,
@@ -271,6 +272,9 @@ impl Service {
         if check_seqid(granted, state.seqid) == Err(ServiceError::OldStateId) {
             return Err(ServiceError::OldStateId);
         }
+        if caller.wait == Wait::Never && layout.is_written() {
+            return Err(ServiceError::WouldWait);
+        }
         let left = layout.give_up(mode, range);
         let reference = layout.reference();
         if !left {
@@ -280,23 +284,8 @@ impl Service {
         self.finish(ended);
         if !left && layout.is_written() {
             self.settle_now(&[layout.key]);
-            if let Err(error) = layout.restore_mtime() {
-                tracing::debug!(%error, "a file has another time than its holder gave it");
-            }
         }
         Ok(left.then_some(reference))
-    }
-
-    /// A client has given a file a time of change, or has it have that of now.
-    pub(crate) fn note_mtime(&self, caller: Caller<'_>, key: &Handle, time: SetTime) {
-        let table = self.lock_table();
-        let layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
-        for layout in layouts.filter(|layout| Arc::ptr_eq(&layout.client, caller.client)) {
-            layout.lock().own_mtime = match time {
-                SetTime::To(time) => Some(time),
-                SetTime::Now => None,
-            };
-        }
     }
 
     /// Whether to take this layout back may wait for data servers.
@@ -305,7 +294,8 @@ impl Service {
     }
 
     /// Takes back all layouts of a client in one form for some use: of one file system, that of
-    /// `handle`, or of all (LAYOUTRETURN with FSID or ALL). May wait for data servers.
+    /// `handle`, or of all (LAYOUTRETURN with FSID or ALL). Of one file system it may wait for data servers
+    /// for a while; those of all hold up nobody.
     pub fn return_layouts(
         &self,
         caller: Caller<'_>,
@@ -329,7 +319,7 @@ impl Service {
         }
         drop(table);
         self.finish(ended);
-        if !written.is_empty() {
+        if of.is_some() {
             self.settle_now(&written);
         }
         if mode == LayoutMode::Any {
@@ -398,7 +388,7 @@ impl Service {
             table.revoke(&Held::Layout(layout), true, &mut ended);
         }
         for (key, store) in table.returned_layouts.take_all(concerns) {
-            table.hold_back_file(&store, key, false);
+            table.hold_back_file(&store, key, None);
         }
         drop(table);
         if matches!(object, FenceObject::FileSystem(_)) {

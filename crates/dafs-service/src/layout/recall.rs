@@ -71,7 +71,7 @@ impl StateTable {
             }
         }
         if let Some(store) = self.returned_layouts.take(key, client) {
-            self.hold_back_file(&store, *key, false);
+            self.hold_back_file(&store, *key, None);
         }
         match self.fencing.holds_back(key) {
             _ if waiting => Err(Blocked::Recall(notices)),
@@ -220,7 +220,7 @@ impl Service {
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut table = self.lock_table();
         if let Some(store) = table.returned_layouts.take_file(key) {
-            table.hold_back_file(&store, *key, false);
+            table.hold_back_file(&store, *key, None);
         }
         let file = table.files.get(key);
         let granting = file.is_some_and(|file| file.granting > 0);
@@ -242,7 +242,7 @@ impl Service {
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut table = self.lock_table();
         if let Some(store) = table.returned_layouts.take_file(key) {
-            table.hold_back_file(&store, *key, false);
+            table.hold_back_file(&store, *key, None);
         }
         let fenced = table.fencing.has(key);
         let Some(file) = table.files.get(key) else { return !fenced };

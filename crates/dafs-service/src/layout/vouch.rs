@@ -67,7 +67,7 @@ impl Service {
         let layout = own.find(leads).ok_or(ServiceError::BadLayout)?;
         if write {
             layout.written.store(true, Ordering::SeqCst);
-            layout.lock().own_mtime = None;
+            layout.forget_mtime();
         }
         Ok(())
     }

@@ -471,7 +471,7 @@ impl StateTable {
         let wish = Wish { range, kind, own, me, repair: request.extras.repair };
         let decision = file.decide(&wish, clock)?;
         if matches!(decision, Decision::Free) {
-            self.check_held_back(&key)?;
+            self.check_settled(&key)?;
         }
         if matches!(decision, Decision::Free) && self.must_undo(&key, me, request) {
             return Err(Blocked::Undo(key));

@@ -5,8 +5,8 @@ use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
 use crate::spread::{Asked, DEVICE};
 use dafs_service::{
-    Client, FenceObject, FenceRight, FenceUpdate, LockError, LockExtras, LockKind, LockOwner,
-    LockRequest, OpenRequest, Opened, ServiceError, StateRef, Want, WantKind,
+    Client, FenceObject, FenceRight, FenceUpdate, LayoutMode, LockError, LockExtras, LockKind,
+    LockOwner, LockRequest, OpenRequest, Opened, ServiceError, StateRef, Want, WantKind,
 };
 use dafs_store::{SetAttr, SetTime, TimeSpec};
 use std::sync::Arc;
@@ -172,7 +172,11 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
     assert_eq!(cluster.store.take_asked(), []);
     let granted = cluster.get(&one, &own, true).unwrap().state;
     cluster.vouch("a", &own, state, true).unwrap();
-    assert!(service.return_waits(granted));
+    let whole = (0, u64::MAX);
+    let caller = world.caller(&one);
+    let returned =
+        service.return_layout(caller, own.state.handle(), granted, LayoutMode::Any, whole);
+    assert_eq!(error(returned), ServiceError::WouldWait);
     cluster.give_back(&one, &own, granted);
     assert_eq!(cluster.store.take_asked(), [Asked::Settle], "before the answer");
     // Data servers that are away are asked later, and nobody waits.
@@ -242,6 +246,62 @@ fn a_time_that_its_writer_gave_a_file_stays_when_it_tells_what_it_wrote() {
 }
 
 #[test]
+fn a_time_given_to_a_file_is_not_put_over_what_came_after() {
+    let cluster = Cluster::new();
+    cluster.store.belief_seconds.store(5, Ordering::SeqCst);
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let (handle, state) = (own.state.handle(), own.state.reference());
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    let time = |seconds| TimeSpec { seconds, nanoseconds: 5 };
+    let give_time = |caller, seconds| {
+        let mtime = Some(SetTime::To(time(seconds)));
+        let change = SetAttr { mtime, ..SetAttr::default() };
+        service.setattr(caller, handle, StateRef::ANONYMOUS, &change)
+    };
+    let mtime = || service.getattr(handle).unwrap().mtime;
+    cluster.vouch("a", &own, state, true).unwrap();
+    // Data servers that would go on by what they were told are asked to forget it first.
+    assert_eq!(error(give_time(world.caller(&one), 1)), ServiceError::WouldWait);
+    assert_eq!(cluster.store.take_asked(), []);
+    give_time(world.patient(&one), 1).unwrap();
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+    cluster.commit(&one, &own, granted, Some(10)).unwrap();
+    assert_eq!(mtime(), time(1));
+    // If they cannot be asked, what they let be written may come after.
+    cluster.store.away.store(true, Ordering::SeqCst);
+    give_time(world.patient(&one), 2).unwrap();
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.commit(&one, &own, granted, Some(20)).unwrap();
+    assert_ne!(mtime(), time(2));
+    // Nor is it put over a time that somebody else has given the file since.
+    give_time(world.patient(&one), 3).unwrap();
+    give_time(world.patient(&two), 4).unwrap();
+    cluster.commit(&one, &own, granted, Some(30)).unwrap();
+    assert!(![time(3), time(4)].contains(&mtime()));
+}
+
+#[test]
+fn a_time_given_to_a_file_stays_when_what_was_written_is_looked_for_later() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let one = world.nfs("a");
+    let own = world.open(&one, "f", BOTH).unwrap();
+    let handle = *own.state.handle();
+    cluster.get(&one, &own, true).unwrap();
+    cluster.vouch("a", &own, own.state.reference(), true).unwrap();
+    let old = TimeSpec { seconds: 1_000_000, nanoseconds: 5 };
+    let change = SetAttr { mtime: Some(SetTime::To(old)), ..SetAttr::default() };
+    service.setattr(world.patient(&one), &handle, StateRef::ANONYMOUS, &change).unwrap();
+    cluster.store.touches.store(true, Ordering::SeqCst);
+    world.close(&one, &own);
+    service.fence_layouts();
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(service.getattr(&handle).unwrap().mtime, old);
+}
+
+#[test]
 fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     let cluster = Cluster::new();
     let (world, service) = (&cluster.world, &cluster.world.service);
@@ -256,10 +316,6 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     cluster.get(&one, &own, true).unwrap();
     assert_eq!(error(unlock(world.caller(&one), &own, locked)), ServiceError::WouldWait);
     cluster.vouch("a", &own, own.state.reference(), true).unwrap();
-    cluster.store.away.store(true, Ordering::SeqCst);
-    assert_eq!(error(unlock(world.patient(&one), &own, locked)), ServiceError::Delay);
-    assert_eq!(service.counts().lock_ranges, 1);
-    cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
     unlock(world.patient(&one), &own, locked).unwrap();
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
@@ -268,6 +324,94 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     let other = world.open(&two, "f", BOTH).unwrap();
     let locked = lock(&two, &other);
     unlock(world.caller(&two), &other, locked).unwrap();
+}
+
+/// A client that has written to a file under a lock, and another one that wants to.
+struct Appending {
+    cluster: Cluster,
+    one: Arc<Client>,
+    own: Opened,
+    locked: StateRef,
+    layout: StateRef,
+    two: Arc<Client>,
+    other: Opened,
+}
+
+impl Appending {
+    /// Data servers go away when it has written.
+    fn begin() -> Self {
+        let cluster = Cluster::new();
+        let world = &cluster.world;
+        let (one, two) = (world.nfs("a"), world.nfs("b"));
+        let own = world.open(&one, "f", BOTH).unwrap();
+        let other = world.open(&two, "f", BOTH).unwrap();
+        let locked = world.lock(&one, &own, "owner", (0, 8), LockKind::Write).unwrap();
+        let layout = cluster.get(&one, &own, true).unwrap().state;
+        cluster.vouch("a", &own, own.state.reference(), true).unwrap();
+        cluster.store.away.store(true, Ordering::SeqCst);
+        Self { cluster, one, own, locked, layout, two, other }
+    }
+
+    fn unlock(&self) {
+        let (world, handle) = (&self.cluster.world, self.own.state.handle());
+        world.service.unlock(world.patient(&self.one), handle, self.locked, 0, 8).unwrap();
+        assert_eq!(world.service.counts().lock_ranges, 0);
+    }
+
+    fn lock_of_the_other(&self) -> Result<StateRef, LockError> {
+        let world = &self.cluster.world;
+        let owner = LockOwner::New { open: self.other.state.reference(), owner: b"other" };
+        let (kind, extras) = (LockKind::Write, LockExtras::default());
+        let (wait, reclaim) = (false, false);
+        let request = LockRequest { owner, offset: 0, length: 8, kind, wait, reclaim, extras };
+        world.service.lock(world.patient(&self.two), self.other.state.handle(), &request)
+    }
+
+    /// The file is not locked before its end is known, and then at once.
+    fn is_waited_for(&self) {
+        assert_eq!(self.lock_of_the_other(), Err(ServiceError::Delay.into()));
+        self.cluster.store.away.store(false, Ordering::SeqCst);
+        self.cluster.store.take_asked();
+        self.lock_of_the_other().unwrap();
+        assert_eq!(self.cluster.store.take_asked(), [Asked::Settle]);
+        assert_eq!(self.cluster.world.service.counts().fenced_layouts, 0);
+    }
+}
+
+#[test]
+fn who_locks_a_file_next_waits_for_the_data_servers_and_not_who_lets_go_of_it() {
+    let appending = Appending::begin();
+    appending.unlock();
+    appending.is_waited_for();
+}
+
+#[test]
+fn a_layout_given_back_while_data_servers_are_away_lets_nobody_lock_the_file_before_its_end_is_known()
+ {
+    let appending = Appending::begin();
+    let Appending { cluster, one, own, layout, .. } = &appending;
+    cluster.give_back(one, own, *layout);
+    appending.unlock();
+    appending.is_waited_for();
+}
+
+#[test]
+fn nobody_is_let_lock_by_himself_before_the_end_of_a_file_is_known() {
+    let appending = Appending::begin();
+    let Appending { cluster, one, own, two, other, .. } = &appending;
+    appending.unlock();
+    let world = &cluster.world;
+    world.close(one, own);
+    world.close(two, other);
+    let want = Want { kind: WantKind::Write, ..Want::default() };
+    let request = OpenRequest { want, ..world.plain("f", "third", BOTH) };
+    let opened = world.service.open(world.patient(two), &request).unwrap();
+    assert!(opened.delegation.is_err());
+    cluster.store.away.store(false, Ordering::SeqCst);
+    world.pass_with(&[one, two], 20 * SECOND_NS);
+    world.close(two, &opened);
+    let opened = world.service.open(world.patient(two), &request).unwrap();
+    assert!(opened.delegation.is_ok());
 }
 
 #[test]

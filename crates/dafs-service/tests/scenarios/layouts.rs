@@ -56,7 +56,7 @@ impl Cluster {
     }
 
     pub(crate) fn give_back(&self, client: &Arc<Client>, opened: &Opened, state: StateRef) {
-        let (caller, handle) = (self.world.caller(client), opened.state.handle());
+        let (caller, handle) = (self.world.patient(client), opened.state.handle());
         let left = self.world.service.return_layout(caller, handle, state, LayoutMode::Any, ALL);
         assert_eq!(left.unwrap(), None);
     }

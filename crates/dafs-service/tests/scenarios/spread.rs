@@ -5,8 +5,8 @@ use dafs_store::Spread as How;
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey, DirChange,
     DirEntry, FileCopy, FileId, FsId, FsStat, LayoutForm, Layouts, Made, MemoryStore, NewObject,
-    OpenFile, OpenMode, Packing, Placement, Result, SetAttr, SetXattr, Store, StoreError, Stripes,
-    Waits,
+    OpenFile, OpenMode, Packing, Placement, Result, SetAttr, SetTime, SetXattr, Store, StoreError,
+    Stripes, Waits,
 };
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +39,10 @@ pub(crate) struct Spread {
     /// Files lie whole on two data servers.
     pub(crate) copies: AtomicBool,
     pub(crate) epoch: AtomicU64,
+    /// A look at what was written counts as a change.
+    pub(crate) touches: AtomicBool,
+    /// How long each call takes.
+    pub(crate) call_milliseconds: AtomicU64,
     /// For how many seconds data servers go by what they were told.
     pub(crate) belief_seconds: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
@@ -59,6 +63,7 @@ impl Spread {
 
     fn ask(&self, asked: Asked) -> Result<()> {
         self.asked.lock().unwrap().push(asked);
+        std::thread::sleep(Duration::from_millis(self.call_milliseconds.load(Ordering::SeqCst)));
         if self.away.load(Ordering::SeqCst) { Err(StoreError::Busy) } else { Ok(()) }
     }
 }
@@ -104,8 +109,13 @@ impl Layouts for Spread {
         self.inner.setattr(&Cred::new(0, 0), file, &change, None)
     }
 
-    fn settle(&self, _file: &FileId) -> Result<()> {
-        self.ask(Asked::Settle)
+    fn settle(&self, file: &FileId) -> Result<()> {
+        self.ask(Asked::Settle)?;
+        if self.touches.load(Ordering::SeqCst) {
+            let change = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+            self.inner.setattr(&Cred::new(0, 0), file, &change, None)?;
+        }
+        Ok(())
     }
 
     fn forget(&self, _file: &FileId) -> Result<()> {

@@ -2,13 +2,14 @@
 
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
-use crate::spread::DEVICE;
+use crate::spread::{Asked, DEVICE};
 use dafs_service::limits::LAYOUT_RECALLS_ONE_BY_ONE_MAX;
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, LayoutMode, Opened, ServiceError,
 };
 use dafs_store::{DeviceKey, LayoutForm};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const MANY: usize = LAYOUT_RECALLS_ONE_BY_ONE_MAX + 1;
 
@@ -73,6 +74,70 @@ fn a_few_of_many_layouts_are_recalled_one_by_one() {
     let told = cluster.world.ear.take();
     assert_eq!(told.len(), MANY);
     assert!(told.iter().all(|told| matches!(told, Told::RecallLayout(..))), "{told:?}");
+}
+
+#[test]
+fn layouts_given_back_together_wait_for_data_servers_a_short_while_or_not_at_all() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let one = world.nfs("a");
+    let own = files(&cluster, &one, MANY);
+    let write = |own: &[Opened]| {
+        own.iter().for_each(|opened| {
+            cluster.get(&one, opened, true).unwrap();
+            cluster.vouch("a", opened, opened.state.reference(), true).unwrap();
+        });
+        cluster.store.take_asked();
+    };
+    let returned = |of| {
+        service.return_layouts(world.patient(&one), of, LayoutForm::Stripes, LayoutMode::Any);
+        assert_eq!(service.counts().layouts, 0);
+        cluster.store.take_asked().len()
+    };
+    write(&own);
+    assert_eq!(returned(Some(&world.root)), MANY);
+    assert_eq!(service.counts().fenced_layouts, 0);
+    // All of them go to whatever stores there are: that is not waited for where this is asked.
+    write(&own);
+    assert_eq!(returned(None), 0);
+    service.fence_layouts();
+    assert_eq!((cluster.store.take_asked().len(), service.counts().fenced_layouts), (MANY, 0));
+    // One that takes its time is asked for two seconds, one that is not there once.
+    write(&own);
+    cluster.store.call_milliseconds.store(700, Ordering::SeqCst);
+    assert!(returned(Some(&world.root)) < MANY);
+    cluster.store.call_milliseconds.store(0, Ordering::SeqCst);
+    write(&own);
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(returned(Some(&world.root)), 1);
+}
+
+#[test]
+fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
+    let cluster = Cluster::new();
+    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let own = files(&cluster, &one, MANY);
+    own.iter().for_each(|opened| {
+        cluster.vouch("a", opened, opened.state.reference(), true).unwrap();
+    });
+    cluster.store.away.store(true, Ordering::SeqCst);
+    service.return_layouts(world.patient(&one), None, LayoutForm::Stripes, LayoutMode::Any);
+    cluster.store.take_asked();
+    // One question in a turn; it is another file's turn then.
+    (0..MANY).for_each(|_| service.fence_layouts());
+    assert_eq!(cluster.store.take_asked(), vec![Asked::Settle; MANY]);
+    assert_eq!(service.counts().fenced_layouts, MANY);
+    // What holds others back comes before.
+    let other = world.open(&two, "g", BOTH).unwrap();
+    let granted = cluster.get(&two, &other, true).unwrap().state;
+    service.layout_forgotten(two.key(), granted);
+    service.fence_layouts();
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+    cluster.store.away.store(false, Ordering::SeqCst);
+    service.fence_layouts();
+    assert_eq!(cluster.store.take_asked().len(), MANY + 2);
+    assert_eq!(service.counts().fenced_layouts, 0);
 }
 
 #[test]
@@ -152,4 +217,17 @@ fn word_of_a_device_that_is_gone_comes_when_no_layout_names_it() {
     assert_eq!(world.ear.take(), []);
     service.set_back_channel(&one, false);
     assert!(!watch(&one, true), "nobody could tell it");
+}
+
+#[test]
+fn who_changes_his_mind_about_a_device_is_noted_once() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let before = Arc::weak_count(&one);
+    for _ in 0..1000 {
+        for wanted in [true, false] {
+            cluster.world.service.watch_device(&one, DEVICE, LayoutForm::Stripes, wanted);
+        }
+    }
+    assert!(Arc::weak_count(&one) <= before + 1);
 }

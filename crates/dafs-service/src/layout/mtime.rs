@@ -1,0 +1,71 @@
+//! Times of change that clients give files which they write by themselves.
+//!
+//! A store counts what was written there only when it hears of it, and would then put that moment over the
+//! time that a program such as tar has given the file after it had written.
+//!
+//! Invariants
+//! * A time is kept only if every write that comes after it is asked about first: data servers that go by
+//!   what they were told before forget the file, and a write that is asked about in between counts as later.
+
+use super::LayoutState;
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::{Caller, Result, Service};
+use dafs_store::{TimeSpec, Wait};
+use std::sync::Arc;
+
+impl LayoutState {
+    /// Its holder writes by it.
+    pub(super) fn forget_mtime(&self) {
+        let mut inner = self.lock();
+        inner.own_mtime = None;
+        inner.quiet = false;
+    }
+
+    fn await_mtime(&self) {
+        let mut inner = self.lock();
+        inner.own_mtime = None;
+        inner.quiet = true;
+    }
+
+    fn note_mtime(&self, time: TimeSpec) {
+        let mut inner = self.lock();
+        inner.own_mtime = inner.quiet.then_some(time);
+    }
+}
+
+impl Service {
+    /// A client is about to give a file a time of change, or have it have that of now. May wait for data
+    /// servers if the client has written there.
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn begin_giving_mtime(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
+        let held = self.own_layouts(caller, key);
+        let believed = |layout: &&Arc<LayoutState>| layout.is_written() && !layout.belief.is_zero();
+        let believed = held.iter().find(believed);
+        if believed.is_some() && caller.wait == Wait::Never {
+            return Err(ServiceError::WouldWait);
+        }
+        held.iter().for_each(|layout| layout.await_mtime());
+        let Some(layouts) = believed.and_then(|layout| layout.store.layouts()) else {
+            return Ok(());
+        };
+        if let Err(error) = layouts.forget(&key.file) {
+            tracing::debug!(%error, "a time that a client gives a file may not stay");
+            held.iter().for_each(|layout| layout.forget_mtime());
+        }
+        Ok(())
+    }
+
+    /// The client has given the file this time of change.
+    pub(crate) fn note_mtime(&self, caller: Caller<'_>, key: &Handle, time: TimeSpec) {
+        self.own_layouts(caller, key).iter().for_each(|layout| layout.note_mtime(time));
+    }
+
+    fn own_layouts(&self, caller: Caller<'_>, key: &Handle) -> Vec<Arc<LayoutState>> {
+        let table = self.lock_table();
+        let layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
+        layouts.filter(|layout| Arc::ptr_eq(&layout.client, caller.client)).cloned().collect()
+    }
+}
