@@ -5,6 +5,7 @@
 //! * There are never more calls under way than there may be.
 //! * Whoever comes while it is full waits for `patience` at most, and not at all when none of those under
 //!   way has been answered for so long.
+//! * Whether the machine serves others or nobody is told apart: who hears that it is stuck does without it.
 
 use dafs_store::StoreError;
 use std::collections::VecDeque;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Gate {
     max: usize,
     patience: Duration,
+    /// When nobody was answered for so long the machine is stuck.
+    stuck: Duration,
     state: Mutex<State>,
     left: Condvar,
 }
@@ -25,6 +28,8 @@ struct State {
     next: u64,
     /// Calls under way and when they began, the oldest first.
     calls: VecDeque<(u64, Instant)>,
+    /// When one was over last that had not taken so long.
+    answered: Option<Instant>,
 }
 
 /// A call under way.
@@ -36,14 +41,22 @@ pub(crate) struct Inside<'g> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.gate.lock().calls.retain(|(number, _)| *number != self.number);
+        let now = Instant::now();
+        let mut state = self.gate.lock();
+        let own = |(number, _): &(u64, Instant)| *number == self.number;
+        let begun = state.calls.iter().find(|call| own(call)).map(|(_, begun)| *begun);
+        if begun.is_some_and(|begun| now.duration_since(begun) < self.gate.stuck) {
+            state.answered = Some(now);
+        }
+        state.calls.retain(|call| !own(call));
+        drop(state);
         self.gate.left.notify_one();
     }
 }
 
 impl Gate {
-    pub(crate) fn new(max: usize, patience: Duration) -> Self {
-        Self { max, patience, state: Mutex::default(), left: Condvar::new() }
+    pub(crate) fn new(max: usize, patience: Duration, stuck: Duration) -> Self {
+        Self { max, patience, stuck, state: Mutex::default(), left: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -54,7 +67,7 @@ impl Gate {
     /// To be called before a call, and what is returned kept until it is over.
     ///
     /// # Errors
-    /// `Busy` while there are too many.
+    /// While there are too many: `Crowded` if others are served, `Busy` if it is stuck.
     pub(crate) fn enter(&self) -> Result<Inside<'_>, StoreError> {
         let mut state = self.lock();
         let end = Instant::now() + self.patience;
@@ -62,7 +75,11 @@ impl Gate {
             let now = Instant::now();
             let stuck = |(_, begun): &(u64, Instant)| now.duration_since(*begun) >= self.patience;
             if state.calls.front().is_none_or(stuck) || now >= end {
-                return Err(StoreError::Busy);
+                let serves = |at| now.duration_since(at) < self.stuck;
+                return Err(match state.answered.is_some_and(serves) {
+                    true => StoreError::Crowded,
+                    false => StoreError::Busy,
+                });
             }
             let waited = self.left.wait_timeout(state, end - now);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -78,9 +95,11 @@ impl Gate {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(3600);
+
     #[test]
     fn nobody_waits_behind_those_who_are_not_answered() {
-        let gate = Gate::new(2, Duration::ZERO);
+        let gate = Gate::new(2, Duration::ZERO, LONG);
         let (one, _two) = (gate.enter().expect("room"), gate.enter().expect("room"));
         assert_eq!(gate.enter().err(), Some(StoreError::Busy));
         drop(one);
@@ -88,8 +107,21 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_serves_others_is_not_stuck() {
+        let gate = Gate::new(1, Duration::ZERO, LONG);
+        drop(gate.enter().expect("room"));
+        let inside = gate.enter().expect("room");
+        assert_eq!(gate.enter().err(), Some(StoreError::Crowded));
+        drop(inside);
+        let gate = Gate::new(1, Duration::ZERO, Duration::ZERO);
+        drop(gate.enter().expect("room"));
+        let _inside = gate.enter().expect("room");
+        assert_eq!(gate.enter().err(), Some(StoreError::Busy), "the answer came too late");
+    }
+
+    #[test]
     fn who_waits_is_let_in_when_another_is_answered() {
-        let gate = Gate::new(1, Duration::from_secs(3600));
+        let gate = Gate::new(1, LONG, LONG);
         let one = gate.enter().expect("room");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| gate.enter().map(drop));

@@ -38,6 +38,9 @@ pub(crate) const ELSEWHERE_MAX: usize = 4;
 /// How long one more waits for its turn, and how long those before it may be without an answer.
 pub(crate) const TURN_TIME: Duration = Duration::from_secs(1);
 
+/// A data server that answers none of as many requests as may wait for it for so long is stuck.
+pub(crate) const STUCK_TIME: Duration = Duration::from_secs(10);
+
 /// How long a data server waits for an answer that takes no device.
 pub(crate) const ASK_TIME: Duration = Duration::from_secs(10);
 
@@ -65,4 +68,6 @@ pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(2);
 const _: () = assert!(STATE_BELIEF.as_millis() * 3 / 2 <= STATE_BELIEF_OVER.as_millis());
 const _: () = assert!(ALIVE_INTERVAL.as_millis() * 2 <= SILENCE_MAX.as_millis());
 const _: () = assert!(DRAIN_TIME.as_millis() * 2 < HELLO_TIME.as_millis());
+const _: () = assert!(TURN_TIME.as_millis() < STUCK_TIME.as_millis());
+const _: () = assert!(STUCK_TIME.as_millis() < CALL_TIME.as_millis());
 const _: () = assert!(ASK_TIME.as_millis() < CALL_TIME.as_millis());

@@ -10,7 +10,7 @@ use crate::gate::Gate;
 use crate::hello::{HelloError, Initiator, Keys, Member};
 use crate::limits::{
     CALL_TIME, HELLO_TIME, NODE_CALLS_MAX, RECONNECT_MAX, RECONNECT_MIN, STATE_BELIEF_OVER,
-    TURN_TIME,
+    STUCK_TIME, TURN_TIME,
 };
 use crate::link::{Answers, Link, Pace, read_record_until};
 use crate::refusal::{of_service, of_store, to_store};
@@ -165,7 +165,7 @@ impl RemoteNode {
             metadata: OnceLock::new(),
             state: Mutex::new(state),
             stopped: Condvar::new(),
-            data: Gate::new(NODE_CALLS_MAX, TURN_TIME),
+            data: Gate::new(NODE_CALLS_MAX, TURN_TIME, STUCK_TIME),
         });
         let own = shared.clone();
         let name = format!("dafs-node-{}", own.config.number);

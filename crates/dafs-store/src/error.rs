@@ -18,6 +18,8 @@ pub enum StoreError {
     Busy,
     #[error("the objects lie on different file systems")]
     CrossDevice,
+    #[error("the node serves others first")]
+    Crowded,
     #[error("the directory position is no longer valid")]
     BadCookie,
     #[error("the name exists already")]
@@ -67,6 +69,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// What is told of an error of a node: who asks again has its turn then.
+    pub(crate) fn of_node(self) -> Self {
+        if self == Self::Crowded { Self::Busy } else { self }
+    }
+
     /// The store error for a system error number.
     pub fn from_errno(errno: i32) -> Self {
         match errno {

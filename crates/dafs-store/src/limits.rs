@@ -191,6 +191,10 @@ pub(crate) const SURE_NAP: Duration = Duration::from_millis(100);
 /// See [`SURE_NAP`].
 pub(crate) const SURE_NAPS_MAX: usize = 100;
 
+/// Copies of a file: how often it is tried again to write to a node that serves others first. It lets the
+/// caller wait each time.
+pub(crate) const COPY_TURNS_MAX: usize = 10;
+
 /// Copies of files: the most threads that do so at once.
 pub(crate) const SURE_WAITERS_MAX: usize = 4;
 

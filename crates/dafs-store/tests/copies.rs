@@ -659,3 +659,42 @@ fn this_server_does_not_cut_beside_clients() {
     file.set_size(3).unwrap();
     assert_eq!(world.contents(&id), [b"con", b"con"]);
 }
+
+#[test]
+fn a_node_that_serves_others_first_keeps_its_copy() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old text").unwrap();
+    let copies = world.copies(&id);
+    let crowd = |calls| copies[1].0.set_crowded(calls);
+    crowd(3);
+    write(&*file, 0, b"new").unwrap();
+    crowd(3);
+    file.commit(0, 0).unwrap();
+    crowd(1);
+    assert_eq!(world.layouts().placement(&id, true).unwrap(), None, "it has enough to do");
+    assert_eq!((world.fresh(&id), world.to_mend()), (vec![true, true], 0));
+    // Who has waited long enough hears so, and what one copy has of that is made alike.
+    crowd(u32::MAX);
+    assert_eq!(write(&*file, 0, b"NEW"), Err(StoreError::Busy));
+    assert_eq!(world.to_mend(), 0, "none is out of date");
+    crowd(2);
+    (0..3).for_each(|_| world.mend());
+    assert_eq!(world.fresh(&id), [true, true]);
+    assert_eq!(world.contents(&id)[0], world.contents(&id)[1]);
+}
+
+#[test]
+fn who_reads_the_copy_that_counts_waits_for_its_node() {
+    let mut world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"both").unwrap();
+    drop(file);
+    let copies = world.copies(&id);
+    put(&copies[1].0, &world.component(&id), 0, b"LATE");
+    world.reopen();
+    let file = world.file("f");
+    copies[0].0.set_crowded(1);
+    assert_eq!(read(&*file, 0, 99), Err(StoreError::Busy));
+    assert_eq!(read(&*file, 0, 99).unwrap(), b"both", "another one would be another content");
+}

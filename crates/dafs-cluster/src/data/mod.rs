@@ -136,7 +136,8 @@ impl DataNode {
             announce: Mutex::new(Some(opened)),
             opened: OnceLock::new(),
             beliefs: Mutex::default(),
-            elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME),
+            // Why they have no turn is nothing to their clients.
+            elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME, Duration::ZERO),
             joining: Mutex::default(),
             link: Mutex::default(),
             strangers: Strangers::default(),

@@ -51,7 +51,7 @@ impl StripedFile {
             match node.read(&record.component, &part, offset) {
                 Ok(count) => after(&part, count).iter().for_each(|view| view.fill(0)),
                 Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.of_node()),
             }
             done += len;
         }
@@ -96,7 +96,7 @@ impl StripedFile {
                     return Err(StoreError::Io);
                 }
                 Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.of_node()),
             }
         }
         Ok(done)
@@ -274,7 +274,7 @@ impl OpenFile for StripedFile {
                 Ok(0) => break,
                 Ok(copied) => done += copied,
                 Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.of_node()),
             }
         }
         Ok(done)

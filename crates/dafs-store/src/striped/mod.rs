@@ -235,7 +235,7 @@ impl StripedStore {
         offset: u64,
     ) -> Result<usize> {
         self.with_piece(component, views, offset, |node, views| {
-            node.node.read(component, views, offset)
+            node.node.read(component, views, offset).map_err(StoreError::of_node)
         })
     }
 
@@ -251,7 +251,8 @@ impl StripedStore {
         offset: u64,
     ) -> Result<usize> {
         self.with_piece(component, views, offset, |slot, views| {
-            let written = slot.node.write(component, views, offset, Stability::Data)?;
+            let written = slot.node.write(component, views, offset, Stability::Data);
+            let written = written.map_err(StoreError::of_node)?;
             self.shared.note_verifier(slot, written.verifier);
             Ok(written.count)
         })

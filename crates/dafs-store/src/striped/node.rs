@@ -58,7 +58,9 @@ pub struct NodeSpace {
 }
 
 /// A place that holds components. Calls may wait for a device or a network, and end in bounded time:
-/// [`StoreError::Busy`](crate::StoreError::Busy) when the node cannot be reached now.
+/// [`StoreError::Busy`](crate::StoreError::Busy) when the node cannot be reached now,
+/// [`StoreError::Crowded`](crate::StoreError::Crowded) when it answers, but so many others that this call has
+/// not been made.
 ///
 /// A component comes into being by the first write to it. One that is not there is empty.
 pub trait Node: Send + Sync {

@@ -489,7 +489,7 @@ impl FileState {
         let mut same = true;
         for place in 0..record.nodes.len() {
             let slot = self.slot(record, place)?;
-            let verifier = slot.node.commit(&record.component)?;
+            let verifier = slot.node.commit(&record.component).map_err(StoreError::of_node)?;
             same &= self.shared.note_verifier(&slot, verifier);
         }
         // The caller has told a verifier from before, and would keep to it.

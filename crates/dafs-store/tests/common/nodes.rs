@@ -22,6 +22,8 @@ struct State {
     run: u64,
     away: bool,
     full: bool,
+    /// Calls for data that are not made because others are.
+    crowded: u32,
     /// Calls that change something until the node dies by itself.
     calls_left: Option<u32>,
     forgotten: u32,
@@ -52,6 +54,10 @@ impl SimNode {
 
     pub(crate) fn set_full(&self, full: bool) {
         self.lock().full = full;
+    }
+
+    pub(crate) fn set_crowded(&self, calls: u32) {
+        self.lock().crowded = calls;
     }
 
     pub(crate) fn set_run(&self, run: u64) {
@@ -86,6 +92,18 @@ impl SimNode {
     fn there(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
         if state.away { Err(StoreError::Busy) } else { Ok(state) }
+    }
+
+    /// The turn of a call for data.
+    fn turn(&self) -> Result<()> {
+        let mut state = self.there()?;
+        match state.crowded.checked_sub(1) {
+            None => Ok(()),
+            Some(left) => {
+                state.crowded = left;
+                Err(StoreError::Crowded)
+            }
+        }
     }
 
     /// A call that changes something; `run` may be done although the caller hears nothing.
@@ -127,6 +145,7 @@ impl Node for SimNode {
     }
 
     fn read(&self, id: &ComponentId, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
+        self.turn()?;
         let state = self.there()?;
         let Some(content) = state.components.get(id) else { return Ok(0) };
         let mut rest = content.seen.get(offset as usize..).unwrap_or_default();
@@ -146,6 +165,7 @@ impl Node for SimNode {
         offset: u64,
         stability: Stability,
     ) -> Result<Written> {
+        self.turn()?;
         let len: usize = views.iter().map(VolatileSlice::len).sum();
         let mut bytes = vec![0; len];
         let mut done = 0;
@@ -166,6 +186,7 @@ impl Node for SimNode {
     }
 
     fn commit(&self, id: &ComponentId) -> Result<u64> {
+        self.turn()?;
         self.change(|state| {
             if let Some(content) = state.components.get_mut(id) {
                 content.stable = content.seen.clone();

@@ -33,6 +33,8 @@ impl FileState {
         if let Some(truth) = self.copies().truth() {
             let error = match read(truth) {
                 Ok(count) => return Ok(filled(count)),
+                // It is there, and another one may hold something else.
+                Err(StoreError::Crowded) => return Err(StoreError::Busy),
                 Err(error) => error,
             };
             let mut order = self.copies().order();
@@ -42,7 +44,7 @@ impl FileState {
                 now => now,
             };
             drop(order);
-            return read(other.ok_or(error)?).map(filled);
+            return read(other.ok_or(error)?).map(filled).map_err(StoreError::of_node);
         }
         let mut trouble = StoreError::Busy;
         // The same one first for all who read the file, so that they see the same.
@@ -52,7 +54,7 @@ impl FileState {
                 Err(error) => trouble = error,
             }
         }
-        Err(trouble)
+        Err(trouble.of_node())
     }
 
     /// Writes to all copies, and makes the size cover it. All of it is written, or nothing is said about
@@ -65,7 +67,8 @@ impl FileState {
         stability: Stability,
     ) -> Result<usize> {
         let len: usize = views.iter().map(VolatileSlice::len).sum();
-        self.on_copies(|record, order| {
+        let mut parted = false;
+        let written = self.on_copies(|record, order| {
             if let Some(step) = self.in_the_way(record, order)? {
                 return Ok(step);
             }
@@ -76,13 +79,15 @@ impl FileState {
             };
             order.writes += 1;
             order.written = Some(Instant::now());
-            let (mut failed, mut trouble) = (0, StoreError::Busy);
+            let (mut failed, mut trouble, mut crowded) = (0, StoreError::Busy, false);
+            parted = true;
             for at in record.fresh() {
                 match self.write_whole(record, at, views, offset, stability) {
                     Ok(verifier) if stability == Stability::Unstable => {
                         order.unstable[at].get_or_insert(verifier);
                     }
                     Ok(_) => {}
+                    Err(StoreError::Crowded) => crowded = true,
                     Err(error) => {
                         failed |= 1 << at;
                         trouble = worse(trouble, error);
@@ -94,21 +99,36 @@ impl FileState {
                 order.restart();
                 // Some may have it, or a part of it.
                 if failed == record.fresh_mask() || is_of_space(trouble) {
+                    parted = false;
                     self.tell_apart(record, order);
                     return Err(trouble);
                 }
                 return Self::without(record, failed, trouble);
             }
+            if crowded {
+                return Ok(Step::First(Chore::Turn));
+            }
             if let Some(target) = order.mending
                 && record.fresh_mask() & 1 << target == 0
-                && self.write_whole(record, target, views, offset, Stability::Unstable).is_err()
             {
-                order.restart();
+                match self.write_whole(record, target, views, offset, Stability::Unstable) {
+                    Err(StoreError::Crowded) => return Ok(Step::First(Chore::Turn)),
+                    Err(_) => order.restart(),
+                    Ok(_) => {}
+                }
             }
+            parted = false;
             // What the copies have behind the size is not to come back when the file grows.
             self.extend(meta, offset + len as u64).inspect_err(|_| self.set_loose())?;
             Ok(Step::Done(len))
-        })
+        });
+        if parted && written.is_err() {
+            // Nobody will write the same again.
+            self.set_loose();
+            self.copies().order().restart();
+            self.doubt();
+        }
+        written
     }
 
     /// What has to be done before this server writes.
@@ -183,16 +203,20 @@ impl FileState {
         if self.wait_to_be_sure(record, order)? {
             return Ok(Step::First(Chore::Wait));
         }
-        let (mut failed, mut lost, mut trouble) = (0, 0, StoreError::Busy);
+        let (mut failed, mut lost, mut trouble, mut crowded) = (0, 0, StoreError::Busy, false);
         for at in record.fresh() {
             match self.at_copy(record, at, |node| node.commit(&record.component)) {
                 Ok(verifier) if order.unstable[at].is_none_or(|known| known == verifier) => {}
                 Ok(_) => lost |= 1 << at,
+                Err(StoreError::Crowded) => crowded = true,
                 Err(error) => {
                     failed |= 1 << at;
                     trouble = error;
                 }
             }
+        }
+        if failed | lost == 0 && crowded {
+            return Ok(Step::First(Chore::Turn));
         }
         if failed | lost == 0 {
             if !self.is_lent() {

@@ -104,6 +104,8 @@ impl FileState {
             for at in record.fresh() {
                 match self.at_copy(record, at, |node| node.commit(&record.component)) {
                     Ok(verifier) if *order.unstable[at].get_or_insert(verifier) == verifier => {}
+                    // It has enough to do.
+                    Err(StoreError::Crowded) => return Ok(Step::Done(None)),
                     _ => failed |= 1 << at,
                 }
             }

@@ -14,7 +14,7 @@ use super::super::record::{Record, Whole, places};
 use super::super::state::{FileState, Place};
 use super::super::{Shared, StripedStore, lock};
 use super::{Order, Step, copied};
-use crate::limits::{MEND_BAR, MEND_PIECE_BYTES};
+use crate::limits::{MEND_BAR, MEND_PIECE_BYTES, SURE_NAP};
 use crate::{Result, Stability, Store, StoreError};
 use dafs_mem::VolatileSlice;
 use rustc_hash::FxHashMap;
@@ -150,20 +150,28 @@ impl FileState {
                 let views = [VolatileSlice::from_mut(piece)];
                 self.at_copy(record, at, |node| node.read(&record.component, &views, offset))
             };
-            let count = read(job.source, &mut wanted)?;
-            if count == 0 {
-                return Ok(());
-            }
-            let there = read(job.target, &mut found[..count])?;
-            if there < count || wanted[..count] != found[..count] {
-                let views = [VolatileSlice::from_mut(&mut wanted[..count])];
-                let unstable = Stability::Unstable;
-                let verifier = self.write_whole(record, job.target, &views, offset, unstable)?;
-                if verifier != job.verifiers[1] {
-                    return Err(StoreError::Busy);
+            let piece = || {
+                let count = read(job.source, &mut wanted)?;
+                let there = read(job.target, &mut found[..count])?;
+                if there < count || wanted[..count] != found[..count] {
+                    let views = [VolatileSlice::from_mut(&mut wanted[..count])];
+                    let unstable = Stability::Unstable;
+                    let verifier =
+                        self.write_whole(record, job.target, &views, offset, unstable)?;
+                    if verifier != job.verifiers[1] {
+                        return Err(StoreError::Busy);
+                    }
                 }
-            }
+                Ok(Some(count))
+            };
+            let count = match run(piece) {
+                Ok(Some(0)) => return Ok(()),
+                done => done?.unwrap_or(0),
+            };
             drop((order, place));
+            if count == 0 {
+                std::thread::sleep(SURE_NAP);
+            }
             offset += count as u64;
             self.bar(MEND_BAR);
             if !pace(count) {
@@ -272,6 +280,14 @@ impl FileState {
         // What was the last to know of the file goes only after the lock.
         let known = lock(&self.shared().torn).remove(&self.id());
         drop(known);
+    }
+}
+
+/// Does something, or nothing if a node serves others first.
+fn run(piece: impl FnOnce() -> Result<Option<usize>>) -> Result<Option<usize>> {
+    match piece() {
+        Err(StoreError::Crowded) => Ok(None),
+        done => done,
     }
 }
 

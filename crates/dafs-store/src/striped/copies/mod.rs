@@ -32,8 +32,8 @@ use super::state::{FileState, Place};
 use super::{Shared, lock};
 use crate::layouts::COPIES_MAX;
 use crate::limits::{
-    COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, SURE_NAP, SURE_NAPS_MAX,
-    SURE_WAITERS_MAX, TORN_FILES_MAX,
+    COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, COPY_TURNS_MAX, SURE_NAP,
+    SURE_NAPS_MAX, SURE_WAITERS_MAX, TORN_FILES_MAX,
 };
 use crate::{FileId, Result, StoreError};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -101,6 +101,8 @@ enum Chore {
     Return,
     /// Wait until data servers of stale copies believe nothing any more.
     Wait,
+    /// Wait until a node has served others: its copy is none the worse for that.
+    Turn,
 }
 
 impl Default for Copies {
@@ -204,6 +206,7 @@ impl FileState {
         mut attempt: impl FnMut(&Record, &mut Order) -> Result<Step<T>>,
     ) -> Result<T> {
         let (mut attempts, mut naps) = (0..COPY_ATTEMPTS_MAX, 0..SURE_NAPS_MAX);
+        let mut turns = 0..COPY_TURNS_MAX;
         loop {
             let place = self.enter()?;
             let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
@@ -214,7 +217,11 @@ impl FileState {
             };
             drop(order);
             drop(place);
-            let count = if matches!(chore, Chore::Wait) { &mut naps } else { &mut attempts };
+            let count = match chore {
+                Chore::Wait => &mut naps,
+                Chore::Turn => &mut turns,
+                Chore::Tear | Chore::GiveUp(_) | Chore::Return => &mut attempts,
+            };
             if count.next().is_none() {
                 return Err(StoreError::Busy);
             }
@@ -223,6 +230,7 @@ impl FileState {
                 Chore::GiveUp(failed) => self.give_up(failed).inspect_err(|_| self.doubt())?,
                 Chore::Return => self.await_return()?,
                 Chore::Wait => self.nap()?,
+                Chore::Turn => std::thread::sleep(SURE_NAP),
             }
         }
     }
