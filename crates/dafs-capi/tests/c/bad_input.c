@@ -341,11 +341,11 @@ static void bad_memory(void)
     expect(dap_rmdir(session, (const char *)-1), DAP_E_FAULT);
 }
 
-/* Operations whose memory goes while they are under way: errors of theirs, and nothing of anybody else's. */
 /* Whether no memory may be touched that is not there, because valgrind watches. */
 static int watched;
 static int reads_that_failed;
 
+/* Operations whose memory goes while they are under way: errors of theirs, and nothing of anybody else's. */
 static void memory_that_goes(void)
 {
     enum { OPERATIONS = 16, BYTES = 1 << 16, GONE = 5 };
