@@ -5,6 +5,8 @@
 //!   metadata server takes it for over, however long the answer took.
 //! * An answer to a question that was sent before its component was forgotten means nothing, nor does
 //!   one that comes when what it says is over.
+//! * A yes may hold only for what comes by sessions that are younger than something. Of several the
+//!   latest moment counts.
 //! * A yes holds for the state-id's sequence numbers up to the one that was asked about; later ones are
 //!   asked about anew. So a client has one belief for each state-id, however many numbers it shows.
 
@@ -41,7 +43,12 @@ struct Yes {
     until: Duration,
     /// The last sequence number that is known to be good.
     seqid: u32,
+    /// When a session has to have been made, or later.
+    made: Option<Duration>,
 }
+
+/// A yes, and when a session has to have been made, or later.
+pub(crate) type Made = Option<Duration>;
 
 impl Known {
     fn is_unused(&self) -> bool {
@@ -64,15 +71,15 @@ pub(crate) struct Beliefs {
 }
 
 impl Beliefs {
-    /// Whether a use is believed to be allowed.
+    /// Whether a use is believed to be allowed, and from when on.
     pub(crate) fn allow(
         &self,
         component: &ComponentId,
         (wanted, seqid): (&[u8], u32),
         now: Duration,
-    ) -> bool {
-        let known = self.components.get(component).and_then(|known| known.uses.get(wanted));
-        known.is_some_and(|yes| now < yes.until && seqid <= yes.seqid)
+    ) -> Option<Made> {
+        let known = self.components.get(component).and_then(|known| known.uses.get(wanted))?;
+        (now < known.until && seqid <= known.seqid).then_some(known.made)
     }
 
     /// A question about a component is sent now. It has to be [ended](Self::answered).
@@ -88,7 +95,7 @@ impl Beliefs {
         &mut self,
         question: Question,
         (wanted, seqid): (Use, u32),
-        yes: bool,
+        yes: Option<Made>,
         now: Duration,
     ) -> bool {
         let Question { component, generation, asked } = question;
@@ -100,11 +107,15 @@ impl Beliefs {
             known.swept = now + STATE_BELIEF;
             self.count -= known.drop_over(now);
         }
-        if current && yes {
+        if current && let Some(made) = yes {
             let before = known.uses.len();
-            let fresh = Yes { until: asked + STATE_BELIEF, seqid };
+            let fresh = Yes { until: asked + STATE_BELIEF, seqid, made };
             let yes = known.uses.entry(wanted).or_insert(fresh);
-            *yes = Yes { until: fresh.until.max(yes.until), seqid: seqid.max(yes.seqid) };
+            *yes = Yes {
+                until: fresh.until.max(yes.until),
+                seqid: seqid.max(yes.seqid),
+                made: made.max(yes.made),
+            };
             self.count += known.uses.len() - before;
         }
         self.tidy(&component);
@@ -164,6 +175,7 @@ mod tests {
 
     const ONE: ComponentId = ComponentId([1; 16]);
     const TWO: ComponentId = ComponentId([2; 16]);
+    const YES: Option<Made> = Some(None);
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -175,12 +187,12 @@ mod tests {
 
     fn allow(beliefs: &Beliefs, component: &ComponentId, number: u32, now: Duration) -> bool {
         let (wanted, seqid) = wanted(number);
-        beliefs.allow(component, (&wanted, seqid), now)
+        beliefs.allow(component, (&wanted, seqid), now).is_some()
     }
 
     fn learn(beliefs: &mut Beliefs, component: ComponentId, number: u32, now: Duration) {
         let question = beliefs.ask(component, now);
-        assert!(beliefs.answered(question, wanted(number), true, now));
+        assert!(beliefs.answered(question, wanted(number), YES, now));
     }
 
     #[test]
@@ -199,18 +211,18 @@ mod tests {
         let mut beliefs = Beliefs::default();
         let end = at(10) + STATE_BELIEF;
         let question = beliefs.ask(ONE, at(10));
-        assert!(!beliefs.answered(question, wanted(1), true, end));
+        assert!(!beliefs.answered(question, wanted(1), YES, end));
         assert!(!allow(&beliefs, &ONE, 1, end));
         assert_eq!(beliefs.len(), (0, 0));
         let question = beliefs.ask(ONE, at(10));
-        assert!(beliefs.answered(question, wanted(1), true, end - Duration::from_nanos(1)));
+        assert!(beliefs.answered(question, wanted(1), YES, end - Duration::from_nanos(1)));
     }
 
     #[test]
     fn a_no_is_not_kept() {
         let mut beliefs = Beliefs::default();
         let question = beliefs.ask(ONE, at(0));
-        assert!(beliefs.answered(question, wanted(1), false, at(0)));
+        assert!(beliefs.answered(question, wanted(1), None, at(0)));
         assert!(!allow(&beliefs, &ONE, 1, at(0)));
         assert_eq!(beliefs.len(), (0, 0));
     }
@@ -225,14 +237,14 @@ mod tests {
         assert!(!allow(&beliefs, &ONE, 1, at(0)));
         assert!(allow(&beliefs, &TWO, 1, at(0)));
         let later = beliefs.ask(ONE, at(0));
-        assert!(!beliefs.answered(question, wanted(2), true, at(0)));
+        assert!(!beliefs.answered(question, wanted(2), YES, at(0)));
         assert!(!allow(&beliefs, &ONE, 2, at(0)));
-        assert!(beliefs.answered(later, wanted(2), true, at(0)));
+        assert!(beliefs.answered(later, wanted(2), YES, at(0)));
         assert!(allow(&beliefs, &ONE, 2, at(0)));
         let question = beliefs.ask(TWO, at(0));
         beliefs.forget_all();
         assert!(!allow(&beliefs, &TWO, 1, at(0)));
-        assert!(!beliefs.answered(question, wanted(3), true, at(0)));
+        assert!(!beliefs.answered(question, wanted(3), YES, at(0)));
         assert_eq!(beliefs.len(), (0, 0));
     }
 
@@ -241,11 +253,24 @@ mod tests {
         let mut beliefs = Beliefs::default();
         for seqid in [3, 2] {
             let question = beliefs.ask(ONE, at(0));
-            assert!(beliefs.answered(question, (wanted(1).0, seqid), true, at(0)));
+            assert!(beliefs.answered(question, (wanted(1).0, seqid), YES, at(0)));
         }
         assert_eq!(beliefs.len(), (1, 1));
         for (seqid, good) in [(0, true), (2, true), (3, true), (4, false), (u32::MAX, false)] {
-            assert_eq!(beliefs.allow(&ONE, (&wanted(1).0, seqid), at(0)), good, "{seqid}");
+            let allowed = beliefs.allow(&ONE, (&wanted(1).0, seqid), at(0));
+            assert_eq!(allowed.is_some(), good, "{seqid}");
+        }
+    }
+
+    #[test]
+    fn of_several_moments_that_sessions_have_to_be_younger_than_the_latest_counts() {
+        let mut beliefs = Beliefs::default();
+        let made = |beliefs: &Beliefs| beliefs.allow(&ONE, (&wanted(1).0, 1), at(9));
+        for (said, known) in [(None, None), (Some(3), Some(3)), (Some(2), Some(3)), (None, Some(3))]
+        {
+            let question = beliefs.ask(ONE, at(9));
+            assert!(beliefs.answered(question, wanted(1), Some(said.map(at)), at(9)));
+            assert_eq!(made(&beliefs), Some(known.map(at)));
         }
     }
 
@@ -273,7 +298,7 @@ mod tests {
             learn(&mut beliefs, ONE, number, at(0));
         }
         assert_eq!(beliefs.len(), (1, 0));
-        assert!(beliefs.answered(open, wanted(1), true, at(0)));
+        assert!(beliefs.answered(open, wanted(1), YES, at(0)));
         assert_eq!(beliefs.len(), (1, 1));
     }
 }

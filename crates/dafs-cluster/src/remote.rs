@@ -32,7 +32,8 @@ use thiserror::Error;
 
 /// The metadata server, as its data servers need it. Calls end in bounded time.
 pub trait Metadata: Send + Sync {
-    /// Whether a client may use a component so. Does not wait for anybody.
+    /// Whether a client may use a component so. A write only by a session that is no older than what is
+    /// returned, if anything is. Does not wait for anybody.
     ///
     /// # Errors
     /// Why not.
@@ -42,7 +43,7 @@ pub trait Metadata: Send + Sync {
         component: &[u8],
         state: StateRef,
         write: bool,
-    ) -> dafs_service::Result<()>;
+    ) -> dafs_service::Result<Option<Duration>>;
 
     /// How far the file reaches that a component is of.
     ///
@@ -519,7 +520,11 @@ struct MetadataAnswers {
 }
 
 impl MetadataAnswers {
-    fn check(&self, metadata: &dyn Metadata, wanted: &StateUse<'_>) -> dafs_service::Result<()> {
+    fn check(
+        &self,
+        metadata: &dyn Metadata,
+        wanted: &StateUse<'_>,
+    ) -> dafs_service::Result<Option<Duration>> {
         // Before it is judged: whoever forgets after that knows of this question.
         let mut state = self.node.lock();
         state.asked = state.asked.max(time::now());
@@ -549,7 +554,10 @@ impl Answers for MetadataAnswers {
         let refused = |error| Answer::Refused(of_store(error));
         match call {
             Call::CheckState(wanted) => match self.check(&**metadata, wanted) {
-                Ok(()) => Answer::Done,
+                Ok(None) => Answer::Done,
+                Ok(Some(age)) => {
+                    Answer::DoneWithin { age_ns: age.as_nanos().try_into().unwrap_or(u64::MAX) }
+                }
                 Err(error) => Answer::Refused(of_service(error)),
             },
             Call::FileSize { component } => {

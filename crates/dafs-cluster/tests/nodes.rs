@@ -175,18 +175,25 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
         let state = StateRef { id: StateId(7 << 32), seqid: 1 };
         judge.check((owner, &identity), &handle().0, state, true)
     };
-    assert_eq!((check(b"one"), check(b"one")), (Ok(()), Ok(())));
+    assert_eq!((check(b"one"), check(b"one")), (Ok(None), Ok(None)));
     assert_eq!(metadata.questions(), 1);
-    assert_eq!(check(b"two"), Ok(()));
+    assert_eq!(check(b"two"), Ok(None));
     assert_eq!(metadata.questions(), 2);
     metadata.refuse(Some(ServiceError::BadLayout));
-    assert_eq!(check(b"one"), Ok(()), "it is believed for a while");
+    assert_eq!(check(b"one"), Ok(None), "it is believed for a while");
     node.forget(&ONE).expect("forgotten");
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
     assert_eq!(metadata.questions(), 4, "a no is not kept");
     metadata.refuse(None);
-    assert_eq!(check(b"one"), Ok(()));
+    assert_eq!(check(b"one"), Ok(None));
+    // Sessions that are old enough for one question are old enough for the next.
+    metadata.allow_younger(Duration::from_secs(30));
+    assert_eq!(check(b"one"), Ok(None));
+    node.forget(&ONE).expect("forgotten");
+    let ages = [check(b"one"), check(b"one")].map(|age| age.expect("a yes").expect("an age"));
+    assert!(Duration::from_secs(30) <= ages[0] && ages[0] <= ages[1], "{ages:?}");
+    assert_eq!(metadata.questions(), 6);
     assert_eq!(judge.size(&ONE), Ok(77));
     // What is not here is got from the metadata server.
     let mut bytes = vec![0; 8];

@@ -3,6 +3,7 @@
 use dafs_service::{Identity, StateRef};
 use dafs_store::{DataFiles, FileId, StoreError};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a client wants to do with a component, and what it shows for it.
 #[derive(Debug, Clone, Copy)]
@@ -23,11 +24,13 @@ pub struct ForeignUse<'a> {
 
 /// The metadata server, as far as a data server needs it. Calls may wait, and end in bounded time.
 pub trait ForeignStates: Send + Sync {
-    /// Whether that may be done.
+    /// Whether that may be done. A write only by a session that is no older now than what is returned, if
+    /// anything is: by an older one it may have been sent before what its client has written elsewhere
+    /// since.
     ///
     /// # Errors
     /// Why not, as for the client; `Delay` while the metadata server cannot be asked.
-    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()>;
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>>;
 
     /// How far the file reaches that a component is of. Asked only for components that do not know.
     ///

@@ -95,6 +95,10 @@ pub(crate) const FENCED_AT_ONCE: usize = 256;
 /// answered; the rest is done after.
 pub(crate) const RETURN_SETTLE_TIME: Duration = Duration::from_secs(2);
 
+/// Components of which is remembered when one client has written to their files through this server
+/// instead; more, and the last of these times stands for all.
+pub(crate) const LATE_COMPONENTS_MAX: usize = 1024;
+
 /// Parts of a file that a layout may be held of after others were given back.
 pub(crate) const LAYOUT_SPANS_MAX: usize = 64;
 

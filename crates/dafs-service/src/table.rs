@@ -17,7 +17,7 @@ use crate::front::Front;
 use crate::guards::Guards;
 use crate::handle::Handle;
 use crate::index::{Held, Index};
-use crate::layout::{Fencing, LayoutState, Returned};
+use crate::layout::{Fencing, LayoutState, Lent, Returned};
 use crate::limits::{
     DELEGATIONS_MAX, DELEGATIONS_PER_CLIENT_MAX, LOCK_STATES_MAX, LOCK_STATES_PER_CLIENT_MAX,
     OPENS_MAX, OPENS_PER_CLIENT_MAX,
@@ -48,6 +48,8 @@ pub(crate) struct FileState {
     pub(crate) changing: u32,
     /// Layouts that are being given.
     pub(crate) granting: u32,
+    /// Who may have sent writes to data servers.
+    pub(crate) lent: Option<Box<Lent>>,
 }
 
 impl FileState {

@@ -2,6 +2,7 @@
 //! on other nodes.
 
 use super::{DataNode, Shared, lock};
+use crate::belief::Made;
 use crate::limits::{ASK_TIME, ASKS_MAX, CALL_TIME};
 use crate::refusal::{to_service, to_store};
 use crate::remote::{gather, scatter};
@@ -38,7 +39,8 @@ impl DataNode {
 }
 
 impl Judge {
-    /// Whether a client may use a component so. To be called while the use
+    /// Whether a client may use a component so, a write only by a session that is no older now than what is
+    /// returned, if anything is. To be called while the use
     /// [counts as one](dafs_store::striped::ComponentFile::begin_use).
     ///
     /// # Errors
@@ -49,7 +51,7 @@ impl Judge {
         handle: &[u8],
         state: StateRef,
         write: bool,
-    ) -> dafs_service::Result<()> {
+    ) -> dafs_service::Result<Option<Duration>> {
         let wanted = StateUse {
             owner,
             mechanism: identity.mechanism.as_bytes(),
@@ -72,24 +74,28 @@ impl Judge {
         // The number is compared, not looked up.
         StateUse { seqid: 0, ..wanted.clone() }.encode(&mut Encoder::new(&mut key));
         let seqid = state.seqid;
-        if lock(&self.shared.beliefs).allow(&component, (&key, seqid), time::now()) {
-            return Ok(());
+        let believed = lock(&self.shared.beliefs).allow(&component, (&key, seqid), time::now());
+        if let Some(made) = believed {
+            return Ok(age(made));
         }
         for _ in 0..ASKS_MAX {
             let question = lock(&self.shared.beliefs).ask(component, time::now());
             let answer =
                 self.ask(Call::CheckState(wanted.clone()), ASK_TIME, |answer| match answer {
-                    Answer::Done => Ok(()),
+                    Answer::Done => Ok(None),
+                    Answer::DoneWithin { age_ns } => Ok(Some(Duration::from_nanos(age_ns))),
                     Answer::Refused(number) => Err(to_service(number)),
                     _ => Err(ServiceError::Delay),
                 });
             let answer = answer.unwrap_or(Err(ServiceError::Delay));
-            let yes = answer.is_ok();
+            // As long as the answer was under way, the moment is taken for a later one.
+            let made = answer.map(|age| age.map(|age| time::now().saturating_sub(age)));
             let known = (key.as_slice().into(), seqid);
-            let current = lock(&self.shared.beliefs).answered(question, known, yes, time::now());
+            let current =
+                lock(&self.shared.beliefs).answered(question, known, made.ok(), time::now());
             // A no may be old as well, but does no harm.
-            if current || !yes {
-                return answer;
+            if current || made.is_err() {
+                return made.map(age);
             }
         }
         Err(ServiceError::Delay)
@@ -159,6 +165,11 @@ impl Elsewhere for Judge {
             _ => Err(StoreError::Io),
         })?
     }
+}
+
+/// How old a session may be now.
+fn age(made: Made) -> Option<Duration> {
+    made.map(|made| time::now().saturating_sub(made))
 }
 
 /// The component that a handle on the wire names; whether it is a good one was looked at before.

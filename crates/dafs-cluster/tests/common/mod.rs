@@ -97,13 +97,15 @@ pub(crate) fn settled(holds: impl Fn() -> bool) {
 pub(crate) struct Answering {
     questions: AtomicU32,
     refusal: Mutex<Option<ServiceError>>,
+    age: Mutex<Option<Duration>>,
     written: Mutex<Vec<u8>>,
 }
 
 impl Answering {
     pub(crate) fn new() -> Arc<Self> {
         let (questions, refusal) = (AtomicU32::new(0), Mutex::default());
-        Arc::new(Self { questions, refusal, written: Mutex::default() })
+        let age = Mutex::default();
+        Arc::new(Self { questions, refusal, age, written: Mutex::default() })
     }
 
     pub(crate) fn questions(&self) -> u32 {
@@ -112,6 +114,11 @@ impl Answering {
 
     pub(crate) fn refuse(&self, why: Option<ServiceError>) {
         *self.refusal.lock().expect("a lock") = why;
+    }
+
+    /// Sessions may not be older.
+    pub(crate) fn allow_younger(&self, age: Duration) {
+        *self.age.lock().expect("a lock") = Some(age);
     }
 
     pub(crate) fn written(&self) -> Vec<u8> {
@@ -126,10 +133,11 @@ impl Metadata for Answering {
         _component: &[u8],
         state: StateRef,
         _write: bool,
-    ) -> dafs_service::Result<()> {
+    ) -> dafs_service::Result<Option<Duration>> {
         assert_eq!((state.id.0, state.seqid), (7 << 32, 1));
         self.questions.fetch_add(1, Ordering::SeqCst);
-        self.refusal.lock().expect("a lock").map_or(Ok(()), Err)
+        let age = *self.age.lock().expect("a lock");
+        self.refusal.lock().expect("a lock").map_or(Ok(age), Err)
     }
 
     fn size(&self, _component: &ComponentId) -> dafs_store::Result<u64> {

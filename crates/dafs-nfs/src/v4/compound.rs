@@ -254,6 +254,11 @@ impl<'a> Compound<'a> {
         Ok(session.ok_or(OpError::Status(Status::OpNotInSession))?.client())
     }
 
+    /// The service's time of this moment; the call may have waited.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.shared.clock_ns().max(self.call.now_ns)
+    }
+
     /// Who asks the service.
     ///
     /// # Errors

@@ -186,6 +186,8 @@ struct BackWatch {
 pub(crate) struct Session {
     id: SessionId,
     owner: Arc<NfsClient>,
+    /// When it was asked for.
+    made_ns: u64,
     fore: ChannelAttributes,
     slots: Mutex<SlotTable>,
     /// Its replies outlive the server.
@@ -211,6 +213,11 @@ impl Session {
         &self.owner.record
     }
 
+    /// When it was asked for: whatever comes by it was sent later.
+    pub(crate) fn made_ns(&self) -> u64 {
+        self.made_ns
+    }
+
     /// Limits of the fore channel.
     pub(crate) fn fore(&self) -> &ChannelAttributes {
         &self.fore
@@ -222,6 +229,7 @@ impl Session {
         Arc::new(Self {
             id,
             owner: Arc::new(NfsClient::new(client, principal)),
+            made_ns: 0,
             fore: ChannelAttributes::default(),
             slots: Mutex::new(SlotTable::fixed(1)),
             persistent: false,
@@ -373,6 +381,7 @@ impl Drop for HeldSlot {
 /// What a new session is made of.
 pub(crate) struct NewSession {
     pub(crate) owner: Arc<NfsClient>,
+    pub(crate) made_ns: u64,
     pub(crate) fore: ChannelAttributes,
     pub(crate) back: BackParameters,
     /// Where the client is, if its replies are to outlive the server, should there be room for one more
@@ -484,6 +493,7 @@ impl SessionTable {
             back: BackWatch::default(),
             cache_bytes: self.cache_bytes.clone(),
             owner: new.owner,
+            made_ns: new.made_ns,
         });
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         if sessions.len() >= SESSIONS_MAX {

@@ -11,6 +11,7 @@ use dafs_store::{DataFiles, FileId, FsId, StoreError};
 use dafs_wire::nfs4::*;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const SECRET: [u8; 16] = [3; 16];
@@ -21,13 +22,13 @@ type Asked = (Vec<u8>, StateRef, bool);
 
 /// A metadata server that answers what it is told to.
 struct Judge {
-    verdict: Mutex<Result<(), ServiceError>>,
+    verdict: Mutex<Result<Option<Duration>, ServiceError>>,
     size: Mutex<Result<u64, StoreError>>,
     asked: Mutex<Vec<Asked>>,
 }
 
 impl ForeignStates for Judge {
-    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         assert_eq!(wanted.component, handle(5));
         self.asked.lock().unwrap().push((wanted.owner.to_vec(), wanted.state, wanted.write));
         *self.verdict.lock().unwrap()
@@ -74,7 +75,7 @@ impl Rig {
         let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
         let components = Arc::new(ComponentStore::new(node, SECRET, fs(), None));
         let judge = Arc::new(Judge {
-            verdict: Mutex::new(Ok(())),
+            verdict: Mutex::new(Ok(None)),
             size: Mutex::new(Ok(0)),
             asked: Mutex::default(),
         });
@@ -119,7 +120,7 @@ impl Rig {
         Ok((result.data.here().unwrap().to_vec(), result.eof))
     }
 
-    fn say(&self, verdict: Result<(), ServiceError>) {
+    fn say(&self, verdict: Result<Option<Duration>, ServiceError>) {
         *self.judge.verdict.lock().unwrap() = verdict;
     }
 
@@ -148,8 +149,27 @@ fn data_is_moved_by_leave_of_the_metadata_server() {
         assert_eq!(rig.write(UNIT, b"XX", StableHow::Unstable).err(), Some(status));
         assert_eq!(rig.read(UNIT, 6), Err(status));
     }
-    rig.say(Ok(()));
+    rig.say(Ok(None));
     assert_eq!(rig.read(UNIT, 6), Ok((b"stripe".to_vec(), false)), "nothing was written");
+}
+
+#[test]
+fn a_write_that_may_have_been_given_up_ends_its_session() {
+    let mut rig = Rig::new();
+    let (second, unstable) = (1_000_000_000, StableHow::Unstable);
+    rig.world.tick(5 * second);
+    rig.say(Ok(Some(Duration::from_secs(5))));
+    rig.write(UNIT, b"stripe", unstable).unwrap();
+    rig.say(Ok(Some(Duration::from_secs(4))));
+    assert_eq!(rig.read(UNIT, 6), Ok((b"stripe".to_vec(), false)), "nothing comes of a late read");
+    assert_eq!(rig.write(UNIT, b"X", unstable).err(), Some(Status::DeadSession));
+    assert_eq!(rig.write(UNIT, b"X", unstable).err(), Some(Status::BadSession));
+    let exchanged = rig.world.exchange(0, b"client", 1);
+    let args = create_session(exchanged.client_id, exchanged.sequence_id);
+    rig.session = rig.world.session(1, args);
+    assert_eq!(rig.read(UNIT, 6), Ok((b"stripe".to_vec(), false)), "nothing was written");
+    rig.write(UNIT, b"S", unstable).unwrap();
+    assert_eq!(rig.read(UNIT, 6), Ok((b"Stripe".to_vec(), false)));
 }
 
 #[test]

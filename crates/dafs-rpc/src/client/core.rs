@@ -98,6 +98,8 @@ pub(crate) struct Core {
     /// True when the last record was large.
     expects_large: bool,
     unanswered: usize,
+    /// A call was given up that had not been answered.
+    given_up: bool,
     /// Unanswered calls with large sinks.
     large_sinks: usize,
     /// The call whose data is being read to its place.
@@ -112,6 +114,7 @@ impl Core {
             calls_max,
             expects_large: false,
             unanswered: 0,
+            given_up: false,
             large_sinks: 0,
             placing: None,
         }
@@ -160,6 +163,7 @@ impl Core {
     pub(crate) fn forget(&mut self, xid: u32) -> bool {
         if let Some(slot) = self.calls.remove(&xid) {
             self.unanswered -= usize::from(slot.answer.is_none());
+            self.given_up |= slot.answer.is_none();
             self.large_sinks -= usize::from(is_large(slot.sink.as_ref()));
         }
         self.placing == Some(xid)
@@ -168,6 +172,11 @@ impl Core {
     /// Calls that have not been answered.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
+    }
+
+    /// True when nobody knows what the server has of some call, or has had.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.unanswered > 0 || self.given_up
     }
 
     /// Has `waiter` told when the call is answered.

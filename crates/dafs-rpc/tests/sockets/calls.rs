@@ -369,3 +369,30 @@ fn a_server_that_stops_sends_its_answers_first() {
     ));
     server.wait_for(|statistics| statistics.connections == 0);
 }
+
+#[test]
+fn nothing_of_a_call_that_was_given_up_follows_when_the_connection_has_ended() {
+    const CALL_BYTES: usize = 64 << 10;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Most of it waits on the client's side.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&stream, 16 * CALL_BYTES).unwrap();
+    let client = RpcClient::from_stream(stream, options(), None).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let submit = || client.submit(procedure(procedures::ECHO), &[&[7; CALL_BYTES]]).unwrap();
+    let given_up = [submit(), submit()];
+    drop(given_up);
+    client.close();
+    server.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (mut bytes, mut all) = (vec![0; CALL_BYTES], 0);
+    let end = loop {
+        match server.read(&mut bytes) {
+            Ok(0) => panic!("it has ended as if all had been sent, with {all} bytes"),
+            Ok(read) => all += read,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+    assert!(all < CALL_BYTES, "{all}");
+}

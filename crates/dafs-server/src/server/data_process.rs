@@ -19,6 +19,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What a data server needs to know.
 #[derive(Debug)]
@@ -173,7 +174,7 @@ struct Far {
 }
 
 impl ForeignStates for Far {
-    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component, state, write, .. } = *wanted;
         self.judge.check((owner, identity), component, state, write)
     }

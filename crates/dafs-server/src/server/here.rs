@@ -5,6 +5,7 @@ use dafs_nfs::{ForeignStates, ForeignUse};
 use dafs_service::Service;
 use dafs_store::{FileId, StoreError};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Whom such data servers ask.
 pub(super) struct Here {
@@ -18,7 +19,7 @@ impl Here {
 }
 
 impl ForeignStates for Here {
-    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         self.service.vouch((owner, identity), component, state, write, now_ns)
     }

@@ -32,6 +32,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 /// Where it is remembered which directories are nodes', in the state directory.
 const NODES: &str = "nodes";
@@ -355,10 +356,11 @@ impl Here {
         state: StateRef,
         write: bool,
         now_ns: u64,
-    ) -> dafs_service::Result<()> {
+    ) -> dafs_service::Result<Option<Duration>> {
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        service.vouch(client, component, state, write, now_ns)?;
-        self.check_usable(component)
+        let age = service.vouch(client, component, state, write, now_ns)?;
+        self.check_usable(component)?;
+        Ok(age)
     }
 
     /// Whether what clients call so may be used: a copy that has become out of date is not, whatever
@@ -376,7 +378,7 @@ impl Here {
 }
 
 impl ForeignStates for Here {
-    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         self.judge((owner, identity), component, state, write, now_ns)
     }
@@ -394,7 +396,7 @@ impl Metadata for Here {
         component: &[u8],
         state: StateRef,
         write: bool,
-    ) -> dafs_service::Result<()> {
+    ) -> dafs_service::Result<Option<Duration>> {
         self.judge(client, component, state, write, Instant::now().0)
     }
 

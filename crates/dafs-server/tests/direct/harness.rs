@@ -154,6 +154,11 @@ impl Cluster {
         mount(self.address(), "", true)
     }
 
+    /// Where clients reach a data server.
+    pub(crate) fn node_address(&self, at: usize) -> SocketAddr {
+        self.nodes[at].nfs
+    }
+
     /// Stops a data server, with all connections.
     pub(crate) fn stop_node(&mut self, at: usize) {
         self.nodes[at].process.take().unwrap().stop();

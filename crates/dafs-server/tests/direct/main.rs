@@ -7,4 +7,5 @@ mod failures;
 mod harness;
 mod hostile;
 mod io;
+mod late;
 mod tamper;

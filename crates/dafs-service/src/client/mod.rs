@@ -22,7 +22,7 @@ pub(crate) use table::ClientTable;
 
 use crate::Service;
 use crate::front::Front;
-use crate::layout::{Watching, WideRecalls};
+use crate::layout::{Late, Watching, WideRecalls};
 use crate::metrics::Usage;
 use dafs_store::Cred;
 use std::fmt;
@@ -100,6 +100,8 @@ pub struct Client {
     pub(crate) wide_recalls: WideRecalls,
     /// Devices that it is to be told of changes of.
     pub(crate) devices: Watching,
+    /// What it may have under way at data servers.
+    pub(crate) late: Late,
     back_channel: AtomicBool,
     /// Not held: the front door holds the service.
     front: Mutex<Option<Weak<dyn Front>>>,
@@ -145,6 +147,7 @@ impl Client {
             layouts_from_ns: AtomicU64::new(0),
             wide_recalls: WideRecalls::default(),
             devices: Watching::default(),
+            late: Late::default(),
             back_channel: AtomicBool::new(false),
             front: Mutex::new(None),
             peer: Mutex::new(String::new()),

@@ -1,5 +1,6 @@
 //! LAYOUTGET: where a file's content lies, told to one client.
 
+use super::late::Places;
 use super::{Inner, LayoutState, Spans};
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
@@ -76,8 +77,14 @@ impl Service {
         if !fits(&placement) {
             return Err(ServiceError::LayoutTooBig);
         }
+        let places = request.write.then(|| Arc::new(places(&*store, &placement)));
         let entered = self.attempt(|table, _| {
-            table.lay_out(caller, (handle, key), request, (&store, belief), &placement)
+            let state =
+                table.lay_out(caller, (handle, key), request, (&store, belief), &placement)?;
+            if let Some(places) = &places {
+                table.lend(key, caller.client, &store, places.clone());
+            }
+            Ok(state)
         });
         let state = entered.map_err(|blocked| match blocked {
             Blocked::Refused(error) => error,
@@ -196,6 +203,13 @@ fn placement(store: &dyn Store, handle: &Handle, write: bool) -> Result<Placemen
         Err(StoreError::Busy) => Err(unavailable),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Which component has which bytes.
+fn places(store: &dyn Store, placement: &Placement) -> Places {
+    let device = placement.devices().next();
+    let device = device.and_then(|device| store.layouts()?.device(&device));
+    Places::of(placement, device)
 }
 
 fn components(placement: &Placement) -> Vec<Box<[u8]>> {

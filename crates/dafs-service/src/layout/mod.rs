@@ -17,12 +17,15 @@
 //!   many were given back together, or one has ended with its holder's last open; in any case before
 //!   somebody has a lock of it again.
 //! * A time that a writer gives its file is that of what it wrote before: it is not put over later changes.
+//! * What a client writes through this server is not overtaken by what it has sent to data servers
+//!   before ([`late`]).
 //! * After a restart there are none: clients ask again.
 
 mod commit;
 mod devices;
 mod fencing;
 mod grant;
+mod late;
 mod mtime;
 mod recall;
 mod report;
@@ -35,6 +38,7 @@ pub use grant::{LayoutGranted, LayoutRequest};
 
 pub(crate) use devices::{WatchedDevices, Watching};
 pub(crate) use fencing::Fencing;
+pub(crate) use late::{Late, Lent};
 pub(crate) use returned::Returned;
 pub(crate) use wide::{WideRecalls, tell_of_taken};
 
@@ -233,13 +237,14 @@ impl StateTable {
         client: &Arc<Client>,
         ended: &mut Ended,
     ) {
-        let Some(file) = self.files.get(key) else { return };
-        if file.layouts.is_empty()
+        let Some(file) = self.files.get_mut(key) else { return };
+        if file.layouts.is_empty() && file.lent.is_none()
             || file.opens.iter().any(|open| Arc::ptr_eq(&open.client, client))
             || file.delegations.iter().any(|held| Arc::ptr_eq(&held.client, client))
         {
             return;
         }
+        file.take_back(client.key());
         let theirs = |layout: &&Arc<LayoutState>| Arc::ptr_eq(&layout.client, client);
         let layouts: Vec<_> = file.layouts.iter().filter(theirs).cloned().collect();
         for layout in layouts {

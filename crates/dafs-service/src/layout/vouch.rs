@@ -9,12 +9,15 @@ use crate::{Result, Service};
 use dafs_store::LayoutForm;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl Service {
     /// Whether the client that calls itself `owner` at a data server, and has shown itself to be
     /// `identity` there, may read, or write, what is called `component` there, by a state-id of this
     /// server: that is of an open, a lock, a delegation or a layout of its own that is good, the client may use the
-    /// file so, and it holds a layout of that file for such use.
+    /// file so, and it holds a layout of that file for such use. Says how old the session may be that
+    /// a write comes by, where that matters: by an older one it may have been sent before what the client has
+    /// written through this server since.
     ///
     /// # Errors
     /// `BadLayout` without such a layout, `OpenMode`, `Expired`, those of the state-id, `ReadOnly`.
@@ -25,7 +28,7 @@ impl Service {
         state: StateRef,
         write: bool,
         now_ns: u64,
-    ) -> Result<()> {
+    ) -> Result<Option<Duration>> {
         if state.is_special() {
             return Err(ServiceError::BadStateId);
         }
@@ -60,15 +63,19 @@ impl Service {
         if write {
             self.namespace().export(held.handle())?.writable()?;
         }
-        let table = self.lock_table();
-        let layouts = table.files.get(&key).into_iter().flat_map(|file| &file.layouts);
+        let mut table = self.lock_table();
+        let Some(file) = table.files.get_mut(&key) else { return Err(ServiceError::BadLayout) };
+        let layouts = file.layouts.iter();
         let mut own = layouts.filter(|layout| Arc::ptr_eq(&layout.client, client));
         let leads = |layout: &&Arc<LayoutState>| layout.covers(write) && layout.leads_to(component);
         let layout = own.find(leads).ok_or(ServiceError::BadLayout)?;
-        if write {
-            layout.written.store(true, Ordering::SeqCst);
-            layout.forget_mtime();
+        if !write {
+            return Ok(None);
         }
-        Ok(())
+        layout.written.store(true, Ordering::SeqCst);
+        layout.forget_mtime();
+        file.note_told(client.key(), component);
+        let since_ns = client.late.at_ns(component);
+        Ok(since_ns.map(|at_ns| Duration::from_nanos(now_ns.saturating_sub(at_ns))))
     }
 }

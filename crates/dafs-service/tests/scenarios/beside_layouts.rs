@@ -11,6 +11,7 @@ use dafs_service::{
 use dafs_store::{SetAttr, SetTime, TimeSpec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 #[test]
 fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_layout() {
@@ -450,4 +451,71 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
     assert_eq!(cluster.store.take_asked(), []);
     returned(world.patient(&one)).unwrap();
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+}
+
+/// What a write has to have waited for, by a client that may wait and one that may not.
+fn overtake(cluster: &Cluster, client: &Arc<Client>, opened: &Opened) -> Result<(), ServiceError> {
+    let (world, handle) = (&cluster.world, opened.state.handle());
+    let quick = world.service.overtake_late_writes(world.caller(client), handle, (0, 10));
+    let patient = world.service.overtake_late_writes(world.patient(client), handle, (0, 10));
+    assert!(quick == patient || quick == Err(ServiceError::WouldWait), "{quick:?} {patient:?}");
+    patient
+}
+
+#[test]
+fn what_a_client_has_given_up_does_not_come_after_what_it_wrote_instead() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let own = cluster.world.open(&one, "f", BOTH).unwrap();
+    let state = own.state.reference();
+    let age = |write| cluster.vouch("a", &own, state, write);
+    // Who has never been told where it lies has nothing under way.
+    assert_eq!(overtake(&cluster, &one, &own), Ok(()));
+    cluster.get(&one, &own, true).unwrap();
+    assert_eq!(age(true), Ok(None), "nothing was written through the server since");
+    cluster.store.away.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        assert_eq!(overtake(&cluster, &one, &own), Err(ServiceError::Delay));
+        assert_eq!(cluster.store.take_asked(), [Asked::Forget], "it may go by what it was told");
+    }
+    cluster.store.away.store(false, Ordering::SeqCst);
+    assert_eq!(overtake(&cluster, &one, &own), Ok(()));
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+    assert_eq!(overtake(&cluster, &one, &own), Ok(()));
+    assert_eq!(cluster.store.take_asked(), [], "it was told nothing since");
+    cluster.world.pass_with(&[&one], 5 * SECOND_NS);
+    assert_eq!((age(false), age(true)), (Ok(None), Ok(Some(Duration::from_secs(5)))));
+    assert_eq!(overtake(&cluster, &one, &own), Ok(()));
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+    assert_eq!(age(true), Ok(Some(Duration::ZERO)));
+}
+
+#[test]
+fn what_was_given_up_stays_so_for_later_layouts_and_opens() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let own = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &own, true).unwrap().state;
+    cluster.give_back(&one, &own, granted);
+    // What no data server has asked about yet may be on its way to one.
+    assert_eq!(overtake(&cluster, &one, &own), Ok(()));
+    assert_eq!(cluster.store.take_asked(), []);
+    cluster.world.pass_with(&[&one, &two], SECOND_NS);
+    let age = |owner, opened: &Opened| cluster.vouch(owner, opened, opened.state.reference(), true);
+    cluster.get(&one, &own, true).unwrap();
+    assert_eq!(age("a", &own), Ok(Some(Duration::from_secs(1))));
+    cluster.world.close(&one, &own);
+    cluster.world.service.fence_layouts();
+    let again = cluster.world.open(&one, "f", BOTH).unwrap();
+    assert_eq!(overtake(&cluster, &one, &again), Ok(()), "all was written before the close");
+    cluster.get(&one, &again, true).unwrap();
+    assert_eq!(age("a", &again), Ok(Some(Duration::from_secs(1))));
+    // It is nobody else's business.
+    let other = cluster.world.open(&two, "f", BOTH).unwrap();
+    assert_eq!(overtake(&cluster, &two, &other), Ok(()));
+    cluster.get(&two, &other, true).unwrap();
+    assert_eq!(age("b", &other), Ok(None));
+    cluster.store.take_asked();
+    assert_eq!(overtake(&cluster, &two, &other), Ok(()));
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
 }

@@ -11,6 +11,7 @@ use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const ALL: (u64, u64) = (0, u64::MAX);
 
@@ -87,7 +88,7 @@ impl Cluster {
         opened: &Opened,
         state: StateRef,
         write: bool,
-    ) -> Result<()> {
+    ) -> Result<Option<Duration>> {
         let component = component(&opened.state.handle().file);
         let who = (owner.as_bytes(), &exchange_id(owner, 1).identity);
         self.world.service.vouch(who, &component, state, write, self.world.now_ns.get())
@@ -365,7 +366,7 @@ fn a_fence_sends_everybody_to_this_server() {
     let test = cluster.world.service.test_state(caller, granted);
     assert_eq!(test, Err(ServiceError::AdminRevoked));
     assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
-    assert_eq!(cluster.vouch("a", &other, other.state.reference(), true), Ok(()));
+    assert_eq!(cluster.vouch("a", &other, other.state.reference(), true), Ok(None));
 }
 
 #[test]
@@ -392,7 +393,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     let state = opened.state.reference();
-    assert_eq!(cluster.vouch("a", &opened, state, true), Ok(()));
+    assert_eq!(cluster.vouch("a", &opened, state, true), Ok(None));
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.store.away.store(true, Ordering::SeqCst);
     cluster.world.pass_with(&[&one, &two], LEASE_NS + SECOND_NS);
@@ -509,9 +510,9 @@ fn data_servers_are_told_the_truth() {
     let state = opened.state.reference();
     assert_eq!(error(cluster.vouch("a", &opened, state, false)), ServiceError::BadLayout);
     let granted = cluster.get(&one, &opened, false).unwrap().state;
-    assert_eq!(cluster.vouch("a", &opened, state, false), Ok(()));
+    assert_eq!(cluster.vouch("a", &opened, state, false), Ok(None));
     // A sequence number that is zero, or not current any more, is good at a data server.
-    assert_eq!(cluster.vouch("a", &opened, StateRef { seqid: 0, ..state }, false), Ok(()));
+    assert_eq!(cluster.vouch("a", &opened, StateRef { seqid: 0, ..state }, false), Ok(None));
     let future = StateRef { seqid: state.seqid + 1, ..state };
     assert_eq!(error(cluster.vouch("a", &opened, future, false)), ServiceError::BadStateId);
     // Only those that stand for a right are, shown by whom it was given to.
@@ -597,7 +598,7 @@ fn data_servers_go_by_a_layout_for_as_long_as_its_holder_may_use_the_file() {
     let (handle, state) = (*reader.state.handle(), reader.state.reference());
     let read = cluster.get_in(LayoutForm::Copies, &client, &handle, (state, false)).unwrap();
     let layout = StateRef { seqid: 0, ..read.state };
-    assert_eq!(cluster.vouch("a", &reader, layout, false), Ok(()));
+    assert_eq!(cluster.vouch("a", &reader, layout, false), Ok(None));
     assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::OpenMode);
     assert_eq!(error(cluster.vouch("b", &reader, layout, false)), ServiceError::BadStateId);
     // Another open gives the right, and only a layout for writing says where.
@@ -606,7 +607,7 @@ fn data_servers_go_by_a_layout_for_as_long_as_its_holder_may_use_the_file() {
     assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::BadLayout);
     let state = writer.state.reference();
     cluster.get_in(LayoutForm::Copies, &client, &handle, (state, true)).unwrap();
-    assert_eq!(cluster.vouch("a", &reader, layout, true), Ok(()));
+    assert_eq!(cluster.vouch("a", &reader, layout, true), Ok(None));
     cluster.world.close(&client, &writer);
     assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::OpenMode);
     cluster.world.close(&client, &reader);

@@ -13,7 +13,7 @@ use super::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 /// The version of these messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// "dafs", so that something else that listens there is told from a data server.
 const MAGIC: u32 = 0x6461_6673;

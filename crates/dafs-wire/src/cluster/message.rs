@@ -182,6 +182,8 @@ pub enum Answer<'a> {
     Space { total: u64, free: u64, available: u64 },
     /// No, and a number for why not.
     Refused(u32),
+    /// A client may do that by sessions that are no older than so many nanoseconds.
+    DoneWithin { age_ns: u64 },
 }
 
 impl<'a> Decode<'a> for Answer<'a> {
@@ -194,6 +196,7 @@ impl<'a> Decode<'a> for Answer<'a> {
             4 => Self::Size(d.u64()?),
             5 => Self::Space { total: d.u64()?, free: d.u64()?, available: d.u64()? },
             6 => Self::Refused(d.u32()?),
+            7 => Self::DoneWithin { age_ns: d.u64()? },
             value => return Err(XdrError::UnknownValue { what: "an answer", value }),
         })
     }
@@ -227,6 +230,10 @@ impl Encode for Answer<'_> {
             Self::Refused(why) => {
                 e.u32(6);
                 e.u32(*why);
+            }
+            Self::DoneWithin { age_ns } => {
+                e.u32(7);
+                e.u64(*age_ns);
             }
         }
     }
@@ -311,6 +318,7 @@ mod tests {
             Answer::Size(8),
             Answer::Space { total: 3, free: 2, available: 1 },
             Answer::Refused(10),
+            Answer::DoneWithin { age_ns: 1 << 40 },
         ];
         let calls = calls.into_iter().map(|call| Frame::Call { id: 4, call });
         let answers = answers.into_iter().map(|answer| Frame::Answer { id: 5, answer });

@@ -251,6 +251,11 @@ impl Client {
             reclaim::opens(self, &session, &opens, patience)?;
             self.must_reclaim.store(false, Ordering::Relaxed);
         }
+        if self.flags == ExchangeFlags::USE_PNFS_DS && !forgotten {
+            // What was given up and is still on its way is not to be carried out.
+            let session_id = self.current().id();
+            self.say_once(&Op::DestroySession(DestroySessionArgs { session_id }));
+        }
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
         Ok(())
     }
@@ -478,6 +483,11 @@ impl Client {
         }
     }
 
+    /// The server does nothing more by the session of now.
+    pub(crate) fn end_session(&self) {
+        self.current().end();
+    }
+
     /// Ends the session and the client. Best effort: the lease ends them otherwise.
     pub(crate) fn end(&self) {
         let session = self.current();
@@ -486,19 +496,21 @@ impl Client {
         }
         session.end();
         let identity = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
-        let connected = self.link.connected();
         let session_id = session.id();
         let client_id = identity.client_id;
-        for op in [
-            Op::DestroySession(DestroySessionArgs { session_id }),
-            Op::DestroyClientid(DestroyClientidArgs { client_id }),
-        ] {
-            let mut compound = Compound::new(self.minor_version);
-            compound.op(&op);
-            let args = [compound.bytes()];
-            let request = Request::new(COMPOUND, &args, SMALL_RESULT_BYTES);
-            // Whether it worked makes no difference to anybody.
-            let _ = connected.rpc.submit_request(&request).and_then(Pending::wait);
+        self.say_once(&Op::DestroySession(DestroySessionArgs { session_id }));
+        self.say_once(&Op::DestroyClientid(DestroyClientidArgs { client_id }));
+    }
+
+    /// Says something outside of any session that does not have to work.
+    fn say_once(&self, op: &Op<'_>) {
+        let mut compound = Compound::new(self.minor_version);
+        compound.op(op);
+        let args = [compound.bytes()];
+        let request = Request::new(COMPOUND, &args, SMALL_RESULT_BYTES);
+        let answer = self.link.connected().rpc.submit_request(&request).and_then(Pending::wait);
+        if let Err(error) = answer {
+            tracing::debug!(%error, "a server did not answer a farewell");
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct TransferFlight {
     part: Option<NodePart>,
     stage: Mutex<Stage>,
     /// The data server did nothing, because it had ended the session: as it does with clients that were
-    /// away, and when it is restarted.
+    /// away or have written there through the server, and when it is restarted.
     refused: AtomicBool,
 }
 
@@ -129,7 +129,16 @@ impl TransferFlight {
         let mut moved = match outcome {
             Outcome::Done { mut results, status } => {
                 self.client.note(status);
-                moved(&mut results, &self.transfer)?
+                match moved(&mut results, &self.transfer) {
+                    // It was not carried out, since it may have been sent before what the server has
+                    // written there since.
+                    Err(error) if error.status() == Some(Status::DeadSession) => {
+                        self.client.end_session();
+                        self.refused.store(true, Ordering::Relaxed);
+                        return Err(self.client.link.lost("its session is over"));
+                    }
+                    moved => moved?,
+                }
             }
             Outcome::Repeat | Outcome::SessionOver { sent_again: true } => {
                 return Err(self.client.link.lost("its session is over"));

@@ -5,16 +5,19 @@
 //! * No operation goes by state of this server: it has none. State-ids are the metadata server's, and
 //!   it judges each use.
 //! * A use is begun before it is judged, so that whoever takes leave back can wait for its end.
+//! * A write that its client may have given up, and done elsewhere since, is not carried out: its session
+//!   is ended. A client that has not given it up sends it again by a new one, at once.
 
 mod read;
 mod write;
 
-use super::compound::{Compound, OpResult};
+use super::compound::{Compound, OpError, OpResult};
 use super::stateid;
 use crate::data_server::{DataRole, ForeignUse};
 use crate::wire_handle;
 use dafs_service::{Handle, ServiceError};
 use dafs_wire::nfs4::{Op, Stateid, Status};
+use std::time::Duration;
 
 /// Runs an operation of a data server. `None` for those that it has in common with others.
 pub(super) fn run<'a>(cx: &mut Compound<'a>, role: &DataRole, op: &Op<'a>) -> Option<OpResult> {
@@ -50,12 +53,28 @@ fn check(
     let state = stateid::reference(&cx.stateid(argument)?)?;
     let component = wire_handle::encode(handle);
     let client = cx.client()?;
-    let now_ns = cx.call.now_ns;
+    let now_ns = cx.now_ns();
     let (owner, identity) = (client.name(), client.identity());
     let wanted = ForeignUse { owner, identity, component: &component, state, write, now_ns };
-    role.states.check(&wanted).map_err(|error| match error {
+    let age = role.states.check(&wanted).map_err(|error| match error {
         // With any other status a kernel client keeps the layout and tries again.
-        ServiceError::BadLayout => Status::PnfsNoLayout.into(),
+        ServiceError::BadLayout => OpError::Status(Status::PnfsNoLayout),
         error => error.into(),
-    })
+    })?;
+    match age.filter(|_| write) {
+        Some(age) => check_session(cx, age),
+        None => Ok(()),
+    }
+}
+
+/// Ends the session if it is too old.
+fn check_session(cx: &Compound<'_>, age: Duration) -> OpResult {
+    let session = cx.session.as_ref().ok_or(Status::OpNotInSession)?;
+    let now_ns = cx.now_ns();
+    let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+    if session.made_ns() >= now_ns.saturating_sub(age_ns) {
+        return Ok(());
+    }
+    cx.shared.destroy_session(session, now_ns);
+    Err(Status::DeadSession.into())
 }

@@ -70,7 +70,13 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
     };
     let host = durable::host(cx.call.origin.address());
     let persistent = persistent.then(|| host.clone());
-    let new = NewSession { owner: owner.clone(), fore, back: parameters, persistent };
+    let new = NewSession {
+        owner: owner.clone(),
+        made_ns: cx.call.now_ns,
+        fore,
+        back: parameters,
+        persistent,
+    };
     let session = cx.shared.sessions.create(new)?;
     let (persistent, fore) = (session.is_persistent(), *session.fore());
     if persistent {

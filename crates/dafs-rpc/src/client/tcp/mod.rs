@@ -5,6 +5,7 @@
 //!   while it reads and by whoever gives up a call whose data arrives, `outbound` by whoever sends a
 //!   record, for all of it.
 //! * Once `broken` is set, every thread that waits has been woken.
+//! * Nothing of a call that was given up follows on the wire when the connection has ended.
 
 mod send;
 
@@ -135,10 +136,20 @@ impl Shared {
     /// Ends the connection, if it has not ended yet.
     fn break_off(&self, reason: String) {
         if self.broken.set(reason).is_ok() {
-            // Nothing better can be done if it has been shut down already.
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+            self.end();
         }
         self.core().waiters().for_each(std::thread::Thread::unpark);
+    }
+
+    /// Ends the connection on the wire. What is unanswered may not have left, and the system would go on
+    /// for minutes to send it, when its caller has long done something else instead.
+    fn end(&self) {
+        let is_doubtful = self.core().is_doubtful();
+        if is_doubtful && rustix::net::connect_unspec(&self.socket).is_ok() {
+            return;
+        }
+        // Nothing better can be done if it has been shut down already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
     /// Waits for the answer to a call; the call is over then.

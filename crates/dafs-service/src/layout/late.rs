@@ -1,0 +1,278 @@
+//! Writes that come late: sent to a data server, given up there by their client, and written through
+//! this server in their place. Whatever is on its way or waits in a queue somewhere must not come after what
+//! was written since.
+//!
+//! Invariants
+//! * What a client writes through this server comes after all that it has sent to data servers for the
+//!   same bytes. Of these the ones that were told that it may write there are made to forget that first; and
+//!   from then on they take its writes only by sessions that are younger than the write through this
+//!   server, since what comes by such a one was sent after it.
+//! * So it is from the moment on at which the client has had a layout for writing, whether a data server
+//!   has asked about it or not, until its last open of the file is closed: by then it waits for nothing
+//!   that it has not written again. What sessions have to be younger than is kept for as long as the client.
+//! * One moment may stand for many components, a later one for an earlier; never the other way round.
+
+use crate::client::{Client, ClientKey};
+use crate::handle::Handle;
+use crate::limits::LATE_COMPONENTS_MAX;
+use crate::table::{FileState, StateTable};
+use crate::{Caller, Result, Service, ServiceError};
+use dafs_store::{Device, Packing, Placement, Spread, Store, Wait};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the components of a file are called, and which of them has which bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Places {
+    names: Vec<Box<[u8]>>,
+    /// Which of them has the first unit, the second, and so on in turn; empty if each has all.
+    turns: Vec<u32>,
+    unit_bytes: u64,
+}
+
+impl Places {
+    pub(super) fn of(placement: &Placement, device: Option<Device>) -> Self {
+        let names: Vec<Box<[u8]>> = placement.handles().map(Into::into).collect();
+        let all = |names| Self { names, turns: Vec::new(), unit_bytes: 1 };
+        let Spread::Stripes(stripes) = &placement.spread else { return all(names) };
+        // One name for all data servers does not tell them apart.
+        let Some(device) = device.filter(|_| names.len() > 1) else { return all(names) };
+        let places = device.pattern.len();
+        let turns = (0..places).map(|turn| {
+            let place = (stripes.first_place as usize + turn) % places;
+            match stripes.packing {
+                Packing::Sparse => device.pattern[place],
+                Packing::Dense => place as u32,
+            }
+        });
+        let turns: Vec<u32> = turns.collect();
+        if turns.iter().any(|&turn| turn as usize >= names.len()) {
+            return all(names);
+        }
+        Self { names, turns, unit_bytes: stripes.unit_bytes.get().into() }
+    }
+
+    /// The components that have bytes of a range; a long one may name them more than once.
+    fn names(&self, (offset, len): (u64, u64)) -> impl Iterator<Item = &[u8]> {
+        let count = self.turns.len() as u64;
+        let first = offset / self.unit_bytes;
+        let last = offset.saturating_add(len.saturating_sub(1)) / self.unit_bytes;
+        let units = (last - first).saturating_add(1).min(count);
+        let some = (first..first.saturating_add(units))
+            .map(move |unit| &*self.names[self.turns[(unit % count) as usize] as usize]);
+        let all = self.names.iter().filter(move |_| count == 0).map(|name| &**name);
+        some.chain(all)
+    }
+}
+
+/// Those who have been told where a file lies in order to write there, and have it open still.
+pub(crate) struct Lent {
+    store: Arc<dyn Store>,
+    places: Arc<Places>,
+    /// Of each client the components whose data servers were told since they had to forget last that it
+    /// may write.
+    clients: FxHashMap<ClientKey, FxHashSet<Box<[u8]>>>,
+}
+
+/// What one client may have under way that it has given up.
+#[derive(Default)]
+pub(crate) struct Late {
+    /// It has had a layout for writing.
+    any: AtomicBool,
+    since: Mutex<Since>,
+}
+
+/// When it has written through this server last.
+#[derive(Default)]
+struct Since {
+    /// To any component that is not in the list.
+    all_ns: Option<u64>,
+    components: FxHashMap<Box<[u8]>, u64>,
+}
+
+impl Late {
+    fn since(&self) -> MutexGuard<'_, Since> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, component: &[u8], now_ns: u64) {
+        let mut since = self.since();
+        if let Some(noted_ns) = since.components.get_mut(component) {
+            *noted_ns = now_ns.max(*noted_ns);
+            return;
+        }
+        if since.components.len() >= LATE_COMPONENTS_MAX {
+            let latest = since.components.values().copied().max();
+            since.all_ns = since.all_ns.max(latest);
+            since.components = FxHashMap::default();
+        }
+        since.components.insert(component.into(), now_ns);
+    }
+
+    /// The moment that sessions have to be younger than for a write to this component.
+    pub(super) fn at_ns(&self, component: &[u8]) -> Option<u64> {
+        let since = self.since();
+        since.components.get(component).copied().max(since.all_ns)
+    }
+}
+
+impl FileState {
+    /// A data server is told that a client may write to a component.
+    pub(super) fn note_told(&mut self, client: ClientKey, component: &[u8]) {
+        let lent = self.lent.as_mut().and_then(|lent| lent.clients.get_mut(&client));
+        if let Some(told) = lent.filter(|told| !told.contains(component)) {
+            told.insert(component.into());
+        }
+    }
+
+    /// A client has closed the file.
+    pub(super) fn take_back(&mut self, client: ClientKey) {
+        if let Some(lent) = &mut self.lent {
+            lent.clients.remove(&client);
+            if lent.clients.is_empty() {
+                self.lent = None;
+            }
+        }
+    }
+}
+
+impl StateTable {
+    /// A client is told where a file lies in order to write there.
+    pub(super) fn lend(
+        &mut self,
+        key: Handle,
+        client: &Client,
+        store: &Arc<dyn Store>,
+        places: Arc<Places>,
+    ) {
+        client.late.any.store(true, Ordering::Relaxed);
+        let file = self.files.entry(key).or_default();
+        let (store, clients) = (store.clone(), FxHashMap::default());
+        let fresh = || Box::new(Lent { store, places: places.clone(), clients });
+        let lent = file.lent.get_or_insert_with(fresh);
+        lent.places = places;
+        lent.clients.entry(client.key()).or_default();
+    }
+
+    /// A client is about to write these bytes of a file through this server. Whether it has to wait until
+    /// data servers have forgotten.
+    fn overtake(&mut self, client: &Client, key: &Handle, range: (u64, u64), now_ns: u64) -> bool {
+        let Some(lent) = self.files.get_mut(key).and_then(|file| file.lent.as_mut()) else {
+            return false;
+        };
+        let Some(told) = lent.clients.get_mut(&client.key()) else { return false };
+        let mut forget = false;
+        for name in lent.places.names(range) {
+            // First, so that whoever is told from now on is told of this.
+            client.late.note(name, now_ns);
+            forget |= told.remove(name);
+        }
+        if forget {
+            let store = lent.store.clone();
+            self.hold_back_file(&store, *key, false);
+        }
+        // It may have been told to come back later before.
+        self.fencing.holds_back(key)
+    }
+}
+
+impl Service {
+    /// To be called before a client writes these bytes of a file: what it has sent to data servers for
+    /// them, and given up, has been carried out when this returns, or never will be.
+    ///
+    /// # Errors
+    /// `WouldWait`, `Delay` when that is not sure yet; `BadHandle`.
+    pub fn overtake_late_writes(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        range: (u64, u64),
+    ) -> Result<()> {
+        if !caller.client.late.any.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let key = self.namespace().export(handle)?.key(handle);
+        let must_wait = self.lock_table().overtake(caller.client, &key, range, caller.now_ns);
+        match caller.wait {
+            _ if !must_wait => Ok(()),
+            Wait::Never => Err(ServiceError::WouldWait),
+            Wait::Allowed => self.fence_if_free(&key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_store::{DeviceKey, FileCopy, Stripes};
+    use std::num::NonZeroU32;
+
+    const DEVICE: DeviceKey = DeviceKey([1; 16]);
+
+    fn places(names: &[&str], packing: Packing, pattern: Vec<u32>, first_place: u32) -> Places {
+        let handles = names.iter().map(|name| name.as_bytes().into()).collect();
+        let unit_bytes = NonZeroU32::new(64).unwrap();
+        let stripes = Stripes { device: DEVICE, first_place, unit_bytes, packing, handles };
+        let servers = vec![Vec::new(); 3];
+        let placement = Placement { epoch: 1, spread: Spread::Stripes(stripes) };
+        Places::of(&placement, Some(Device { pattern, servers }))
+    }
+
+    fn named(places: &Places, range: (u64, u64)) -> String {
+        places.names(range).map(|name| str::from_utf8(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_range_names_the_components_that_have_it() {
+        for packing in [Packing::Sparse, Packing::Dense] {
+            let places = places(&["a", "b", "c"], packing, vec![0, 1, 2], 1);
+            let cases = [
+                ((0, 1), "b"),
+                ((63, 1), "b"),
+                ((63, 2), "bc"),
+                ((64, 65), "ca"),
+                ((130, 0), "a"),
+                ((1, u64::MAX), "bca"),
+                ((192, 64), "b"),
+            ];
+            for (range, names) in cases {
+                assert_eq!(named(&places, range), names, "{range:?}");
+            }
+        }
+        // A server that has two turns of three.
+        let sparse = places(&["a", "b"], Packing::Sparse, vec![1, 0, 1], 0);
+        assert_eq!((&*named(&sparse, (0, 64)), &*named(&sparse, (64, 65))), ("b", "ab"));
+        let dense = places(&["a", "b", "c"], Packing::Dense, vec![1, 0, 1], 0);
+        assert_eq!(named(&dense, (64, 65)), "bc");
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_is_named_as_a_whole() {
+        let one = places(&["a"], Packing::Sparse, vec![0, 1, 2], 0);
+        assert_eq!(named(&one, (1 << 40, 1)), "a");
+        let short = places(&["a", "b"], Packing::Sparse, vec![0, 1, 2], 0);
+        assert_eq!(named(&short, (0, 1)), "ab");
+        let copy = |name: &str| FileCopy { device: DEVICE, handle: name.as_bytes().into() };
+        let spread = Spread::Copies(vec![copy("a"), copy("b")]);
+        let copies = Places::of(&Placement { epoch: 1, spread }, None);
+        assert_eq!(named(&copies, (5, 0)), "ab");
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_counts_as_later_and_never_as_nothing() {
+        let late = Late::default();
+        assert_eq!(late.at_ns(b"x"), None);
+        for number in 0..LATE_COMPONENTS_MAX as u64 {
+            late.note(&number.to_be_bytes(), 100 + number);
+        }
+        assert_eq!((late.at_ns(&3_u64.to_be_bytes()), late.at_ns(b"x")), (Some(103), None));
+        late.note(&3_u64.to_be_bytes(), 50);
+        assert_eq!(late.at_ns(&3_u64.to_be_bytes()), Some(103));
+        late.note(b"x", 5);
+        let last = Some(99 + LATE_COMPONENTS_MAX as u64);
+        assert_eq!((late.at_ns(b"x"), late.at_ns(&3_u64.to_be_bytes())), (last, last));
+        late.note(b"x", 1 << 40);
+        assert_eq!(late.at_ns(b"x"), Some(1 << 40));
+    }
+}
