@@ -66,6 +66,8 @@ fn a_late_write_does_not_land_over_what_its_client_wrote_through_the_server_sinc
     let session = cluster.session(b"late");
     let file = session.create(&session.root().unwrap(), b"f").unwrap();
     let read = || patiently(|| session.read(&file.handle, file.stateid, 0, 3)).unwrap().0;
+    // So that the server knows how far it reaches.
+    write(&session, &file.handle, file.stateid, b"was").unwrap();
     let (stateid, component) = layout(&session, &file);
     // Whichever node it is on.
     let nodes: Vec<_> = (0..3).map(|number| node(&cluster, number, b"late")).collect();
