@@ -170,7 +170,7 @@ impl StateTable {
         }
         if forget {
             let store = lent.store.clone();
-            self.hold_back_file(&store, *key, false);
+            self.hold_back_file(&store, *key, None);
         }
         // It may have been told to come back later before.
         self.fencing.holds_back(key)
