@@ -10,12 +10,14 @@
 //!   lies in memory that the kernel alone was asked for.
 //! * A fork finds the list whole at any moment: a change is made in a second list, which then takes the place
 //!   of the first. A lock that another process has taken is nobody's here.
+//! * The second list has room for what is in the first: what makes the list no longer needs no memory.
 
 use crate::limits::PAGE_BYTES;
 use crate::next::quietly;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// One map, or what is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,30 +68,37 @@ impl List {
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 
-    /// Empties it, with room for so many; false if there is no memory.
+    /// Empties it, with room for so many; false if there is no memory, and then it is as it was.
     fn clear_for(&mut self, count: usize) -> bool {
-        self.len = 0;
-        if count <= self.capacity {
-            return true;
+        if count > self.capacity {
+            let Some(old) = self.renew(count) else { return false };
+            old.unmap();
         }
+        self.len = 0;
+        true
+    }
+
+    /// Gives it other memory, for so many at least; yields what it had, which nothing refers to any more: not
+    /// in a fork either, whatever it comes between. Such a fork has perhaps no room in it, and lost some pages.
+    fn renew(&mut self, count: usize) -> Option<Room> {
         let bytes = (2 * count * size_of::<Entry>()).next_multiple_of(PAGE_BYTES);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, and the old one, which nothing refers to. By system calls, since the
-        // functions of that name are hooks of ours.
-        unsafe {
-            let at = libc::syscall(libc::SYS_mmap, 0_usize, bytes, access, flags, -1, 0_i64);
-            if at == -1 {
-                return false;
-            }
-            if self.capacity > 0 {
-                libc::syscall(libc::SYS_munmap, self.at, self.capacity * size_of::<Entry>());
-            }
-            self.at = at as *mut Entry;
+        // SAFETY: a new mapping. By a system call, since the function of that name is a hook of ours.
+        let at = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes, access, flags, -1, 0_i64) };
+        if at == -1 {
+            return None;
         }
-        // The whole of the mapping, as far as entries fit; the rest of a page goes with its end.
-        self.capacity = bytes / size_of::<Entry>();
-        true
+        let old = Room { at: self.at, bytes: self.capacity * size_of::<Entry>() };
+        // SAFETY: fields of our own. One after the other, as a fork must find them.
+        unsafe {
+            (&raw mut self.len).write_volatile(0);
+            (&raw mut self.capacity).write_volatile(0);
+            (&raw mut self.at).write_volatile(at as *mut Entry);
+            // The whole of the mapping, as far as entries fit; the rest of a page goes with its end.
+            (&raw mut self.capacity).write_volatile(bytes / size_of::<Entry>());
+        }
+        Some(old)
     }
 
     fn push(&mut self, start: usize, end: usize, map: Map) {
@@ -98,6 +107,22 @@ impl List {
             // SAFETY: there is room, which `clear_for` was asked for.
             unsafe { self.at.add(self.len).write(Entry { start, end, map }) };
             self.len += 1;
+        }
+    }
+}
+
+/// Memory of a list that has other memory now.
+#[must_use]
+struct Room {
+    at: *mut Entry,
+    bytes: usize,
+}
+
+impl Room {
+    fn unmap(self) {
+        if self.bytes > 0 {
+            // SAFETY: nothing refers to it. By a system call, as above.
+            unsafe { libc::syscall(libc::SYS_munmap, self.at, self.bytes) };
         }
     }
 }
@@ -131,13 +156,24 @@ impl Maps {
         self.within(pages).map(|(part, _)| part.len()).sum::<usize>() == pages.len()
     }
 
-    /// Takes out what lies in a range, and puts in what lies there now; false if there is no memory.
+    /// How many entries there are without those that lie in a range, and with one for `added`.
+    fn count_without(&self, cut: &Pages, added: usize) -> usize {
+        let left = |entry: &Entry| {
+            let (before, behind) = (entry.end.min(cut.start), entry.start.max(cut.end));
+            usize::from(entry.start < before) + usize::from(behind < entry.end)
+        };
+        self.entries().iter().map(left).sum::<usize>() + added
+    }
+
+    /// Takes out what lies in a range, and puts in what lies there now; false if there is no memory, and then
+    /// all is as it was.
     fn exchange(&mut self, cut: &Pages, mut added: Option<Part>) -> bool {
         debug_assert!(added.as_ref().is_none_or(|(part, _)| cut.start <= part.start));
+        let count = self.count_without(cut, usize::from(added.is_some()));
         let now = self.now.load(Ordering::Acquire) & 1;
         let [first, second] = &mut self.lists;
         let (old, new) = if now == 0 { (first, second) } else { (second, first) };
-        if !new.clear_for(old.len + 2) {
+        if !new.clear_for(count) {
             return false;
         }
         for &Entry { start, end, map } in old.entries() {
@@ -155,17 +191,21 @@ impl Maps {
             new.push(part.start, part.end, map);
         }
         self.now.store(1 - now, Ordering::Release);
+        // So that what is noted now can be taken out, with whatever memory there is then.
+        if !old.clear_for(count) {
+            self.now.store(now, Ordering::Release);
+            return false;
+        }
         true
     }
 
-    /// Nothing lies in a range any more.
-    pub(crate) fn take(&mut self, pages: &Pages) {
-        if self.within(pages).next().is_some() {
-            self.exchange(pages, None);
-        }
+    /// Nothing lies in a range any more. False if that makes two of one and there is no memory; then all is as
+    /// it was.
+    pub(crate) fn take(&mut self, pages: &Pages) -> bool {
+        self.within(pages).next().is_none() || self.exchange(pages, None)
     }
 
-    /// Notes what lies in a range, in place of all that was there.
+    /// Notes what lies in a range, in place of all that was there; false if there is no memory.
     pub(crate) fn put(&mut self, pages: Pages, map: Map) -> bool {
         self.exchange(&pages.clone(), Some((pages, map)))
     }
@@ -201,8 +241,9 @@ pub(crate) fn may_hold(pages: &Pages) -> bool {
     pages.start < LAST.load(Ordering::Relaxed) && pages.end > FIRST.load(Ordering::Relaxed)
 }
 
-/// Tries again at once so often before another thread is let on.
+/// Tries again at once so often before another thread is let on, which may be one of lower rank.
 const TRIES: u32 = 64;
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Takes the lock. Of one that another process has taken nobody is left here: it was taken while this one
 /// was forked.
@@ -212,7 +253,7 @@ fn lock() {
         let holder = match LOCK.load(Ordering::Relaxed) {
             own if own == process => {
                 if tries.is_multiple_of(TRIES) {
-                    std::thread::yield_now();
+                    std::thread::sleep(PAUSE);
                 }
                 continue;
             }
@@ -250,32 +291,36 @@ pub(crate) fn note(pages: Pages, map: Map) -> bool {
     })
 }
 
-/// Nothing of ours lies in a range any more.
+/// Nothing of ours lies in a range any more, which has been mapped anew. Where there is no memory to note
+/// that, the rest of one that it lies in the middle of is all taken for ours.
 pub(crate) fn forget(pages: &Pages) {
     if may_hold(pages) {
         with(|maps| maps.take(pages));
     }
 }
 
-/// Takes out what lies in a range, and says what that was. Allocates only if there is anything, and then it
-/// is no allocator that asks.
-pub(crate) fn take(pages: &Pages) -> Vec<Part> {
+/// Takes out what lies in a range, and says what that was; `None` if there is no memory, and then all is as it
+/// was. Allocates only if there is anything, and then it is no allocator that asks.
+pub(crate) fn take(pages: &Pages) -> Option<Vec<Part>> {
     let mut taken = Vec::new();
     while may_hold(pages) {
-        let count = with(|maps| {
+        let (count, is_done) = with(|maps| {
             let count = maps.within(pages).count();
-            if count <= taken.capacity() {
+            let has_room = count <= taken.capacity();
+            if has_room {
                 taken.extend(maps.within(pages));
-                maps.take(pages);
             }
-            count
+            (count, !has_room || maps.take(pages))
         });
+        if !is_done {
+            return None;
+        }
         if count <= taken.capacity() {
             break;
         }
         taken.reserve_exact(count);
     }
-    taken
+    Some(taken)
 }
 
 /// Puts back what is there after all, but where something else was noted meanwhile.
@@ -304,13 +349,13 @@ mod tests {
         assert!(maps.cover(&(10 * PAGE..22 * PAGE)) && !maps.cover(&(9 * PAGE..11 * PAGE)));
         let middle = 12 * PAGE..13 * PAGE;
         assert_eq!(within(&maps, middle.clone()), [(middle.clone(), SHARED)]);
-        maps.take(&middle);
+        assert!(maps.take(&middle));
         assert!(within(&maps, middle).is_empty());
         assert!(maps.cover(&(10 * PAGE..12 * PAGE)) && maps.cover(&(13 * PAGE..20 * PAGE)));
         let over = 19 * PAGE..30 * PAGE;
         let parts = [(19 * PAGE..20 * PAGE, SHARED), (20 * PAGE..22 * PAGE, OWN)];
         assert_eq!(within(&maps, over.clone()), parts);
-        maps.take(&over);
+        assert!(maps.take(&over));
         maps.write(&(11 * PAGE..14 * PAGE));
         let written = Map { is_written: true, ..SHARED };
         let rest = [
@@ -320,7 +365,7 @@ mod tests {
             (14 * PAGE..19 * PAGE, SHARED),
         ];
         assert_eq!(within(&maps, 0..usize::MAX), rest);
-        maps.take(&(0..usize::MAX));
+        assert!(maps.take(&(0..usize::MAX)));
         assert!(maps.entries().is_empty());
         for at in 0..1000 {
             assert!(maps.put(2 * at * PAGE..(2 * at + 1) * PAGE, OWN));
@@ -329,16 +374,48 @@ mod tests {
     }
 
     #[test]
+    fn what_grows_refers_to_its_former_memory_no_more_when_that_goes() {
+        let mut list = List::new();
+        assert!(list.clear_for(3));
+        list.push(PAGE, 2 * PAGE, OWN);
+        let before = list.at;
+        let old = list.renew(1000).unwrap();
+        // A fork that comes now never touches it.
+        assert!(old.at == before && list.at != before && list.entries().is_empty());
+        assert!(list.capacity >= 1000);
+        old.unmap();
+    }
+
+    #[test]
+    fn what_is_noted_can_be_taken_out_without_memory() {
+        let mut maps = Maps::new();
+        for at in 0..500 {
+            assert!(maps.put(3 * at * PAGE..(3 * at + 2) * PAGE, SHARED));
+            let room = maps.lists.each_ref().map(|list| list.capacity);
+            assert!(room.into_iter().all(|room| room > at), "{room:?} for {at}");
+        }
+        // As if there was none.
+        let rooms = |maps: &Maps| maps.lists.each_ref().map(|list| (list.at, list.capacity));
+        let before = rooms(&maps);
+        for at in (0..500).rev() {
+            assert!(maps.take(&(3 * at * PAGE..(3 * at + 1) * PAGE)), "an end of it");
+            assert!(maps.take(&(3 * at * PAGE..(3 * at + 2) * PAGE)), "the rest");
+        }
+        assert!(maps.entries().is_empty());
+        assert_eq!(rooms(&maps), before);
+    }
+
+    #[test]
     fn what_was_taken_is_put_back_where_nothing_else_is() {
         let all = 100 * PAGE..110 * PAGE;
         assert!(!may_hold(&all) && note(all.clone(), SHARED) && may_hold(&all));
-        let taken = take(&(102 * PAGE..108 * PAGE));
+        let taken = take(&(102 * PAGE..108 * PAGE)).unwrap();
         assert_eq!(taken, [(102 * PAGE..108 * PAGE, SHARED)]);
         put_back(taken);
         assert!(with(|maps| maps.cover(&all)));
         // Locked by a thread of the process that this one was forked from.
         LOCK.store(u32::MAX, Ordering::Relaxed);
-        assert_eq!(take(&all).len(), 3);
+        assert_eq!(take(&all).unwrap().len(), 3);
         assert!(!may_hold(&all));
     }
 

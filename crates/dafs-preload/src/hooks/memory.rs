@@ -46,14 +46,17 @@ unsafe fn map(
     let kept = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT);
     let flags = kept | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let both = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the caller's promise.
-    let at = unsafe { libc::syscall(libc::SYS_mmap, address, bytes, both, flags, -1, 0_i64) };
-    if at == -1 {
+    let map = || {
+        // SAFETY: the caller's promise.
+        let at = unsafe { libc::syscall(libc::SYS_mmap, address, bytes, both, flags, -1, 0_i64) };
+        Mapping(if at == -1 { libc::MAP_FAILED } else { at as *mut c_void })
+    };
+    let at = placed(fixed(address, bytes, flags), map).ok_or(Errno(libc::ENOMEM))?.0;
+    if at == libc::MAP_FAILED {
         return Err(Errno::last());
     }
-    let at = at as *mut c_void;
     let whole = pages(at as usize, bytes);
-    // What was there before, if the program chose the place.
+    // What the C library has unmapped by itself.
     maps::forget(&whole);
     // SAFETY: the mapping is new and of whole pages.
     let target = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), whole.len()) };
@@ -78,11 +81,40 @@ unsafe fn map(
     Ok(Mapping(at))
 }
 
-/// Notes that memory which is not ours has been mapped.
-fn mapped_elsewhere(at: &Mapping, bytes: size_t) {
-    if at.0 != libc::MAP_FAILED && !is_aside() {
+/// The place that the program has chosen for a map, where what is there goes.
+fn fixed(address: *mut c_void, bytes: size_t, flags: c_int) -> Option<Pages> {
+    let replaces = flags & libc::MAP_FIXED != 0;
+    replaces.then(|| pages(address as usize, bytes))
+}
+
+/// Has something put in place of what is there, which is ours no more before another thread can use what
+/// comes there. What the kernel says no to is noted as before. `None` if there is no memory to note it.
+fn placed(place: Option<Pages>, pass: impl FnOnce() -> Mapping) -> Option<Mapping> {
+    let Some(place) = place.filter(|place| maps::may_hold(place)) else { return Some(pass()) };
+    let taken = maps::take(&place)?;
+    let at = pass();
+    if at.0 == libc::MAP_FAILED {
+        let errno = Errno::last();
+        maps::put_back(taken);
+        errno.set();
+    }
+    Some(at)
+}
+
+/// Maps memory that is not ours.
+fn mapped_elsewhere(
+    place: Option<Pages>,
+    bytes: size_t,
+    pass: impl FnOnce() -> Mapping,
+) -> Mapping {
+    if is_aside() {
+        return pass();
+    }
+    let Some(at) = placed(place, pass) else { return serve(|| Err(Errno(libc::ENOMEM))) };
+    if at.0 != libc::MAP_FAILED {
         maps::forget(&pages(at.0 as usize, bytes));
     }
+    at
 }
 
 /// Whether memory may be of our maps; asks for no lock if it lies apart from them.
@@ -139,7 +171,7 @@ fn unmapped(address: *mut c_void, bytes: size_t, pass: impl FnOnce() -> c_int) -
         return pass();
     }
     // Before another thread can have the same addresses.
-    let taken = maps::take(&pages);
+    let Some(taken) = maps::take(&pages) else { return serve(|| Err(Errno(libc::ENOMEM))) };
     let done = pass();
     if done != 0 {
         let errno = Errno::last();
@@ -153,32 +185,34 @@ fn unmapped(address: *mut c_void, bytes: size_t, pass: impl FnOnce() -> c_int) -
 /// a larger one, and map anew.
 fn remapped(
     old: (*mut c_void, size_t),
-    new_bytes: size_t,
+    (to, new_bytes): (*mut c_void, size_t),
     flags: c_int,
     pass: impl FnOnce() -> Mapping,
 ) -> Mapping {
+    let moves = flags & libc::MREMAP_FIXED != 0;
+    let place = moves.then(|| pages(to as usize, new_bytes));
     let before = pages(old.0 as usize, old.1);
     let new = pages(old.0 as usize, new_bytes);
     let is_ours = || maps::with(|maps| maps.within(&before).next().is_some());
     if !may_be_ours(&before) || !is_ours() {
-        let at = pass();
-        mapped_elsewhere(&at, new_bytes);
-        return at;
+        return mapped_elsewhere(place, new_bytes, pass);
     }
     if new.len() > before.len() || flags & libc::MREMAP_DONTUNMAP != 0 {
         report::refused("mremap", b"");
         return serve(|| Err(Errno(libc::ENOMEM)));
     }
     // What stays where it is stays noted all the time.
-    let moves = flags & libc::MREMAP_FIXED != 0;
-    let taken = maps::take(&if moves { before.clone() } else { new.end..before.end });
-    let at = pass();
+    let leaves = if moves { before.clone() } else { new.end..before.end };
+    let Some(taken) = maps::take(&leaves) else { return serve(|| Err(Errno(libc::ENOMEM))) };
+    let Some(at) = placed(place, pass) else {
+        maps::put_back(taken);
+        return serve(|| Err(Errno(libc::ENOMEM)));
+    };
     let errno = Errno::last();
     if at.0 == libc::MAP_FAILED {
         maps::put_back(taken);
     } else if moves {
         let to = pages(at.0 as usize, new_bytes);
-        maps::forget(&to);
         for (part, map) in taken {
             let (first, last) = (part.start - before.start, part.end - before.start);
             let part = to.start + first..(to.start + last).min(to.end);
@@ -197,11 +231,7 @@ interpose! {
             Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
                 serve(|| map(&file, address, bytes, protection, flags, offset))
             }
-            _ => {
-                let at = pass();
-                mapped_elsewhere(&at, bytes);
-                at
-            }
+            _ => mapped_elsewhere(fixed(address, bytes, flags), bytes, pass),
         }
     }
     fn mmap64(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Mapping, |pass| {
@@ -209,11 +239,7 @@ interpose! {
             Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
                 serve(|| map(&file, address, bytes, protection, flags, offset))
             }
-            _ => {
-                let at = pass();
-                mapped_elsewhere(&at, bytes);
-                at
-            }
+            _ => mapped_elsewhere(fixed(address, bytes, flags), bytes, pass),
         }
     }
     fn munmap(address: *mut c_void, bytes: size_t) -> c_int, |pass| {
@@ -229,6 +255,6 @@ interpose! {
         }
     }
     fn mremap(old: *mut c_void, old_bytes: size_t, new_bytes: size_t, flags: c_int, to: *mut c_void) -> Mapping, |pass| {
-        remapped((old, old_bytes), new_bytes, flags, pass)
+        remapped((old, old_bytes), (to, new_bytes), flags, pass)
     }
 }
