@@ -165,6 +165,32 @@ if command -v gcc >/dev/null; then
     served "$work/own/sequence" /data/sequence
     if printf 'int main(void) { return 0; }' | gcc -static -x c -o "$work/own/static" - 2>/dev/null; then
         expect 1 'linked statically' served "$work/own/static"
+        step "a program that sees no prefix and is started by one that does"
+        tells() {
+            local wanted="; 1 programs started that see no prefix (1 $1)"
+            shift
+            served --report - "$@" 2>"$work/said" >/dev/null || { cat "$work/said"; fail "failed: $*"; }
+            [[ $(grep -cF -e "$wanted" "$work/said") == 1 ]] ||
+                { cat "$work/said"; fail "does not tell '$wanted': $*"; }
+        }
+        static=$work/own/static
+        printf '#!%s\n' "$static" >"$work/own/script"
+        chmod 755 "$work/own/script"
+        tells "linked statically $static" sh -c "'$static'; cat /data/line"
+        tells "linked statically $static" bash -c "cat /data/line; exec '$static'"
+        tells "linked statically $static" env "$work/own/script"
+        PATH=$work/own:$PATH tells "linked statically $static" env static
+        if command -v python3 >/dev/null; then
+            for call in posix_spawn posix_spawnp; do
+                PATH=$work/own:$PATH tells "linked statically $static" python3 -c "import os
+name = 'static' if '$call' == 'posix_spawnp' else '$static'
+assert os.waitstatus_to_exitcode(os.waitpid(os.$call(name, ['static'], os.environ), 0)[1]) == 0"
+            done
+            tells "linked statically $static" python3 -c "import os
+os.execve(os.open('$static', os.O_RDONLY | os.O_CLOEXEC), ['static'], os.environ)"
+        fi
+        served --report - sh -c 'env true; cat /data/line' 2>"$work/said" >/dev/null
+        ! grep -q 'see no prefix' "$work/said" || { cat "$work/said"; fail "a program is told that is served"; }
     fi
 fi
 if command -v python3 >/dev/null && python3 -c 'import sqlite3' 2>/dev/null; then

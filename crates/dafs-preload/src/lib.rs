@@ -10,6 +10,7 @@
 //! | `signals`, `interrupt` | keeps signal handlers out of what we do, and ends what waits in vain |
 //! | `life`, `alarm` | the beginning and the end of a process, and its forks |
 //! | `maps` | the memory that stands for mapped files |
+//! | `program`, `report` | who is not served, and what is told at the end |
 //! | `files`, `names`, `attributes`, `listing`, `locks`, `streams`, `wide` | what the calls do |
 //!
 //! Invariants
@@ -39,6 +40,7 @@ mod locks;
 mod maps;
 mod names;
 mod next;
+mod program;
 mod report;
 mod session;
 mod signals;

@@ -65,3 +65,6 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// Names of functions in a report, and bytes of the path of each.
 pub(crate) const NAMED_KINDS_MAX: usize = 16;
 pub(crate) const NAMED_BYTES_MAX: usize = 256;
+
+/// Scripts that are interpreted by scripts, and so on, as in Linux.
+pub(crate) const INTERPRETERS_MAX: usize = 5;

@@ -19,6 +19,7 @@ static SERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static BYPASSED: AtomicU64 = AtomicU64::new(0);
+static STARTED: AtomicU64 = AtomicU64::new(0);
 static READ_BYTES: AtomicU64 = AtomicU64::new(0);
 static WRITTEN_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -65,6 +66,7 @@ struct Kind {
 
 static REFUSALS: Mutex<Vec<Kind>> = Mutex::new(Vec::new());
 static BYPASSES: Mutex<Vec<Kind>> = Mutex::new(Vec::new());
+static STARTS: Mutex<Vec<Kind>> = Mutex::new(Vec::new());
 
 /// Something that cannot be done with a served file: the function's name, and the path or nothing.
 pub(crate) fn refused(name: &'static str, path: &[u8]) {
@@ -78,8 +80,19 @@ pub(crate) fn bypassed(path: &[u8]) {
     note(&BYPASSES, "by --bypass", path);
 }
 
+/// A program is started that sees no prefix: why, and the path of its file.
+pub(crate) fn started(why: &'static str, path: &[u8]) {
+    STARTED.fetch_add(1, Relaxed);
+    note(&STARTS, why, path);
+}
+
+/// Whether anybody will be told.
+pub(crate) fn is_wanted() -> bool {
+    config::get().is_some_and(|config| config.report.is_some())
+}
+
 fn note(kinds: &Mutex<Vec<Kind>>, name: &'static str, path: &[u8]) {
-    if config::get().is_none_or(|config| config.report.is_none()) {
+    if !is_wanted() {
         return;
     }
     quietly(|| {
@@ -124,10 +137,10 @@ pub(crate) fn written(bytes: usize) {
 
 /// A fork has done nothing yet.
 pub(crate) fn clear() {
-    for count in [&SERVED, &PASSED, &REFUSED, &BYPASSED, &READ_BYTES, &WRITTEN_BYTES] {
+    for count in [&SERVED, &PASSED, &REFUSED, &BYPASSED, &STARTED, &READ_BYTES, &WRITTEN_BYTES] {
         count.store(0, Relaxed);
     }
-    for kinds in [&REFUSALS, &BYPASSES] {
+    for kinds in [&REFUSALS, &BYPASSES, &STARTS] {
         drop(names(kinds, 0));
     }
 }
@@ -138,7 +151,8 @@ pub(crate) fn tell() {
     let take = |count: &AtomicU64| count.swap(0, Relaxed);
     let (served, passed, refused) = (take(&SERVED), take(&PASSED), take(&REFUSED));
     let (read, written) = (take(&READ_BYTES), take(&WRITTEN_BYTES));
-    if served == 0 && passed == 0 {
+    let started = take(&STARTED);
+    if served == 0 && passed == 0 && started == 0 {
         return;
     }
     let in_brackets = |names: String| match names.is_empty() {
@@ -147,10 +161,17 @@ pub(crate) fn tell() {
     };
     let refusals = in_brackets(names(&REFUSALS, refused));
     let bypasses = in_brackets(names(&BYPASSES, take(&BYPASSED)));
+    let starts = match started {
+        0 => String::new(),
+        _ => format!(
+            "; {started} programs started that see no prefix{}",
+            in_brackets(names(&STARTS, started))
+        ),
+    };
     let program = std::env::args_os().next().unwrap_or_default();
     let line = format!(
         "dafs run: {}[{}]: served {served} calls, {read} bytes read, {written} bytes written, \
-         {refused} refused{refusals}; {passed} calls passed by{bypasses}\n",
+         {refused} refused{refusals}; {passed} calls passed by{bypasses}{starts}\n",
         program.display(),
         std::process::id(),
     );

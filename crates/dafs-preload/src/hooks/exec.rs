@@ -1,16 +1,20 @@
 //! Becoming another program, and ending.
 //!
 //! What is started gets the variables that have it served, whatever environment it is given, and is
-//! told the working directory. Its open files it finds by itself.
+//! told the working directory. Its open files it finds by itself. One that cannot be served is started all the
+//! same, and the report says so.
 
 use super::{At, at, programs};
 use crate::config;
 use crate::failure::Errno;
 use crate::life;
-use crate::next::{interpose, is_serving};
-use crate::table;
+use crate::next::{aside, interpose, is_serving};
+use crate::program::{Unserved, User, unserved};
+use crate::{report, table};
 use libc::{c_char, c_int, pid_t};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -113,24 +117,80 @@ fn may_start(path: &CStr) -> bool {
     unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::X_OK) == 0 }
 }
 
+/// The file of a program that is to be started, if the kernel would do that.
+///
 /// # Safety
 /// `text` is null or a C string.
-unsafe fn is(text: *const c_char, what: fn(&CStr) -> bool) -> bool {
+unsafe fn program(
+    text: *const c_char,
+    find: impl FnOnce(&CStr) -> Option<CString>,
+) -> Option<CString> {
+    if text.is_null() || config::get().is_none() {
+        return None;
+    }
     // SAFETY: the caller's promise.
-    !text.is_null() && config::get().is_some() && what(unsafe { CStr::from_ptr(text) })
+    find(unsafe { CStr::from_ptr(text) })
 }
 
-/// As [`may_start`], for a name that is looked for in `$PATH`.
-fn may_find(file: &CStr) -> bool {
+pub(super) fn at_path(path: &CStr) -> Option<CString> {
+    may_start(path).then(|| path.to_owned())
+}
+
+/// As [`at_path`], for a name that is looked for in `$PATH`.
+pub(super) fn in_path(file: &CStr) -> Option<CString> {
     if file.to_bytes().contains(&b'/') {
-        return may_start(file);
+        return at_path(file);
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let mut places = path.as_encoded_bytes().split(|&byte| byte == b':');
-    places.any(|place| {
+    places.find_map(|place| {
         let place = if place.is_empty() { b"." } else { place };
-        CString::new([place, file.to_bytes()].join(&b'/')).is_ok_and(|path| may_start(&path))
+        at_path(&CString::new([place, file.to_bytes()].join(&b'/')).ok()?)
     })
+}
+
+/// A file by a descriptor, and a path from there if it is not empty.
+fn by_descriptor(fd: c_int, path: &CStr) -> Option<CString> {
+    let path = path.to_bytes();
+    if path.first() == Some(&b'/') || fd == libc::AT_FDCWD {
+        return CString::new(path).ok();
+    }
+    let mut whole = format!("/proc/self/fd/{fd}").into_bytes();
+    if !path.is_empty() {
+        whole.push(b'/');
+        whole.extend_from_slice(path);
+    }
+    CString::new(whole).ok()
+}
+
+/// Notes a program that is being started and sees no prefix. What cannot be looked at is not told.
+pub(super) fn note_start(program: &CStr) {
+    if !report::is_wanted() {
+        return;
+    }
+    aside(|| {
+        let has_capabilities = |path: &Path| {
+            let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+            let (name, none) = (c"security.capability", std::ptr::null_mut());
+            // SAFETY: two C strings; nothing is written where there is room for nothing.
+            unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), none, 0) > 0 }
+        };
+        // SAFETY: these take no memory.
+        let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+        let path = Path::new(OsStr::from_bytes(program.to_bytes()));
+        let found = unserved(path, User { uid, gid, has_capabilities });
+        let Ok(Some((path, why))) = found else { return };
+        // The number of a descriptor tells nobody anything.
+        let told = path.starts_with("/proc/self/fd").then(|| path.canonicalize().ok()).flatten();
+        let why = match why {
+            Unserved::Static => "linked statically",
+            Unserved::Rights => "with other rights",
+            Unserved::Foreign => "for another kind of machine",
+            // The kernel does not start it.
+            Unserved::Nested => return,
+        };
+        report::started(why, told.unwrap_or(path).as_os_str().as_bytes());
+    });
 }
 
 /// Runs `work`, which replaces this program unless it fails. Its sessions end before: they could not
@@ -139,14 +199,15 @@ fn may_find(file: &CStr) -> bool {
 /// # Safety
 /// As [`completed`].
 unsafe fn replacing(
-    may_succeed: bool,
+    program: Option<CString>,
     from: Environment,
     work: impl FnOnce(Environment) -> c_int,
 ) -> c_int {
     if config::get().is_none() || is_serving() {
         return work(from);
     }
-    if may_succeed {
+    if let Some(program) = program {
+        note_start(&program);
         life::leave(false);
     }
     // SAFETY: the caller's promise.
@@ -183,30 +244,30 @@ interpose! {
     fn execve(path: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execve" as Exec);
         programs::by_path(path, || {
-            replacing(is(path, may_start), environment, |environment| next(path, arguments, environment))
+            replacing(program(path, at_path), environment, |environment| next(path, arguments, environment))
         })
     }
     fn execvpe(file: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
         programs::by_name(file, |file| {
-            replacing(is(file, may_find), environment, |environment| next(file, arguments, environment))
+            replacing(program(file, in_path), environment, |environment| next(file, arguments, environment))
         })
     }
     fn execv(path: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execve" as Exec);
         programs::by_path(path, || {
-            replacing(is(path, may_start), environ, |environment| next(path, arguments, environment))
+            replacing(program(path, at_path), environ, |environment| next(path, arguments, environment))
         })
     }
     fn execvp(file: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
         programs::by_name(file, |file| {
-            replacing(is(file, may_find), environ, |environment| next(file, arguments, environment))
+            replacing(program(file, in_path), environ, |environment| next(file, arguments, environment))
         })
     }
     fn fexecve(fd: c_int, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"fexecve" as Fexec);
-        replacing(true, environment, |environment| next(fd, arguments, environment))
+        replacing(by_descriptor(fd, c""), environment, |environment| next(fd, arguments, environment))
     }
     fn execveat(
         dir: c_int,
@@ -220,7 +281,8 @@ interpose! {
         if found {
             return crate::next::serve(|| Err(Errno(libc::ENOENT)));
         }
-        replacing(!path.is_null(), environment, |environment| {
+        let program = program(path, |path| by_descriptor(dir, path));
+        replacing(program, environment, |environment| {
             next(dir, path, arguments, environment, flags)
         })
     }

@@ -3,10 +3,14 @@
 //! That is done by the kernel's own calls, which see no prefix: what is served is refused when it is
 //! asked for. A path is judged from where the child is by then.
 
-use super::exec::{Environment, location_is_ours, next, with_environment};
+use super::exec::{
+    Environment, at_path, in_path, location_is_ours, next, note_start, with_environment,
+};
 use super::{bytes, known, programs};
+use crate::failure::Errno;
 use crate::limits::SPAWN_PLACES_MAX;
 use crate::next::{aside, interpose};
+use crate::report;
 use libc::{AT_FDCWD, c_char, c_int, mode_t, pid_t, posix_spawn_file_actions_t as Actions};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -71,7 +75,7 @@ fn is_ours(path: &[u8]) -> bool {
 }
 
 fn refused(name: &'static str, path: &[u8]) -> c_int {
-    crate::report::refused(name, path);
+    report::refused(name, path);
     libc::EOPNOTSUPP
 }
 
@@ -88,6 +92,33 @@ fn goes_to(actions: *mut Actions, place: Vec<u8>, pass: impl FnOnce() -> c_int) 
     }
 }
 
+/// A child has been started, if this is no error: a program by its path, or by a name that is looked for.
+///
+/// # Safety
+/// As [`bytes`].
+unsafe fn started(
+    error: c_int,
+    actions: *const Actions,
+    path: *const c_char,
+    is_looked_for: bool,
+) -> c_int {
+    if error != 0 || !report::is_wanted() {
+        return error;
+    }
+    let before = Errno::last();
+    // SAFETY: the caller's promise.
+    let (text, seen) = unsafe { (bytes(path), seen_from_here(actions, path)) };
+    let is_name = is_looked_for && !text.contains(&b'/');
+    let program = CString::new(if is_name { text.to_vec() } else { seen }).ok();
+    if let Some(program) =
+        program.and_then(|path| if is_name { in_path(&path) } else { at_path(&path) })
+    {
+        note_start(&program);
+    }
+    before.set();
+    error
+}
+
 interpose! {
     fn posix_spawn(
         pid: *mut pid_t,
@@ -101,9 +132,10 @@ interpose! {
         if is_ours(&seen_from_here(actions, path)) {
             return libc::ENOENT;
         }
-        with_environment(environment, !is_noted(actions), |environment| {
+        let error = with_environment(environment, !is_noted(actions), |environment| {
             next(pid, path, actions, attributes, arguments, environment)
-        })
+        });
+        started(error, actions, path, false)
     }
     fn posix_spawnp(
         pid: *mut pid_t,
@@ -114,12 +146,13 @@ interpose! {
         environment: Environment,
     ) -> c_int, |_pass| {
         let next = next!(c"posix_spawnp" as Spawn);
-        let started = programs::by_name(file, |file| {
-            with_environment(environment, !is_noted(actions), |environment| {
+        let error = programs::by_name(file, |file| {
+            let error = with_environment(environment, !is_noted(actions), |environment| {
                 next(pid, file, actions, attributes, arguments, environment)
-            })
+            });
+            started(error, actions, file, true)
         });
-        if started < 0 { libc::ENOENT } else { started }
+        if error < 0 { libc::ENOENT } else { error }
     }
     fn posix_spawn_file_actions_init(actions: *mut Actions) -> c_int, |pass| {
         forget(actions);

@@ -4,16 +4,20 @@
 
 use crate::cli::{SessionOptions, TransportName};
 use crate::failure::Failure;
-use crate::limits::{DEADLINE_SECONDS, INTERPRETERS_MAX, RECOVERY_SECONDS};
+use crate::limits::{DEADLINE_SECONDS, RECOVERY_SECONDS};
 use clap::Args;
 use dafs_client::DafsUrl;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+#[path = "../../../dafs-preload/src/program.rs"]
+mod program;
+
+use program::{Unserved, User, unserved};
 
 /// The file name of the library.
 const LIBRARY: &str = "libdafs_preload.so";
@@ -234,95 +238,25 @@ fn library() -> Result<PathBuf, Failure> {
 
 /// Whether the library gets a hearing in a program, and in what interprets it.
 fn can_be_served(program: &Path) -> Result<(), Failure> {
-    let mut path = program.to_owned();
-    for _ in 0..INTERPRETERS_MAX {
-        let local = |error| Failure::local(path.display(), &error);
-        let file = File::open(&path).map_err(local)?;
-        let found = file.metadata().map_err(local)?;
-        let mut capabilities = [0; 64];
-        let has_capabilities =
-            rustix::fs::getxattr(&path, "security.capability", &mut capabilities).is_ok();
-        let other_rights = has_capabilities
-            || found.mode() & 0o4000 != 0 && found.uid() != rustix::process::getuid().as_raw()
-            || found.mode() & 0o2000 != 0 && found.gid() != rustix::process::getgid().as_raw();
-        if other_rights {
-            return Err(Failure::Failed(format!(
-                "{} runs with other rights than yours (setuid, setgid or capabilities), and such programs take no \
-                 library from their users; use dafs mount, or dafs get and put",
-                path.display()
-            )));
-        }
-        let mut start = [0; 4096];
-        let count = file.read_at(&mut start, 0).map_err(local)?;
-        match kind(&start[..count]) {
-            Kind::Dynamic => return Ok(()),
-            Kind::Static => {
-                return Err(Failure::Failed(format!(
-                    "{} is linked statically: nothing can be put between it and the kernel; use dafs \
-                     mount, or dafs get and put",
-                    path.display()
-                )));
-            }
-            Kind::Foreign => {
-                return Err(Failure::Failed(format!(
-                    "{} is a program for another kind of machine",
-                    path.display()
-                )));
-            }
-            Kind::Script(interpreter) => path = interpreter,
-            // The kernel says what it thinks of it.
-            Kind::Unknown => return Ok(()),
-        }
-    }
-    Err(Failure::Failed(format!("{} is a script of a script, and so on", program.display())))
-}
-
-/// What the beginning of a file says that it is.
-#[derive(Debug, PartialEq, Eq)]
-enum Kind {
-    Dynamic,
-    Static,
-    /// Not of this command's own machine and word length.
-    Foreign,
-    Script(PathBuf),
-    Unknown,
-}
-
-fn kind(start: &[u8]) -> Kind {
-    if let Some(rest) = start.strip_prefix(b"#!") {
-        let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        let mut words =
-            line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
-        return match words.next() {
-            Some(word) => Kind::Script(OsStr::from_bytes(word).into()),
-            None => Kind::Unknown,
-        };
-    }
-    if !start.starts_with(b"\x7fELF") {
-        return Kind::Unknown;
-    }
-    let short = |at: usize| Some(u16::from_ne_bytes(start.get(at..at + 2)?.try_into().ok()?));
-    let long = |at: usize| Some(u64::from_ne_bytes(start.get(at..at + 8)?.try_into().ok()?));
-    let machine = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
-    // Class 2 is 64 bits.
-    if start.get(4) != Some(&2) || short(18) != Some(machine) {
-        return Kind::Foreign;
-    }
-    let (Some(table), Some(size), Some(count)) = (long(32), short(54), short(56)) else {
-        return Kind::Unknown;
-    };
-    let table = usize::try_from(table).unwrap_or(usize::MAX);
-    for at in 0..usize::from(count) {
-        let at = table.saturating_add(at * usize::from(size));
-        match at.checked_add(4).and_then(|end| start.get(at..end)) {
-            // PT_INTERP
-            Some(&[3, 0, 0, 0]) => return Kind::Dynamic,
-            Some(_) => {}
-            // Further away than any linker puts it.
-            None => return Kind::Unknown,
-        }
-    }
-    Kind::Static
+    let has_capabilities =
+        |path: &Path| rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let found = unserved(program, User { uid, gid, has_capabilities });
+    let found = found.map_err(|(path, error)| Failure::local(path.display(), &error))?;
+    let Some((path, why)) = found else { return Ok(()) };
+    let path = path.display();
+    Err(Failure::Failed(match why {
+        Unserved::Rights => format!(
+            "{path} runs with other rights than yours (setuid, setgid or capabilities), and such programs take no \
+             library from their users; use dafs mount, or dafs get and put"
+        ),
+        Unserved::Static => format!(
+            "{path} is linked statically: nothing can be put between it and the kernel; use dafs mount, or dafs \
+             get and put"
+        ),
+        Unserved::Foreign => format!("{path} is a program for another kind of machine"),
+        Unserved::Nested => format!("{path} is a script of a script, and so on"),
+    }))
 }
 
 #[cfg(test)]
@@ -362,25 +296,5 @@ mod tests {
         assert_eq!(user(&[none, anne]), None);
         assert_eq!(user(&[anne, none]), None);
         assert_eq!(user(&[anne, "--user=bob"]), None);
-    }
-
-    #[test]
-    fn kinds_of_programs() {
-        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert_eq!(kind(&own[..4096]), Kind::Dynamic);
-        let mut other = own[..4096].to_vec();
-        other[18] ^= 1;
-        assert_eq!(kind(&other), Kind::Foreign);
-        // All entries of the table made something else than PT_INTERP.
-        let mut without = own[..4096].to_vec();
-        let count = usize::from(without[56]);
-        (0..count).for_each(|at| without[64 + 56 * at] = 1);
-        assert_eq!(kind(&without), Kind::Static);
-        assert_eq!(kind(b"#! /bin/sh -e\n"), Kind::Script("/bin/sh".into()));
-        assert_eq!(kind(b"#!\n"), Kind::Unknown);
-        assert_eq!(kind(b"\x7fELF"), Kind::Foreign);
-        for cut in 0..128 {
-            kind(&own[..cut]);
-        }
     }
 }
