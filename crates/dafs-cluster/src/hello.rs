@@ -55,6 +55,7 @@ pub(crate) struct Member {
     pub(crate) incarnation: [u8; 16],
     pub(crate) run: u64,
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) dafs_addresses: Vec<SocketAddr>,
 }
 
 /// The codes of the records that follow.
@@ -103,6 +104,12 @@ fn decoded<'a, T: Decode<'a>>(bytes: &'a [u8]) -> Result<T, XdrError> {
     Ok(message)
 }
 
+fn parsed(texts: Vec<&[u8]>) -> Result<Vec<SocketAddr>, XdrError> {
+    let parse = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
+    let wrong = XdrError::UnknownValue { what: "an address", value: 0 };
+    texts.into_iter().map(parse).collect::<Option<_>>().ok_or(wrong)
+}
+
 /// The side of the metadata server.
 pub(crate) struct Initiator<'a> {
     secret: &'a ClusterSecret,
@@ -145,11 +152,9 @@ impl<'a> Initiator<'a> {
             Joined::Welcome { incarnation, .. } if matches!(membership, Membership::Known(known) if known != incarnation) => {
                 Err(HelloError::OtherDirectory)
             }
-            Joined::Welcome { incarnation, run, addresses } => {
-                let parse = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
-                let addresses = addresses.into_iter().map(parse).collect::<Option<_>>();
-                let wrong = XdrError::UnknownValue { what: "an address", value: 0 };
-                Ok(Member { incarnation, run, addresses: addresses.ok_or(wrong)? })
+            Joined::Welcome { incarnation, run, addresses, dafs_addresses } => {
+                let (addresses, dafs_addresses) = (parsed(addresses)?, parsed(dafs_addresses)?);
+                Ok(Member { incarnation, run, addresses, dafs_addresses })
             }
         }
     }
@@ -214,13 +219,15 @@ mod tests {
         let membership = Membership::New;
         assert_eq!(wanted, Wanted { version: VERSION, store: [2; 16], number: 3, membership });
         let addresses: Vec<&[u8]> = vec![b"192.0.2.1:2049"];
-        let welcome = Joined::Welcome { incarnation: [6; 16], run: 7, addresses };
+        let (incarnation, dafs_addresses) = ([6; 16], vec![&b"[::1]:7070"[..]]);
+        let welcome = Joined::Welcome { incarnation, run: 7, addresses, dafs_addresses };
         let record = other.sealer.seal(&welcome);
         let record = own.opener.open(&record[4..]).expect("sealed for us");
         let other = Initiator::joined(record, Membership::Known([9; 16]));
         assert!(matches!(other, Err(HelloError::OtherDirectory)));
         let member = Initiator::joined(record, Membership::New).expect("welcome");
         assert_eq!(member.addresses, ["192.0.2.1:2049".parse().expect("an address")]);
+        assert_eq!(member.dafs_addresses, ["[::1]:7070".parse().expect("an address")]);
         assert_eq!((member.incarnation, member.run), ([6; 16], 7));
     }
 

@@ -233,6 +233,11 @@ impl Node for RemoteNode {
         state.member.as_ref().map_or_else(Vec::new, |member| member.addresses.clone())
     }
 
+    fn dafs_addresses(&self) -> Vec<SocketAddr> {
+        let state = self.shared.lock();
+        state.member.as_ref().map_or_else(Vec::new, |member| member.dafs_addresses.clone())
+    }
+
     fn run(&self) -> u64 {
         self.shared.lock().member.as_ref().map_or(0, |member| member.run)
     }

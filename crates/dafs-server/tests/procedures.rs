@@ -1,4 +1,4 @@
-//! The table of procedures in the documentation names each of the 57, its class, and a test that
+//! The table of procedures in the documentation names each, its class, and a test that
 //! there is.
 
 use dafs_wire::dafs::{Class, Procedure};

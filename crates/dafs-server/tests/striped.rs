@@ -31,6 +31,7 @@ fn config(base: &Path) -> Config {
         place: NodePlace::Directory {
             path: directory(&format!("node{number}")),
             listen: Some("127.0.0.1:0".parse().unwrap()),
+            dafs_listen: None,
         },
     };
     let mut config = Config::for_directory(directory("meta"));
@@ -273,8 +274,9 @@ fn far(base: &Path) -> (Vec<DataProcess>, Config) {
         std::fs::create_dir(&directory).unwrap();
         let general = Config::for_directory(directory.clone());
         let (cluster_secret, admits) = (secret.clone(), Admits::default());
+        let (control, nfs, dafs) = (any, any, None);
         let config =
-            DataServerConfig { directory, cluster_secret, control: any, nfs: any, admits, general };
+            DataServerConfig { directory, cluster_secret, control, nfs, dafs, admits, general };
         DataProcess::start(config).unwrap()
     });
     let data: Vec<_> = data.collect();

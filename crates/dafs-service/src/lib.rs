@@ -60,7 +60,7 @@ pub use fence::{
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
-pub use layout::{LayoutGranted, LayoutMode, LayoutRequest};
+pub use layout::{DeviceTold, LayoutGranted, LayoutMode, LayoutRequest, Ticket};
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
     LockRecord, LockRequest, LockStanding,

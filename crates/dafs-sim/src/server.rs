@@ -92,6 +92,7 @@ impl Server {
             write_verifier: Arc::new(WriteVerifier::new(rng.bits())),
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
+            data: None,
         };
         service.tell_of_lost_data(shared.write_verifier.clone());
         let adapter: Box<dyn Adapter> = Box::new(network.adapter(SERVER_HOST));

@@ -9,6 +9,7 @@ use crate::{
     FILE_ID_BYTES, FileId, FsId, FsStat, Kind, Made, NewObject, OpenFile, OpenMode, Result,
     SetAttr, SetXattr, Store, StoreError, TimeSpec,
 };
+use dafs_mem::VolatileSlice;
 use std::sync::Arc;
 
 /// The files of a data server.
@@ -21,6 +22,12 @@ pub trait DataFiles: Send + Sync {
     /// # Errors
     /// [`StoreError::BadHandle`] for what the metadata server has not sealed for this data server.
     fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>>;
+
+    /// What the metadata server shows with bytes that it stands behind
+    /// ([`Layouts::word`](crate::Layouts::word)); `None` where no such word is taken.
+    fn word(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
+        None
+    }
 
     /// Bytes that clients asked for here although they lie elsewhere.
     fn indirect_bytes(&self) -> u64;
@@ -70,6 +77,47 @@ impl Drop for DataUse<'_> {
     fn drop(&mut self) {
         self.0.use_ends(self.1);
     }
+}
+
+/// What of a read was filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filled {
+    /// Bytes, with those of holes.
+    pub count: usize,
+    /// The whole file ends there.
+    pub eof: bool,
+}
+
+/// Fills a view with what is to be answered of it, by what a component has and how far the whole file
+/// reaches. Where the component ends before the file does, there is a hole: zeros are answered.
+///
+/// The size covers only what is on the node already. So what it covers and the component did not have
+/// before the size was asked for is looked for once more, and is a hole only if it is not there then.
+///
+/// # Errors
+/// Those of `read` and of `size`, which is asked when the component comes short.
+pub fn fill(
+    view: VolatileSlice<'_>,
+    offset: u64,
+    read: impl Fn(VolatileSlice<'_>, u64) -> Result<usize>,
+    size: impl FnOnce() -> Result<u64>,
+) -> Result<Filled> {
+    let wanted = view.len();
+    let got = read(view, offset)?;
+    if got == wanted && wanted > 0 {
+        return Ok(Filled { count: got, eof: false });
+    }
+    let size = size()?;
+    let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let count = left.min(wanted).max(got);
+    if let Some(gap) = view.slice(got, count - got).filter(|gap| !gap.is_empty()) {
+        let more = read(gap, offset + got as u64)?;
+        if let Some(hole) = gap.slice(more, gap.len() - more) {
+            hole.fill(0);
+        }
+    }
+    let eof = offset.saturating_add(count as u64) >= size;
+    Ok(Filled { count, eof })
 }
 
 /// The files of a data server as a store without names.
@@ -253,5 +301,42 @@ impl Store for DataStore {
 
     fn fs_stat(&self, _cred: &Cred, _id: &FileId) -> Result<FsStat> {
         self.files.space()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_mem::Site;
+    use std::cell::RefCell;
+
+    /// Reads ten bytes of a component that is extended while the size is asked for.
+    fn read_while_written(before: &[u8], after: &[u8], size: u64) -> (Filled, Vec<u8>) {
+        let component = RefCell::new(before.to_vec());
+        let read = |view: VolatileSlice<'_>, at: u64| {
+            Ok(component
+                .borrow()
+                .get(at as usize..)
+                .map_or(0, |rest| view.copy_from(rest, Site::Sim)))
+        };
+        let size = || {
+            *component.borrow_mut() = after.to_vec();
+            Ok(size)
+        };
+        let mut bytes = vec![0xee; 10];
+        let filled = fill(VolatileSlice::from_mut(&mut bytes), 0, read, size).expect("read");
+        bytes.truncate(filled.count);
+        (filled, bytes)
+    }
+
+    #[test]
+    fn what_comes_before_the_size_is_known_is_no_hole() {
+        let (filled, bytes) = read_while_written(b"abc", b"abcdef", 8);
+        assert_eq!(filled, Filled { count: 8, eof: true });
+        assert_eq!(bytes, b"abcdef\0\0");
+        let (filled, bytes) = read_while_written(b"abc", b"abcdef", 3);
+        assert_eq!((filled.count, filled.eof, &*bytes), (3, true, &b"abc"[..]));
+        let (filled, bytes) = read_while_written(b"", b"0123456789abc", 13);
+        assert_eq!((filled.count, filled.eof, &*bytes), (10, false, &b"0123456789"[..]));
     }
 }

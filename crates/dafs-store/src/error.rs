@@ -62,6 +62,8 @@ pub enum StoreError {
     Stale,
     #[error("the object has too many links")]
     TooManyLinks,
+    #[error("the metadata server does not allow this here")]
+    Unvouched,
     #[error("the data is not in memory")]
     WouldBlock,
     #[error("the extended attribute is larger than the file system allows")]

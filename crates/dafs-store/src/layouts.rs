@@ -153,6 +153,17 @@ pub trait Layouts: Send + Sync {
     /// The device of that key, if there is such a one.
     fn device(&self, key: &DeviceKey) -> Option<Device>;
 
+    /// Where the servers of a device serve DAFS, in their order; `None` where one does not.
+    fn dafs_servers(&self, _key: &DeviceKey) -> Option<Vec<Vec<SocketAddr>>> {
+        None
+    }
+
+    /// What shows to the data servers that this store stands behind some bytes; `None` where they take no
+    /// such word, which only those do that serve DAFS.
+    fn word(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
+        None
+    }
+
     /// All devices that placements may name now.
     fn devices(&self) -> Vec<DeviceKey>;
 

@@ -34,7 +34,7 @@ mod vectors;
 
 pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 pub use append::{AppendFailure, AppendWitness, append_before};
-pub use data::{DataFile, DataFiles, DataStore, DataUse};
+pub use data::{DataFile, DataFiles, DataStore, DataUse, Filled, fill};
 pub use error::StoreError;
 pub use layouts::{
     COPIES_MAX, CopyState, DEVICE_SERVERS_MAX, Device, DeviceKey, FileCopy, LayoutForm, Layouts,

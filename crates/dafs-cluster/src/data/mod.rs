@@ -56,6 +56,8 @@ pub struct DataNodeConfig {
     pub listener: TcpListener,
     /// Where clients do, to be told to them.
     pub addresses: Vec<SocketAddr>,
+    /// The same over DAFS.
+    pub dafs_addresses: Vec<SocketAddr>,
     /// Called once, when the directory is known to be a node's, and which; opens the door for clients,
     /// whose uses of it the judge judges. Without a door there is no data server.
     pub opened: Announce,
@@ -88,6 +90,7 @@ struct Shared {
     directory: PathBuf,
     secret: Arc<ClusterSecret>,
     addresses: Vec<SocketAddr>,
+    dafs_addresses: Vec<SocketAddr>,
     /// Random: another one after each start.
     run: u64,
     lost: Arc<dyn Fn() + Send + Sync>,
@@ -124,13 +127,15 @@ impl DataNode {
     /// # Errors
     /// When the directory holds something else, and those of the system.
     pub fn start(config: DataNodeConfig) -> Result<Self, DataNodeError> {
-        let DataNodeConfig { directory, secret, listener, addresses, opened, lost } = config;
+        let DataNodeConfig { directory, secret, listener, .. } = config;
+        let DataNodeConfig { addresses, dafs_addresses, opened, lost, .. } = config;
         let mut run = [0; 8];
         getrandom::fill(&mut run).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
             directory,
             secret,
             addresses,
+            dafs_addresses,
             run: u64::from_le_bytes(run),
             lost: lost.into(),
             announce: Mutex::new(Some(opened)),
@@ -256,9 +261,13 @@ impl Shared {
         if opened.node.await_uses(DRAIN_TIME).is_err() {
             return refused(&mut sealer, Refusal::Busy);
         }
-        let addresses: Vec<_> = self.addresses.iter().map(SocketAddr::to_string).collect();
-        let addresses = addresses.iter().map(|address| address.as_bytes()).collect();
-        let welcome = sealer.seal(&Joined::Welcome { incarnation, run: self.run, addresses });
+        let told = [&self.addresses, &self.dafs_addresses];
+        let told = told.map(|all| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>());
+        let [addresses, dafs_addresses] =
+            told.each_ref().map(|all| all.iter().map(|address| address.as_bytes()).collect());
+        let run = self.run;
+        let welcome = Joined::Welcome { incarnation, run, addresses, dafs_addresses };
+        let welcome = sealer.seal(&welcome);
         (&stream).write_all(&welcome)?;
         let node = opened.node.clone();
         let answers = Arc::new(DataAnswers { node, shared: Arc::downgrade(self) });

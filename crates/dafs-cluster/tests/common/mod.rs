@@ -62,6 +62,7 @@ impl Cluster {
             secret: Arc::new(secret),
             listener: self.control.try_clone().expect("the listener"),
             addresses: self.addresses.clone(),
+            dafs_addresses: Vec::new(),
             opened: Box::new(|node, _judge| opened(node)),
             lost: Box::new(|| {}),
         };

@@ -98,6 +98,7 @@ struct NodeFile {
     number: u32,
     path: Option<PathBuf>,
     listen: Option<String>,
+    dafs_listen: Option<String>,
     control: Option<String>,
 }
 
@@ -259,7 +260,7 @@ impl NodeFile {
     ) -> Result<NodeConfig, Wrong> {
         let number = self.number;
         let path = match (&self.path, &self.control) {
-            (None, Some(control)) if self.listen.is_none() => {
+            (None, Some(control)) if self.listen.is_none() && self.dafs_listen.is_none() => {
                 let port = control
                     .rsplit_once(':')
                     .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
@@ -287,7 +288,12 @@ impl NodeFile {
         }
         let parse = |text: &String| own_address(text).map_err(|remedy| wrong("node", remedy));
         let listen = self.listen.as_ref().map(parse).transpose()?;
-        Ok(NodeConfig { number, place: NodePlace::Directory { path, listen } })
+        let dafs_listen = self.dafs_listen.as_ref().map(parse).transpose()?;
+        if dafs_listen.is_some() && listen.is_none() {
+            let remedy = "name listen too: layouts are given where NFS clients can use them";
+            return Err(wrong("node", remedy.to_owned()));
+        }
+        Ok(NodeConfig { number, place: NodePlace::Directory { path, listen, dafs_listen } })
     }
 }
 

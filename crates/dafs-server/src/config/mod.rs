@@ -201,6 +201,8 @@ pub enum NodePlace {
         path: PathBuf,
         /// Where clients that can (pNFS) reach it without going through the server's other doors.
         listen: Option<SocketAddr>,
+        /// The same for clients that speak DAFS; only where there is `listen`.
+        dafs_listen: Option<SocketAddr>,
     },
     /// With a data server: HOST:PORT of its control connection.
     Remote(String),

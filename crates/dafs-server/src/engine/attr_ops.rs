@@ -335,10 +335,13 @@ impl Context<'_> {
         self.call_at(
             call,
             (&handle, Touch::Data),
-            move |service, caller| service.fs_limits(caller, &handle),
-            move |context, call, limits| {
-                let limits = limits.map_err(convert::status)?;
-                context.fs_attr_reply(call, &handle, wanted, &limits)
+            move |service, caller| {
+                let limits = service.fs_limits(caller, &handle)?;
+                Ok((limits, service.tells_of_layouts(&handle)))
+            },
+            move |context, call, told: dafs_service::Result<_>| {
+                let (limits, layouts) = told.map_err(convert::status)?;
+                context.fs_attr_reply(call, &handle, wanted, (&limits, layouts))
             },
         )
     }
@@ -348,7 +351,7 @@ impl Context<'_> {
         call: &Call,
         handle: &Handle,
         wanted: FsAttrMask,
-        limits: &FsLimits,
+        (limits, layouts): (&FsLimits, bool),
     ) -> Done {
         let transfer = u64::from(self.shared.limits.transfer_bytes_max);
         let stat = limits.stat;
@@ -383,6 +386,7 @@ impl Context<'_> {
             fshandle: Some(handle.fs.0),
             pref_io_size: Some(PREFERRED_IO_BYTES.min(transfer)),
             fh_expire_type: Some(0),
+            x_layouts: Some(layouts),
             ..FsAttributes::default()
         };
         let attributes = all.only(wanted);

@@ -13,7 +13,7 @@ use crate::auth::Admission;
 use crate::limits::SessionLimits;
 use dafs_dat::{EndpointId, Instant, PeerInfo};
 use dafs_service::durable::Op;
-use dafs_service::{Client, ClientKey, OpenState, SessionReplies, StateId};
+use dafs_service::{Client, ClientKey, OpenState, SessionReplies, StateId, Ticket};
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -85,6 +85,8 @@ pub(super) struct Session {
     pub(super) fence_id: Vec<u8>,
     /// The record and the proof, once there is one.
     pub(super) proven: Option<Proven>,
+    /// Who the client is to the metadata server, and since when; at data servers.
+    pub(super) ticket: Option<(Arc<Ticket>, Instant)>,
     /// The open that was used last, to spare the table in a row of reads or writes.
     pub(super) last_open: Option<(StateId, Arc<OpenState>)>,
     /// The replies that are kept, if that was agreed on.

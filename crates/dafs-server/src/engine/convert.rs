@@ -94,6 +94,7 @@ pub(super) fn store_status(error: StoreError) -> Status {
         StoreError::ReadOnly => Status::RoFs,
         StoreError::Stale => Status::Stale,
         StoreError::TooManyLinks => Status::MLink,
+        StoreError::Unvouched => Status::XNoLayout,
         _ => Status::ServerFault,
     }
 }

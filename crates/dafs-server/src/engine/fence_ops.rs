@@ -187,6 +187,8 @@ fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         Request::SetAttrInline(args) => one(args.fh),
         Request::WriteDirect(args) => one(args.fh),
         Request::WriteInline(args) => one(args.fh),
+        Request::XLayoutCommit(args) => one(args.fh),
+        Request::XLayoutGet(args) => one(args.fh),
         Request::BcBatchCompletion(_)
         | Request::BcGetAttr(_)
         | Request::BcNull
@@ -209,6 +211,10 @@ fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         | Request::ReleaseCred(_)
         | Request::SecInfo
         | Request::ServerAuth(_)
-        | Request::SetFencingList(_) => SmallVec::new(),
+        | Request::SetFencingList(_)
+        | Request::XBcLayoutRecall(_)
+        // Whoever is fenced may give back what it has.
+        | Request::XLayoutReturn(_)
+        | Request::XNodeInfo(_) => SmallVec::new(),
     }
 }

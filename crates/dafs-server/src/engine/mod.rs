@@ -18,10 +18,12 @@ mod batch;
 mod chain;
 mod connection;
 mod convert;
+mod data_door;
 mod delegation_ops;
 mod drain;
 mod durable;
 mod fence_ops;
+mod layout_ops;
 mod lock_ops;
 mod memory;
 mod name_ops;
@@ -98,6 +100,8 @@ pub struct Shared {
     pub clock: fn() -> Instant,
     /// Where passwords are checked: apart from the calls above, because anybody may ask for it.
     pub proofs: Arc<dyn Pool>,
+    /// Where this door is a data server's: what it serves, and who judges that.
+    pub data: Option<dafs_nfs::DataRole>,
 }
 
 /// One reactor's share of the server.

@@ -245,6 +245,9 @@ impl Context<'_> {
     }
 
     fn request(&mut self, call: &Call, request: &Request<'_>) -> Done {
+        if self.shared.data.is_some() {
+            return self.data_request(call, request);
+        }
         self.check_fences(request)?;
         if self.announce(call, request)? {
             return Ok(());
@@ -284,6 +287,10 @@ impl Context<'_> {
             Request::AppendDirect(args) => self.append_direct(call, args),
             Request::BatchSubmit(args) => self.batch_submit(call, args),
             Request::HurryUp(args) => self.hurry_up(call, args),
+            Request::XLayoutGet(args) => self.layout_get(call, args),
+            Request::XLayoutCommit(args) => self.layout_commit(call, args),
+            Request::XLayoutReturn(args) => self.layout_return(call, args),
+            Request::XNodeInfo(args) => self.node_info(call, args),
             Request::DelegReturn(args) => self.return_delegation(call, args),
             // Nothing is kept of delegations when a client restarts, so nothing can be purged.
             Request::DelegPurge => Err(Status::NotSupp),
@@ -308,7 +315,8 @@ impl Context<'_> {
             Request::BcGetAttr(_)
             | Request::BcNull
             | Request::BcRecall(_)
-            | Request::BcBatchCompletion(_) => Err(Status::IllegalState),
+            | Request::BcBatchCompletion(_)
+            | Request::XBcLayoutRecall(_) => Err(Status::IllegalState),
         }
     }
 
@@ -360,6 +368,9 @@ impl Context<'_> {
         need: OpenMode,
         (offset, bytes): (u64, u64),
     ) -> Result<FileAndOpen, Status> {
+        if let Some(role) = &self.shared.data {
+            return self.judged_file(role, fh, id, need);
+        }
         let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
         check_span(&self.shared.service, &handle, id == StateId::ANONYMOUS, (offset, bytes))?;
         if id == StateId::ANONYMOUS {

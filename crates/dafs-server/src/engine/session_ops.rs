@@ -34,6 +34,10 @@ impl Context<'_> {
             (Channel::Operation, Request::ClientConnectAuth(args)) => {
                 self.client_connect_auth(call, args)
             }
+            // A data server has nothing to call for.
+            (Channel::BackControl, Request::ConnectBind(_)) if self.shared.data.is_some() => {
+                Err(Status::NotSupp)
+            }
             (Channel::BackControl, Request::ConnectBind(args)) => self.connect_bind(call, args),
             (_, Request::ConnectBind(_) | Request::ClientConnect(_))
             | (_, Request::ClientConnectAuth(_)) => Err(Status::IllegalState),
@@ -105,6 +109,7 @@ impl Context<'_> {
             client_key: self.shared.service.client_key(name, verifier),
             fence_id: fence_id.to_vec(),
             proven: None,
+            ticket: None,
             last_open: None,
             replies: options.use_response_cache.then(|| SessionReplies::new(little_endian)),
         };
@@ -155,6 +160,10 @@ impl Context<'_> {
         if self.connection.proofs > PROOFS_MAX {
             self.drop_session("too many proofs of identity have failed");
             return Ok(());
+        }
+        if let Some(role) = self.shared.data.clone() {
+            let admission = self.admit_by_ticket(&role, auth);
+            return self.admission_done(call, admission);
         }
         let proof = match *auth {
             AuthRequest::None | AuthRequest::Default => Proof::None,
@@ -362,6 +371,7 @@ impl Context<'_> {
             client_key: entry.client,
             fence_id: entry.fence_id,
             proven: None,
+            ticket: None,
             last_open: None,
             replies: None,
         });

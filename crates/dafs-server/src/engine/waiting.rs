@@ -72,6 +72,20 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// Runs `act` on the pool, where it may wait for whatever it has to, and `then` here.
+    pub(super) fn call_elsewhere<T: Send + 'static>(
+        &mut self,
+        call: &Call,
+        handle: &Handle,
+        act: impl Fn(&Service, Caller<'_>) -> T + Send + 'static,
+        then: impl FnOnce(&mut Context<'_>, &Call, T) -> Done + Send + 'static,
+    ) -> Done {
+        let who =
+            self.call_service_raw(call, |_, caller| (caller.client.clone(), caller.cred.clone()))?;
+        self.call_on_pool(call, self.lane(handle), who, act, then);
+        Ok(())
+    }
+
     /// Whether something done with what a handle leads to may wait for other machines.
     pub(super) fn waits_for(&self, handle: &Handle, touch: Touch) -> bool {
         self.shared.service.namespace().waits_for(handle, touch)

@@ -86,6 +86,7 @@ impl Spread for Ceph {
                 let of = [&files.fs_id().0[..], &number.to_be_bytes()].concat();
                 DataDoor {
                     listener,
+                    dafs: None,
                     number,
                     files,
                     // As long as it would have if it were a process on a machine of its own.

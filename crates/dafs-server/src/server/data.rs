@@ -4,10 +4,14 @@
 //! * Each is a server of its own to clients: no session, client or state is shared with the other doors,
 //!   which judge every use of a file.
 
+use super::listen::Listener;
 use super::nfs::{self, Elsewhere};
+use super::reactors::{self, Reactor};
 use super::{Random, StartError};
 use crate::admin::NodeReport;
+use crate::auth::Authenticator;
 use crate::config::{Config, ExportSource};
+use crate::engine::{Registry, Shared};
 use crate::pool::Pool;
 use dafs_dat::Instant;
 use dafs_nfs::{DataRole, ForeignStates, NfsHandler, NfsShared};
@@ -51,6 +55,8 @@ pub(super) trait Spread: Send + Sync {
 /// What a data server is started with.
 pub(super) struct DataDoor {
     pub(super) listener: TcpListener,
+    /// For those that come by DAFS.
+    pub(super) dafs: Option<Listener>,
     /// To tell its thread from others.
     pub(super) number: u32,
     pub(super) files: Arc<dyn DataFiles>,
@@ -91,6 +97,8 @@ pub(super) struct DataServer {
     files: Arc<dyn DataFiles>,
     service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
+    /// One at most.
+    reactors: Vec<Reactor>,
 }
 
 impl DataServer {
@@ -101,7 +109,7 @@ impl DataServer {
         write_verifier: Arc<WriteVerifier>,
         door: DataDoor,
     ) -> Result<Self, StartError> {
-        let DataDoor { listener, number, files, pool: own, states, admits, identity } = door;
+        let DataDoor { listener, dafs, number, files, pool: own, states, admits, identity } = door;
         let pool = own.unwrap_or(pool);
         let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
         let store = Arc::new(DataStore::new(files.clone()));
@@ -111,20 +119,36 @@ impl DataServer {
         let now_ns = Instant::now().0;
         let service = Service::with_records(service, namespace, Box::new(NoRecords), now_ns)?;
         let service = Arc::new(service);
+        let verifier = write_verifier.clone();
         let role = DataRole { files: files.clone(), states };
         let nfs = NfsShared::new_data_server(
             service.clone(),
-            Arc::new(Elsewhere(pool)),
+            Arc::new(Elsewhere(pool.clone())),
             write_verifier,
             nfs::admission(vec![listener.local_addr()?.port()]),
             nfs::options(config, &identity, random.secret),
-            role,
+            role.clone(),
         );
         let group = Arc::new(Group::new(vec![listener], 1, nfs::rpc_config(config))?);
-        let mut server = Self { group, files, service, threads: Vec::new() };
+        let mut server = Self { group, files, service, threads: Vec::new(), reactors: Vec::new() };
         let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
         let thread = std::thread::Builder::new().name(format!("dafs-data-{number}"));
         server.threads.push(thread.spawn(|| reactor.run())?);
+        if let Some(listener) = dafs {
+            let shared = Shared {
+                service: server.service.clone(),
+                authenticator: Arc::new(Authenticator::new(config)?),
+                registry: Arc::new(Registry::new(random.registry_key)),
+                pool: pool.clone(),
+                limits: config.limits,
+                write_verifier: verifier,
+                clock: Instant::now,
+                proofs: pool,
+                data: Some(role),
+            };
+            let name = format!("dafs-door-{number}");
+            server.reactors.push(Reactor::start(name, config, &Arc::new(shared), &[listener])?);
+        }
         Ok(server)
     }
 
@@ -144,6 +168,7 @@ impl DataServer {
 impl Drop for DataServer {
     fn drop(&mut self) {
         self.group.stop();
+        reactors::stop(&mut self.reactors);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a reactor of a data server had failed");

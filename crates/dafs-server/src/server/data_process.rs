@@ -5,6 +5,7 @@
 //! * Clients are let in when it is known which node the directory is, and not before.
 
 use super::data::{DataCounters, DataDoor, DataServer, gauges};
+use super::listen::Listener;
 use super::{Random, StartError, listen, operation_name, raise_descriptor_limit};
 use crate::config::Config;
 use crate::limits::STOP_TIME;
@@ -33,7 +34,9 @@ pub struct DataServerConfig {
     /// Where clients connect. The metadata server tells them, so it has to be the one address that they
     /// can reach.
     pub nfs: SocketAddr,
-    /// Which clients may connect.
+    /// Where those connect that speak DAFS, which is told to them in the same way.
+    pub dafs: Option<SocketAddr>,
+    /// Which clients may connect by NFS.
     pub admits: Admits,
     /// Everything that all servers have: waiting, limits, the lease, metrics. Its exports and other
     /// addresses are not looked at.
@@ -45,6 +48,7 @@ pub struct DataProcess {
     /// First, so that nobody is let in any more.
     node: DataNode,
     nfs: SocketAddr,
+    dafs: Option<SocketAddr>,
     door: Arc<Mutex<Option<Running>>>,
     pool: Arc<ThreadPool>,
 }
@@ -66,6 +70,8 @@ impl DataProcess {
         let secret = Arc::new(ClusterSecret::load(&config.cluster_secret)?);
         let clients = listen::fresh(config.nfs)?;
         let nfs = clients.local_addr()?;
+        let dafs_clients = config.dafs.map(Listener::fresh).transpose()?;
+        let dafs = dafs_clients.as_ref().map(|listener| listener.address);
         let failed = |error| StartError::Listen { address: config.control, error };
         let control = listen::fresh(config.control)?;
         control.set_nonblocking(false).map_err(failed)?;
@@ -74,19 +80,26 @@ impl DataProcess {
         let (pool, door) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
         let changed = write_verifier.clone();
         let directory = config.directory.clone();
-        let opener =
-            Opener { config, clients, pool: pool.clone(), write_verifier, door: door.clone() };
+        let opener = Opener {
+            config,
+            clients,
+            dafs_clients,
+            pool: pool.clone(),
+            write_verifier,
+            door: door.clone(),
+        };
         let node = DataNode::start(DataNodeConfig {
             directory,
             secret,
             listener: control,
             addresses: vec![nfs],
+            dafs_addresses: dafs.into_iter().collect(),
             opened: Box::new(move |opened, judge| {
                 opener.run(opened, judge).map_err(|error| io::Error::other(error.to_string()))
             }),
             lost: Box::new(move || changed.change()),
         })?;
-        Ok(Self { node, nfs, door, pool })
+        Ok(Self { node, nfs, dafs, door, pool })
     }
 
     /// Where the metadata server connects.
@@ -97,6 +110,11 @@ impl DataProcess {
     /// Where clients connect.
     pub fn nfs_address(&self) -> SocketAddr {
         self.nfs
+    }
+
+    /// Where clients connect that speak DAFS.
+    pub fn dafs_address(&self) -> Option<SocketAddr> {
+        self.dafs
     }
 
     /// Lets nobody in any more, and waits for the threads.
@@ -114,6 +132,7 @@ impl DataProcess {
 struct Opener {
     config: DataServerConfig,
     clients: TcpListener,
+    dafs_clients: Option<Listener>,
     pool: Arc<ThreadPool>,
     write_verifier: Arc<WriteVerifier>,
     door: Arc<Mutex<Option<Running>>>,
@@ -139,6 +158,7 @@ impl Opener {
         let parts = DataDoor {
             number,
             listener: self.clients,
+            dafs: self.dafs_clients,
             files,
             pool: None,
             states: Arc::new(states),

@@ -68,6 +68,7 @@ impl Spread for Gluster {
             let of = [&files.fs_id().0[..], &number.to_be_bytes()].concat();
             DataDoor {
                 listener,
+                dafs: None,
                 number,
                 files,
                 pool: None,

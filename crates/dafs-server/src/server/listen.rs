@@ -41,8 +41,15 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn bind(address: SocketAddr, inherited: &mut Inherited) -> Result<Self, StartError> {
+        Self::beside(tcp(address, inherited)?, address)
+    }
+
+    pub(super) fn fresh(address: SocketAddr) -> Result<Self, StartError> {
+        Self::beside(fresh(address)?, address)
+    }
+
+    fn beside(tcp: TcpListener, address: SocketAddr) -> Result<Self, StartError> {
         let failed = |error| StartError::Listen { address, error };
-        let tcp = tcp(address, inherited)?;
         let address = tcp.local_addr().map_err(failed)?;
         let shm = shm::bind_listener(&shm_socket_name(address)).map_err(failed)?;
         Ok(Self { address, tcp, shm })

@@ -17,6 +17,7 @@ mod locks;
 mod membership;
 mod nfs;
 mod nfs_rdma;
+mod reactors;
 mod rpcbind;
 mod sessions;
 mod state;
@@ -30,17 +31,14 @@ pub use state::default_state_directory;
 use crate::admin::AdminSocket;
 use crate::auth::{Authenticator, PasswordFileError};
 use crate::config::{Config, ConfigError, NFS_PORT};
-use crate::engine::{Engine, EngineCounts, Registry, Shared};
+use crate::engine::{EngineCounts, Registry, Shared};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, ServerCollector};
-use crate::pool::{Inbox, Pool, ThreadPool};
-use crate::reactor::{self, Control};
+use crate::pool::{Pool, ThreadPool};
+use crate::reactor::Control;
 use administration::{Administration, open_exports};
 use clock::Clock;
 use dafs_cluster::{DataNodeError, SecretError};
-use dafs_dat::Adapter;
-use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
-use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::verbs::VerbsError;
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
@@ -53,13 +51,11 @@ use data::{DataServer, Spread};
 use inherited::Inherited;
 use listen::Listener;
 use nfs::{Identity, NfsServer};
+use reactors::Reactor;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use thiserror::Error;
 
 /// Connections that wait for a reactor.
@@ -233,12 +229,6 @@ pub struct Server {
     journal: Option<Workers>,
 }
 
-struct Reactor {
-    control: Arc<Control>,
-    wake: Arc<dyn Fn() + Send + Sync>,
-    thread: Option<JoinHandle<()>>,
-}
-
 impl Server {
     /// Opens the exports of a configuration and serves them.
     ///
@@ -315,6 +305,7 @@ impl Server {
             write_verifier: Arc::new(WriteVerifier::new(random.write_verifier)),
             clock: dafs_dat::Instant::now,
             proofs: proofs.clone(),
+            data: None,
         });
         service.tell_of_lost_data(shared.write_verifier.clone());
         let pools = vec![pool.clone(), proofs];
@@ -336,8 +327,8 @@ impl Server {
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);
         for index in 0..config.threads.max(1) {
-            let reactor = start_reactor(index, config, &shared, &listeners)?;
-            server.reactors.push(reactor);
+            let name = format!("dafs-reactor-{index}");
+            server.reactors.push(Reactor::start(name, config, &shared, &listeners)?);
         }
         for store in spread {
             let verifier = &shared.write_verifier;
@@ -518,15 +509,7 @@ impl Server {
         drop((self.metrics.take(), self.admin.take()));
         drop(self.nfs.take());
         self.data.clear();
-        for reactor in &self.reactors {
-            reactor.control.stop.store(true, Ordering::Relaxed);
-            (reactor.wake)();
-        }
-        for thread in self.reactors.iter_mut().filter_map(|reactor| reactor.thread.take()) {
-            if thread.join().is_err() {
-                tracing::error!("a reactor had failed");
-            }
-        }
+        reactors::stop(&mut self.reactors);
         self.clocks.clear();
         // What they still do keeps the records open, which the next server on them would find locked.
         if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
@@ -586,49 +569,6 @@ fn new_service(
     };
     let now_ns = dafs_dat::Instant::now().0;
     Ok(Service::with_records(service_config, namespace, records, now_ns)?)
-}
-
-fn start_reactor(
-    index: usize,
-    config: &Config,
-    shared: &Arc<Shared>,
-    listeners: &[Listener],
-) -> Result<Reactor, StartError> {
-    let adapters = vec![iwarp_adapter(config, listeners)?, shm_adapter(config, listeners)?];
-    let inbox = Arc::new(Inbox::watched()?);
-    let engine = Engine::new(shared.clone(), adapters, inbox.clone());
-    let control = Arc::new(Control::default());
-    let (own, wake) = (control.clone(), config.wake);
-    let thread = std::thread::Builder::new()
-        .name(format!("dafs-reactor-{index}"))
-        .spawn(move || reactor::run(engine, wake, &own))?;
-    Ok(Reactor { control, wake: Arc::new(move || inbox.wake()), thread: Some(thread) })
-}
-
-/// iWARP at sockets that other reactors share.
-fn iwarp_adapter(config: &Config, listeners: &[Listener]) -> Result<Box<dyn Adapter>, StartError> {
-    let mut iwarp = IwarpAdapter::new(IwarpConfig {
-        crc: config.crc,
-        connection_count_max: config.limits.connections_max,
-        ..IwarpConfig::default()
-    })?;
-    for listener in listeners {
-        iwarp.add_listener(listener.tcp.try_clone()?)?;
-    }
-    Ok(Box::new(iwarp))
-}
-
-/// Shared memory at sockets that other reactors share.
-fn shm_adapter(config: &Config, listeners: &[Listener]) -> Result<Box<dyn Adapter>, StartError> {
-    let mut shm = ShmAdapter::new(ShmConfig {
-        connections_max: config.limits.connections_max,
-        shareable_buffers_max: 0,
-        ..ShmConfig::default()
-    })?;
-    for listener in listeners {
-        shm.add_listener(listener.shm.as_fd().try_clone_to_owned()?)?;
-    }
-    Ok(Box::new(shm))
 }
 
 /// The numbers that make one run of the server different from another.

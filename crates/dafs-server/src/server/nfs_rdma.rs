@@ -6,9 +6,10 @@
 //!   reactor, because the connection manager lets nobody share it.
 //! * The libraries of devices are not looked for unless a device is asked for.
 
+use super::StartError;
 use super::inherited::Inherited;
 use super::listen::Listener;
-use super::{StartError, iwarp_adapter, shm_adapter};
+use super::reactors::{iwarp_adapter, shm_adapter};
 use crate::config::Config;
 use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
 use dafs_dat::{Adapter, Address};

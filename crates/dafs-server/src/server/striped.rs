@@ -8,9 +8,10 @@
 
 mod mending;
 
+use super::StartError;
 use super::data::{DataDoor, Spread};
 use super::emptying::{Emptying, Progress};
-use super::{StartError, listen};
+use super::listen::{self, Listener};
 use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode};
@@ -72,6 +73,7 @@ pub(super) struct Striped {
 struct Door {
     node: Arc<DirectoryNode>,
     listener: TcpListener,
+    dafs: Option<Listener>,
 }
 
 /// What a node of another machine has to be told and shown.
@@ -150,13 +152,16 @@ pub(super) fn open(
     for node in nodes {
         let memory = joining.memory(node.number);
         match &node.place {
-            NodePlace::Directory { path, listen } => {
+            NodePlace::Directory { path, listen, dafs_listen } => {
                 let listener = listen.map(listen::fresh).transpose()?;
                 let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+                let dafs = dafs_listen.map(Listener::fresh).transpose()?;
+                let dafs_addresses = dafs.iter().map(|listener| listener.address).collect();
                 let directory = open_node((node.number, path), &identity, address, &memory)?;
-                let directory = Arc::new(directory.telling(lost()));
+                let directory = directory.telling(lost()).serving_dafs(dafs_addresses);
+                let directory = Arc::new(directory);
                 opened.push(OpenNode::Here(directory.clone(), path.clone()));
-                doors.extend(listener.map(|listener| Door { node: directory, listener }));
+                doors.extend(listener.map(|listener| Door { node: directory, listener, dafs }));
             }
             NodePlace::Remote(control) => {
                 opened.push(OpenNode::Far(joining.connect(node.number, control)?));
@@ -317,12 +322,13 @@ impl Spread for Striped {
             }
         }
         let mut doors = lock(&self.doors);
-        let open = |Door { node, listener }| {
+        let open = |Door { node, listener, dafs }| {
             let number = node.number();
             let files = ComponentStore::new(node, self.secret, self.component_fs, None);
             let secret = ExportSecret::from_bytes(self.secret);
             DataDoor {
                 listener,
+                dafs,
                 number,
                 files: Arc::new(files),
                 pool: None,

@@ -182,6 +182,32 @@ fn requests<'a>(
             list: Seq::new(&[b"one", b"two"]),
         }),
         Request::HurryUp(dafs::HurryUp { request_id: 1 }),
+        Request::XLayoutGet(dafs::XLayoutGet { fh, state_id, mode: dafs::LayoutMode::Read }),
+        Request::XLayoutCommit(dafs::XLayoutCommit {
+            fh,
+            state_id,
+            seqid: 1,
+            reclaim: false,
+            end: 10,
+        }),
+        Request::XLayoutReturn(dafs::XLayoutReturn {
+            fh,
+            state_id,
+            seqid: 1,
+            scope: dafs::LayoutScope::File,
+            errors: Seq::new(&[dafs::LayoutError {
+                device: [1; 16],
+                status: Status::Io,
+                writing: true,
+            }]),
+        }),
+        Request::XNodeInfo(dafs::XNodeInfo { device: [1; 16] }),
+        Request::XBcLayoutRecall(dafs::XBcLayoutRecall {
+            fh,
+            state_id,
+            seqid: 1,
+            scope: dafs::LayoutScope::All,
+        }),
     ]
 }
 
@@ -288,9 +314,9 @@ fn ten_thousand_damaged_messages_hurt_nobody_else() {
         }];
         let path = [b"f".as_slice()];
         let samples = requests(root, file, &path, &buffers, &batch);
-        assert_eq!(samples.len(), 57);
+        assert_eq!(samples.len(), Procedure::ALL.len());
         while sent < 10_000 && world.clients[index].closed.is_none() {
-            let request = &samples[rng.below(57) as usize];
+            let request = &samples[rng.below(samples.len() as u64) as usize];
             let stream = rng.below(4) as u16;
             let header = world.clients[index].header(stream);
             let mut message = world.clients[index].encode(&header, request);

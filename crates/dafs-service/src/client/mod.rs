@@ -94,6 +94,8 @@ pub struct Client {
     pub(crate) admin_revoked: AtomicU32,
     /// Delegations it holds.
     pub(crate) delegated: AtomicU32,
+    /// Layouts it holds.
+    pub(crate) laid_out: AtomicU32,
     /// Until when it gets no layouts, because it did not give one back.
     pub(crate) layouts_from_ns: AtomicU64,
     /// Recalls of many of its layouts together.
@@ -144,6 +146,7 @@ impl Client {
             revoked: AtomicU32::new(0),
             admin_revoked: AtomicU32::new(0),
             delegated: AtomicU32::new(0),
+            laid_out: AtomicU32::new(0),
             layouts_from_ns: AtomicU64::new(0),
             wide_recalls: WideRecalls::default(),
             devices: Watching::default(),
@@ -271,9 +274,10 @@ impl Client {
         self.back_channel.load(Ordering::Relaxed)
     }
 
-    /// Whether it holds delegations, which it may have to be called for.
-    pub fn holds_delegations(&self) -> bool {
-        self.delegated.load(Ordering::Relaxed) > 0
+    /// Whether it holds delegations or layouts, which it may have to be called for.
+    pub fn holds_recallable(&self) -> bool {
+        let some = |count: &AtomicU32| count.load(Ordering::Relaxed) > 0;
+        some(&self.delegated) || some(&self.laid_out)
     }
 
     pub(crate) fn front(&self) -> Option<Arc<dyn Front>> {

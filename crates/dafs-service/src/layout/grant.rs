@@ -22,8 +22,8 @@ pub struct LayoutRequest {
     pub state: StateRef,
     /// Whether it wants to write, too.
     pub write: bool,
-    /// In what form it can be told.
-    pub form: LayoutForm,
+    /// In what form it can be told; `None` for any.
+    pub form: Option<LayoutForm>,
 }
 
 /// What it gets.
@@ -52,7 +52,7 @@ impl Service {
     ) -> Result<LayoutGranted> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
-        if export.store().layouts().is_none() || caller.client.kind() != ClientKind::Nfs {
+        if export.store().layouts().is_none() || caller.client.kind() == ClientKind::Stateless {
             return Err(ServiceError::LayoutUnavailable);
         }
         if request.write {
@@ -62,7 +62,6 @@ impl Service {
         self.check_grace(caller.client)?;
         let key = export.key(handle);
         self.check_layout_allowed(caller, &key)?;
-        self.check_wide_recalls(caller.client, handle, request.form, caller.now_ns)?;
         let attr = export.store().getattr(&handle.file)?;
         if attr.kind != Kind::Regular {
             return Err(StoreError::BadType.into());
@@ -71,9 +70,10 @@ impl Service {
         let belief = store.layouts().map(|layouts| layouts.belief()).unwrap_or_default();
         let _granting = self.begin_granting(key);
         let placement = placement(&*store, handle, request.write)?;
-        if placement.form() != request.form {
+        if request.form.is_some_and(|form| placement.form() != form) {
             return Err(ServiceError::LayoutUnavailable);
         }
+        self.check_wide_recalls(caller.client, handle, placement.form(), caller.now_ns)?;
         if !fits(&placement) {
             return Err(ServiceError::LayoutTooBig);
         }
@@ -278,7 +278,7 @@ impl StateTable {
             handle: *handle,
             key,
             store: store.clone(),
-            form: request.form,
+            form: placement.form(),
             belief,
             written: AtomicBool::new(written),
             failing: AtomicBool::new(false),

@@ -31,10 +31,12 @@ mod recall;
 mod report;
 mod returned;
 mod spans;
+mod ticket;
 mod vouch;
 mod wide;
 
 pub use grant::{LayoutGranted, LayoutRequest};
+pub use ticket::{DeviceTold, Ticket};
 
 pub(crate) use devices::{WatchedDevices, Watching};
 pub(crate) use fencing::Fencing;
@@ -181,6 +183,7 @@ impl StateTable {
     pub(crate) fn enter_layout(&mut self, layout: &Arc<LayoutState>) {
         self.files.entry(layout.key).or_default().layouts.push(layout.clone());
         self.counts.layouts += 1;
+        layout.client.laid_out.fetch_add(1, Ordering::Relaxed);
         self.by_client.entry(layout.client.key()).or_default().layouts.insert(layout.id);
         self.index.insert(Held::Layout(layout.clone()));
     }
@@ -220,6 +223,7 @@ impl StateTable {
             return;
         }
         self.counts.layouts -= 1;
+        layout.client.laid_out.fetch_sub(1, Ordering::Relaxed);
         self.recalling_layouts.remove(&layout.id);
         if let Some(holdings) = self.by_client.get_mut(&client) {
             holdings.layouts.remove(&layout.id);
@@ -354,6 +358,13 @@ impl Service {
     /// Whether any export spreads its files over data servers.
     pub fn has_layouts(&self) -> bool {
         self.namespace().exports().any(|export| export.store().layouts().is_some())
+    }
+
+    /// Whether clients that speak DAFS may be told where files of the export of an object lie.
+    pub fn tells_of_layouts(&self, handle: &Handle) -> bool {
+        let namespace = self.namespace();
+        let layouts = namespace.export(handle).ok().and_then(|export| export.store().layouts());
+        layouts.is_some_and(|layouts| layouts.word(b"").is_some())
     }
 
     /// A device, of whatever export.

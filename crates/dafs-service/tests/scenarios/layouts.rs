@@ -52,7 +52,7 @@ impl Cluster {
         handle: &Handle,
         (state, write): (StateRef, bool),
     ) -> Result<LayoutGranted> {
-        let request = LayoutRequest { state, write, form };
+        let request = LayoutRequest { state, write, form: Some(form) };
         self.world.service.get_layout(self.world.patient(client), handle, request, &|_| true)
     }
 
@@ -145,8 +145,7 @@ fn nobody_else_gets_it_and_not_everything_has_one() {
     assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
     // What does not fit the answer is not entered.
     cluster.world.service.set_back_channel(&one, true);
-    let request =
-        LayoutRequest { state: opened.state.reference(), write: false, form: LayoutForm::Stripes };
+    let request = LayoutRequest { state: opened.state.reference(), write: false, form: None };
     let handle = opened.state.handle();
     let caller = cluster.world.patient(&one);
     let small = cluster.world.service.get_layout(caller, handle, request, &|_| false);

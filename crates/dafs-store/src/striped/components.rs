@@ -74,6 +74,14 @@ pub fn component_store_fs(secret: &[u8; 16]) -> FsId {
     FsId(bytes)
 }
 
+/// What is shown with bytes that a striped store stands behind.
+pub(super) fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
+    let mut hasher = SipHasher128::new_with_key(secret);
+    hasher.write(b"word");
+    hasher.write(bytes);
+    hasher.finish128().as_bytes()
+}
+
 impl ComponentStore {
     /// The components of `node`. `secret` and `component_fs` are those of the striped store
     /// ([`StripedOptions`](super::StripedOptions)).
@@ -318,6 +326,10 @@ impl DataFiles for ComponentStore {
 
     fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>> {
         Ok(Arc::new(self.component(id)?))
+    }
+
+    fn word(&self, bytes: &[u8]) -> Option<[u8; 16]> {
+        Some(word(&self.shared.secret, bytes))
     }
 
     /// Bytes that clients asked for here although another node holds them. Under current layouts there

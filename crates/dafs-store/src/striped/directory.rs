@@ -80,6 +80,7 @@ pub struct DirectoryNode {
     root: PathBuf,
     verifier: AtomicU64,
     addresses: Vec<SocketAddr>,
+    dafs_addresses: Vec<SocketAddr>,
     open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
     /// Uses of components so far.
     turns: AtomicU64,
@@ -178,6 +179,7 @@ impl DirectoryNode {
             root: path.to_owned(),
             verifier: AtomicU64::new(u64::from_le_bytes(verifier)),
             addresses,
+            dafs_addresses: Vec::new(),
             open: Mutex::default(),
             turns: AtomicU64::new(0),
             lost: Box::new(|| {}),
@@ -190,6 +192,12 @@ impl DirectoryNode {
     #[must_use]
     pub fn telling(self, lost: Box<dyn Fn() + Send + Sync>) -> Self {
         Self { lost, ..self }
+    }
+
+    /// Says where clients reach it over DAFS.
+    #[must_use]
+    pub fn serving_dafs(self, dafs_addresses: Vec<SocketAddr>) -> Self {
+        Self { dafs_addresses, ..self }
     }
 
     /// The write verifier: another one after each start, and after each failure of the device.
@@ -417,6 +425,10 @@ impl Node for DirectoryNode {
 
     fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.clone()
+    }
+
+    fn dafs_addresses(&self) -> Vec<SocketAddr> {
+        self.dafs_addresses.clone()
     }
 
     fn read(

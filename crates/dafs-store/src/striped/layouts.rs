@@ -1,5 +1,6 @@
 //! Where the files of a striped store lie, for clients that go there themselves.
 
+use super::components::word;
 use super::handle::ComponentHandle;
 use super::record::Record;
 use super::slots::Slot;
@@ -10,6 +11,7 @@ use crate::limits::DEVICES_MAX;
 use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +44,8 @@ impl Shared {
             hasher.write_u64(slot.node.run());
             addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
         }
+        let dafs: Vec<_> = slots.iter().map(|slot| slot.node.dafs_addresses()).collect();
+        dafs.iter().flatten().for_each(|address| hasher.write(address.to_string().as_bytes()));
         let hash = hasher.finish128();
         let mut key = [0; 16];
         key[..8].copy_from_slice(&hash.h1.to_le_bytes());
@@ -148,6 +152,19 @@ impl Layouts for StripedStore {
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
         lock(&self.shared.devices).known.get(key).map(|(device, _)| device.clone())
+    }
+
+    fn dafs_servers(&self, key: &DeviceKey) -> Option<Vec<Vec<SocketAddr>>> {
+        let numbers = lock(&self.shared.devices).known.get(key).map(|(_, nodes)| nodes.clone())?;
+        let addresses = |number: u32| {
+            let addresses = self.shared.slots.find(number)?.node.dafs_addresses();
+            (!addresses.is_empty()).then_some(addresses)
+        };
+        numbers.into_iter().map(addresses).collect()
+    }
+
+    fn word(&self, bytes: &[u8]) -> Option<[u8; 16]> {
+        Some(word(&self.shared.options.component_secret, bytes))
     }
 
     fn devices(&self) -> Vec<DeviceKey> {

@@ -70,6 +70,11 @@ pub trait Node: Send + Sync {
     /// Where clients reach it themselves; empty if they do not.
     fn addresses(&self) -> Vec<SocketAddr>;
 
+    /// Where it serves them DAFS; empty if it does not.
+    fn dafs_addresses(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
     /// Another number after each start of what clients reach there. Clients that have found it dead go
     /// there again when they hear of it under another name.
     fn run(&self) -> u64 {

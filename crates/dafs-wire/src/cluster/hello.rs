@@ -171,9 +171,16 @@ pub enum Joined<'a> {
         run: u64,
         /// Where clients reach it, as text.
         addresses: Vec<&'a [u8]>,
+        /// Where clients reach it over DAFS, as text.
+        dafs_addresses: Vec<&'a [u8]>,
     },
     /// It does not work for this metadata server.
     Refused(Refusal),
+}
+
+fn addresses<'a>(d: &mut Decoder<'a>) -> Result<Vec<&'a [u8]>, XdrError> {
+    let count = d.array_len(ADDRESSES_MAX, 4)?;
+    (0..count).map(|_| d.opaque(ADDRESS_BYTES_MAX)).collect()
 }
 
 impl<'a> Decode<'a> for Joined<'a> {
@@ -185,10 +192,8 @@ impl<'a> Decode<'a> for Joined<'a> {
             return refusal.map(Self::Refused).ok_or(unknown);
         }
         let (incarnation, run) = (*d.fixed()?, d.u64()?);
-        let count = d.array_len(ADDRESSES_MAX, 4)?;
-        let addresses =
-            (0..count).map(|_| d.opaque(ADDRESS_BYTES_MAX)).collect::<Result<_, _>>()?;
-        Ok(Self::Welcome { incarnation, run, addresses })
+        let (addresses, dafs_addresses) = (addresses(d)?, addresses(d)?);
+        Ok(Self::Welcome { incarnation, run, addresses, dafs_addresses })
     }
 }
 
@@ -196,12 +201,14 @@ impl Encode for Joined<'_> {
     fn encode(&self, e: &mut Encoder<'_>) {
         match self {
             Self::Refused(refusal) => e.u32(*refusal as u32),
-            Self::Welcome { incarnation, run, addresses } => {
+            Self::Welcome { incarnation, run, addresses, dafs_addresses } => {
                 e.u32(0);
                 e.fixed(incarnation);
                 e.u64(*run);
-                e.count(addresses.len());
-                addresses.iter().for_each(|address| e.opaque(address));
+                for addresses in [addresses, dafs_addresses] {
+                    e.count(addresses.len());
+                    addresses.iter().for_each(|address| e.opaque(address));
+                }
             }
         }
     }
@@ -231,7 +238,9 @@ mod tests {
             comes_back(&Join { code: [6; 32], membership }, &mut Vec::new());
         }
         let addresses: Vec<&[u8]> = vec![b"192.0.2.1:2049", b"[2001:db8::1]:2049"];
-        let welcome = Joined::Welcome { incarnation: [7; 16], run: 9, addresses };
+        let dafs_addresses: Vec<&[u8]> = vec![b"192.0.2.1:7070"];
+        let incarnation = [7; 16];
+        let welcome = Joined::Welcome { incarnation, run: 9, addresses, dafs_addresses };
         comes_back(&welcome, &mut Vec::new());
         for refusal in Refusal::ALL {
             comes_back(&Joined::Refused(refusal), &mut Vec::new());

@@ -70,7 +70,7 @@ pub enum DecodeError {
     /// A padded write on a session that agreed on no `inline_write_header_size` (DAFS O23).
     #[error("a padded write came on a session without inline_write_header_size")]
     PaddingNotAgreed,
-    /// The procedure number is not one of the 57 (DAFS 6).
+    /// The procedure number is neither one of the 57 (DAFS 6) nor an extension.
     #[error("there is no procedure {0}")]
     UnknownProcedure(u32),
 }

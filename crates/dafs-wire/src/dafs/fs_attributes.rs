@@ -118,4 +118,6 @@ attribute_block! {
     33 PREF_IO_SIZE pref_io_size: u64, 8, 8;
     /// How handles expire: persistent 0, noexpire-with-open 1, volatile-any 2, vol-rename 8.
     34 FH_EXPIRE_TYPE fh_expire_type: u32, 4, 4;
+    /// Whether clients may ask where files lie and read and write there (an extension of ours).
+    48 X_LAYOUTS x_layouts: bool, 1, 1;
 }

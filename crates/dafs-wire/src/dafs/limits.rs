@@ -36,5 +36,11 @@ pub const PATH_COMPONENTS_MAX: usize = 1024;
 pub const FS_LOCATIONS_MAX: usize = 64;
 /// The most groups of a credential that are taken from the wire.
 pub const GROUPS_MAX: usize = 65_536;
+/// The most names of a file at data servers that a layout may carry.
+pub const LAYOUT_COMPONENTS_MAX: usize = 4096;
+/// The most data servers of a device that are taken from the wire.
+pub const LAYOUT_SERVERS_MAX: usize = 256;
+/// The most errors that come with the return of a layout.
+pub const LAYOUT_ERRORS_MAX: usize = 64;
 /// No limit beyond the length of the message.
 pub(crate) const UNLIMITED: usize = usize::MAX;

@@ -1,4 +1,4 @@
-//! DAFS 1.0 messages: all 57 procedures, both byte orders, both headers, checksums, attributes.
+//! DAFS 1.0 messages: all 57 procedures and our extensions, both byte orders, both headers, checksums, attributes.
 //!
 //! A message is a header, a fixed section and a heap (DAFS 5). Received messages are looked at in
 //! place: strings, lists and data borrow from them. Names, paths, owners and ids are any bytes;
@@ -21,6 +21,7 @@ mod fs_attributes;
 mod header;
 mod ids;
 mod io_args;
+mod layout_args;
 pub mod limits;
 mod lock_args;
 mod name_args;
@@ -44,6 +45,7 @@ pub use fs_attributes::*;
 pub use header::*;
 pub use ids::*;
 pub use io_args::*;
+pub use layout_args::*;
 pub use limits::*;
 pub use lock_args::*;
 pub use name_args::*;

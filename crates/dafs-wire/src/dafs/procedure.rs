@@ -1,7 +1,8 @@
-//! The 57 procedures and their classes (DAFS 6, 8).
+//! The 57 procedures and their classes (DAFS 6, 8), and our own.
 //!
 //! Invariants
-//! * Numbers and names are those of DAFS 6; 107, 120, 121 and 154 are unused.
+//! * Numbers and names up to 160 are those of DAFS 6; 107, 120, 121 and 154 are unused. Above are
+//!   extensions, whose names begin with X_.
 
 use super::codec::{Field, Scope, Writer};
 use super::error::{DecodeError, EncodeError};
@@ -26,7 +27,7 @@ pub enum Class {
 
 macro_rules! procedures {
     ($( $variant:ident = $number:literal, $name:literal, $class:ident; )*) => {
-        /// A procedure of DAFS 1.0 (DAFS 6).
+        /// A procedure of DAFS 1.0 (DAFS 6), or an extension.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u32)]
         #[allow(missing_docs, reason = "the names are the meaning")]
@@ -34,7 +35,7 @@ macro_rules! procedures {
 
         impl Procedure {
             /// Every procedure, in the order of the numbers.
-            pub const ALL: [Self; 57] = [$( Self::$variant, )*];
+            pub const ALL: [Self; 62] = [$( Self::$variant, )*];
 
             /// The procedure with this number.
             #[inline]
@@ -45,7 +46,7 @@ macro_rules! procedures {
                 }
             }
 
-            /// The name of DAFS 6, for logs and metrics.
+            /// The name of DAFS 6, or our own, for logs and metrics.
             pub fn name(self) -> &'static str {
                 match self { $( Self::$variant => $name, )* }
             }
@@ -116,6 +117,11 @@ procedures! {
     GetFencingList = 158, "GET_FENCING_LIST", Special;
     SetFencingList = 159, "SET_FENCING_LIST", Special;
     HurryUp = 160, "HURRY_UP", FsModifying;
+    XLayoutGet = 161, "X_LAYOUT_GET", Special;
+    XLayoutCommit = 162, "X_LAYOUT_COMMIT", Special;
+    XLayoutReturn = 163, "X_LAYOUT_RETURN", Special;
+    XNodeInfo = 164, "X_NODE_INFO", Special;
+    XBcLayoutRecall = 165, "X_BC_LAYOUT_RECALL", Callback;
 }
 
 impl fmt::Display for Procedure {

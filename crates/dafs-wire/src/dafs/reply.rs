@@ -13,6 +13,7 @@ use super::error::{DecodeError, EncodeError};
 use super::header::ResponseHeader;
 use super::ids::{FileHandle, Verifier};
 use super::io_args::*;
+use super::layout_args::*;
 use super::limits::{HEADER_BYTES, READ_INLINE_REPLY_DATA_AT};
 use super::lock_args::*;
 use super::name_args::*;
@@ -170,6 +171,11 @@ replies! {
     GetFencingList(GetFencingListReply<'a>), fixed;
     SetFencingList, unit;
     HurryUp, unit;
+    XLayoutGet(XLayoutGetReply<'a>), fixed;
+    XLayoutCommit(XLayoutCommitReply), fixed;
+    XLayoutReturn, unit;
+    XNodeInfo(XNodeInfoReply<'a>), fixed;
+    XBcLayoutRecall, unit;
 }
 
 /// What an error reply carries beside its header (DAFS O13).

@@ -10,6 +10,7 @@ use super::codec::{Field, Scope, Section, Writer};
 use super::error::{DecodeError, EncodeError};
 use super::header::RequestHeader;
 use super::io_args::*;
+use super::layout_args::*;
 use super::limits::{HEADER_BYTES, INLINE_WRITE_HEADER_BYTES_MIN};
 use super::lock_args::*;
 use super::name_args::*;
@@ -173,6 +174,11 @@ requests! {
     GetFencingList(GetFencingList), fixed;
     SetFencingList(SetFencingList<'a>), fixed;
     HurryUp(HurryUp), fixed;
+    XLayoutGet(XLayoutGet), fixed;
+    XLayoutCommit(XLayoutCommit), fixed;
+    XLayoutReturn(XLayoutReturn<'a>), fixed;
+    XNodeInfo(XNodeInfo), fixed;
+    XBcLayoutRecall(XBcLayoutRecall), fixed;
 }
 
 /// Reads a whole request.

@@ -150,6 +150,10 @@ statuses! {
         "too many batch requests are outstanding; wait for a completion";
     VersMismatch = 15027, "VERS_MISMATCH", "the protocol versions do not match";
     Fenced = 15100, "FENCED", "this client is fenced from the object";
+    XNoLayout = 15101, "X_NO_LAYOUT",
+        "no layout allows this; read and write through the metadata server";
+    XLayoutRecalled = 15102, "X_LAYOUT_RECALLED",
+        "the layout is asked back and has to be given back first";
 }
 
 impl Status {

@@ -1,4 +1,4 @@
-//! DAFS messages laid out by hand from the tables of DAFS 5 and 6, byte by byte, in both orders.
+//! DAFS messages laid out by hand from the tables of DAFS 5 and 6, and our extensions, byte by byte, in both orders.
 //!
 //! Positions count from the start of the message, so a field at n of a fixed section is at 40 + n.
 
@@ -6,4 +6,5 @@
 
 mod files;
 mod layout;
+mod layouts;
 mod session;

@@ -227,6 +227,16 @@ make_struct! {
         fh, state_id, offset, byte_count, stable, cache_hint, direct_checksum, buffers
     }
     WriteReply { count, committed, verifier }
+    XBcLayoutRecall { fh, state_id, seqid, scope }
+    XLayoutCommit { fh, state_id, seqid, reclaim, end }
+    XLayoutCommitReply { size, change }
+    XLayoutGet { fh, state_id, mode }
+    XLayoutGetReply<'static> {
+        state_id, seqid, kind, packing, unit_bytes, first_place, components
+    }
+    XLayoutReturn<'static> { fh, state_id, seqid, scope, errors }
+    XNodeInfo { device }
+    XNodeInfoReply<'static> { pattern, servers, ticket }
 }
 
 impl Make for RequestHeader {
@@ -297,7 +307,8 @@ bodies! {
         SetAttrInline = body, SetAttrDirect = body, Verify = body, BatchSubmit = body,
         WriteInline = body, WriteDirect = body, BcGetAttr = body, BcNull, BcRecall = body,
         BcBatchCompletion = body, AppendInline = body, AppendDirect = body, GetFencingList = body,
-        SetFencingList = body, HurryUp = body;
+        SetFencingList = body, HurryUp = body, XLayoutGet = body, XLayoutCommit = body,
+        XLayoutReturn = body, XNodeInfo = body, XBcLayoutRecall = body;
     replies
         ClientAuth = body, ClientConnect = body, ClientConnectAuth = body, ConnectBind = body,
         Disconnect, RegisterCred = body, ReleaseCred, SecInfo = body, ServerAuth = body,
@@ -310,7 +321,8 @@ bodies! {
         Rename = body, SetAttrInline = body, SetAttrDirect = body, Verify, BatchSubmit = body,
         WriteInline = body, WriteDirect = body, BcGetAttr = body, BcNull, BcRecall,
         BcBatchCompletion, AppendInline = body, AppendDirect = body, GetFencingList = body,
-        SetFencingList, HurryUp
+        SetFencingList, HurryUp, XLayoutGet = body, XLayoutCommit = body, XLayoutReturn,
+        XNodeInfo = body, XBcLayoutRecall
 }
 
 /// A failure of the procedure and the body that goes with it (DAFS O13).

@@ -144,7 +144,7 @@ proptest! {
     #[test]
     fn every_truncation_is_an_error(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
-        index in 0usize..57,
+        index in 0usize..Procedure::ALL.len(),
     ) {
         let mut source = Source::new(&bytes);
         let body = request(Procedure::ALL[index], &mut source);

@@ -95,7 +95,7 @@ macro_rules! make_seq {
 }
 make_seq!(u32 &'static [u8] DirectBuffer FileChunk Ace<'static> FsLocation<'static>);
 make_seq!(ReadWriteRequest<'static> CompletionNotification SecInfoEntry<'static>);
-make_seq!(DirEntry<'static>);
+make_seq!(DirEntry<'static> LayoutComponent LayoutError LayoutServer<'static>);
 
 impl Make for Path<'static> {
     fn make(source: &mut Source<'_>) -> Self {
@@ -122,6 +122,7 @@ macro_rules! make_choices {
 make_choices!(ObjectType Stability ShareAccess ShareDeny AceType RemoveMode AccessPattern);
 make_choices!(LockType FenceObject FenceAccess FenceUpdate ReadWrite DeleteDisposition);
 make_choices!(DelegationType AuthType GssProcedure GssService Procedure Status);
+make_choices!(LayoutMode LayoutKind LayoutPacking LayoutScope);
 
 macro_rules! make_masks {
     ($($type:ident)*) => { $( impl Make for $type {
@@ -179,6 +180,9 @@ make_struct! {
     FsLocation<'static> { server, root_path }
     FsLocations<'static> { fs_root, locations }
     DirEntry<'static> { cookie, attributes, name }
+    LayoutComponent { device, fh }
+    LayoutError { device, status, writing }
+    LayoutServer<'static> { addresses }
 }
 
 impl Make for SetTime {
@@ -211,5 +215,5 @@ make_block!(FsAttributes {
     homogeneous no_trunc unique_handle lease_time rd_attr_error acl_support max_link max_name
     supported_fattr supported_fsattr files_available files_free files_total max_file_size max_read
     max_write quota_hard quota_soft quota_used space_available space_free space_total fshandle
-    failover_locations max_append pref_io_size fh_expire_type
+    failover_locations max_append pref_io_size fh_expire_type x_layouts
 });

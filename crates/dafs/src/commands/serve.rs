@@ -42,7 +42,8 @@ pub(crate) struct Serve {
     /// For a data server: the file with the secret of the cluster
     #[arg(long, value_name = "FILE")]
     cluster_secret: Option<PathBuf>,
-    /// Where to listen; port 0 picks a free one. May be given several times
+    /// Where to listen; port 0 picks a free one. May be given several times, for a data server once: it
+    /// is the one address that DAFS clients use
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     listen: Vec<SocketAddr>,
     /// Where NFS clients connect: NFSv4.1, 4.2 and 3, over TCP. May be given several times

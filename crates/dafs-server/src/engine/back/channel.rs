@@ -21,7 +21,7 @@ use dafs_dat::Instant;
 use dafs_service::{AttrAnswer, Client, Service};
 use dafs_store::TimeSpec;
 use dafs_wire::dafs::{
-    ByteOrder, Outcome, REPLY_MAGIC, Reply, RequestHeader, ResponseHeader, SessionId,
+    ByteOrder, Outcome, REPLY_MAGIC, Reply, RequestHeader, ResponseHeader, SessionId, Status,
     decode_response, encode_request, seal, verify,
 };
 use std::collections::VecDeque;
@@ -95,10 +95,10 @@ impl Back {
         flights.into_iter().any(|flight| flight.due <= now)
     }
 
-    /// True when a client that holds delegations has heard nothing for so long that it would doubt
+    /// True when a client that holds delegations or layouts has heard nothing for so long that it would doubt
     /// whether it would hear of a recall.
     pub(in crate::engine) fn is_silent(&self, lease: Duration, now: Instant) -> bool {
-        self.client.holds_delegations()
+        self.client.holds_recallable()
             && self.waiting.is_empty()
             && now.since(self.called_at) >= lease / BACK_CALLS_PER_LEASE
     }
@@ -306,7 +306,20 @@ impl Context<'_> {
                 }
                 tell_path(service, registry, client);
             }
-            (Callback::Recall { .. }, Some(Outcome::Ok(_))) => {}
+            (
+                Callback::Recall { .. }
+                | Callback::RecallLayout { .. }
+                | Callback::RecallLayouts { .. },
+                Some(Outcome::Ok(_)),
+            ) => {}
+            (
+                Callback::RecallLayout { client, state, .. },
+                Some(Outcome::Error { status: Status::NotFound, .. }),
+            ) => service.layout_forgotten(client.key(), state),
+            (
+                Callback::RecallLayouts { client, of, form },
+                Some(Outcome::Error { status: Status::NotFound, .. }),
+            ) => service.layouts_forgotten(client.key(), of.as_ref(), form),
             // It has reached the client, whatever that says.
             (Callback::Completions(_), _) => {}
             (

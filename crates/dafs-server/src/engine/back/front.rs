@@ -3,6 +3,7 @@
 use super::super::registry::Registry;
 use super::{Callback, Mail};
 use dafs_service::{ClientKey, Front, Handle, Service, StateRef};
+use dafs_store::LayoutForm;
 use std::sync::Arc;
 
 /// The way from the service to the back-control channels of all reactors.
@@ -34,6 +35,20 @@ impl Front for BackFront {
         if !self.call(client, make) {
             // It may be back within its lease, and would never hear of this.
             self.service.recall_failed(client, state);
+        }
+    }
+
+    fn recall_layout(&self, client: ClientKey, handle: &Handle, state: StateRef, _: LayoutForm) {
+        let handle = *handle;
+        if !self.call(client, |client| Callback::RecallLayout { client, handle, state }) {
+            self.service.layout_recall_failed(client, state);
+        }
+    }
+
+    fn recall_layouts(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
+        let copy = of.copied();
+        if !self.call(client, |client| Callback::RecallLayouts { client, of: copy, form }) {
+            self.service.layouts_recall_failed(client, of, form);
         }
     }
 

@@ -22,9 +22,10 @@ use super::work::{Arrival, JobDone};
 use crate::pool::Inbox;
 use dafs_dat::EndpointId;
 use dafs_service::{Client, Handle, Service, StateRef};
+use dafs_store::LayoutForm;
 use dafs_wire::dafs::{
-    AttrMask, BatchCompletions, BcRecall, CompletionNotification, GetAttrInline, Procedure,
-    Request, Seq,
+    AttrMask, BatchCompletions, BcRecall, CompletionNotification, FileHandle, GetAttrInline,
+    LayoutScope, Procedure, Request, Seq, StateId, XBcLayoutRecall,
 };
 use std::sync::Arc;
 
@@ -39,6 +40,10 @@ pub(super) enum Callback {
     Null,
     /// BC_RECALL: the delegation is to be returned.
     Recall { client: Arc<Client>, handle: Handle, state: StateRef, truncate: bool },
+    /// X_BC_LAYOUT_RECALL: the layout is to be given back.
+    RecallLayout { client: Arc<Client>, handle: Handle, state: StateRef },
+    /// The same of all layouts in one form, of the file system of an object or at all.
+    RecallLayouts { client: Arc<Client>, of: Option<Handle>, form: LayoutForm },
     /// BC_GETATTR: size and change attribute as the holder of a write delegation has them.
     GetAttr { client: Arc<Client>, handle: Handle, query: u64 },
     /// BC_BATCH_COMPLETION: requests of batches that are over.
@@ -58,6 +63,18 @@ impl Callback {
                 state_id: convert::wire_state_id(state.id),
                 truncate: *truncate,
             }),
+            Self::RecallLayout { handle, state, .. } => Request::XBcLayoutRecall(XBcLayoutRecall {
+                fh: convert::file_handle(handle),
+                state_id: convert::wire_state_id(state.id),
+                seqid: state.seqid,
+                scope: LayoutScope::File,
+            }),
+            Self::RecallLayouts { of, .. } => Request::XBcLayoutRecall(XBcLayoutRecall {
+                fh: of.as_ref().map_or(FileHandle::ZERO, convert::file_handle),
+                state_id: StateId::ZERO,
+                seqid: 0,
+                scope: if of.is_some() { LayoutScope::FileSystem } else { LayoutScope::All },
+            }),
             Self::GetAttr { handle, .. } => Request::BcGetAttr(GetAttrInline {
                 fh: convert::file_handle(handle),
                 attributes: ASKED,
@@ -71,7 +88,9 @@ impl Callback {
     /// There was nowhere to say it. There may be by now.
     fn lost(self, service: &Service, registry: &Registry) {
         let client = match &self {
-            Self::Recall { client, .. } => Some(client.clone()),
+            Self::Recall { client, .. }
+            | Self::RecallLayout { client, .. }
+            | Self::RecallLayouts { client, .. } => Some(client.clone()),
             Self::GetAttr { .. } | Self::Null | Self::Completions(_) => None,
         };
         self.failed(service);
@@ -86,6 +105,12 @@ impl Callback {
             // A client that loses its channel submits again what it does not know the end of.
             Self::Null | Self::Completions(_) => {}
             Self::Recall { client, state, .. } => service.recall_failed(client.key(), state),
+            Self::RecallLayout { client, state, .. } => {
+                service.layout_recall_failed(client.key(), state);
+            }
+            Self::RecallLayouts { client, of, form } => {
+                service.layouts_recall_failed(client.key(), of.as_ref(), form);
+            }
             Self::GetAttr { client, query, .. } => service.attr_answer(&client, query, None),
         }
     }

@@ -18,6 +18,9 @@ use std::sync::{Arc, Mutex};
 const MESSAGE_BYTES: usize = 32 << 10;
 const RECEIVES: u64 = 300;
 
+/// The server's host on simulated networks.
+pub const SERVER: u32 = 1;
+
 struct Stream {
     next_seq: u16,
     busy: Option<Procedure>,
@@ -83,7 +86,8 @@ impl Memory {
 
 /// What the connections of one process share.
 struct Process {
-    adapter: SimAdapter,
+    adapter: Box<dyn Adapter>,
+    address: Address,
     domain: ProtectionDomain,
     /// Events that nobody has taken yet.
     events: Vec<Event>,
@@ -135,9 +139,19 @@ impl BackCall {
 
 impl Client {
     /// A connection of a process of its own.
-    pub fn connect(mut adapter: SimAdapter, channel: u32, order: ByteOrder) -> Self {
+    pub fn connect(adapter: SimAdapter, channel: u32, order: ByteOrder) -> Self {
+        Self::connect_to(Box::new(adapter), Address::Sim(SERVER), channel, order)
+    }
+
+    /// The same to wherever.
+    pub fn connect_to(
+        mut adapter: Box<dyn Adapter>,
+        address: Address,
+        channel: u32,
+        order: ByteOrder,
+    ) -> Self {
         let domain = adapter.protection_domain();
-        let process = Process { adapter, domain, events: Vec::new() };
+        let process = Process { adapter, address, domain, events: Vec::new() };
         Self::connect_in(Arc::new(Mutex::new(process)), channel, order)
     }
 
@@ -148,7 +162,7 @@ impl Client {
 
     fn connect_in(process: Arc<Mutex<Process>>, channel: u32, order: ByteOrder) -> Self {
         let mut guard = process.lock().unwrap();
-        let Process { adapter, domain, .. } = &mut *guard;
+        let Process { adapter, address, domain, .. } = &mut *guard;
         let domain = *domain;
         let mut private = [0; 16];
         let words = [0x4441_4653, 7, 8, channel];
@@ -159,7 +173,7 @@ impl Client {
             };
             slot.copy_from_slice(&bytes);
         }
-        let endpoint = adapter.connect(domain, &Address::Sim(super::SERVER), &private).unwrap();
+        let endpoint = adapter.connect(domain, address, &private).unwrap();
         let buffer = Arc::new(Buffer::zeroed(RECEIVES as usize * MESSAGE_BYTES).unwrap());
         let region = adapter.register(domain, buffer.clone(), Access::LOCAL_WRITE).unwrap();
         for slot in 0..RECEIVES {

@@ -8,7 +8,7 @@ mod disguise;
 mod requests;
 mod store;
 
-pub use client::{Answer, Client};
+pub use client::{Answer, Client, SERVER};
 pub use disguise::{Disguise, Mask};
 pub use requests::*;
 pub use store::{Disk, DiskStore};
@@ -34,7 +34,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub const SERVER: u32 = 1;
 pub const LEASE: Duration = Duration::from_secs(30);
 pub const WRITE_VERIFIER: Verifier = Verifier(*b"verifier");
 
@@ -238,6 +237,7 @@ impl World {
             write_verifier: verifier.clone(),
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
+            data: None,
         };
         // The same seed: endpoints have the same numbers on both.
         let second = setup.second_network.then(|| SimNetwork::new(setup.seed, SimFaults::none()));

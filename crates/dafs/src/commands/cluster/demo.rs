@@ -57,7 +57,8 @@ impl Demo {
         let server = self.server(&data, &secret)?;
         for (number, data) in (1..).zip(&data) {
             let (control, nfs) = (data.control_address(), data.nfs_address());
-            say!("data server {number}: control {control}, NFS {nfs}")?;
+            let dafs = data.dafs_address().map(|address| format!(", DAFS {address}"));
+            say!("data server {number}: control {control}, NFS {nfs}{}", dafs.unwrap_or_default())?;
         }
         let url = server.url();
         say!("try:  dafs put FILE {url}FILE")?;
@@ -92,6 +93,7 @@ impl Demo {
             cluster_secret: secret.to_owned(),
             control: any,
             nfs: any,
+            dafs: Some(any),
             admits: Admits { unprivileged_ports: true, ..Admits::default() },
         };
         DataProcess::start(config).map_err(|error| start_failure(&error))

@@ -28,6 +28,9 @@ impl Serve {
         let server = DataProcess::start(config).map_err(|error| start_failure(&error))?;
         tracing::info!(address = %server.control_address(), "waiting for the metadata server");
         tracing::info!(address = %server.nfs_address(), "listening for NFS");
+        if let Some(address) = server.dafs_address() {
+            tracing::info!(%address, "listening for DAFS");
+        }
         say!("ready {}", server.control_address())?;
         std::io::stdout().flush().map_err(|error| Failure::local("standard output", &error))?;
         // There is nothing to read again.
@@ -42,7 +45,6 @@ impl Serve {
     fn data_configuration(&self, wake: Option<WakeName>) -> Result<DataServerConfig, Failure> {
         let usage = |text: &str| Failure::Usage(text.to_owned());
         let without = [
-            (!self.listen.is_empty(), "--listen"),
             (self.config.is_some(), "--config"),
             (!self.nfs_rdma.is_empty(), "--nfs-rdma"),
             (!self.nfs_verbs.is_empty(), "--nfs-verbs"),
@@ -73,6 +75,15 @@ impl Serve {
             [address] if !address.ip().is_unspecified() => address,
             _ => return Err(usage("name the one address that clients use: --nfs HOST:PORT")),
         };
+        let dafs = match self.listen[..] {
+            [] => None,
+            [address] if !address.ip().is_unspecified() => Some(address),
+            _ => {
+                return Err(usage(
+                    "name the one address that DAFS clients use: --listen HOST:PORT",
+                ));
+            }
+        };
         let mut general = Config::for_directory(directory.clone());
         general.metrics_listen = self.metrics;
         if let Some(wake) = wake {
@@ -84,6 +95,6 @@ impl Serve {
         let mut admits = Admits::default();
         admits.networks.extend(&self.nfs_network);
         admits.unprivileged_ports = self.nfs_unprivileged_ports;
-        Ok(DataServerConfig { directory, cluster_secret, control, nfs, admits, general })
+        Ok(DataServerConfig { directory, cluster_secret, control, nfs, dafs, admits, general })
     }
 }

@@ -34,7 +34,8 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     // The store may ask data servers.
     cx.may_wait()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
-    let request = LayoutRequest { state, write: mode == LayoutMode::ReadWrite, form };
+    let write = mode == LayoutMode::ReadWrite;
+    let request = LayoutRequest { state, write, form: Some(form) };
     // A layout that is entered is told, so the whole reply must have room for it.
     let room = cx.room().min(args.result_bytes_max as usize).saturating_sub(AROUND_BODY_BYTES);
     let placed = cx.shared.service.get_layout(cx.caller()?, &handle, request, &|placement| {

@@ -1,0 +1,246 @@
+//! What makes a DAFS door that of a data server: it moves data of components, by leave of a metadata
+//! server, and knows its clients by the tickets that they show.
+//!
+//! Invariants
+//! * No request goes by state of this server: it has none. State-ids are the metadata server's, and it
+//!   judges each piece that is read or written, on the pool.
+//! * A use is begun before it is judged, so that whoever takes leave back can wait for its end.
+//! * No more stability is told than the data has: the size of the file is the metadata server's, so a
+//!   client is never told that a file is stable with its attributes.
+
+use super::convert;
+use super::request::{Call, Context, Done, FileAndOpen};
+use crate::auth::Admission;
+use dafs_dat::Instant;
+use dafs_mem::VolatileSlice;
+use dafs_nfs::{DataRole, ForeignUse};
+use dafs_service::{Handle, ServiceError, StateRef, Ticket};
+use dafs_store::{
+    Attr, CacheAdvice, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, Result, SeekWhat,
+    StoreError, Wait, fill,
+};
+use dafs_wire::dafs::{
+    self, AuthRequest, FileHandle, Request, Stability, Status, WriteDirect, WriteInline,
+};
+use std::any::Any;
+use std::sync::Arc;
+
+/// The name that goes with a ticket as password.
+const TICKET_ID: &[u8] = b"x-ticket";
+
+/// A user without rights, for a credential that nobody asks about.
+const NOBODY: u32 = 65534;
+
+impl Context<'_> {
+    /// Whom a proof shows at a data server; the ticket is kept with the session.
+    pub(super) fn admit_by_ticket(
+        &mut self,
+        role: &DataRole,
+        auth: &AuthRequest<'_>,
+    ) -> Option<Admission> {
+        let AuthRequest::Text { id: TICKET_ID, password } = *auth else { return None };
+        let ticket = Ticket::open(password, |said| role.files.word(said))?;
+        let identity = ticket.identity.clone();
+        // No channel is bound to a session of a data server, which has nothing to call for.
+        // An earlier moment than that of the session does no harm.
+        let made = self.now;
+        self.connection.session.as_mut()?.ticket = Some((Arc::new(ticket), made));
+        Some(Admission { identity, cred: Cred::new(NOBODY, NOBODY), trusted: false })
+    }
+
+    /// Works on a request at a data server.
+    pub(super) fn data_request(&mut self, call: &Call, request: &Request<'_>) -> Done {
+        match request {
+            Request::ReadInline(args) => self.read_inline(call, args),
+            Request::ReadDirect(args) => self.read_direct(call, args),
+            Request::WriteInline(args) => {
+                let stable = stability(args.stable);
+                self.write_inline(call, &WriteInline { stable, ..*args })
+            }
+            Request::WriteDirect(args) => {
+                let stable = stability(args.stable);
+                self.write_direct(call, &WriteDirect { stable, ..*args })
+            }
+            Request::Commit(args) => self.commit(call, args),
+            Request::GetAttrInline(args) => self.getattr_inline(call, args),
+            Request::Null => self.null(call),
+            Request::Disconnect => self.disconnect(call),
+            _ => Err(Status::NotSupp),
+        }
+    }
+
+    /// A component in the hands of this session's client.
+    pub(super) fn judged_file(
+        &self,
+        role: &DataRole,
+        fh: &FileHandle,
+        id: dafs::StateId,
+        need: OpenMode,
+    ) -> std::result::Result<FileAndOpen, Status> {
+        let session = self.connection.session.as_ref();
+        let shown = session.and_then(|session| session.ticket.clone());
+        let (ticket, made) = shown.ok_or(Status::NotAuthenticated)?;
+        let file = role.files.open(&FileId(fh.file)).map_err(convert::store_status)?;
+        let judged = Judged {
+            file,
+            role: role.clone(),
+            ticket,
+            handle: convert::handle(fh),
+            state: StateRef::from(convert::state_id(id)),
+            write: need.write,
+            made,
+            clock: self.shared.clock,
+        };
+        Ok((Arc::new(judged), None))
+    }
+}
+
+/// The attributes of the file are not here.
+fn stability(asked: Stability) -> Stability {
+    if asked == Stability::FileSync { Stability::DataSync } else { asked }
+}
+
+/// A component that is read and written by leave of the metadata server.
+struct Judged {
+    file: Arc<dyn DataFile>,
+    role: DataRole,
+    ticket: Arc<Ticket>,
+    handle: Handle,
+    state: StateRef,
+    write: bool,
+    /// When the session began, and how to learn how long ago that is: a request may wait before it is judged.
+    made: Instant,
+    clock: fn() -> Instant,
+}
+
+impl Judged {
+    fn check(&self) -> Result<()> {
+        let Ticket { owner, identity } = &*self.ticket;
+        let component = [&self.handle.fs.0[..], &self.handle.file.0[..]].concat();
+        let (state, write, now_ns) = (self.state, self.write, (self.clock)().0);
+        let wanted = ForeignUse { owner, identity, component: &component, state, write, now_ns };
+        let age = self.role.states.check(&wanted).map_err(|error| match error {
+            ServiceError::Store(error) => error,
+            ServiceError::Delay | ServiceError::WouldWait | ServiceError::Resource => {
+                StoreError::Busy
+            }
+            _ => StoreError::Unvouched,
+        })?;
+        // By an older session it may have been sent before what its client has written elsewhere since.
+        let session_age = (self.clock)().since(self.made);
+        match age.filter(|_| write) {
+            Some(age) if session_age > age => Err(StoreError::Unvouched),
+            _ => Ok(()),
+        }
+    }
+
+    fn size(&self) -> Result<u64> {
+        match self.file.file_size()? {
+            Some(size) => Ok(size),
+            None => self.role.states.size(&self.file.id()),
+        }
+    }
+}
+
+/// The first view, as far as one data server goes.
+fn first<'a>(
+    file: &dyn DataFile,
+    views: &[VolatileSlice<'a>],
+    offset: u64,
+) -> Result<VolatileSlice<'a>> {
+    let view = views.iter().find(|view| !view.is_empty()).ok_or(StoreError::Invalid)?;
+    let served = file.served_bytes(offset, view.len())?;
+    view.slice(0, served).ok_or(StoreError::Io)
+}
+
+impl OpenFile for Judged {
+    fn as_any(&self) -> &dyn Any {
+        self.file.as_any()
+    }
+
+    fn id(&self) -> FileId {
+        self.file.id()
+    }
+
+    /// Holes are zeros, and nothing at all means the end of the whole file. It may end early, where the
+    /// bytes of another node begin.
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        let file = &*self.file;
+        let _use = DataUse::begin(file);
+        self.check()?;
+        let read = |view: VolatileSlice<'_>, at| file.read_at(&[view], at, Wait::Allowed);
+        let filled = fill(first(file, views, offset)?, offset, read, || self.size())?;
+        Ok(filled.count)
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: dafs_store::Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        let file = &*self.file;
+        let _use = DataUse::begin(file);
+        self.check()?;
+        file.write_at(&[first(file, views, offset)?], offset, stability, Wait::Allowed)
+    }
+
+    fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        self.file.commit(offset, len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+
+    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_size(&self, _size: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn seek(&self, _offset: u64, _what: SeekWhat) -> Result<Option<u64>> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn copy_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<u64> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn clone_range_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.file.attr()
+    }
+}

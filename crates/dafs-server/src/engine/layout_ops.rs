@@ -1,0 +1,211 @@
+//! X_LAYOUT_GET, X_LAYOUT_COMMIT, X_LAYOUT_RETURN and X_NODE_INFO: where files lie, for clients that read
+//! and write there by themselves. Recalls go over the back-control channel (`back`).
+//!
+//! Invariants
+//! * A layout that is entered is told: its size on the wire is known before, and so is that all its data
+//!   servers serve DAFS.
+//! * What may wait for data servers or for the disk runs on the pool.
+
+use super::convert;
+use super::request::{Call, Context, Done};
+use dafs_service::{
+    Caller, Handle, LayoutGranted, LayoutMode, LayoutRequest, Service, ServiceError, StateRef,
+};
+use dafs_store::{DeviceKey, LayoutForm, Packing, Placement, Spread};
+use dafs_wire::dafs::{
+    self, FileHandle, HEADER_BYTES, LayoutComponent, LayoutKind, LayoutPacking, LayoutScope,
+    LayoutServer, Reply, Seq, Status, XLayoutCommit, XLayoutCommitReply, XLayoutGet,
+    XLayoutGetReply, XLayoutReturn, XNodeInfo, XNodeInfoReply,
+};
+use std::cell::Cell;
+
+/// Length of the fixed part of a reply to X_LAYOUT_GET, and of the count of its list, in bytes.
+const AROUND_COMPONENTS_BYTES: usize = HEADER_BYTES + 32 + 8;
+
+/// Length of an element of that list, in bytes.
+const COMPONENT_BYTES: usize = 80;
+
+const WHOLE: (u64, u64) = (0, u64::MAX);
+
+/// The status for an error, where layouts have words of their own.
+fn status(error: ServiceError) -> Status {
+    match error {
+        ServiceError::LayoutUnavailable | ServiceError::BadLayout => Status::XNoLayout,
+        ServiceError::RecallConflict => Status::XLayoutRecalled,
+        ServiceError::LayoutTryLater => Status::Delay,
+        ServiceError::LayoutTooBig => Status::TooSmall,
+        ServiceError::OldStateId => Status::OldStateId,
+        ServiceError::DelegRevoked => Status::StaleStateId,
+        error => convert::status(error),
+    }
+}
+
+/// A placement as it is told, without state-id; `None` if a name in it is none of DAFS.
+fn told(placement: &Placement) -> Option<(XLayoutGetReply<'static>, Vec<LayoutComponent>)> {
+    let component = |device: &DeviceKey, name: &[u8]| {
+        let (fs, file) = name.split_first_chunk()?;
+        let fh = FileHandle { fs: *fs, file: *<&[u8; 48]>::try_from(file).ok()? };
+        Some(LayoutComponent { device: device.0, fh })
+    };
+    let copies = XLayoutGetReply {
+        state_id: dafs::StateId::ZERO,
+        seqid: 0,
+        kind: LayoutKind::Copies,
+        packing: LayoutPacking::Sparse,
+        unit_bytes: 0,
+        first_place: 0,
+        components: Seq::empty(),
+    };
+    match &placement.spread {
+        Spread::Stripes(stripes) => {
+            let components = stripes.handles.iter().map(|name| component(&stripes.device, name));
+            let packing = match stripes.packing {
+                Packing::Sparse => LayoutPacking::Sparse,
+                Packing::Dense => LayoutPacking::Dense,
+            };
+            let (unit_bytes, first_place) = (stripes.unit_bytes.get(), stripes.first_place);
+            let kind = LayoutKind::Stripes;
+            let reply = XLayoutGetReply { kind, packing, unit_bytes, first_place, ..copies };
+            Some((reply, components.collect::<Option<_>>()?))
+        }
+        Spread::Copies(all) => {
+            let components = all.iter().map(|copy| component(&copy.device, &copy.handle));
+            Some((copies, components.collect::<Option<_>>()?))
+        }
+    }
+}
+
+/// Gets a layout that can be told in a message of `room` bytes.
+fn get(
+    service: &Service,
+    caller: Caller<'_>,
+    handle: &Handle,
+    request: LayoutRequest,
+    room: usize,
+) -> Result<LayoutGranted, ServiceError> {
+    let reachable = Cell::new(true);
+    let fits = |placement: &Placement| {
+        let known = |key| service.device_for(caller.client, &key).is_ok();
+        reachable.set(told(placement).is_some() && placement.devices().all(known));
+        let bytes = AROUND_COMPONENTS_BYTES + COMPONENT_BYTES * placement.handles().count();
+        reachable.get() && bytes <= room
+    };
+    match service.get_layout(caller, handle, request, &fits) {
+        Err(ServiceError::LayoutTooBig) if !reachable.get() => Err(ServiceError::LayoutUnavailable),
+        outcome => outcome,
+    }
+}
+
+impl Context<'_> {
+    pub(super) fn layout_get(&mut self, call: &Call, args: &XLayoutGet) -> Done {
+        let handle = convert::handle(&args.fh);
+        let state = StateRef::from(convert::state_id(args.state_id));
+        let write = args.mode == dafs::LayoutMode::ReadWrite;
+        let request = LayoutRequest { state, write, form: None };
+        let room = self.connection.response_bytes_max();
+        self.call_elsewhere(
+            call,
+            &handle,
+            move |service, caller| get(service, caller, &handle, request, room),
+            |context, call, granted| {
+                let LayoutGranted { state, placement } = granted.map_err(status)?;
+                // It was looked at before it was entered.
+                let (reply, components) = told(&placement).ok_or(Status::ServerFault)?;
+                let reply = XLayoutGetReply {
+                    state_id: convert::wire_state_id(state.id),
+                    seqid: state.seqid,
+                    components: Seq::new(&components),
+                    ..reply
+                };
+                context.reply(call, &Reply::XLayoutGet(reply))
+            },
+        )
+    }
+
+    pub(super) fn layout_commit(&mut self, call: &Call, args: &XLayoutCommit) -> Done {
+        let handle = convert::handle(&args.fh);
+        let state = StateRef { id: convert::state_id(args.state_id), seqid: args.seqid };
+        let (reclaim, end) = (args.reclaim, (args.end > 0).then_some(args.end));
+        self.call_elsewhere(
+            call,
+            &handle,
+            move |service, caller| service.commit_layout(caller, &handle, state, reclaim, end),
+            |context, call, attr| {
+                let attr = attr.map_err(status)?;
+                let reply = XLayoutCommitReply { size: attr.size, change: attr.change };
+                context.reply(call, &Reply::XLayoutCommit(reply))
+            },
+        )
+    }
+
+    pub(super) fn layout_return(&mut self, call: &Call, args: &XLayoutReturn<'_>) -> Done {
+        let handle = convert::handle(&args.fh);
+        let state = StateRef { id: convert::state_id(args.state_id), seqid: args.seqid };
+        let scope = args.scope;
+        for error in args.errors {
+            tracing::debug!(status = %error.status, "a client had an error at a data server");
+        }
+        let writing = args.errors.iter().filter(|error| error.writing);
+        let lost: Vec<_> = writing.map(|error| DeviceKey(error.device)).collect();
+        self.call_elsewhere(
+            call,
+            &handle,
+            move |service, caller| give_back(service, caller, (&handle, state), scope, &lost),
+            |context, call, outcome| {
+                outcome.map_err(status)?;
+                context.reply(call, &Reply::XLayoutReturn)
+            },
+        )
+    }
+
+    pub(super) fn node_info(&mut self, call: &Call, args: &XNodeInfo) -> Done {
+        let key = DeviceKey(args.device);
+        let told =
+            self.call_service_raw(call, |service, caller| service.device_for(caller.client, &key))?;
+        let told = told.map_err(|_| Status::NoEnt)?;
+        let owned: Vec<Vec<String>> = told
+            .servers
+            .iter()
+            .map(|addresses| addresses.iter().map(ToString::to_string).collect())
+            .collect();
+        let texts: Vec<Vec<&[u8]>> = owned
+            .iter()
+            .map(|addresses| addresses.iter().map(String::as_bytes).collect())
+            .collect();
+        let servers = texts.iter().map(|addresses| LayoutServer { addresses: Seq::new(addresses) });
+        let servers: Vec<_> = servers.collect();
+        let reply = XNodeInfoReply {
+            pattern: Seq::new(&told.device.pattern),
+            servers: Seq::new(&servers),
+            ticket: &told.ticket,
+        };
+        self.reply(call, &Reply::XNodeInfo(reply))
+    }
+}
+
+/// Takes back what a client returns. Errors that kept it from writing count before it hears that they were
+/// heard: what it writes from then on is not there.
+fn give_back(
+    service: &Service,
+    caller: Caller<'_>,
+    (handle, state): (&Handle, StateRef),
+    scope: LayoutScope,
+    lost: &[DeviceKey],
+) -> Result<(), ServiceError> {
+    let of = match scope {
+        LayoutScope::File => {
+            if !lost.is_empty() {
+                service.report_layout(caller, handle, state, lost)?;
+            }
+            let left = service.return_layout(caller, handle, state, LayoutMode::Any, WHOLE)?;
+            debug_assert!(left.is_none(), "the whole was given back");
+            return Ok(());
+        }
+        LayoutScope::FileSystem => Some(handle),
+        LayoutScope::All => None,
+    };
+    for form in [LayoutForm::Stripes, LayoutForm::Copies] {
+        service.return_layouts(caller, of, form, LayoutMode::Any);
+    }
+    Ok(())
+}

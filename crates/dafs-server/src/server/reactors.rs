@@ -1,0 +1,86 @@
+//! Reactors over DAFS: threads, each with an engine of its own on sockets that they share.
+
+use super::StartError;
+use super::listen::Listener;
+use crate::config::Config;
+use crate::engine::{Engine, Shared};
+use crate::pool::Inbox;
+use crate::reactor::{self, Control};
+use dafs_dat::Adapter;
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// A reactor and its thread.
+pub(super) struct Reactor {
+    pub(super) control: Arc<Control>,
+    pub(super) wake: Arc<dyn Fn() + Send + Sync>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reactor {
+    pub(super) fn start(
+        name: String,
+        config: &Config,
+        shared: &Arc<Shared>,
+        listeners: &[Listener],
+    ) -> Result<Self, StartError> {
+        let adapters = vec![iwarp_adapter(config, listeners)?, shm_adapter(config, listeners)?];
+        let inbox = Arc::new(Inbox::watched()?);
+        let engine = Engine::new(shared.clone(), adapters, inbox.clone());
+        let control = Arc::new(Control::default());
+        let (own, wake) = (control.clone(), config.wake);
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || reactor::run(engine, wake, &own))?;
+        Ok(Self { control, wake: Arc::new(move || inbox.wake()), thread: Some(thread) })
+    }
+}
+
+/// Ends connections in order and waits for the threads.
+pub(super) fn stop(reactors: &mut [Reactor]) {
+    for reactor in &*reactors {
+        reactor.control.stop.store(true, Ordering::Relaxed);
+        (reactor.wake)();
+    }
+    for thread in reactors.iter_mut().filter_map(|reactor| reactor.thread.take()) {
+        if thread.join().is_err() {
+            tracing::error!("a reactor had failed");
+        }
+    }
+}
+
+/// iWARP at sockets that other reactors share.
+pub(super) fn iwarp_adapter(
+    config: &Config,
+    listeners: &[Listener],
+) -> Result<Box<dyn Adapter>, StartError> {
+    let mut iwarp = IwarpAdapter::new(IwarpConfig {
+        crc: config.crc,
+        connection_count_max: config.limits.connections_max,
+        ..IwarpConfig::default()
+    })?;
+    for listener in listeners {
+        iwarp.add_listener(listener.tcp.try_clone()?)?;
+    }
+    Ok(Box::new(iwarp))
+}
+
+/// Shared memory at sockets that other reactors share.
+pub(super) fn shm_adapter(
+    config: &Config,
+    listeners: &[Listener],
+) -> Result<Box<dyn Adapter>, StartError> {
+    let mut shm = ShmAdapter::new(ShmConfig {
+        connections_max: config.limits.connections_max,
+        shareable_buffers_max: 0,
+        ..ShmConfig::default()
+    })?;
+    for listener in listeners {
+        shm.add_listener(listener.shm.as_fd().try_clone_to_owned()?)?;
+    }
+    Ok(Box::new(shm))
+}

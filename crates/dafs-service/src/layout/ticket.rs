@@ -1,0 +1,122 @@
+//! What a client shows to data servers that take its word for nothing: who it is to this server, under
+//! the store's word ([`Layouts::word`]).
+//!
+//! Invariants
+//! * It says who, and allows nothing: each use is judged by the state-id that comes with it ([`Service::vouch`]).
+//! * It is the same for all data servers of a store, and for as long as the client is called so.
+
+use crate::client::{Client, Identity};
+use crate::{Result, Service, ServiceError};
+use dafs_store::{Device, DeviceKey};
+use std::net::SocketAddr;
+
+/// How long the word of a store is, in bytes.
+const WORD_BYTES: usize = 16;
+
+/// The mechanisms by which clients show who they are.
+const MECHANISMS: [&str; 4] = ["none", "sys", "text", "gss"];
+
+/// Whom a ticket is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ticket {
+    /// What the client calls itself.
+    pub owner: Vec<u8>,
+    /// Who it has shown itself to be.
+    pub identity: Identity,
+}
+
+/// A device, and what data servers of DAFS want to be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceTold {
+    /// The device.
+    pub device: Device,
+    /// Where its servers serve DAFS, in their order.
+    pub servers: Vec<Vec<SocketAddr>>,
+    /// The client's ticket.
+    pub ticket: Vec<u8>,
+}
+
+impl Ticket {
+    /// Mechanism, principal and name, each but the last behind its length, and the word for that.
+    fn seal(client: &Client, word: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Vec<u8>> {
+        let Identity { mechanism, principal } = client.identity();
+        let mut bytes = vec![u8::try_from(mechanism.len()).ok()?];
+        bytes.extend_from_slice(mechanism.as_bytes());
+        bytes.extend_from_slice(&u16::try_from(principal.len()).ok()?.to_be_bytes());
+        bytes.extend_from_slice(principal);
+        bytes.extend_from_slice(client.name());
+        let word = word(&bytes)?;
+        bytes.extend_from_slice(&word);
+        Some(bytes)
+    }
+
+    /// What a ticket says, if it is under that word.
+    pub fn open(bytes: &[u8], word: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Self> {
+        let (said, code) = bytes.split_last_chunk::<WORD_BYTES>()?;
+        if word(said)? != *code {
+            return None;
+        }
+        let (&len, rest) = said.split_first()?;
+        let (mechanism, rest) = rest.split_at_checked(len.into())?;
+        let mechanism = MECHANISMS.into_iter().find(|known| known.as_bytes() == mechanism)?;
+        let (len, rest) = rest.split_first_chunk::<2>()?;
+        let (principal, owner) = rest.split_at_checked(u16::from_be_bytes(*len).into())?;
+        let identity = Identity { mechanism, principal: principal.to_vec() };
+        Some(Self { owner: owner.to_vec(), identity })
+    }
+}
+
+impl Service {
+    /// A device of whatever export, for a client that goes there by DAFS.
+    ///
+    /// # Errors
+    /// `LayoutUnavailable` for one that is not known, or not served so.
+    pub fn device_for(&self, client: &Client, key: &DeviceKey) -> Result<DeviceTold> {
+        let namespace = self.namespace();
+        let mut layouts = namespace.exports().filter_map(|export| export.store().layouts());
+        let told = layouts.find_map(|layouts| {
+            let (device, servers) = (layouts.device(key)?, layouts.dafs_servers(key)?);
+            let ticket = Ticket::seal(client, |bytes| layouts.word(bytes))?;
+            Some(DeviceTold { device, servers, ticket })
+        });
+        told.ok_or(ServiceError::LayoutUnavailable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{ClientKey, ClientKind};
+
+    /// A word that depends on each byte.
+    fn word(bytes: &[u8]) -> Option<[u8; 16]> {
+        let sum = bytes.iter().fold(7u128, |sum, &byte| sum.wrapping_mul(257) + u128::from(byte));
+        Some(sum.to_be_bytes())
+    }
+
+    #[test]
+    fn a_ticket_says_who_and_nothing_else_opens() {
+        let identity = Identity { mechanism: "text", principal: b"anna".to_vec() };
+        let kind = ClientKind::Dafs;
+        let client = Client::new(ClientKey(1), kind, b"a client", 2, identity.clone(), 0);
+        let bytes = Ticket::seal(&client, word).expect("a ticket");
+        let ticket = Ticket::open(&bytes, word).expect("sealed so");
+        assert_eq!(ticket, Ticket { owner: b"a client".to_vec(), identity });
+        assert_eq!(Ticket::open(&bytes, |_| Some([0; 16])), None);
+        assert_eq!(Ticket::open(&bytes, |_| None), None);
+        for at in 0..bytes.len() {
+            assert_eq!(Ticket::open(&bytes[..at], word), None, "{at}");
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_eq!(Ticket::open(&other, word), None, "{at}");
+        }
+        // Lengths that reach too far, under the right word.
+        for said in [&[][..], &[9, 1], &[4, b't', b'e', b'x', b't', 0], &[1, b'x', 0, 0]] {
+            let bytes = [said, &word(said).expect("a word")].concat();
+            assert_eq!(Ticket::open(&bytes, word), None, "{said:?}");
+        }
+        let far = [&[4][..], b"text", &[0, 9], b"anna"].concat();
+        let bytes = [&far[..], &word(&far).expect("a word")].concat();
+        assert_eq!(Ticket::open(&bytes, word), None);
+    }
+}
