@@ -2,8 +2,9 @@
 //! of change is this server's, whatever the client says.
 
 use super::{check_range, form, of_layout};
-use crate::v4::compound::{Compound, OpResult};
+use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
+use dafs_service::ServiceError;
 use dafs_wire::nfs4::{LayoutcommitArgs, LayoutcommitResult, Status};
 
 pub(in crate::v4::ops) fn layoutcommit(
@@ -30,7 +31,36 @@ pub(in crate::v4::ops) fn layoutcommit(
     let service = &cx.shared.service;
     let before = service.getattr(&handle)?.size;
     let attr = service.commit_layout(caller, &handle, state, args.reclaim, end);
-    let size = attr.map_err(of_layout)?.size;
+    let size = attr.map_err(of_commit)?.size;
     cx.encoder().value(&LayoutcommitResult { new_size: (size != before).then_some(size) });
     Ok(())
+}
+
+/// A layout that is not known any more, as after a restart of this server, is told as no layout. What
+/// was stable at the data servers belongs to the file without a word about it, and clients know that of
+/// this status alone: with one about state-ids Linux fails the application's sync.
+fn of_commit(error: ServiceError) -> OpError {
+    match error {
+        ServiceError::BadStateId | ServiceError::StaleStateId => OpError::Status(Status::BadLayout),
+        error => of_layout(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_of_an_earlier_run_is_told_as_none() {
+        let told = |error| match of_commit(error) {
+            OpError::Status(status) => status,
+            _ => panic!("it does not wait"),
+        };
+        for gone in [ServiceError::BadStateId, ServiceError::StaleStateId, ServiceError::BadLayout]
+        {
+            assert_eq!(told(gone), Status::BadLayout);
+        }
+        assert_eq!(told(ServiceError::OldStateId), Status::OldStateId);
+        assert_eq!(told(ServiceError::Grace), Status::Grace);
+    }
 }
