@@ -29,11 +29,12 @@ impl Span {
     /// The span must be of a buffer that lives as long as the view.
     pub(super) unsafe fn view<'a>(&self) -> CheckedSlice<'a> {
         let address = self.address as *mut u8;
-        // SAFETY: the caller's promise.
-        match self.may_go {
-            true => unsafe { CheckedSlice::callers(address, self.len) },
-            false => CheckedSlice::ours(unsafe { VolatileSlice::new(address, self.len) }),
+        if self.may_go {
+            // SAFETY: the caller's promise.
+            return unsafe { CheckedSlice::callers(address, self.len) };
         }
+        // SAFETY: as above; what is the library's own is there.
+        CheckedSlice::ours(unsafe { VolatileSlice::new(address, self.len) })
     }
 
     /// The span as a segment. Its length fits, for work of more than 4 GiB is refused before.
