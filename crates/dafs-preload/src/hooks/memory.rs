@@ -90,7 +90,7 @@ fn fixed(address: *mut c_void, bytes: size_t, flags: c_int) -> Option<Pages> {
 /// Has something put in place of what is there, which is ours no more before another thread can use what
 /// comes there. What the kernel says no to is noted as before. `None` if there is no memory to note it.
 fn placed(place: Option<Pages>, pass: impl FnOnce() -> Mapping) -> Option<Mapping> {
-    let Some(place) = place.filter(|place| maps::may_hold(place)) else { return Some(pass()) };
+    let Some(place) = place.filter(maps::may_hold) else { return Some(pass()) };
     let taken = maps::take(&place)?;
     let at = pass();
     if at.0 == libc::MAP_FAILED {

@@ -21,6 +21,7 @@ use crate::{Result, Service, ServiceError};
 use dafs_store::{Cred, Layouts, SetAttr, SetTime, Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -78,7 +79,7 @@ impl Fencing {
         file.believed = true;
         file.note(written);
         if fresh {
-            self.to_the_end(&key);
+            self.put_last(&key);
         }
         fresh
     }
@@ -89,18 +90,17 @@ impl Fencing {
     }
 
     fn enter(&mut self, store: &Arc<dyn Store>, key: Handle) -> &mut Fenced {
-        if !self.files.contains_key(&key) {
+        if let Entry::Vacant(place) = self.files.entry(key) {
             let (store, turn) = (store.clone(), (true, u64::MAX));
-            let fenced = Fenced { store, turn, believed: false, written: None, count: 0 };
-            self.files.insert(key, fenced);
-            self.to_the_end(&key);
+            place.insert(Fenced { store, turn, believed: false, written: None, count: 0 });
+            self.put_last(&key);
         }
         // INVARIANT: it was put in above if it was not there.
         self.files.get_mut(&key).expect("a file that is in")
     }
 
     /// Asks about a file after all others like it.
-    fn to_the_end(&mut self, key: &Handle) {
+    fn put_last(&mut self, key: &Handle) {
         let Some(file) = self.files.get_mut(key) else { return };
         let own = |line: &Line| Arc::ptr_eq(&line.store, &file.store);
         let at = self.lines.iter().position(own).unwrap_or_else(|| {
@@ -354,7 +354,7 @@ impl Service {
             done(file);
         }
         // Another one may have been taken away meanwhile.
-        table.fencing.to_the_end(&due.key);
+        table.fencing.put_last(&due.key);
         drop(table);
         if due.believed && outcome.is_ok() {
             self.returned.notify_all();
