@@ -320,6 +320,12 @@
 // The server: this client is fenced from the object.
 #define DAP_E_FENCED -16100
 
+// The server: no layout allows this; read and write through the metadata server.
+#define DAP_E_X_NO_LAYOUT -16101
+
+// The server: the layout is asked back and has to be given back first.
+#define DAP_E_X_LAYOUT_RECALLED -16102
+
 // Shared memory when the server is on this host and offers it, else iWARP over TCP.
 #define DAP_TRANSPORT_AUTO 0
 

@@ -211,6 +211,10 @@ pub const DAP_E_WHOA_COWBOY: i32 = -16026;
 pub const DAP_E_VERS_MISMATCH: i32 = -16027;
 /// The server: this client is fenced from the object.
 pub const DAP_E_FENCED: i32 = -16100;
+/// The server: no layout allows this; read and write through the metadata server.
+pub const DAP_E_X_NO_LAYOUT: i32 = -16101;
+/// The server: the layout is asked back and has to be given back first.
+pub const DAP_E_X_LAYOUT_RECALLED: i32 = -16102;
 
 /// Code, error number, name and sentence of what the library itself finds.
 const OWN: &[(i32, i32, &CStr, &CStr)] = &[

@@ -470,15 +470,15 @@ impl StateTable {
         if !held.life().is_live() {
             return;
         }
+        if matches!(held, Held::Open(_) | Held::Delegation(_)) {
+            // Without it they would count as given back.
+            self.abandon_layouts(held.handle(), held.client(), ended);
+        }
         if let Held::Delegation(delegation) = held
             && delegation.client.kind() == ClientKind::Dafs
         {
             // Such a client cannot free it: to it the state-id is one of state that was freed.
             return self.release_delegation(delegation, ended);
-        }
-        if matches!(held, Held::Open(_) | Held::Delegation(_)) {
-            // Without it they would count as given back.
-            self.abandon_layouts(held.handle(), held.client(), ended);
         }
         held.life().revoke(by_admin);
         let client = held.client().clone();

@@ -233,7 +233,7 @@ fn wrong_requests_get_their_errors() {
     assert_eq!(give_status(give(3, file(open, 0, 0))), Status::Inval);
     assert_eq!(give_status(give(3, file(open, 0, 1))), Status::BadStateId);
     assert_eq!(give_status(give(3, LayoutReturn::Wider(7))), Status::Inval);
-    assert_eq!(give_status(commit(open, Some(3))), Status::BadStateId);
+    assert_eq!(give_status(commit(open, Some(3))), Status::BadLayout);
     // A server without layouts knows none of it.
     let mut plain = Client::new(1);
     let (fh, open) = plain.file(b"f");

@@ -6,6 +6,8 @@
 //!   the table's lock, until the store has said that no data server goes by it any more. So long nobody
 //!   is given opens, locks or delegations of it, and nobody writes without an open: what the holder had
 //!   may have stood against that.
+//! * Data servers are to let go of a file for the sake of late writes alone, too ([`super::late`]): nobody but
+//!   who has sent them waits for that.
 //! * What a holder may have written and did not tell is looked for after that, and until it is found
 //!   nobody is given locks or delegations of the file: who has one appends where the file ends.
 //! * The store is asked never under a lock and never by a reactor. Of a store that says that it cannot be
@@ -31,6 +33,8 @@ pub(crate) struct Fencing {
     files: FxHashMap<Handle, Fenced>,
     lines: Vec<Line>,
     next: u64,
+    /// How much was noted, of all files.
+    noted: u64,
 }
 
 /// The files of one store, in the order in which they are asked about.
@@ -45,12 +49,15 @@ type Turn = (bool, u64);
 struct Fenced {
     store: Arc<dyn Store>,
     turn: Turn,
-    /// Data servers may still go by a layout.
+    /// Data servers may still go by a layout that was taken away.
     believed: bool,
+    /// They may still take what a client has sent them before it wrote the same here.
+    late: bool,
     /// What is to be looked for.
     written: Option<Written>,
-    /// How many layouts were taken away, so that one that goes meanwhile is not passed over.
-    count: u64,
+    /// The number of what was noted last, so that what is noted meanwhile is not passed over. No two have
+    /// one.
+    noted: u64,
 }
 
 /// What a holder may have written and did not tell.
@@ -66,18 +73,16 @@ pub(super) struct Written {
 struct Due {
     key: Handle,
     store: Arc<dyn Store>,
-    believed: bool,
+    forget: bool,
     written: Option<Written>,
-    count: u64,
+    noted: u64,
 }
 
 impl Fencing {
     /// A layout was taken away. True when the file was not held back before.
     fn add(&mut self, store: &Arc<dyn Store>, key: Handle, written: Option<Written>) -> bool {
         let fresh = !self.holds_back(&key);
-        let file = self.enter(store, key);
-        file.believed = true;
-        file.note(written);
+        self.note(store, key, written).believed = true;
         if fresh {
             self.put_last(&key);
         }
@@ -86,13 +91,36 @@ impl Fencing {
 
     /// Somebody may have written what it did not tell.
     pub(super) fn note_written(&mut self, store: &Arc<dyn Store>, key: Handle, written: Written) {
-        self.enter(store, key).note(Some(written));
+        self.note(store, key, Some(written));
+    }
+
+    /// A client has written through this server what it may have sent to data servers before.
+    pub(super) fn note_late(&mut self, store: &Arc<dyn Store>, key: Handle) {
+        let fresh = !self.files.get(&key).is_some_and(Fenced::is_to_be_forgotten);
+        self.note(store, key, None).late = true;
+        if fresh {
+            self.put_last(&key);
+        }
+    }
+
+    fn note(
+        &mut self,
+        store: &Arc<dyn Store>,
+        key: Handle,
+        written: Option<Written>,
+    ) -> &mut Fenced {
+        self.noted += 1;
+        let noted = self.noted;
+        let file = self.enter(store, key);
+        file.note(noted, written);
+        file
     }
 
     fn enter(&mut self, store: &Arc<dyn Store>, key: Handle) -> &mut Fenced {
         if let Entry::Vacant(place) = self.files.entry(key) {
             let (store, turn) = (store.clone(), (true, u64::MAX));
-            place.insert(Fenced { store, turn, believed: false, written: None, count: 0 });
+            let (believed, late, written, noted) = Default::default();
+            place.insert(Fenced { store, turn, believed, late, written, noted });
             self.put_last(&key);
         }
         // INVARIANT: it was put in above if it was not there.
@@ -109,14 +137,14 @@ impl Fencing {
         });
         let line = &mut self.lines[at];
         line.files.remove(&file.turn);
-        file.turn = (!file.believed, self.next);
+        file.turn = (!file.is_to_be_forgotten(), self.next);
         self.next += 1;
         line.files.insert(file.turn, *key);
     }
 
     /// Forgets a file of which nothing is to be asked any more.
     fn tidy(&mut self, key: &Handle) {
-        let done = |file: &&Fenced| !file.believed && file.written.is_none();
+        let done = |file: &&Fenced| !file.is_to_be_forgotten() && file.written.is_none();
         let Some(file) = self.files.get(key).filter(done) else { return };
         let (store, turn) = (file.store.clone(), file.turn);
         self.files.remove(key);
@@ -129,6 +157,11 @@ impl Fencing {
     /// Whether what changes this file, or who may use it, has to wait.
     pub(crate) fn holds_back(&self, key: &Handle) -> bool {
         self.files.get(key).is_some_and(|file| file.believed)
+    }
+
+    /// Whether a client may still have under way what it has written through this server since.
+    pub(super) fn is_late(&self, key: &Handle) -> bool {
+        self.files.get(key).is_some_and(|file| file.late)
     }
 
     /// Whether somebody may have written to this file what is not known yet.
@@ -182,14 +215,19 @@ impl Fenced {
         Due {
             key: *key,
             store: self.store.clone(),
-            believed: self.believed,
+            forget: self.is_to_be_forgotten(),
             written: self.written,
-            count: self.count,
+            noted: self.noted,
         }
     }
 
-    fn note(&mut self, written: Option<Written>) {
-        self.count += 1;
+    /// Whether data servers are to be asked to let go of it.
+    fn is_to_be_forgotten(&self) -> bool {
+        self.believed || self.late
+    }
+
+    fn note(&mut self, noted: u64, written: Option<Written>) {
+        self.noted = noted;
         if let Some(written) = written {
             let goes_on = written.goes_on && self.written.is_none_or(|before| before.goes_on);
             self.written = Some(Written { goes_on, ..written });
@@ -284,7 +322,7 @@ impl Service {
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(ServiceError::Delay),
         };
-        let due = self.lock_table().fencing.due_of(key).filter(|due| due.believed);
+        let due = self.lock_table().fencing.due_of(key).filter(|due| due.forget);
         due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)?;
         drop(turn);
         Ok(())
@@ -323,8 +361,9 @@ impl Service {
     fn fence(&self, due: &Due) -> std::result::Result<(), StoreError> {
         let key = &due.key;
         let Some(layouts) = due.store.layouts() else { return Ok(()) };
-        if due.believed {
+        if due.forget {
             self.note_fencing(due, gone_is_fine(layouts.forget(&key.file)), |file| {
+                file.late = false;
                 if std::mem::take(&mut file.believed) {
                     self.guards.remove(key);
                 }
@@ -349,14 +388,14 @@ impl Service {
         let mut table = self.lock_table();
         if let Some(file) = table.fencing.files.get_mut(&due.key)
             && outcome.is_ok()
-            && file.count == due.count
+            && file.noted == due.noted
         {
             done(file);
         }
         // Another one may have been taken away meanwhile.
         table.fencing.put_last(&due.key);
         drop(table);
-        if due.believed && outcome.is_ok() {
+        if due.forget && outcome.is_ok() {
             self.returned.notify_all();
         }
         outcome

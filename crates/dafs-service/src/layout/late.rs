@@ -170,10 +170,10 @@ impl StateTable {
         }
         if forget {
             let store = lent.store.clone();
-            self.hold_back_file(&store, *key, None);
+            self.fencing.note_late(&store, *key);
         }
         // It may have been told to come back later before.
-        self.fencing.holds_back(key)
+        self.fencing.is_late(key)
     }
 }
 

@@ -519,3 +519,25 @@ fn what_was_given_up_stays_so_for_later_layouts_and_opens() {
     assert_eq!(overtake(&cluster, &two, &other), Ok(()));
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
 }
+
+#[test]
+fn late_writes_keep_nobody_waiting_but_who_has_sent_them() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let own = cluster.world.open(&one, "f", BOTH).unwrap();
+    cluster.get(&one, &own, true).unwrap();
+    assert_eq!(cluster.vouch("a", &own, own.state.reference(), true), Ok(None));
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(overtake(&cluster, &one, &own), Err(ServiceError::Delay));
+    let other = cluster.world.open(&two, "f", BOTH).unwrap();
+    cluster.get(&two, &other, true).unwrap();
+    cluster.store.take_asked();
+    cluster.world.service.fence_layouts();
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget], "it is asked for until it is sure");
+    assert_eq!(overtake(&cluster, &one, &own), Err(ServiceError::Delay));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.world.service.fence_layouts();
+    cluster.store.take_asked();
+    assert_eq!(overtake(&cluster, &one, &own), Ok(()));
+    assert_eq!(cluster.store.take_asked(), []);
+}
