@@ -483,11 +483,6 @@ impl Client {
         }
     }
 
-    /// The server does nothing more by the session of now.
-    pub(crate) fn end_session(&self) {
-        self.current().end();
-    }
-
     /// Ends the session and the client. Best effort: the lease ends them otherwise.
     pub(crate) fn end(&self) {
         let session = self.current();

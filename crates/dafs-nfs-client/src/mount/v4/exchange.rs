@@ -80,6 +80,11 @@ impl Exchange {
         Self { session, sequence, message, connected, pending }
     }
 
+    /// The session that it is of.
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
     /// True when the answer has come.
     pub(crate) fn is_answered(&self) -> bool {
         self.pending.as_ref().map_or(true, Pending::is_answered)

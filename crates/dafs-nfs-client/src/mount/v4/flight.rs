@@ -10,6 +10,7 @@
 use super::client::Client;
 use super::exchange::{Exchange, Message, Outcome};
 use super::layouts::{FileLayout, Grant};
+use super::session::Session;
 use crate::compound::{Compound, Results};
 use crate::files::{Handle, putfh};
 use crate::mount::error::{MountError, Result};
@@ -114,9 +115,10 @@ impl TransferFlight {
         match std::mem::replace(stage, Stage::Over) {
             Stage::Sent(exchange, stateid) => {
                 let mut patience = self.client.link.patience();
+                let session = exchange.session().clone();
                 let outcome = exchange.finish(&self.client.link, &mut patience);
                 *stage = match &self.part {
-                    Some(part) => Stage::Settled(self.settle(part, outcome)),
+                    Some(part) => Stage::Settled(self.settle(part, &session, outcome)),
                     None => Stage::Answered(outcome, stateid),
                 };
             }
@@ -124,8 +126,8 @@ impl TransferFlight {
         }
     }
 
-    /// What the answer of a data server says, noted with the file.
-    fn settle(&self, part: &NodePart, outcome: Outcome) -> Result<Moved> {
+    /// What the answer of a data server says, noted with the file. `session` is that of the request.
+    fn settle(&self, part: &NodePart, session: &Session, outcome: Outcome) -> Result<Moved> {
         let mut moved = match outcome {
             Outcome::Done { mut results, status } => {
                 self.client.note(status);
@@ -133,7 +135,8 @@ impl TransferFlight {
                     // It was not carried out, since it may have been sent before what the server has
                     // written there since.
                     Err(error) if error.status() == Some(Status::DeadSession) => {
-                        self.client.end_session();
+                        // That of now may be another: others that met the same were looked at before.
+                        session.end();
                         self.refused.store(true, Ordering::Relaxed);
                         return Err(self.client.link.lost("its session is over"));
                     }

@@ -211,7 +211,7 @@ impl FileLayout {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::mount::v4::layouts::plan::READERS;
     use dafs_layout::{Packing, Striped};
@@ -219,7 +219,8 @@ mod tests {
     use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
     use std::sync::atomic::AtomicUsize;
 
-    fn grant(write: bool) -> Arc<Grant> {
+    /// A layout without data servers.
+    pub(crate) fn grant(write: bool) -> Arc<Grant> {
         let driver = Striped::round_robin(4096, 1, 0, Packing::Sparse).unwrap();
         let plan = Plan {
             driver: Arc::new(driver),

@@ -17,6 +17,8 @@
 //! * A write whose fate at a data server is unknown is sent through the server only when the layout has
 //!   been given back.
 
+#[cfg(test)]
+mod ended;
 mod file;
 mod files;
 mod flexible;

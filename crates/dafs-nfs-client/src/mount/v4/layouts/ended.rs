@@ -1,0 +1,162 @@
+//! Test: what becomes of transfers when a data server ends the session that they are under way in.
+
+use super::FileLayout;
+use super::file::tests::grant;
+use crate::files::Handle;
+use crate::mount::link::Link;
+use crate::mount::open::{Direction, Open, Transfer};
+use crate::mount::options::MountOptions;
+use crate::mount::route::Route;
+use crate::mount::v4::client::{Client, Role};
+use crate::mount::v4::flight::{NodePart, TransferFlight};
+use dafs_rpc::client::Memory;
+use dafs_rpc::server::{Config, Group};
+use dafs_rpc::{Call, Handled, Handler, Reply};
+use dafs_wire::nfs4::{
+    ChannelAttributes, CompoundArgs, CompoundResult, CreateSessionFlags, CreateSessionResult,
+    ExchangeFlags, ExchangeIdResult, Op, OpResult, ResultBody, SequenceResult, SequenceStatus,
+    ServerOwner, SessionId, StableHow, StateProtectResult, Stateid, Status, Verifier, WriteResult,
+};
+use dafs_wire::xdr::{Decode, Encode, Encoder, Payload};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+/// The session that the data server has ended while WRITEs of it were beyond SEQUENCE. The one before it
+/// is that of the client at the server itself.
+const ENDED: u8 = 2;
+
+/// What a data server was asked for; sessions go by their numbers.
+#[derive(Debug, Default)]
+struct Asked {
+    made: Vec<u8>,
+    destroyed: Vec<u8>,
+    /// By which sessions something was written.
+    wrote: Vec<u8>,
+}
+
+struct DataServer {
+    asked: Arc<Mutex<Asked>>,
+}
+
+impl DataServer {
+    fn done(&self, op: &Op<'_>, session: &mut u8) -> Result<ResultBody<'static>, Status> {
+        let mut asked = self.asked.lock().unwrap();
+        Ok(match op {
+            Op::ExchangeId(_) => ResultBody::ExchangeId(ExchangeIdResult {
+                client_id: 1,
+                sequence_id: 1,
+                flags: ExchangeFlags::USE_PNFS_DS,
+                state_protect: StateProtectResult::None,
+                server_owner: ServerOwner { minor_id: 0, major_id: b"data" },
+                server_scope: b"data",
+                implementation: None,
+            }),
+            Op::CreateSession(args) => {
+                let number = asked.made.len() as u8 + 1;
+                asked.made.push(number);
+                ResultBody::CreateSession(CreateSessionResult {
+                    session_id: SessionId([number; 16]),
+                    sequence: args.sequence,
+                    flags: CreateSessionFlags::empty(),
+                    fore: ChannelAttributes { requests_max: 4, ..args.fore },
+                    back: args.back,
+                })
+            }
+            Op::DestroySession(args) => {
+                asked.destroyed.push(args.session_id.0[0]);
+                ResultBody::DestroySession(())
+            }
+            Op::Sequence(args) => {
+                *session = args.session_id.0[0];
+                ResultBody::Sequence(SequenceResult {
+                    session_id: args.session_id,
+                    sequence_id: args.sequence_id,
+                    slot_id: args.slot_id,
+                    highest_slot_id: 3,
+                    target_highest_slot_id: 3,
+                    status: SequenceStatus::empty(),
+                })
+            }
+            Op::ReclaimComplete(_) => ResultBody::ReclaimComplete(()),
+            Op::Putfh(_) => ResultBody::Putfh(()),
+            Op::Write(_) if *session == ENDED => return Err(Status::DeadSession),
+            Op::Write(args) => {
+                asked.wrote.push(*session);
+                let Payload::Here(data) = args.data else { panic!("{:?}", args.data) };
+                let (count, verifier) = (data.len() as u32, Verifier([7; 8]));
+                ResultBody::Write(WriteResult { count, committed: StableHow::FileSync, verifier })
+            }
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
+impl Handler for DataServer {
+    type Message = ();
+
+    fn call(&mut self, call: Call<'_>) -> Handled {
+        let mut d = call.decoder();
+        let head = CompoundArgs::decode(&mut d).unwrap();
+        let (mut results, mut status, mut op_count, mut session) = (Vec::new(), Status::Ok, 0, 0);
+        while op_count < head.op_count && status == Status::Ok {
+            let op = Op::decode(&mut d, head.minor_version).unwrap();
+            let done = self.done(&op, &mut session);
+            status = done.as_ref().map_or_else(|status| *status, |_| Status::Ok);
+            let body = done.unwrap_or(ResultBody::Nothing);
+            let result = OpResult { number: op.number(), status, body };
+            result.encode(&mut Encoder::new(&mut results));
+            op_count += 1;
+        }
+        let mut reply = Reply::new();
+        let mut e = reply.encoder();
+        CompoundResult { status, tag: head.tag, op_count }.encode(&mut e);
+        e.raw(&results);
+        reply.into()
+    }
+}
+
+#[test]
+fn what_met_the_end_of_one_session_is_all_sent_again_by_one_other() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let group = Group::new(vec![listener], 1, Config::default()).unwrap();
+    let asked = Arc::<Mutex<Asked>>::default();
+    let reactor = group.reactor(|_| DataServer { asked: asked.clone() }).unwrap();
+    let thread = std::thread::spawn(move || reactor.run());
+
+    let options = MountOptions { reserved_port: false, ..MountOptions::default() };
+    let link = || {
+        let url = format!("nfs://{address}/").parse().unwrap();
+        Arc::new(Link::new(Route::new(&url, 1 << 20), &options).unwrap())
+    };
+    let of = Client::connect(link(), Role::of_server(1, b"owner", 1 << 20, None)).unwrap();
+    let client = Client::connect(link(), Role::of_data_server(&of)).unwrap();
+    let stateid = Stateid { seqid: 1, other: [1; 12] };
+    let handle = Handle(b"file".to_vec());
+    let open = Arc::new(Open::new(0, handle.clone(), true, true, stateid));
+    let (file, grant) = (Arc::new(FileLayout::new(handle.clone())), grant(true));
+    file.granted(&grant, stateid, None);
+    let memory = Memory::plain(4096).unwrap();
+    let begin = |offset| {
+        let (handle, file, grant) = (handle.clone(), file.clone(), grant.clone());
+        let part = NodePart { handle, stateid, offset, component: 0, file, grant };
+        let (memory, direction) = (memory.whole(), Direction::Write(StableHow::FileSync));
+        let transfer = Transfer { open: open.clone(), offset, memory, direction };
+        TransferFlight::begin_part(&client, transfer, Some(part)).unwrap()
+    };
+
+    // All are on their way before the first answer is looked at.
+    let flights = [begin(0), begin(4096), begin(8192)];
+    let again = flights.map(|flight| {
+        flight.settled().unwrap_err();
+        flight.again().expect("it was not carried out").unwrap()
+    });
+    for flight in again {
+        assert_eq!(flight.settled().unwrap().bytes, 4096);
+    }
+    let Asked { made, destroyed, wrote } = std::mem::take(&mut *asked.lock().unwrap());
+    assert_eq!((made, destroyed, wrote), (vec![1, 2, 3], vec![2], vec![3, 3, 3]));
+    drop((of, client));
+    group.stop();
+    thread.join().unwrap();
+}
