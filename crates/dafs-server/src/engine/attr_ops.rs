@@ -423,9 +423,11 @@ impl Context<'_> {
     }
 }
 
-/// What a change of attributes touches.
+/// What a change of attributes touches. A time of change is kept only when the data servers that its client
+/// writes at by itself were asked first.
 fn touch(change: &SetAttr) -> Touch {
-    if change.size.is_some() { Touch::Data } else { Touch::Object }
+    let asks = change.size.is_some() || change.mtime.is_some();
+    if asks { Touch::Data } else { Touch::Object }
 }
 
 /// File-system attributes that can be asked for. Quotas are not known.

@@ -46,7 +46,14 @@ pub(super) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
 impl Context<'_> {
     pub(super) fn return_delegation(&mut self, call: &Call, args: &DelegReturn) -> Done {
         let state = convert::state_id(args.state_id);
-        self.call_service(call, |service, caller| service.return_delegation_by_id(caller, state))?;
-        self.reply(call, &Reply::DelegReturn)
+        // Others go on where the file ends, which data servers may have to be asked.
+        self.call_or_wait(
+            call,
+            move |service, caller| service.return_delegation_by_id(caller, state),
+            |context, call, returned| {
+                returned.map_err(convert::status)?;
+                context.reply(call, &Reply::DelegReturn)
+            },
+        )
     }
 }

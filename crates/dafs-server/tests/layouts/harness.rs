@@ -46,6 +46,10 @@ fn directory(base: &Path, name: &str) -> PathBuf {
 
 impl Cluster {
     pub(crate) fn start(place: Where, copies: usize) -> Self {
+        Self::with(place, copies, |_| {})
+    }
+
+    pub(crate) fn with(place: Where, copies: usize, change: impl FnOnce(&mut Config)) -> Self {
         let dir = TempDir::new().unwrap();
         let base = dir.path();
         let secret = base.join("secret");
@@ -81,6 +85,7 @@ impl Cluster {
         config.nfs.no_delegations = true;
         config.state_directory = Some(base.join("state"));
         config.threads = 1;
+        change(&mut config);
         Self { server: Server::start(&config).unwrap(), data, _dir: dir }
     }
 
@@ -228,6 +233,11 @@ impl Peer {
     }
 
     pub(crate) fn open(&mut self, name: &[u8]) -> File {
+        self.open_delegated(name).0
+    }
+
+    /// The same, with the write delegation that came with it, if one did.
+    pub(crate) fn open_delegated(&mut self, name: &[u8]) -> (File, Option<StateId>) {
         let root = self.call(&Request::GetRootHandle);
         let Ok(Reply::GetRootHandle(root)) = root.reply() else { panic!() };
         let path = [name];
@@ -242,7 +252,11 @@ impl Peer {
             share_key: ShareKey(None),
         }));
         let Ok(Reply::Open(reply)) = answer.reply() else { panic!("{answer:?}") };
-        File { fh: reply.fh, id: reply.state_id }
+        let delegation = match reply.delegation {
+            Delegation::Write { state_id, .. } => Some(state_id),
+            _ => None,
+        };
+        (File { fh: reply.fh, id: reply.state_id }, delegation)
     }
 
     pub(crate) fn close(&mut self, file: File) {

@@ -7,6 +7,7 @@
 #[allow(dead_code, unreachable_pub, reason = "what it can do more is for others")]
 mod client;
 mod harness;
+mod holders;
 mod recalls;
 mod refusals;
 mod stripes;
