@@ -154,10 +154,22 @@ lab_test_over() { LAB_TRANSPORT=$1 lab_test "$2"; }
 lab_test_spread() { LAB_LAYOUTS=$1 lab_test "$2"; }
 export -f format lint fuzz guest lab_test lab_test_over lab_test_spread
 
+# The lines of the log $1 that say what has failed, for whoever sees no more than the end of a run.
+causes() {
+    {
+        grep -aE '^test .* FAILED$' "$1" | tail -n 6
+        grep -aA 3 -E 'panicked at|^error' "$1" | tail -n 12
+        tail -n 4 "$1"
+    } | cut -c 1-300 | sed 's/^/    | /'
+}
+
 summary() {
     local line
     printf '\n%d parts in %d s\n' $((${#passed[@]} + ${#failed[@]} + ${#skipped[@]})) "$SECONDS"
-    for line in ${failed[@]+"${failed[@]}"}; do echo "FAILED   $line"; done
+    for line in ${failed[@]+"${failed[@]}"}; do
+        echo "FAILED   $line"
+        causes "${line##* log in }"
+    done
     for line in ${skipped[@]+"${skipped[@]}"}; do echo "SKIPPED  $line"; done
     [[ ${CI:-} != true || ${#skipped[@]} == 0 ]] ||
         echo "CI=true: a skipped part counts as a failure of the run"
