@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dafs_client::{DafsUrl, TransportChoice, WaitPolicy};
 use dafs_server::Wake;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Serve directories by direct access, and work with the files of such a server.
@@ -22,6 +23,34 @@ pub(crate) struct Cli {
     pub(crate) session: SessionOptions,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What this process was started with. Ends it with a word about what is wrong, or with the help asked for.
+    pub(crate) fn of_process() -> Self {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        if words.get(1).is_some_and(|word| word == "run") {
+            let OnlyRun { session, command: OnlyRunCommand::Run(run) } = OnlyRun::parse_from(words);
+            return Self { session, command: Command::Run(run) };
+        }
+        Self::parse_from(words)
+    }
+}
+
+/// The command line of `dafs run` and of nothing else. Describing all commands takes longer than all else that is
+/// done before the program starts, and each program that is run this way would pay for it.
+#[derive(Debug, Parser)]
+#[command(name = "dafs", version, max_term_width = 100)]
+struct OnlyRun {
+    #[command(flatten)]
+    session: SessionOptions,
+    #[command(subcommand)]
+    command: OnlyRunCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum OnlyRunCommand {
+    Run(commands::run::Run),
 }
 
 /// How to reach a server.
@@ -193,6 +222,30 @@ mod tests {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(cli.session.transport, TransportName::Shm);
         }
+    }
+
+    /// What is printed for `dafs run` does not tell which of the two has read it.
+    #[test]
+    fn run_alone_reads_as_run_among_all_commands() {
+        for line in [
+            "dafs run --help",
+            "dafs run -h",
+            "dafs run --at",
+            "dafs run --transport none --at /a=dafs://h/ true",
+            "dafs run",
+        ] {
+            let words = || line.split(' ');
+            let all = Cli::try_parse_from(words()).unwrap_err();
+            let alone = OnlyRun::try_parse_from(words()).unwrap_err();
+            assert_eq!((alone.kind(), alone.to_string()), (all.kind(), all.to_string()), "{line}");
+        }
+        let words = "dafs run --deadline 3 --at /a=dafs://h/ --checksums cat --at -v".split(' ');
+        let all = Cli::try_parse_from(words.clone()).unwrap();
+        let Command::Run(run) = all.command else { panic!("another command") };
+        let alone = OnlyRun::try_parse_from(words).unwrap();
+        let OnlyRunCommand::Run(only) = alone.command;
+        assert_eq!(format!("{only:?}"), format!("{run:?}"));
+        assert_eq!(format!("{:?}", alone.session), format!("{:?}", all.session));
     }
 
     #[test]

@@ -15,12 +15,11 @@ mod session;
 mod show;
 mod terminal;
 
-use clap::Parser;
 use output::complain;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::of_process();
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
