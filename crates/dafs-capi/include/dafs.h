@@ -326,6 +326,9 @@
 // The server: the layout is asked back and has to be given back first.
 #define DAP_E_X_LAYOUT_RECALLED -16102
 
+// The server: the client has written elsewhere since this session began; a new one may write here.
+#define DAP_E_X_SESSION_OLD -16103
+
 // Shared memory when the server is on this host and offers it, else iWARP over TCP.
 #define DAP_TRANSPORT_AUTO 0
 

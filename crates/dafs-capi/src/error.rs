@@ -215,6 +215,8 @@ pub const DAP_E_FENCED: i32 = -16100;
 pub const DAP_E_X_NO_LAYOUT: i32 = -16101;
 /// The server: the layout is asked back and has to be given back first.
 pub const DAP_E_X_LAYOUT_RECALLED: i32 = -16102;
+/// The server: the client has written elsewhere since this session began; a new one may write here.
+pub const DAP_E_X_SESSION_OLD: i32 = -16103;
 
 /// Code, error number, name and sentence of what the library itself finds.
 const OWN: &[(i32, i32, &CStr, &CStr)] = &[

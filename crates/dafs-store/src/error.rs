@@ -52,6 +52,8 @@ pub enum StoreError {
     NotOwner,
     #[error("this export cannot do that")]
     NotSupported,
+    #[error("its client may have sent this before something that it wrote elsewhere since")]
+    Outdated,
     #[error("the offset lies behind the end of the file")]
     PastEnd,
     #[error("the quota is used up")]

@@ -13,9 +13,8 @@ use super::connection::Phase;
 use super::convert;
 use super::durable::journal_status;
 use super::read::{Buffers, checksum_of, views};
-use super::request::{Call, Context, Done, FileAndOpen};
+use super::request::{Call, Context, Done};
 use super::work::{JobResult, PendingId, Unwritten, Work};
-use super::write::WRITE;
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::{Access, RemoteBuffer};
 use dafs_mem::{Buffer, Site, VolatileSlice};
@@ -120,8 +119,8 @@ impl Context<'_> {
     pub(super) fn append_inline(&mut self, call: &Call, args: &AppendInline<'_>) -> Done {
         let handle = convert::handle(&args.fh);
         let span = self.shared.service.append_span(&handle).map_err(convert::status)?;
-        let file = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
-        let target = self.append_target(handle, file, args.stable, args.data.len())?;
+        let file = self.write_target(call, &args.fh, args.state_id, span)?;
+        let target = self.append_target(file, args.stable, args.data.len())?;
         let data = self.connection.receives.part(call.slot, args.data, 0);
         self.defer_append((call, handle), args.stable, move |by| target.append(&[data.view()], by));
         Ok(())
@@ -130,9 +129,9 @@ impl Context<'_> {
     pub(super) fn append_direct(&mut self, call: &Call, args: &AppendDirect) -> Done {
         let handle = convert::handle(&args.fh);
         let span = self.shared.service.append_span(&handle).map_err(convert::status)?;
-        let file = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
+        let file = self.write_target(call, &args.fh, args.state_id, span)?;
         let wanted = args.byte_count as usize;
-        let target = self.append_target(handle, file, args.stable, wanted)?;
+        let target = self.append_target(file, args.stable, wanted)?;
         if args.buffer.byte_count < args.byte_count {
             return Err(Status::Inval);
         }
@@ -173,8 +172,7 @@ impl Context<'_> {
     /// Checks what both kinds have in common.
     fn append_target(
         &self,
-        handle: Handle,
-        (file, open): FileAndOpen,
+        (file, allowed): (Arc<dyn OpenFile>, Allowed),
         stable: dafs::Stability,
         wanted: usize,
     ) -> Result<Target, Status> {
@@ -185,7 +183,7 @@ impl Context<'_> {
             // DAFS O51.
             return Err(Status::WriteTooBig);
         }
-        let allowed = self.allowed_elsewhere(&Allowed { handle, open });
+        let allowed = self.allowed_elsewhere(&allowed);
         Ok(Target { file, allowed, stable: convert::stability(stable) })
     }
 

@@ -95,6 +95,7 @@ pub(super) fn store_status(error: StoreError) -> Status {
         StoreError::Stale => Status::Stale,
         StoreError::TooManyLinks => Status::MLink,
         StoreError::Unvouched => Status::XNoLayout,
+        StoreError::Outdated => Status::XSessionOld,
         _ => Status::ServerFault,
     }
 }

@@ -129,7 +129,7 @@ impl Judged {
         // By an older session it may have been sent before what its client has written elsewhere since.
         let session_age = (self.clock)().since(self.made);
         match age.filter(|_| write) {
-            Some(age) if session_age > age => Err(StoreError::Unvouched),
+            Some(age) if session_age > age => Err(StoreError::Outdated),
             _ => Ok(()),
         }
     }

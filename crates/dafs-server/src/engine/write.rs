@@ -15,7 +15,7 @@ use super::Link;
 use super::allowed::Allowed;
 use super::convert;
 use super::read::{Buffers, buffers, checksum_of, skip, views};
-use super::request::{Call, Context, Done, FileAndOpen};
+use super::request::{Call, Context, Done};
 use super::work::{JobResult, PendingId, Unwritten, Work};
 use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
@@ -183,7 +183,7 @@ impl WriteTransfer {
 impl Context<'_> {
     pub(super) fn write_inline(&mut self, call: &Call, args: &WriteInline<'_>) -> Done {
         let span = (args.offset, args.data.len() as u64);
-        let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
+        let (file, allowed) = self.write_target(call, &args.fh, args.state_id, span)?;
         let stable = convert::stability(args.stable);
         let wanted = args.data.len();
         // SAFETY: the data lies in the receive slot of the request in hand, which is private
@@ -191,13 +191,17 @@ impl Context<'_> {
         // as is the borrow of the message beside it, so the two do not disturb each other.
         let view = unsafe { VolatileSlice::new(args.data.as_ptr().cast_mut(), wanted) };
         let verifier = self.write_verifier();
-        match write_now(&*file, &[view], args.offset, wanted, stable) {
+        let now = match allowed.overtakes_now(span) {
+            true => write_now(&*file, &[view], args.offset, wanted, stable),
+            false => Ok(WriteNow::Blocked(0)),
+        };
+        match now {
             Ok(WriteNow::Done(count)) => self.write_reply(call, (args.stable, verifier), count),
             Ok(WriteNow::Blocked(done)) => {
                 let (slot, offset) = (call.slot, args.offset + done as u64);
                 let data = self.connection.receives.part(slot, args.data, done);
-                let handle = convert::handle(&args.fh);
-                let allowed = self.allowed_elsewhere(&Allowed { handle, open });
+                let handle = allowed.handle;
+                let allowed = self.allowed_elsewhere(&allowed);
                 self.defer_job(
                     (call, &handle),
                     Work::Write { stable: args.stable, verifier, done },
@@ -259,7 +263,7 @@ impl Context<'_> {
 
     pub(super) fn write_direct(&mut self, call: &Call, args: &WriteDirect<'_>) -> Done {
         let span = (args.offset, u64::from(args.byte_count));
-        let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
+        let (file, allowed) = self.write_target(call, &args.fh, args.state_id, span)?;
         let wanted = args.byte_count as usize;
         if wanted > self.shared.limits.transfer_bytes_max as usize {
             // DAFS O58.
@@ -267,7 +271,7 @@ impl Context<'_> {
         }
         let buffers = buffers(args.buffers, wanted)?;
         if let Some(windows) = self.map(&buffers, Access::REMOTE_READ) {
-            return self.write_mapped(call, args, (file, open), windows);
+            return self.write_mapped(call, args, (file, allowed), windows);
         }
         let check = self.connection.checksums();
         let transfer = WriteTransfer {
@@ -285,7 +289,7 @@ impl Context<'_> {
             job: None,
             check: check.then(|| (args.direct_checksum, Fletcher32::new())),
             error: None,
-            allowed: Allowed { handle: convert::handle(&args.fh), open },
+            allowed,
         };
         if transfer.check.is_some() && transfer.chunks_needed() > STAGING_CHUNKS_MAX {
             return Err(Status::WriteTooBig);
@@ -303,7 +307,7 @@ impl Context<'_> {
         &mut self,
         call: &Call,
         args: &WriteDirect<'_>,
-        (file, open): FileAndOpen,
+        (file, allowed): (Arc<dyn OpenFile>, Allowed),
         windows: SmallVec<[RemoteWindow; 2]>,
     ) -> Done {
         let wanted = args.byte_count as usize;
@@ -316,13 +320,15 @@ impl Context<'_> {
             }
         }
         let verifier = self.write_verifier();
-        let now = write_now(&*file, &views(&windows, wanted), args.offset, wanted, stable);
+        let now = match allowed.overtakes_now((args.offset, wanted as u64)) {
+            true => write_now(&*file, &views(&windows, wanted), args.offset, wanted, stable),
+            false => Ok(WriteNow::Blocked(0)),
+        };
         match now.map_err(convert::store_status)? {
             WriteNow::Done(count) => self.write_reply(call, (args.stable, verifier), count),
             WriteNow::Blocked(done) => {
-                let offset = args.offset + done as u64;
-                let handle = convert::handle(&args.fh);
-                let allowed = self.allowed_elsewhere(&Allowed { handle, open });
+                let (offset, handle) = (args.offset + done as u64, allowed.handle);
+                let allowed = self.allowed_elsewhere(&allowed);
                 self.defer_job(
                     (call, &handle),
                     Work::Write { stable: args.stable, verifier, done },
@@ -451,7 +457,8 @@ impl Context<'_> {
             let (file, offset) = (transfer.file.clone(), transfer.offset + transfer.written as u64);
             let stable = convert::stability(transfer.stable);
             let allowed = transfer.allowed.clone();
-            let refused = self.still_allowed(&allowed, (offset, piece.len as u64)).err();
+            let span = (offset, piece.len as u64);
+            let refused = self.still_allowed(&allowed, span).err();
             let Some(transfer) = self.write_transfer(id) else { return };
             if let Some(status) = refused {
                 transfer.refuse(status);
@@ -460,6 +467,7 @@ impl Context<'_> {
             let buffer = self.link.staging.buffer(piece.chunk).clone();
             let now = match buffer.slice(0, piece.len) {
                 _ if failed => Ok(WriteNow::Done(0)),
+                _ if !allowed.overtakes_now(span) => Ok(WriteNow::Blocked(0)),
                 Some(view) => write_now(&*file, &[view], offset, piece.len, stable),
                 None => Err(StoreError::Io),
             };

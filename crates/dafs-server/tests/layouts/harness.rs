@@ -469,6 +469,18 @@ impl Caller {
     }
 }
 
+/// Asks until there is an answer.
+pub(crate) fn soon<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(std::time::Instant::now() < end, "never");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 / 5) as u8).collect()
 }

@@ -8,6 +8,7 @@
 mod client;
 mod harness;
 mod holders;
+mod late;
 mod recalls;
 mod refusals;
 mod stripes;

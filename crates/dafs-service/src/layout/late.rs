@@ -16,7 +16,7 @@ use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
 use crate::limits::LATE_COMPONENTS_MAX;
 use crate::table::{FileState, StateTable};
-use crate::{Caller, Result, Service, ServiceError};
+use crate::{Result, Service, ServiceError};
 use dafs_store::{Device, Packing, Placement, Spread, Store, Wait};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,6 +117,13 @@ impl Late {
     }
 }
 
+impl Client {
+    /// Whether it has had a layout by which it may have written. If not, nothing of its can come late.
+    pub fn may_have_late_writes(&self) -> bool {
+        self.late.any.load(Ordering::Relaxed)
+    }
+}
+
 impl FileState {
     /// A data server is told that a client may write to a component.
     pub(super) fn note_told(&mut self, client: ClientKey, component: &[u8]) {
@@ -178,23 +185,23 @@ impl StateTable {
 }
 
 impl Service {
-    /// To be called before a client writes these bytes of a file: what it has sent to data servers for
-    /// them, and given up, has been carried out when this returns, or never will be.
+    /// To be called before a client writes these bytes of a file, with a moment that is not before that at
+    /// which its request came: what it has sent to data servers for them by then, and given up, has been
+    /// carried out when this returns, or never will be. Nothing is sent by who has no
+    /// [late writes](Client::may_have_late_writes).
     ///
     /// # Errors
     /// `WouldWait`, `Delay` when that is not sure yet; `BadHandle`.
     pub fn overtake_late_writes(
         &self,
-        caller: Caller<'_>,
+        client: &Client,
+        (now_ns, wait): (u64, Wait),
         handle: &Handle,
         range: (u64, u64),
     ) -> Result<()> {
-        if !caller.client.late.any.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let key = self.namespace().export(handle)?.key(handle);
-        let must_wait = self.lock_table().overtake(caller.client, &key, range, caller.now_ns);
-        match caller.wait {
+        let must_wait = self.lock_table().overtake(client, &key, range, now_ns);
+        match wait {
             _ if !must_wait => Ok(()),
             Wait::Never => Err(ServiceError::WouldWait),
             Wait::Allowed => self.fence_if_free(&key),

@@ -8,7 +8,7 @@ use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, LayoutMode, LockError, LockExtras, LockKind,
     LockOwner, LockRequest, OpenRequest, Opened, ServiceError, StateRef, Want, WantKind,
 };
-use dafs_store::{SetAttr, SetTime, TimeSpec};
+use dafs_store::{SetAttr, SetTime, TimeSpec, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -456,8 +456,11 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
 /// What a write has to have waited for, by a client that may wait and one that may not.
 fn overtake(cluster: &Cluster, client: &Arc<Client>, opened: &Opened) -> Result<(), ServiceError> {
     let (world, handle) = (&cluster.world, opened.state.handle());
-    let quick = world.service.overtake_late_writes(world.caller(client), handle, (0, 10));
-    let patient = world.service.overtake_late_writes(world.patient(client), handle, (0, 10));
+    let overtake = |wait| {
+        let moment = (world.now_ns.get(), wait);
+        world.service.overtake_late_writes(client, moment, handle, (0, 10))
+    };
+    let (quick, patient) = (overtake(Wait::Never), overtake(Wait::Allowed));
     assert!(quick == patient || quick == Err(ServiceError::WouldWait), "{quick:?} {patient:?}");
     patient
 }

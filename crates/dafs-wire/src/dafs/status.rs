@@ -154,6 +154,8 @@ statuses! {
         "no layout allows this; read and write through the metadata server";
     XLayoutRecalled = 15102, "X_LAYOUT_RECALLED",
         "the layout is asked back and has to be given back first";
+    XSessionOld = 15103, "X_SESSION_OLD",
+        "the client has written elsewhere since this session began; a new one may write here";
 }
 
 impl Status {

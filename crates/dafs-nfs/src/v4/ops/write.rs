@@ -11,7 +11,6 @@ use crate::limits::WRITE_INLINE_BYTES_MAX;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::{of_io, of_store};
-use dafs_service::Caller;
 use dafs_store::{OpenMode, Stability, StoreError};
 use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 
@@ -32,10 +31,13 @@ pub(crate) fn write<'a>(cx: &mut Compound<'a>, args: &WriteArgs<'a>) -> OpResult
     }
     let len = args.data.len() as u64;
     cx.shared.service.check_span(&handle, args.offset, len).map_err(of_io)?;
-    // Of this moment: the client may have made a session somewhere since the call was read.
-    let caller = Caller { now_ns: cx.now_ns(), ..cx.caller()? };
-    let range = (args.offset, len);
-    cx.shared.service.overtake_late_writes(caller, &handle, range).map_err(of_io)?;
+    let client = cx.caller()?.client;
+    if client.may_have_late_writes() {
+        // Of this moment: the client may have made a session somewhere since the call was read.
+        let moment = (cx.now_ns(), cx.wait);
+        let range = (args.offset, len);
+        cx.shared.service.overtake_late_writes(client, moment, &handle, range).map_err(of_io)?;
+    }
     cx.announce_write(&handle, args.offset, args.data, stability)?;
     // Before the data is written: should it be lost meanwhile, the client is to see that.
     let verifier = Verifier(cx.shared.write_verifier.current());

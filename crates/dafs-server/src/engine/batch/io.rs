@@ -7,12 +7,13 @@
 
 use super::Transfer;
 use super::plan::{self, Part};
+use crate::engine::allowed::Overtakes;
 use crate::engine::read::{checksum_of, views};
 use crate::engine::write::WRITE;
 use crate::limits::STAGING_CHUNK_BYTES;
 use dafs_dat::RemoteWindow;
 use dafs_mem::{Buffer, VolatileSlice};
-use dafs_service::OpenState;
+use dafs_service::{Handle, OpenState, ServiceError};
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
 use dafs_wire::dafs::{Checksum, Fletcher32};
 use smallvec::SmallVec;
@@ -33,8 +34,10 @@ pub(super) enum Memory {
 
 /// What the file side needs of a transfer.
 struct Data {
+    handle: Handle,
     file: Arc<dyn OpenFile>,
     open: Option<Arc<OpenState>>,
+    overtakes: Option<Overtakes>,
     memory: Memory,
     bytes: usize,
 }
@@ -79,8 +82,10 @@ impl LoadIo {
         chunks: Vec<Arc<Buffer>>,
     ) -> Self {
         let data = transfers.iter().zip(memory).map(|(transfer, memory)| Data {
+            handle: transfer.handle,
             file: transfer.file.clone(),
             open: transfer.open.clone(),
+            overtakes: transfer.overtakes.clone(),
             memory,
             bytes: transfer.bytes,
         });
@@ -130,6 +135,14 @@ impl LoadIo {
             }
             let offset = step.part.offset + step.done as u64;
             let run_end = step.run_end;
+            match self.overtake(data, run_end, wait) {
+                Ok(()) => {}
+                Err(ServiceError::WouldWait) => return false,
+                Err(_) => {
+                    self.fail(StoreError::Busy);
+                    continue;
+                }
+            }
             let views = self.run_views(&self.steps[self.next..run_end]);
             let result = if self.write {
                 data.file.write_at(&views, offset, Stability::Unstable, wait)
@@ -147,6 +160,15 @@ impl LoadIo {
             }
         }
         true
+    }
+
+    /// Has a run come after what its client has sent to data servers before.
+    fn overtake(&self, data: &Data, run_end: usize, wait: Wait) -> dafs_service::Result<()> {
+        let Some(overtakes) = &data.overtakes else { return Ok(()) };
+        let run = &self.steps[self.next..run_end];
+        let offset = run.first().map_or(0, |step| step.part.offset + step.done as u64);
+        let len = run.iter().map(|step| (step.part.len - step.done) as u64).sum();
+        overtakes.before(&data.handle, (offset, len), wait)
     }
 
     fn run_views(&self, run: &[Step]) -> SmallVec<[VolatileSlice<'_>; 16]> {

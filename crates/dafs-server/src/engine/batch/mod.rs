@@ -26,6 +26,7 @@ pub(super) use load::{Load, SyncBatch};
 pub(super) use queue::Queue;
 pub(super) use submit::completions_max;
 
+use super::allowed::Overtakes;
 use dafs_dat::Instant;
 use dafs_service::{Handle, OpenState};
 use dafs_store::OpenFile;
@@ -45,6 +46,8 @@ pub(super) struct Transfer {
     /// The open that allows it; it may be revoked meanwhile.
     pub(super) open: Option<Arc<OpenState>>,
     pub(super) write: bool,
+    /// What it has to come after, if it writes and there may be anything.
+    pub(super) overtakes: Option<Overtakes>,
     pub(super) chunks: SmallVec<[FileChunk; 1]>,
     pub(super) buffers: SmallVec<[DirectBuffer; 1]>,
     pub(super) bytes: usize,

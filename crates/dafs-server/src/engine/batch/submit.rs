@@ -145,6 +145,7 @@ impl Context<'_> {
             file,
             open,
             write,
+            overtakes: if write { self.overtakes(call) } else { None },
             chunks,
             buffers: request.buffers.iter().filter(|buffer| buffer.byte_count > 0).collect(),
             bytes: wanted.min(max) as usize,
