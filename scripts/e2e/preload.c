@@ -366,6 +366,7 @@ static void refused(const char *top)
     char *const trees[] = {"/tmp", (char *)top, NULL};
     char *const here[] = {"/", NULL};
     char *const nothing[] = {NULL};
+    char *const ends[] = {"true", NULL};
     char *const shell[] = {"sh", "-c", "test $(pwd) = /etc && test -f passwd && read line", NULL};
     posix_spawn_file_actions_t actions;
     int local, status;
@@ -385,6 +386,9 @@ static void refused(const char *top)
     EXPECT(posix_spawn_file_actions_addchdir_np(&actions, "/etc") == 0);
     EXPECT(posix_spawn_file_actions_addopen(&actions, 0, "passwd", O_RDONLY, 0) == 0);
     EXPECT(posix_spawn(&child, "/bin/sh", &actions, NULL, shell, environ) == 0);
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(posix_spawn_file_actions_addchdir_np(&actions, "/bin") == 0);
+    EXPECT(posix_spawnp(&child, "./true", &actions, NULL, ends, environ) == 0);
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
     EXPECT(posix_spawn_file_actions_addchdir_np(&actions, "..") == 0);
     EXPECT(posix_spawn_file_actions_addopen(&actions, 0, top + 1, O_RDONLY, 0) == EOPNOTSUPP);

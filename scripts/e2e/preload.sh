@@ -107,6 +107,31 @@ except FileNotFoundError:
 fi
 [[ $(PATH=$work/here/local:$work/bypassed:$PATH timeout 120 "$dafs" run --at "$work/here=$url" env tool) == started ]] ||
     fail "a program is not found behind a place that is served"
+# As the C library, past what is executable but cannot be started; never into what is served.
+mkdir -p "$work/no program/tool" "$work/no interpreter"
+printf '#!/no/such/interpreter\n' >"$work/no interpreter/tool"
+chmod +x "$work/no interpreter/tool"
+cat >"$work/starts.py" <<'PY'
+import os
+pid = os.posix_spawnp("tool", ["tool"], os.environ)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+PY
+looks() { PATH=$1:$PATH timeout 120 "$dafs" run --at "$work/here=$url" "${starter[@]}"; }
+for function in execvp posix_spawnp; do
+    starter=(env tool)
+    if [[ $function == posix_spawnp ]]; then
+        command -v python3 >/dev/null || continue
+        starter=(python3 "$work/starts.py")
+    fi
+    for first in "$work/no program" "$work/no interpreter"; do
+        looks "$first:$work/here/local" >"$work/said" 2>&1 && fail "$function started something behind $first"
+        ! grep -q started "$work/said" || fail "$function started what is served from here, behind $first"
+        for places in "$work/here/local:$first" "$first:$work/here/local"; do
+            [[ $(looks "$places:$work/bypassed") == started ]] ||
+                fail "$function finds no program in $places:$work/bypassed"
+        done
+    done
+done
 
 step "the example of the documentation"
 example=$(sed -n '/<!-- example: programs -->/{n;s/^ *//;p}' "$here/docs/programs.md")

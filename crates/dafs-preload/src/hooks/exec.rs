@@ -114,7 +114,11 @@ pub(super) unsafe fn with_environment<T>(
 /// Whether the kernel would start a file, as far as can be seen.
 fn may_start(path: &CStr) -> bool {
     // SAFETY: a C string; takes no other memory.
-    unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::X_OK) == 0 }
+    let is_allowed = unsafe {
+        libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::X_OK) == 0
+    };
+    // That of a directory is another one.
+    is_allowed && aside(|| Path::new(OsStr::from_bytes(path.to_bytes())).is_file())
 }
 
 /// The file of a program that is to be started, if the kernel would do that.
@@ -249,7 +253,8 @@ interpose! {
     }
     fn execvpe(file: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        programs::by_name(file, |file| {
+        let is_served = |path: &CStr| programs::is_served(path.as_ptr());
+        programs::by_name(file, is_served, |file| {
             replacing(program(file, in_path), environment, |environment| next(file, arguments, environment))
         })
     }
@@ -261,7 +266,8 @@ interpose! {
     }
     fn execvp(file: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        programs::by_name(file, |file| {
+        let is_served = |path: &CStr| programs::is_served(path.as_ptr());
+        programs::by_name(file, is_served, |file| {
             replacing(program(file, in_path), environ, |environment| next(file, arguments, environment))
         })
     }

@@ -71,17 +71,27 @@ macro_rules! gathering {
         unsafe extern "C" fn $name() -> c_int {
             #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!(
+                // Debuggers unwind this, too.
+                ".cfi_startproc",
                 "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
+                ".cfi_def_cfa_offset 56",
                 "mov rdi, rsp",
                 "sub rsp, 8",
+                ".cfi_def_cfa_offset 64",
                 "call {to}",
                 "add rsp, 56",
+                ".cfi_def_cfa_offset 8",
                 "ret",
+                ".cfi_endproc",
                 to = sym $to,
             );
             #[cfg(target_arch = "aarch64")]
             std::arch::naked_asm!(
+                ".cfi_startproc",
                 "stp x29, x30, [sp, #-80]!",
+                ".cfi_def_cfa_offset 80",
+                ".cfi_offset x29, -80",
+                ".cfi_offset x30, -72",
                 "mov x29, sp",
                 "stp x0, x1, [sp, #16]",
                 "stp x2, x3, [sp, #32]",
@@ -90,7 +100,11 @@ macro_rules! gathering {
                 "add x0, sp, #16",
                 "bl {to}",
                 "ldp x29, x30, [sp], #80",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore x29",
+                ".cfi_restore x30",
                 "ret",
+                ".cfi_endproc",
                 to = sym $to,
             );
         }

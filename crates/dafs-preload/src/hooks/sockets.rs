@@ -1,35 +1,49 @@
 //! What the kernel would make or look for on this machine by a path that is served: Unix sockets, watches
 //! and another root, which are refused; and keys, which are made of a file's attributes.
 
-use super::by_path;
 use super::exec::location_is_ours;
+use super::{by_path, taken};
 use crate::failure::Errno;
 use crate::next::{interpose, is_serving, serve};
 use crate::{config, names, report};
 use dafs_client::Follow;
-use dafs_mem::{CheckedSlice, Site};
-use libc::{AT_FDCWD, c_char, c_int, key_t, sockaddr, sockaddr_un, socklen_t};
-use std::ffi::CString;
+use dafs_mem::{CheckedSlice, Site, VolatileSlice};
+use libc::{AT_FDCWD, c_char, c_int, key_t, sa_family_t, sockaddr, sockaddr_un, socklen_t};
+use std::ffi::CStr;
 
-/// The path of a Unix socket's address, if it is served.
+/// A Unix socket's address, with a zero byte behind it.
+const ADDRESS_BYTES: usize = size_of::<sockaddr_un>();
+type Room = [u8; ADDRESS_BYTES + 1];
+
+/// The path of a Unix socket's address, if it is served. Takes no memory for one that is elsewhere: a handler that
+/// has interrupted anything may connect.
 ///
 /// # Safety
 /// Wherever there is memory among `bytes` at `address`, it stays as it is.
-unsafe fn served_path(address: *const sockaddr, bytes: socklen_t) -> Option<CString> {
+unsafe fn served_path(
+    address: *const sockaddr,
+    bytes: socklen_t,
+    room: &mut Room,
+) -> Option<&CStr> {
     // Our own sessions' sockets are this machine's.
     if config::get().is_none() || is_serving() {
         return None;
     }
-    let count = (bytes as usize).min(size_of::<sockaddr_un>());
-    // SAFETY: the caller's promise.
-    let address = unsafe { CheckedSlice::callers(address.cast_mut().cast(), count) };
-    let address = address.to_vec(Site::ClientStaging).ok()?;
-    let (family, path) = address.split_at_checked(std::mem::offset_of!(sockaddr_un, sun_path))?;
-    if family != (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes() {
+    let count = (bytes as usize).min(ADDRESS_BYTES);
+    if count < size_of::<sa_family_t>() {
         return None;
     }
-    let path = path.split(|&byte| byte == 0).next().filter(|path| !path.is_empty())?;
-    let path = CString::new(path).ok()?;
+    // SAFETY: the caller's promise; any two bytes are a family.
+    let family: sa_family_t = unsafe { taken(address.cast()) }.ok()?;
+    if c_int::from(family) != libc::AF_UNIX {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let address = unsafe { CheckedSlice::callers(address.cast_mut().cast(), count) };
+    let own = VolatileSlice::from_mut(&mut room[..count]);
+    address.copy_to(own, Site::ClientStaging).ok()?;
+    let path = &room[std::mem::offset_of!(sockaddr_un, sun_path)..];
+    let path = CStr::from_bytes_until_nul(path).ok().filter(|path| !path.is_empty())?;
     // SAFETY: a C string.
     unsafe { location_is_ours(AT_FDCWD, path.as_ptr()) }.then_some(path)
 }
@@ -42,8 +56,9 @@ unsafe fn unless_served(
     bytes: socklen_t,
     pass: impl FnOnce() -> c_int,
 ) -> c_int {
+    let mut room: Room = [0; ADDRESS_BYTES + 1];
     // SAFETY: the caller's promise.
-    let Some(path) = (unsafe { served_path(address, bytes) }) else { return pass() };
+    let Some(path) = (unsafe { served_path(address, bytes, &mut room) }) else { return pass() };
     report::refused(name, path.to_bytes());
     serve(|| Err(Errno(libc::EOPNOTSUPP)))
 }

@@ -14,7 +14,7 @@ use crate::report;
 use libc::{AT_FDCWD, c_char, c_int, mode_t, pid_t, posix_spawn_file_actions_t as Actions};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 type Spawn = unsafe extern "C" fn(
     *mut pid_t,
@@ -146,13 +146,14 @@ interpose! {
         environment: Environment,
     ) -> c_int, |_pass| {
         let next = next!(c"posix_spawnp" as Spawn);
-        let error = programs::by_name(file, |file| {
+        let is_served = |path: &CStr| is_ours(&seen_from_here(actions, path.as_ptr()));
+        let error = programs::by_name(file, is_served, |file| {
             let error = with_environment(environment, !is_noted(actions), |environment| {
                 next(pid, file, actions, attributes, arguments, environment)
             });
             started(error, actions, file, true)
         });
-        if error < 0 { libc::ENOENT } else { error }
+        if error < 0 { Errno::last().0 } else { error }
     }
     fn posix_spawn_file_actions_init(actions: *mut Actions) -> c_int, |pass| {
         forget(actions);

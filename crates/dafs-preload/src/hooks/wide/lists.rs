@@ -10,6 +10,9 @@ use libc::c_int;
 /// A function that stores what may be arguments in registers, writes a `va_list` of them, and of the others
 /// where they are, and calls another function with its address behind the arguments that have names.
 ///
+/// A thread may be cancelled while it waits in that function: whoever unwinds it has to find what is to be
+/// cleaned up above.
+///
 /// The registers are given by the number of named arguments, as the two machines call them.
 macro_rules! listing {
     ($name:ident, $to:ident, $named:literal, $x86_64:literal, $aarch64:literal) => {
@@ -18,8 +21,12 @@ macro_rules! listing {
         unsafe extern "C" fn $name() -> c_int {
             #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!(
+                ".cfi_startproc",
                 "push rbp",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset rbp, -16",
                 "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
                 // Six registers, eight vectors, the list of 24 bytes, and 8 for the alignment.
                 "sub rsp, 208",
                 "mov [rsp], rdi",
@@ -47,14 +54,21 @@ macro_rules! listing {
                 concat!("lea ", $x86_64, ", [rsp + 176]"),
                 "call {to}",
                 "leave",
+                ".cfi_def_cfa rsp, 8",
+                ".cfi_restore rbp",
                 "ret",
+                ".cfi_endproc",
                 named = const $named,
                 to = sym $to,
             );
             #[cfg(target_arch = "aarch64")]
             std::arch::naked_asm!(
                 // Two registers, eight registers, eight vectors, and the list of 32 bytes.
+                ".cfi_startproc",
                 "stp x29, x30, [sp, #-240]!",
+                ".cfi_def_cfa_offset 240",
+                ".cfi_offset x29, -240",
+                ".cfi_offset x30, -232",
                 "mov x29, sp",
                 "stp x0, x1, [sp, #16]",
                 "stp x2, x3, [sp, #32]",
@@ -75,7 +89,11 @@ macro_rules! listing {
                 concat!("add ", $aarch64, ", sp, #208"),
                 "bl {to}",
                 "ldp x29, x30, [sp], #240",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore x29",
+                ".cfi_restore x30",
                 "ret",
+                ".cfi_endproc",
                 named = const $named,
                 to = sym $to,
             );
