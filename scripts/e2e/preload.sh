@@ -65,6 +65,9 @@ passed=$(sed -n 's/.*; \([0-9]*\) calls passed by$/\1/p' "$work/said")
 served --report - cat /data/line "$work/numbers" "$work/numbers" 2>"$work/said" >/dev/null
 more=$(sed -n 's/.*; \([0-9]*\) calls passed by$/\1/p' "$work/said")
 [[ $more -gt $passed && $passed -gt 0 ]] || { cat "$work/said"; fail "what passed by is not told: $passed, $more"; }
+# Looking for a program is one call, however many places there are.
+looked() { served --report - env PATH="$1$PATH" true 2>&1 | sed -n 's/.* env\[.*; \([0-9]*\) calls passed by$/\1/p'; }
+[[ $(looked) == "$(looked /no:/such:/place:)" ]] || fail "places of \$PATH are told as calls: $(looked), $(looked /no:/such:/place:)"
 
 step "a path that is left to this machine"
 # The prefix is a directory here, too.
@@ -175,7 +178,7 @@ if command -v gcc >/dev/null; then
     served mkdir /data/matrix
     served "$work/own/matrix" /data/matrix
     step "calls that few programs make by themselves"
-    gcc -O2 -D_FORTIFY_SOURCE=2 -Wno-unused-result -Wno-deprecated-declarations -o "$work/own/calls" \
+    gcc -O2 -pthread -fexceptions -D_FORTIFY_SOURCE=2 -Wno-unused-result -Wno-deprecated-declarations -o "$work/own/calls" \
         "$here/scripts/e2e/preload_calls.c"
     for call in read pread pread64 readlink readlinkat getcwd getwd realpath fgetws fwprintf wprintf; do
         nm -u "$work/own/calls" | grep " __${call}_chk@" >/dev/null || fail "the compiler uses no __${call}_chk"

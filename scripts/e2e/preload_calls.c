@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <locale.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,29 @@ static void executes(void)
     EXPECT(close(ends[1]) == 0 && read(ends[0], bytes, sizeof bytes) == 7 && !memcmp(bytes, "content", 7));
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
     EXPECT(close(fd) == 0 && close(program) == 0 && close(ends[0]) == 0);
+}
+
+/* What cannot be started, here and behind a place of $PATH that is served, costs nobody the locks that
+ * end with this program's sessions. */
+static void starts_nothing(const char *top)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char place[] = "/tmp/dafs-XXXXXX", *arguments[] = {"tool", NULL}, *before = strdup(getenv("PATH"));
+    int fd = open("lock", O_RDWR | O_CREAT, 0600), script, status;
+    pid_t child;
+    EXPECT(before && mkdtemp(place) && fd >= 0 && fcntl(fd, F_SETLK, &lock) == 0);
+    snprintf(large, sizeof large, "%s/tool", place);
+    EXPECT((script = open(large, O_WRONLY | O_CREAT, 0700)) >= 0);
+    EXPECT(write(script, "#!/no/such/interpreter\n", 23) == 23 && close(script) == 0);
+    EXPECT(execv(large, arguments) == -1 && errno == ENOENT);
+    snprintf(bytes, sizeof bytes, "%s:%s:%s", place, top, place);
+    EXPECT(setenv("PATH", bytes, 1) == 0 && execvp("tool", arguments) == -1 && errno == ENOENT);
+    EXPECT(setenv("PATH", before, 1) == 0 && (child = fork()) >= 0);
+    if (child == 0)
+        _exit(fcntl(fd, F_SETLK, &lock) == -1 && errno == EAGAIN ? 0 : 99);
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(close(fd) == 0 && unlink("lock") == 0 && unlink(large) == 0 && rmdir(place) == 0);
+    free(before);
 }
 
 /* Maps show the file, whatever is done to them: never zeros in its place. */
@@ -383,12 +407,40 @@ static void wide(void)
     EXPECT(setlocale(LC_ALL, "C"));
 }
 
+static volatile int cleaned;
+
+static void cleans(int *number)
+{
+    (void)number;
+    cleaned++;
+}
+
+static void *waits(void *nothing)
+{
+    int number __attribute__((cleanup(cleans))) = 0;
+    wscanf(L"%d", &number);
+    return nothing;
+}
+
+/* A thread that is cancelled while it waits in one of those functions cleans up above it. */
+static void cancelled(void)
+{
+    int ends[2], local = dup(0);
+    pthread_t thread;
+    void *result;
+    EXPECT(local >= 0 && pipe(ends) == 0 && dup2(ends[0], 0) == 0);
+    EXPECT(pthread_create(&thread, NULL, waits, NULL) == 0 && pthread_cancel(thread) == 0);
+    EXPECT(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && cleaned == 1);
+    EXPECT(dup2(local, 0) == 0 && close(local) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+}
+
 int main(int count, char **arguments)
 {
     EXPECT(count == 2 && chdir(arguments[1]) == 0);
     checked(arguments[1]);
     relative();
     executes();
+    starts_nothing(arguments[1]);
     maps();
     gone();
     appends();
@@ -396,6 +448,7 @@ int main(int count, char **arguments)
     copies();
     refused(arguments[1]);
     wide();
+    cancelled();
     puts("all as expected");
     return 0;
 }

@@ -13,6 +13,7 @@ use crate::program::{Unserved, User, unserved};
 use crate::{report, table};
 use libc::{c_char, c_int, pid_t};
 use std::ffi::{CStr, CString, OsStr};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -117,8 +118,21 @@ fn may_start(path: &CStr) -> bool {
     let is_allowed = unsafe {
         libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::X_OK) == 0
     };
-    // That of a directory is another one.
-    is_allowed && aside(|| Path::new(OsStr::from_bytes(path.to_bytes())).is_file())
+    is_allowed && aside(|| leads_to_a_program(Path::new(OsStr::from_bytes(path.to_bytes()))))
+}
+
+/// Whether a path leads to something that could be started. A directory may be executable, too, and so
+/// may be a script for a program that is not there.
+fn leads_to_a_program(path: &Path) -> bool {
+    // Other rights are found by the kernel, and keep nothing from being started.
+    let anybody = User { uid: 0, gid: 0, has_capabilities: |_| false };
+    path.is_file()
+        && match unserved(path, anybody) {
+            Ok(found) => !matches!(found, Some((_, Unserved::Nested))),
+            Err((_, error)) => {
+                !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+            }
+        }
 }
 
 /// The file of a program that is to be started, if the kernel would do that.
@@ -253,8 +267,7 @@ interpose! {
     }
     fn execvpe(file: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        let is_served = |path: &CStr| programs::is_served(path.as_ptr());
-        programs::by_name(file, is_served, |file| {
+        programs::by_name(file, programs::is_served, |file| {
             replacing(program(file, in_path), environment, |environment| next(file, arguments, environment))
         })
     }
@@ -266,8 +279,7 @@ interpose! {
     }
     fn execvp(file: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        let is_served = |path: &CStr| programs::is_served(path.as_ptr());
-        programs::by_name(file, is_served, |file| {
+        programs::by_name(file, programs::is_served, |file| {
             replacing(program(file, in_path), environ, |environment| next(file, arguments, environment))
         })
     }

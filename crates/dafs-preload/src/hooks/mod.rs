@@ -100,6 +100,26 @@ unsafe fn give_bytes(to: *mut c_char, text: &mut [u8]) -> Result<()> {
 /// # Safety
 /// As [`bytes`].
 unsafe fn at(dir: c_int, path: *const c_char) -> At {
+    // SAFETY: the caller's promise.
+    let found = unsafe { looked_at(dir, path) };
+    if matches!(found, At::Elsewhere) {
+        note_passed();
+    }
+    found
+}
+
+/// A call of the program's goes to the C library.
+fn note_passed() {
+    if config::get().is_some() && !is_serving() {
+        report::passed();
+    }
+}
+
+/// As [`at`], for what the program has not called itself.
+///
+/// # Safety
+/// As there.
+unsafe fn looked_at(dir: c_int, path: *const c_char) -> At {
     let Some(config) = config::get() else { return At::Elsewhere };
     if is_aside() {
         return At::Elsewhere;
@@ -108,9 +128,6 @@ unsafe fn at(dir: c_int, path: *const c_char) -> At {
     let path = unsafe { bytes(path) };
     // Without locks or memory: whoever asks may be a handler that has interrupted anything.
     if !location::may_be_served(config, dir, path) {
-        if !is_serving() {
-            report::passed();
-        }
         return At::Elsewhere;
     }
     if is_serving() {
@@ -121,10 +138,7 @@ unsafe fn at(dir: c_int, path: *const c_char) -> At {
     before.set();
     match found {
         Ok(Some(location)) => At::Here(location),
-        Ok(None) => {
-            report::passed();
-            At::Elsewhere
-        }
+        Ok(None) => At::Elsewhere,
         Err(errno) => At::Wrong(errno),
     }
 }

@@ -2,6 +2,7 @@
 //! served is not there for it, also where this machine has something else at the same path.
 
 use super::exec::location_is_ours;
+use super::{At, looked_at, note_passed};
 use crate::config;
 use crate::failure::Errno;
 use crate::limits::PATH_BYTES_MAX;
@@ -17,11 +18,10 @@ enum Places {
     Each(Vec<Option<CString>>),
 }
 
-/// # Safety
-/// `path` is a C string.
-pub(super) unsafe fn is_served(path: *const c_char) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { location_is_ours(AT_FDCWD, path) }
+/// Whether a path of the many that a name may stand for is served.
+pub(super) fn is_served(path: &CStr) -> bool {
+    // SAFETY: a C string.
+    !matches!(unsafe { looked_at(AT_FDCWD, path.as_ptr()) }, At::Elsewhere)
 }
 
 /// # Safety
@@ -51,13 +51,27 @@ unsafe fn places(file: *const c_char, is_served: impl Fn(&CStr) -> bool) -> Plac
     if places.iter().any(Option::is_none) { Places::Each(places) } else { Places::All }
 }
 
+/// Whether there is certainly nothing at a path. A relative one begins where the program is started from, which
+/// need not be here.
+fn is_absent(path: &CStr) -> bool {
+    let before = Errno::last();
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a C string, and the structure that the call fills.
+    let looked =
+        unsafe { libc::syscall(libc::SYS_newfstatat, AT_FDCWD, path.as_ptr(), &raw mut found, 0) };
+    let is_absent = looked < 0 && matches!(Errno::last().0, libc::ENOENT | libc::ENOTDIR);
+    before.set();
+    is_absent && path.to_bytes().starts_with(b"/")
+}
+
 /// Has `start` start a program by its path, unless that is served.
 ///
 /// # Safety
 /// `path` is null or a C string.
 pub(super) unsafe fn by_path(path: *const c_char, start: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: the caller's promise.
-    match !path.is_null() && unsafe { is_served(path) } {
+    match unsafe { location_is_ours(AT_FDCWD, path) } {
         true => serve(|| Err(Errno(libc::ENOENT))),
         false => start(),
     }
@@ -76,13 +90,20 @@ pub(super) unsafe fn by_name(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let places = match unsafe { places(file, is_served) } {
-        Places::All => return start(file),
+        Places::All => {
+            note_passed();
+            return start(file);
+        }
         Places::Each(places) => places,
     };
+    if places.iter().any(Option::is_some) {
+        note_passed();
+    }
     let (mut last, mut is_denied) = (libc::ENOENT, false);
     for place in places {
         last = libc::ENOENT;
-        let Some(path) = place else { continue };
+        // `posix_spawn` makes a process for each that it tries.
+        let Some(path) = place.filter(|path| !is_absent(path)) else { continue };
         let done = start(path.as_ptr());
         last = if done < 0 { Errno::last().0 } else { done };
         match last {

@@ -146,7 +146,10 @@ interpose! {
         environment: Environment,
     ) -> c_int, |_pass| {
         let next = next!(c"posix_spawnp" as Spawn);
-        let is_served = |path: &CStr| is_ours(&seen_from_here(actions, path.as_ptr()));
+        let is_served = |path: &CStr| {
+            CString::new(seen_from_here(actions, path.as_ptr()))
+                .is_ok_and(|path| programs::is_served(&path))
+        };
         let error = programs::by_name(file, is_served, |file| {
             let error = with_environment(environment, !is_noted(actions), |environment| {
                 next(pid, file, actions, attributes, arguments, environment)
