@@ -329,7 +329,10 @@ static void copies(void)
     EXPECT(pipe(ends) == 0 && splice(fd, &(off_t){1}, ends[1], NULL, 4, 0) == 4);
     EXPECT(read(ends[0], bytes, some(10)) == 4 && !memcmp(bytes, "onte", 4) && write(ends[1], "out", 3) == 3);
     EXPECT(splice(ends[0], NULL, fd, NULL, 3, 0) == -1 && errno == EINVAL);
-    EXPECT(read(ends[0], bytes, some(10)) == 3 && close(ends[0]) == 0 && close(ends[1]) == 0);
+    /* As a shell opens it for ">>". */
+    EXPECT(fcntl(ends[1], F_SETFL, O_APPEND) == 0 && splice(fd, &(off_t){0}, ends[1], NULL, 2, 0) == 2);
+    EXPECT(sendfile(ends[1], fd, &(off_t){2}, 2) == 2);
+    EXPECT(read(ends[0], bytes, some(10)) == 7 && !memcmp(bytes, "outcont", 7) && close(ends[0]) == 0 && close(ends[1]) == 0);
     EXPECT(close(from) == 0 && close(fd) == 0 && unlink("given") == 0);
 }
 
@@ -337,11 +340,21 @@ static void copies(void)
 static void refused(const char *top)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct mmsghdr one = {.msg_hdr = {.msg_name = &address, .msg_namelen = sizeof address}};
     struct stat found;
     int local = socket(AF_UNIX, SOCK_STREAM, 0);
     snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", top);
     EXPECT(local >= 0 && bind(local, (struct sockaddr *)&address, sizeof address) == -1 && errno == EOPNOTSUPP);
     EXPECT(connect(local, (struct sockaddr *)&address, sizeof address) == -1 && errno == EOPNOTSUPP);
+    EXPECT(close(local) == 0 && (local = socket(AF_UNIX, SOCK_DGRAM, 0)) >= 0);
+    EXPECT(sendto(local, "x", 1, 0, (struct sockaddr *)&address, sizeof address) == -1 && errno == EOPNOTSUPP);
+    EXPECT(sendmsg(local, &one.msg_hdr, 0) == -1 && errno == EOPNOTSUPP);
+    EXPECT(sendmmsg(local, &one, 1, 0) == -1 && errno == EOPNOTSUPP);
+    /* What is this machine's is its own. */
+    snprintf(address.sun_path, sizeof address.sun_path, "/none/socket");
+    EXPECT(sendto(local, "x", 1, 0, (struct sockaddr *)&address, sizeof address) == -1 && errno == ENOENT);
+    EXPECT(sendmsg(local, &one.msg_hdr, 0) == -1 && errno == ENOENT);
+    EXPECT(sendmmsg(local, &one, 1, 0) == -1 && errno == ENOENT);
     EXPECT(close(local) == 0 && lremovexattr(top, "user.x") == -1 && errno == EOPNOTSUPP);
     EXPECT((local = inotify_init()) >= 0 && inotify_add_watch(local, top, IN_MODIFY) == -1 && errno == EOPNOTSUPP);
     EXPECT(close(local) == 0 && stat(top, &found) == 0 && chroot(top) == -1 && errno == EOPNOTSUPP);

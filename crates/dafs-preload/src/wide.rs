@@ -10,6 +10,7 @@
 use crate::failure::{Errno, Failed, Result};
 use crate::streams;
 use libc::{EOF, FILE, c_char, c_int, size_t, wchar_t};
+use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 
 /// A character that was read or written, or `WEOF`.
@@ -30,6 +31,9 @@ const CHARACTER_BYTES_MAX: usize = 16;
 
 /// Bytes of what stands for one that has no encoding, such as "EUR".
 const STAND_IN_BYTES_MAX: usize = 64;
+
+/// Bytes that are gathered before they are written.
+const PIECE_BYTES: usize = 1024;
 
 unsafe extern "C" {
     fn flockfile(stream: *mut FILE);
@@ -100,42 +104,91 @@ impl Drop for Held {
     }
 }
 
-/// Appends the bytes of a character, or of what stands for it where the locale has no such character.
-fn encode(character: wchar_t, to: &mut Vec<u8>) -> Result<()> {
-    let (mut bytes, mut state) = ([0_u8; CHARACTER_BYTES_MAX], State(0));
+/// The bytes of a character.
+struct Encoded {
+    bytes: [u8; STAND_IN_BYTES_MAX],
+    count: usize,
+}
+
+impl Encoded {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
+
+/// The bytes of a character, or of what stands for it where the locale has no such character. Takes no memory
+/// for one that it has: some programs write character by character.
+fn encode(character: wchar_t) -> Result<Encoded> {
+    const { assert!(STAND_IN_BYTES_MAX >= CHARACTER_BYTES_MAX) };
+    let (mut bytes, mut state) = ([0_u8; STAND_IN_BYTES_MAX], State(0));
     // SAFETY: there is room for the longest character.
     match unsafe { wcrtomb(bytes.as_mut_ptr().cast(), character, &mut state) } {
-        size_t::MAX => stand_in(character, to),
-        count => {
-            to.extend_from_slice(&bytes[..count]);
-            Ok(())
+        size_t::MAX => stand_in(character),
+        count => Ok(Encoded { bytes, count }),
+    }
+}
+
+/// A conversion of characters to what stands for them in an encoding.
+struct StandIns {
+    codes: CString,
+    how: libc::iconv_t,
+}
+
+impl StandIns {
+    /// That of the encoding of the locale.
+    fn open(codes: &CStr) -> Result<Self> {
+        let none = Errno(libc::EILSEQ);
+        let to = CString::new([codes.to_bytes(), b"//TRANSLIT"].concat()).map_err(|_| none)?;
+        // SAFETY: C strings.
+        let how = unsafe { libc::iconv_open(to.as_ptr(), c"WCHAR_T".as_ptr()) };
+        if how.addr() == usize::MAX {
+            return Err(none);
+        }
+        Ok(Self { codes: codes.to_owned(), how })
+    }
+
+    fn find(&mut self, character: wchar_t) -> Result<Encoded> {
+        let (mut bytes, mut room) = ([0_u8; STAND_IN_BYTES_MAX], STAND_IN_BYTES_MAX);
+        let (mut from, mut count) =
+            ((&raw const character).cast_mut().cast(), size_of::<wchar_t>());
+        let mut next = bytes.as_mut_ptr().cast();
+        // SAFETY: reads the character and writes what there is room for.
+        match unsafe { libc::iconv(self.how, &mut from, &mut count, &mut next, &mut room) } {
+            size_t::MAX => Err(Errno(libc::EILSEQ)),
+            _ => Ok(Encoded { bytes, count: STAND_IN_BYTES_MAX - room }),
         }
     }
 }
 
+impl Drop for StandIns {
+    fn drop(&mut self) {
+        // SAFETY: opened once, and used by nobody any more.
+        unsafe { libc::iconv_close(self.how) };
+    }
+}
+
+thread_local! {
+    /// Kept, as opening takes long: of a text that the locale cannot write, many characters are like that.
+    static STAND_INS: RefCell<Option<StandIns>> = const { RefCell::new(None) };
+}
+
 /// What the C library's own streams write in place of a character that the locale does not have.
-fn stand_in(character: wchar_t, to: &mut Vec<u8>) -> Result<()> {
-    let none = Errno(libc::EILSEQ);
+fn stand_in(character: wchar_t) -> Result<Encoded> {
     // SAFETY: a C string until the locale changes.
     let codes = unsafe { CStr::from_ptr(libc::nl_langinfo(libc::CODESET)) };
-    let codes = CString::new([codes.to_bytes(), b"//TRANSLIT"].concat()).map_err(|_| none)?;
-    // SAFETY: C strings.
-    let how = unsafe { libc::iconv_open(codes.as_ptr(), c"WCHAR_T".as_ptr()) };
-    if how.addr() == usize::MAX {
-        return Err(none);
+    let kept = STAND_INS.try_with(|kept| {
+        // A handler may have interrupted who is at it.
+        let mut kept = kept.try_borrow_mut().ok()?;
+        if kept.as_ref().is_none_or(|kept| *kept.codes != *codes) {
+            *kept = Some(StandIns::open(codes).ok()?);
+        }
+        Some(kept.as_mut()?.find(character))
+    });
+    match kept {
+        Ok(Some(found)) => found,
+        // So may the end of the thread have come.
+        _ => StandIns::open(codes)?.find(character),
     }
-    let (mut bytes, mut room) = ([0_u8; STAND_IN_BYTES_MAX], STAND_IN_BYTES_MAX);
-    let (mut from, mut count) = ((&raw const character).cast_mut().cast(), size_of::<wchar_t>());
-    let mut next = bytes.as_mut_ptr().cast();
-    // SAFETY: reads the character and writes what there is room for.
-    let done = unsafe { libc::iconv(how, &mut from, &mut count, &mut next, &mut room) };
-    // SAFETY: opened above.
-    unsafe { libc::iconv_close(how) };
-    if done == size_t::MAX {
-        return Err(none);
-    }
-    to.extend_from_slice(&bytes[..STAND_IN_BYTES_MAX - room]);
-    Ok(())
 }
 
 /// # Safety
@@ -180,16 +233,22 @@ pub(crate) unsafe fn get_line(to: *mut wchar_t, room: c_int, stream: *mut FILE) 
 /// # Safety
 /// An open stream of ours.
 pub(crate) unsafe fn unget(character: Character, stream: *mut FILE) -> Character {
-    let mut bytes = Vec::new();
-    if character.0 == Character::FAILED.0 || encode(character.0 as wchar_t, &mut bytes).is_err() {
+    if character.0 == Character::FAILED.0 {
         return Character::FAILED;
     }
+    let Ok(encoded) = encode(character.0 as wchar_t) else { return Character::FAILED };
     // SAFETY: the caller's promise.
     let held = unsafe { Held::new(stream) };
-    for byte in bytes.into_iter().rev() {
-        // SAFETY: as above.
-        if unsafe { libc::ungetc(byte.into(), held.0) } == EOF {
-            return Character::FAILED;
+    for (before, byte) in encoded.bytes().iter().rev().enumerate() {
+        // SAFETY: as above, for a stream whose lock is held.
+        unsafe {
+            if libc::ungetc((*byte).into(), held.0) == EOF {
+                // Half a character is none.
+                for _ in 0..before {
+                    getc_unlocked(held.0);
+                }
+                return Character::FAILED;
+            }
         }
     }
     character
@@ -200,17 +259,30 @@ pub(crate) unsafe fn unget(character: Character, stream: *mut FILE) -> Character
 /// # Safety
 /// An open stream of ours.
 pub(crate) unsafe fn put(text: &[wchar_t], stream: *mut FILE) -> bool {
-    let mut bytes = Vec::with_capacity(text.len());
-    let encoded = text.iter().try_for_each(|character| encode(*character, &mut bytes));
     // SAFETY: the caller's promise.
     let held = unsafe { Held::new(stream) };
-    if !held.put(&bytes) {
-        return false;
+    let (mut piece, mut count) = ([0_u8; PIECE_BYTES], 0);
+    for character in text {
+        let encoded = match encode(*character) {
+            Ok(encoded) => encoded,
+            Err(errno) => {
+                if held.put(&piece[..count]) {
+                    streams::set_error(stream, true);
+                    errno.set();
+                }
+                return false;
+            }
+        };
+        if count + encoded.count > piece.len() {
+            if !held.put(&piece[..count]) {
+                return false;
+            }
+            count = 0;
+        }
+        piece[count..count + encoded.count].copy_from_slice(encoded.bytes());
+        count += encoded.count;
     }
-    let Err(errno) = encoded else { return true };
-    streams::set_error(stream, true);
-    errno.set();
-    false
+    held.put(&piece[..count])
 }
 
 /// `wprintf` and its relatives: `format` writes to the stream that it is given, which is one of the C

@@ -69,6 +69,16 @@ enum Copying {
     Splicing,
 }
 
+/// Whether a descriptor is a pipe, of which it does not matter that it appends.
+fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: all zero is a valid value of this plain structure, which the call fills.
+    unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        libc::syscall(libc::SYS_fstat, fd, &raw mut found) == 0
+            && found.st_mode & libc::S_IFMT == libc::S_IFIFO
+    }
+}
+
 /// The error of a copy to a descriptor that appends, which the kernel has none of.
 fn must_not_append(how: Copying, to: c_int) -> Result<()> {
     if kernel::control(to, libc::F_GETFL, 0)? & libc::O_APPEND == 0 {
@@ -76,6 +86,7 @@ fn must_not_append(how: Copying, to: c_int) -> Result<()> {
     }
     match how {
         Copying::Ranges => Err(Errno(libc::EBADF)),
+        Copying::Sending | Copying::Splicing if is_pipe(to) => Ok(()),
         Copying::Sending | Copying::Splicing => Err(Errno(libc::EINVAL)),
     }
 }

@@ -3,12 +3,16 @@
 
 use super::exec::location_is_ours;
 use super::{by_path, taken};
-use crate::failure::Errno;
+use crate::failure::{Errno, Failed};
+use crate::limits::VECTORS_MAX;
 use crate::next::{interpose, is_serving, serve};
 use crate::{config, names, report};
 use dafs_client::Follow;
 use dafs_mem::{CheckedSlice, Site, VolatileSlice};
-use libc::{AT_FDCWD, c_char, c_int, key_t, sa_family_t, sockaddr, sockaddr_un, socklen_t};
+use libc::{
+    AT_FDCWD, c_char, c_int, c_uint, c_void, key_t, mmsghdr, msghdr, sa_family_t, size_t, sockaddr,
+    sockaddr_un, socklen_t, ssize_t,
+};
 use std::ffi::CStr;
 
 /// A Unix socket's address, with a zero byte behind it.
@@ -25,8 +29,8 @@ unsafe fn served_path(
     bytes: socklen_t,
     room: &mut Room,
 ) -> Option<&CStr> {
-    // Our own sessions' sockets are this machine's.
-    if config::get().is_none() || is_serving() {
+    // Our own sessions' sockets are this machine's. Who is connected names nobody.
+    if address.is_null() || config::get().is_none() || is_serving() {
         return None;
     }
     let count = (bytes as usize).min(ADDRESS_BYTES);
@@ -48,27 +52,64 @@ unsafe fn served_path(
     unsafe { location_is_ours(AT_FDCWD, path.as_ptr()) }.then_some(path)
 }
 
+/// What becomes of a call with the address of a Unix socket that would be served.
+///
 /// # Safety
 /// As [`served_path`].
-unsafe fn unless_served(
+unsafe fn refused<T: Failed>(
     name: &'static str,
     address: *const sockaddr,
     bytes: socklen_t,
-    pass: impl FnOnce() -> c_int,
-) -> c_int {
+) -> Option<T> {
     let mut room: Room = [0; ADDRESS_BYTES + 1];
     // SAFETY: the caller's promise.
-    let Some(path) = (unsafe { served_path(address, bytes, &mut room) }) else { return pass() };
+    let path = unsafe { served_path(address, bytes, &mut room) }?;
     report::refused(name, path.to_bytes());
-    serve(|| Err(Errno(libc::EOPNOTSUPP)))
+    Some(serve(|| Err(Errno(libc::EOPNOTSUPP))))
+}
+
+/// As [`refused`], for the address of a message.
+///
+/// # Safety
+/// Wherever there is memory at `message` and where that points to, it stays as it is.
+unsafe fn refused_message<T: Failed>(name: &'static str, message: *const msghdr) -> Option<T> {
+    if config::get().is_none() || is_serving() {
+        return None;
+    }
+    // SAFETY: the caller's promise; any bytes are such a structure. The kernel says what it thinks of one
+    // that is not there.
+    unsafe {
+        let message = taken(message).ok()?;
+        refused(name, message.msg_name.cast(), message.msg_namelen)
+    }
 }
 
 interpose! {
+    fn sendto(
+        socket: c_int,
+        from: *const c_void,
+        count: size_t,
+        flags: c_int,
+        address: *const sockaddr,
+        bytes: socklen_t,
+    ) -> ssize_t, |pass| {
+        refused("sendto", address, bytes).unwrap_or_else(pass)
+    }
+    fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t, |pass| {
+        refused_message("sendmsg", message).unwrap_or_else(pass)
+    }
+    fn sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, |pass| {
+        // Where one cannot be sent, none is.
+        let count = (count as usize).min(VECTORS_MAX);
+        let message = |at| messages.wrapping_add(at).cast::<msghdr>();
+        let mut all = (0..count).map(message);
+        all.find_map(|message| refused_message("sendmmsg", message)).unwrap_or_else(pass)
+    }
     fn bind(socket: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int, |pass| {
-        unless_served("bind", address, bytes, pass)
+        refused("bind", address, bytes).unwrap_or_else(pass)
     }
     fn connect(socket: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int, |pass| {
-        unless_served("connect", address, bytes, pass)
+        refused("connect", address, bytes).unwrap_or_else(pass)
     }
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| {
