@@ -12,7 +12,7 @@
 
 use crate::attr::attr;
 use crate::id::{Ids, Object};
-use crate::limits::{DATA_FILES_OPEN_MAX, DATA_IDLE, ENDS_MAX, FILE_BYTES_MAX};
+use crate::limits::{DATA_FILES_OPEN_MAX, DATA_IDLE, ENDS_MAX, FILE_BYTES_MAX, PATTERN_PLACES_MAX};
 use crate::map::OsdMap;
 use crate::server;
 use crate::stripes::Stripes;
@@ -27,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A data server of a CephFS.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct CephData {
 
 /// What a data server and its files share.
 struct Shared {
-    mount: Arc<Mount>,
+    mount: Mutex<Arc<Mount>>,
     map: Arc<OsdMap>,
     ids: Arc<Ids>,
     fs_id: FsId,
@@ -49,6 +49,8 @@ struct Shared {
     /// beyond the pattern that clients know.
     ends: Mutex<FxHashMap<Object, u64>>,
     indirect_bytes: AtomicU64,
+    /// Whether it finds out itself where files lie, to count: nobody else in this process does.
+    learns: bool,
     /// Told when what was written may be lost.
     lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -83,11 +85,24 @@ impl CephData {
         ids: Arc<Ids>,
         fs_id: FsId,
         daemons: FxHashSet<u32>,
+        learns: bool,
     ) -> Self {
+        let mount = Mutex::new(mount);
         let (open, uses, ends, indirect_bytes) = Default::default();
         let lost = OnceLock::new();
-        let shared =
-            Shared { mount, map, ids, fs_id, daemons, open, uses, ends, indirect_bytes, lost };
+        let shared = Shared {
+            mount,
+            map,
+            ids,
+            fs_id,
+            daemons,
+            open,
+            uses,
+            ends,
+            indirect_bytes,
+            learns,
+            lost,
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -97,13 +112,42 @@ impl CephData {
         let _ = self.shared.lost.set(lost);
     }
 
-    pub(crate) fn mount(&self) -> &Arc<Mount> {
-        &self.shared.mount
+    pub(crate) fn mount(&self) -> Arc<Mount> {
+        self.shared.mount()
     }
 
-    /// Whether one of its daemons is this.
-    pub(crate) fn is_next_to(&self, daemon: u32) -> bool {
-        self.shared.daemons.contains(&daemon)
+    /// Closes all files; what cannot be made stable is told of.
+    pub(crate) fn close_all(&self) {
+        self.shared.close(|_, _| true);
+    }
+
+    /// Goes on with another mount. To be called while no request works on a file, and all are closed.
+    pub(crate) fn renew(&self, mount: Arc<Mount>) {
+        let last = std::mem::replace(&mut *lock(&self.shared.mount), mount);
+        let open = std::mem::take(&mut *self.shared.table());
+        // To give back what the cluster has shut out may take long, or for ever. Should there be no thread
+        // for that, it takes so long here.
+        let give_back = move || drop((open, last));
+        let thread = std::thread::Builder::new().name("dafs-ceph-old".to_owned());
+        if let Err(error) = thread.spawn(give_back) {
+            tracing::warn!(%error, "there is no thread for a mount that is not used any more");
+        }
+    }
+
+    /// The object that clients call so.
+    pub(crate) fn object(&self, file: &FileId) -> Result<Object> {
+        self.shared.ids.open(file)
+    }
+
+    /// Waits for the end of all requests that have begun.
+    pub(crate) fn await_uses(&self, limit: Duration) -> Result<()> {
+        self.shared.uses.await_all(limit)
+    }
+
+    /// The map of daemons has changed: finds out where the files lie that are open.
+    pub(crate) fn learn(&self) {
+        let open: Vec<_> = self.shared.table().iter().map(|(o, open)| (*o, open.clone())).collect();
+        open.iter().for_each(|(object, open)| self.shared.learn(*object, &open.stripes));
     }
 
     /// Which files may have grown beyond their pattern since the last call, and how far.
@@ -136,8 +180,21 @@ impl Shared {
         lock(&self.open)
     }
 
+    fn mount(&self) -> Arc<Mount> {
+        lock(&self.mount).clone()
+    }
+
+    /// Finds out where a file lies. What cannot be found out is not counted.
+    fn learn(&self, object: Object, stripes: &Stripes) {
+        if self.learns
+            && let Err(error) = self.map.daemons(object.ino, stripes, 0..PATTERN_PLACES_MAX as u64)
+        {
+            tracing::debug!(%error, "where a file of CephFS lies is not known");
+        }
+    }
+
     fn inode(&self, object: Object) -> Result<Inode> {
-        self.mount.inode(object.ino, object.snap)
+        self.mount().inode(object.ino, object.snap)
     }
 
     /// The open file of an object.
@@ -152,10 +209,11 @@ impl Shared {
         }
         let inode = self.inode(object)?;
         // The metadata server has judged the client.
-        let perm = Perm::new(&self.mount, &server())?;
+        let perm = Perm::new(inode.mount(), &server())?;
         let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
         let handle = Arc::new(inode.open(flags, &perm)?);
         let stripes = Arc::new(crate::layouts::stripes(&inode, &perm)?);
+        self.learn(object, &stripes);
         let open = Open { handle, writable: write, stripes, used: now, written: Arc::default() };
         if self.table().len() >= DATA_FILES_OPEN_MAX {
             self.close(|_, _| true);
@@ -366,7 +424,7 @@ impl OpenFile for CephDataFile {
 
     fn attr(&self) -> Result<Attr> {
         let inode = self.data.inode(self.object)?;
-        attr(&inode.stat(&Perm::new(&self.data.mount, &server())?)?)
+        attr(&inode.stat(&Perm::new(inode.mount(), &server())?)?)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::limits::{
     DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACED_MAX, WATCH_INTERVAL,
 };
 use crate::map::OsdMap;
+pub(crate) use crate::server::{Place, Server, ShutOut};
 use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT, Perm};
 use crate::{CephStore, Shared, server};
@@ -25,11 +26,11 @@ use dafs_store::{
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The attribute that tells how a file is cut.
 const LAYOUT: &[u8] = b"ceph.file.layout";
@@ -44,11 +45,12 @@ pub(crate) fn stripes(inode: &Inode, perm: &Perm<'_>) -> Result<Stripes> {
 /// The data servers of a store, and what clients were told of them.
 pub(crate) struct Spread {
     map: Arc<OsdMap>,
-    servers: Vec<(Arc<CephData>, SocketAddr)>,
-    by: crate::Told,
+    servers: Vec<Arc<Server>>,
     ids: Arc<Ids>,
     /// The file system of the handles that clients show to data servers.
     data_fs: FsId,
+    by: crate::Told,
+    shut_out: Arc<ShutOut>,
     devices: Mutex<Devices>,
     told: Mutex<Told>,
 }
@@ -120,20 +122,21 @@ fn by_turns(ino: u64, places: usize, servers: usize) -> Vec<u32> {
 impl Spread {
     pub(crate) fn new(
         map: Arc<OsdMap>,
-        servers: Vec<(Arc<CephData>, SocketAddr)>,
+        servers: Vec<Arc<Server>>,
         ids: Arc<Ids>,
-        data_fs: FsId,
-        by: crate::Told,
+        (data_fs, by): (FsId, crate::Told),
+        shut_out: Arc<ShutOut>,
     ) -> Self {
         let (devices, told) = Default::default();
-        Self { map, servers, by, ids, data_fs, devices, told }
+        Self { map, servers, ids, data_fs, by, shut_out, devices, told }
     }
 
-    pub(crate) fn servers(&self) -> impl Iterator<Item = &Arc<CephData>> {
-        self.servers.iter().map(|(server, _)| server)
+    /// The data servers of this process.
+    pub(crate) fn here(&self) -> impl Iterator<Item = &Arc<CephData>> {
+        self.servers.iter().filter_map(|server| server.here())
     }
 
-    /// The device of a file. `None` when one of its daemons has no data server.
+    /// The device of a file. `None` when one of its daemons has no data server, or none that is there.
     fn device_of(
         &self,
         object: Object,
@@ -144,20 +147,31 @@ impl Spread {
             return Ok(None);
         };
         let server_of = |daemon: u32| {
-            let at = self.servers.iter().position(|(server, _)| server.is_next_to(daemon))?;
+            let at = self.servers.iter().position(|server| server.is_next_to(daemon))?;
             u32::try_from(at).ok()
         };
-        let pattern = match self.by {
+        let pattern: Option<Vec<u32>> = match self.by {
             crate::Told::Placement => daemons.into_iter().map(server_of).collect(),
             crate::Told::Turns => Some(by_turns(object.ino, places, self.servers.len())),
         };
         let Some(pattern) = pattern else { return Ok(None) };
-        let servers: Vec<_> = self.servers.iter().map(|&(_, address)| vec![address]).collect();
+        // Those without a part of it have no say.
+        let mut used = pattern.clone();
+        used.sort_unstable();
+        used.dedup();
+        let doors = used.iter().map(|&at| self.servers[at as usize].door());
+        let Some(doors) = doors.collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let place = |at: &u32| used.binary_search(at).ok().and_then(|at| u32::try_from(at).ok());
+        let pattern: Vec<_> = pattern.iter().filter_map(place).collect();
         let mut hasher = SipHasher24::new();
-        for (_, address) in &self.servers {
-            hasher.write(address.to_string().as_bytes());
-            hasher.write_u8(0);
+        for (addresses, run) in &doors {
+            for address in addresses {
+                hasher.write(address.to_string().as_bytes());
+                hasher.write_u8(0);
+            }
+            hasher.write_u64(*run);
         }
+        let servers = doors.into_iter().map(|(addresses, _)| addresses).collect();
         pattern.iter().for_each(|&server| hasher.write_u32(server));
         let key = DeviceKey(hasher.finish128().as_bytes());
         Ok(Some((key, Device { pattern, servers })))
@@ -236,9 +250,14 @@ impl Spread {
             Ok(false) => {}
             Err(error) => tracing::warn!(%error, "the monitors of ceph do not answer"),
         }
-        for server in self.servers() {
-            server.close_idle();
-            server.take_ends().into_iter().for_each(|(object, end)| self.note_size(object, end));
+        for data in self.here() {
+            data.close_idle();
+            data.take_ends().into_iter().for_each(|(object, end)| self.note_size(object, end));
+        }
+        // Clients are to go through the metadata server while one is away, and to it again when it is back.
+        let changed = self.servers.iter().filter(|server| server.turn(&self.shut_out)).count();
+        if changed > 0 {
+            self.look_again();
         }
     }
 }
@@ -315,7 +334,7 @@ impl Layouts for CephStore {
         let spread = self.shared.spread()?;
         let (object, inode) = self.shared.inode(file)?;
         // What it was written with knows how far it reaches.
-        for server in spread.servers() {
+        for server in &spread.servers {
             server.settle(object)?;
         }
         let attr = attr(&self.shared.stat(object, &inode)?)?;
@@ -335,10 +354,19 @@ impl Layouts for CephStore {
         let spread = self.shared.spread()?;
         let object = self.shared.ids.open(file)?;
         let mut told = Ok(());
-        for server in spread.servers() {
+        for server in &spread.servers {
             told = told.and(server.forget(object));
         }
         told
+    }
+
+    fn belief(&self) -> Duration {
+        let servers = self.shared.spread().map_or(&[][..], |spread| &spread.servers);
+        servers.iter().map(|server| server.belief()).max().unwrap_or_default()
+    }
+
+    fn settled(&self) -> Result<()> {
+        self.shared.spread()?.servers.iter().try_for_each(|server| server.settled())
     }
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {

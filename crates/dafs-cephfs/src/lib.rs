@@ -27,22 +27,26 @@ mod limits;
 mod map;
 mod names;
 mod network;
+mod node;
 mod nudge;
+mod server;
 mod store;
 mod stripes;
 mod sys;
 
 pub use data::CephData;
 pub use network::in_network;
+pub use node::{CephNode, CephNodeOptions};
 pub use sys::Unavailable;
 
+use dafs_store::striped::Node;
 use dafs_store::{Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Result, StoreError};
 use id::{Ids, Object};
-use layouts::{Spread, Watch};
+use layouts::{Place, Server, Spread, Watch};
 use limits::OPEN_TIMEOUT;
 use map::OsdMap;
 use nudge::{Nudge, Waits};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::SocketAddr;
@@ -75,6 +79,8 @@ pub struct CephOptions {
     pub mounts: usize,
     /// Data servers, each with a mount of its own; at most 256.
     pub data_servers: Vec<DataServerOptions>,
+    /// The key of the names by which data servers of other processes know files, if there are any.
+    pub data_secret: Option<ExportSecret>,
     /// What clients are told of where files lie.
     pub told: Told,
     /// What the file system of a data server's handles is called, when its store is called so.
@@ -84,12 +90,35 @@ pub struct CephOptions {
 /// A data server, that clients go to for what lies next to it.
 #[derive(Debug, Clone)]
 pub struct DataServerOptions {
-    /// Where clients reach it.
-    pub address: SocketAddr,
+    /// Where it is.
+    pub place: DataPlace,
     /// The numbers of the storage daemons that it is next to. Each daemon has one data server.
     pub daemons: Vec<u32>,
-    /// The network namespace that it is a client of the file system from, if not this process's.
-    pub network: Option<PathBuf>,
+}
+
+/// Where a data server is.
+#[derive(Clone)]
+pub enum DataPlace {
+    /// In this process.
+    Here {
+        /// Where clients reach it.
+        address: SocketAddr,
+        /// The network namespace that it is a client of the file system from, if not this process's.
+        network: Option<PathBuf>,
+    },
+    /// In another process: a [`CephNode`] behind a control connection.
+    Far(Arc<dyn Node>),
+}
+
+impl std::fmt::Debug for DataPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Here { address, network } => {
+                f.debug_tuple("Here").field(address).field(network).finish()
+            }
+            Self::Far(node) => f.debug_tuple("Far").field(&node.number()).finish(),
+        }
+    }
 }
 
 /// What clients are told of where files lie.
@@ -239,19 +268,26 @@ fn server() -> Cred {
     Cred::new(0, 0)
 }
 
+/// Waits for a work of which nothing may ever come.
+fn in_time<T: Send + 'static>(
+    open: impl FnOnce() -> std::result::Result<T, OpenError> + Send + 'static,
+) -> std::result::Result<T, OpenError> {
+    let (done, outcome) = channel();
+    // Some waits inside the library have no end. A thread that is caught in one is left there.
+    let open = move || drop(done.send(open()));
+    let thread = std::thread::Builder::new().name("dafs-ceph-open".to_owned());
+    thread.spawn(open).map_err(OpenError::Thread)?;
+    outcome.recv_timeout(OPEN_TIMEOUT).unwrap_or(Err(OpenError::Timeout(OPEN_TIMEOUT)))
+}
+
 impl CephStore {
     /// Mounts a directory of CephFS. Waits for the cluster for a while.
     ///
     /// # Errors
     /// What is missing or wrong, for whoever set it up.
     pub fn open(options: &CephOptions) -> std::result::Result<Self, OpenError> {
-        let (done, outcome) = channel();
         let options = options.clone();
-        // Some waits inside the library have no end. A thread that is caught in one is left there.
-        let open = move || drop(done.send(Self::open_here(&options)));
-        let thread = std::thread::Builder::new().name("dafs-ceph-open".to_owned());
-        thread.spawn(open).map_err(OpenError::Thread)?;
-        outcome.recv_timeout(OPEN_TIMEOUT).unwrap_or(Err(OpenError::Timeout(OPEN_TIMEOUT)))
+        in_time(move || Self::open_here(&options))
     }
 
     fn open_here(options: &CephOptions) -> std::result::Result<Self, OpenError> {
@@ -267,15 +303,16 @@ impl CephStore {
             return Err(OpenError::DataServers);
         }
         let waits = Arc::new(Waits::default());
+        let as_client = MountOptions {
+            cluster: cluster.clone(),
+            file_system: options.file_system.clone(),
+            root: options.root.clone(),
+            uuid: String::new(),
+            waits: waits.clone(),
+        };
         let mount = |name: String| {
-            Mount::new(&MountOptions {
-                cluster: cluster.clone(),
-                file_system: options.file_system.clone(),
-                root: options.root.clone(),
-                uuid: format!("dafs-{}-{name}", options.identity),
-                waits: waits.clone(),
-            })
-            .map(Arc::new)
+            let uuid = format!("dafs-{}-{name}", options.identity);
+            Mount::new(&MountOptions { uuid, ..as_client.clone() }).map(Arc::new)
         };
         let mounts = (0..options.mounts).map(|number| mount(number.to_string()));
         let mounts = mounts.collect::<std::result::Result<Vec<_>, _>>()?;
@@ -292,53 +329,77 @@ impl CephStore {
         let ids = Ids::new(fs_id, options.secret);
         let spread = match options.data_servers.is_empty() {
             true => None,
-            false => Some(spread(options, &cluster, fs_id, &mount)?),
+            false => Some(spread(options, &as_client, fs_id, &mount)?),
         };
-        let servers = spread.iter().flat_map(|(spread, _)| spread.servers());
-        let nudge = Nudge::start(&waits, mounts.iter().chain(servers.map(|server| server.mount())));
+        let servers = spread.iter().flat_map(|(spread, _)| spread.here());
+        let servers: Vec<_> = servers.map(|server| server.mount()).collect();
+        let nudge = Nudge::start(&waits, mounts.iter().chain(&servers));
         let _nudge = nudge.map_err(OpenError::Thread)?;
         let shared = Shared { mounts, ids, root, homes: Mutex::default(), spread, _nudge };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The data servers, in the order of the options.
+    /// The data servers of this process, in the order of the options.
     pub fn data_servers(&self) -> Vec<Arc<CephData>> {
         let spread = self.shared.spread.iter();
-        spread.flat_map(|(spread, _)| spread.servers()).cloned().collect()
+        spread.flat_map(|(spread, _)| spread.here()).cloned().collect()
     }
 }
 
 /// Data servers, each with a mount of its own.
 fn spread(
     options: &CephOptions,
-    cluster: &ClusterOptions,
+    as_client: &MountOptions,
     fs_id: FsId,
     mount: &(dyn Fn(String) -> std::result::Result<Arc<Mount>, OpenError> + Sync),
 ) -> std::result::Result<(Arc<Spread>, Watch), OpenError> {
-    let map = OsdMap::new(Box::new(Rados::connect(cluster)?)).map_err(OpenError::Map)?;
-    let map = Arc::new(map);
-    let mut hasher = SipHasher24::new_with_key(options.secret.as_bytes());
-    hasher.write(b"data servers");
-    hasher.write(&fs_id.0);
-    let data_fs = FsId(hasher.finish128().as_bytes());
-    let ids = Arc::new(Ids::new(data_fs, options.secret));
+    let rados = Rados::connect(&as_client.cluster)?;
+    let map = Arc::new(OsdMap::new(Box::new(rados)).map_err(OpenError::Map)?);
+    let ids = Arc::new(match options.data_secret {
+        Some(secret) => data_ids(secret, &[]),
+        None => data_ids(options.secret, &fs_id.0),
+    });
+    let data_fs = ids.fs_id();
     let mut servers = Vec::new();
     for (number, server) in options.data_servers.iter().enumerate() {
-        let network = server.network.as_deref();
-        // The library's threads come from this one, and their connections from those.
-        let mount = in_network(network, || mount(format!("data-{number}")));
-        let mount = mount.map_err(|error| {
-            let path = network.map(PathBuf::from).unwrap_or_default();
-            OpenError::Network { path, error }
-        })??;
-        let daemons = server.daemons.iter().copied().collect();
-        let data = CephData::new(mount, map.clone(), ids.clone(), data_fs, daemons);
-        servers.push((Arc::new(data), server.address));
+        let daemons: FxHashSet<_> = server.daemons.iter().copied().collect();
+        let place = match &server.place {
+            DataPlace::Here { address, network } => {
+                let network = network.as_deref();
+                // The library's threads come from this one, and their connections from those.
+                let mount = in_network(network, || mount(format!("data-{number}")));
+                let mount = mount.map_err(|error| {
+                    let path = network.map(PathBuf::from).unwrap_or_default();
+                    OpenError::Network { path, error }
+                })??;
+                let (map, ids) = (map.clone(), ids.clone());
+                let data = CephData::new(mount, map, ids, data_fs, daemons.clone(), false);
+                Place::Here(Arc::new(data), *address)
+            }
+            DataPlace::Far(node) => Place::Far(node.clone()),
+        };
+        servers.push(Arc::new(Server::new(place, daemons)));
     }
-    let spread =
-        Arc::new(Spread::new(map, servers, ids, (options.data_fs)(&data_fs), options.told));
+    let (secret, as_client) = (options.data_secret, as_client.clone());
+    let shut_out = move |number| {
+        let uuid = secret.map_or_else(String::new, |secret| node::client_name(secret, number));
+        // Whoever has the name loses what he holds, and whatever he still sends.
+        Mount::new(&MountOptions { uuid, ..as_client.clone() }).map(drop)
+    };
+    let data_fs = (options.data_fs)(&data_fs);
+    let told = (data_fs, options.told);
+    let spread = Arc::new(Spread::new(map, servers, ids, told, Arc::new(shut_out)));
     let watch = Watch::start(&spread).map_err(OpenError::Thread)?;
     Ok((spread, watch))
+}
+
+/// The names of files for data servers, by a key that they and the metadata server have, and what
+/// else tells them from those of other stores.
+fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
+    let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
+    hasher.write(b"data servers");
+    hasher.write(of);
+    Ids::new(FsId(hasher.finish128().as_bytes()), secret)
 }
 
 /// Which object attributes are of. For what lies in a snapshot, the library tells the snapshot as

@@ -373,6 +373,23 @@ impl Node for RemoteNode {
         if time::now() < over { Err(StoreError::Busy) } else { Ok(()) }
     }
 
+    fn rejoin(&self) {
+        let link = self.shared.lock().link.clone();
+        if let Some(link) = link {
+            link.close();
+        }
+    }
+
+    fn take_astray(&self) -> Result<Vec<ComponentId>> {
+        self.call(Call::Astray, |answer| match answer {
+            Answer::Data(data) => {
+                let (components, rest) = data.as_chunks();
+                rest.is_empty().then(|| components.iter().copied().map(ComponentId).collect())
+            }
+            _ => None,
+        })
+    }
+
     fn settled(&self) -> Result<()> {
         let settled = self.shared.lock().settled;
         if time::now() < settled { Err(StoreError::Busy) } else { Ok(()) }

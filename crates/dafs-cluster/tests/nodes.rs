@@ -173,7 +173,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     let judge = data.judge();
     let check = |owner: &[u8]| {
         let state = StateRef { id: StateId(7 << 32), seqid: 1 };
-        judge.check((owner, &identity), &handle().0, state, true)
+        judge.check((owner, &identity), (&ONE, &handle().0), state, true)
     };
     assert_eq!((check(b"one"), check(b"one")), (Ok(None), Ok(None)));
     assert_eq!(metadata.questions(), 1);
@@ -213,7 +213,7 @@ fn without_a_metadata_server_clients_wait_and_what_was_believed_is_over_with_the
     let judge = data.judge();
     let check = || {
         let state = StateRef { id: StateId(7 << 32), seqid: 1 };
-        judge.check((b"one", &identity), &handle().0, state, false)
+        judge.check((b"one", &identity), (&ONE, &handle().0), state, false)
     };
     assert_eq!(check(), Err(ServiceError::Delay));
     let node = cluster.node(&data, cluster.secret());

@@ -34,7 +34,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A data server of a volume.
 #[derive(Debug)]
@@ -109,9 +109,19 @@ impl GlusterData {
         let _ = self.shared.lost.set(lost);
     }
 
-    /// Whether a file lies on the brick, for good as far as one can see.
-    pub(crate) fn has(&self, gfid: &Gfid) -> Result<bool> {
-        Ok(self.shared.file(gfid)?.is_some())
+    /// How far a file reaches that lies on the brick, for good as far as one can see.
+    pub(crate) fn size_here(&self, gfid: &Gfid) -> Result<Option<u64>> {
+        Ok(self.shared.file(gfid)?.map(|(_, attr)| attr.size))
+    }
+
+    /// The object that clients call so.
+    pub(crate) fn gfid(&self, file: &FileId) -> Result<Gfid> {
+        self.shared.ids.open(file)
+    }
+
+    /// Waits for the end of all requests that have begun.
+    pub(crate) fn await_uses(&self, limit: Duration) -> Result<()> {
+        self.shared.uses.await_all(limit)
     }
 
     /// Says whether the brick may be used past GlusterFS; tells whether that is new.

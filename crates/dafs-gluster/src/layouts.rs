@@ -5,9 +5,11 @@
 //!   to every pNFS client, and their state-ids are judged by the metadata server at each use, which
 //!   those of copies (flexible files) are not by all.
 //! * GlusterFS tells the brick of a file by the name of its host and a path, and several hosts may have
-//!   the same path, or one host several names. All data servers are on this machine, so their bricks are
-//!   looked at instead: a file lies on the one that has it, for good, and not as a mark that it is
-//!   elsewhere.
+//!   the same path, or one host several names. So the bricks are looked at instead, by those data servers
+//!   of other machines that there are: a file lies on the one that has it, for good, and not as a mark
+//!   that it is elsewhere.
+//! * GlusterFS has a file whether or not the data server of its brick is there: without one, clients use
+//!   the metadata server.
 //!
 //! Invariants
 //! * A brick that the volume does not have, or not any more, holds no file, whatever lies on it.
@@ -20,42 +22,132 @@ use crate::limits::{PLACED_MAX, PRIVILEGE_BITS, UNIT_BYTES, WATCH_INTERVAL};
 use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
+use dafs_store::striped::{ComponentId, Node};
 use dafs_store::{
     Attr, Device, DeviceKey, FileId, FsId, Kind, Layouts, Packing, Placement, Result, SetAttr,
     SetTime, StoreError,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The data server of a brick.
 pub(crate) struct Server {
-    pub(crate) data: Arc<GlusterData>,
+    place: Place,
     /// As the volume calls it.
     brick: String,
-    key: DeviceKey,
-    device: Device,
+    /// The brick may be used past GlusterFS.
+    direct: AtomicBool,
+    /// What it was called when that was looked at last.
+    known: Mutex<Option<DeviceKey>>,
+}
+
+/// Where a data server is.
+pub(crate) enum Place {
+    /// In this process, and clients reach it there.
+    Here(Arc<GlusterData>, SocketAddr),
+    /// In another one.
+    Far(Arc<dyn Node>),
 }
 
 impl Server {
-    pub(crate) fn new(data: GlusterData, brick: String, address: SocketAddr) -> Self {
-        let mut hasher = SipHasher24::new();
-        hasher.write(address.to_string().as_bytes());
-        hasher.write_u8(0);
-        hasher.write(brick.as_bytes());
-        let key = DeviceKey(hasher.finish128().as_bytes());
-        let device = Device { pattern: vec![0], servers: vec![vec![address]] };
-        Self { data: Arc::new(data), brick, key, device }
+    pub(crate) fn new(place: Place, brick: String) -> Self {
+        let (direct, known) = (AtomicBool::new(true), Mutex::default());
+        let server = Self { place, brick, direct, known };
+        *lock(&server.known) = server.device().map(|(key, _)| key);
+        server
     }
 
-    fn epoch(&self) -> u64 {
-        let (epoch, _) = self.key.0.split_at(8);
-        epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte))
+    /// What clients are told of it. `None` while it is away. After each of its starts it has another name:
+    /// clients that have found it dead come back to it then.
+    fn device(&self) -> Option<(DeviceKey, Device)> {
+        let (addresses, run) = match &self.place {
+            Place::Here(_, address) => (vec![*address], 0),
+            Place::Far(node) if node.is_there() => (node.addresses(), node.run()),
+            Place::Far(_) => return None,
+        };
+        if addresses.is_empty() {
+            return None;
+        }
+        let mut hasher = SipHasher24::new();
+        for address in &addresses {
+            hasher.write(address.to_string().as_bytes());
+            hasher.write_u8(0);
+        }
+        hasher.write_u64(run);
+        hasher.write(self.brick.as_bytes());
+        let key = DeviceKey(hasher.finish128().as_bytes());
+        Some((key, Device { pattern: vec![0], servers: vec![addresses] }))
     }
+
+    /// Whether a file lies on its brick, for good as far as one can see.
+    fn has(&self, gfid: &Gfid) -> Result<bool> {
+        let size = match &self.place {
+            Place::Here(data, _) => return Ok(data.size_here(gfid)?.is_some()),
+            Place::Far(node) => node.size(&ComponentId(*gfid)),
+        };
+        match size {
+            Ok(_) => Ok(true),
+            Err(StoreError::NoDevice) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The file was written, and nothing says so, as far as that is known.
+    fn take_written(&self, gfid: &Gfid) -> bool {
+        match &self.place {
+            Place::Here(data, _) => data.take_written(gfid),
+            // It says so itself, unless it has gone meanwhile.
+            Place::Far(node) => match node.commit(&ComponentId(*gfid)) {
+                Ok(_) | Err(StoreError::NoDevice | StoreError::Stale | StoreError::NotFound) => {
+                    false
+                }
+                Err(_) => true,
+            },
+        }
+    }
+
+    /// Makes a file stable if it lies on its brick; tells whether it does. One that is away does not
+    /// know: that is asked of GlusterFS.
+    fn settle(&self, gfid: &Gfid) -> Result<bool> {
+        match &self.place {
+            Place::Here(data, _) => data.settle(gfid),
+            Place::Far(node) => match node.commit(&ComponentId(*gfid)) {
+                Ok(_) => Ok(true),
+                Err(StoreError::NoDevice | StoreError::Busy) => Ok(false),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    fn forget(&self, gfid: &Gfid) -> Result<()> {
+        match &self.place {
+            Place::Here(data, _) => data.forget(gfid),
+            Place::Far(node) => node.forget(&ComponentId(*gfid)),
+        }
+    }
+
+    /// Which files were asked for there and do not lie there.
+    fn take_astray(&self) -> Result<FxHashSet<Gfid>> {
+        match &self.place {
+            Place::Here(data, _) => Ok(data.take_astray()),
+            Place::Far(node) if node.is_there() => {
+                Ok(node.take_astray()?.into_iter().map(|component| component.0).collect())
+            }
+            Place::Far(_) => Ok(FxHashSet::default()),
+        }
+    }
+}
+
+fn epoch(key: &DeviceKey) -> u64 {
+    let (epoch, _) = key.0.split_at(8);
+    epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte))
 }
 
 /// The data servers of a store, and what clients were told of them.
@@ -137,31 +229,54 @@ impl Spread {
         Self { mount, servers, ids, data_fs, volume, told }
     }
 
-    pub(crate) fn servers(&self) -> impl Iterator<Item = &Arc<GlusterData>> {
-        self.servers.iter().map(|server| &server.data)
+    /// The data servers of this process.
+    pub(crate) fn here(&self) -> impl Iterator<Item = &Arc<GlusterData>> {
+        self.servers.iter().filter_map(|server| match &server.place {
+            Place::Here(data, _) => Some(data),
+            Place::Far(_) => None,
+        })
     }
 
     fn place(&self, gfid: &Gfid) -> Result<Option<Placement>> {
+        // Most files are where they were.
+        let last = lock(&self.told).files.get(gfid).map(|known| known.server);
+        let others = (0..self.servers.len()).filter(|at| Some(*at) != last);
         let mut found = None;
-        for (at, server) in self.servers.iter().enumerate() {
-            if server.data.has(gfid)? {
-                found = Some((at, server));
-                break;
+        for at in last.into_iter().chain(others) {
+            let server = &self.servers[at];
+            let Some((key, _)) = server.device().filter(|_| server.direct.load(SeqCst)) else {
+                continue;
+            };
+            match server.has(gfid) {
+                Ok(true) => {
+                    found = Some((at, key));
+                    break;
+                }
+                // One that goes away now is as one that is away.
+                Ok(false) | Err(StoreError::Busy) => {}
+                Err(error) => return Err(error),
             }
         }
-        let Some((at, server)) = found else { return Ok(None) };
+        let Some((at, key)) = found else { return Ok(None) };
         lock(&self.told).insert(gfid, at);
         let file = self.ids.seal(gfid);
         Ok(Some(Placement {
-            epoch: server.epoch(),
+            epoch: epoch(&key),
             spread: dafs_store::Spread::Stripes(dafs_store::Stripes {
-                device: server.key,
+                device: key,
                 first_place: 0,
                 unit_bytes: UNIT_BYTES,
                 packing: Packing::Sparse,
                 handles: vec![[&self.data_fs.0[..], &file.0[..]].concat().into_boxed_slice()],
             }),
         }))
+    }
+
+    /// The data servers, the one first that clients were told of last.
+    fn likely(&self, gfid: &Gfid) -> impl Iterator<Item = &Server> {
+        let last = lock(&self.told).files.get(gfid).map(|known| known.server);
+        let others = (0..self.servers.len()).filter(move |at| Some(*at) != last);
+        last.into_iter().chain(others).map(|at| &self.servers[at])
     }
 
     /// The volume may consist of something else now.
@@ -173,7 +288,10 @@ impl Spread {
         }
         for (at, server) in self.servers.iter().enumerate() {
             let direct = volume.other.is_none() && volume.bricks.contains(&server.brick);
-            if server.data.set_direct(direct) {
+            if let Place::Here(data, _) = &server.place {
+                data.set_direct(direct);
+            }
+            if server.direct.swap(direct, SeqCst) != direct {
                 let (brick, other) = (&server.brick, &volume.other);
                 tracing::warn!(brick, direct, ?other, "the volume of GlusterFS was changed");
             }
@@ -191,10 +309,21 @@ impl Spread {
             tracing::warn!(%error, "the volume of GlusterFS is not described");
         }
         for (at, server) in self.servers.iter().enumerate() {
-            server.data.close_idle();
-            let astray = server.data.take_astray();
-            if !astray.is_empty() {
-                lock(&self.told).take_back(|gfid, of| of == at && astray.contains(gfid));
+            if let Place::Here(data, _) = &server.place {
+                data.close_idle();
+            }
+            // Clients are to go through the metadata server while it is away, and to it again when it is
+            // back.
+            let key = server.device().map(|(key, _)| key);
+            if std::mem::replace(&mut *lock(&server.known), key) != key {
+                lock(&self.told).take_back(|_, of| of == at);
+            }
+            match server.take_astray() {
+                Ok(astray) if astray.is_empty() => {}
+                Ok(astray) => {
+                    lock(&self.told).take_back(|gfid, of| of == at && astray.contains(gfid));
+                }
+                Err(error) => tracing::debug!(%error, "a data server does not say what it lacks"),
             }
         }
     }
@@ -258,13 +387,13 @@ impl Layouts for GlusterStore {
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
-        let servers = &self.shared.spread().ok()?.servers;
-        servers.iter().find(|server| server.key == *key).map(|server| server.device.clone())
+        let mut devices = self.shared.spread().ok()?.servers.iter().filter_map(Server::device);
+        devices.find(|(known, _)| known == key).map(|(_, device)| device)
     }
 
     fn devices(&self) -> Vec<DeviceKey> {
         let Ok(spread) = self.shared.spread() else { return Vec::new() };
-        spread.servers.iter().map(|server| server.key).collect()
+        spread.servers.iter().filter_map(|server| Some(server.device()?.0)).collect()
     }
 
     fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {
@@ -274,12 +403,13 @@ impl Layouts for GlusterStore {
             return Err(StoreError::Invalid);
         }
         let object = object?;
-        for server in spread.servers() {
-            server.take_written(&gfid);
+        // Far ones move the time themselves, which does no harm.
+        for data in spread.here() {
+            data.take_written(&gfid);
         }
         touch(&object)?;
         let mut stable = false;
-        for server in spread.servers() {
+        for server in spread.likely(&gfid) {
             stable = stable || server.settle(&gfid)?;
         }
         if !stable {
@@ -293,7 +423,7 @@ impl Layouts for GlusterStore {
         let spread = self.shared.spread()?;
         let gfid = self.shared.ids.open(file)?;
         let mut written = false;
-        for server in spread.servers() {
+        for server in spread.likely(&gfid) {
             written |= server.take_written(&gfid);
         }
         if !written {
@@ -309,10 +439,27 @@ impl Layouts for GlusterStore {
         let spread = self.shared.spread()?;
         let gfid = self.shared.ids.open(file)?;
         let mut told = Ok(());
-        for server in spread.servers() {
+        for server in &spread.servers {
             told = told.and(server.forget(&gfid));
         }
         told
+    }
+
+    fn belief(&self) -> Duration {
+        let servers = self.shared.spread().map_or(&[][..], |spread| &spread.servers);
+        let belief = |server: &Server| match &server.place {
+            Place::Here(..) => Duration::ZERO,
+            Place::Far(node) => node.belief(),
+        };
+        servers.iter().map(belief).max().unwrap_or_default()
+    }
+
+    fn settled(&self) -> Result<()> {
+        let servers = &self.shared.spread()?.servers;
+        servers.iter().try_for_each(|server| match &server.place {
+            Place::Here(..) => Ok(()),
+            Place::Far(node) => node.settled(),
+        })
     }
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {

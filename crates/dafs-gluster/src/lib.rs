@@ -24,21 +24,24 @@ mod id;
 mod layouts;
 mod limits;
 mod names;
+mod node;
 mod store;
 mod sys;
 mod volume;
 
 pub use data::GlusterData;
+pub use node::{GlusterNode, GlusterNodeOptions};
 pub use sys::Unavailable;
 
 use attr::attr;
 use brick::Brick;
+use dafs_store::striped::Node;
 use dafs_store::{
     Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, Result, StoreError,
 };
 use file::Opens;
 use id::Ids;
-use layouts::{Server, Spread, Watch};
+use layouts::{Place, Server, Spread, Watch};
 use limits::OPEN_TIMEOUT;
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -64,8 +67,10 @@ pub struct GlusterOptions {
     pub root: String,
     /// The key of the ids; the same after every restart.
     pub secret: ExportSecret,
-    /// Data servers, each for one brick of this machine; at most 256.
+    /// Data servers, each for one brick; at most 256.
     pub data_servers: Vec<DataServerOptions>,
+    /// The key of the names by which data servers of other processes know files, if there are any.
+    pub data_secret: Option<ExportSecret>,
     /// What the file system of a data server's handles is called, when its store is called so.
     pub data_fs: fn(&FsId) -> FsId,
 }
@@ -73,10 +78,28 @@ pub struct GlusterOptions {
 /// A data server, that clients go to for what lies on its brick.
 #[derive(Debug, Clone)]
 pub struct DataServerOptions {
-    /// Where clients reach it.
-    pub address: SocketAddr,
-    /// The brick, as `gluster volume info` names it: HOST:PATH, with the path on this machine.
+    /// Where it is.
+    pub place: DataPlace,
+    /// The brick, as `gluster volume info` names it: HOST:PATH, with the path on its machine.
     pub brick: String,
+}
+
+/// Where a data server is.
+#[derive(Clone)]
+pub enum DataPlace {
+    /// In this process, on the brick's machine; clients reach it there.
+    Here(SocketAddr),
+    /// In another process: a [`GlusterNode`] behind a control connection.
+    Far(Arc<dyn Node>),
+}
+
+impl std::fmt::Debug for DataPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Here(address) => f.debug_tuple("Here").field(address).finish(),
+            Self::Far(node) => f.debug_tuple("Far").field(&node.number()).finish(),
+        }
+    }
 }
 
 /// Why a store cannot be opened.
@@ -242,19 +265,26 @@ fn mounted(options: &MountOptions) -> std::result::Result<Arc<Mount>, OpenError>
     Ok(mount)
 }
 
+/// Waits for a work of which nothing may ever come.
+fn in_time<T: Send + 'static>(
+    open: impl FnOnce() -> std::result::Result<T, OpenError> + Send + 'static,
+) -> std::result::Result<T, OpenError> {
+    let (done, outcome) = channel();
+    // Some waits inside the library have no end. A thread that is caught in one is left there.
+    let open = move || drop(done.send(open()));
+    let thread = std::thread::Builder::new().name("dafs-gluster-open".to_owned());
+    thread.spawn(open).map_err(OpenError::Thread)?;
+    outcome.recv_timeout(OPEN_TIMEOUT).unwrap_or(Err(OpenError::Timeout(OPEN_TIMEOUT)))
+}
+
 impl GlusterStore {
     /// Opens a directory of a volume. Waits for the bricks for a while.
     ///
     /// # Errors
     /// What is missing or wrong, for whoever set it up.
     pub fn open(options: &GlusterOptions) -> std::result::Result<Self, OpenError> {
-        let (done, outcome) = channel();
         let options = options.clone();
-        // Some waits inside the library have no end. A thread that is caught in one is left there.
-        let open = move || drop(done.send(Self::open_here(&options)));
-        let thread = std::thread::Builder::new().name("dafs-gluster-open".to_owned());
-        thread.spawn(open).map_err(OpenError::Thread)?;
-        outcome.recv_timeout(OPEN_TIMEOUT).unwrap_or(Err(OpenError::Timeout(OPEN_TIMEOUT)))
+        in_time(move || Self::open_here(&options))
     }
 
     fn open_here(options: &GlusterOptions) -> std::result::Result<Self, OpenError> {
@@ -277,10 +307,10 @@ impl GlusterStore {
         Ok(Self { shared: Arc::new(Shared { mount, ids, root, opens, spread }) })
     }
 
-    /// The data servers, in the order of the options.
+    /// The data servers of this process, in the order of the options.
     pub fn data_servers(&self) -> Vec<Arc<GlusterData>> {
         let spread = self.shared.spread.iter();
-        spread.flat_map(|(spread, _)| spread.servers()).cloned().collect()
+        spread.flat_map(|(spread, _)| spread.here()).cloned().collect()
     }
 }
 
@@ -294,32 +324,63 @@ fn spread(
     if options.data_servers.len() > DEVICE_SERVERS_MAX {
         return Err(OpenError::DataServers);
     }
-    let volume = Volume::parse(&mount.volfile().map_err(OpenError::Volume)?);
-    if let Some(other) = volume.other {
-        return Err(OpenError::NotPlain(other));
-    }
-    let mut hasher = SipHasher24::new_with_key(options.secret.as_bytes());
-    hasher.write(b"data servers");
-    hasher.write(&fs_id.0);
-    let data_fs = FsId(hasher.finish128().as_bytes());
-    let ids = Arc::new(Ids::new(data_fs, options.secret));
+    let volume = plain_volume(mount)?;
+    let ids = Arc::new(match options.data_secret {
+        Some(secret) => data_ids(secret, &[]),
+        None => data_ids(options.secret, &fs_id.0),
+    });
+    let data_fs = ids.fs_id();
     let mut servers = Vec::new();
-    for DataServerOptions { address, brick } in options.data_servers.clone() {
-        let path = brick.split_once(":/").map(|(_, path)| format!("/{path}"));
-        let Some(path) = path.filter(|_| volume.bricks.contains(&brick)) else {
-            return Err(OpenError::NoBrick { brick, bricks: volume.bricks });
-        };
-        let opened = match Brick::open(Path::new(&path), volume_id) {
-            Ok(opened) => opened,
-            Err(error) => return Err(OpenError::Brick { brick, error }),
-        };
-        let data = GlusterData::new(mount.clone(), opened, ids.clone(), data_fs);
-        servers.push(Server::new(data, brick, address));
+    for DataServerOptions { place, brick } in options.data_servers.clone() {
+        let path = path_of_brick(&volume, &brick)?;
+        servers.push(match place {
+            DataPlace::Here(address) => {
+                let opened = open_brick(&path, &brick, volume_id)?;
+                let data = GlusterData::new(mount.clone(), opened, ids.clone(), data_fs);
+                Server::new(Place::Here(Arc::new(data), address), brick)
+            }
+            DataPlace::Far(node) => Server::new(Place::Far(node), brick),
+        });
     }
     let data_fs = (options.data_fs)(&data_fs);
     let spread = Arc::new(Spread::new(mount.clone(), servers, ids, data_fs, volume));
     let watch = Watch::start(&spread).map_err(OpenError::Thread)?;
     Ok((spread, watch))
+}
+
+/// What a volume consists of whose bricks may be used past GlusterFS.
+fn plain_volume(mount: &Mount) -> std::result::Result<Volume, OpenError> {
+    let volume = Volume::parse(&mount.volfile().map_err(OpenError::Volume)?);
+    match volume.other {
+        Some(other) => Err(OpenError::NotPlain(other)),
+        None => Ok(volume),
+    }
+}
+
+/// Where a brick of the volume is on its machine.
+fn path_of_brick(volume: &Volume, brick: &str) -> std::result::Result<String, OpenError> {
+    let path = brick.split_once(":/").map(|(_, path)| format!("/{path}"));
+    path.filter(|_| volume.bricks.iter().any(|known| known == brick)).ok_or_else(|| {
+        OpenError::NoBrick { brick: brick.to_owned(), bricks: volume.bricks.clone() }
+    })
+}
+
+fn open_brick(
+    path: &str,
+    brick: &str,
+    volume_id: &[u8; 16],
+) -> std::result::Result<Brick, OpenError> {
+    Brick::open(Path::new(path), volume_id)
+        .map_err(|error| OpenError::Brick { brick: brick.to_owned(), error })
+}
+
+/// The names of files for data servers, by a key that they and the metadata server have, and what
+/// else tells them from those of other stores.
+fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
+    let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
+    hasher.write(b"data servers");
+    hasher.write(of);
+    Ids::new(FsId(hasher.finish128().as_bytes()), secret)
 }
 
 /// The directory at a path from the top. Links are not followed.

@@ -12,7 +12,7 @@ mod support;
 #[path = "../../dafs-store/tests/common/tree.rs"]
 mod tree;
 
-use dafs_gluster::{DataServerOptions, GlusterOptions, GlusterStore, OpenError};
+use dafs_gluster::{DataPlace, DataServerOptions, GlusterOptions, GlusterStore, OpenError};
 use dafs_store::*;
 use support::{make, placed, served};
 
@@ -312,7 +312,7 @@ fn bricks_that_cannot_be_used_are_said() {
     let Some(cluster) = support::cluster() else { return };
     let open = |brick: String| {
         let address = "127.0.0.1:1".parse().unwrap();
-        let data_servers = vec![DataServerOptions { address, brick }];
+        let data_servers = vec![DataServerOptions { place: DataPlace::Here(address), brick }];
         let options = GlusterOptions { data_servers, ..support::options(&cluster.server, "/") };
         GlusterStore::open(&options).err().unwrap().to_string()
     };

@@ -274,9 +274,17 @@ fn far(base: &Path) -> (Vec<DataProcess>, Config) {
         std::fs::create_dir(&directory).unwrap();
         let general = Config::for_directory(directory.clone());
         let (cluster_secret, admits) = (secret.clone(), Admits::default());
-        let (control, nfs, dafs) = (any, any, None);
-        let config =
-            DataServerConfig { directory, cluster_secret, control, nfs, dafs, admits, general };
+        let (control, nfs, dafs, engine) = (any, any, None, None);
+        let config = DataServerConfig {
+            directory,
+            engine,
+            cluster_secret,
+            control,
+            nfs,
+            dafs,
+            admits,
+            general,
+        };
         DataProcess::start(config).unwrap()
     });
     let data: Vec<_> = data.collect();

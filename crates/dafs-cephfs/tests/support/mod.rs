@@ -34,6 +34,7 @@ pub(crate) fn options(config: &Path, root: &str, identity: &str, mounts: usize) 
         secret: crate::common::secret(),
         mounts,
         data_servers: Vec::new(),
+        data_secret: None,
         told: Told::Placement,
         data_fs: |fs| *fs,
     }

@@ -4,13 +4,13 @@ use super::{Shared, lock};
 use crate::link::{Answers, Pace};
 use crate::refusal::of_store;
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::{ComponentId, DirectoryNode, Node, NodeSpace};
+use dafs_store::striped::{ComponentId, Node, NodeSpace};
 use dafs_store::{Result, Stability, StoreError};
-use dafs_wire::cluster::{Answer, Call};
+use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX};
 use std::sync::{Arc, Weak};
 
 pub(super) struct DataAnswers {
-    pub(super) node: Arc<DirectoryNode>,
+    pub(super) node: Arc<dyn Node>,
     /// The connection is one of its parts.
     pub(super) shared: Weak<Shared>,
 }
@@ -53,6 +53,13 @@ impl DataAnswers {
                 available,
             }),
             Call::Forget { component } => self.forget(&ComponentId(*component)),
+            Call::Astray => {
+                // What does not fit into an answer is asked for again by clients.
+                let astray = node.take_astray()?;
+                let astray = astray.iter().take(DATA_BYTES_MAX / size_of::<ComponentId>());
+                astray.for_each(|component| space.extend_from_slice(&component.0));
+                Ok(Answer::Data(space))
+            }
             _ => Err(StoreError::NotSupported),
         }
     }

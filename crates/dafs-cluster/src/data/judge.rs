@@ -8,7 +8,7 @@ use crate::refusal::{to_service, to_store};
 use crate::remote::{gather, scatter};
 use crate::time;
 use dafs_mem::VolatileSlice;
-use dafs_service::{Handle, Identity, ServiceError, StateRef};
+use dafs_service::{Identity, ServiceError, StateRef};
 use dafs_store::striped::{ComponentHandle, ComponentId, Elsewhere};
 use dafs_store::{Result, Stability, StoreError};
 use dafs_wire::cluster::{
@@ -39,8 +39,8 @@ impl DataNode {
 }
 
 impl Judge {
-    /// Whether a client may use a component so, a write only by a session that is no older now than what is
-    /// returned, if anything is. To be called while the use
+    /// Whether a client may use a component so, which `handle` names on the wire; a write only by a session
+    /// that is no older now than what is returned, if anything is. To be called while the use
     /// [counts as one](dafs_store::striped::ComponentFile::begin_use).
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Judge {
     pub fn check(
         &self,
         (owner, identity): (&[u8], &Identity),
-        handle: &[u8],
+        (component, handle): (&ComponentId, &[u8]),
         state: StateRef,
         write: bool,
     ) -> dafs_service::Result<Option<Duration>> {
@@ -69,17 +69,16 @@ impl Judge {
         {
             return Err(ServiceError::BadStateId);
         }
-        let component = component_of(handle).ok_or(StoreError::BadHandle)?;
         let mut key = Vec::new();
         // The number is compared, not looked up.
         StateUse { seqid: 0, ..wanted.clone() }.encode(&mut Encoder::new(&mut key));
         let seqid = state.seqid;
-        let believed = lock(&self.shared.beliefs).allow(&component, (&key, seqid), time::now());
+        let believed = lock(&self.shared.beliefs).allow(component, (&key, seqid), time::now());
         if let Some(made) = believed {
             return Ok(age(made));
         }
         for _ in 0..ASKS_MAX {
-            let question = lock(&self.shared.beliefs).ask(component, time::now());
+            let question = lock(&self.shared.beliefs).ask(*component, time::now());
             let answer =
                 self.ask(Call::CheckState(wanted.clone()), ASK_TIME, |answer| match answer {
                     Answer::Done => Ok(None),
@@ -170,10 +169,4 @@ impl Elsewhere for Judge {
 /// How old a session may be now.
 fn age(made: Made) -> Option<Duration> {
     made.map(|made| time::now().saturating_sub(made))
-}
-
-/// The component that a handle on the wire names; whether it is a good one was looked at before.
-fn component_of(handle: &[u8]) -> Option<ComponentId> {
-    let handle: &[u8; Handle::BYTES] = handle.try_into().ok()?;
-    Some(ComponentId(*handle[32..].first_chunk()?))
 }

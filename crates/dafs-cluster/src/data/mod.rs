@@ -24,7 +24,7 @@ use crate::remote::send;
 use crate::seal::Sealer;
 use crate::secret::ClusterSecret;
 use answers::DataAnswers;
-use dafs_store::striped::{DirectoryError, DirectoryNode, Node as _};
+use dafs_store::striped::{DirectoryError, DirectoryNode, Node};
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -68,7 +68,7 @@ pub struct DataNodeConfig {
 /// A directory that is known to be a node's.
 #[derive(Debug, Clone)]
 pub struct Opened {
-    /// The directory.
+    /// The directory. It is empty but for its marker where another file system keeps the files.
     pub node: Arc<DirectoryNode>,
     /// What the store is called that it is a part of.
     pub store: [u8; 16],
@@ -83,8 +83,15 @@ pub struct DataNode {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What opens the door for clients.
-pub type Announce = Box<dyn FnOnce(Opened, Judge) -> io::Result<()> + Send>;
+/// What opens the door for clients, and says who answers the metadata server: the directory itself, or
+/// whoever is in its place.
+pub type Announce = Box<dyn FnOnce(Opened, Judge) -> io::Result<Arc<dyn Node>> + Send>;
+
+/// What is served, once it is known.
+struct Serving {
+    opened: Opened,
+    answering: Arc<dyn Node>,
+}
 
 struct Shared {
     directory: PathBuf,
@@ -95,7 +102,7 @@ struct Shared {
     run: u64,
     lost: Arc<dyn Fn() + Send + Sync>,
     announce: Mutex<Option<Announce>>,
-    opened: OnceLock<Opened>,
+    serving: OnceLock<Serving>,
     beliefs: Mutex<Beliefs>,
     /// Those who wait for bytes that lie on other nodes.
     elsewhere: Gate,
@@ -139,7 +146,7 @@ impl DataNode {
             run: u64::from_le_bytes(run),
             lost: lost.into(),
             announce: Mutex::new(Some(opened)),
-            opened: OnceLock::new(),
+            serving: OnceLock::new(),
             beliefs: Mutex::default(),
             // Why they have no turn is nothing to their clients.
             elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME, Duration::ZERO),
@@ -243,8 +250,8 @@ impl Shared {
             return refused(&mut sealer, Refusal::Version);
         }
         // Who wants another node does not disturb the metadata server of this one.
-        let opened = match self.opened_for(wanted) {
-            Ok(opened) => opened,
+        let answering = match self.answering_for(wanted) {
+            Ok(answering) => answering,
             Err(refusal) => return refused(&mut sealer, refusal),
         };
         let incarnation = match directory::incarnation(&self.directory, wanted.membership) {
@@ -258,7 +265,7 @@ impl Shared {
         *lock(&self.link) = None;
         lock(&self.beliefs).forget_all();
         // What clients were allowed to do before is over before anything is done for the next.
-        if opened.node.await_uses(DRAIN_TIME).is_err() {
+        if answering.await_uses(DRAIN_TIME).is_err() {
             return refused(&mut sealer, Refusal::Busy);
         }
         let told = [&self.addresses, &self.dafs_addresses];
@@ -269,7 +276,7 @@ impl Shared {
         let welcome = Joined::Welcome { incarnation, run, addresses, dafs_addresses };
         let welcome = sealer.seal(&welcome);
         (&stream).write_all(&welcome)?;
-        let node = opened.node.clone();
+        let node = answering.clone();
         let answers = Arc::new(DataAnswers { node, shared: Arc::downgrade(self) });
         let link = Link::start("dafs-control", stream, (sealer, opener), answers)?;
         *lock(&self.link) = Some(Arc::new(link));
@@ -281,11 +288,11 @@ impl Shared {
         Ok(())
     }
 
-    /// The directory, if it is the one that is wanted or becomes it.
-    fn opened_for(self: &Arc<Self>, wanted: &Wanted) -> Result<&Opened, Refusal> {
-        if let Some(opened) = self.opened.get() {
+    /// Who answers for the directory, if it is the one that is wanted or becomes it.
+    fn answering_for(self: &Arc<Self>, wanted: &Wanted) -> Result<&Arc<dyn Node>, Refusal> {
+        if let Some(Serving { opened, answering }) = self.serving.get() {
             let same = opened.store == wanted.store && opened.node.number() == wanted.number;
-            return if same { Ok(opened) } else { Err(Refusal::OtherNode) };
+            return if same { Ok(answering) } else { Err(Refusal::OtherNode) };
         }
         directory::adopt(&self.directory, wanted)?;
         self.open(wanted.store, wanted.number).map_err(|error| {
@@ -294,7 +301,11 @@ impl Shared {
         })
     }
 
-    fn open(self: &Arc<Self>, store: [u8; 16], number: u32) -> Result<&Opened, DataNodeError> {
+    fn open(
+        self: &Arc<Self>,
+        store: [u8; 16],
+        number: u32,
+    ) -> Result<&Arc<dyn Node>, DataNodeError> {
         let addresses = self.addresses.clone();
         let node = DirectoryNode::open(&self.directory, &store, number, addresses)?;
         let lost = self.lost.clone();
@@ -304,8 +315,8 @@ impl Shared {
         let announce = lock(&self.announce).take();
         if let Some(announce) = announce {
             let judge = Judge { shared: self.clone() };
-            announce(opened.clone(), judge)?;
-            return Ok(self.opened.get_or_init(|| opened));
+            let answering = announce(opened.clone(), judge)?;
+            return Ok(&self.serving.get_or_init(|| Serving { opened, answering }).answering);
         }
         // It was called before, and there is no door.
         Err(io::Error::other("clients could not be let in").into())

@@ -63,7 +63,11 @@ impl Cluster {
             listener: self.control.try_clone().expect("the listener"),
             addresses: self.addresses.clone(),
             dafs_addresses: Vec::new(),
-            opened: Box::new(|node, _judge| opened(node)),
+            opened: Box::new(|directory, _judge| {
+                let node = directory.node.clone();
+                opened(directory)?;
+                Ok(node)
+            }),
             lost: Box::new(|| {}),
         };
         DataNode::start(config)

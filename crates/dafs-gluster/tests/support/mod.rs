@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use crate::common::{World, is_root, skipped};
-use dafs_gluster::{DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
+use dafs_gluster::{DataPlace, DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
 use dafs_store::*;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,7 @@ pub(crate) fn options(server: &str, root: &str) -> GlusterOptions {
         root: root.to_owned(),
         secret: crate::common::secret(),
         data_servers: Vec::new(),
+        data_secret: None,
         data_fs: |fs| *fs,
     }
 }
@@ -111,7 +112,7 @@ pub(crate) fn served() -> Option<(GlusterStore, Vec<Arc<GlusterData>>)> {
     let net = cluster.server.strip_suffix(".1").unwrap();
     options.data_servers = (1..=3)
         .map(|number| DataServerOptions {
-            address: format!("127.0.0.1:{number}").parse().unwrap(),
+            place: DataPlace::Here(format!("127.0.0.1:{number}").parse().unwrap()),
             brick: format!("{net}.{number}:{}/{number}/brick", cluster.dir.display()),
         })
         .collect();

@@ -1,7 +1,7 @@
 //! Exports of CephFS: what is written of them, and what is made of it.
 
-use super::file::own_address;
-use super::{CephDataServer, CephFsConfig, ExportSource, Wrong};
+use super::gluster::{check_far, place};
+use super::{CephDataServer, CephFsConfig, DataServerPlace, ExportSource, OsdConfig, Wrong};
 use dafs_cephfs::Told;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -23,64 +23,117 @@ pub(super) struct CephFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DataServerFile {
-    listen: String,
+    listen: Option<String>,
+    number: Option<u32>,
+    control: Option<String>,
     osds: Vec<u32>,
     network_namespace: Option<PathBuf>,
+}
+
+/// A file that has to be there.
+fn there(base: &Path, path: Option<&PathBuf>) -> Result<Option<PathBuf>, String> {
+    let path = path.map(|path| base.join(path));
+    match path {
+        Some(path) if !path.is_file() => Err(format!("{} is not there", path.display())),
+        path => Ok(path),
+    }
+}
+
+fn check_id(id: Option<&str>) -> Result<(), String> {
+    match id {
+        Some(id) if id.starts_with("client.") => Err("write id without \"client.\"".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn check_root(root: Option<&str>) -> Result<String, String> {
+    match root.unwrap_or("/") {
+        root if root.starts_with('/') => Ok(root.to_owned()),
+        _ => Err("root is a path from the top of the file system, with \"/\" first".to_owned()),
+    }
+}
+
+fn check_osds(osds: &[u32]) -> Result<(), String> {
+    match osds {
+        [] => Err("name the OSDs of each data_server: osds = [0, 1]".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Which storage daemons a data server in a process of its own is for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OsdFile {
+    conf: Option<PathBuf>,
+    id: Option<String>,
+    keyring: Option<PathBuf>,
+    fs: Option<String>,
+    root: Option<String>,
+    osds: Vec<u32>,
+}
+
+impl OsdFile {
+    pub(super) fn check(self, base: &Path) -> Result<OsdConfig, String> {
+        check_id(self.id.as_deref())?;
+        check_osds(&self.osds)?;
+        Ok(OsdConfig {
+            conf: there(base, self.conf.as_ref())?,
+            keyring: there(base, self.keyring.as_ref())?,
+            root: check_root(self.root.as_deref())?,
+            id: self.id,
+            fs: self.fs,
+            osds: self.osds,
+        })
+    }
 }
 
 impl CephFile {
     pub(super) fn check(
         &self,
         base: &Path,
+        cluster_secret: Option<&Path>,
         wrong: &dyn Fn(&str, String) -> Wrong,
     ) -> Result<ExportSource, Wrong> {
-        let there = |path: &PathBuf| {
-            let path = base.join(path);
-            match path.is_file() {
-                true => Ok(path),
-                false => Err(wrong("ceph", format!("{} is not there", path.display()))),
-            }
-        };
-        if self.id.as_ref().is_some_and(|id| id.starts_with("client.")) {
-            return Err(wrong("ceph", "write id without \"client.\"".to_owned()));
-        }
-        let root = self.root.clone().unwrap_or_else(|| "/".to_owned());
-        if !root.starts_with('/') {
-            let remedy = "root is a path from the top of the file system, with \"/\" first";
-            return Err(wrong("ceph", remedy.to_owned()));
-        }
+        let wrong = |remedy: String| wrong("ceph", remedy);
+        check_id(self.id.as_deref()).map_err(wrong)?;
+        let root = check_root(self.root.as_deref()).map_err(wrong)?;
         let mut data_servers: Vec<CephDataServer> = Vec::new();
         for server in &self.data_server {
-            let listen = own_address(&server.listen).map_err(|remedy| wrong("ceph", remedy))?;
-            if server.osds.is_empty() {
-                let remedy = "name the OSDs of each data_server: osds = [0, 1]".to_owned();
-                return Err(wrong("ceph", remedy));
-            }
+            let (listen, control) = (server.listen.as_deref(), server.control.as_deref());
+            let place = place(listen, server.number, control).map_err(wrong)?;
+            check_osds(&server.osds).map_err(wrong)?;
             let of_others = data_servers.iter().flat_map(|other| &other.osds);
             if let Some(osd) = of_others.into_iter().find(|osd| server.osds.contains(osd)) {
                 let remedy = format!("OSD {osd} is named by two data_servers; it has one host");
-                return Err(wrong("ceph", remedy));
+                return Err(wrong(remedy));
             }
             let network_namespace = server.network_namespace.as_ref().map(|path| base.join(path));
+            if network_namespace.is_some() && !matches!(place, DataServerPlace::Here(_)) {
+                let remedy = "leave network_namespace out: it is for data servers of this process";
+                return Err(wrong(remedy.to_owned()));
+            }
             let osds = server.osds.clone();
-            data_servers.push(CephDataServer { listen, osds, network_namespace });
+            data_servers.push(CephDataServer { place, osds, network_namespace });
         }
+        let places = data_servers.iter().map(|server| &server.place);
+        let cluster_secret = check_far(places, cluster_secret).map_err(wrong)?;
         let told = match self.layouts.as_deref() {
             None | Some("placement") => Told::Placement,
             Some("turns") => Told::Turns,
             Some(_) => {
                 let remedy = "layouts is \"placement\", or \"turns\" for comparison".to_owned();
-                return Err(wrong("ceph", remedy));
+                return Err(wrong(remedy));
             }
         };
         Ok(ExportSource::CephFs(CephFsConfig {
-            conf: self.conf.as_ref().map(there).transpose()?,
+            conf: there(base, self.conf.as_ref()).map_err(wrong)?,
             id: self.id.clone(),
-            keyring: self.keyring.as_ref().map(there).transpose()?,
+            keyring: there(base, self.keyring.as_ref()).map_err(wrong)?,
             fs: self.fs.clone(),
             root,
             data_servers,
             told,
+            cluster_secret,
         }))
     }
 }

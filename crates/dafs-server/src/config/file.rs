@@ -252,6 +252,15 @@ pub(super) fn own_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+/// Where a data server of another process waits for its metadata server.
+pub(super) fn control_address(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    match port.parse::<u16>() {
+        Ok(_) if !host.is_empty() => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} is no address; write control = \"HOST:PORT\"")),
+    }
+}
+
 impl NodeFile {
     fn check(
         &self,
@@ -261,15 +270,8 @@ impl NodeFile {
         let number = self.number;
         let path = match (&self.path, &self.control) {
             (None, Some(control)) if self.listen.is_none() && self.dafs_listen.is_none() => {
-                let port = control
-                    .rsplit_once(':')
-                    .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
-                if port.is_none() {
-                    let remedy =
-                        format!("{control:?} is no address; write control = \"HOST:PORT\"");
-                    return Err(wrong("node", remedy));
-                }
-                return Ok(NodeConfig { number, place: NodePlace::Remote(control.clone()) });
+                let control = control_address(control).map_err(|remedy| wrong("node", remedy))?;
+                return Ok(NodeConfig { number, place: NodePlace::Remote(control) });
             }
             (None, Some(_)) => {
                 let remedy = "leave listen out: the data server says where clients reach it";
@@ -317,7 +319,7 @@ impl ExportFile {
         };
         let source = match (&self.path, self.memory_bytes) {
             _ if self.store.is_some() || self.ceph.is_some() || self.gluster.is_some() => {
-                self.engine(base, &wrong)?
+                self.engine(base, cluster_secret, &wrong)?
             }
             (Some(path), None) => {
                 let path = base.join(path);
@@ -372,6 +374,7 @@ impl ExportFile {
     fn engine(
         &self,
         base: &Path,
+        cluster_secret: Option<&Path>,
         wrong: &dyn Fn(&str, String) -> Wrong,
     ) -> Result<ExportSource, Wrong> {
         let (engine, table) = match (self.store.as_deref(), &self.ceph, &self.gluster) {
@@ -395,12 +398,15 @@ impl ExportFile {
             return Err(wrong(field, remedy));
         }
         match (engine, &self.gluster) {
-            ("GlusterFS", Some(gluster)) => gluster.check(wrong),
+            ("GlusterFS", Some(gluster)) => gluster.check(cluster_secret, wrong),
             ("GlusterFS", None) => {
                 let remedy = "say which volume: [export.gluster] with volume and servers";
                 Err(wrong("store", remedy.to_owned()))
             }
-            _ => self.ceph.as_ref().unwrap_or(&CephFile::default()).check(base, wrong),
+            _ => {
+                let ceph = self.ceph.as_ref();
+                ceph.unwrap_or(&CephFile::default()).check(base, cluster_secret, wrong)
+            }
         }
     }
 

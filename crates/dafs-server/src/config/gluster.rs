@@ -1,8 +1,9 @@
 //! Exports of GlusterFS: what is written of them, and what is made of it.
 
-use super::file::own_address;
-use super::{ExportSource, GlusterConfig, GlusterDataServer, Wrong};
+use super::file::{control_address, own_address};
+use super::{BrickConfig, DataServerPlace, ExportSource, GlusterConfig, GlusterDataServer, Wrong};
 use serde::Deserialize;
+use std::path::{Path, PathBuf};
 
 /// The names of GlusterFS's own programs.
 #[derive(Deserialize)]
@@ -18,8 +19,61 @@ pub(super) struct GlusterFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DataServerFile {
-    listen: String,
+    listen: Option<String>,
+    number: Option<u32>,
+    control: Option<String>,
     brick: String,
+}
+
+/// The place of a data server: in this server, or by a control connection.
+pub(super) fn place(
+    listen: Option<&str>,
+    number: Option<u32>,
+    control: Option<&str>,
+) -> Result<DataServerPlace, String> {
+    match (listen, number, control) {
+        (Some(listen), None, None) => own_address(listen).map(DataServerPlace::Here),
+        (None, Some(number), Some(control)) => {
+            Ok(DataServerPlace::Far { number, control: control_address(control)? })
+        }
+        _ => {
+            Err("write listen for a data server of this process, or number and control for one of \
+                  its own"
+                .to_owned())
+        }
+    }
+}
+
+/// The secret of the cluster, if there are data servers of other processes.
+pub(super) fn check_far<'a>(
+    places: impl Iterator<Item = &'a DataServerPlace>,
+    cluster_secret: Option<&Path>,
+) -> Result<Option<PathBuf>, String> {
+    let far = places.filter_map(|place| match place {
+        DataServerPlace::Far { number, control } => Some((number, control)),
+        DataServerPlace::Here(_) => None,
+    });
+    let far: Vec<_> = far.collect();
+    for (at, (number, control)) in far.iter().enumerate() {
+        if far[..at].iter().any(|(other, same)| other == number || same == control) {
+            return Err("give each data server its own number and its own control".to_owned());
+        }
+    }
+    match cluster_secret {
+        _ if far.is_empty() => Ok(None),
+        Some(secret) => Ok(Some(secret.to_owned())),
+        None => {
+            Err("name the secret of the cluster too: [cluster] with secret = \"FILE\"".to_owned())
+        }
+    }
+}
+
+/// HOST:PATH.
+fn check_brick(brick: &str) -> Result<(), String> {
+    match brick.contains(":/") {
+        true => Ok(()),
+        false => Err("brick is HOST:PATH, as gluster volume info shows it".to_owned()),
+    }
 }
 
 /// HOST, or HOST:PORT; an IPv6 address with a port has brackets.
@@ -47,44 +101,70 @@ fn server(text: &str) -> Option<(String, Option<u16>)> {
     Some((host.to_owned(), port))
 }
 
+/// The hosts that know a volume of that name.
+fn volume(name: &str, hosts: &[String]) -> Result<Vec<(String, Option<u16>)>, String> {
+    if name.is_empty() || name.contains(['/', ' ']) {
+        return Err("volume is a name that gluster volume list shows".to_owned());
+    }
+    let host =
+        |text: &String| server(text).ok_or_else(|| format!("{text:?} is no HOST and no HOST:PORT"));
+    match hosts.iter().map(host).collect::<Result<Vec<_>, _>>()? {
+        hosts if hosts.is_empty() => {
+            Err("name hosts of the volume: servers = [\"HOST\"]".to_owned())
+        }
+        hosts => Ok(hosts),
+    }
+}
+
+/// Which brick a data server in a process of its own is for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BrickFile {
+    volume: String,
+    servers: Vec<String>,
+    brick: String,
+}
+
+impl BrickFile {
+    pub(super) fn check(self) -> Result<BrickConfig, String> {
+        let Self { volume: name, servers, brick } = self;
+        check_brick(&brick)?;
+        Ok(BrickConfig { servers: volume(&name, &servers)?, volume: name, brick })
+    }
+}
+
 impl GlusterFile {
     pub(super) fn check(
         &self,
+        cluster_secret: Option<&Path>,
         wrong: &dyn Fn(&str, String) -> Wrong,
     ) -> Result<ExportSource, Wrong> {
-        if self.volume.is_empty() || self.volume.contains(['/', ' ']) {
-            let remedy = "volume is a name that gluster volume list shows".to_owned();
-            return Err(wrong("gluster", remedy));
-        }
-        let mut servers = Vec::new();
-        for text in &self.servers {
-            let remedy = || format!("{text:?} is no HOST and no HOST:PORT");
-            servers.push(server(text).ok_or_else(|| wrong("gluster", remedy()))?);
-        }
-        if servers.is_empty() {
-            let remedy = "name hosts of the volume: servers = [\"HOST\"]".to_owned();
-            return Err(wrong("gluster", remedy));
-        }
+        let wrong = |remedy: String| wrong("gluster", remedy);
+        let servers = volume(&self.volume, &self.servers).map_err(wrong)?;
         let root = self.root.clone().unwrap_or_else(|| "/".to_owned());
         if !root.starts_with('/') {
             let remedy = "root is a path from the top of the volume, with \"/\" first";
-            return Err(wrong("gluster", remedy.to_owned()));
+            return Err(wrong(remedy.to_owned()));
         }
         let mut data_servers: Vec<GlusterDataServer> = Vec::new();
-        for DataServerFile { listen, brick } in &self.data_server {
-            let listen = own_address(listen).map_err(|remedy| wrong("gluster", remedy))?;
-            if !brick.contains(":/") {
-                let remedy = "brick is HOST:PATH, as gluster volume info shows it";
-                return Err(wrong("gluster", remedy.to_owned()));
-            }
+        for DataServerFile { listen, number, control, brick } in &self.data_server {
+            let place = place(listen.as_deref(), *number, control.as_deref()).map_err(wrong)?;
+            check_brick(brick).map_err(wrong)?;
             if data_servers.iter().any(|other| other.brick == *brick) {
-                let remedy = format!("brick {brick} is named by two data_servers");
-                return Err(wrong("gluster", remedy));
+                return Err(wrong(format!("brick {brick} is named by two data_servers")));
             }
-            data_servers.push(GlusterDataServer { listen, brick: brick.clone() });
+            data_servers.push(GlusterDataServer { place, brick: brick.clone() });
         }
+        let places = data_servers.iter().map(|server| &server.place);
+        let cluster_secret = check_far(places, cluster_secret).map_err(wrong)?;
         let volume = self.volume.clone();
-        Ok(ExportSource::Gluster(GlusterConfig { volume, servers, root, data_servers }))
+        Ok(ExportSource::Gluster(GlusterConfig {
+            volume,
+            servers,
+            root,
+            data_servers,
+            cluster_secret,
+        }))
     }
 }
 

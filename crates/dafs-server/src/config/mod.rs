@@ -2,8 +2,11 @@
 //! what to write instead; syntax errors carry the line.
 
 mod cephfs;
+mod engine;
 mod file;
 mod gluster;
+
+pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 
 use crate::limits::SessionLimits;
 use dafs_service::{AddressRange, ExportOptions};
@@ -226,6 +229,8 @@ pub struct CephFsConfig {
     pub data_servers: Vec<CephDataServer>,
     /// What these clients are told of where files lie.
     pub told: dafs_cephfs::Told,
+    /// The file with the secret of the cluster, if there are data servers in other processes.
+    pub cluster_secret: Option<PathBuf>,
 }
 
 /// Which part of which volume of GlusterFS.
@@ -239,13 +244,29 @@ pub struct GlusterConfig {
     pub root: String,
     /// Where clients that can (pNFS) reach bricks without going through the server's other doors.
     pub data_servers: Vec<GlusterDataServer>,
+    /// The file with the secret of the cluster, if there are data servers in other processes.
+    pub cluster_secret: Option<PathBuf>,
+}
+
+/// Where a data server of a file system is that keeps its files itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataServerPlace {
+    /// In this server; clients reach it there.
+    Here(SocketAddr),
+    /// In a process of its own, which says where clients reach it.
+    Far {
+        /// What it is called there.
+        number: u32,
+        /// Its control connection: HOST:PORT.
+        control: String,
+    },
 }
 
 /// A data server for a brick of a volume of GlusterFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlusterDataServer {
-    /// Where clients reach it.
-    pub listen: SocketAddr,
+    /// Where it is.
+    pub place: DataServerPlace,
     /// The brick, as the volume calls it: HOST:PATH.
     pub brick: String,
 }
@@ -253,11 +274,11 @@ pub struct GlusterDataServer {
 /// A data server before storage daemons of a CephFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CephDataServer {
-    /// Where clients reach it.
-    pub listen: SocketAddr,
+    /// Where it is.
+    pub place: DataServerPlace,
     /// The numbers of the storage daemons (OSDs) that it is next to.
     pub osds: Vec<u32>,
-    /// The network namespace that it is in, if not the server's.
+    /// The network namespace that it is in, if it is in this process and that is another one.
     pub network_namespace: Option<PathBuf>,
 }
 
@@ -539,6 +560,12 @@ mod tests {
             &format!("{gluster}{table}{}", door.replace("127.0.0.1", "0.0.0.0")),
             "that clients use",
         );
+        let far = door.replace("listen = \"127.0.0.1:1\"", "number = 1\ncontrol = \"h:7101\"");
+        check(&format!("{gluster}{table}{far}"), "[cluster] with secret");
+        check(&format!("{gluster}{table}{}", far.replace("h:7101", "h")), "\"HOST:PORT\"");
+        check(&format!("{gluster}{table}{far}listen = \"127.0.0.1:1\""), "or number and control");
+        let other = far.replace("h:/b", "h:/c");
+        check(&format!("{gluster}{table}{far}{other}"), "its own number");
         check(&format!("{EXPORT}[export.ceph]\nid = \"x\""), "write \"cephfs\"");
         check(&format!("{ceph}path = \"data\""), "leave it out");
         check(&format!("{ceph}durable_replies = \"crash\""), "CephFS are not kept");
@@ -549,6 +576,10 @@ mod tests {
         check(&format!("{ceph}{server}{server}"), "OSD 0 is named by two");
         check(&format!("{ceph}{}", server.replace("[0]", "[]")), "osds = [0, 1]");
         check(&format!("{ceph}{}", server.replace("127.0.0.1", "0.0.0.0")), "that clients use");
+        let far = server.replace("listen = \"127.0.0.1:1\"", "number = 1\ncontrol = \"h:7101\"");
+        check(&format!("{ceph}{far}"), "[cluster] with secret");
+        check(&format!("{ceph}{far}network_namespace = \"x\""), "leave network_namespace out");
+        check(&format!("{ceph}{}", far.replace("number = 1\n", "")), "or number and control");
         let node = "[[export.node]]\nnumber = 1\npath = \"data\"\n";
         check(&format!("{EXPORT}{node}{node}"), "its own number");
         check(&format!("{EXPORT}{}", node.replace("\"data\"", "\"gone\"")), "is no directory");

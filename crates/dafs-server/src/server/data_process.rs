@@ -1,5 +1,5 @@
-//! `dafs serve --role data`: a process that serves the components of one directory, for a metadata
-//! server that connects to it.
+//! `dafs serve --role data`: a process that serves the components of one directory, or what a file system
+//! keeps next to it, for a metadata server that connects to it.
 //!
 //! Invariants
 //! * Clients are let in when it is known which node the directory is, and not before.
@@ -7,15 +7,19 @@
 use super::data::{DataCounters, DataDoor, DataServer, gauges};
 use super::listen::Listener;
 use super::{Random, StartError, listen, operation_name, raise_descriptor_limit};
-use crate::config::Config;
+use crate::config::{BrickConfig, Config, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
 use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::ThreadPool;
+use dafs_cephfs::{CephNode, CephNodeOptions};
 use dafs_cluster::{ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
+use dafs_gluster::{GlusterNode, GlusterNodeOptions};
 use dafs_nfs::{ForeignStates, ForeignUse};
 use dafs_service::{Admits, Export, WriteVerifier};
-use dafs_store::striped::{ComponentHandle, ComponentStore, Node as _, component_store_fs};
-use dafs_store::{FileId, FsId, StoreError};
+use dafs_store::striped::{
+    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
+};
+use dafs_store::{DataFiles, ExportSecret, FileId, FsId, StoreError};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -27,6 +31,9 @@ use std::time::Duration;
 pub struct DataServerConfig {
     /// Where its components are; empty at the first start.
     pub directory: PathBuf,
+    /// What it is next to, where another file system keeps the files. The directory is for who it is,
+    /// then.
+    pub engine: Option<EngineConfig>,
     /// The file with the secret of the cluster.
     pub cluster_secret: PathBuf,
     /// Where the metadata server connects.
@@ -139,20 +146,88 @@ struct Opener {
 }
 
 impl Opener {
-    fn run(self, opened: Opened, judge: Judge) -> Result<(), StartError> {
+    fn run(self, opened: Opened, judge: Judge) -> Result<Arc<dyn Node>, StartError> {
         let door = self.door.clone();
-        let running = self.open(opened, judge)?;
+        let (running, answering) = self.open(opened, judge)?;
         *door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
-        Ok(())
+        Ok(answering)
     }
 
-    fn open(self, opened: Opened, judge: Judge) -> Result<Running, StartError> {
-        let Opened { node, store, component_secret: secret } = opened;
+    /// Opens what is served.
+    fn serve(&self, opened: &Opened, judge: Judge) -> Result<Served, StartError> {
+        let Opened { node, component_secret: secret, .. } = opened;
+        let Some(engine) = &self.config.engine else {
+            let component_fs = Export::fs_of(&component_store_fs(secret), "");
+            let way = Arc::new(judge.clone());
+            let files = ComponentStore::new(node.clone(), *secret, component_fs, Some(way));
+            let states = Far { judge, secret: *secret, component_fs };
+            let (files, states) = (Arc::new(files), Arc::new(states));
+            return Ok(Served { answering: node.clone(), files, states });
+        };
+        let secret = ExportSecret::from_bytes(*secret);
+        match engine.clone() {
+            EngineConfig::Ceph(ceph) => self.serve_ceph(ceph, secret, node, judge),
+            EngineConfig::Gluster(brick) => self.serve_brick(brick, secret, node, judge),
+        }
+    }
+
+    fn serve_ceph(
+        &self,
+        ceph: OsdConfig,
+        data_secret: ExportSecret,
+        own: &DirectoryNode,
+        judge: Judge,
+    ) -> Result<Served, StartError> {
+        let node = CephNode::open(&CephNodeOptions {
+            config: ceph.conf,
+            user: ceph.id,
+            keyring: ceph.keyring,
+            file_system: ceph.fs,
+            root: ceph.root,
+            daemons: ceph.osds.clone(),
+            data_secret,
+            number: own.number(),
+            addresses: own.addresses(),
+        });
+        let failed = |error| StartError::Osds { osds: ceph.osds, error };
+        let node = Arc::new(node.map_err(failed)?);
+        let changed = self.write_verifier.clone();
+        node.data().tell_of_lost_data(Box::new(move || changed.change()));
+        let named = node.clone();
+        let component = Box::new(move |file: &FileId| named.component(file));
+        let (files, states) = (node.data().clone(), Arc::new(FarEngine { judge, component }));
+        Ok(Served { answering: node, files, states })
+    }
+
+    fn serve_brick(
+        &self,
+        BrickConfig { volume, servers, brick }: BrickConfig,
+        data_secret: ExportSecret,
+        own: &DirectoryNode,
+        judge: Judge,
+    ) -> Result<Served, StartError> {
+        let failed = |error| StartError::Brick { brick: brick.clone(), error };
+        let node = GlusterNode::open(&GlusterNodeOptions {
+            volume,
+            servers,
+            brick: brick.clone(),
+            data_secret,
+            number: own.number(),
+            addresses: own.addresses(),
+        });
+        let node = Arc::new(node.map_err(failed)?);
+        let changed = self.write_verifier.clone();
+        node.data().tell_of_lost_data(Box::new(move || changed.change()));
+        let named = node.clone();
+        let component = Box::new(move |file: &FileId| named.component(file));
+        let (files, states) = (node.data().clone(), Arc::new(FarEngine { judge, component }));
+        Ok(Served { answering: node, files, states })
+    }
+
+    fn open(self, opened: Opened, judge: Judge) -> Result<(Running, Arc<dyn Node>), StartError> {
+        let Served { answering, files, states } = self.serve(&opened, judge)?;
+        let Opened { node, store, .. } = opened;
         let number = node.number();
-        let component_fs = Export::fs_of(&component_store_fs(&secret), "");
-        let way = Arc::new(judge.clone());
-        let files = Arc::new(ComponentStore::new(node, secret, component_fs, Some(way)));
-        let states = Far { judge, secret, component_fs };
         let mut identity = store;
         identity[..4].iter_mut().zip(number.to_be_bytes()).for_each(|(own, byte)| *own ^= byte);
         let parts = DataDoor {
@@ -161,7 +236,7 @@ impl Opener {
             dafs: self.dafs_clients,
             files,
             pool: None,
-            states: Arc::new(states),
+            states,
             admits: self.config.admits.clone(),
             identity,
         };
@@ -176,7 +251,7 @@ impl Opener {
             tracing::info!("metrics at http://{}/metrics", port.address);
         }
         tracing::info!(number, "clients are let in");
-        Ok(Running { _metrics: metrics, _door: door })
+        Ok((Running { _metrics: metrics, _door: door }, answering))
     }
 }
 
@@ -184,6 +259,40 @@ fn collector(door: &DataServer) -> ServerCollector {
     let counters: Vec<DataCounters> = vec![door.counters()];
     let gauges = Box::new(move || gauges(&counters));
     ServerCollector { service: door.service(), name: operation_name, gauges }
+}
+
+/// What a data server serves.
+struct Served {
+    /// Who answers the metadata server.
+    answering: Arc<dyn Node>,
+    files: Arc<dyn DataFiles>,
+    states: Arc<dyn ForeignStates>,
+}
+
+/// What the handle of a file on the wire says after the id of its file system.
+fn file_of(handle: &[u8]) -> Result<FileId, StoreError> {
+    let file = handle.get(size_of::<FsId>()..).and_then(|file| file.try_into().ok());
+    file.map(FileId).ok_or(StoreError::BadHandle)
+}
+
+/// The metadata server behind the control connection, for what another file system keeps.
+struct FarEngine {
+    judge: Judge,
+    /// What it calls a file.
+    component: Box<dyn Fn(&FileId) -> Result<ComponentId, StoreError> + Send + Sync>,
+}
+
+impl ForeignStates for FarEngine {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
+        let ForeignUse { owner, identity, component: handle, state, write, .. } = *wanted;
+        let component = (self.component)(&file_of(handle)?)?;
+        self.judge.check((owner, identity), (&component, handle), state, write)
+    }
+
+    /// Data servers see for themselves.
+    fn size(&self, _file: &FileId) -> Result<u64, StoreError> {
+        Err(StoreError::Busy)
+    }
 }
 
 /// The metadata server behind the control connection.
@@ -195,8 +304,9 @@ struct Far {
 
 impl ForeignStates for Far {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
-        let ForeignUse { owner, identity, component, state, write, .. } = *wanted;
-        self.judge.check((owner, identity), component, state, write)
+        let ForeignUse { owner, identity, component: handle, state, write, .. } = *wanted;
+        let component = ComponentHandle::open(&file_of(handle)?, &self.component_fs, &self.secret)?;
+        self.judge.check((owner, identity), (&component.component, handle), state, write)
     }
 
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {

@@ -6,6 +6,7 @@ mod clock;
 mod data;
 mod data_process;
 mod emptying;
+mod far;
 mod fences;
 mod gluster;
 mod here;
@@ -113,6 +114,22 @@ pub enum StartError {
         volume: String,
         /// The directory of the volume.
         root: String,
+        /// Why, and what to look at.
+        error: dafs_gluster::OpenError,
+    },
+    /// Storage daemons of CephFS.
+    #[error("cannot serve the OSDs {osds:?}: {error}")]
+    Osds {
+        /// Which.
+        osds: Vec<u32>,
+        /// Why, and what to look at.
+        error: dafs_cephfs::OpenError,
+    },
+    /// A brick of GlusterFS.
+    #[error("cannot serve the brick {brick:?}: {error}")]
+    Brick {
+        /// Which.
+        brick: String,
         /// Why, and what to look at.
         error: dafs_gluster::OpenError,
     },

@@ -29,11 +29,11 @@ pub(super) fn open_store(
             Ok((striped.store(), Some(striped as Arc<dyn Spread>)))
         }
         ExportSource::CephFs(ceph) => {
-            let ceph = cephfs::open(export, ceph, secret)?;
+            let ceph = cephfs::open(export, ceph, secret, state)?;
             Ok((ceph.store(), Some(ceph as Arc<dyn Spread>)))
         }
         ExportSource::Gluster(gluster) => {
-            let gluster = gluster::open(export, gluster, secret)?;
+            let gluster = gluster::open(export, gluster, secret, state)?;
             Ok((gluster.store(), Some(gluster as Arc<dyn Spread>)))
         }
         // Everybody may make files at the top, as in /tmp, because there is nobody to prepare it.

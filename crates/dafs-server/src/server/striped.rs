@@ -84,6 +84,10 @@ pub(super) struct Joining {
 }
 
 impl Joining {
+    pub(super) fn new(secret: Option<Arc<ClusterSecret>>, store: [u8; 16], state: &Path) -> Self {
+        Self { secret, store, state: state.to_owned() }
+    }
+
     /// Where it is remembered which directory a node has.
     fn memory(&self, number: u32) -> PathBuf {
         self.state.join(NODES).join(format!("{}-{number}", hex(&self.store)))
@@ -136,7 +140,7 @@ pub(super) fn open(
     // Data servers of other machines know no other secret.
     let components = cluster.as_ref().map_or(stripes, |secret| secret.component_secret(&identity));
     let component_fs = Export::fs_of(&component_store_fs(&components), "");
-    let joining = Joining { secret: cluster, store: identity, state: state.to_owned() };
+    let joining = Joining::new(cluster, identity, state);
     std::fs::create_dir_all(state.join(NODES))?;
     let verifier = Arc::new(OnceLock::<Arc<WriteVerifier>>::new());
     let lost = || {

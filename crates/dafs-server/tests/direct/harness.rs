@@ -53,8 +53,16 @@ fn start_node(base: &Path, number: usize, (control, nfs, metrics): Addresses) ->
         Config { metrics_listen: Some(metrics), ..Config::for_directory(directory.clone()) };
     let (cluster_secret, admits) = (base.join("secret"), Admits::default());
     let dafs = None;
-    let config =
-        DataServerConfig { directory, cluster_secret, control, nfs, dafs, admits, general };
+    let config = DataServerConfig {
+        directory,
+        engine: None,
+        cluster_secret,
+        control,
+        nfs,
+        dafs,
+        admits,
+        general,
+    };
     let process = DataProcess::start(config).unwrap();
     let (control, nfs) = (process.control_address(), process.nfs_address());
     Node { process: Some(process), control, nfs, metrics }

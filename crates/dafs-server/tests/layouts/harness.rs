@@ -144,8 +144,16 @@ fn far(directory: PathBuf, secret: &Path) -> DataProcess {
     let general = Config::for_directory(directory.clone());
     let (cluster_secret, admits) = (secret.to_owned(), Admits::default());
     let (control, nfs, dafs) = (any(), any(), Some(any()));
-    let config =
-        DataServerConfig { directory, cluster_secret, control, nfs, dafs, admits, general };
+    let config = DataServerConfig {
+        directory,
+        engine: None,
+        cluster_secret,
+        control,
+        nfs,
+        dafs,
+        admits,
+        general,
+    };
     DataProcess::start(config).unwrap()
 }
 

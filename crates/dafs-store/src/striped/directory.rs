@@ -259,14 +259,6 @@ impl DirectoryNode {
         self.uses.end(component, begun);
     }
 
-    /// Waits for the end of all requests that have begun, whatever component they work on.
-    ///
-    /// # Errors
-    /// [`StoreError::Busy`] when that takes longer than `limit`.
-    pub fn await_uses(&self, limit: Duration) -> Result<()> {
-        self.uses.await_all(limit)
-    }
-
     /// What is known of a component; `None` if it is not there.
     ///
     /// # Errors
@@ -510,6 +502,10 @@ impl Node for DirectoryNode {
             free: bytes(stat.f_bfree),
             available: bytes(stat.f_bavail),
         })
+    }
+
+    fn await_uses(&self, limit: Duration) -> Result<()> {
+        self.uses.await_all(limit)
     }
 
     fn forget(&self, component: &ComponentId) -> Result<()> {

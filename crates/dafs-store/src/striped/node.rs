@@ -151,6 +151,27 @@ pub trait Node: Send + Sync {
     /// The node's; it may go on as before then.
     fn forget(&self, component: &ComponentId) -> Result<()>;
 
+    /// Waits for the end of all requests of clients that have begun, whatever component they work on:
+    /// another metadata server is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`](crate::StoreError::Busy) when that takes longer than `limit`.
+    fn await_uses(&self, _limit: Duration) -> Result<()> {
+        Ok(())
+    }
+
+    /// Has a node that can be reached come again, as after a lost connection.
+    fn rejoin(&self) {}
+
+    /// Which components clients have asked for here since the last call that do not lie here, as far as
+    /// nobody but the node can know it.
+    ///
+    /// # Errors
+    /// The node's.
+    fn take_astray(&self) -> Result<Vec<ComponentId>> {
+        Ok(Vec::new())
+    }
+
     /// The node goes by nothing that an earlier run of this server has said.
     ///
     /// # Errors

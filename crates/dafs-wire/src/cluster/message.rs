@@ -50,7 +50,7 @@ impl Encode for StateUse<'_> {
     }
 }
 
-/// A question. Those up to `Forget` are the metadata server's, the others the data server's.
+/// A question. Those up to `Astray` are the metadata server's, the others the data server's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "offsets, sizes and lengths in bytes")]
 pub enum Call<'a> {
@@ -70,6 +70,9 @@ pub enum Call<'a> {
     Space,
     /// Nothing is carried out any more by what was told about a component before.
     Forget { component: [u8; 16] },
+    /// Which components clients have asked for since the last such call that do not lie there: data is
+    /// their names, one after the other.
+    Astray,
     /// Whether a client may do that.
     CheckState(StateUse<'a>),
     /// How far the file reaches that a component is of.
@@ -105,6 +108,7 @@ impl<'a> Decode<'a> for Call<'a> {
                 offset: d.u64()?,
                 data: d.opaque(DATA_BYTES_MAX)?,
             },
+            13 => Self::Astray,
             value => return Err(XdrError::UnknownValue { what: "a call", value }),
         })
     }
@@ -137,6 +141,7 @@ impl Encode for Call<'_> {
             Self::Remove { component } => named(6, component),
             Self::Space => e.u32(7),
             Self::Forget { component } => named(8, component),
+            Self::Astray => e.u32(13),
             Self::CheckState(wanted) => {
                 e.u32(9);
                 e.value(wanted);
@@ -305,6 +310,7 @@ mod tests {
             Call::Remove { component },
             Call::Space,
             Call::Forget { component },
+            Call::Astray,
             Call::CheckState(wanted),
             Call::FileSize { component },
             Call::ReadElsewhere { component, offset: 4, len: DATA_BYTES_MAX as u32 },

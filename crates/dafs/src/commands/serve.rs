@@ -42,6 +42,10 @@ pub(crate) struct Serve {
     /// For a data server: the file with the secret of the cluster
     #[arg(long, value_name = "FILE")]
     cluster_secret: Option<PathBuf>,
+    /// For a data server of files that another file system keeps: the file that says what it is next to
+    /// (docs/cephfs.md, docs/glusterfs.md). DIR is only for who it is, then
+    #[arg(long, value_name = "FILE")]
+    engine: Option<PathBuf>,
     /// Where to listen; port 0 picks a free one. May be given several times, for a data server once: it
     /// is the one address that DAFS clients use
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
@@ -116,9 +120,9 @@ impl Serve {
         if self.role == Role::Data {
             return self.run_data(session.wake);
         }
-        if self.control.is_some() || self.cluster_secret.is_some() {
-            let text = "--control and --cluster-secret are for data servers: use --role data, or \
-                        leave them out";
+        if self.control.is_some() || self.cluster_secret.is_some() || self.engine.is_some() {
+            let text = "--control, --cluster-secret and --engine are for data servers: use --role \
+                        data, or leave them out";
             return Err(Failure::Usage(text.to_owned()));
         }
         let config = self.configuration(session.wake)?;

@@ -90,6 +90,7 @@ impl Demo {
         let config = DataServerConfig {
             general: Config::for_directory(directory.clone()),
             directory,
+            engine: None,
             cluster_secret: secret.to_owned(),
             control: any,
             nfs: any,

@@ -4,7 +4,7 @@ use super::{Serve, start_failure};
 use crate::cli::WakeName;
 use crate::failure::Failure;
 use crate::output::say;
-use dafs_server::{Config, DataProcess, DataServerConfig};
+use dafs_server::{Config, DataProcess, DataServerConfig, EngineConfig};
 use dafs_service::Admits;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -77,6 +77,11 @@ impl Serve {
         };
         let dafs = match self.listen[..] {
             [] => None,
+            _ if self.engine.is_some() => {
+                return Err(usage(
+                    "--listen is for stripes: of other files only NFS clients are told",
+                ));
+            }
             [address] if !address.ip().is_unspecified() => Some(address),
             _ => {
                 return Err(usage(
@@ -95,6 +100,17 @@ impl Serve {
         let mut admits = Admits::default();
         admits.networks.extend(&self.nfs_network);
         admits.unprivileged_ports = self.nfs_unprivileged_ports;
-        Ok(DataServerConfig { directory, cluster_secret, control, nfs, dafs, admits, general })
+        let engine = self.engine.as_deref().map(EngineConfig::load).transpose();
+        let engine = engine.map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(DataServerConfig {
+            directory,
+            engine,
+            cluster_secret,
+            control,
+            nfs,
+            dafs,
+            admits,
+            general,
+        })
     }
 }

@@ -1,0 +1,235 @@
+//! A data server next to some storage daemons as a process of its own, as its metadata server sees it: by a
+//! control connection, which calls files by their inodes.
+//!
+//! Invariants
+//! * When another metadata server comes, or the same one again, which may have shut this client out of
+//!   the cluster meanwhile, it goes on as a new client. What could not be made stable before is told as
+//!   lost.
+
+use crate::data::CephData;
+use crate::limits::WATCH_INTERVAL;
+use crate::map::OsdMap;
+use crate::nudge::{Nudge, Waits};
+use crate::server::{component, object};
+use crate::sys::{ClusterOptions, Mount, MountOptions, Rados};
+use crate::{OpenError, data_ids, in_time};
+use dafs_mem::VolatileSlice;
+use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What a data server is made of.
+#[derive(Debug, Clone)]
+pub struct CephNodeOptions {
+    /// The configuration of the cluster; `None` takes ceph's usual places.
+    pub config: Option<PathBuf>,
+    /// The user of the cluster, without "client."; `None` is admin.
+    pub user: Option<String>,
+    /// The user's key; `None` for where the configuration says.
+    pub keyring: Option<PathBuf>,
+    /// Which file system, if the cluster has several.
+    pub file_system: Option<String>,
+    /// A directory that has all files in it, from the top of the file system.
+    pub root: String,
+    /// The numbers of the storage daemons that it is next to.
+    pub daemons: Vec<u32>,
+    /// The key of the names of files, which the metadata server has, too.
+    pub data_secret: ExportSecret,
+    /// What the metadata server calls it.
+    pub number: u32,
+    /// Where clients reach it.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// A data server next to storage daemons.
+pub struct CephNode {
+    data: Arc<CephData>,
+    mounting: MountOptions,
+    /// Those who wait are helped as long as this lives, and it knows the mount.
+    nudge: Mutex<Nudge>,
+    number: u32,
+    addresses: Vec<SocketAddr>,
+    /// A metadata server was there.
+    joined: AtomicBool,
+    _watch: Watch,
+}
+
+impl std::fmt::Debug for CephNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CephNode").field("data", &self.data).finish_non_exhaustive()
+    }
+}
+
+/// What a data server is called in the cluster: always the same, so that whoever comes by that name has
+/// what it held.
+pub(crate) fn client_name(secret: ExportSecret, number: u32) -> String {
+    let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
+    hasher.write(b"client of the cluster");
+    format!("dafs-{:032x}-data-{number}", hasher.finish128().as_u128())
+}
+
+impl CephNode {
+    /// Mounts the file system. Waits for the cluster for a while.
+    ///
+    /// # Errors
+    /// What is missing or wrong, for whoever set it up.
+    pub fn open(options: &CephNodeOptions) -> std::result::Result<Self, OpenError> {
+        let options = options.clone();
+        in_time(move || Self::open_here(options))
+    }
+
+    fn open_here(options: CephNodeOptions) -> std::result::Result<Self, OpenError> {
+        let CephNodeOptions { config, user, keyring, number, addresses, data_secret, .. } = options;
+        let mounting = MountOptions {
+            cluster: ClusterOptions { config, user, keyring },
+            file_system: options.file_system,
+            root: options.root,
+            uuid: client_name(data_secret, number),
+            waits: Arc::new(Waits::default()),
+        };
+        let rados = Rados::connect(&mounting.cluster)?;
+        let map = Arc::new(OsdMap::new(Box::new(rados)).map_err(OpenError::Map)?);
+        let mount = Arc::new(Mount::new(&mounting)?);
+        let nudge = Nudge::start(&mounting.waits, [&mount].into_iter());
+        let nudge = Mutex::new(nudge.map_err(OpenError::Thread)?);
+        let ids = Arc::new(data_ids(data_secret, &[]));
+        let (data_fs, daemons) = (ids.fs_id(), options.daemons.into_iter().collect());
+        let data = Arc::new(CephData::new(mount, map.clone(), ids, data_fs, daemons, true));
+        let watch = Watch::start(map, &data).map_err(OpenError::Thread)?;
+        let joined = AtomicBool::new(false);
+        Ok(Self { data, mounting, nudge, number, addresses, joined, _watch: watch })
+    }
+
+    /// Its files, for the door of clients.
+    pub fn data(&self) -> &Arc<CephData> {
+        &self.data
+    }
+
+    /// What the metadata server calls a file.
+    ///
+    /// # Errors
+    /// [`StoreError::BadHandle`] for a name that is not ours.
+    pub fn component(&self, file: &FileId) -> Result<ComponentId> {
+        self.data.object(file).map(component)
+    }
+
+    /// Goes on as a new client of the cluster.
+    fn renew(&self) -> std::result::Result<(), OpenError> {
+        let mounting = MountOptions { waits: Arc::new(Waits::default()), ..self.mounting.clone() };
+        let waits = mounting.waits.clone();
+        // What the last one holds is taken over, so that it has to be stable before.
+        self.data.close_all();
+        let mount = in_time(move || Mount::new(&mounting).map(Arc::new))?;
+        let nudge = Nudge::start(&waits, [&mount].into_iter()).map_err(OpenError::Thread)?;
+        self.data.renew(mount);
+        *self.nudge.lock().unwrap_or_else(PoisonError::into_inner) = nudge;
+        Ok(())
+    }
+}
+
+impl Node for CephNode {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.clone()
+    }
+
+    /// The metadata server is a client of the file system itself.
+    fn read(&self, _: &ComponentId, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
+        Err(StoreError::NotSupported)
+    }
+
+    /// As for reads.
+    fn write(
+        &self,
+        _: &ComponentId,
+        _: &[VolatileSlice<'_>],
+        _: u64,
+        _: Stability,
+    ) -> Result<Written> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn commit(&self, component: &ComponentId) -> Result<u64> {
+        // Whoever has written is told by the door that data was lost.
+        self.data.settle(object(component)).map(|()| 0)
+    }
+
+    fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    /// The file system tells it.
+    fn size(&self, _: &ComponentId) -> Result<u64> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn remove(&self, _: &ComponentId) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    /// The file system tells it of all.
+    fn space(&self) -> Result<NodeSpace> {
+        Ok(NodeSpace::default())
+    }
+
+    fn forget(&self, component: &ComponentId) -> Result<()> {
+        self.data.forget(object(component))
+    }
+
+    fn await_uses(&self, limit: Duration) -> Result<()> {
+        self.data.await_uses(limit)?;
+        if self.joined.swap(true, Ordering::SeqCst) {
+            self.renew().map_err(|error| {
+                tracing::warn!("this data server cannot become a client of CephFS again: {error}");
+                StoreError::Busy
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The thread that watches the map of daemons. Dropping it ends it.
+struct Watch {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(map: Arc<OsdMap>, data: &Arc<CephData>) -> std::io::Result<Self> {
+        let (end, ended) = channel();
+        let data = Arc::downgrade(data);
+        let run = move || {
+            while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let Some(data) = Weak::upgrade(&data) else { return };
+                match map.refresh() {
+                    Ok(true) => data.learn(),
+                    Ok(false) => {}
+                    Err(error) => tracing::warn!(%error, "the monitors of ceph do not answer"),
+                }
+                data.close_idle();
+            }
+        };
+        let thread = std::thread::Builder::new().name("dafs-ceph-watch".to_owned()).spawn(run)?;
+        Ok(Self { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that watches the map of ceph had failed");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A data server as the metadata server knows it: a part of this process, or a process of its own, which may
+//! come and go.
+//!
+//! What is not obvious
+//! * A data server that has died holds what it had open, as far as the cluster knows, and others who want
+//!   it wait. So it is shut out when it can go by nothing any more that it was told.
+//!
+//! Invariants
+//! * No client is told of a data server that is away, or that is being shut out.
+//! * One that was shut out is made to come again, since it might still be there.
+
+use crate::OpenError;
+use crate::data::CephData;
+use crate::id::Object;
+use dafs_store::striped::{ComponentId, Node};
+use dafs_store::{Result, StoreError};
+use rustc_hash::FxHashSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Shuts the data server of a number out of the cluster.
+pub(crate) type ShutOut = dyn Fn(u32) -> std::result::Result<(), OpenError> + Send + Sync;
+
+/// Where a data server is.
+pub(crate) enum Place {
+    /// In this process, and clients reach it there.
+    Here(Arc<CephData>, SocketAddr),
+    /// In another one.
+    Far(Arc<dyn Node>),
+}
+
+/// A data server.
+pub(crate) struct Server {
+    place: Place,
+    /// The daemons that it is next to.
+    daemons: FxHashSet<u32>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What clients were told when that was looked at last.
+    door: Option<(Vec<SocketAddr>, u64)>,
+    /// Since when it is away.
+    missed: Option<Instant>,
+    hold: Hold,
+}
+
+/// What it may hold in the cluster that nobody gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Hold {
+    /// All that it had open when it was there last.
+    #[default]
+    Unknown,
+    /// It is being shut out.
+    Ending,
+    /// Nothing: it was shut out, and has not come back.
+    Nothing,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("daemons", &self.daemons).finish_non_exhaustive()
+    }
+}
+
+/// What the metadata server calls an object, where it speaks to data servers.
+pub(crate) fn component(object: Object) -> ComponentId {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&object.ino.to_be_bytes());
+    id[8..].copy_from_slice(&object.snap.to_be_bytes());
+    ComponentId(id)
+}
+
+/// The object that is called so.
+pub(crate) fn object(component: &ComponentId) -> Object {
+    let number = |at: usize| {
+        let mut number = [0; 8];
+        number.copy_from_slice(&component.0[at..at + 8]);
+        u64::from_be_bytes(number)
+    };
+    Object { ino: number(0), snap: number(8) }
+}
+
+impl Server {
+    pub(crate) fn new(place: Place, daemons: FxHashSet<u32>) -> Self {
+        let server = Self { place, daemons, state: Mutex::default() };
+        let door = server.door();
+        server.state().door = door;
+        server
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // It is whole between any two steps.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn here(&self) -> Option<&Arc<CephData>> {
+        match &self.place {
+            Place::Here(data, _) => Some(data),
+            Place::Far(_) => None,
+        }
+    }
+
+    /// Whether one of its daemons is this.
+    pub(crate) fn is_next_to(&self, daemon: u32) -> bool {
+        self.daemons.contains(&daemon)
+    }
+
+    /// Where clients reach it, and a number that is another one after each of its starts: clients that
+    /// have found it dead come back to it then. `None` while it is away.
+    pub(crate) fn door(&self) -> Option<(Vec<SocketAddr>, u64)> {
+        match &self.place {
+            Place::Here(_, address) => Some((vec![*address], 0)),
+            Place::Far(node) => {
+                let usable = node.is_there() && self.state().hold == Hold::Unknown;
+                Some((node.addresses(), node.run())).filter(|door| usable && !door.0.is_empty())
+            }
+        }
+    }
+
+    /// What is to be done now and then. Tells whether clients are to be told something else.
+    pub(crate) fn turn(self: &Arc<Self>, shut_out: &Arc<ShutOut>) -> bool {
+        let Place::Far(node) = &self.place else { return false };
+        let there = node.is_there();
+        let mut state = self.state();
+        match (there, state.hold) {
+            (true, Hold::Ending) => {}
+            (true, hold) => {
+                (state.missed, state.hold) = (None, Hold::Unknown);
+                if hold == Hold::Nothing {
+                    // It may have come before that was over, or never have gone.
+                    node.rejoin();
+                }
+            }
+            (false, _) => {
+                let missed = *state.missed.get_or_insert_with(Instant::now);
+                if state.hold == Hold::Unknown && missed.elapsed() >= node.belief() {
+                    state.hold = Hold::Ending;
+                    self.end_hold(&mut state, shut_out);
+                }
+            }
+        }
+        drop(state);
+        let door = self.door();
+        let mut state = self.state();
+        std::mem::replace(&mut state.door, door.clone()) != door
+    }
+
+    /// Nobody waits for that here: the cluster may be away as well.
+    fn end_hold(self: &Arc<Self>, state: &mut State, shut_out: &Arc<ShutOut>) {
+        let (own, shut_out) = (self.clone(), shut_out.clone());
+        let run = move || {
+            let Place::Far(node) = &own.place else { return };
+            let number = node.number();
+            let ended = shut_out(number);
+            match &ended {
+                Ok(()) => {
+                    tracing::warn!(number, "a data server that is away was shut out of CephFS")
+                }
+                Err(error) => {
+                    tracing::warn!(number, "a data server cannot be shut out of CephFS: {error}");
+                }
+            }
+            let mut state = own.state();
+            state.hold = if ended.is_ok() { Hold::Nothing } else { Hold::Unknown };
+            state.missed = Some(Instant::now());
+        };
+        let thread = std::thread::Builder::new().name("dafs-ceph-end".to_owned()).spawn(run);
+        if let Err(error) = thread {
+            tracing::warn!(%error, "there is no thread to shut a data server out of CephFS");
+            state.hold = Hold::Unknown;
+        }
+    }
+
+    /// Makes known, and stable, how far a file reaches that was written there. One that was shut out
+    /// knows nothing any more.
+    pub(crate) fn settle(&self, object: Object) -> Result<()> {
+        match &self.place {
+            Place::Here(data, _) => data.settle(object),
+            Place::Far(node) => match node.commit(&component(object)) {
+                Err(StoreError::Busy) if self.state().hold == Hold::Nothing => Ok(()),
+                done => done.map(drop),
+            },
+        }
+    }
+
+    pub(crate) fn forget(&self, object: Object) -> Result<()> {
+        match &self.place {
+            Place::Here(data, _) => data.forget(object),
+            Place::Far(node) => node.forget(&component(object)),
+        }
+    }
+
+    pub(crate) fn belief(&self) -> Duration {
+        match &self.place {
+            Place::Here(..) => Duration::ZERO,
+            Place::Far(node) => node.belief(),
+        }
+    }
+
+    pub(crate) fn settled(&self) -> Result<()> {
+        match &self.place {
+            Place::Here(..) => Ok(()),
+            Place::Far(node) => node.settled(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_mem::VolatileSlice;
+    use dafs_store::Stability;
+    use dafs_store::striped::{NodeSpace, Written};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+
+    #[derive(Default)]
+    struct Fake {
+        there: AtomicBool,
+        rejoined: AtomicU32,
+    }
+
+    impl Node for Fake {
+        fn number(&self) -> u32 {
+            7
+        }
+
+        fn addresses(&self) -> Vec<SocketAddr> {
+            vec![SocketAddr::from(([127, 0, 0, 1], 1))]
+        }
+
+        fn is_there(&self) -> bool {
+            self.there.load(SeqCst)
+        }
+
+        fn rejoin(&self) {
+            self.rejoined.fetch_add(1, SeqCst);
+        }
+
+        fn read(&self, _: &ComponentId, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
+            Err(StoreError::Busy)
+        }
+
+        fn write(
+            &self,
+            _: &ComponentId,
+            _: &[VolatileSlice<'_>],
+            _: u64,
+            _: Stability,
+        ) -> Result<Written> {
+            Err(StoreError::Busy)
+        }
+
+        fn commit(&self, _: &ComponentId) -> Result<u64> {
+            if self.is_there() { Ok(0) } else { Err(StoreError::Busy) }
+        }
+
+        fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
+            Err(StoreError::Busy)
+        }
+
+        fn size(&self, _: &ComponentId) -> Result<u64> {
+            Err(StoreError::Busy)
+        }
+
+        fn remove(&self, _: &ComponentId) -> Result<()> {
+            Err(StoreError::Busy)
+        }
+
+        fn space(&self) -> Result<NodeSpace> {
+            Err(StoreError::Busy)
+        }
+
+        fn forget(&self, _: &ComponentId) -> Result<()> {
+            Err(StoreError::Busy)
+        }
+    }
+
+    const OBJECT: Object = Object { ino: 1 << 40 | 5, snap: u64::MAX - 1 };
+
+    #[test]
+    fn objects_are_called_so_that_they_are_known_again() {
+        assert_eq!(object(&component(OBJECT)), OBJECT);
+    }
+
+    #[test]
+    fn one_that_is_away_is_shut_out_before_anybody_does_without_it() {
+        let node = Arc::new(Fake::default());
+        node.there.store(true, SeqCst);
+        let server = Arc::new(Server::new(Place::Far(node.clone()), FxHashSet::default()));
+        let (fails, ended) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
+        let (failing, ending) = (fails.clone(), ended.clone());
+        let shut_out: Arc<ShutOut> = Arc::new(move |number| {
+            assert_eq!(number, 7);
+            ending.fetch_add(1, SeqCst);
+            if failing.load(SeqCst) { Err(OpenError::Mounts) } else { Ok(()) }
+        });
+        assert!(!server.turn(&shut_out), "nothing is new");
+        assert!(server.door().is_some());
+        node.there.store(false, SeqCst);
+        assert_eq!(server.settle(OBJECT), Err(StoreError::Busy));
+        // It goes by nothing that it was told, so that it can be shut out at once; at last that works.
+        assert!(server.turn(&shut_out), "it is away");
+        while ended.load(SeqCst) < 3 {
+            server.turn(&shut_out);
+            assert_eq!((server.settle(OBJECT), server.door()), (Err(StoreError::Busy), None));
+        }
+        fails.store(false, SeqCst);
+        while server.settle(OBJECT).is_err() {
+            server.turn(&shut_out);
+        }
+        assert_eq!(server.door(), None);
+        let turns = ended.load(SeqCst);
+        server.turn(&shut_out);
+        assert_eq!(ended.load(SeqCst), turns, "once is enough");
+        node.there.store(true, SeqCst);
+        assert_eq!((server.door(), node.rejoined.load(SeqCst)), (None, 0));
+        assert!(server.turn(&shut_out), "it is back");
+        assert!(server.door().is_some());
+        assert_eq!(node.rejoined.load(SeqCst), 1, "as a new client of the cluster");
+        node.there.store(false, SeqCst);
+        assert_eq!(server.settle(OBJECT), Err(StoreError::Busy), "it has had files open again");
+    }
+}

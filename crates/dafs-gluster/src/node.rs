@@ -1,0 +1,209 @@
+//! A data server of a brick as a process of its own, as its metadata server sees it: by a control connection,
+//! which calls files by their names for good.
+//!
+//! What is not obvious
+//! * That a file lies on the brick is asked as how far it reaches; elsewhere there is no such device.
+//!
+//! Invariants
+//! * A brick that the volume does not have, or not any more, holds no file, whatever lies on it.
+//! * When a commit has returned, the file's time of change says that it was written.
+
+use crate::data::GlusterData;
+use crate::layouts::touch;
+use crate::limits::WATCH_INTERVAL;
+use crate::sys::{Mount, MountOptions};
+use crate::volume::Volume;
+use crate::{OpenError, data_ids, mounted, open_brick, path_of_brick, plain_volume};
+use dafs_mem::VolatileSlice;
+use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
+use std::net::SocketAddr;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What a data server of a brick is made of.
+#[derive(Debug, Clone)]
+pub struct GlusterNodeOptions {
+    /// The volume.
+    pub volume: String,
+    /// Hosts whose management daemons know it; see [`GlusterOptions`](crate::GlusterOptions).
+    pub servers: Vec<(String, Option<u16>)>,
+    /// The brick, as the volume calls it. It is on this machine.
+    pub brick: String,
+    /// The key of the names of files, which the metadata server has, too.
+    pub data_secret: ExportSecret,
+    /// What the metadata server calls it.
+    pub number: u32,
+    /// Where clients reach it.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// A data server of a brick.
+pub struct GlusterNode {
+    data: Arc<GlusterData>,
+    mount: Arc<Mount>,
+    number: u32,
+    addresses: Vec<SocketAddr>,
+    _watch: Watch,
+}
+
+impl std::fmt::Debug for GlusterNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GlusterNode").field("data", &self.data).finish_non_exhaustive()
+    }
+}
+
+impl GlusterNode {
+    /// Opens the brick, and becomes a client of the volume. Waits for its bricks for a while.
+    ///
+    /// # Errors
+    /// What is missing or wrong, for whoever set it up.
+    pub fn open(options: &GlusterNodeOptions) -> std::result::Result<Self, OpenError> {
+        let options = options.clone();
+        crate::in_time(move || Self::open_here(&options))
+    }
+
+    fn open_here(options: &GlusterNodeOptions) -> std::result::Result<Self, OpenError> {
+        if options.servers.is_empty() {
+            return Err(OpenError::Servers);
+        }
+        let GlusterNodeOptions { volume, servers, brick, data_secret, .. } = options.clone();
+        let mount = mounted(&MountOptions { volume, servers })?;
+        let volume_id = mount.volume_id().map_err(OpenError::VolumeId)?;
+        let path = path_of_brick(&plain_volume(&mount)?, &brick)?;
+        let opened = open_brick(&path, &brick, &volume_id)?;
+        let ids = Arc::new(data_ids(data_secret, &[]));
+        let data_fs = ids.fs_id();
+        let data = Arc::new(GlusterData::new(mount.clone(), opened, ids, data_fs));
+        let watch = Watch::start(&mount, &data, brick).map_err(OpenError::Thread)?;
+        let (number, addresses) = (options.number, options.addresses.clone());
+        Ok(Self { data, mount, number, addresses, _watch: watch })
+    }
+
+    /// Its files, for the door of clients.
+    pub fn data(&self) -> &Arc<GlusterData> {
+        &self.data
+    }
+
+    /// What the metadata server calls a file.
+    ///
+    /// # Errors
+    /// [`StoreError::BadHandle`] for a name that is not ours.
+    pub fn component(&self, file: &FileId) -> Result<ComponentId> {
+        self.data.gfid(file).map(ComponentId)
+    }
+}
+
+impl Node for GlusterNode {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.clone()
+    }
+
+    /// Bytes go by way of GlusterFS, which the metadata server can do itself.
+    fn read(&self, _: &ComponentId, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
+        Err(StoreError::NotSupported)
+    }
+
+    /// As for reads.
+    fn write(
+        &self,
+        _: &ComponentId,
+        _: &[VolatileSlice<'_>],
+        _: u64,
+        _: Stability,
+    ) -> Result<Written> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn commit(&self, component: &ComponentId) -> Result<u64> {
+        if self.data.take_written(&component.0) {
+            touch(&self.mount.object(&component.0)?)?;
+        }
+        // Whoever has written is told by the door that data was lost.
+        if self.data.settle(&component.0)? { Ok(0) } else { Err(StoreError::NoDevice) }
+    }
+
+    fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn size(&self, component: &ComponentId) -> Result<u64> {
+        self.data.size_here(&component.0)?.ok_or(StoreError::NoDevice)
+    }
+
+    fn remove(&self, _: &ComponentId) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    /// GlusterFS tells it of the whole volume.
+    fn space(&self) -> Result<NodeSpace> {
+        Ok(NodeSpace::default())
+    }
+
+    fn forget(&self, component: &ComponentId) -> Result<()> {
+        self.data.forget(&component.0)
+    }
+
+    fn await_uses(&self, limit: Duration) -> Result<()> {
+        self.data.await_uses(limit)
+    }
+
+    fn take_astray(&self) -> Result<Vec<ComponentId>> {
+        Ok(self.data.take_astray().into_iter().map(ComponentId).collect())
+    }
+}
+
+/// The thread that watches the volume. Dropping it ends it.
+struct Watch {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(mount: &Arc<Mount>, data: &Arc<GlusterData>, brick: String) -> std::io::Result<Self> {
+        let (end, ended) = channel();
+        let (mount, data) = (mount.clone(), Arc::downgrade(data));
+        let run = move || {
+            while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let Some(data) = Weak::upgrade(&data) else { return };
+                match mount.volfile() {
+                    Ok(text) => {
+                        let volume = Volume::parse(&text);
+                        let direct = volume.other.is_none() && volume.bricks.contains(&brick);
+                        if data.set_direct(direct) {
+                            let other = &volume.other;
+                            tracing::warn!(
+                                brick,
+                                direct,
+                                ?other,
+                                "the volume of GlusterFS was changed"
+                            );
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the volume of GlusterFS is not described")
+                    }
+                }
+                data.close_idle();
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("dafs-gluster-watch".to_owned()).spawn(run)?;
+        Ok(Self { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that watches the volume of GlusterFS had failed");
+        }
+    }
+}
