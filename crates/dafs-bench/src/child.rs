@@ -16,6 +16,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::ServeConfig { config } => pnfs::serve(&config),
         Child::HoldNetwork => pnfs::hold(),
         Child::PnfsLoad(load) => load.run(),
+        Child::PnfsHere(here) => here.measure(),
         Child::Pnfs(options) => options.measure(),
         Child::Tcp { cpu, poll } => {
             cpu::pin(cpu)?;

@@ -93,6 +93,8 @@ enum Child {
     HoldNetwork,
     #[command(hide = true)]
     PnfsLoad(pnfs::Load),
+    #[command(hide = true)]
+    PnfsHere(pnfs::Here),
     /// Compares Direct-pNFS with the other ways to the files of a CephFS on nodes with slow links. Runs
     /// by itself, not with the groups.
     Pnfs(pnfs::Options),

@@ -24,6 +24,10 @@
 
 #define RECORD_BYTES 64
 
+/* What measurements write at once, and how far what they look for is apart. */
+#define LARGE_BYTES (2 << 20)
+#define STAMP_BYTES 8192
+
 static void fail(const char *format, ...)
 {
     int error = errno;
@@ -442,6 +446,102 @@ static void churn(char **args)
     printf("%d rounds, the slowest took %.0f ms, %d answers lost\n", i, longest * 1e3, again);
 }
 
+/* What is written for measurements: of every 8 KiB the first bytes are their place and what file it is. */
+static void stamp(uint64_t *block, size_t length, uint64_t offset, uint64_t file)
+{
+    for (size_t at = 0; at < length; at += STAMP_BYTES) {
+        block[at / sizeof *block] = offset + at;
+        block[at / sizeof *block + 1] = file;
+    }
+}
+
+static void transfer(int fd, uint64_t *block, size_t length, uint64_t offset, uint64_t file, int write_it)
+{
+    uint64_t wanted[2];
+
+    if (write_it) {
+        stamp(block, length, offset, file);
+        if (pwrite(fd, block, length, offset) != (ssize_t)length)
+            fail("write at %llu", (unsigned long long)offset);
+        return;
+    }
+    if (pread(fd, block, length, offset) != (ssize_t)length)
+        fail("read at %llu", (unsigned long long)offset);
+    for (size_t at = 0; at < length; at += STAMP_BYTES) {
+        wanted[0] = offset + at;
+        wanted[1] = file;
+        if (memcmp(block + at / sizeof *block, wanted, sizeof wanted))
+            wrong("wrong content at %llu", (unsigned long long)(offset + at));
+    }
+}
+
+/* put FILE NUMBER MIB -- write so many MiB, 2 MiB at a time, and make them stable; get: read and compare
+ * them. Prints how many microseconds that took. The number tells contents of files apart. */
+static void large(char **args, int write_it)
+{
+    uint64_t file = atoll(args[1]), mib = atoll(args[2]);
+    uint64_t *block = calloc(1, LARGE_BYTES);
+    double start = now_seconds();
+    int fd = opened(args[0], write_it ? O_CREAT | O_WRONLY : O_RDONLY);
+
+    if (!block)
+        fail("memory");
+    for (uint64_t offset = 0; offset < mib << 20; offset += LARGE_BYTES)
+        transfer(fd, block, LARGE_BYTES, offset, file, write_it);
+    if (write_it && fsync(fd))
+        fail("fsync");
+    if (close(fd))
+        fail("close");
+    printf("%.0f\n", (now_seconds() - start) * 1e6);
+    free(block);
+}
+
+static void put(char **args)
+{
+    large(args, 1);
+}
+
+static void get(char **args)
+{
+    large(args, 0);
+}
+
+/* put-small PREFIX COUNT BYTES -- make so many files, each stable when it is closed; get-small: read and
+ * compare them. Prints how many microseconds that took. */
+static void small(char **args, int write_it)
+{
+    size_t length = atoll(args[2]);
+    uint64_t *block = calloc(1, length);
+    double start = now_seconds();
+
+    if (!block || length % STAMP_BYTES)
+        wrong("small files have some times %d bytes", STAMP_BYTES);
+    for (int i = 0; i < atoi(args[1]); i++) {
+        char name[256];
+        int fd;
+
+        snprintf(name, sizeof name, "%s-%d", args[0], i);
+        fd = opened(name, write_it ? O_CREAT | O_WRONLY : O_RDONLY);
+        transfer(fd, block, length, 0, i, write_it);
+        if (write_it && fsync(fd))
+            fail("fsync");
+        if (close(fd))
+            fail("close");
+    }
+    printf("%.0f\n", (now_seconds() - start) * 1e6);
+    free(block);
+}
+
+static void put_small(char **args)
+{
+    small(args, 1);
+}
+
+static void get_small(char **args)
+{
+    small(args, 0);
+}
+
 int main(int count_args, char **args)
 {
     static const struct {
@@ -454,6 +554,8 @@ int main(int count_args, char **args)
         { "copy", 5, copy },   { "clone", 2, clone_file }, { "map", 3, map },
         { "excl", 1, excl },   { "gone", 2, gone },     { "many", 2, many },
         { "list", 2, list },   { "journal", 2, journal }, { "churn", 2, churn },
+        { "put", 3, put },     { "get", 3, get },       { "put-small", 3, put_small },
+        { "get-small", 3, get_small },
     };
     struct sigaction action = { .sa_handler = on_term };
 

@@ -24,7 +24,7 @@ pub(crate) fn missing() -> Option<String> {
         return Some("networks of their own are made by root".to_owned());
     }
     let programs =
-        ["ceph-mon", "ceph-osd", "ceph-mds", "ceph", "osdmaptool", "ip", "tc", "nsenter"];
+        ["ceph-mon", "ceph-osd", "ceph-mds", "ceph", "osdmaptool", "ip", "tc", "nsenter", "cc"];
     if let Some(absent) = programs.into_iter().find(|program| find(program).is_none()) {
         return Some(format!("there is no {absent}; run: scripts/setup.sh bench"));
     }

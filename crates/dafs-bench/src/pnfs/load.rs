@@ -7,7 +7,7 @@
 //! * Every 8 KiB begin with their place in the file, so that what lies in the wrong place is noticed.
 
 use super::UNIT_BYTES;
-use super::patterns::{self, PATTERNS};
+use super::{opens, patterns};
 use crate::child::{announce, wait_for_parent};
 use anyhow::{Context, Result, ensure};
 use dafs_mem::Site;
@@ -17,6 +17,8 @@ use dafs_nfs_client::mount::{
 };
 use std::collections::VecDeque;
 use std::io::BufRead;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Pieces under way.
 pub(crate) const WINDOW: usize = 16;
@@ -29,26 +31,38 @@ pub(crate) struct Load {
     /// The server, and options.
     url: String,
     path: String,
-    /// "write", "read" or a pattern.
+    /// "write", "read", "opens" or a pattern.
     action: String,
-    /// Where its part begins; of patterns what chance begins with.
-    begin: u64,
-    bytes: u64,
+    /// Where its part begins; of patterns its number among the clients, from 1 on, with which chance
+    /// begins.
+    pub(super) begin: u64,
+    pub(super) bytes: u64,
     /// What the application hands over at once.
     block: usize,
+    /// How many clients there are.
+    pub(super) clients: u64,
+    /// The tree that a build compiles.
+    pub(super) tree: PathBuf,
 }
 
 impl Load {
     /// Says when it is ready, waits for a line, says when it is done, and ends with its parent.
     pub(crate) fn run(&self) -> Result<()> {
         let write = self.action == "write";
-        let mount = Mount::connect(&NfsUrl::parse(&self.url)?, &MountOptions::default())?;
-        if PATTERNS.contains(&self.action.as_str()) {
-            let done = patterns::run(&self.action, &mount, &self.path, self.bytes, self.begin)?;
+        let url = NfsUrl::parse(&self.url)?;
+        if !["write", "read"].contains(&self.action.as_str()) {
+            let done = if self.action == "opens" {
+                let server: SocketAddr = format!("{}:{}", url.host(), url.port()).parse()?;
+                opens::as_done(opens::run(server, &self.path)?)?
+            } else {
+                let mount = Mount::connect(&url, &MountOptions::default())?;
+                patterns::run(&self.action, &mount, &self.path, self)?
+            };
             announce(&format!("done {} {}", done.bytes, done.transactions))?;
             wait_for_parent();
             return Ok(());
         }
+        let mount = Mount::connect(&url, &MountOptions::default())?;
         let options = match write {
             true => OpenOptions::write().create(Create::IfMissing).mode(0o666),
             false => OpenOptions::read(),

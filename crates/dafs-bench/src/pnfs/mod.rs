@@ -13,13 +13,18 @@
 //! Invariants
 //! * After each case it is checked by counters that bytes went the way that its architecture says.
 
+mod build;
 mod check;
+mod checkpoint;
 mod engine;
+mod kernel;
 mod load;
 mod network;
+mod opens;
 mod patterns;
 mod table;
 
+pub(crate) use kernel::Here;
 pub(crate) use load::Load;
 pub(crate) use network::hold;
 
@@ -27,6 +32,7 @@ use crate::peer;
 use anyhow::{Context, Result, ensure};
 use check::Seen;
 use engine::{Cluster, Pool, Server};
+use kernel::Kernel;
 use network::Node;
 use patterns::Done;
 use serde::Serialize;
@@ -59,12 +65,15 @@ pub(crate) struct Options {
     /// What an application hands over at once, in KiB.
     #[arg(long, value_delimiter = ',', default_value = "2048,8")]
     blocks: Vec<usize>,
-    /// Patterns of applications to run as well: atlas, oltp, postmark.
+    /// Patterns of applications to run as well: atlas, oltp, postmark, btio, build.
     #[arg(long, value_delimiter = ',', default_values_t = patterns::PATTERNS.map(str::to_owned))]
     patterns: Vec<String>,
     /// Only architectures with this in their name.
     #[arg(long, default_value = "")]
     only: String,
+    /// Whether, and how, to compare Linux's client with ours over three data servers as well.
+    #[arg(long, value_enum, default_value_t)]
+    kernel_clients: KernelClients,
     /// Where table and figure go.
     #[arg(long, default_value = "bench-results")]
     results: PathBuf,
@@ -107,6 +116,38 @@ impl Architecture {
     fn pool(self) -> Pool {
         if self == Self::ThreeTier { Pool::Narrow } else { Pool::Wide }
     }
+}
+
+/// Whether Linux's client is measured, in guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+enum KernelClients {
+    /// After all else.
+    #[default]
+    Too,
+    /// And nothing else is.
+    Alone,
+    None,
+}
+
+/// What open, read and close of a small file take.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Opens {
+    without_us: f64,
+    with_us: f64,
+}
+
+impl Opens {
+    fn added_percent(self) -> f64 {
+        100.0 * (self.with_us / self.without_us - 1.0)
+    }
+}
+
+/// What was measured in all.
+#[derive(Default)]
+struct Measured {
+    cells: Vec<Cell>,
+    applied: Vec<Applied>,
+    opens: Option<Opens>,
 }
 
 /// One measurement.
@@ -157,25 +198,39 @@ impl Options {
         let unknown = |name: &&String| !patterns::PATTERNS.contains(&name.as_str());
         let unknown = self.patterns.iter().find(unknown);
         ensure!(unknown.is_none(), "patterns are {}", patterns::PATTERNS.join(", "));
-        if let Some(reason) = engine::missing() {
-            println!("pnfs: SKIPPED, {reason}");
-            return Ok(());
+        let mut measured = Measured::default();
+        if self.kernel_clients != KernelClients::Alone {
+            if let Some(reason) = engine::missing() {
+                println!("pnfs: SKIPPED, {reason}");
+                return Ok(());
+            }
+            peer::in_own_network(|| self.measure_inside(&mut measured))?;
         }
-        peer::in_own_network(|| self.measure_inside())
+        let kernel = match self.kernel_clients {
+            KernelClients::None => Kernel::default(),
+            _ => kernel::measure(self)?,
+        };
+        let Measured { cells, applied, opens } = measured;
+        if !cells.is_empty() {
+            table::print(self, &cells);
+            table::print_applied(self, &applied);
+        }
+        if let Some(opens) = opens {
+            table::print_opens(opens);
+        }
+        kernel::print(self, &kernel);
+        table::write(self, &cells, &applied, opens, &kernel)
     }
 
-    fn measure_inside(&self) -> Result<()> {
+    fn measure_inside(&self, measured: &mut Measured) -> Result<()> {
         let bench = Bench::start(self)?;
-        let (mut cells, mut applied) = (Vec::new(), Vec::new());
         for architecture in Architecture::ALL {
             if architecture.name().contains(&self.only) {
-                let measured = bench.measure(self, architecture, &mut cells, &mut applied);
-                measured.with_context(|| architecture.name())?;
+                let done = bench.measure(self, architecture, measured);
+                done.with_context(|| architecture.name())?;
             }
         }
-        table::print(self, &cells);
-        table::print_applied(self, &applied);
-        table::write(self, &cells, &applied)
+        Ok(())
     }
 
     /// What a link passes, in MB/s.
@@ -196,6 +251,8 @@ struct Bench {
     clients: Vec<Node>,
     /// Of which storage nodes the three tiers store; the others are their data servers.
     narrow: usize,
+    /// What is built.
+    tree: PathBuf,
     _folder: tempfile::TempDir,
 }
 
@@ -213,15 +270,16 @@ impl Bench {
         let narrow = storage.len().div_ceil(2);
         let directories = Architecture::ALL.map(|a| (a.directory(), a.pool()));
         cluster.prepare(&head, narrow, &directories)?;
-        Ok(Self { cluster, head, storage, clients, narrow, _folder: folder })
+        let tree = folder.path().join("tree");
+        build::write_tree(&tree)?;
+        Ok(Self { cluster, head, storage, clients, narrow, tree, _folder: folder })
     }
 
     fn measure(
         &self,
         options: &Options,
         architecture: Architecture,
-        cells: &mut Vec<Cell>,
-        applied: &mut Vec<Applied>,
+        measured: &mut Measured,
     ) -> Result<()> {
         let server = self.serve(architecture)?;
         // Where files lie is asked once for all of them.
@@ -250,7 +308,7 @@ impl Bench {
                                 / options.link_megabytes(),
                         };
                         table::print_cell(&cell, bytes, &seen);
-                        cells.push(cell);
+                        measured.cells.push(cell);
                     }
                 }
             }
@@ -261,14 +319,27 @@ impl Bench {
                 let before = self.see(server.as_ref())?;
                 let one = self.apply(architecture, pattern, clients, options.bytes())?;
                 let seen = self.see(server.as_ref())?.since(&before);
-                let bytes = one.0;
+                let bytes = patterns::bytes_past_server(pattern, one.0);
                 let way = check::way_of_pattern(architecture, bytes, &seen);
                 way.with_context(|| format!("{pattern}, clients: {clients}"))?;
                 table::print_one_applied(&one.1);
-                applied.push(one.1);
+                measured.applied.push(one.1);
             }
         }
+        if architecture == Architecture::Direct {
+            measured.opens = Some(self.open_read_close(architecture)?);
+        }
         Ok(())
+    }
+
+    /// What LAYOUTGET adds for who opens small files.
+    fn open_read_close(&self, architecture: Architecture) -> Result<Opens> {
+        let mut client = self.client(architecture, (0, 1), "small", "opens", (1, 0, UNIT_BYTES))?;
+        client.expect("ready")?;
+        client.go()?;
+        let Done { bytes: without_ns, transactions: with_ns } = client.done()?;
+        client.end()?;
+        Ok(Opens { without_us: without_ns as f64 / 1e3, with_us: with_ns as f64 / 1e3 })
     }
 
     /// Runs a pattern: what it wrote and read, and how fast.
@@ -281,12 +352,20 @@ impl Bench {
     ) -> Result<(u64, Applied)> {
         let start = |number: usize| {
             let numbers = (number as u64 + 1, bytes, UNIT_BYTES);
-            self.client(architecture, number, &format!("part{number}"), pattern, numbers)
+            let name = match patterns::is_of_one_file(pattern) {
+                true => "one".to_owned(),
+                false => format!("part{number}"),
+            };
+            self.client(architecture, (number, clients), &name, pattern, numbers)
         };
         let mut running = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
         running.iter_mut().try_for_each(|client| client.expect("ready"))?;
         let began = Instant::now();
         running.iter_mut().try_for_each(Client::go)?;
+        for _ in 0..patterns::meetings(pattern) {
+            running.iter_mut().try_for_each(|client| client.expect("ready"))?;
+            running.iter_mut().try_for_each(Client::go)?;
+        }
         let done = running.iter_mut().map(Client::done).collect::<Result<Vec<_>>>()?;
         let seconds = began.elapsed().as_secs_f64();
         running.into_iter().try_for_each(Client::end)?;
@@ -338,7 +417,8 @@ impl Bench {
                 false => (format!("part{part}"), 0),
             };
             let action = if write { "write" } else { "read" };
-            self.client(architecture, number, &name, action, (begin, bytes, case.block))
+            let numbers = (begin, bytes, case.block);
+            self.client(architecture, (number, case.clients), &name, action, numbers)
         };
         let mut clients = (0..case.clients).map(start).collect::<Result<Vec<_>>>()?;
         clients.iter_mut().try_for_each(|client| client.expect("ready"))?;
@@ -353,12 +433,12 @@ impl Bench {
     fn client(
         &self,
         architecture: Architecture,
-        number: usize,
+        (number, count): (usize, usize),
         name: &str,
         action: &str,
         (begin, bytes, block): (u64, u64, usize),
     ) -> Result<Client> {
-        let numbers = [begin.to_string(), bytes.to_string(), block.to_string()];
+        let numbers = [begin, bytes, block as u64, count as u64].map(|number| number.to_string());
         let mut command = if architecture == Architecture::Native {
             let (program, arguments) = self.cluster.client()?;
             let mut command = Command::new(program);
@@ -371,10 +451,8 @@ impl Bench {
             command.args(["pnfs-load", &url, &format!("data/{name}"), action]);
             command
         };
-        command.args(numbers).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = self.clients[number].inside(|| command.spawn())??;
-        let output = child.stdout.take().context("no output")?;
-        Ok(Client { child, output: BufReader::new(output) })
+        command.args(numbers).arg(&self.tree);
+        self.clients[number].inside(|| Client::start(&mut command))?
     }
 }
 
@@ -385,6 +463,12 @@ struct Client {
 }
 
 impl Client {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().context("no output")?;
+        Ok(Self { child, output: BufReader::new(output) })
+    }
+
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;

@@ -2,9 +2,9 @@
 
     native.py CONFIG prepare DIRECTORY=POOL... -- makes directories whose files have units of 256 KiB
     native.py CONFIG remove DIRECTORY          -- removes the files in it
-    native.py CONFIG write|read PATH OFFSET BYTES BLOCK
+    native.py CONFIG write|read PATH OFFSET BYTES BLOCK CLIENTS TREE
         says "ready", waits for a line, writes or reads, says "done", waits for the end of its input
-    native.py CONFIG atlas|oltp|postmark PATH SEED BYTES BLOCK
+    native.py CONFIG atlas|oltp|postmark|btio|build PATH SEED BYTES BLOCK CLIENTS TREE
         the same with a pattern of patterns.rs, and "done BYTES TRANSACTIONS"
 
 Content is that of the other loads: every 8 KiB begin with their place in the file.
@@ -12,7 +12,9 @@ Content is that of the other loads: every 8 KiB begin with their place in the fi
 
 import os
 import struct
+import subprocess
 import sys
+import tempfile
 import time
 
 import cephfs
@@ -54,7 +56,7 @@ def remove():
 
 
 def load():
-    path, (begin, length, block) = rest[0], map(int, rest[1:])
+    path, (begin, length, block) = rest[0], map(int, rest[1:4])
     write = action == "write"
     fd = fs.open(path, os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY, 0o666)
     go()
@@ -187,10 +189,115 @@ def postmark(path, random, _length):
     return done, 64
 
 
+ROW = 64 * 5 * 8
+STEPS = 4
+
+
+def row(number):
+    return struct.pack("<320Q", *range((number + 1) << 16, ((number + 1) << 16) + 320))
+
+
+def btio(path, rank, clients, length):
+    rows = length // STEPS // ROW
+    done = 0
+    fd = create(path)
+    for step in range(STEPS):
+        go()
+        for number in range(step * rows + rank, (step + 1) * rows, clients):
+            if fs.write(fd, row(number), number * ROW) != ROW:
+                raise SystemExit("a short write")
+            done += 1
+        fs.fsync(fd, 0)
+    fs.close(fd)
+    go()
+    fd = fs.open(path, os.O_RDONLY)
+    for step in range(STEPS):
+        for number in range(step * rows + (rank + 1) % clients, (step + 1) * rows, clients):
+            if fs.read(fd, number * ROW, ROW) != row(number):
+                raise SystemExit(f"row {number} of the grid is wrong")
+            done += 1
+    fs.close(fd)
+    return done * ROW, done
+
+
+class Build:
+    def __init__(self, path, folder):
+        self.path, self.folder, self.known, self.done = path, folder, set(), 0
+
+    def store(self, name, content):
+        fd = create(f"{self.path}-{name}")
+        for at in range(0, len(content), UNIT):
+            part = content[at : at + UNIT]
+            if fs.write(fd, part, at) != len(part):
+                raise SystemExit("a short write")
+        fs.fsync(fd, 0)
+        fs.close(fd)
+        self.done += len(content)
+
+    def fetch(self, name):
+        fd = fs.open(f"{self.path}-{name}", os.O_RDONLY)
+        if name not in self.known:
+            self.known.add(name)
+            content = b""
+            while part := fs.read(fd, len(content), UNIT):
+                content += part
+            self.done += len(content)
+            with open(f"{self.folder}/{name}", "wb") as file:
+                file.write(content)
+        fs.close(fd)
+
+    def give(self, name):
+        made = f"{self.folder}/{name}"
+        with open(made, "rb") as file:
+            content = file.read()
+        os.remove(made)
+        self.store(name, content)
+
+    def compile(self, *arguments):
+        subprocess.run(["cc", *arguments], cwd=self.folder, check=True)
+
+
+def build(path, tree, folder):
+    run = Build(path, folder)
+    for name in os.listdir(tree):
+        if "." in name:
+            with open(f"{tree}/{name}", "rb") as file:
+                run.store(name, file.read())
+    with open(f"{tree}/units") as file:
+        units = [line.split() for line in file]
+    with open(f"{tree}/wanted") as file:
+        wanted = file.read()
+    run.done = 0
+    go()
+    for name, *headers in units:
+        run.fetch(f"{name}.c")
+        for header in headers:
+            run.fetch(header)
+        run.compile("-O1", "-c", f"{name}.c", "-o", f"{name}.o")
+        run.give(f"{name}.o")
+    objects = [f"{name}.o" for name, *_ in units]
+    for name in objects:
+        run.fetch(name)
+    run.compile(*objects, "-o", "program")
+    run.give("program")
+    run.fetch("program")
+    os.chmod(f"{folder}/program", 0o755)
+    printed = subprocess.run([f"{folder}/program"], capture_output=True, text=True, check=True).stdout
+    if printed != wanted:
+        raise SystemExit(f"the program that was built prints {printed}, not {wanted}")
+    return run.done, len(objects) + 1
+
+
 def pattern():
-    path, (seed, length, _) = rest[0], map(int, rest[1:])
-    run = {"atlas": atlas, "oltp": oltp, "postmark": postmark}[action]
-    done, transactions = run(path, Random(seed), length)
+    path, (seed, length, _, clients), tree = rest[0], map(int, rest[1:5]), rest[5]
+    if action == "btio":
+        done, transactions = btio(path, seed - 1, clients, length)
+    elif action == "build":
+        with tempfile.TemporaryDirectory(prefix="dafs-bench") as folder:
+            done, transactions = build(path, tree, folder)
+    else:
+        run = {"atlas": atlas, "oltp": oltp, "postmark": postmark}[action]
+        done, transactions = run(path, Random(seed), length)
     print(f"done {done} {transactions}", flush=True)
     sys.stdin.read()
 

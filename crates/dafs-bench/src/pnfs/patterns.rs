@@ -6,9 +6,12 @@
 //! * "oltp": reads, changes and writes a record of 8 KiB anywhere in a file; each is stable.
 //! * "postmark": small files are read as a whole or appended to, and others made or removed; what was
 //!   written is stable before a file is closed.
+//! * "btio": processes write small pieces of one file in turn, and read them back (`checkpoint`).
+//! * "build": a C program is compiled (`build`).
+//! * "files": small files are made, and then read; for kernel clients, which know no other patterns here.
 
-use super::UNIT_BYTES;
-use super::load::{WINDOW, finish, go, piece};
+use super::load::{Load, WINDOW, finish, go, piece};
+use super::{UNIT_BYTES, build, checkpoint};
 use anyhow::{Context, Result, ensure};
 use dafs_mem::Site;
 use dafs_nfs_client::mount::{Create, File, Memory, Mount, OpenOptions, StableHow};
@@ -24,6 +27,11 @@ const POSTMARK_TRANSACTIONS: u64 = 64;
 const FILES: usize = 16;
 const FILE_BYTES_MAX: u64 = 500_000;
 const APPEND_BYTES_MAX: u64 = 65_536;
+
+/// Small files of "files", and how long each is. The program of kernel clients has the same numbers from
+/// `kernel`.
+pub(super) const SMALL_FILES: u64 = 200;
+pub(super) const SMALL_FILE_BYTES: u64 = 16_384;
 
 /// The large request of the ATLAS mix, and the most of a small one.
 const LARGE_BYTES: u64 = 4 << 20;
@@ -49,18 +57,48 @@ pub(crate) struct Done {
 }
 
 /// Which there are.
-pub(crate) const PATTERNS: [&str; 3] = ["atlas", "oltp", "postmark"];
+pub(crate) const PATTERNS: [&str; 5] = ["atlas", "oltp", "postmark", "btio", "build"];
 
-/// Runs a pattern on files whose names begin with `path`, on one of `bytes` where that matters.
-pub(crate) fn run(pattern: &str, mount: &Mount, path: &str, bytes: u64, seed: u64) -> Result<Done> {
+/// How often the clients of a pattern wait for each other after they have begun.
+pub(crate) fn meetings(pattern: &str) -> u64 {
+    match pattern {
+        "btio" => checkpoint::STEPS,
+        "files" => 1,
+        _ => 0,
+    }
+}
+
+/// Whether all clients of a pattern use the same file.
+pub(crate) fn is_of_one_file(pattern: &str) -> bool {
+    pattern == "btio"
+}
+
+/// How much of the bytes that a pattern has moved `dafs-nfs-client` takes past the server where it can: it
+/// asks for the layout of a file after its first 64 KiB.
+pub(crate) fn bytes_past_server(pattern: &str, bytes: u64) -> u64 {
+    if pattern == "build" { 0 } else { bytes }
+}
+
+/// Runs a pattern on files whose names begin with `path`.
+pub(crate) fn run(pattern: &str, mount: &Mount, path: &str, load: &Load) -> Result<Done> {
     let memory = mount.allocate(UNIT_BYTES * (WINDOW + 1))?;
     memory.view().fill(0);
+    let &Load { begin: seed, bytes, clients, .. } = load;
+    match pattern {
+        "btio" => {
+            let rank = seed.checked_sub(1).context("clients count from 1 on")?;
+            return checkpoint::run(mount, path, &memory, (rank, clients), bytes);
+        }
+        "build" => return build::run(mount, path, &memory, &load.tree),
+        _ => {}
+    }
     let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let run = Run { mount, path, memory, random, bytes: 0 };
     match pattern {
         "atlas" => run.atlas(bytes),
         "oltp" => run.oltp(bytes),
         "postmark" => run.postmark(),
+        "files" => run.files(),
         other => anyhow::bail!("there is no pattern {other}"),
     }
 }
@@ -78,6 +116,25 @@ fn atlas_requests(bytes: u64, random: &mut Random) -> Vec<(u64, u64)> {
         requests.swap(last, random.below(last as u64 + 1) as usize);
     }
     requests
+}
+
+/// Writes the whole content of a new file, and makes it stable.
+pub(super) fn write_all(file: &File, memory: &Memory, content: &[u8]) -> Result<()> {
+    let mut under_way = VecDeque::new();
+    for (number, part) in content.chunks(UNIT_BYTES).enumerate() {
+        if under_way.len() >= WINDOW {
+            finish(under_way.pop_front())?;
+        }
+        let memory = piece(memory, number, part.len())?;
+        memory.view().copy_from(part, Site::Inspect);
+        let offset = (number * UNIT_BYTES) as u64;
+        under_way.push_back(file.submit_write(memory, offset, StableHow::Unstable)?);
+    }
+    while !under_way.is_empty() {
+        finish(under_way.pop_front())?;
+    }
+    file.commit()?;
+    Ok(())
 }
 
 struct Run<'a> {
@@ -126,6 +183,20 @@ impl Run<'_> {
         self.write(&file, requests.into_iter())?;
         file.close()?;
         Ok(Done { bytes: self.bytes, transactions })
+    }
+
+    fn files(mut self) -> Result<Done> {
+        let name = |number| format!("{}-{number}", self.path);
+        let names: Vec<_> = (0..SMALL_FILES).map(name).collect();
+        go()?;
+        for name in &names {
+            let file = self.create(name)?;
+            self.write(&file, [(0, SMALL_FILE_BYTES)].into_iter())?;
+            file.close()?;
+        }
+        go()?;
+        names.iter().try_for_each(|name| self.read_whole(name, SMALL_FILE_BYTES))?;
+        Ok(Done { bytes: self.bytes, transactions: 2 * SMALL_FILES })
     }
 
     fn oltp(mut self, bytes: u64) -> Result<Done> {

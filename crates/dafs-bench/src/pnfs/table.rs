@@ -1,7 +1,8 @@
 //! What was measured, as lines, tables, a figure and JSON.
 
 use super::check::Seen;
-use super::{Applied, Architecture, Cell, Options};
+use super::kernel::{self, Kernel};
+use super::{Applied, Architecture, Cell, Opens, Options};
 use crate::plot::{self, Line, Panel};
 use anyhow::Result;
 use serde::Serialize;
@@ -118,7 +119,45 @@ pub(crate) fn print_applied(options: &Options, applied: &[Applied]) {
     }
 }
 
-pub(crate) fn write(options: &Options, cells: &[Cell], applied: &[Applied]) -> Result<()> {
+/// What LAYOUTGET adds to open, read and close of a small file.
+pub(crate) fn print_opens(opens: Opens) {
+    println!(
+        "\nopen, read and close of a file of 4 KiB: {:.0} us, with LAYOUTGET {:.0} us ({:+.1} %)",
+        opens.without_us,
+        opens.with_us,
+        opens.added_percent(),
+    );
+}
+
+/// The figure's panels for patterns: rates of bytes.
+fn pattern_panels(options: &Options, applied: &[Applied]) -> impl Iterator<Item = Panel> {
+    let is_there = |pattern: &&String| applied.iter().any(|one| one.pattern == **pattern);
+    let patterns: Vec<_> = options.patterns.iter().filter(is_there).collect();
+    patterns.into_iter().map(|pattern| {
+        let value = |architecture, clients| {
+            let is_it = |one: &&Applied| {
+                one.architecture == architecture
+                    && one.pattern == *pattern
+                    && one.clients == clients
+            };
+            applied.iter().find(is_it).map_or(f64::NAN, |one| one.megabytes_per_second)
+        };
+        let lines = Architecture::ALL.into_iter().map(|architecture| Line {
+            name: architecture.name(),
+            values: options.clients.iter().map(|&clients| value(architecture, clients)).collect(),
+        });
+        let lines = lines.filter(|line| line.values.iter().any(|value| value.is_finite()));
+        Panel { title: pattern.clone(), unit: "MB/s", lines: lines.collect() }
+    })
+}
+
+pub(crate) fn write(
+    options: &Options,
+    cells: &[Cell],
+    applied: &[Applied],
+    opens: Option<Opens>,
+    kernel: &Kernel,
+) -> Result<()> {
     #[derive(Serialize)]
     struct All<'a> {
         storage_nodes: usize,
@@ -126,10 +165,20 @@ pub(crate) fn write(options: &Options, cells: &[Cell], applied: &[Applied]) -> R
         megabytes: u64,
         cells: &'a [Cell],
         applications: &'a [Applied],
+        open_read_close: Option<Opens>,
+        kernel_clients: &'a Kernel,
     }
     std::fs::create_dir_all(&options.results)?;
     let &Options { storage_nodes, megabits, megabytes, .. } = options;
-    let all = All { storage_nodes, megabits, megabytes, cells, applications: applied };
+    let all = All {
+        storage_nodes,
+        megabits,
+        megabytes,
+        cells,
+        applications: applied,
+        open_read_close: opens,
+        kernel_clients: kernel,
+    };
     std::fs::write(options.results.join("pnfs.json"), serde_json::to_string_pretty(&all)?)?;
     let steps: Vec<_> =
         options.clients.iter().map(|clients| format!("{clients} clients")).collect();
@@ -144,6 +193,8 @@ pub(crate) fn write(options: &Options, cells: &[Cell], applied: &[Applied]) -> R
             let lines = measured(cells).map(line).collect();
             Panel { title: title(panel.0, panel.1, panel.2), unit: "MB/s", lines }
         })
+        .chain(pattern_panels(options, applied))
+        .chain(kernel::panels(options, kernel))
         .collect();
     let figure = plot::draw("Five ways to the same storage nodes", &steps, &panels);
     std::fs::write(options.results.join("pnfs.svg"), figure)?;
