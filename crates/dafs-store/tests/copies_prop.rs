@@ -9,7 +9,7 @@ use common::nodes::SimNode;
 use common::striped::{LOST, open_copies};
 use common::{READ_WRITE, me, read};
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::{ComponentId, Node};
+use dafs_store::striped::{ComponentId, Leaving, Node};
 use dafs_store::*;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +45,10 @@ enum Step {
     Mend {
         pieces: usize,
     },
+    /// A node is to be emptied, or not any more.
+    Leave(u32, bool),
+    /// The file is looked at by who empties nodes.
+    Move,
     /// A client writes to so many of the copies, and says so, or dies.
     Client {
         offset: u64,
@@ -69,7 +73,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..3_usize).prop_map(Step::Lose),
         2 => (0..3_usize, 0..4_u32).prop_map(|(node, calls)| Step::Die { node, calls }),
         1 => Just(Step::Reopen),
-        2 => (0..4_usize).prop_map(|pieces| Step::Mend { pieces }),
+        3 => (0..4_usize).prop_map(|pieces| Step::Mend { pieces }),
+        1 => (1..=3_u32, any::<bool>()).prop_map(|(node, leaves)| Step::Leave(node, leaves)),
+        3 => Just(Step::Move),
         2 => (offset, len, 1..=u8::MAX, 0..3_usize, any::<bool>()).prop_map(
             |(offset, len, seed, copies, dies)| Step::Client { offset, len, seed, copies, dies }
         ),
@@ -366,6 +372,15 @@ impl World {
                     left.get() > 0
                 });
             }
+            Step::Leave(node, leaves) => match self.store().set_leaving(node, leaves) {
+                Ok(()) => {}
+                // Two have to stay.
+                Err(error) => assert_eq!((error, leaves), (StoreError::Invalid, true)),
+            },
+            Step::Move => match self.store().leave_nodes(&self.id) {
+                Ok(_) => self.store().sweep(),
+                Err(error) => assert_eq!(error, StoreError::Busy),
+            },
             Step::Client { offset, len, seed, copies, dies } => {
                 self.client(offset, &fill(len, seed), copies, dies);
             }
@@ -387,8 +402,23 @@ impl World {
             self.make_stable();
             (0..10).for_each(|_| self.store().mend(Duration::ZERO, &|_| true));
         }
+        for round in 0..30 {
+            if self.store().leave_nodes(&self.id) == Ok(Leaving::Nothing) {
+                break;
+            }
+            assert!(round < 29, "copies do not leave: {:?}", self.layouts().copies(&self.id));
+            // Clients that were asked to stop have a moment's time for it.
+            std::thread::sleep(Duration::from_millis(1));
+            self.store().mend(Duration::ZERO, &|_| true);
+        }
+        (0..2).for_each(|_| self.store().mend(Duration::ZERO, &|_| true));
+        self.store().sweep();
         let copies = self.layouts().copies(&self.id).unwrap();
         assert!(copies.iter().all(|copy| copy.fresh), "{copies:?}");
+        let leaving = self.store().leaving();
+        assert!(copies.len() != 1 && copies.iter().all(|copy| !leaving.contains(&copy.node)));
+        assert!(leaving.iter().all(|&number| self.store().is_idle(number).unwrap()));
+        assert!(leaving.iter().all(|&number| self.nodes[number as usize - 1].is_bare()));
         assert_eq!(self.store().to_mend().unwrap().len(), 0);
         let whole = read(self.file(), 0, 20_000).unwrap();
         self.check(0, &whole, 20_000);

@@ -1,7 +1,11 @@
 //! Moving files off the nodes that an administrator wants emptied, a piece at a time.
 //!
+//! What is not obvious
+//! * Copies are not moved here: a file gets another one, which the thread that mends copies makes, and a
+//!   later look finds that it is there and has the old one leave.
+//!
 //! Invariants
-//! * A file is moved when no client has a layout of it, and no data server goes by one.
+//! * A file with stripes is moved when no client has a layout of it, and no data server goes by one.
 //! * A node counts as empty when two looks in a row through all directories have met nothing that lies
 //!   there, and nothing is in use or waits to be removed there. The first of them may have passed over
 //!   a file that was being made when the emptying began.
@@ -9,7 +13,7 @@
 use crate::limits::{MOVE_PATIENCE, MOVE_TURN};
 use dafs_dat::Instant;
 use dafs_service::{Handle, Service};
-use dafs_store::striped::{Relocation, Walk};
+use dafs_store::striped::{Leaving, Relocation, Walk};
 use dafs_store::{FileId, Result, Store, StoreError, StripedStore};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -128,6 +132,15 @@ impl Emptying {
         }
         if let Some(file) = self.due.pop_front() {
             self.met = true;
+            match gone_is_fine(store.leave_nodes(&file))? {
+                None | Some(Leaving::Waits) => return Ok(Next::Now),
+                Some(Leaving::Left(bytes)) => {
+                    self.progress.moved_files += 1;
+                    self.progress.moved_bytes += bytes;
+                    return Ok(Next::Now);
+                }
+                Some(Leaving::Nothing) => {}
+            }
             if let Some(relocation) = gone_is_fine(store.begin_move(&file))?.flatten() {
                 let key = Handle { fs: store.fs_id(), file };
                 let (vacated, since_ns) = (false, now_ns);

@@ -295,10 +295,10 @@ impl Spread for Striped {
     fn set_leaving(&self, number: u32, leaves: bool) -> Result<(), String> {
         self.store.set_leaving(number, leaves).map_err(|error| match error {
             StoreError::NotFound => format!("there is no node {number}"),
-            StoreError::Invalid => format!("node {number} is the last one that takes files"),
-            StoreError::NotSupported => {
-                "its files have copies: such nodes cannot be emptied yet".to_owned()
-            }
+            StoreError::Invalid => format!(
+                "node {number} is needed: without it fewer nodes would take files than files are to \
+                 have copies, or none; add one first"
+            ),
             error => format!("it cannot be kept that node {number} is to be emptied: {error}"),
         })
     }

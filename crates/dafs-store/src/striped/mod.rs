@@ -39,6 +39,7 @@ mod stable;
 mod state;
 mod store;
 
+pub use copies::Leaving;
 pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs};
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::ComponentHandle;
@@ -139,8 +140,8 @@ struct Devices {
 /// The file that a component is of.
 struct Known {
     file: FileId,
-    /// The nodes whose copies are stale.
-    given_up: Vec<u32>,
+    /// The nodes whose copies clients may use; `None` of stripes.
+    usable: Option<Vec<u32>>,
 }
 
 /// The server itself, as a caller of the store of the metadata.

@@ -101,10 +101,11 @@ impl Drop for Relocation {
 }
 
 impl StripedStore {
-    /// Begins to move a file off nodes that are being emptied; `None` if it lies on none of them.
+    /// Begins to move the stripes of a file off nodes that are being emptied; `None` if it lies on none of
+    /// them. Copies [leave](Self::leave_nodes) in another way.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] when it cannot be moved now; the store's.
+    /// [`StoreError::NotSupported`] for a file with copies, [`StoreError::Busy`] when it cannot be moved now; the store's.
     pub fn begin_move(&self, file: &FileId) -> Result<Option<Relocation>> {
         let (shared, state) = (self.shared.clone(), self.shared.state(file));
         let place = state.enter_alone()?;
@@ -283,7 +284,7 @@ impl Shared {
     }
 
     /// Has components removed on nodes that the file will have left, or was not moved to.
-    fn enter_moved(&self, mut entry: Entry) -> Result<()> {
+    pub(super) fn enter_moved(&self, mut entry: Entry) -> Result<()> {
         let _alone = lock(&self.left_turn);
         if let Some(before) = self.left.find(&entry.component)? {
             entry.nodes.extend(before.nodes);
@@ -442,18 +443,14 @@ impl StripedStore {
     /// or all is as before.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for the last node that takes files, [`StoreError::NotFound`] for one that
-    /// is not there, [`StoreError::NotSupported`] where files have copies; those of the directory in
-    /// which that is kept.
+    /// [`StoreError::Invalid`] where fewer nodes would take files than files have copies, or none would,
+    /// [`StoreError::NotFound`] for one that is not there; those of the directory in which that is kept.
     pub fn set_leaving(&self, number: u32, leaves: bool) -> Result<()> {
         if self.shared.slots.find(number).is_none() {
             return Err(StoreError::NotFound);
         }
-        if leaves && self.shared.options.copies > 1 {
-            return Err(StoreError::NotSupported);
-        }
         let _server = self.shared.as_server()?;
-        self.shared.slots.set_leaving(number, leaves)
+        self.shared.slots.set_leaving(number, leaves, self.shared.options.copies)
     }
 
     /// The numbers of the nodes that are being emptied.

@@ -200,10 +200,16 @@ impl Record {
         places(self.fresh_mask())
     }
 
-    /// The nodes whose copies are not.
-    pub(super) fn given_up(&self) -> Vec<u32> {
-        let stale = self.whole.map_or(0, |whole| whole.stale);
-        places(stale).filter_map(|at| self.nodes.get(at).copied()).collect()
+    /// The nodes with these; `None` of stripes.
+    pub(super) fn usable(&self) -> Option<Vec<u32>> {
+        self.whole.map(|_| self.fresh().map(|at| self.nodes[at]).collect())
+    }
+
+    /// The same file with the copies of these places alone, in this order.
+    pub(super) fn keeping(&self, kept: &[usize]) -> Self {
+        let fewer = |whole: Whole| Whole { stale: remapped(whole.stale, kept), ..whole };
+        let nodes = kept.iter().map(|&at| self.nodes[at]).collect();
+        Self { nodes, whole: self.whole.map(fewer), ..self.clone() }
     }
 
     /// The node that holds a byte, by its place in the record.
@@ -230,6 +236,12 @@ impl Record {
 /// The places that have a bit.
 pub(super) fn places(mask: u8) -> impl Iterator<Item = usize> {
     (0..8).filter(move |at| mask & 1 << at != 0)
+}
+
+/// The same bits where only these places are left, in this order.
+pub(super) fn remapped(mask: u8, kept: &[usize]) -> u8 {
+    let bit = |(now, at): (usize, &usize)| u8::from(mask & 1 << at != 0) << now;
+    kept.iter().enumerate().map(bit).fold(0, |all, bit| all | bit)
 }
 
 /// The bits of so many places; `None` if there may not be so many copies.
@@ -296,6 +308,19 @@ mod tests {
             let bytes = record.encode(owner(1), &KEY);
             assert_eq!(Record::decode(&bytes, owner(1), &KEY), Err(StoreError::Io));
         }
+    }
+
+    #[test]
+    fn what_is_known_of_copies_goes_with_them_when_others_leave() {
+        let whole = Some(Whole { stale: 0b1010, torn: true });
+        let record = Record { first: 0, whole, ..record(4) };
+        assert_eq!(record.usable(), Some(vec![1, 3]));
+        let fewer = record.keeping(&[1, 2, 3]);
+        assert_eq!(fewer.nodes, [2, 3, 4]);
+        assert_eq!(fewer.whole, Some(Whole { stale: 0b101, torn: true }));
+        assert_eq!(fewer.usable(), Some(vec![3]));
+        assert_eq!(remapped(0b1000, &[3]), 1);
+        assert_eq!(Record { whole: None, ..fewer }.usable(), None);
     }
 
     #[test]

@@ -81,18 +81,20 @@ impl Slots {
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         *all = Arc::new(all.iter().filter(|slot| slot.node.number() != number).cloned().collect());
         drop(all);
-        self.set_leaving(number, false)
+        self.set_leaving(number, false, 1)
     }
 
-    /// Says whether a node is being emptied.
+    /// Says whether a node is being emptied, where so many at least have to take files.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for the last one that takes files; those of the file.
-    pub(super) fn set_leaving(&self, number: u32, leaves: bool) -> Result<()> {
+    /// [`StoreError::Invalid`] where too few were left; those of the file.
+    pub(super) fn set_leaving(&self, number: u32, leaves: bool, least: usize) -> Result<()> {
         let mut leaving = lock(&self.leaving);
         let mut next = leaving.clone();
         let changed = if leaves { next.insert(number) } else { next.remove(&number) };
-        if leaves && self.all().iter().all(|slot| next.contains(&slot.node.number())) {
+        let all = self.all();
+        let staying = all.iter().filter(|slot| !next.contains(&slot.node.number()));
+        if leaves && staying.count() < least.max(1) {
             return Err(StoreError::Invalid);
         }
         if changed {

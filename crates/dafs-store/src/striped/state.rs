@@ -127,7 +127,7 @@ impl FileState {
 
     /// Lets the file be found by its component.
     pub(super) fn announce(&self, record: &Record) {
-        let known = Known { file: self.id, given_up: record.given_up() };
+        let known = Known { file: self.id, usable: record.usable() };
         lock(&self.shared.files).insert(record.component, known);
     }
 
@@ -135,7 +135,7 @@ impl FileState {
     pub(super) fn announce_again(&self, record: &Record) -> bool {
         let mut files = lock(&self.shared.files);
         let known = files.get_mut(&record.component);
-        known.map(|known| known.given_up = record.given_up()).is_some()
+        known.map(|known| known.usable = record.usable()).is_some()
     }
 
     /// Keeps the component from being removed for as long as somebody uses the file.

@@ -1,6 +1,8 @@
 //! What the tests of the stores share: worlds to run in, and short forms of the calls.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[path = "copies.rs"]
+pub(crate) mod copies;
 #[path = "nodes.rs"]
 pub(crate) mod nodes;
 #[path = "striped.rs"]

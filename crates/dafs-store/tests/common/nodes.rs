@@ -84,6 +84,11 @@ impl SimNode {
         state.components.values_mut().for_each(|content| content.seen = content.stable.clone());
     }
 
+    /// Whether it has nothing of any file.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.lock().components.is_empty()
+    }
+
     /// What a component holds, for the test to look at.
     pub(crate) fn content(&self, id: &ComponentId) -> Vec<u8> {
         self.lock().components.get(id).map(|content| content.seen.clone()).unwrap_or_default()

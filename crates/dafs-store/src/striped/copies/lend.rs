@@ -12,6 +12,8 @@ use super::{Chore, Lending, Step};
 use crate::layouts::{CopyState, DeviceKey, FileCopy, Placement, Spread};
 use crate::limits::{LENDING_PAUSE, RETURN_WAIT};
 use crate::{FileId, Result, StoreError};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,8 +27,9 @@ impl Shared {
             copies.push(FileCopy { device, handle });
             told |= 1 << at;
         }
-        let (epoch, _) = record.component.0.split_first_chunk()?;
-        let epoch = u64::from_le_bytes(*epoch) ^ u64::from(told);
+        let mut epoch = SipHasher24::new_with_key(&record.component.0);
+        places(told).for_each(|at| epoch.write_u32(record.nodes[at]));
+        let epoch = epoch.finish128().h1;
         (told != 0).then_some((Placement { epoch, spread: Spread::Copies(copies) }, told))
     }
 
@@ -187,10 +190,11 @@ impl FileState {
 
 impl StripedStore {
     /// Whether a copy that a data server holds is one that clients may be let use: not one that has been
-    /// found to be out of date.
+    /// found to be out of date, or that the file does not count any more.
     pub fn may_be_used(&self, component: &super::super::ComponentId, node: u32) -> bool {
         let files = lock(&self.shared.files);
-        files.get(component).is_none_or(|known| !known.given_up.contains(&node))
+        let usable = files.get(component).and_then(|known| known.usable.as_ref());
+        usable.is_none_or(|nodes| nodes.contains(&node))
     }
 
     /// Asks `sink` what the store wants to know of clients that write by themselves.

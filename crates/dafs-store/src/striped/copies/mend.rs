@@ -114,7 +114,10 @@ impl FileState {
         let size = |at: &usize| self.at_copy(record, *at, |node| node.size(&record.component));
         let early = order.mend_from.is_some_and(|from| from > Instant::now());
         let stale = if early { 0 } else { whole.stale };
-        let mut targets = places(torn).chain(places(stale));
+        // What leaves is of no use to anybody.
+        let leaving = self.shared().slots.leaving();
+        let stays = |at: &usize| !leaving.contains(&record.nodes[*at]);
+        let mut targets = places(torn).chain(places(stale).filter(stays));
         let target = targets.find(|at| size(at).is_ok()).ok_or(StoreError::Busy)?;
         let mut sources = truth.into_iter().chain(record.fresh().filter(|_| truth.is_none()));
         let source = sources.find(|at| size(at).is_ok()).ok_or(StoreError::Busy)?;

@@ -22,12 +22,15 @@
 //! * Lock order: the gate of the file, `order`, `lending`.
 
 mod io;
+mod leave;
 mod lend;
 mod mend;
 
+pub use leave::Leaving;
+
 use super::node::Node;
 use super::pending::Entry;
-use super::record::{Record, Whole, places};
+use super::record::{Record, Whole, places, remapped};
 use super::state::{FileState, Place};
 use super::{Shared, lock};
 use crate::layouts::COPIES_MAX;
@@ -142,6 +145,17 @@ impl Order {
     fn restart(&mut self) {
         self.turn += 1;
         self.mending = None;
+    }
+
+    /// Only the copies of these places are left, in this order.
+    fn keep(&mut self, kept: &[usize]) {
+        let before = std::mem::take(&mut self.unstable);
+        for (now, &at) in self.unstable.iter_mut().zip(kept) {
+            *now = before[at];
+        }
+        self.unsure = remapped(self.unsure, kept);
+        self.alike = remapped(self.alike, kept);
+        self.restart();
     }
 
     /// A client cannot write to a copy: it may be the client, so that is not looked after at once.
