@@ -1,6 +1,7 @@
 #!/bin/bash
 # Files with two copies on three data servers: one that is killed under writes keeps nobody waiting, what
-# it lacks comes to it when it is back, and then any other can go. So it is when the metadata server dies.
+# it lacks comes to it when it is back, and then any other can go. So it is when the metadata server dies. A node
+# is emptied, and one that has lost its disk gets its copies anew.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/names"
@@ -137,3 +138,59 @@ for number in 1 2 3; do
     data "$number"
     eventually is_mended
 done
+
+step "a node is emptied while its files are in use"
+drain=("$dafs" cluster drain --state-directory "$work/state")
+# Writes and reads with both protocols, and compares, until told to stop.
+load() {
+    local turn=0 place
+    while [[ ! -e $work/enough ]]; do
+        turn=$((turn + 1))
+        for place in "$url/safe/load$((turn % 3))" "nfs://$nfs/safe/load$((turn % 3 + 3))"; do
+            "$dafs" put "$work/late.wanted" "$place" && "$dafs" get "$place" "$work/loaded" || return 1
+            cmp "$work/late.wanted" "$work/loaded" || return 1
+            "$dafs" get "$url/safe/dafs$((turn % 4 + 1))" "$work/loaded" || return 1
+            cmp "$work/dafs$((turn % 4 + 1)).wanted" "$work/loaded" || return 1
+            rm "$work/loaded"
+        done
+    done
+}
+load >"$work/load.log" 2>&1 &
+loader=$!
+started+=("$loader")
+expect 0 'files are moved off node 3' "${drain[@]}" 3
+expect 1 'node 2 is needed' "${drain[@]}" 2
+timeout 300 "${drain[@]}" 3 --wait || { "${status[@]}"; fail "the node does not become empty"; }
+touch "$work/enough"
+wait "$loader" || { cat "$work/load.log"; fail "something went wrong meanwhile"; }
+held=$(find "$work/data3" -type f ! -name node ! -name incarnation)
+[[ ! $held ]] || fail "there is something left on node 3"
+kill_data 3
+check "node 3 is empty, and gone"
+for number in 1 2; do
+    kill_data "$number"
+    eventually is_missed "$number"
+    check "of the other two, $number is dead"
+    data "$number"
+    eventually says " $number there "
+done
+data 3
+expect 0 'takes files again' "${drain[@]}" 3 --undo
+eventually is_mended
+
+step "a data server whose disk is lost"
+replace=("$dafs" cluster replace --state-directory "$work/state")
+expect 1 'node 2 is there' "${replace[@]}" 2
+kill_data 2
+rm -r "$work/data2"
+data 2
+eventually says 'the directory there is empty'
+[[ ! $(ls -A "$work/data2") ]] || fail "an empty directory was taken for the node's"
+check "a disk is lost"
+expect 0 'given up' "${replace[@]}" 2
+eventually all_there
+make new "$url"
+eventually is_mended
+kill_data 1
+eventually is_missed 1
+check "what was on the disk that was lost is on the new one"

@@ -25,7 +25,8 @@ pub(crate) enum HelloError {
     #[error("the directory there belongs to another node, or to another store")]
     OtherNode,
     #[error(
-        "the directory there is empty, but this node has held stripes: is the file system mounted?"
+        "the directory there is empty, but this node has held files: is its file system mounted? If it \
+         is lost and files have copies, run `dafs cluster replace`"
     )]
     Empty,
     #[error("the directory there is not the one that this node was used with: is it a copy?")]

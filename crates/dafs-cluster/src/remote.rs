@@ -186,6 +186,20 @@ impl RemoteNode {
         NodeStatus { connected, trouble: state.trouble.clone() }
     }
 
+    /// The directory that the node had is lost: from now on another one can take its place, an empty one
+    /// or one that was made for the node. Nothing may rely on what was there.
+    ///
+    /// # Errors
+    /// Those of the directory in which it is remembered which one the node has.
+    pub fn give_up_directory(&self) -> io::Result<()> {
+        let memory = &self.shared.config.memory;
+        match fs::remove_file(memory) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        File::open(memory.parent().unwrap_or(Path::new(".")))?.sync_all()
+    }
+
     /// Where its data server waits for the metadata server.
     pub fn control(&self) -> &str {
         &self.shared.config.control

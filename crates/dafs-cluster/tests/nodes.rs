@@ -117,6 +117,32 @@ fn a_directory_that_came_back_empty_or_as_another_is_refused() {
 }
 
 #[test]
+fn an_empty_directory_takes_the_place_of_one_that_was_given_up_and_no_other_one_does() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    write(&node, 0, b"content").expect("written");
+    drop(data);
+    let kept = cluster.directory().with_extension("kept");
+    std::fs::rename(cluster.directory(), &kept).expect("moved");
+    std::fs::create_dir(cluster.directory()).expect("an empty one");
+    let data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().trouble.contains("is empty"));
+    node.give_up_directory().expect("given up");
+    node.give_up_directory().expect("it is already");
+    settled(|| node.status().connected);
+    assert_eq!(node.size(&ONE), Ok(0));
+    write(&node, 0, b"other").expect("written");
+    drop(data);
+    // The old one comes too late.
+    std::fs::remove_dir_all(cluster.directory()).expect("removed");
+    std::fs::rename(kept, cluster.directory()).expect("back");
+    let _data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().trouble.contains("is it a copy"));
+}
+
+#[test]
 fn strangers_who_say_nothing_keep_no_metadata_server_out() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| {});

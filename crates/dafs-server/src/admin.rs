@@ -53,6 +53,13 @@ pub enum AdminRequest {
         /// It stays.
         undo: bool,
     },
+    /// Have an empty directory take the place of one that is lost, where files have copies.
+    Replace {
+        /// The export that the node is a part of; the only one that has nodes if it is left out.
+        export: Option<String>,
+        /// Its number.
+        node: u32,
+    },
     /// Who has access to file systems?
     Fences {
         /// The exports; none are all.

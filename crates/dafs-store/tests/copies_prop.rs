@@ -49,6 +49,8 @@ enum Step {
     Leave(u32, bool),
     /// The file is looked at by who empties nodes.
     Move,
+    /// A node comes back with an empty disk, if nothing counts on what it had.
+    Disk(usize),
     /// A client writes to so many of the copies, and says so, or dies.
     Client {
         offset: u64,
@@ -76,6 +78,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0..4_usize).prop_map(|pieces| Step::Mend { pieces }),
         1 => (1..=3_u32, any::<bool>()).prop_map(|(node, leaves)| Step::Leave(node, leaves)),
         3 => Just(Step::Move),
+        1 => (0..3_usize).prop_map(Step::Disk),
         2 => (offset, len, 1..=u8::MAX, 0..3_usize, any::<bool>()).prop_map(
             |(offset, len, seed, copies, dies)| Step::Client { offset, len, seed, copies, dies }
         ),
@@ -381,6 +384,20 @@ impl World {
                 Ok(_) => self.store().sweep(),
                 Err(error) => assert_eq!(error, StoreError::Busy),
             },
+            Step::Disk(node) => {
+                let number = node as u32 + 1;
+                self.nodes[node].set_away(true);
+                self.store().set_lost(number, true).unwrap();
+                match self.store().give_up_lost(&self.id, number) {
+                    Ok(()) => {
+                        self.store().give_up_lost_in_use(number).unwrap();
+                        self.nodes[node].lose_all();
+                    }
+                    Err(error) => assert_eq!(error, StoreError::Busy),
+                }
+                self.store().set_lost(number, false).unwrap();
+                self.nodes[node].set_away(false);
+            }
             Step::Client { offset, len, seed, copies, dies } => {
                 self.client(offset, &fill(len, seed), copies, dies);
             }

@@ -79,19 +79,32 @@ impl Administration {
 
     /// Has everything moved off a node, or not; what happens is said in words.
     fn drain(&self, export: Option<&str>, node: u32, undo: bool) -> Result<String, String> {
-        let spread = spread(&self.stores);
-        let mut wanted =
-            spread.iter().filter(|(name, _)| export.is_none_or(|wanted| wanted == name));
-        let (name, store) = match (wanted.next(), wanted.next()) {
-            (Some(found), None) => found,
-            (Some(_), Some(_)) => return Err("several exports have nodes: name one".to_owned()),
-            (None, _) => return Err("there is no such export with nodes".to_owned()),
-        };
+        let (name, store) = self.spread_export(export)?;
         store.set_leaving(node, !undo)?;
         Ok(match undo {
             false => format!("files are moved off node {node} of export {name:?}"),
             true => format!("node {node} of export {name:?} takes files again"),
         })
+    }
+
+    /// Has an empty directory take the place of what a node had; what happens is said in words.
+    fn replace(&self, export: Option<&str>, node: u32) -> Result<String, String> {
+        let (name, store) = self.spread_export(export)?;
+        store.replace(node)?;
+        Ok(format!(
+            "copies on node {node} of export {name:?} are given up, and made anew when it is back"
+        ))
+    }
+
+    /// The export of that name, or the only one, whose files are spread.
+    fn spread_export(&self, export: Option<&str>) -> Result<(String, Arc<dyn Spread>), String> {
+        let mut wanted = spread(&self.stores);
+        wanted.retain(|(name, _)| export.is_none_or(|wanted| wanted == name));
+        match (wanted.pop(), wanted.pop()) {
+            (Some(found), None) => Ok(found),
+            (Some(_), Some(_)) => Err("several exports have nodes: name one".to_owned()),
+            (None, _) => Err("there is no such export with nodes".to_owned()),
+        }
     }
 
     fn clients(&self) -> Vec<ClientReport> {
@@ -227,6 +240,12 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
         },
         AdminRequest::Drain { export, node, undo } => {
             match administration.drain(export.as_deref(), node, undo) {
+                Ok(text) => AdminReply::Done(text),
+                Err(text) => AdminReply::Failed(text),
+            }
+        }
+        AdminRequest::Replace { export, node } => {
+            match administration.replace(export.as_deref(), node) {
                 Ok(text) => AdminReply::Done(text),
                 Err(text) => AdminReply::Failed(text),
             }

@@ -41,6 +41,12 @@ pub(super) trait Spread: Send + Sync {
         Err("files of this export cannot be moved".to_owned())
     }
 
+    /// What a node had is lost, and an empty directory is to take its place; the text of an error says why
+    /// not.
+    fn replace(&self, _number: u32) -> Result<(), String> {
+        Err("files of this export have no copies that this server makes".to_owned())
+    }
+
     /// The configuration says something else of it now; the text of an error says what to do.
     fn adapt(&self, _from: &ExportSource, _to: &ExportSource) -> Result<(), String> {
         Err("its data servers are opened when the server starts: restart it".to_owned())

@@ -7,6 +7,7 @@
 //! * Every use of a component by clients is judged by the service of the metadata server.
 
 mod mending;
+mod replacing;
 
 use super::StartError;
 use super::data::{DataDoor, Spread};
@@ -27,7 +28,9 @@ use dafs_store::{
     StripedStore,
 };
 use mending::Mender;
+use replacing::Replacing;
 use siphasher::sip128::{Hasher128, SipHasher24};
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
@@ -64,6 +67,9 @@ pub(super) struct Striped {
     emptying: Mutex<Emptying>,
     /// How far that has come.
     pub(super) progress: Mutex<Progress>,
+    replacing: Mutex<Replacing>,
+    /// How far that has come with each node, in words.
+    replaced: Mutex<BTreeMap<u32, String>>,
     /// What to change when data is lost that was not stable; known once the server runs.
     verifier: Arc<OnceLock<Arc<WriteVerifier>>>,
     _mender: Mender,
@@ -198,6 +204,8 @@ pub(super) fn open(
         here: OnceLock::new(),
         emptying: Mutex::default(),
         progress: Mutex::default(),
+        replacing: Mutex::default(),
+        replaced: Mutex::default(),
         verifier,
     }))
 }
@@ -247,6 +255,7 @@ impl Spread for Striped {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
         let (open, leaving) = (lock(&self.nodes).clone(), self.store.leaving());
         let progress = lock(&self.progress).clone();
+        let replaced = lock(&self.replaced).clone();
         let empty: Vec<_> =
             leaving.iter().filter(|number| progress.is_empty(&self.store, **number)).collect();
         let to_mend = self.store.to_mend().unwrap_or_default();
@@ -266,7 +275,11 @@ impl Spread for Striped {
             };
             let space = space.unwrap_or_default();
             let leaving = leaving.contains(&number);
-            let trouble = if connected && leaving { progress.trouble.clone() } else { trouble };
+            let trouble = match (connected && leaving, replaced.get(&number)) {
+                (true, _) => progress.trouble.clone(),
+                (false, Some(text)) if !connected => format!("{trouble}; {text}"),
+                _ => trouble,
+            };
             NodeReport {
                 export: export.to_owned(),
                 number,
@@ -290,6 +303,28 @@ impl Spread for Striped {
         let mut emptying = lock(&self.emptying);
         emptying.turn(&self.store, service);
         *lock(&self.progress) = emptying.progress();
+        drop(emptying);
+        let nodes = lock(&self.nodes).clone();
+        let mut replacing = lock(&self.replacing);
+        replacing.turn(&self.store, &nodes);
+        *lock(&self.replaced) = replacing.told();
+    }
+
+    fn replace(&self, number: u32) -> Result<(), String> {
+        let nodes = lock(&self.nodes).clone();
+        let node = nodes.iter().find(|open| open.node().number() == number);
+        if let Some(OpenNode::Here(..)) = node {
+            return Err(format!(
+                "node {number} is a directory of this machine: only those of data servers can be replaced"
+            ));
+        }
+        self.store.set_lost(number, true).map_err(|error| match error {
+            StoreError::NotFound => format!("there is no node {number}"),
+            StoreError::Busy => {
+                format!("node {number} is there: nothing is lost. To take it away, drain it")
+            }
+            error => format!("it cannot be kept that what node {number} had is lost: {error}"),
+        })
     }
 
     fn set_leaving(&self, number: u32, leaves: bool) -> Result<(), String> {

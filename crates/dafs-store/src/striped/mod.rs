@@ -39,8 +39,8 @@ mod stable;
 mod state;
 mod store;
 
-pub use copies::Leaving;
 pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs};
+pub use copies::Leaving;
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::ComponentHandle;
 pub use moving::{Relocation, Walk};

@@ -252,8 +252,13 @@ impl Shared {
         record.nodes.iter().any(|number| leaving.contains(number))
     }
 
-    fn may_be_misplaced(&self, look: Result<Option<Record>>) -> bool {
-        look.map_or(true, |record| record.is_some_and(|record| self.is_misplaced(&record)))
+    /// Whether who looks through all directories looks for such a file.
+    fn may_be_wanted(&self, look: Result<Option<Record>>) -> bool {
+        let lost = self.slots.lost();
+        let is_wanted = |record: Record| {
+            self.is_misplaced(&record) || record.nodes.iter().any(|number| lost.contains(number))
+        };
+        look.map_or(true, |record| record.is_some_and(is_wanted))
     }
 
     /// Where stripes on nodes that are being emptied go to: to nodes that have nothing of the file, as
@@ -281,6 +286,11 @@ impl Shared {
             targets.push(Target { place, slot, fresh, turn: Mutex::default() });
         }
         Ok(targets)
+    }
+
+    /// The files that somebody uses.
+    pub(super) fn in_use(&self) -> Vec<Arc<FileState>> {
+        lock(&self.states).values().filter_map(std::sync::Weak::upgrade).collect()
     }
 
     /// Has components removed on nodes that the file will have left, or was not moved to.
@@ -339,13 +349,13 @@ impl Shared {
     /// Notes that an object is about to go to another directory: whoever looks through all of them may not
     /// meet it. Waits for nobody: what is not known counts.
     pub(super) fn note_wandering(self: &Arc<Self>, id: &FileId) {
-        if self.slots.leaving().is_empty() {
+        if self.slots.leaving().is_empty() && self.slots.lost().is_empty() {
             return;
         }
         let Ok(attr) = self.meta.getattr(id) else { return };
         let matters = match attr.kind {
             Kind::Directory => true,
-            Kind::Regular => self.may_be_misplaced(self.state(id).try_look()),
+            Kind::Regular => self.may_be_wanted(self.state(id).try_look()),
             _ => false,
         };
         if matters {
@@ -395,6 +405,15 @@ impl StripedStore {
     /// # Errors
     /// Those of the metadata directory.
     pub fn misplaced(&self, walk: &mut Walk) -> Result<Option<Vec<FileId>>> {
+        self.next_where(walk, |record| self.shared.is_misplaced(record))
+    }
+
+    /// The next files of which a record says something, perhaps none; `None` at the end.
+    pub(super) fn next_where(
+        &self,
+        walk: &mut Walk,
+        wanted: impl Fn(&Record) -> bool,
+    ) -> Result<Option<Vec<FileId>>> {
         let next = walk.at.take().or_else(|| Some((walk.directories.pop()?, 0)));
         let Some((directory, from)) = next else { return Ok(None) };
         let (mut files, mut count, mut last, mut unseen) = (Vec::new(), 0, from, Vec::new());
@@ -421,15 +440,15 @@ impl StripedStore {
             let seen = meta.peek(&server(), &directory, &name);
             walk.note_unseen(seen.err().unwrap_or(StoreError::Busy));
         }
-        let mut misplaced = Vec::new();
+        let mut found = Vec::new();
         for id in files {
             match self.shared.state(&id).look() {
-                Ok(Some(record)) if self.shared.is_misplaced(&record) => misplaced.push(id),
+                Ok(Some(record)) if wanted(&record) => found.push(id),
                 Ok(_) => {}
                 Err(error) => walk.note_unseen(error),
             }
         }
-        Ok(Some(misplaced))
+        Ok(Some(found))
     }
 
     /// Whether a look that has come to its end has met everything that there is.
@@ -465,9 +484,7 @@ impl StripedStore {
     /// Those of the lists.
     pub fn is_idle(&self, number: u32) -> Result<bool> {
         let shared = &self.shared;
-        let states: Vec<_> =
-            lock(&shared.states).values().filter_map(std::sync::Weak::upgrade).collect();
-        for state in states {
+        for state in shared.in_use() {
             match state.look() {
                 Ok(Some(record)) if record.nodes.contains(&number) => return Ok(false),
                 Ok(_) | Err(StoreError::Stale | StoreError::NotFound | StoreError::BadType) => {}

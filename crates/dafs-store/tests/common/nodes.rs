@@ -84,6 +84,13 @@ impl SimNode {
         state.components.values_mut().for_each(|content| content.seen = content.stable.clone());
     }
 
+    /// Its disk is another one, an empty one.
+    pub(crate) fn lose_all(&self) {
+        let mut state = self.lock();
+        state.verifier += 1;
+        state.components.clear();
+    }
+
     /// Whether it has nothing of any file.
     pub(crate) fn is_bare(&self) -> bool {
         self.lock().components.is_empty()

@@ -24,6 +24,7 @@
 mod io;
 mod leave;
 mod lend;
+mod lose;
 mod mend;
 
 pub use leave::Leaving;

@@ -61,6 +61,20 @@ enum What {
         #[command(flatten)]
         place: Place,
     },
+    /// Have an empty directory take the place of one that is lost, where files have copies
+    ///
+    /// What files had there is given up, as far as they have other copies that are up to date. Then the
+    /// data server is let in with the empty directory that it has now, and gets a copy of what it had. Not
+    /// for a file system that is only not mounted: mount it.
+    Replace {
+        /// The number of the node
+        node: u32,
+        /// The export that it is a part of, if several have nodes
+        #[arg(long)]
+        export: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
     Demo(demo::Demo),
 }
 
@@ -77,6 +91,9 @@ impl Cluster {
                 let (node, undo, export) = (*node, *undo, export.clone());
                 place.order(&AdminRequest::Drain { export: export.clone(), node, undo })?;
                 if *wait { wait_until_empty(place, export.as_deref(), node) } else { Ok(()) }
+            }
+            What::Replace { node, export, place } => {
+                place.order(&AdminRequest::Replace { export: export.clone(), node: *node })
             }
             What::Demo(demo) => demo.run(),
         }
