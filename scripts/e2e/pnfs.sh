@@ -19,8 +19,8 @@ for name in Direct-pNFS CephFS 2-tier 3-tier NFSv4; do
     grep -q ">$name<" "$work/results/pnfs.svg" || fail "$name is missing in the figure"
 done
 [[ $(grep -c '"megabytes_per_second"' "$work/results/pnfs.json") == 35 ]] || fail "cells are missing"
-for panel in atlas btio build; do
-    grep -q ">$panel (MB/s)<" "$work/results/pnfs.svg" || fail "$panel is missing in the figure"
+for panel in 'atlas (MB/s)' 'btio (MB/s)' 'build (transactions/s)'; do
+    grep -qF ">$panel<" "$work/results/pnfs.svg" || fail "$panel is missing in the figure"
 done
 grep -q '^open, read and close of a file of 4 KiB: [0-9]* us, with LAYOUTGET [0-9]* us' "$work/out" ||
     fail "what LAYOUTGET adds is missing"

@@ -9,10 +9,9 @@
 
 use super::load::go;
 use super::patterns::Done;
-use crate::nfs4;
 use anyhow::{Context, Result, ensure};
 use dafs_nfs_client::{
-    Create, Handle, OpenOptions, Session, append_open, connect, patiently, read_result,
+    Create, Handle, OpenOptions, Options, Session, append_open, connect, patiently, read_result,
 };
 use dafs_wire::nfs4::{
     DENY_NONE, GetfhArgs, LayoutgetArgs, Op, OpNum, OpenClaim, PutfhArgs, ResultBody,
@@ -41,7 +40,9 @@ const LAYOUT_BYTES_MAX: u32 = 16 << 10;
 
 /// What comes of it: "opens", nanoseconds without and with LAYOUTGET, medians.
 pub(super) fn run(server: SocketAddr, path: &str) -> Result<(Duration, Duration)> {
-    let session = patiently(|| connect(server, &nfs4::options(1)))?;
+    // Who cannot be called back gets no layouts.
+    let options = Options { minor_version: 1, ..Options::new(b"dafs-bench opens") };
+    let session = patiently(|| connect(server, &options))?;
     let (folder, prefix) = path.rsplit_once('/').context("no folder")?;
     let directory = session.lookup_path(folder)?;
     let names: Vec<_> = (0..FILES).map(|number| format!("{prefix}-{number}")).collect();

@@ -73,6 +73,11 @@ pub(crate) fn is_of_one_file(pattern: &str) -> bool {
     pattern == "btio"
 }
 
+/// Whether the rate of bytes says most about a pattern, and not that of transactions.
+pub(crate) fn is_of_bytes(pattern: &str) -> bool {
+    ["atlas", "btio"].contains(&pattern)
+}
+
 /// How much of the bytes that a pattern has moved `dafs-nfs-client` takes past the server where it can: it
 /// asks for the layout of a file after its first 64 KiB.
 pub(crate) fn bytes_past_server(pattern: &str, bytes: u64) -> u64 {

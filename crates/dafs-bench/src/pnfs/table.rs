@@ -2,7 +2,7 @@
 
 use super::check::Seen;
 use super::kernel::{self, Kernel};
-use super::{Applied, Architecture, Cell, Opens, Options};
+use super::{Applied, Architecture, Cell, Opens, Options, patterns};
 use crate::plot::{self, Line, Panel};
 use anyhow::Result;
 use serde::Serialize;
@@ -129,7 +129,7 @@ pub(crate) fn print_opens(opens: Opens) {
     );
 }
 
-/// The figure's panels for patterns: rates of bytes.
+/// The figure's panels for patterns: rates of bytes, or of transactions where files are small.
 fn pattern_panels(options: &Options, applied: &[Applied]) -> impl Iterator<Item = Panel> {
     let is_there = |pattern: &&String| applied.iter().any(|one| one.pattern == **pattern);
     let patterns: Vec<_> = options.patterns.iter().filter(is_there).collect();
@@ -140,14 +140,19 @@ fn pattern_panels(options: &Options, applied: &[Applied]) -> impl Iterator<Item 
                     && one.pattern == *pattern
                     && one.clients == clients
             };
-            applied.iter().find(is_it).map_or(f64::NAN, |one| one.megabytes_per_second)
+            let rate = |one: &Applied| match patterns::is_of_bytes(pattern) {
+                true => one.megabytes_per_second,
+                false => one.transactions_per_second,
+            };
+            applied.iter().find(is_it).map_or(f64::NAN, rate)
         };
         let lines = Architecture::ALL.into_iter().map(|architecture| Line {
             name: architecture.name(),
             values: options.clients.iter().map(|&clients| value(architecture, clients)).collect(),
         });
         let lines = lines.filter(|line| line.values.iter().any(|value| value.is_finite()));
-        Panel { title: pattern.clone(), unit: "MB/s", lines: lines.collect() }
+        let unit = if patterns::is_of_bytes(pattern) { "MB/s" } else { "transactions/s" };
+        Panel { title: pattern.clone(), unit, lines: lines.collect() }
     })
 }
 
