@@ -124,7 +124,7 @@ for count in 1 2; do
     measure "$count" small-write "$files" "fileop put-small /mnt/a/small-NUMBER $small_files $small_bytes"
     measure "$count" small-read "$files" "fileop get-small /mnt/a/small-NUMBER $small_files $small_bytes"
     for number in $(seq "$count"); do
-        guest "$number" "rm /mnt/a/large-$number; find /mnt/a -name 'small-$number-*' -delete"
+        guest "$number" "rm /mnt/a/large-$number /mnt/a/small-$number-*"
     done
 done
 [[ $(moved data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong data server"
