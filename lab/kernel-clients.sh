@@ -130,6 +130,6 @@ done
 [[ $(moved data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong data server"
 
 step "the same by dafs-nfs-client"
-"$bench" pnfs-here "nfs://$address:2049/data?vers=4.1" 1,2 "$mib"
+"$bench" pnfs-here "nfs://$address:2049/data?vers=4.1" "$mib" 1,2
 [[ $(moved data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong data server"
 stop_server

@@ -156,11 +156,11 @@ pub(super) fn measure(options: &Options) -> Result<Kernel> {
 pub(crate) struct Here {
     /// The server, and options.
     url: String,
+    /// What each client writes and reads, in MiB.
+    megabytes: u64,
     /// Numbers of clients.
     #[arg(value_delimiter = ',')]
     clients: Vec<usize>,
-    #[arg(default_value_t = MEGABYTES)]
-    megabytes: u64,
 }
 
 impl Here {
