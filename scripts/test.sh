@@ -184,7 +184,7 @@ part format 60 format
 part lint 1800 lint
 part build 1800 cargo build --locked --workspace --bins --examples --lib
 part dependencies 120 scripts/dependencies.sh
-part tests 1800 cargo test --locked --no-fail-fast --workspace --lib --bins --tests ${ignored[@]+"${ignored[@]}"}
+part tests 2700 cargo test --locked --no-fail-fast --workspace --lib --bins --tests ${ignored[@]+"${ignored[@]}"}
 part doc-tests 900 cargo test --locked --workspace --doc
 part fuzz 3600 fuzz "$fuzz_seconds"
 for script in scripts/e2e/*.sh; do
