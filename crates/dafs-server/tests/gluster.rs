@@ -5,7 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use dafs_nfs_client::{Handle, NfsError, OpenFile, OpenOptions, Options, Session, connect};
-use dafs_server::{Config, ExportSource, GlusterConfig, GlusterDataServer, Server};
+use dafs_server::{
+    Config, DataServerPlace, ExportSource, GlusterConfig, GlusterDataServer, Server,
+};
 use dafs_service::Squash;
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
@@ -55,7 +57,7 @@ fn cluster() -> Option<Cluster> {
 fn config(cluster: &Cluster, base: &Path) -> Config {
     let Cluster { dir, net, .. } = cluster;
     let data_server = |number: u32| GlusterDataServer {
-        listen: "127.0.0.1:0".parse().unwrap(),
+        place: DataServerPlace::Here("127.0.0.1:0".parse().unwrap()),
         brick: format!("{net}.{number}:{}/{number}/brick", dir.display()),
     };
     let mut config = Config::for_directory(base.to_path_buf());
@@ -64,6 +66,7 @@ fn config(cluster: &Cluster, base: &Path) -> Config {
         servers: vec![(format!("{net}.1"), None)],
         root: "/".to_owned(),
         data_servers: (1..=3).map(data_server).collect(),
+        cluster_secret: None,
     });
     config.exports[0].options.squash = Squash::None;
     config.listen = Vec::new();
