@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 #[path = "../../../dafs-preload/src/program.rs"]
@@ -203,15 +203,31 @@ impl Run {
             })
     }
 
-    /// Whether a path is below a prefix, as far as it says so itself.
+    /// Whether a path is below a prefix, as it says so itself or by where its links lead.
     fn serves(&self, path: &Path) -> bool {
-        let is_below = |place: &Path| {
-            let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
-            absolute(path).starts_with(absolute(place))
+        let serves = |path: &Path| {
+            let is_below = |place: &Path| path.starts_with(plain(place));
+            self.at.iter().any(|(prefix, _)| is_below(Path::new(prefix)))
+                && !self.bypass.iter().any(|place| is_below(place))
         };
-        self.at.iter().any(|(prefix, _)| is_below(Path::new(prefix)))
-            && !self.bypass.iter().any(|place| is_below(place))
+        serves(&plain(path)) || path.canonicalize().is_ok_and(|path| serves(&path))
     }
+}
+
+/// An absolute path with `..` taken at its word, as the library takes it.
+fn plain(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let mut plain = PathBuf::new();
+    for part in absolute.components() {
+        match part {
+            // That of the root is the root.
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// The library: where the user says, beside this command, or where it is installed.
@@ -273,15 +289,39 @@ mod tests {
         }
     }
 
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        session: SessionOptions,
+        #[command(flatten)]
+        run: Run,
+    }
+
+    #[test]
+    fn no_program_is_started_in_place_of_one_that_is_served() {
+        let work = std::env::temp_dir().join(format!("dafs-run-{}", std::process::id()));
+        let work = std::path::absolute(work).unwrap();
+        for place in ["here/local", "there"] {
+            std::fs::create_dir_all(work.join(place)).unwrap();
+            std::fs::write(work.join(place).join("tool"), "").unwrap();
+        }
+        std::os::unix::fs::symlink(work.join("here"), work.join("there/link")).unwrap();
+        let at = format!("--at={}=dafs://h/", work.join("here").display());
+        let bypass = format!("--bypass={}", work.join("here/local").display());
+        let serves = |options: &[&str], path: &str| {
+            let words = ["x"].iter().chain(options).chain(&["true"]);
+            <Line as clap::Parser>::parse_from(words).run.serves(&work.join(path))
+        };
+        for path in ["here/local/tool", "there/../here/local/tool", "there/link/local/tool"] {
+            assert!(serves(&[&at], path), "{path}");
+            assert!(!serves(&[&at, &bypass], path), "{path}");
+        }
+        assert!(!serves(&[&at], "there/tool") && !serves(&[&at], "here/../there/tool"));
+        std::fs::remove_dir_all(work).unwrap();
+    }
+
     #[test]
     fn one_user_for_all() {
-        #[derive(Debug, clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            session: SessionOptions,
-            #[command(flatten)]
-            run: Run,
-        }
         let user = |words: &[&str]| {
             let words = ["x"].iter().chain(words).chain(&["true"]);
             let line = <Line as clap::Parser>::parse_from(words);
