@@ -236,6 +236,10 @@ pub(crate) const CACHE_ATTEMPTS: u32 = 16;
 /// Threads that tell holders of delegations what the server wants, each one at a time.
 pub(crate) const CALLERS_MAX: usize = 32;
 
+/// Verifiers that what is written to one open file and not committed may come under, one after the other, and
+/// be told apart.
+pub(crate) const VERIFIERS_MAX: usize = 8;
+
 /// Bytes of lent memory whose registrations are kept.
 pub const LENT_BYTES_MAX: usize = 1 << 30;
 

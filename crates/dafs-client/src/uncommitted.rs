@@ -2,11 +2,15 @@
 //!
 //! Invariants
 //! * A write that was answered as unstable is watched from its answer until a COMMIT of the whole
-//!   file that was sent after that answer, or until its loss has been reported.
+//!   file that was sent after that answer, or until its loss has been told.
+//! * A COMMIT is judged by the writes that were answered before it was sent, whenever its answer is looked at. A
+//!   loss is told to each COMMIT of those writes that was under way when it was found, and to none sent later.
 
 use crate::fork::ForkMutex;
+use crate::limits::VERIFIERS_MAX;
 use crate::standing::Standing;
 use dafs_wire::dafs::Verifier;
+use std::collections::VecDeque;
 
 /// The unstable writes of one open file. The server may change its write verifier at any time,
 /// within a session too: what was written under another one than COMMIT returns is gone (DAFS O53).
@@ -17,19 +21,39 @@ pub(crate) struct Uncommitted {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The verifier of the first write watched.
-    first: Option<Verifier>,
-    /// A later write came under another one.
-    lost: bool,
+    /// The writes watched, in the order of their answers.
+    runs: VecDeque<Run>,
     /// Writes answered so far.
     answered: u64,
     /// Of those the first ones whose fate has been told.
     settled: u64,
+    /// What was lost last of them.
+    lost: Option<Run>,
+}
+
+/// Writes one after the other under one verifier; of more than one if there is none.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    verifier: Option<Verifier>,
+    /// The number of the last one.
+    last: u64,
 }
 
 /// Where a COMMIT began.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark(u64);
+pub(crate) struct Mark {
+    /// Writes answered by then.
+    answered: u64,
+    /// Of those the first ones whose fate was told by then.
+    settled: u64,
+}
+
+impl State {
+    /// Something is gone whatever a COMMIT says.
+    fn is_lost(&self) -> bool {
+        self.runs.len() > 1 || self.runs.front().is_some_and(|run| run.verifier.is_none())
+    }
+}
 
 impl Uncommitted {
     /// Keeps everybody else out of it.
@@ -42,19 +66,24 @@ impl Uncommitted {
     pub(crate) fn written(&self, verifier: Verifier) {
         let mut state = self.state.lock_here();
         state.answered += 1;
-        state.lost |= *state.first.get_or_insert(verifier) != verifier;
+        let (last, is_full) = (state.answered, state.runs.len() == VERIFIERS_MAX);
+        match state.runs.back_mut() {
+            Some(run) if run.verifier == Some(verifier) => run.last = last,
+            Some(run) if is_full => *run = Run { verifier: None, last },
+            _ => state.runs.push_back(Run { verifier: Some(verifier), last }),
+        }
     }
 
     /// The verifier of the writes watched, if there are any.
     pub(crate) fn verifier(&self) -> Option<Verifier> {
-        self.state.lock_here().first
+        self.state.lock_here().runs.front()?.verifier
     }
 
     /// How what was written since the beginning stands.
     pub(crate) fn standing(&self) -> Standing {
         let state = self.state.lock_here();
-        match state.first {
-            _ if state.lost => Standing::Lost,
+        match state.runs.front().and_then(|run| run.verifier) {
+            _ if state.is_lost() => Standing::Lost,
             Some(verifier) => Standing::Unstable(verifier),
             None => Standing::Stable,
         }
@@ -64,30 +93,42 @@ impl Uncommitted {
     /// server has restarted since the file was opened.
     pub(crate) fn is_in_doubt(&self, restarted: bool) -> bool {
         let state = self.state.lock_here();
-        state.lost || (restarted && state.first.is_some())
+        state.is_lost() || (restarted && !state.runs.is_empty())
     }
 
     /// To be called before a COMMIT is sent.
     pub(crate) fn mark(&self) -> Mark {
-        Mark(self.state.lock_here().answered)
+        let state = self.state.lock_here();
+        Mark { answered: state.answered, settled: state.settled }
     }
 
     /// True when a COMMIT that was answered with `verifier` covers all that it was meant for;
-    /// `whole` says that this was the whole file. A loss is reported once.
+    /// `whole` says that this was the whole file.
     pub(crate) fn committed(&self, mark: Mark, verifier: Verifier, whole: bool) -> bool {
         let mut state = self.state.lock_here();
-        if mark.0 <= state.settled {
+        // What was stable under the verifier that it was written under came to grief afterwards.
+        let was_told =
+            state.lost.is_some_and(|run| run.last > mark.settled && run.verifier != Some(verifier));
+        if mark.answered <= state.settled {
             // One that was sent later has told it, or there was nothing to tell.
-            return true;
+            return !was_told;
         }
-        let survived = !state.lost && state.first.is_none_or(|first| first == verifier);
-        if whole || !survived {
-            // A write that was answered meanwhile may have come after the COMMIT.
-            state.first = (state.answered != mark.0).then_some(verifier);
-            state.lost = false;
-            state.settled = mark.0;
+        let mut before = state.settled;
+        let mut lost: Option<Run> = None;
+        for run in &state.runs {
+            let is_covered = before < mark.answered;
+            before = run.last;
+            if is_covered && run.verifier != Some(verifier) {
+                let verifier = if lost.is_none() { run.verifier } else { None };
+                lost = Some(Run { verifier, last: run.last.min(mark.answered) });
+            }
         }
-        survived
+        if whole || lost.is_some() {
+            state.settled = mark.answered;
+            state.runs.retain(|run| run.last > mark.answered);
+            state.lost = lost.or(state.lost);
+        }
+        lost.is_none() && !was_told
     }
 }
 
@@ -162,9 +203,49 @@ mod tests {
         writes.written(OLD);
         let early = writes.mark();
         assert!(!commit(&writes, NEW, true));
-        assert!(writes.committed(early, NEW, true), "told once");
+        assert!(!writes.committed(early, NEW, true), "its writes are gone, too");
+        assert!(commit(&writes, NEW, true), "told, and not again");
         writes.written(NEW);
         assert!(commit(&writes, NEW, true));
+    }
+
+    #[test]
+    fn a_loss_is_told_to_who_asked_for_what_is_lost() {
+        let writes = Uncommitted::default();
+        writes.written(OLD);
+        let first = writes.mark();
+        writes.written(OLD);
+        writes.written(NEW);
+        let second = writes.mark();
+        assert!(writes.committed(first, OLD, true), "stable before the restart");
+        assert!(!writes.committed(second, NEW, true), "the second write is gone");
+        assert!(commit(&writes, NEW, true), "told");
+
+        writes.written(OLD);
+        let (first, second) = (writes.mark(), writes.mark());
+        assert!(!writes.committed(first, NEW, true));
+        writes.written(NEW);
+        let third = writes.mark();
+        assert!(!writes.committed(second, NEW, true), "it was to cover the same");
+        assert!(writes.committed(third, NEW, true));
+
+        writes.written(OLD);
+        let early = writes.mark();
+        writes.written(OLD);
+        assert!(!commit(&writes, NEW, true));
+        assert!(writes.committed(early, OLD, true), "its own was stable by then");
+    }
+
+    #[test]
+    fn verifiers_are_not_kept_without_end() {
+        let writes = Uncommitted::default();
+        for number in 0..100 {
+            writes.written(Verifier([number; 8]));
+        }
+        assert_eq!(writes.state.lock_here().runs.len(), VERIFIERS_MAX);
+        assert!(!commit(&writes, Verifier([99; 8]), true));
+        writes.written(OLD);
+        assert!(commit(&writes, OLD, true));
     }
 
     #[test]
