@@ -171,8 +171,6 @@ pub struct Service {
     writers: Arc<Writers>,
     lock_log: Arc<LockLog>,
     table: Mutex<StateTable>,
-    /// Held by the one who has data servers let go of layouts.
-    fencing_turn: Mutex<()>,
     watched_devices: WatchedDevices,
     /// Told, with the table's lock, when state has ended or a holder has answered.
     returned: Condvar,
@@ -299,7 +297,6 @@ impl Service {
             grace,
             fences: Fences::new(),
             table: Mutex::new(table),
-            fencing_turn: Mutex::default(),
             watched_devices: WatchedDevices::default(),
             index,
             guards,

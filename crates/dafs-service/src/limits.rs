@@ -88,6 +88,10 @@ pub const LAYOUT_RECALLS_ONE_BY_ONE_MAX: usize = 16;
 /// Devices that one client is told of changes of.
 pub const DEVICES_WATCHED_MAX: usize = 1024;
 
+/// Files of one store whose ends are looked for at a time by callers that need them: each keeps a thread waiting
+/// that others need.
+pub(crate) const ENDS_ASKED_MAX: usize = 4;
+
 /// Files that a store is asked about without another look at what is due.
 pub(crate) const FENCED_AT_ONCE: usize = 256;
 

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * The state-id of an open names its owner's locks too, and no lock changes it (DAFS 4.1).
-//! * A lock that has to wait for the disk or for another client's end is had on the pool.
+//! * A lock that has to wait for the disk, for data servers or for another client's end is had on the pool, in
+//!   the lane of its file's store.
 
 use super::convert;
 use super::request::{Call, Context, Done};
@@ -33,7 +34,7 @@ impl Context<'_> {
             },
         };
         self.call_or_wait(
-            call,
+            (call, self.lane(&handle)),
             move |service, caller| service.lock(caller, &handle, &request).map(drop),
             |context, call, locked| match locked {
                 Ok(()) => context.reply(call, &Reply::Lock),
@@ -47,7 +48,7 @@ impl Context<'_> {
         let (handle, owner) = (convert::handle(&args.fh), args.owner.to_vec());
         let (offset, length) = (args.offset, args.length);
         self.call_or_wait(
-            call,
+            (call, self.lane(&handle)),
             move |service, caller| service.lock_test(caller, &handle, &owner, offset, length, kind),
             |context, call, tested| match tested {
                 Ok(()) => context.reply(call, &Reply::LockT),
@@ -64,7 +65,7 @@ impl Context<'_> {
         let state = convert::state_id(args.state_id).into();
         let (offset, length) = (args.offset, args.length);
         self.call_or_wait(
-            call,
+            (call, self.lane(&handle)),
             move |service, caller| service.unlock(caller, &handle, state, offset, length).map(drop),
             |context, call, unlocked| {
                 unlocked.map_err(convert::status)?;
@@ -78,7 +79,7 @@ impl Context<'_> {
     fn abort(&mut self, call: &Call, fh: &FileHandle, id: StateId, reply: Reply<'static>) -> Done {
         let (handle, state) = (convert::handle(fh), convert::state_id(id));
         self.call_or_wait(
-            call,
+            (call, self.lane(&handle)),
             move |service, caller| service.abort_lock(caller, &handle, state),
             move |context, call, aborted| {
                 aborted.map_err(convert::status)?;

@@ -188,7 +188,7 @@ impl Context<'_> {
         if waits {
             self.call_at(call, (reached, touch), open, then)
         } else {
-            self.call_or_wait(call, open, then)
+            self.call_or_wait((call, self.lane(reached)), open, then)
         }
     }
 
@@ -228,7 +228,7 @@ impl Context<'_> {
         }
         // Persistent locks that end with the open are given up on disk first.
         self.call_or_wait(
-            call,
+            (call, self.lane(&handle)),
             move |service, caller| service.close(caller, &handle, id),
             |context, call, closed| {
                 closed.map_err(convert::status)?;

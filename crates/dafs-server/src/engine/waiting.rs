@@ -29,10 +29,10 @@ impl<T> Waits for Result<T, LockError> {
 }
 
 impl Context<'_> {
-    /// Runs `act` here or, if it would wait, on the pool, and `then` here with what came of it.
+    /// Runs `act` here or, if it would wait, on the pool in a lane, and `then` here with what came of it.
     pub(super) fn call_or_wait<T: Waits + Send + 'static>(
         &mut self,
-        call: &Call,
+        (call, lane): (&Call, u64),
         act: impl Fn(&Service, Caller<'_>) -> T + Send + 'static,
         then: impl FnOnce(&mut Context<'_>, &Call, T) -> Done + Send + 'static,
     ) -> Done {
@@ -47,7 +47,7 @@ impl Context<'_> {
         match owned {
             None => then(self, call, first),
             Some(who) => {
-                self.call_on_pool(call, 0, who, act, then);
+                self.call_on_pool(call, lane, who, act, then);
                 Ok(())
             }
         }

@@ -1,12 +1,13 @@
 //! The threads that tell the service the time.
 //!
 //! What time brings (leases that end, grace, changes to be undone) has to be on the disk before it
-//! holds, and reactors wait for no disk. What data servers have to be told has a thread of its own,
-//! because one that is away keeps it waiting.
+//! holds, and reactors wait for no disk. What data servers have to be told has threads of its own, one for
+//! each store, because one that is away keeps its thread waiting.
 
 use crate::engine::Ticker;
 use dafs_dat::Instant;
 use dafs_service::Service;
+use dafs_store::Store;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -42,7 +43,9 @@ impl Clock {
     /// # Errors
     /// When the system gives no thread.
     pub(super) fn start_fencing(service: Arc<Service>) -> io::Result<Self> {
-        Self::repeat("dafs-fencing", service, Service::fence_layouts)
+        let mut fencers = Fencers(Vec::new());
+        let own = service.clone();
+        Self::repeat("dafs-fencing", service, move |_| fencers.turn(&own))
     }
 
     pub(super) fn repeat(
@@ -64,6 +67,35 @@ impl Clock {
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
         Ok(Self { running: Some(running), thread: Some(thread) })
+    }
+}
+
+/// The threads that ask stores now; dropped, they end with what they are doing.
+struct Fencers(Vec<(Arc<dyn Store>, JoinHandle<()>)>);
+
+impl Fencers {
+    fn turn(&mut self, service: &Arc<Service>) {
+        self.0.retain(|(_, thread)| !thread.is_finished());
+        for store in service.stores_to_fence() {
+            if self.0.iter().any(|(asked, _)| Arc::ptr_eq(asked, &store)) {
+                continue;
+            }
+            let (service, own) = (service.clone(), store.clone());
+            let asks = move || service.fence_layouts(&own);
+            match std::thread::Builder::new().name("dafs-fencing".to_owned()).spawn(asks) {
+                Ok(thread) => self.0.push((store, thread)),
+                Err(error) => tracing::warn!(%error, "data servers are told a little later"),
+            }
+        }
+    }
+}
+
+impl Drop for Fencers {
+    fn drop(&mut self) {
+        for (_, thread) in self.0.drain(..) {
+            // What failed has said so.
+            let _ = thread.join();
+        }
     }
 }
 

@@ -193,6 +193,14 @@ impl Service {
         self.take_back(caller, None, state.into())
     }
 
+    /// The file that a delegation is of.
+    pub fn delegated(&self, state: StateId) -> Option<Handle> {
+        match self.index.find(state).ok()? {
+            Held::Delegation(delegation) => Some(delegation.handle),
+            _ => None,
+        }
+    }
+
     fn take_back(
         &self,
         caller: Caller<'_>,

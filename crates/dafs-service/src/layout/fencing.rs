@@ -10,21 +10,23 @@
 //!   who has sent them waits for that.
 //! * What a holder may have written and did not tell is looked for after that, and until it is found
 //!   nobody is given locks or delegations of the file: who has one appends where the file ends.
-//! * The store is asked never under a lock and never by a reactor. Of a store that says that it cannot be
-//!   sure now no more is asked in that turn; files that are held back come first, and those that were asked
+//! * The store is asked never under the table's lock and never by a reactor. Of a store that says that it cannot
+//!   be sure now no more is asked in that turn; files that are held back come first, and those that were asked
 //!   in vain last. A turn touches no more entries than it asks for.
+//! * A store that keeps whoever asks it waiting keeps few of them: one has its turn, and one for each of a few
+//!   files looks for its end. What other stores are asked does not wait for it.
 //! * There are at most as many files of one store as there may be layouts: with more it gives none.
 
 use super::LayoutState;
 use crate::handle::Handle;
-use crate::limits::{FENCED_AT_ONCE, RETURN_SETTLE_TIME};
+use crate::limits::{ENDS_ASKED_MAX, FENCED_AT_ONCE, RETURN_SETTLE_TIME};
 use crate::table::{Blocked, StateTable};
 use crate::{Result, Service, ServiceError};
 use dafs_store::{Cred, Layouts, SetAttr, SetTime, Store, StoreError, TimeSpec};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 /// The files concerned.
@@ -41,6 +43,65 @@ pub(crate) struct Fencing {
 struct Line {
     store: Arc<dyn Store>,
     files: BTreeMap<Turn, Handle>,
+    asking: Arc<Asking>,
+}
+
+impl Line {
+    /// Nothing is to be asked, and nobody asks.
+    fn is_idle(&self) -> bool {
+        self.files.is_empty() && Arc::strong_count(&self.asking) == 1
+    }
+}
+
+/// Who asks a store now. Taken from a line under the table's lock.
+#[derive(Default)]
+struct Asking {
+    /// Held by the one who has data servers let go of layouts.
+    turn: Mutex<()>,
+    /// The files whose ends are looked for besides.
+    ends: Mutex<FxHashSet<Handle>>,
+}
+
+impl Asking {
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// None if somebody else has it.
+    fn turn_if_free(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.turn.try_lock() {
+            Ok(turn) => Some(turn),
+            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn ends(&self) -> MutexGuard<'_, FxHashSet<Handle>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who looks for the end of a file.
+struct EndAsked {
+    asking: Arc<Asking>,
+    key: Handle,
+}
+
+impl EndAsked {
+    /// None if somebody does already, or many do for other files of the store.
+    fn begin(asking: Arc<Asking>, key: Handle) -> Option<Self> {
+        let mut ends = asking.ends();
+        let begins = ends.len() < ENDS_ASKED_MAX && ends.insert(key);
+        drop(ends);
+        // What is not begun is not to be ended either.
+        begins.then(|| Self { asking, key })
+    }
+}
+
+impl Drop for EndAsked {
+    fn drop(&mut self) {
+        self.asking.ends().remove(&self.key);
+    }
 }
 
 /// False comes first, and the smaller number: it waits for nobody, and when it got its place.
@@ -132,7 +193,8 @@ impl Fencing {
         let Some(file) = self.files.get_mut(key) else { return };
         let own = |line: &Line| Arc::ptr_eq(&line.store, &file.store);
         let at = self.lines.iter().position(own).unwrap_or_else(|| {
-            self.lines.push(Line { store: file.store.clone(), files: BTreeMap::new() });
+            let (store, files, asking) = (file.store.clone(), BTreeMap::new(), Arc::default());
+            self.lines.push(Line { store, files, asking });
             self.lines.len() - 1
         });
         let line = &mut self.lines[at];
@@ -151,7 +213,7 @@ impl Fencing {
         self.lines.iter_mut().filter(|line| Arc::ptr_eq(&line.store, &store)).for_each(|line| {
             line.files.remove(&turn);
         });
-        self.lines.retain(|line| !line.files.is_empty());
+        self.lines.retain(|line| !line.is_idle());
     }
 
     /// Whether what changes this file, or who may use it, has to wait.
@@ -188,8 +250,15 @@ impl Fencing {
         self.lines.iter().find(|line| Arc::ptr_eq(&line.store, store))
     }
 
-    fn stores(&self) -> Vec<Arc<dyn Store>> {
-        self.lines.iter().map(|line| line.store.clone()).collect()
+    fn stores(&mut self) -> Vec<Arc<dyn Store>> {
+        self.lines.retain(|line| !line.is_idle());
+        let due = self.lines.iter().filter(|line| !line.files.is_empty());
+        due.map(|line| line.store.clone()).collect()
+    }
+
+    /// Who asks the store of a file of which something is to be asked.
+    fn asking(&self, key: &Handle) -> Option<Arc<Asking>> {
+        Some(self.line_of(&self.files.get(key)?.store)?.asking.clone())
     }
 
     /// What is to be asked of a store next.
@@ -198,10 +267,10 @@ impl Fencing {
         files.take(count).filter_map(|key| Some(self.files.get(key)?.due(key))).collect()
     }
 
-    /// What is due of those that are held back.
-    fn held_back(&self, wanted: impl Fn(&Handle) -> bool) -> Vec<Due> {
+    /// Those that are held back.
+    fn held_back(&self, wanted: impl Fn(&Handle) -> bool) -> Vec<Handle> {
         let wanted = |(key, file): &(&Handle, &Fenced)| file.believed && wanted(key);
-        self.files.iter().filter(wanted).map(|(key, file)| file.due(key)).collect()
+        self.files.iter().filter(wanted).map(|(key, _)| *key).collect()
     }
 
     /// What is due of one file.
@@ -267,17 +336,19 @@ impl StateTable {
 }
 
 impl Service {
-    /// Has the data servers let go of the layouts that were taken away, and looks for what their holders
-    /// have written. Waits for them, so it is for a thread that has nothing else to do; to be called
-    /// several times a second.
-    pub fn fence_layouts(&self) {
-        let turn = match self.fencing_turn.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        let stores = self.lock_table().fencing.stores();
-        stores.iter().for_each(|store| self.fence_store(store));
+    /// The stores that something is to be asked of.
+    pub fn stores_to_fence(&self) -> Vec<Arc<dyn Store>> {
+        self.lock_table().fencing.stores()
+    }
+
+    /// Has the data servers of a store let go of the layouts that were taken away, and looks for what their
+    /// holders have written, unless somebody else does. Waits for them, so it is for a thread that has nothing
+    /// else to do; to be called several times a second.
+    pub fn fence_layouts(&self, store: &Arc<dyn Store>) {
+        let asking = self.lock_table().fencing.line_of(store).map(|line| line.asking.clone());
+        let Some(asking) = asking else { return };
+        let Some(turn) = asking.turn_if_free() else { return };
+        self.fence_store(store);
         drop(turn);
     }
 
@@ -305,36 +376,44 @@ impl Service {
     /// # Errors
     /// `Delay` when that is not sure yet.
     pub(super) fn fence_now(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {
-        let turn = self.fencing_turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = self.lock_table().fencing.held_back(wanted);
-        due.iter().try_for_each(|due| self.fence(due)).map_err(|_| ServiceError::Delay)?;
-        drop(turn);
+        let held_back = self.lock_table().fencing.held_back(wanted);
+        for key in held_back {
+            let Some(asking) = self.lock_table().fencing.asking(&key) else { continue };
+            let turn = asking.turn();
+            self.forget(&key)?;
+            drop(turn);
+        }
         Ok(())
     }
 
-    /// The same for one file, unless somebody else is asking stores now.
+    /// The same for one file, unless somebody else is asking its store now.
     ///
     /// # Errors
     /// `Delay` when it is not sure.
     pub(crate) fn fence_if_free(&self, key: &Handle) -> Result<()> {
-        let turn = match self.fencing_turn.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(ServiceError::Delay),
-        };
-        let due = self.lock_table().fencing.due_of(key).filter(|due| due.forget);
-        due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)?;
+        let Some(asking) = self.lock_table().fencing.asking(key) else { return Ok(()) };
+        let turn = asking.turn_if_free().ok_or(ServiceError::Delay)?;
+        self.forget(key)?;
         drop(turn);
         Ok(())
     }
 
-    /// Looks for what was written to a file, whoever else does.
+    /// Has the data servers let go of a file.
+    fn forget(&self, key: &Handle) -> Result<()> {
+        let due = self.lock_table().fencing.due_of(key).filter(|due| due.forget);
+        due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)
+    }
+
+    /// Looks for what was written to a file, unless somebody else does.
     ///
     /// # Errors
-    /// `Delay` when data servers do not answer.
+    /// `Delay` when it is not known, as when data servers do not answer.
     pub(crate) fn settle_file(&self, key: &Handle) -> Result<()> {
+        let Some(asking) = self.lock_table().fencing.asking(key) else { return Ok(()) };
+        let asked = EndAsked::begin(asking, *key).ok_or(ServiceError::Delay)?;
         let due = self.lock_table().fencing.due_of(key);
         due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)?;
+        drop(asked);
         if self.lock_table().fencing.is_written(key) { Err(ServiceError::Delay) } else { Ok(()) }
     }
 
@@ -347,7 +426,11 @@ impl Service {
             if begun.elapsed() >= RETURN_SETTLE_TIME {
                 return;
             }
-            let Some(due) = self.lock_table().fencing.due_of(key) else { continue };
+            // Who looks for it already does so for us.
+            let asking = self.lock_table().fencing.asking(key);
+            let asked = asking.and_then(|asking| EndAsked::begin(asking, *key));
+            let due = asked.as_ref().and_then(|_| self.lock_table().fencing.due_of(key));
+            let Some(due) = due else { continue };
             if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
                 && let Err(error) = self.fence(&due)
             {
@@ -431,5 +514,27 @@ fn gone_is_fine(
     match outcome {
         Err(StoreError::Stale) => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_store::{FILE_ID_BYTES, FileId, FsId};
+
+    #[test]
+    fn few_look_for_ends_at_a_time_and_one_for_each() {
+        let key = |number| Handle { fs: FsId([1; 16]), file: FileId([number; FILE_ID_BYTES]) };
+        let asking = Arc::<Asking>::default();
+        let begin = |number| EndAsked::begin(asking.clone(), key(number));
+        let mut asked: Vec<_> =
+            (1..ENDS_ASKED_MAX as u8).map(|number| begin(number).unwrap()).collect();
+        assert!(begin(1).is_none(), "somebody does already");
+        asked.push(begin(100).unwrap());
+        assert!(begin(101).is_none());
+        asked.pop();
+        assert!(begin(101).is_some());
+        drop(asked);
+        assert!(asking.ends().is_empty());
     }
 }

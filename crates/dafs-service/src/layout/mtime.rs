@@ -13,6 +13,7 @@ use crate::handle::Handle;
 use crate::{Caller, Result, Service};
 use dafs_store::{TimeSpec, Wait};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl LayoutState {
     /// Its holder writes by it.
@@ -64,6 +65,10 @@ impl Service {
     }
 
     fn own_layouts(&self, caller: Caller<'_>, key: &Handle) -> Vec<Arc<LayoutState>> {
+        // Most clients have none.
+        if caller.client.laid_out.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
         let table = self.lock_table();
         let layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
         layouts.filter(|layout| Arc::ptr_eq(&layout.client, caller.client)).cloned().collect()

@@ -3,12 +3,13 @@
 
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
-use crate::spread::{Asked, DEVICE};
+use crate::spread::{Asked, DEVICE, Spread};
 use dafs_service::{
-    Client, FenceObject, FenceRight, FenceUpdate, LayoutMode, LockError, LockExtras, LockKind,
-    LockOwner, LockRequest, OpenRequest, Opened, ServiceError, StateRef, Want, WantKind,
+    Caller, Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, LayoutMode,
+    LockError, LockExtras, LockKind, LockOwner, LockRequest, Namespace, OpenRequest, Opened,
+    Service, ServiceError, Squash, StateRef, Want, WantKind,
 };
-use dafs_store::{SetAttr, SetTime, TimeSpec, Wait};
+use dafs_store::{SetAttr, SetTime, Store, TimeSpec, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -188,14 +189,14 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
     world.open(&world.nfs("b"), "f", READ).unwrap();
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
-    service.fence_layouts();
+    world.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
     // A close takes the layout along.
     let other = world.open(&one, "f", BOTH).unwrap();
     cluster.get(&one, &other, true).unwrap();
     cluster.vouch("a", &other, other.state.reference(), true).unwrap();
     world.close(&one, &other);
-    service.fence_layouts();
+    world.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
     assert_eq!(service.counts().fenced_layouts, 0);
 }
@@ -217,7 +218,7 @@ fn a_write_that_failed_is_over_when_its_layout_has_been_given_back() {
     assert_eq!(error(world.open(&two, "f", READ)), ServiceError::WouldWait);
     assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
     cluster.store.away.store(false, Ordering::SeqCst);
-    service.fence_layouts();
+    world.fence();
     cluster.get(&one, &own, true).unwrap();
 }
 
@@ -297,7 +298,7 @@ fn a_time_given_to_a_file_stays_when_what_was_written_is_looked_for_later() {
     service.setattr(world.patient(&one), &handle, StateRef::ANONYMOUS, &change).unwrap();
     cluster.store.touches.store(true, Ordering::SeqCst);
     world.close(&one, &own);
-    service.fence_layouts();
+    world.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
     assert_eq!(service.getattr(&handle).unwrap().mtime, old);
 }
@@ -361,11 +362,7 @@ impl Appending {
 
     fn lock_of_the_other(&self) -> Result<StateRef, LockError> {
         let world = &self.cluster.world;
-        let owner = LockOwner::New { open: self.other.state.reference(), owner: b"other" };
-        let (kind, extras) = (LockKind::Write, LockExtras::default());
-        let (wait, reclaim) = (false, false);
-        let request = LockRequest { owner, offset: 0, length: 8, kind, wait, reclaim, extras };
-        world.service.lock(world.patient(&self.two), self.other.state.handle(), &request)
+        lock(&world.service, world.patient(&self.two), &self.other)
     }
 
     /// The file is not locked before its end is known, and then at once.
@@ -377,6 +374,36 @@ impl Appending {
         assert_eq!(self.cluster.store.take_asked(), [Asked::Settle]);
         assert_eq!(self.cluster.world.service.counts().fenced_layouts, 0);
     }
+}
+
+fn lock(service: &Service, caller: Caller<'_>, opened: &Opened) -> Result<StateRef, LockError> {
+    let owner = LockOwner::New { open: opened.state.reference(), owner: b"other" };
+    let (kind, extras) = (LockKind::Write, LockExtras::default());
+    let (wait, reclaim) = (false, false);
+    let request = LockRequest { owner, offset: 0, length: 8, kind, wait, reclaim, extras };
+    service.lock(caller, opened.state.handle(), &request)
+}
+
+#[test]
+fn of_all_who_want_to_lock_a_file_one_asks_where_it_ends() {
+    let appending = Appending::begin();
+    appending.unlock();
+    let Appending { cluster, two, other, .. } = &appending;
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.store.take_asked();
+    let (service, caller) = (&cluster.world.service, cluster.world.patient(two));
+    let gate = cluster.store.hold_next();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(move || lock(service, caller, other));
+        gate.wait();
+        let second = appending.lock_of_the_other();
+        let asked = cluster.store.take_asked();
+        gate.wait();
+        assert_eq!(second, Err(ServiceError::Delay.into()));
+        assert_eq!(asked, [Asked::Settle]);
+        first.join().unwrap().unwrap();
+    });
+    assert_eq!(cluster.store.take_asked(), []);
 }
 
 #[test]
@@ -508,7 +535,7 @@ fn what_was_given_up_stays_so_for_later_layouts_and_opens() {
     cluster.get(&one, &own, true).unwrap();
     assert_eq!(age("a", &own), Ok(Some(Duration::from_secs(1))));
     cluster.world.close(&one, &own);
-    cluster.world.service.fence_layouts();
+    cluster.world.fence();
     let again = cluster.world.open(&one, "f", BOTH).unwrap();
     assert_eq!(overtake(&cluster, &one, &again), Ok(()), "all was written before the close");
     cluster.get(&one, &again, true).unwrap();
@@ -535,12 +562,47 @@ fn late_writes_keep_nobody_waiting_but_who_has_sent_them() {
     let other = cluster.world.open(&two, "f", BOTH).unwrap();
     cluster.get(&two, &other, true).unwrap();
     cluster.store.take_asked();
-    cluster.world.service.fence_layouts();
+    cluster.world.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::Forget], "it is asked for until it is sure");
     assert_eq!(overtake(&cluster, &one, &own), Err(ServiceError::Delay));
     cluster.store.away.store(false, Ordering::SeqCst);
-    cluster.world.service.fence_layouts();
+    cluster.world.fence();
     cluster.store.take_asked();
     assert_eq!(overtake(&cluster, &one, &own), Ok(()));
     assert_eq!(cluster.store.take_asked(), []);
+}
+
+#[test]
+fn a_store_that_does_not_answer_keeps_no_other_from_being_asked() {
+    let mut cluster = Cluster::new();
+    let others: Arc<dyn Store> = Spread::second();
+    let silent: Arc<dyn Store> = cluster.store.clone();
+    let options = || ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+    let exports = vec![
+        Export::new("a", silent.clone(), options()),
+        Export::new("b", others.clone(), options()),
+    ];
+    let roots: Vec<_> = exports.iter().map(Export::root).collect();
+    cluster.world.service.replace_namespace(Namespace::new(exports).unwrap());
+    let one = cluster.world.nfs("a");
+    // What the client has written at data servers of both is to be forgotten.
+    let files = roots.iter().map(|root| {
+        cluster.world.root = *root;
+        let own = cluster.world.open(&one, "f", BOTH).unwrap();
+        cluster.get(&one, &own, true).unwrap();
+        cluster.vouch("a", &own, own.state.reference(), true).unwrap();
+        own
+    });
+    let files: Vec<Opened> = files.collect();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(overtake(&cluster, &one, &files[0]), Err(ServiceError::Delay));
+    let gate = cluster.store.hold_next();
+    let service = &cluster.world.service;
+    std::thread::scope(|scope| {
+        scope.spawn(|| service.fence_layouts(&silent));
+        gate.wait();
+        let overtaken = overtake(&cluster, &one, &files[1]);
+        gate.wait();
+        assert_eq!(overtaken, Ok(()));
+    });
 }

@@ -224,7 +224,12 @@ impl World {
     pub(crate) fn pass(&self, nanoseconds: u64) {
         self.now_ns.set(self.now_ns.get() + nanoseconds);
         self.service.tick(self.now_ns.get());
-        self.service.fence_layouts();
+        self.fence();
+    }
+
+    /// Data servers are told what they have to be told.
+    pub(crate) fn fence(&self) {
+        self.service.stores_to_fence().iter().for_each(|store| self.service.fence_layouts(store));
     }
 
     /// Time passes, in which these clients say something.

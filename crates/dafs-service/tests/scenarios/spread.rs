@@ -4,13 +4,13 @@
 use dafs_store::Spread as How;
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey, DirChange,
-    DirEntry, FileCopy, FileId, FsId, FsStat, LayoutForm, Layouts, Made, MemoryStore, NewObject,
-    OpenFile, OpenMode, Packing, Placement, Result, SetAttr, SetTime, SetXattr, Store, StoreError,
-    Stripes, Waits,
+    DirEntry, FileCopy, FileId, FsId, FsStat, LayoutForm, Layouts, Made, MemoryOptions,
+    MemoryStore, NewObject, OpenFile, OpenMode, Packing, Placement, Result, SetAttr, SetTime,
+    SetXattr, Store, StoreError, Stripes, Waits,
 };
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 pub(crate) const DEVICE: DeviceKey = DeviceKey([9; 16]);
@@ -41,6 +41,8 @@ pub(crate) struct Spread {
     pub(crate) epoch: AtomicU64,
     /// A look at what was written counts as a change.
     pub(crate) touches: AtomicBool,
+    /// The next call waits here, once when it begins and once more before it ends.
+    pub(crate) gate: Mutex<Option<Arc<Barrier>>>,
     /// How long each call takes.
     pub(crate) call_milliseconds: AtomicU64,
     /// For how many seconds data servers go by what they were told.
@@ -57,12 +59,31 @@ impl Spread {
         Arc::default()
     }
 
+    /// One beside another.
+    pub(crate) fn second() -> Arc<Self> {
+        let fs_id = FsId(*b"another mem fs  ");
+        let inner = MemoryStore::new(MemoryOptions { fs_id, ..MemoryOptions::default() });
+        Arc::new(Self { inner, ..Self::default() })
+    }
+
+    /// Has the next call wait until somebody else has met it here twice.
+    pub(crate) fn hold_next(&self) -> Arc<Barrier> {
+        let gate = Arc::new(Barrier::new(2));
+        *self.gate.lock().unwrap() = Some(gate.clone());
+        gate
+    }
+
     pub(crate) fn take_asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
     fn ask(&self, asked: Asked) -> Result<()> {
         self.asked.lock().unwrap().push(asked);
+        let gate = self.gate.lock().unwrap().take();
+        if let Some(gate) = gate {
+            gate.wait();
+            gate.wait();
+        }
         std::thread::sleep(Duration::from_millis(self.call_milliseconds.load(Ordering::SeqCst)));
         if self.away.load(Ordering::SeqCst) { Err(StoreError::Busy) } else { Ok(()) }
     }

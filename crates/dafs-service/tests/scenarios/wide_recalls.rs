@@ -100,7 +100,7 @@ fn layouts_given_back_together_wait_for_data_servers_a_short_while_or_not_at_all
     // All of them go to whatever stores there are: that is not waited for where this is asked.
     write(&own);
     assert_eq!(returned(None), 0);
-    service.fence_layouts();
+    world.fence();
     assert_eq!((cluster.store.take_asked().len(), service.counts().fenced_layouts), (MANY, 0));
     // One that takes its time is asked for two seconds, one that is not there once.
     write(&own);
@@ -125,17 +125,17 @@ fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
     service.return_layouts(world.patient(&one), None, LayoutForm::Stripes, LayoutMode::Any);
     cluster.store.take_asked();
     // One question in a turn; it is another file's turn then.
-    (0..MANY).for_each(|_| service.fence_layouts());
+    (0..MANY).for_each(|_| world.fence());
     assert_eq!(cluster.store.take_asked(), vec![Asked::Settle; MANY]);
     assert_eq!(service.counts().fenced_layouts, MANY);
     // What holds others back comes before.
     let other = world.open(&two, "g", BOTH).unwrap();
     let granted = cluster.get(&two, &other, true).unwrap().state;
     service.layout_forgotten(two.key(), granted);
-    service.fence_layouts();
+    world.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
     cluster.store.away.store(false, Ordering::SeqCst);
-    service.fence_layouts();
+    world.fence();
     assert_eq!(cluster.store.take_asked().len(), MANY + 2);
     assert_eq!(service.counts().fenced_layouts, 0);
 }
@@ -153,7 +153,7 @@ fn who_has_forgotten_all_is_not_believed_by_data_servers_any_more() {
     assert_eq!(service.counts().layouts, MANY, "of the other type");
     service.layouts_forgotten(one.key(), Some(handle), LayoutForm::Stripes);
     assert_eq!((service.counts().layouts, service.counts().fenced_layouts), (0, MANY));
-    service.fence_layouts();
+    world.fence();
     cluster.get(&one, &own[0], true).unwrap();
 }
 
