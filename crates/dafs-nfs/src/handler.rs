@@ -186,13 +186,15 @@ impl Handler for NfsHandler {
 
 /// Has the rest of a compound run elsewhere, as often as it has to wait.
 fn go_on(shared: Arc<NfsShared>, parked: Box<Parked>, args: OwnedArgs, responder: Responder) {
-    let (pool, gate, place) = (shared.clone(), parked.gate(), parked.place());
-    let job = Box::new(move || match parked.run(Args::of_owned(&args)) {
+    let (pool, gate) = (shared.clone(), parked.gate());
+    // Who has waited for the journal goes on where nobody is waited for.
+    let lane = gate.as_ref().map_or_else(|| parked.lane(), |_| 0);
+    let job = Box::new(move || match parked.run(Args::of_owned(&args), lane) {
         Ok(reply) => responder.respond(reply),
         Err(parked) => go_on(shared, parked, args, responder),
     });
     match gate {
-        None => pool.run_at(place, job),
+        None => pool.run_in(lane, job),
         Some(gate) => gate.then(job),
     }
 }

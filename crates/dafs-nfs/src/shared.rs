@@ -174,7 +174,11 @@ impl NfsShared {
 
     /// Runs the rest of a request, which may wait for the store of what `handle` names.
     pub(crate) fn run_at(&self, handle: Option<Handle>, job: Job) {
-        let lane = handle.map_or(0, |handle| self.service.namespace().lane(&handle));
+        self.run_in(handle.map_or(0, |handle| self.service.namespace().lane(&handle)), job);
+    }
+
+    /// Runs something that may wait for the machines of a lane.
+    pub(crate) fn run_in(&self, lane: u64, job: Job) {
         self.pool.submit_to(lane, job);
     }
 

@@ -2,13 +2,15 @@
 //!
 //! Invariants
 //! * Nothing here waits while `wait` is `Never`: an operation that must wait is undone by cutting
-//!   off its output, and the compound goes on from it on a pool thread ([`Parked`]).
+//!   off its output, and the compound goes on from it on a pool thread ([`Parked`]). There it waits for
+//!   the machines of one store alone; for those of the next one it goes on on another thread.
 //! * The reply never grows beyond what the session allows; an operation that changes something is
 //!   not started unless its result will fit.
 //! * The slot that SEQUENCE took is given back when the compound ends, in whatever way.
 //! * The rules on which operations stand where (RFC 8881 18.46.3) are checked before anything runs.
 
 mod end;
+mod lanes;
 
 pub(crate) use end::Parked;
 use end::{conclude, lost, refuse, take_back};
@@ -26,7 +28,7 @@ use crate::limits::{
 use crate::measure::Stages;
 use crate::shared::NfsShared;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::{Caller, Client, Door, Handle, Service, Subject, Touch};
+use dafs_service::{Caller, Client, Door, Handle, Service, Subject};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
@@ -48,6 +50,9 @@ pub(crate) enum OpError {
     /// It must wait for the journal, wherever it runs: what it wrote is cut off, and it is run again
     /// when the gate has opened.
     Later,
+    /// It may wait for other machines than those for whose calls the thread is that it runs on: it is run
+    /// again on one of theirs.
+    Elsewhere,
 }
 
 impl From<Status> for OpError {
@@ -92,6 +97,8 @@ pub(crate) struct Compound<'a> {
     pub(crate) shared: &'a Arc<NfsShared>,
     /// Whether operations may wait.
     pub(crate) wait: Wait,
+    /// Whose machines may be waited for, if not any.
+    lane: Option<u64>,
     /// Who calls.
     pub(crate) call: CallContext,
     /// The arguments.
@@ -420,23 +427,6 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// Whether whatever an operation does with the current file handle may wait for other machines.
-    fn waits_for_store(&self, number: OpNum) -> bool {
-        let only_handles = matches!(
-            number,
-            OpNum::Sequence
-                | OpNum::Putfh
-                | OpNum::Putrootfh
-                | OpNum::Putpubfh
-                | OpNum::Getfh
-                | OpNum::Savefh
-                | OpNum::Restorefh
-        );
-        let service = &self.shared.service;
-        let waits = |place: Place| service.namespace().waits_for(&place.handle, Touch::Object);
-        !only_handles && self.frame.current.is_some_and(waits)
-    }
-
     /// What is said about a reply that has become too big.
     fn too_big(&self) -> Status {
         if self.frame.cache { Status::RepTooBigToCache } else { Status::RepTooBig }
@@ -498,7 +488,8 @@ pub(crate) fn compound(
         ..Frame::default()
     };
     let reply = args.reply();
-    let mut cx = Compound { shared, wait, call, args, minor, reply, session: None, frame };
+    let lane = None;
+    let mut cx = Compound { shared, wait, lane, call, args, minor, reply, session: None, frame };
     let mut e = cx.encoder();
     let status_at = e.position();
     e.u32(Status::Ok.code());
@@ -546,7 +537,7 @@ fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
             return Some(Status::Ok);
         }
         let waits = result == Err(OpError::Wait) && cx.wait == Wait::Never;
-        if waits || result == Err(OpError::Later) {
+        if waits || matches!(result, Err(OpError::Later | OpError::Elsewhere)) {
             cx.reply.truncate_to(mark);
             return None;
         }
@@ -598,6 +589,9 @@ fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult)
     if cx.wait == Wait::Never && cx.waits_for_store(op_number) {
         return (number, Err(OpError::Wait));
     }
+    if cx.is_elsewhere(op_number) {
+        return (number, Err(OpError::Elsewhere));
+    }
     let mut e = cx.encoder();
     e.u32(number);
     e.u32(Status::Ok.code());
@@ -644,7 +638,7 @@ fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpRe
         Err(OpError::WithBody(status)) => (status, true),
         Err(OpError::Status(status)) => (status, false),
         // What asks to wait although it may wait is put off.
-        Err(OpError::Wait | OpError::Later) => (Status::Delay, false),
+        Err(OpError::Wait | OpError::Later | OpError::Elsewhere) => (Status::Delay, false),
     };
     let rest = if cx.is_last() { 0 } else { RESULT_HEAD_BYTES };
     let fits = cx.reply.len() + rest <= cx.frame.reply_bytes_max;

@@ -13,6 +13,7 @@ mod directories;
 mod files;
 mod guards;
 mod helper;
+mod lanes;
 mod layouts;
 mod locks;
 mod persistent;

@@ -21,17 +21,26 @@ use std::time::Duration;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) const LEASE_SECONDS: u64 = 90;
 
-/// Runs nothing until it is told to.
+/// Runs nothing until it is told to, and notes in which lanes things were to run.
 #[derive(Default)]
-pub(crate) struct QueuePool(Mutex<Vec<Job>>);
+pub(crate) struct QueuePool(Mutex<Vec<Job>>, Mutex<Vec<u64>>);
 
 impl Pool for QueuePool {
     fn submit(&self, job: Job) {
+        self.submit_to(0, job);
+    }
+
+    fn submit_to(&self, lane: u64, job: Job) {
+        self.1.lock().unwrap().push(lane);
         self.0.lock().unwrap().push(job);
     }
 }
 
 impl QueuePool {
+    pub(crate) fn take_lanes(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.1.lock().unwrap())
+    }
+
     /// Runs what there is now, but not what comes of it; tells how much that was.
     pub(crate) fn run(&self) -> usize {
         let count = self.0.lock().unwrap().len();

@@ -297,11 +297,6 @@ impl Service {
         Ok(left.then_some(reference))
     }
 
-    /// Whether to take this layout back may wait for data servers.
-    pub fn return_waits(&self, state: StateRef) -> bool {
-        matches!(self.index.find(state.id), Ok(Held::Layout(layout)) if layout.is_written())
-    }
-
     /// Takes back all layouts of a client in one form for some use: of one file system, that of
     /// `handle`, or of all (LAYOUTRETURN with FSID or ALL). Of one file system it may wait for data servers
     /// for a while; those of all hold up nobody.

@@ -8,7 +8,7 @@ use crate::v4::compound::CallContext;
 use crate::v4::journal::{Gate, Unsettled};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
-use dafs_service::{Door, Handle};
+use dafs_service::Door;
 use dafs_store::Wait;
 use dafs_wire::nfs4::{OpNum, SetattrResult, Status};
 use std::sync::Arc;
@@ -24,13 +24,14 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Runs the rest; may wait, but not for the journal. `args` are the arguments that the compound
-    /// started with.
-    pub(crate) fn run(self: Box<Self>, args: Args<'_>) -> Result<Reply, Box<Self>> {
+    /// Runs the rest; may wait for the machines of `lane`, but not for others, nor for the journal. `args`
+    /// are the arguments that the compound started with.
+    pub(crate) fn run(self: Box<Self>, args: Args<'_>, lane: u64) -> Result<Reply, Box<Self>> {
         let Self { shared, call, minor, reply, session, mut frame } = *self;
         frame.stages.resume(&shared);
-        let wait = Wait::Allowed;
-        let mut cx = Compound { shared: &shared, wait, call, args, minor, reply, session, frame };
+        let (wait, lane) = (Wait::Allowed, Some(lane));
+        let mut cx =
+            Compound { shared: &shared, wait, lane, call, args, minor, reply, session, frame };
         if let Some(status) = cx.frame.end {
             let status = settled(&mut cx, status);
             return Ok(finish(cx, status));
@@ -47,9 +48,9 @@ impl Parked {
         self.frame.journal.gate()
     }
 
-    /// What the rest begins with.
-    pub(crate) fn place(&self) -> Option<Handle> {
-        self.frame.current.map(|place| place.handle)
+    /// Whose machines the rest may wait for at first.
+    pub(crate) fn lane(&self) -> u64 {
+        self.frame.lane(&self.shared.service)
     }
 }
 
@@ -62,7 +63,7 @@ pub(super) fn conclude(mut cx: Compound<'_>, end: Option<Status>) -> Result<Repl
         }
         cx.frame.end = end;
     }
-    let Compound { shared, wait: _, call, args: _, minor, reply, session, mut frame } = cx;
+    let Compound { shared, wait: _, lane: _, call, args: _, minor, reply, session, mut frame } = cx;
     frame.stages.park(shared);
     Err(Box::new(Parked { shared: shared.clone(), call, minor, reply, session, frame }))
 }

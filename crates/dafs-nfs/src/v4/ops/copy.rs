@@ -180,7 +180,10 @@ impl Job {
     /// Has the next slice made on the pool.
     fn submit(self) {
         let shared = self.shared.clone();
-        shared.run_elsewhere(Box::new(move || self.run()));
+        let namespace = shared.service.namespace();
+        let handles = [&self.plan.target, &self.plan.source];
+        let lane = handles.map(|handle| namespace.lane(handle)).into_iter().find(|lane| *lane != 0);
+        shared.run_in(lane.unwrap_or(0), Box::new(move || self.run()));
     }
 
     fn run(self) {
@@ -196,7 +199,7 @@ impl Job {
                 Status::Ok
             }
             Err(OpError::Status(status) | OpError::WithBody(status)) => status,
-            Err(OpError::Wait | OpError::Later) => return self.submit(),
+            Err(OpError::Wait | OpError::Later | OpError::Elsewhere) => return self.submit(),
         };
         self.shared.copies().end(&self.copy, outcome);
         if self.copy.is_cancelled() {

@@ -36,9 +36,6 @@ pub(in crate::v4::ops) fn layoutreturn(
             check_range(returned.offset, returned.length)?;
             let state = stateid::reference(&cx.stateid(&returned.stateid)?)?;
             let range = (returned.offset, returned.length);
-            if service.return_waits(state) {
-                cx.may_wait()?;
-            }
             let left = service.return_layout(cx.caller()?, &handle, state, mode, range);
             answer(cx, left.map_err(of_layout)?.map(stateid::wire))
         }
