@@ -189,6 +189,7 @@ pub struct Service {
     metrics: Metrics,
     /// When the stores were last told to let go of what they do not need.
     swept_ns: AtomicU64,
+    stores_swept_ns: AtomicU64,
     /// When leases were last looked at.
     leases_ns: AtomicU64,
     /// When grace, recalls and local changes were last looked at.
@@ -312,6 +313,7 @@ impl Service {
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
+            stores_swept_ns: AtomicU64::new(0),
             leases_ns: AtomicU64::new(0),
             recalls_ns: AtomicU64::new(0),
         }
@@ -405,9 +407,8 @@ impl Service {
         }
     }
 
-    /// Does what time brings: ends leases, grace and overdue recalls, and lets the stores let go of
-    /// what they do not need. To be called several times a second, from any thread; it does little
-    /// when it was called a moment ago.
+    /// Does what time brings: ends leases, grace and overdue recalls. To be called several times a second,
+    /// from any thread; it does little when it was called a moment ago.
     pub fn tick(&self, now_ns: u64) {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.expire(now_ns);
@@ -438,6 +439,13 @@ impl Service {
             self.stateless.sweep(now_ns);
             self.sweep_fences();
             self.sweep_left();
+        }
+    }
+
+    /// Lets the stores let go of what they do not need, every few seconds. May wait for other machines, so
+    /// it is for a thread that has nothing else to do.
+    pub fn sweep_stores(&self, now_ns: u64) {
+        if is_due(&self.stores_swept_ns, now_ns, limits::SWEEP_EVERY_NS) {
             self.namespace().exports().for_each(|export| export.store().sweep());
         }
     }

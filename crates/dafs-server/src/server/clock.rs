@@ -2,7 +2,7 @@
 //!
 //! What time brings (leases that end, grace, changes to be undone) has to be on the disk before it
 //! holds, and reactors wait for no disk. What data servers have to be told has threads of its own, one for
-//! each store, because one that is away keeps its thread waiting.
+//! each store, because one that is away keeps its thread waiting; and so has what is to be tidied up there.
 
 use crate::engine::Ticker;
 use dafs_dat::Instant;
@@ -46,6 +46,14 @@ impl Clock {
         let mut fencers = Fencers(Vec::new());
         let own = service.clone();
         Self::repeat("dafs-fencing", service, move |_| fencers.turn(&own))
+    }
+
+    /// Starts the one that tidies stores up.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(super) fn start_sweeping(service: Arc<Service>) -> io::Result<Self> {
+        Self::repeat("dafs-sweeping", service, |service| service.sweep_stores(Instant::now().0))
     }
 
     pub(super) fn repeat(

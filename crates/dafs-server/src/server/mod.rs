@@ -343,6 +343,7 @@ impl Server {
         };
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);
+        server.clocks.push(Clock::start_sweeping(server.service.clone())?);
         for index in 0..config.threads.max(1) {
             let name = format!("dafs-reactor-{index}");
             server.reactors.push(Reactor::start(name, config, &shared, &listeners)?);

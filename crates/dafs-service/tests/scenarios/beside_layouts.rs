@@ -4,6 +4,7 @@
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
 use crate::spread::{Asked, DEVICE, Spread};
+use dafs_service::limits::SWEEP_EVERY_NS;
 use dafs_service::{
     Caller, Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, LayoutMode,
     LockError, LockExtras, LockKind, LockOwner, LockRequest, Namespace, OpenRequest, Opened,
@@ -605,4 +606,17 @@ fn a_store_that_does_not_answer_keeps_no_other_from_being_asked() {
         gate.wait();
         assert_eq!(overtaken, Ok(()));
     });
+}
+
+#[test]
+fn who_tells_the_time_waits_for_no_data_servers() {
+    let cluster = Cluster::new();
+    let world = &cluster.world;
+    let sweeps = || cluster.store.sweeps.load(Ordering::SeqCst);
+    world.pass(2 * SWEEP_EVERY_NS);
+    assert_eq!(sweeps(), 0, "that is for a thread of its own");
+    for _ in 0..2 {
+        world.service.sweep_stores(world.now_ns.get());
+    }
+    assert_eq!(sweeps(), 1, "once in a while");
 }

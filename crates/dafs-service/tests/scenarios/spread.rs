@@ -45,6 +45,7 @@ pub(crate) struct Spread {
     pub(crate) gate: Mutex<Option<Arc<Barrier>>>,
     /// How long each call takes.
     pub(crate) call_milliseconds: AtomicU64,
+    pub(crate) sweeps: AtomicU64,
     /// For how many seconds data servers go by what they were told.
     pub(crate) belief_seconds: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
@@ -174,6 +175,10 @@ impl Layouts for Spread {
 impl Store for Spread {
     fn layouts(&self) -> Option<&dyn Layouts> {
         Some(self)
+    }
+
+    fn sweep(&self) {
+        self.sweeps.fetch_add(1, Ordering::SeqCst);
     }
 
     fn fs_id(&self) -> FsId {
