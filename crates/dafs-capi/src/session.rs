@@ -85,7 +85,7 @@ pub struct dap_stats_t {
 /// Opens a session with the server that a connection string names, as
 /// dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. There are deadline=SECONDS, recovery=SECONDS,
 /// connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or sleep, checksums=yes or no,
-/// and fence-id=NAME; what is said there goes before `options`.
+/// pnfs=yes or no (whether files are read and written at data servers), and fence-id=NAME; what is said there goes before `options`.
 ///
 /// Paths given to other functions begin at PATH, or at the server's root if they begin with a slash; the
 /// empty path is PATH itself. `options` may be null.

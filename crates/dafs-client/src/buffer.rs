@@ -99,6 +99,11 @@ impl IoBuffer {
         Arc::strong_count(&self.memory) > 1
     }
 
+    /// True when it was registered in this session.
+    pub(crate) fn is_of(&self, shared: &Shared) -> bool {
+        shared.lock().is_ok_and(|driver| driver.core().owns(&self.memory))
+    }
+
     pub(crate) fn memory(&self) -> &Arc<RegisteredMemory> {
         &self.memory
     }

@@ -6,8 +6,10 @@ use crate::core::{ReplyMessage, SessionInfo, SessionStats};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
+use crate::layouts::Layouts;
 use crate::lend::Registrations;
 use crate::options::{ConnectOptions, Transport};
+use crate::successor::ClientIdentity;
 use crate::url::DafsUrl;
 use dafs_wire::dafs::{Outcome, Reply, Request};
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 pub struct Client {
     shared: Arc<Shared>,
     cache: Option<Arc<Cache>>,
+    layouts: Option<Arc<Layouts>>,
     lent: Arc<ForkMutex<Registrations>>,
 }
 
@@ -30,8 +33,10 @@ impl Client {
     /// What failed and what to do about it.
     pub fn connect(url: &DafsUrl, options: &ConnectOptions) -> Result<Self> {
         let cache = options.cache.map(|options| Arc::new(Cache::new(options)));
-        let client =
-            Self { shared: crate::connect::open(url, options)?, cache, lent: Arc::default() };
+        let options = crate::connect::options_of(url, options);
+        let shared = crate::connect::open(url, &options)?;
+        let layouts = options.data_servers.then(|| Arc::new(Layouts::new(options.clone())));
+        let client = Self { shared, cache, layouts, lent: Arc::default() };
         if client.cache.as_ref().is_some_and(|cache| cache.wants_at_open()) {
             client.listen()?;
         }
@@ -124,6 +129,10 @@ impl Client {
         self.cache.as_ref()
     }
 
+    pub(crate) fn layouts(&self) -> Option<&Arc<Layouts>> {
+        self.layouts.as_ref()
+    }
+
     pub(crate) fn lent(&self) -> &ForkMutex<Registrations> {
         &self.lent
     }
@@ -148,7 +157,7 @@ impl Client {
         request: &Request<'_>,
         take: impl FnOnce(&Reply<'_>) -> Option<T>,
     ) -> Result<T> {
-        self.taken(&self.shared.call(request)?, take)
+        self.shared.ask(request, take)
     }
 
     /// Takes what is wanted from an answer, as [`ask`](Self::ask) does.
@@ -157,13 +166,54 @@ impl Client {
         reply: &ReplyMessage,
         take: impl FnOnce(&Reply<'_>) -> Option<T>,
     ) -> Result<T> {
+        self.shared.taken(reply, take)
+    }
+}
+
+impl Shared {
+    /// As [`Client::ask`], for what concerns neither the cache nor layouts.
+    pub(crate) fn ask<T>(
+        &self,
+        request: &Request<'_>,
+        take: impl FnOnce(&Reply<'_>) -> Option<T>,
+    ) -> Result<T> {
+        self.taken(&self.call(request)?, take)
+    }
+
+    /// The same, and a server that puts it off has said so.
+    pub(crate) fn ask_once<T>(
+        &self,
+        request: &Request<'_>,
+        take: impl FnOnce(&Reply<'_>) -> Option<T>,
+    ) -> Result<T> {
+        let slot = self.submit(|driver, tag| driver.submit(tag, request, None))?;
+        self.taken(&self.wait_reply(&slot, None)?, take)
+    }
+
+    /// Takes what is wanted from an answer.
+    pub(crate) fn taken<T>(
+        &self,
+        reply: &ReplyMessage,
+        take: impl FnOnce(&Reply<'_>) -> Option<T>,
+    ) -> Result<T> {
         let procedure = reply.procedure();
         match reply.decode() {
             Ok(Outcome::Ok(found)) => {
-                take(&found).ok_or_else(|| self.shared.broken(&"an answer of another procedure"))
+                take(&found).ok_or_else(|| self.broken(&"an answer of another procedure"))
             }
             Ok(Outcome::Error { status, .. }) => Err(Error::Status { procedure, status }),
-            Err(error) => Err(self.shared.broken(&error)),
+            Err(error) => Err(self.broken(&error)),
         }
+    }
+
+    /// Which client of the server this is.
+    pub(crate) fn identity(&self) -> Result<ClientIdentity> {
+        let driver = self.lock()?;
+        let config = &driver.core().config;
+        Ok(ClientIdentity {
+            name: config.client_id_string.clone(),
+            verifier: config.client_verifier.0,
+            next_owner: crate::successor::next_owner(),
+        })
     }
 }

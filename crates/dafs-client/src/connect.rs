@@ -25,7 +25,36 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Opens a session with the server that `url` names.
+/// The options that are gone by: where the URL says something, that.
+pub(crate) fn options_of(url: &DafsUrl, options: &ConnectOptions) -> ConnectOptions {
+    let of_url = |said: Option<Duration>, otherwise| match said {
+        Some(Duration::ZERO) => None,
+        Some(time) => Some(time),
+        None => otherwise,
+    };
+    ConnectOptions {
+        deadline: of_url(url.deadline(), options.deadline),
+        recovery: of_url(url.recovery(), options.recovery),
+        fence_id: url.fence_id().map(str::to_owned).or(options.fence_id.clone()),
+        transport: url.transport().unwrap_or(options.transport),
+        wait: url.wait().unwrap_or(options.wait),
+        checksums: url.checksums().unwrap_or(options.checksums),
+        connect_timeout: url.connect_timeout().unwrap_or(options.connect_timeout),
+        data_servers: url.data_servers().unwrap_or(options.data_servers),
+        ..options.clone()
+    }
+}
+
+/// Opens a session with a data server, which only moves data.
+pub(crate) fn open_data_server(
+    address: SocketAddr,
+    options: &ConnectOptions,
+) -> Result<Arc<Shared>> {
+    let (server, is_data_server) = (address.to_string().into(), true);
+    Target::new(server, options.clone(), is_data_server).open(&[address])
+}
+
+/// Opens a session with the server that `url` names. What that says is in the options.
 pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared>> {
     if url.user().is_some() && matches!(options.authentication, Authentication::None) {
         // Whoever wrote the URL would believe to be that user, and would be this process.
@@ -38,19 +67,14 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
     }
     // Here, where the loader of programs may be waited for.
     dafs_mem::prepare_copies();
-    let target = Target::new(url, options);
-    let addresses = target.resolve()?;
-    let mut reasons = Vec::new();
-    for address in addresses {
-        match target.try_address(address) {
-            Ok(shared) => return Ok(shared),
-            // A server that was reached has the last word.
-            Err(Attempt::Refused(failure)) => return Err(target.error(&failure)),
-            Err(Attempt::Stopped) => return Err(target.error(&"interrupted")),
-            Err(Attempt::Unreachable(reason)) => reasons.push(reason),
-        }
-    }
-    Err(target.error(&reasons.join("; ")))
+    let host = url.host();
+    let server = if host.contains(':') {
+        format!("[{host}]:{}", url.port())
+    } else {
+        format!("{host}:{}", url.port())
+    };
+    let target = Target::new(server.into(), options.clone(), false);
+    target.open(&target.resolve(url)?)
 }
 
 /// Why one address did not work.
@@ -69,53 +93,46 @@ impl Attempt {
     }
 }
 
-struct Target<'a> {
-    url: &'a DafsUrl,
-    /// Where the URL says something, that.
+struct Target {
     options: ConnectOptions,
     server: Arc<str>,
+    /// It only moves data.
+    is_data_server: bool,
     until: Instant,
     /// How long that is from the beginning.
     after: Duration,
 }
 
-impl<'a> Target<'a> {
-    fn new(url: &'a DafsUrl, options: &'a ConnectOptions) -> Self {
-        let host = url.host();
-        let server = if host.contains(':') {
-            format!("[{host}]:{}", url.port())
-        } else {
-            format!("{host}:{}", url.port())
-        };
-        let of_url = |said: Option<Duration>, otherwise| match said {
-            Some(Duration::ZERO) => None,
-            Some(time) => Some(time),
-            None => otherwise,
-        };
-        let options = ConnectOptions {
-            deadline: of_url(url.deadline(), options.deadline),
-            recovery: of_url(url.recovery(), options.recovery),
-            fence_id: url.fence_id().map(str::to_owned).or(options.fence_id.clone()),
-            transport: url.transport().unwrap_or(options.transport),
-            wait: url.wait().unwrap_or(options.wait),
-            checksums: url.checksums().unwrap_or(options.checksums),
-            connect_timeout: url.connect_timeout().unwrap_or(options.connect_timeout),
-            ..options.clone()
-        };
+impl Target {
+    fn new(server: Arc<str>, options: ConnectOptions, is_data_server: bool) -> Self {
         let (until, after) = (Instant::now() + options.connect_timeout, options.connect_timeout);
         let (until, after) = match Limit::current() {
             Some(limit) if limit.at < until && !limit::is_stopped() => (limit.at, limit.after),
             _ => (until, after),
         };
-        Self { url, options, server: server.into(), until, after }
+        Self { options, server, is_data_server, until, after }
+    }
+
+    fn open(&self, addresses: &[SocketAddr]) -> Result<Arc<Shared>> {
+        let mut reasons = Vec::new();
+        for address in addresses {
+            match self.try_address(*address) {
+                Ok(shared) => return Ok(shared),
+                // A server that was reached has the last word.
+                Err(Attempt::Refused(failure)) => return Err(self.error(&failure)),
+                Err(Attempt::Stopped) => return Err(self.error(&"interrupted")),
+                Err(Attempt::Unreachable(reason)) => reasons.push(reason),
+            }
+        }
+        Err(self.error(&reasons.join("; ")))
     }
 
     fn error(&self, reason: &dyn Display) -> Error {
         Error::Connect { server: self.server.clone(), reason: reason.to_string().into() }
     }
 
-    fn resolve(&self) -> Result<Vec<SocketAddr>> {
-        let found = resolve::addresses(self.url.host(), self.url.port(), self.until);
+    fn resolve(&self, url: &DafsUrl) -> Result<Vec<SocketAddr>> {
+        let found = resolve::addresses(url.host(), url.port(), self.until);
         found.map_err(|unresolved| match unresolved {
             Unresolved::Failed(why) => self.error(&why),
             Unresolved::Stopped => self.error(&"interrupted"),
@@ -259,6 +276,7 @@ impl<'a> Target<'a> {
         config.requests = options.requests.max(1);
         config.inline_bytes = options.inline_bytes;
         config.always_direct = kind == TransportKind::Shm;
+        config.is_data_server = self.is_data_server;
         config.trusted_users = (kind == TransportKind::Shm).then(trusted_users);
         config
     }
@@ -358,7 +376,7 @@ mod tests {
         };
         let both = |options: &str| {
             let url = DafsUrl::parse(&format!("dafs://host/{options}")).unwrap();
-            let target = Target::new(&url, &given);
+            let target = Target::new("host".into(), options_of(&url, &given), false);
             let config = target.session_config(TransportKind::Iwarp);
             let fence_id = config.fence_id.clone().unwrap();
             (target.options.clone(), config.recovery, config.checksums, fence_id)

@@ -10,6 +10,7 @@ use crate::delegation::Granted;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::group::{GroupState, OperationId};
+use crate::layouts::LayoutUse;
 use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
 use crate::operations::GroupedKind;
@@ -19,7 +20,7 @@ use crate::pending::Pending;
 use crate::uncommitted::Uncommitted;
 use dafs_mem::CheckedSlice;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{Procedure, Reply, Request, StateId, Status, Verifier};
+use dafs_wire::dafs::{Procedure, Reply, Request, ShareAccess, StateId, Status, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +39,10 @@ pub struct File {
     state_id: StateId,
     /// Who has it open, to the server.
     owner: u64,
+    access: ShareAccess,
     writes: Arc<Uncommitted>,
+    /// What it has of its layout.
+    layout: LayoutUse,
     /// Restarts of the server that the session had seen when the file was opened.
     restarts: u64,
     /// What it has of the client's cache, if there is one.
@@ -194,7 +198,9 @@ impl Client {
             handle,
             state_id,
             owner,
+            access: options.access,
             writes: Arc::default(),
+            layout: LayoutUse::default(),
             restarts: self.stats().restarts,
             cached: None,
             closed: false,
@@ -249,6 +255,15 @@ impl File {
     /// Who has it open, to the server.
     pub(crate) fn owner(&self) -> u64 {
         self.owner
+    }
+
+    /// Whether it was opened for writing.
+    pub(crate) fn may_write(&self) -> bool {
+        self.access != ShareAccess::Read
+    }
+
+    pub(crate) fn layout_use(&self) -> &LayoutUse {
+        &self.layout
     }
 
     pub(crate) fn state_id(&self) -> StateId {
@@ -455,6 +470,7 @@ impl File {
     /// answer.
     fn watched_commit(&self, offset: u64, len: u64) -> Result<(Request<'static>, CommitWatch)> {
         self.write_back()?;
+        self.commit_beside()?;
         let (request, whole) = self.commit_request(offset, len);
         let (writes, mark) = (self.writes.clone(), self.writes.mark());
         let lost = self.cached.as_ref().and_then(CacheUse::lost);
@@ -505,6 +521,7 @@ impl File {
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
         self.client.shared().check_process()?;
         self.write_back()?;
+        self.commit_beside()?;
         let (request, whole) = self.commit_request(offset, len);
         let mark = self.writes.mark();
         let verifier = self.client.ask(&request, |reply| match reply {
@@ -591,7 +608,7 @@ impl File {
     /// went with it. The file is closed then.
     pub fn close(mut self) -> Result<()> {
         let written = self.leave_cache();
-        let writes = written.and(self.check_writes());
+        let writes = written.and(self.leave_layout()).and(self.check_writes());
         self.closed = true;
         let request = Request::Close(self.close_arguments());
         let done = self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()));
@@ -622,6 +639,12 @@ impl File {
         range: Range<usize>,
         offset: u64,
     ) -> Result<ReadCall> {
+        if let Some(layouts) = self.client.layouts()
+            && layouts.are_used()
+        {
+            self.client.shared().check_process()?;
+            layouts.before(self.client.shared(), &Use::Look(self.handle));
+        }
         let limit = self.client.read_bytes_max();
         let piece = self.client.shared().piece(buffer, range, offset, limit)?;
         Ok(ReadCall { handle: self.handle, state_id: self.state_id, offset, into: piece })
@@ -646,6 +669,7 @@ impl Drop for File {
         if !self.closed {
             // Who wants to know whether that worked closes the file.
             let _ = self.leave_cache();
+            let _ = self.leave_layout();
             self.client.shared().close_file(self.close_arguments());
         }
     }

@@ -68,6 +68,7 @@ mod follow;
 mod fork;
 mod group;
 mod helper;
+mod layouts;
 mod lend;
 mod limit;
 pub mod limits;

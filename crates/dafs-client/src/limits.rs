@@ -256,3 +256,13 @@ const _: () = assert!(READDIR_PAGE_BYTES as usize <= STAGING_BYTES);
 const _: () = assert!(CACHE_PIECE_BYTES * 8 <= CACHE_BYTES_MIN);
 const _: () = assert!(CACHE_PIECE_BYTES.is_multiple_of(CACHE_BLOCK_BYTES as usize));
 const _: () = assert!((CACHE_BLOCK_BYTES as u64).is_multiple_of(CACHE_PAGE_BYTES));
+
+/// Devices that a client remembers; more, and it asks again.
+pub(crate) const LAYOUT_DEVICES_MAX: usize = 256;
+
+/// In this time after a client was first refused a layout, it is asked for again soon.
+pub(crate) const LAYOUT_CHANNEL_TIME: Duration = Duration::from_secs(2);
+
+/// How often a write is sent again to a data server that found its session too old: the same client may write
+/// through the server at the same time, and there is that way for this one, too.
+pub(crate) const OUTGROWN_TRIES: u32 = 2;

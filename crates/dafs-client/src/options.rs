@@ -229,6 +229,9 @@ pub struct ConnectOptions {
     /// Whether to keep file content in this process, as far as the server's delegations allow; `None`
     /// sends every read and write to the server.
     pub cache: Option<CacheOptions>,
+    /// Whether to read and write at data servers, where the server tells where files lie. A URL with
+    /// `pnfs=` has the last word.
+    pub data_servers: bool,
     /// The identity for fencing (DAFS 11). That of a URL with `fence-id=NAME` goes before it.
     pub fence_id: Option<String>,
 }
@@ -251,6 +254,7 @@ impl Default for ConnectOptions {
             client_id: None,
             identity: None,
             cache: None,
+            data_servers: true,
             fence_id: None,
         }
     }

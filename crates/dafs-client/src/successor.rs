@@ -35,13 +35,7 @@ impl Client {
     /// # Errors
     /// The process is a fork of the one that connected.
     pub fn identity(&self) -> Result<ClientIdentity> {
-        let driver = self.shared().lock()?;
-        let config = &driver.core().config;
-        Ok(ClientIdentity {
-            name: config.client_id_string.clone(),
-            verifier: config.client_verifier.0,
-            next_owner: OPENS.load(Ordering::Relaxed),
-        })
+        self.shared().identity()
     }
 
     /// Opens what another process of the same client has open, for the same owner. `options` must ask
@@ -58,6 +52,11 @@ impl Client {
     pub fn resume_dir(&self, dir: &FileHandle, place: ListingPlace) -> ReadDir {
         ReadDir::at(self, dir, place)
     }
+}
+
+/// The first owner that no open of this process has had.
+pub(crate) fn next_owner() -> u64 {
+    OPENS.load(Ordering::Relaxed)
 }
 
 /// Where a listing goes on.

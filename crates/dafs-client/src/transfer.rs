@@ -11,6 +11,7 @@ use crate::buffer::{self, IoBuffer};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::layouts::{Beside, begin_read, begin_write};
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
 use crate::pending::{Moved, Pending};
 use crate::uncommitted::Uncommitted;
@@ -26,12 +27,25 @@ pub(crate) fn read_buffer(
     range: Range<usize>,
     offset: u64,
 ) -> Result<usize> {
-    let shared = file.client().shared();
-    let len = length(&range)?;
     let piece_bytes = PIPELINE_BYTES.min(file.client().read_bytes_max());
-    if len > piece_bytes {
+    if length(&range)? > piece_bytes {
         return read_pieces(file, buffer, range, offset, piece_bytes);
     }
+    match begin_read(file, buffer, range.clone(), offset) {
+        Some(beside) => Ok(beside.wait()?.bytes),
+        None => read_through(file, buffer, range, offset),
+    }
+}
+
+/// Reads through the server, until the range is full or the file ends.
+pub(crate) fn read_through(
+    file: &File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+) -> Result<usize> {
+    let shared = file.client().shared();
+    let len = length(&range)?;
     let mut done = 0;
     loop {
         let moved = shared.patiently(|| {
@@ -58,6 +72,20 @@ pub(crate) fn write_buffer(
     if length(&range)? > piece_bytes {
         return write_pieces(file, buffer, range, offset, stability, piece_bytes);
     }
+    match begin_write(file, buffer, range.clone(), offset, stability) {
+        Some(beside) => Ok(beside.wait()?.bytes),
+        None => write_through(file, buffer, range, offset, stability),
+    }
+}
+
+/// Writes all of the range through the server.
+pub(crate) fn write_through(
+    file: &File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    stability: Stability,
+) -> Result<usize> {
     let writes = file.watch(stability);
     write_short(file, buffer, range, offset, stability, writes.as_ref())
 }
@@ -113,9 +141,44 @@ fn length(range: &Range<usize>) -> Result<usize> {
     range.end.checked_sub(range.start).ok_or(OUTSIDE)
 }
 
+/// A read or write that was sent, to the server or to data servers.
+enum Begun<'a> {
+    Through(Pending<usize>),
+    Beside(Beside<'a>),
+}
+
+impl<'a> Begun<'a> {
+    fn read(file: &'a File, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<Self> {
+        match begin_read(file, buffer, range.clone(), offset) {
+            Some(beside) => Ok(Self::Beside(beside)),
+            None => file.submit_read(buffer, range, offset).map(Self::Through),
+        }
+    }
+
+    fn write(
+        file: &'a File,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<Self> {
+        match begin_write(file, buffer, range.clone(), offset, stability) {
+            Some(beside) => Ok(Self::Beside(beside)),
+            None => file.submit_write(buffer, range, offset, stability).map(Self::Through),
+        }
+    }
+
+    fn wait(self) -> Result<Moved> {
+        match self {
+            Self::Through(pending) => pending.wait_moved(),
+            Self::Beside(beside) => beside.wait(),
+        }
+    }
+}
+
 /// One piece of a long transfer in flight.
-struct Part<Held> {
-    pending: Pending<usize>,
+struct Part<'a, Held> {
+    begun: Begun<'a>,
     /// Where it begins in the transfer, in bytes.
     at: usize,
     len: usize,
@@ -126,11 +189,11 @@ struct Part<Held> {
 /// The pieces of one long transfer, oldest first. Its end waits for all of them, also when that
 /// end is an error or a panic: a piece that came late would write to memory, or to a part of the
 /// file, that the caller has gone on to use.
-struct Pipeline<Held> {
-    parts: VecDeque<Part<Held>>,
+struct Pipeline<'a, Held> {
+    parts: VecDeque<Part<'a, Held>>,
 }
 
-impl<Held> Pipeline<Held> {
+impl<'a, Held> Pipeline<'a, Held> {
     fn new() -> Self {
         Self { parts: VecDeque::with_capacity(PIPELINE_DEPTH) }
     }
@@ -139,15 +202,15 @@ impl<Held> Pipeline<Held> {
         self.parts.len() < PIPELINE_DEPTH
     }
 
-    fn push(&mut self, pending: Pending<usize>, at: usize, len: usize, held: Held) {
-        self.parts.push_back(Part { pending, at, len, held });
+    fn push(&mut self, begun: Begun<'a>, at: usize, len: usize, held: Held) {
+        self.parts.push_back(Part { begun, at, len, held });
     }
 
     /// Waits for the oldest piece: where it begins, its length, what it moved, what it held. One
     /// that the server put off has moved nothing, and the caller goes on with all of it.
     fn next(&mut self) -> Option<Result<(usize, usize, Moved, Held)>> {
-        let Part { pending, at, len, held } = self.parts.pop_front()?;
-        let moved = match pending.wait_moved() {
+        let Part { begun, at, len, held } = self.parts.pop_front()?;
+        let moved = match begun.wait() {
             Err(error) if error.is_passing() => Ok(Moved { bytes: 0, end_of_file: false }),
             result => result,
         };
@@ -155,11 +218,11 @@ impl<Held> Pipeline<Held> {
     }
 }
 
-impl<Held> Drop for Pipeline<Held> {
+impl<Held> Drop for Pipeline<'_, Held> {
     fn drop(&mut self) {
         for part in self.parts.drain(..) {
             // The transfer has its result already.
-            let _ = part.pending.wait_moved();
+            let _ = part.begun.wait();
         }
     }
 }
@@ -177,8 +240,8 @@ fn read_pieces(
         while pipeline.has_room() && next < len {
             let (at, len) = (next, piece_bytes.min(len - next));
             let start = range.start + at;
-            let pending = file.submit_read(buffer, start..start + len, offset + at as u64)?;
-            pipeline.push(pending, at, len, ());
+            let begun = Begun::read(file, buffer, start..start + len, offset + at as u64)?;
+            pipeline.push(begun, at, len, ());
             next += len;
         }
         let Some(part) = pipeline.next() else { return Ok(len) };
@@ -207,8 +270,8 @@ fn write_pieces(
         while pipeline.has_room() && next < len {
             let (at, len) = (next, piece_bytes.min(len - next));
             let (start, offset) = (range.start + at, offset + at as u64);
-            let pending = file.submit_write(buffer, start..start + len, offset, stability)?;
-            pipeline.push(pending, at, len, ());
+            let begun = Begun::write(file, buffer, start..start + len, offset, stability)?;
+            pipeline.push(begun, at, len, ());
             next += len;
         }
         let Some(part) = pipeline.next() else { return Ok(len) };
@@ -237,8 +300,8 @@ pub(crate) fn read_slice(file: &File, target: CheckedSlice<'_>, offset: u64) -> 
         while pipeline.has_room() && next < len {
             let (at, len) = (next, STAGING_BYTES.min(len - next));
             let staging = take_staging(shared)?;
-            let pending = file.submit_read(&staging, 0..len, offset + at as u64)?;
-            pipeline.push(pending, at, len, staging);
+            let begun = Begun::read(file, &staging, 0..len, offset + at as u64)?;
+            pipeline.push(begun, at, len, staging);
             next += len;
         }
         let Some(part) = pipeline.next() else { return Ok(len) };
@@ -281,8 +344,8 @@ pub(crate) fn write_slice(
                 put_staging(shared, staging);
                 return Err(gone.into());
             }
-            let pending = file.submit_write(&staging, 0..len, offset + at as u64, stability)?;
-            pipeline.push(pending, at, len, staging);
+            let begun = Begun::write(file, &staging, 0..len, offset + at as u64, stability)?;
+            pipeline.push(begun, at, len, staging);
             next += len;
         }
         let Some(part) = pipeline.next() else { return Ok(len) };

@@ -64,7 +64,7 @@ pub enum UrlError {
     #[error(
         "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
          deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm, \
-         wait=adaptive|poll|sleep and checksums=yes|no, with & between them. Write %3F if the '?' \
+         wait=adaptive|poll|sleep, checksums=yes|no and pnfs=yes|no, with & between them. Write %3F if the '?' \
          is part of a name"
     )]
     Option(String),
@@ -196,6 +196,11 @@ impl DafsUrl {
     /// Whether messages and data carry checksums.
     pub fn checksums(&self) -> Option<bool> {
         self.options.checksums
+    }
+
+    /// Whether files are read and written at data servers, where there are some.
+    pub fn data_servers(&self) -> Option<bool> {
+        self.options.pnfs
     }
 
     /// True when both ask for sessions of the same kind.
@@ -401,12 +406,13 @@ mod tests {
         let url = DafsUrl::parse("dafs://h/a?deadline=5&recovery=7").unwrap();
         assert_eq!(url.deadline(), Some(Duration::from_secs(5)));
         assert_eq!(url.to_string(), "dafs://h/a?recovery=7&deadline=5");
-        let text = "dafs://h/a?connect-timeout=3&transport=shm&wait=poll&checksums=yes";
+        let text = "dafs://h/a?connect-timeout=3&transport=shm&wait=poll&checksums=yes&pnfs=no";
         let url = DafsUrl::parse(text).unwrap();
         assert_eq!(url.to_string(), text);
         assert_eq!(url.connect_timeout(), Some(Duration::from_secs(3)));
         assert_eq!(url.transport(), Some(TransportChoice::Shm));
         assert_eq!((url.wait(), url.checksums()), (Some(WaitPolicy::Poll), Some(true)));
+        assert_eq!(url.data_servers(), Some(false));
         let other = DafsUrl::parse("dafs://h/a").unwrap();
         assert!(!url.has_options_of(&other) && url.has_options_of(&url.join(b"b").unwrap()));
     }
@@ -429,6 +435,7 @@ mod tests {
             transport in proptest::option::of(0..3usize),
             wait in proptest::option::of(0..3usize),
             checksums: Option<bool>,
+            pnfs: Option<bool>,
         ) {
             let mut url = DafsUrl::new("::1", port, &path).unwrap();
             url.user = user;
@@ -442,6 +449,7 @@ mod tests {
                 transport: transport.map(|at| transports[at]),
                 wait: wait.map(|at| [Wait::Adaptive, Wait::Poll, Wait::Sleep][at]),
                 checksums,
+                pnfs,
             };
             prop_assert_eq!(DafsUrl::parse(&url.to_string()).unwrap(), url);
         }

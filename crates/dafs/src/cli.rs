@@ -12,8 +12,8 @@ use std::path::PathBuf;
 ///
 /// Files are named by URLs: dafs://HOST[:PORT]/PATH, with options behind a question mark:
 /// fence-id=NAME, recovery=SECONDS, deadline=SECONDS, connect-timeout=SECONDS,
-/// transport=auto|iwarp|shm, wait=adaptive|poll|sleep, checksums=yes|no; or for NFS servers nfs://HOST[:PORT]/PATH and
-/// nfs+rdma://HOST[:PORT]/PATH, with vers=3, 4.1 or 4.2, transport=iwarp, shm or verbs, rsize,
+/// transport=auto|iwarp|shm, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no; or for NFS
+/// servers nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH, with vers=3, 4.1 or 4.2, transport=iwarp, shm or verbs, rsize,
 /// wsize, readahead, pnfs=yes|no. Exit status: 0 done, 1 something failed,
 /// 2 wrong command line or configuration, 3 the server cannot be reached or was lost.
 #[derive(Debug, Parser)]

@@ -200,10 +200,17 @@ impl Recalled for CachedFile {
 impl Client {
     /// To be called before files are used beside the cache, if there is one.
     pub(crate) fn before(&self, what: impl FnOnce() -> super::Use) -> Option<DirectUse> {
-        let cache = self.cache()?;
+        let layouts = self.layouts().filter(|layouts| layouts.are_used());
+        if self.cache().is_none() && layouts.is_none() {
+            return None;
+        }
         // The use itself tells a fork what it is.
         self.shared().check_process().ok()?;
-        cache.before(self, &what())
+        let what = what();
+        if let Some(layouts) = layouts {
+            layouts.before(self.shared(), &what);
+        }
+        self.cache()?.before(self, &what)
     }
 }
 

@@ -65,6 +65,9 @@ pub struct SessionConfig {
     pub recovery: Option<Duration>,
     /// True when the transport maps memory, so that nothing is gained by sending data inline.
     pub always_direct: bool,
+    /// The other end is a data server, which only moves data: it has no root, and credentials mean
+    /// nothing to it.
+    pub is_data_server: bool,
 }
 
 impl fmt::Debug for SessionConfig {
@@ -100,6 +103,7 @@ impl SessionConfig {
             trusted_users: None,
             recovery: None,
             always_direct: false,
+            is_data_server: false,
         }
     }
 }

@@ -243,6 +243,14 @@ impl Held {
         open.drop_range(first, last);
     }
 
+    /// An open of a file for writing, if there is one.
+    pub(crate) fn writer_of(&self, handle: &FileHandle) -> Option<StateId> {
+        let is_one = |open: &HeldOpen| {
+            open.handle == *handle && open.access != ShareAccess::Read && open.lost.is_none()
+        };
+        self.opens.iter().find(|(_, open)| is_one(open)).map(|(name, _)| *name)
+    }
+
     pub(crate) fn open(&self, name: StateId) -> Option<&HeldOpen> {
         self.opens.get(&name)
     }

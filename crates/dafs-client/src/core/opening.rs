@@ -61,7 +61,7 @@ impl SessionCore {
             max_requests: self.config.requests.into(),
             inline_write_header_size: self.config.inline_write_header_bytes,
             // Made when it is needed, and only then.
-            use_back_control_channel: true,
+            use_back_control_channel: !self.config.is_data_server,
             use_rdma_read_channel: false,
         }
     }
@@ -216,6 +216,9 @@ impl SessionCore {
     fn authenticated(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if self.recovery.is_some() {
             self.on_known_again(adapter, now);
+        } else if self.config.is_data_server {
+            self.cred_handle = CredHandle::SESSION;
+            self.stage = Stage::Ready;
         } else {
             self.meet_server(adapter, now);
         }

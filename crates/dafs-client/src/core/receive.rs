@@ -8,7 +8,7 @@ use dafs_dat::{Adapter, Instant};
 use dafs_mem::{Gone, Site, count_copy};
 use dafs_wire::dafs::{
     ByteOrder, HEADER_BYTES, PROTOCOL_VERSION, Procedure, READ_INLINE_REPLY_DATA_AT, Reply,
-    ResponseHeader, Status, WriteReply, verify,
+    ResponseHeader, Stability, Status, WriteReply, verify,
 };
 
 /// Every reply to a read or write has its fixed section within this many bytes.
@@ -278,7 +278,12 @@ impl SessionCore {
                 Ok(_) => return Err(Failure::protocol("a write was answered otherwise")),
                 Err(error) => return Err(Failure::protocol(error)),
             };
-        if count > asked || committed < stability {
+        // What the file has of it is the metadata server's to say.
+        let least = match self.config.is_data_server {
+            true => stability.min(Stability::DataSync),
+            false => stability,
+        };
+        if count > asked || committed < least {
             return Err(Failure::protocol(format_args!(
                 "a write of {asked} bytes was answered with {count} bytes and {committed:?} \
                  where {stability:?} was asked"

@@ -9,7 +9,7 @@ use dafs_wire::dafs::{
     AppendDirect, AppendInline, BatchSubmit, ClientId, Close, DelegReturn, DirectBuffer,
     GetAttrDirect, Lock, LockU, Open, OpenClaim, OpenDowngrade, ReadDirDirect, ReadDirect,
     ReadInline, ReadLinkDirect, ReadWriteRequest, Request, Seq, SetAttrDirect, SetAttrInline,
-    Status, WriteDirect, WriteInline,
+    Status, WriteDirect, WriteInline, XLayoutGet,
 };
 
 /// What is called otherwise on the connection of now.
@@ -134,6 +134,9 @@ impl Names<'_> {
             }
             Request::WriteInline(args) => {
                 Request::WriteInline(WriteInline { state_id: state(args.state_id)?, ..args })
+            }
+            Request::XLayoutGet(args) => {
+                Request::XLayoutGet(XLayoutGet { state_id: state(args.state_id)?, ..args })
             }
             other => other,
         };

@@ -37,7 +37,7 @@ impl Shared {
 
     /// As [`listen`](Self::listen), and waits for it as long as it is worth. Whether the server will
     /// call is its own affair.
-    pub(super) fn await_back(&self) -> Result<()> {
+    pub(crate) fn await_back(&self) -> Result<()> {
         self.listen()?;
         let driver = self.lock()?;
         let coming = |driver: &Driver| {

@@ -13,6 +13,7 @@
 //!   over, and when the session or its back-control channel has come to another stage; no other is.
 
 mod back;
+mod beside;
 mod clock;
 mod followed;
 mod followers;

@@ -15,6 +15,7 @@ const CONNECT_TIMEOUT: &str = "connect-timeout";
 const TRANSPORT: &str = "transport";
 const WAIT: &str = "wait";
 const CHECKSUMS: &str = "checksums";
+const PNFS: &str = "pnfs";
 
 const TRANSPORTS: [(&str, TransportChoice); 3] = [
     ("auto", TransportChoice::Auto),
@@ -53,6 +54,7 @@ pub(super) struct Options {
     pub(super) transport: Option<TransportChoice>,
     pub(super) wait: Option<Wait>,
     pub(super) checksums: Option<bool>,
+    pub(super) pnfs: Option<bool>,
 }
 
 impl Options {
@@ -79,6 +81,7 @@ impl Options {
                 TRANSPORT => give(&mut options.transport, named(&TRANSPORTS, value)),
                 WAIT => give(&mut options.wait, named(&WAITS, value)),
                 CHECKSUMS => give(&mut options.checksums, named(&ANSWERS, value)),
+                PNFS => give(&mut options.pnfs, named(&ANSWERS, value)),
                 _ => None,
             };
             if !first.ok_or_else(unknown)? {
@@ -121,6 +124,7 @@ impl Display for Options {
             (TRANSPORT, name_of(&TRANSPORTS, self.transport)),
             (WAIT, name_of(&WAITS, self.wait)),
             (CHECKSUMS, name_of(&ANSWERS, self.checksums)),
+            (PNFS, name_of(&ANSWERS, self.pnfs)),
         ];
         let mut mark = '?';
         for (name, value) in given {

@@ -52,7 +52,7 @@ fn start_node(base: &Path, number: usize, (control, nfs, metrics): Addresses) ->
     let general =
         Config { metrics_listen: Some(metrics), ..Config::for_directory(directory.clone()) };
     let (cluster_secret, admits) = (base.join("secret"), Admits::default());
-    let dafs = None;
+    let dafs = Some(any());
     let config = DataServerConfig {
         directory,
         engine: None,
@@ -98,7 +98,7 @@ impl Cluster {
         };
         config.exports[0].options.squash = Squash::None;
         config.exports[0].options.admits.unprivileged_ports = true;
-        config.listen = Vec::new();
+        config.listen = vec![any()];
         config.nfs.listen = vec![any()];
         config.nfs.rdma_listen = Some(vec![any()]);
         config.nfs.grace_time = Some(Duration::ZERO);

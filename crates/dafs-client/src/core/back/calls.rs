@@ -51,6 +51,13 @@ impl SessionCore {
                     self.on_completions(adapter, args.completions, &[], now)?;
                     Said::Yes(Reply::BcBatchCompletion)
                 }
+                Ok(Request::XBcLayoutRecall(args)) => match &self.back.recalls {
+                    Some(recalls) => match recalls.recalled(&args) {
+                        Status::Ok => Said::Yes(Reply::XBcLayoutRecall),
+                        status => Said::No(status),
+                    },
+                    None => Said::No(Status::NotFound),
+                },
                 // The client has nothing to offer but these.
                 Ok(_) => Said::No(Status::NotSupp),
             },

@@ -36,6 +36,7 @@ use super::opening::auth_request;
 use super::session::{SessionCore, Stage};
 use super::timers::earlier;
 use crate::backoff::is_passing;
+use crate::layouts::Recalls;
 use crate::limits::{
     BACK_CREDITS, BACK_IDLE_TICK, BACK_STABLE_TIME, BACK_TICK, MESSAGE_BYTES_MIN,
     RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, RECOVERY_ANSWER_TIME,
@@ -121,6 +122,8 @@ pub(crate) struct Back {
     /// Questions that have not been answered.
     questions: Vec<(u64, RequestHeader, AttrMask)>,
     last_question: u64,
+    /// Who is asked when a layout is recalled, if there may be any.
+    pub(crate) recalls: Option<Recalls>,
 }
 
 impl Default for Back {
@@ -139,6 +142,7 @@ impl Default for Back {
             events: VecDeque::new(),
             questions: Vec::new(),
             last_question: 0,
+            recalls: None,
         }
     }
 }
@@ -266,7 +270,8 @@ impl SessionCore {
         let State::Open(channel) = &self.back.state else { return None };
         let greeted =
             channel.phase == Phase::Bound && channel.bound_at + BACK_STABLE_TIME <= self.now;
-        if greeted && self.back.delegations.is_empty() {
+        let layouts = self.back.recalls.as_ref().is_some_and(Recalls::are_expected);
+        if greeted && self.back.delegations.is_empty() && !layouts {
             return Some(BACK_IDLE_TICK);
         }
         Some(BACK_TICK)

@@ -1,0 +1,169 @@
+//! Asking for layouts and devices.
+//!
+//! Invariants
+//! * A layout that was granted is kept, or has been given back when this returns.
+
+use super::Layouts;
+use super::file::{FileLayout, Grant, Name};
+use super::plan::{Device, DeviceId, Told, Unusable};
+use crate::attributes::FileHandle;
+use crate::backoff::is_passing;
+use crate::driver::Shared;
+use crate::error::Result;
+use crate::file::File;
+use crate::limits::{LAYOUT_CHANNEL_TIME, LAYOUT_DEVICES_MAX};
+use dafs_wire::dafs::{
+    FsAttrMask, GetFsAttr, LayoutMode, Reply, Request, StateId, Status, XLayoutGet, XNodeInfo,
+};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
+
+impl Layouts {
+    /// Whether files of this file system have layouts.
+    pub(super) fn has_layouts(&self, shared: &Arc<Shared>, handle: &FileHandle) -> bool {
+        if let Some(&known) = self.systems.lock_here().get(&handle.fs) {
+            return known;
+        }
+        let request = GetFsAttr { fh: *handle, attributes: FsAttrMask::X_LAYOUTS };
+        let told = shared.ask(&Request::GetFsAttr(request), |reply| match reply {
+            Reply::GetFsAttr(reply) => Some(reply.attributes.x_layouts == Some(true)),
+            _ => None,
+        });
+        match told {
+            Ok(has) => {
+                self.systems.lock_here().insert(handle.fs, has);
+                has
+            }
+            // A server of another make may take it for a mistake.
+            Err(error) => {
+                tracing::debug!(%error, "the server does not say whether there are layouts");
+                false
+            }
+        }
+    }
+
+    /// Asks for the layout of an open file for a transfer.
+    pub(super) fn ask_for(
+        self: &Arc<Self>,
+        file: &File,
+        layout: &FileLayout,
+    ) -> Option<Arc<Grant>> {
+        // One layout for all that the open may do.
+        let write = file.may_write();
+        match self.listen_and_ask(file, layout, write) {
+            Ok((grant, name)) => {
+                layout.granted(&grant, name);
+                Some(grant)
+            }
+            Err(why) => {
+                let passing = matches!(&why, Unusable::Refused(status) if self.passes(*status));
+                let kept = matches!(&why, Unusable::Refused(status) if !is_layout_lost(*status));
+                match why {
+                    Unusable::Refused(status) => {
+                        tracing::debug!(%status, "there is no layout of a file");
+                    }
+                    why => tracing::warn!(%why, "a layout cannot be used"),
+                }
+                layout.refused(write, kept, passing);
+                None
+            }
+        }
+    }
+
+    fn listen_and_ask(
+        self: &Arc<Self>,
+        file: &File,
+        layout: &FileLayout,
+        write: bool,
+    ) -> Result<(Arc<Grant>, Name), Unusable> {
+        let shared = file.client().shared();
+        self.listen(shared)?;
+        shared.await_back()?;
+        self.ask(shared, layout, file.state_id(), write)
+    }
+
+    /// Asks for a layout of the whole file by an open of it.
+    pub(super) fn ask(
+        &self,
+        shared: &Arc<Shared>,
+        layout: &FileLayout,
+        state_id: StateId,
+        write: bool,
+    ) -> Result<(Arc<Grant>, Name), Unusable> {
+        let mode = if write { LayoutMode::ReadWrite } else { LayoutMode::Read };
+        let restarts = shared.restarts_heard();
+        let args = XLayoutGet { fh: layout.handle, state_id, mode };
+        let told = shared.ask_once(&Request::XLayoutGet(args), |reply| match reply {
+            Reply::XLayoutGet(reply) => Some(Told::new(reply)),
+            _ => None,
+        })?;
+        let name = Name { state_id: told.state_id, seqid: told.seqid };
+        match self.understand(shared, &told, write, restarts) {
+            Ok(grant) => Ok((grant, name)),
+            Err(why) => {
+                // Whether it arrives or not, nothing is done by right of it.
+                let _ = super::give_back::return_layout(shared, layout.handle, name, &[]);
+                Err(why)
+            }
+        }
+    }
+
+    fn understand(
+        &self,
+        shared: &Arc<Shared>,
+        told: &Told,
+        write: bool,
+        restarts: u64,
+    ) -> Result<Arc<Grant>, Unusable> {
+        let most = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let info = shared.info();
+        let sizes = (most(info.read_bytes_max), most(info.write_bytes_max));
+        let plan = told.plan(&mut |device| self.device(shared, device), sizes)?;
+        let nodes = plan.places.iter().map(|place| self.nodes.node(place));
+        let nodes = nodes.collect::<Option<Vec<_>>>().ok_or(Unusable::Nodes)?;
+        let turn = AtomicUsize::new(0);
+        Ok(Arc::new(Grant { plan, nodes, write, restarts, turn }))
+    }
+
+    /// What is known of a device: one never becomes another.
+    fn device(&self, shared: &Arc<Shared>, device: DeviceId) -> Result<Arc<Device>, Unusable> {
+        if let Some(known) = self.devices.lock_here().get(&device) {
+            return Ok(known.clone());
+        }
+        let told = shared.ask_once(&Request::XNodeInfo(XNodeInfo { device }), |reply| {
+            if let Reply::XNodeInfo(reply) = reply { Some(Device::read(reply)) } else { None }
+        })?;
+        let told = Arc::new(told?);
+        let mut devices = self.devices.lock_here();
+        if devices.len() >= LAYOUT_DEVICES_MAX {
+            devices.clear();
+        }
+        devices.insert(device, told.clone());
+        Ok(told)
+    }
+
+    /// There is none just now. At first the server may not have heard yet that it can call.
+    fn passes(&self, status: Status) -> bool {
+        let now = Instant::now();
+        let first = *self.asked_first.get_or_init(|| now);
+        match status {
+            Status::XLayoutRecalled => true,
+            Status::XNoLayout => now.duration_since(first) < LAYOUT_CHANNEL_TIME,
+            status => is_passing(status),
+        }
+    }
+
+    /// What shows a data server who this client is has become too old: it is asked for anew.
+    pub(super) fn forget_device(&self, device: DeviceId) {
+        self.devices.lock_here().remove(&device);
+    }
+}
+
+/// The server does not know the layout any more.
+pub(super) fn is_layout_lost(status: Status) -> bool {
+    matches!(
+        status,
+        Status::BadStateId | Status::OldStateId | Status::StaleStateId | Status::XNoLayout
+    )
+}

@@ -1,0 +1,203 @@
+//! What was written at data servers is made stable, told to the server, and the layout given back.
+//!
+//! Invariants
+//! * A layout is given back only when nothing that was sent by it is unanswered.
+//! * Unstable data is committed before its layout goes, or counted as lost.
+
+use super::Layouts;
+use super::ask::is_layout_lost;
+use super::file::{FileLayout, Grant, Name};
+use super::plan::Unusable;
+use super::sent::Committing;
+use crate::attributes::FileHandle;
+use crate::driver::Shared;
+use crate::error::{Error, Result};
+use dafs_wire::dafs::{
+    LayoutError, LayoutScope, Reply, Request, Seq, Status, Verifier, XLayoutCommit, XLayoutReturn,
+};
+use std::sync::Arc;
+
+/// How often it is tried to tell the server what was written, by other layouts each time.
+const TELL_TRIES: u32 = 2;
+
+impl Layouts {
+    /// Gives a layout back, if it is held, with the errors that are the reason. When this returns it is
+    /// not held any more.
+    pub(super) fn give_back(
+        &self,
+        shared: &Arc<Shared>,
+        layout: &FileLayout,
+        grant: &Arc<Grant>,
+        errors: &[LayoutError],
+    ) {
+        if !layout.begin_return(grant) {
+            return;
+        }
+        layout.flights().iter().for_each(|sent| sent.settle());
+        let mut errors = errors.to_vec();
+        errors.extend(commit_data(shared, layout, grant));
+        // With errors it is told by right of another layout, that the server gives when it knows of them.
+        let told = if errors.is_empty() { self.try_tell(shared, layout).map(drop) } else { Ok(()) };
+        if let Some((_, name)) = layout.held() {
+            let returned = return_layout(shared, layout.handle, name, &errors);
+            if let Err(error) = returned.and(told) {
+                tracing::debug!(%error, "a layout was given back");
+            }
+        }
+        layout.returned();
+    }
+
+    /// Has everything stable that was written, and the server know of it. Gives the verifier of all
+    /// data servers.
+    pub(super) fn commit(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<Verifier> {
+        if let Some((grant, _)) = layout.held() {
+            let errors = commit_data(shared, layout, &grant);
+            if !errors.is_empty() {
+                self.give_back(shared, layout, &grant, &errors);
+            }
+        }
+        self.tell(shared, layout)?;
+        Ok(layout.verifier())
+    }
+
+    /// Tells the server what was written, if that has not been done.
+    pub(super) fn tell(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<()> {
+        // A layout that is gone is asked for once more.
+        for _ in 0..TELL_TRIES {
+            if self.try_tell(shared, layout)? {
+                return Ok(());
+            }
+            layout.await_return();
+        }
+        layout.abandon_written();
+        Err(Error::WritesLost)
+    }
+
+    /// The same; false while there is no layout to tell it by, because one that is of no use for that is
+    /// being given back.
+    fn try_tell(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<bool> {
+        if layout.written().is_none() {
+            return Ok(true);
+        }
+        let _one_at_a_time = layout.telling();
+        for _ in 0..TELL_TRIES {
+            let Some(written) = layout.written() else { return Ok(true) };
+            let held = match layout.held().filter(|(grant, _)| grant.write) {
+                Some(held) => Some(held),
+                None if layout.is_returning() => return Ok(false),
+                None => self.ask_to_tell(shared, layout)?,
+            };
+            let Some((_, name)) = held else { break };
+            let args = XLayoutCommit {
+                fh: layout.handle,
+                state_id: name.state_id,
+                seqid: name.seqid,
+                reclaim: false,
+                end: written.end,
+            };
+            let told = shared.ask(&Request::XLayoutCommit(args), |reply| match reply {
+                Reply::XLayoutCommit(reply) => Some(reply.size),
+                _ => None,
+            });
+            match told {
+                Ok(size) => {
+                    layout.told(written, size);
+                    return Ok(true);
+                }
+                Err(error) if is_lost(&error) && layout.is_returning() => return Ok(false),
+                Err(error) if is_lost(&error) => layout.void(),
+                // The data servers do not have what they have acknowledged.
+                Err(error) if error.status() == Some(Status::Inval) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        layout.abandon_written();
+        Err(Error::WritesLost)
+    }
+
+    /// The same for somebody who asks for something else, whose business losses are not: a commit tells
+    /// of them.
+    pub(super) fn tell_first(&self, shared: &Arc<Shared>, layout: &FileLayout) {
+        if let Err(error) = self.tell(shared, layout) {
+            tracing::warn!(%error, "what was written to a file could not be told to the server");
+        }
+    }
+
+    /// A layout for writing, for what was written by one that is gone.
+    fn ask_to_tell(
+        &self,
+        shared: &Arc<Shared>,
+        layout: &FileLayout,
+    ) -> Result<Option<(Arc<Grant>, Name)>> {
+        while layout.must_ask() {
+            let asked = match shared.writer_of(&layout.handle) {
+                Some(state_id) => self.ask(shared, layout, state_id, true),
+                None => Err(Unusable::Refused(Status::XNoLayout)),
+            };
+            match asked {
+                Ok((grant, name)) => layout.granted(&grant, name),
+                Err(why) => {
+                    tracing::warn!(%why, "what was written cannot be told to the server");
+                    layout.refused(true, false, false);
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(layout.held().filter(|(grant, _)| grant.write))
+    }
+}
+
+/// Commits unstable data where it is; what is not there any more counts as lost. Gives the errors of data
+/// servers that cannot commit.
+fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Grant) -> Vec<LayoutError> {
+    let _one_at_a_time = layout.committing();
+    // All data servers at a time.
+    let begun: Vec<_> = layout
+        .take_unstable()
+        .into_iter()
+        .map(|(component, before)| {
+            let place = &grant.plan.places[component];
+            let session = grant.nodes[component].session(shared, place).ok();
+            let begun = session.and_then(|session| Committing::begin(session, place.handle).ok());
+            (component, Verifier(before), begun)
+        })
+        .collect();
+    let mut failed = Vec::new();
+    for (component, before, begun) in begun {
+        let verifier = begun.map(Committing::finish);
+        if !matches!(verifier, Some(Ok(now)) if now == before) {
+            layout.lose();
+        }
+        if let Some(Err(error)) = &verifier
+            && error.status().is_none()
+        {
+            grant.nodes[component].failed();
+        }
+        if !matches!(verifier, Some(Ok(_))) {
+            let device = grant.plan.places[component].device;
+            failed.push(LayoutError { device, status: Status::Io, writing: true });
+        }
+    }
+    failed
+}
+
+fn is_lost(error: &Error) -> bool {
+    error.status().is_some_and(is_layout_lost)
+}
+
+/// Gives the layout of a file back.
+pub(super) fn return_layout(
+    shared: &Arc<Shared>,
+    fh: FileHandle,
+    name: Name,
+    errors: &[LayoutError],
+) -> Result<()> {
+    let request = Request::XLayoutReturn(XLayoutReturn {
+        fh,
+        state_id: name.state_id,
+        seqid: name.seqid,
+        scope: LayoutScope::File,
+        errors: Seq::new(errors),
+    });
+    shared.ask(&request, |reply| matches!(reply, Reply::XLayoutReturn).then_some(()))
+}

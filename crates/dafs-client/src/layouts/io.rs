@@ -1,0 +1,333 @@
+//! Reads and writes at data servers: a transfer is cut where the file is, all parts are sent at once, and
+//! what fails is read from another copy or done through the server.
+
+use super::file::{FileLayout, Grant};
+use super::sent::{Failure, Piecemeal, Sent, is_outgrown, is_silent};
+use crate::backoff::is_passing;
+use crate::buffer::IoBuffer;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::limits::OUTGROWN_TRIES;
+use crate::pending::Moved;
+use crate::transfer::{read_through, write_through};
+use dafs_layout::OFFSET_MAX;
+use dafs_parallel::{Fault, Want};
+use dafs_wire::dafs::{LayoutError, Stability, Status, Verifier};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A read or write at data servers under way. It is over when this is dropped.
+pub(crate) struct Beside<'a> {
+    file: &'a File,
+    layout: Arc<FileLayout>,
+    grant: Arc<Grant>,
+    buffer: IoBuffer,
+    start: usize,
+    offset: u64,
+    write: Option<Stability>,
+    /// Each with its range in the transfer.
+    pieces: Vec<(Range<usize>, Arc<Sent>)>,
+}
+
+/// Starts to read at data servers; `None` if that has to be done through the server.
+pub(crate) fn begin_read<'a>(
+    file: &'a File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+) -> Option<Beside<'a>> {
+    begin(file, buffer, range, offset, None)
+}
+
+/// Starts to write at data servers; `None` if that has to be done through the server.
+pub(crate) fn begin_write<'a>(
+    file: &'a File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    stability: Stability,
+) -> Option<Beside<'a>> {
+    begin(file, buffer, range, offset, Some(stability))
+}
+
+fn begin<'a>(
+    file: &'a File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    write: Option<Stability>,
+) -> Option<Beside<'a>> {
+    let layouts = file.client().layouts()?;
+    let layout = layouts.of(file, range.len())?;
+    let shared = file.client().shared();
+    // What makes no sense, the ordinary way says.
+    let is_inside = range.end <= buffer.len() && buffer.is_of(shared);
+    let end = offset.checked_add(range.len() as u64).filter(|end| *end <= OFFSET_MAX);
+    if range.is_empty() || !is_inside || end.is_none() || shared.check_process().is_err() {
+        return None;
+    }
+    if write.is_some() && !file.may_write() {
+        return None;
+    }
+    if write.is_none() && layout.extends() {
+        // Whoever is asked may know the file by the size that the server was told.
+        layouts.tell_first(shared, layout);
+    }
+    let bytes = range.len() as u64;
+    let grant = match layout.want(write.is_some(), bytes, shared.restarts_heard()) {
+        Want::Have(grant) => Some(grant),
+        Want::Ask(_) => layouts.ask_for(file, layout),
+        Want::None => None,
+    };
+    let grant = grant.filter(|grant| layout.enter(grant))?;
+    let (start, len) = (range.start, range.len());
+    let (layout, buffer) = (layout.clone(), buffer.clone());
+    let pieces = Vec::new();
+    let mut beside = Beside { file, layout, grant, buffer, start, offset, write, pieces };
+    beside.send(len);
+    let sent = beside.pieces.iter().map(|(_, sent)| Arc::downgrade(sent));
+    beside.layout.entered(sent);
+    Some(beside)
+}
+
+impl Beside<'_> {
+    fn piecemeal(&self) -> Piecemeal<'_> {
+        let Self { file, layout, grant, buffer, start, offset, write, .. } = self;
+        let (start, offset, write) = (*start, *offset, *write);
+        Piecemeal { file, layout, grant, buffer, start, offset, write }
+    }
+
+    fn send(&mut self, len: usize) {
+        let plan = &self.grant.plan;
+        let (copy, bytes_max) = match self.write {
+            None => {
+                let turn = self.grant.turn.fetch_add(1, Ordering::Relaxed);
+                (plan.copy_in_turn(turn), plan.read_bytes_max)
+            }
+            Some(_) => (0, plan.write_bytes_max),
+        };
+        let ranges = plan.pieces(copy, self.offset, len, bytes_max as usize);
+        let sender = self.piecemeal();
+        let send = |range: Range<usize>| {
+            let sent = match self.write {
+                Some(_) => sender.send(range.clone(), 0..plan.driver.copies()),
+                None => self.send_read(&sender, &range, copy),
+            };
+            (range, sent)
+        };
+        let pieces: Vec<_> = ranges.map(send).collect();
+        if pieces.len() > 1 || pieces.iter().any(|(_, sent)| !sent.is_of_one()) {
+            // Whoever waits moves one session along; the others are to go on meanwhile.
+            pieces.iter().for_each(|(_, sent)| sent.attend());
+        }
+        self.pieces = pieces;
+    }
+
+    fn send_read(&self, sender: &Piecemeal<'_>, range: &Range<usize>, copy: usize) -> Arc<Sent> {
+        let sent = sender.send(range.clone(), std::iter::once(copy));
+        if !sent.is_away() {
+            return sent;
+        }
+        // Another copy may be there.
+        let others = self.grant.plan.other_copies(copy);
+        let mut others = others.map(|other| sender.send(range.clone(), std::iter::once(other)));
+        others.find(|sent| !sent.is_away()).unwrap_or(sent)
+    }
+
+    /// Waits until it is over.
+    ///
+    /// # Errors
+    /// The server's, where it had to be asked.
+    pub(crate) fn wait(mut self) -> Result<Moved> {
+        let pieces = std::mem::take(&mut self.pieces);
+        // All of it is over before anything is done anew.
+        pieces.iter().for_each(|(_, sent)| sent.settle());
+        let mut all = Moved { bytes: 0, end_of_file: false };
+        for (range, sent) in &pieces {
+            let moved = match self.write {
+                None => self.read(range, sent)?,
+                Some(stability) => self.written(range, sent, stability)?,
+            };
+            all.bytes += moved.bytes;
+            all.end_of_file = moved.end_of_file;
+            if moved.bytes < range.len() {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Where a part of the transfer lies in the buffer and in the file.
+    fn part(&self, range: &Range<usize>) -> (Range<usize>, u64) {
+        (self.start + range.start..self.start + range.end, self.offset + range.start as u64)
+    }
+
+    fn read(&self, range: &Range<usize>, sent: &Sent) -> Result<Moved> {
+        let moved = match sent.take(false, range.len()) {
+            Ok(moved) => moved,
+            Err(failed) => {
+                self.avoid(&failed);
+                let copies = 0..self.grant.plan.driver.copies();
+                // Where there is one it has just failed.
+                let copies = copies.skip(usize::from(self.grant.plan.driver.copies() == 1));
+                let other = copies.filter_map(|copy| self.read_from(range, copy)).next();
+                self.minded(&failed, false);
+                match other {
+                    Some(moved) => moved,
+                    None => return self.read_through(range.clone()),
+                }
+            }
+        };
+        // What a data server knows of the file's end may be what the server was told last.
+        match moved.bytes < range.len() {
+            true => {
+                let rest = self.read_through(range.start + moved.bytes..range.end)?;
+                Ok(Moved { bytes: moved.bytes + rest.bytes, ..rest })
+            }
+            false => Ok(Moved { bytes: moved.bytes, end_of_file: moved.eof }),
+        }
+    }
+
+    /// Reads a piece from a copy now; `None` if that fails too.
+    fn read_from(
+        &self,
+        range: &Range<usize>,
+        copy: usize,
+    ) -> Option<dafs_parallel::Moved<Stability>> {
+        let sent = self.send_again(range, std::iter::once(copy))?;
+        sent.take(false, range.len()).ok()
+    }
+
+    /// Sends a piece once more; `None` if the layout is not held any more.
+    fn send_again(
+        &self,
+        range: &Range<usize>,
+        copies: impl Iterator<Item = usize>,
+    ) -> Option<Arc<Sent>> {
+        if !self.layout.enter(&self.grant) {
+            return None;
+        }
+        let sent = self.piecemeal().send(range.clone(), copies);
+        self.layout.entered(std::iter::once(Arc::downgrade(&sent)));
+        Some(sent)
+    }
+
+    /// Takes what came of a piece that was to be written, which is sent again by younger sessions where its
+    /// session was too old.
+    fn take_written(
+        &self,
+        range: &Range<usize>,
+        sent: &Sent,
+    ) -> Result<dafs_parallel::Moved<Stability>, dafs_parallel::Faults<Error>> {
+        let mut came = sent.take(true, range.len());
+        for _ in 0..OUTGROWN_TRIES {
+            let is_old = |(_, failure): &(usize, Failure)| {
+                matches!(failure, Fault::Asked(error) if is_outgrown(error))
+            };
+            if !came.as_ref().is_err_and(|failed| failed.iter().any(is_old)) {
+                break;
+            }
+            let copies = 0..self.grant.plan.driver.copies();
+            let Some(again) = self.send_again(range, copies) else { break };
+            came = again.take(true, range.len());
+        }
+        came
+    }
+
+    fn written(&self, range: &Range<usize>, sent: &Sent, wanted: Stability) -> Result<Moved> {
+        let mut done = 0;
+        let failed = match self.take_written(range, sent) {
+            Ok(moved) if wanted == Stability::Unstable => {
+                if moved.stable == Stability::Unstable {
+                    self.file.layout_use().written(Verifier(moved.verifier));
+                }
+                done = moved.bytes;
+                Vec::new()
+            }
+            // If something was lost since, it may be that the server was not told of this.
+            Ok(moved)
+                if moved.stable != Stability::Unstable
+                    && Verifier(moved.verifier) == self.layout.verifier() =>
+            {
+                // The data is stable; what the file has of it is the server's to say.
+                if moved.stable < wanted || self.layout.extends() {
+                    let client = self.file.client();
+                    if let Some(layouts) = client.layouts() {
+                        layouts.tell(client.shared(), &self.layout)?;
+                    }
+                }
+                done = moved.bytes;
+                Vec::new()
+            }
+            Ok(_) => Vec::new(),
+            Err(failed) => failed,
+        };
+        self.avoid(&failed);
+        self.minded(&failed, true);
+        if done < range.len() {
+            let (part, offset) = self.part(&(range.start + done..range.end));
+            write_through(self.file, &self.buffer, part, offset, wanted)?;
+        }
+        Ok(Moved { bytes: range.len(), end_of_file: false })
+    }
+
+    /// Leaves data servers alone that did not answer.
+    fn avoid(&self, failed: &[(usize, Failure)]) {
+        for (component, failure) in failed {
+            if is_silent(failure) {
+                self.grant.nodes[*component].failed();
+            }
+        }
+    }
+
+    /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
+    /// written late is not as the others.
+    fn minded(&self, failed: &[(usize, Failure)], writing: bool) {
+        let Some(layouts) = self.file.client().layouts() else { return };
+        let error = |(component, failure): &(usize, Failure)| {
+            let device = self.grant.plan.places[*component].device;
+            let status = told(failure)?;
+            if status == Status::NotAuthorized || matches!(failure, Fault::Unreachable) {
+                // What shows it who this client is may be too old.
+                layouts.forget_device(device);
+            }
+            Some(LayoutError { device, status, writing })
+        };
+        let mut errors: Vec<_> = failed.iter().filter_map(error).collect();
+        errors.dedup();
+        if errors.is_empty() {
+            return;
+        }
+        tracing::debug!(?errors, "a data server failed; the layout is given back");
+        layouts.give_back(self.file.client().shared(), &self.layout, &self.grant, &errors);
+    }
+
+    fn read_through(&self, range: Range<usize>) -> Result<Moved> {
+        let client = self.file.client();
+        if self.layout.written().is_some()
+            && let Some(layouts) = client.layouts()
+        {
+            layouts.tell_first(client.shared(), &self.layout);
+        }
+        let (part, offset) = self.part(&range);
+        let bytes = read_through(self.file, &self.buffer, part, offset)?;
+        Ok(Moved { bytes, end_of_file: bytes < range.len() })
+    }
+}
+
+/// What the server is told of a failure; nothing of what passes by itself.
+fn told(failure: &Failure) -> Option<Status> {
+    match failure {
+        Fault::Away | Fault::Short => None,
+        // Nothing went wrong there.
+        Fault::Asked(Error::BadMemory | Error::Memory(_) | Error::TooMany) => None,
+        Fault::Unreachable => Some(Status::Io),
+        Fault::Asked(error) => match error.status() {
+            // The data server is well.
+            Some(_) if is_outgrown(error) => None,
+            Some(status) => Some(status).filter(|status| !is_passing(*status)),
+            None => Some(Status::Io),
+        },
+    }
+}

@@ -1,0 +1,182 @@
+//! What the server asks back over the back-control channel, and the thread that gives it back.
+//!
+//! Invariants
+//! * The call is answered at once, by whoever drives the session: nothing here waits for a server.
+//! * What waits is bounded by what is held: nothing waits twice.
+//! * The thread ends with its client.
+
+use super::Layouts;
+use super::file::{FileLayout, Grant, Name};
+use crate::attributes::FileHandle;
+use crate::driver::Shared;
+use crate::fork::ForkMutex;
+use dafs_parallel::Recalled;
+use dafs_wire::dafs::{LayoutScope, Status, XBcLayoutRecall};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, PoisonError, Weak};
+
+/// The open files that have layouts, and what is to be given back of them.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    state: ForkMutex<State>,
+    changed: Condvar,
+    /// How many files there are, for a look without the lock.
+    used: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// With the open files that use it.
+    files: FxHashMap<FileHandle, (Arc<FileLayout>, usize)>,
+    queue: VecDeque<(Arc<FileLayout>, Arc<Grant>)>,
+    started: bool,
+    stopped: bool,
+}
+
+/// What the session asks when the server calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Recalls(Arc<Known>);
+
+impl Recalls {
+    /// Answers a call of the server's.
+    pub(crate) fn recalled(&self, args: &XBcLayoutRecall) -> Status {
+        let name = Name { state_id: args.state_id, seqid: args.seqid };
+        match args.scope {
+            LayoutScope::File => match self.0.find(&args.fh) {
+                Some(file) => self.0.recalled([file], Some(name)),
+                None => Status::NotFound,
+            },
+            LayoutScope::FileSystem => {
+                let files = self.0.all().into_iter();
+                self.0.recalled(files.filter(|file| file.handle.fs == args.fh.fs), None)
+            }
+            LayoutScope::All => self.0.recalled(self.0.all(), None),
+        }
+    }
+
+    /// Whether there is anything that might be asked back.
+    pub(crate) fn are_expected(&self) -> bool {
+        self.0.are_used()
+    }
+}
+
+impl Known {
+    /// What is known of a file that one more open file uses.
+    pub(super) fn attach(&self, handle: &FileHandle) -> Arc<FileLayout> {
+        let mut state = self.state.lock_here();
+        let new = || (Arc::new(FileLayout::new(*handle)), 0);
+        let (file, users) = state.files.entry(*handle).or_insert_with(new);
+        *users += 1;
+        let file = file.clone();
+        self.used.store(state.files.len(), Ordering::Relaxed);
+        file
+    }
+
+    /// An open file does not use it any more; true if it was the last one.
+    pub(super) fn detach(&self, file: &Arc<FileLayout>) -> bool {
+        let mut state = self.state.lock_here();
+        let Some((_, users)) = state.files.get_mut(&file.handle) else { return false };
+        *users -= 1;
+        if *users > 0 {
+            return false;
+        }
+        let last = state.files.remove(&file.handle);
+        self.used.store(state.files.len(), Ordering::Relaxed);
+        drop(state);
+        last.is_some()
+    }
+
+    pub(super) fn find(&self, handle: &FileHandle) -> Option<Arc<FileLayout>> {
+        self.state.lock_here().files.get(handle).map(|(file, _)| file.clone())
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<FileLayout>> {
+        self.state.lock_here().files.values().map(|(file, _)| file.clone()).collect()
+    }
+
+    pub(super) fn are_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > 0
+    }
+
+    /// Has given back what is held of these files. Without any of it there is nothing to give back.
+    fn recalled(
+        &self,
+        files: impl IntoIterator<Item = Arc<FileLayout>>,
+        name: Option<Name>,
+    ) -> Status {
+        let mut status = Status::NotFound;
+        for file in files {
+            match file.recall(name) {
+                // The answer that tells of it is on its way, and the server calls again.
+                Recalled::Later => return Status::Delay,
+                Recalled::Unknown => {}
+                Recalled::Yes => {
+                    status = Status::Ok;
+                    if let Some((grant, _)) = file.held() {
+                        self.push(file, grant);
+                    }
+                }
+            }
+        }
+        status
+    }
+
+    fn push(&self, file: Arc<FileLayout>, grant: Arc<Grant>) {
+        let mut state = self.state.lock_here();
+        if !state.queue.iter().any(|(_, other)| Arc::ptr_eq(other, &grant)) {
+            state.queue.push_back((file, grant));
+            self.changed.notify_one();
+        }
+    }
+
+    /// The next thing to give back; `None` at the end.
+    fn next(&self) -> Option<(Arc<FileLayout>, Arc<Grant>)> {
+        let mut state = self.state.lock_here();
+        loop {
+            if state.stopped {
+                return None;
+            }
+            if let Some(next) = state.queue.pop_front() {
+                return Some(next);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        // A fork has no thread.
+        if let Ok(mut state) = self.state.lock() {
+            state.stopped = true;
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Layouts {
+    /// Has the session ask here when the server calls, and starts the thread that gives back.
+    pub(super) fn listen(self: &Arc<Self>, shared: &Arc<Shared>) -> crate::Result<()> {
+        if std::mem::replace(&mut self.known.state.lock_here().started, true) {
+            return Ok(());
+        }
+        let (known, layouts) = (self.known.clone(), Arc::downgrade(self));
+        let session = Arc::downgrade(shared);
+        let thread = std::thread::Builder::new().name("dafs-layouts".to_owned());
+        let started = thread.spawn(move || run(&known, &layouts, &session));
+        if let Err(error) = started {
+            self.known.state.lock_here().started = false;
+            return Err(crate::Error::Memory(error.to_string().into()));
+        }
+        shared.hear_recalls(Recalls(self.known.clone()))
+    }
+}
+
+fn run(known: &Known, layouts: &Weak<Layouts>, session: &Weak<Shared>) {
+    while let Some((file, grant)) = known.next() {
+        let (Some(layouts), Some(shared)) = (layouts.upgrade(), session.upgrade()) else { return };
+        layouts.give_back(&shared, &file, &grant, &[]);
+        // These may be the last references, and then their end stops this thread.
+        drop((layouts, shared));
+    }
+}

@@ -1,0 +1,259 @@
+//! What is under way at data servers.
+//!
+//! Invariants
+//! * What a data server has written is noted when its answer is read, whoever reads it: so whoever gives a
+//!   layout back knows what was written by it.
+//! * When a part is settled the data server cannot reach its memory any more.
+
+use super::file::{FileLayout, Grant};
+use super::nodes::Away;
+use crate::buffer::IoBuffer;
+use crate::core::{Done, Piece, ReadCall, RegisteredMemory, WriteCall};
+use crate::driver::{Shared, Slot};
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::fork::ForkMutex;
+use crate::outcome::failure_of;
+use dafs_parallel::{Cut, Fault, Moved};
+use dafs_wire::dafs::{Commit, FileHandle, Reply, Request, Stability, Status, Verifier};
+use std::ops::Range;
+use std::sync::Arc;
+
+pub(super) type Failure = Fault<Error>;
+type Came = Result<Moved<Stability>, Failure>;
+
+/// How stable what was read is, and what was not written.
+const STABLEST: Stability = Stability::ALL[Stability::ALL.len() - 1];
+
+/// A piece of a transfer, in parts that went to one data server each.
+#[derive(Debug)]
+pub(super) struct Sent {
+    layout: Arc<FileLayout>,
+    grant: Arc<Grant>,
+    legs: ForkMutex<Vec<Leg>>,
+}
+
+/// What goes to one data server.
+#[derive(Debug)]
+struct Leg {
+    component: usize,
+    bytes: usize,
+    /// Behind its last byte in the file.
+    end: u64,
+    came: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    UnderWay(UnderWay),
+    Over(Came),
+}
+
+/// A request that was sent.
+#[derive(Debug)]
+struct UnderWay {
+    session: Arc<Shared>,
+    slot: Slot,
+    write: bool,
+    memory: Arc<RegisteredMemory>,
+}
+
+/// What is to be sent.
+pub(super) struct Piecemeal<'a> {
+    pub(super) file: &'a File,
+    pub(super) layout: &'a Arc<FileLayout>,
+    pub(super) grant: &'a Arc<Grant>,
+    pub(super) buffer: &'a IoBuffer,
+    /// Where the transfer begins in the buffer and in the file.
+    pub(super) start: usize,
+    pub(super) offset: u64,
+    pub(super) write: Option<Stability>,
+}
+
+impl Piecemeal<'_> {
+    /// Sends a piece, given by its range in the transfer, to where these copies of it are.
+    pub(super) fn send(
+        &self,
+        piece: Range<usize>,
+        copies: impl Iterator<Item = usize>,
+    ) -> Arc<Sent> {
+        let mut legs = Vec::with_capacity(1);
+        for copy in copies {
+            let offset = self.offset + piece.start as u64;
+            for cut in self.grant.plan.cuts(copy, offset, piece.len()) {
+                let sent = self.send_cut(&piece, &cut);
+                let (component, bytes) = (cut.component, cut.range.len());
+                let end = offset + cut.range.end as u64;
+                let came = match sent {
+                    Ok(under_way) => Stage::UnderWay(under_way),
+                    Err(failure) => Stage::Over(Err(failure)),
+                };
+                legs.push(Leg { component, bytes, end, came });
+            }
+        }
+        let (layout, grant) = (self.layout.clone(), self.grant.clone());
+        Arc::new(Sent { layout, grant, legs: ForkMutex::new(legs) })
+    }
+
+    fn send_cut(&self, piece: &Range<usize>, cut: &Cut) -> Result<UnderWay, Failure> {
+        let plan = &self.grant.plan;
+        let place = &plan.places[cut.component];
+        let of = self.file.client().shared();
+        let session = self.grant.nodes[cut.component].session(of, place);
+        let session = session.map_err(|away| match away {
+            Away::Known => Fault::Away,
+            Away::News => Fault::Unreachable,
+        })?;
+        let begun = (|| {
+            let state_id = of.current_open(self.file.state_id())?;
+            let memory = session.lend(self.buffer.memory().buffer())?;
+            let at = self.start + piece.start + cut.range.start;
+            let len = u32::try_from(cut.range.len()).unwrap_or(u32::MAX);
+            let outside = Error::Argument("the range does not lie inside the buffer");
+            let data = Piece::new(&memory, at, len).ok_or(outside)?;
+            let (handle, offset) = (place.handle, cut.component_offset);
+            let slot = session.submit(|driver, tag| match self.write {
+                None => driver.submit_read(tag, ReadCall { handle, state_id, offset, into: data }),
+                Some(stability) => {
+                    let (from, delegation) = (data, None);
+                    let call = WriteCall { handle, state_id, offset, stability, from, delegation };
+                    driver.submit_write(tag, call, None)
+                }
+            })?;
+            Ok((memory, slot))
+        })();
+        let (memory, slot) = begun.map_err(Fault::Asked)?;
+        Ok(UnderWay { session, slot, write: self.write.is_some(), memory })
+    }
+}
+
+impl Sent {
+    /// Whether no part could be sent, because the data servers are known to be away.
+    pub(super) fn is_away(&self) -> bool {
+        let legs = self.legs.lock_here();
+        legs.iter().all(|leg| matches!(leg.came, Stage::Over(Err(Fault::Away))))
+    }
+
+    /// Has it moved along by threads of the sessions, so that data servers do not wait for one another.
+    pub(super) fn attend(&self) {
+        for leg in &*self.legs.lock_here() {
+            if let Stage::UnderWay(UnderWay { session, slot, .. }) = &leg.came {
+                session.attend(slot);
+            }
+        }
+    }
+
+    /// Whether all parts are of one component.
+    pub(super) fn is_of_one(&self) -> bool {
+        let legs = self.legs.lock_here();
+        let mut components = legs.iter().map(|leg| leg.component);
+        let first = components.next();
+        components.all(|component| Some(component) == first)
+    }
+
+    /// Waits until all parts are answered.
+    pub(super) fn settle(&self) {
+        let Ok(mut legs) = self.legs.lock() else { return };
+        for leg in &mut *legs {
+            let stage = std::mem::replace(&mut leg.came, Stage::Over(Err(Fault::Short)));
+            leg.came = Stage::Over(match stage {
+                Stage::Over(came) => came,
+                Stage::UnderWay(under_way) => self.finish(leg, under_way),
+            });
+        }
+    }
+
+    fn finish(&self, leg: &Leg, under_way: UnderWay) -> Came {
+        let UnderWay { session, slot, write, memory } = under_way;
+        let done = session.wait_done(&slot, None);
+        // Nobody may write to it from now on.
+        drop(memory);
+        session.reap();
+        let (bytes, eof, stable, verifier) = match done {
+            Ok(Done::Read { bytes, end_of_file }) if !write => {
+                (bytes as usize, end_of_file, STABLEST, None)
+            }
+            Ok(Done::Written { bytes, committed, verifier }) if write => {
+                let unstable = (committed == Stability::Unstable).then_some(verifier);
+                (bytes as usize, false, committed, unstable)
+            }
+            Ok(other) => {
+                let error = failure_of(other, session.server_name());
+                if is_outgrown(&error) {
+                    self.grant.nodes[leg.component].outgrow(&session);
+                }
+                return Err(Fault::Asked(error));
+            }
+            Err(error) => return Err(Fault::Asked(error)),
+        };
+        let verifier = match write {
+            true => {
+                let end = leg.end - (leg.bytes - bytes.min(leg.bytes)) as u64;
+                self.layout.wrote(&self.grant, leg.component, (end, bytes), verifier)
+            }
+            false => [0; 8],
+        };
+        Ok(Moved { bytes, eof, stable, verifier })
+    }
+
+    /// Waits, and says what came of the piece.
+    pub(super) fn take(
+        &self,
+        write: bool,
+        piece_bytes: usize,
+    ) -> Result<Moved<Stability>, dafs_parallel::Faults<Error>> {
+        self.settle();
+        let mut legs = self.legs.lock_here();
+        let came = legs.drain(..).map(|leg| {
+            let came = match leg.came {
+                Stage::Over(came) => came,
+                Stage::UnderWay(_) => Err(Fault::Short),
+            };
+            (leg.component, leg.bytes, came)
+        });
+        dafs_parallel::sum(came, write, piece_bytes, STABLEST)
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        // The memory may be the caller's, who goes on to use it.
+        self.settle();
+    }
+}
+
+/// A COMMIT that was sent to a data server.
+pub(super) struct Committing {
+    session: Arc<Shared>,
+    slot: Slot,
+}
+
+impl Committing {
+    pub(super) fn begin(session: Arc<Shared>, fh: FileHandle) -> Result<Self> {
+        let commit = Commit { fh, offset: 0, count: 0 };
+        let request = Request::Commit(commit);
+        let slot = session.submit(|driver, tag| driver.submit(tag, &request, None))?;
+        session.attend(&slot);
+        Ok(Self { session, slot })
+    }
+
+    /// The verifier of now.
+    pub(super) fn finish(self) -> Result<Verifier> {
+        let reply = self.session.wait_reply(&self.slot, None)?;
+        self.session.taken(&reply, |reply| match reply {
+            Reply::Commit(reply) => Some(reply.verifier),
+            _ => None,
+        })
+    }
+}
+
+/// Whether it was refused by a data server, which did nothing, because of the session by which it came: its
+/// client has written the same bytes through the server since that began.
+pub(super) fn is_outgrown(error: &Error) -> bool {
+    error.status() == Some(Status::XSessionOld)
+}
+
+/// Whether the data server did not answer at all.
+pub(super) fn is_silent(failure: &Failure) -> bool {
+    matches!(failure, Fault::Asked(error) if error.status().is_none())
+}

@@ -1,0 +1,170 @@
+//! The DAFS client reads and writes at data servers by itself.
+
+use crate::harness::{Bytes, Cluster, PATIENCE, pattern};
+use dafs_client::{
+    Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Stability, TransportChoice,
+};
+use std::time::Instant;
+
+const BYTES: usize = 1 << 20;
+
+fn client(cluster: &Cluster, more: &str) -> Client {
+    let address = cluster.server().addresses()[0];
+    let url = DafsUrl::parse(&format!("dafs://{address}/{more}")).unwrap();
+    let transport = TransportChoice::Iwarp;
+    Client::connect(&url, &ConnectOptions { transport, ..ConnectOptions::default() }).unwrap()
+}
+
+fn open(client: &Client, name: &[u8]) -> File {
+    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o644);
+    client.open(name, &options).unwrap()
+}
+
+/// What of file content went through the metadata server.
+fn through(client: &Client) -> Bytes {
+    let stats = client.stats();
+    Bytes { read: stats.bytes_read, written: stats.bytes_written }
+}
+
+/// Writes the file again and again until nothing of it goes through the server: that has to know first that
+/// it can call.
+fn write_direct(file: &File, data: &[u8]) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let before = through(file.client());
+        assert_eq!(file.write_at(data, 0, Stability::Unstable).unwrap(), data.len());
+        let done = through(file.client()).since(before);
+        if done.written == 0 {
+            return;
+        }
+        assert!(Instant::now() < end, "{done:?}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// Writes until it is stable, again when some was lost with a data server.
+fn write_stable(file: &File, data: &[u8]) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        file.write_at(data, 0, Stability::Unstable).unwrap();
+        match file.commit(0, 0) {
+            Ok(()) => return,
+            Err(Error::WritesLost) => assert!(Instant::now() < end),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn content(file: &File) -> Vec<u8> {
+    let mut found = vec![0; BYTES + 100];
+    let count = file.read_at(&mut found, 0).unwrap();
+    found.truncate(count);
+    found
+}
+
+#[test]
+fn every_byte_goes_to_its_data_server_and_none_through_the_server() {
+    let cluster = Cluster::new();
+    let (client, other) = (client(&cluster, ""), client(&cluster, "?pnfs=no"));
+    let file = open(&client, b"/file");
+    let data = pattern(BYTES, 1);
+    write_direct(&file, &data);
+    let before = through(&client);
+    let data = pattern(BYTES, 2);
+    file.write_at(&data, 0, Stability::Unstable).unwrap();
+    file.commit(0, 0).unwrap();
+    assert!(content(&file) == data);
+    let done = through(&client).since(before);
+    assert_eq!(done.written, 0);
+    assert_eq!(done.read, 0, "behind the end there is nothing");
+    // Who is told nothing of data servers sees the same.
+    let seen = open(&other, b"/file");
+    assert!(content(&seen) == data);
+    assert_eq!(through(&other), Bytes { read: BYTES as u64, written: 0 });
+    file.close().unwrap();
+}
+
+#[test]
+fn a_stable_write_is_told_and_a_size_is_seen_at_once() {
+    let cluster = Cluster::new();
+    let (client, other) = (client(&cluster, ""), client(&cluster, "?pnfs=no"));
+    let file = open(&client, b"/file");
+    let data = pattern(BYTES, 3);
+    write_direct(&file, &data);
+    assert_eq!(file.attributes().unwrap().size, BYTES as u64);
+    file.write_at(&data[..4096], BYTES as u64, Stability::FileSync).unwrap();
+    let seen = open(&other, b"/file");
+    assert_eq!(seen.attributes().unwrap().size, BYTES as u64 + 4096);
+    // Its own change of the size, and what is written behind it.
+    file.set_size(10).unwrap();
+    file.write_at(b"end", 20, Stability::Unstable).unwrap();
+    let mut found = [9; 100];
+    assert_eq!(file.read_at(&mut found, 0).unwrap(), 23);
+    assert_eq!((&found[..10], &found[10..20]), (&data[..10], &[0; 10][..]));
+    file.close().unwrap();
+    assert_eq!(seen.attributes().unwrap().size, 23);
+}
+
+#[test]
+fn whoever_writes_both_ways_goes_on_at_data_servers() {
+    let cluster = Cluster::new();
+    let client = client(&cluster, "");
+    let file = open(&client, b"/file");
+    let mut data = pattern(BYTES, 9);
+    write_direct(&file, &data);
+    for round in 0..3 {
+        // Through the server, after which no data server takes what comes by the sessions of before.
+        let more = pattern(4096, 10 + round);
+        assert_eq!(file.append(&more, Stability::DataSync).unwrap(), data.len() as u64);
+        let before = through(&client);
+        data[..BYTES].copy_from_slice(&pattern(BYTES, 20 + round));
+        assert_eq!(file.write_at(&data[..BYTES], 0, Stability::Unstable).unwrap(), BYTES);
+        assert_eq!(through(&client).since(before).written, 0, "round {round}");
+        data.extend(more);
+        file.commit(0, 0).unwrap();
+        let mut found = vec![0; data.len() + 100];
+        assert_eq!(file.read_at(&mut found, 0).unwrap(), data.len());
+        assert!(found[..data.len()] == data);
+    }
+    file.close().unwrap();
+}
+
+#[test]
+fn a_layout_that_is_asked_back_is_given_back() {
+    let cluster = Cluster::new();
+    let (client, other) = (client(&cluster, ""), client(&cluster, "?pnfs=no"));
+    let file = open(&client, b"/file");
+    let data = pattern(BYTES, 4);
+    write_direct(&file, &data);
+    // Waits for the layout.
+    let begun = Instant::now();
+    open(&other, b"/file").set_size(5000).unwrap();
+    assert!(begun.elapsed() < client.session().lease, "it was taken away, not given back");
+    assert!(content(&file) == data[..5000]);
+    let data = pattern(BYTES, 5);
+    write_direct(&file, &data);
+    assert!(content(&file) == data);
+    file.close().unwrap();
+}
+
+#[test]
+fn a_data_server_that_dies_is_gone_around() {
+    let mut cluster = Cluster::with_copies(2);
+    let client = client(&cluster, "?deadline=20");
+    let file = open(&client, b"/file");
+    write_direct(&file, &pattern(BYTES, 6));
+    file.commit(0, 0).unwrap();
+    let data = pattern(BYTES, 7);
+    file.write_at(&data, 0, Stability::FileSync).unwrap();
+    for at in 0..2 {
+        cluster.stop_node(at);
+        assert!(content(&file) == data, "without {at}");
+        cluster.start_node(at);
+        cluster.wait_for_nodes();
+    }
+    cluster.stop_node(0);
+    let data = pattern(BYTES, 8);
+    write_stable(&file, &data);
+    assert!(content(&file) == data);
+    file.close().unwrap();
+}
