@@ -5,7 +5,6 @@ use crate::buffer::IoBuffer;
 use crate::cache::{CacheUse, DirectUse, Use};
 use crate::client::Client;
 use crate::convert;
-use crate::core::{ReadCall, WriteCall};
 use crate::delegation::Granted;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -13,14 +12,14 @@ use crate::group::{GroupState, OperationId};
 use crate::layouts::LayoutUse;
 use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
+use crate::opened::Opened;
 use crate::operations::GroupedKind;
 use crate::outcome::CommitWatch;
 use crate::path::Place;
-use crate::pending::Pending;
 use crate::uncommitted::Uncommitted;
 use dafs_mem::CheckedSlice;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{Procedure, Reply, Request, ShareAccess, StateId, Status, Verifier};
+use dafs_wire::dafs::{Procedure, Reply, Request, StateId, Status, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,15 +33,9 @@ pub(crate) static OPENS: AtomicU64 = AtomicU64::new(1);
 /// An open file. Dropping it closes it without waiting; [`File::close`] tells whether that worked.
 #[derive(Debug)]
 pub struct File {
-    client: Client,
-    handle: FileHandle,
-    state_id: StateId,
+    opened: Arc<Opened>,
     /// Who has it open, to the server.
     owner: u64,
-    access: ShareAccess,
-    writes: Arc<Uncommitted>,
-    /// What it has of its layout.
-    layout: LayoutUse,
     /// Restarts of the server that the session had seen when the file was opened.
     restarts: u64,
     /// What it has of the client's cache, if there is one.
@@ -193,14 +186,17 @@ impl Client {
         if cuts {
             drop(self.before(|| Use::Change(handle, 0..u64::MAX)));
         }
-        let file = File {
+        let opened = Opened {
             client: self.clone(),
             handle,
             state_id,
-            owner,
             access: options.access,
             writes: Arc::default(),
             layout: LayoutUse::default(),
+        };
+        let file = File {
+            opened: Arc::new(opened),
+            owner,
             restarts: self.stats().restarts,
             cached: None,
             closed: false,
@@ -212,18 +208,18 @@ impl Client {
 impl File {
     /// The client it was opened with.
     pub fn client(&self) -> &Client {
-        &self.client
+        &self.opened.client
     }
 
     /// Takes part in the client's cache, if there is one.
     pub(crate) fn enter_cache(&mut self, granted: Option<Granted>, options: &OpenOptions) {
-        if let Some(cache) = self.client.cache() {
+        if let Some(cache) = self.client().cache() {
             self.cached = Some(cache.enter(self, granted, options));
         }
     }
 
     pub(crate) fn writes(&self) -> &Arc<Uncommitted> {
-        &self.writes
+        &self.opened.writes
     }
 
     /// Writes back what was written through the cache.
@@ -234,7 +230,7 @@ impl File {
     /// Keeps everybody else out of all that has a lock.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
-        (self.cached.as_ref().map(CacheUse::hold), self.writes.hold())
+        (self.cached.as_ref().map(CacheUse::hold), self.opened.writes.hold())
     }
 
     #[cfg(test)]
@@ -249,7 +245,7 @@ impl File {
 
     pub(crate) fn before_write(&self, range: &Range<usize>, offset: u64) -> Option<DirectUse> {
         let len = range.end.saturating_sub(range.start) as u64;
-        self.before(|| Use::Change(self.handle, offset..offset.saturating_add(len)))
+        self.before(|| Use::Change(self.opened.handle, offset..offset.saturating_add(len)))
     }
 
     /// Who has it open, to the server.
@@ -257,17 +253,13 @@ impl File {
         self.owner
     }
 
-    /// Whether it was opened for writing.
-    pub(crate) fn may_write(&self) -> bool {
-        self.access != ShareAccess::Read
-    }
-
-    pub(crate) fn layout_use(&self) -> &LayoutUse {
-        &self.layout
+    /// What transfers go by.
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 
     pub(crate) fn state_id(&self) -> StateId {
-        self.state_id
+        self.opened.state_id
     }
 
     /// That it was opened with this client, so that a request of that client's may name it.
@@ -275,12 +267,12 @@ impl File {
     /// # Errors
     /// [`Error::ForeignFile`].
     pub(crate) fn check_of(&self, client: &Client) -> Result<()> {
-        if self.client.is_same(client) { Ok(()) } else { Err(Error::ForeignFile) }
+        if self.client().is_same(client) { Ok(()) } else { Err(Error::ForeignFile) }
     }
 
     /// Its handle.
     pub fn handle(&self) -> &FileHandle {
-        &self.handle
+        &self.opened.handle
     }
 
     /// Reads into `target` from `offset` until it is full or the file ends; returns the bytes
@@ -334,7 +326,7 @@ impl File {
     /// # Errors
     /// The server's answer.
     pub fn read_into(&self, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<usize> {
-        drop(self.before(|| Use::Look(self.handle)));
+        drop(self.before(|| Use::Look(self.opened.handle)));
         crate::transfer::read_buffer(self, buffer, range, offset)
     }
 
@@ -353,68 +345,6 @@ impl File {
         crate::transfer::write_buffer(self, buffer, range, offset, stability)
     }
 
-    /// Starts a read into `range` of `buffer`. Yields the bytes read, which may be fewer than
-    /// asked: at the end of the file, or because the range is longer than
-    /// [`Client::read_bytes_max`].
-    ///
-    /// A server that is short of room may answer with DELAY: nothing was read, and it can be
-    /// submitted again. The blocking calls do that by themselves.
-    ///
-    /// It is sent at once if nothing else is in flight, else with the next call that waits or
-    /// polls; [`Client::flush`] sends it in any case.
-    ///
-    /// # Errors
-    /// A range outside the buffer, too many operations, a session that is over.
-    pub fn submit_read(
-        &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-    ) -> Result<Pending<usize>> {
-        drop(self.before(|| Use::Look(self.handle)));
-        let call = self.read_call(buffer, range, offset)?;
-        Pending::submit(self.client.shared(), |driver, tag| driver.submit_read(tag, call))
-    }
-
-    /// Starts a write of `range` of `buffer`. Yields the bytes written, which may be fewer than
-    /// asked; the rest is the caller's to write. Sent as [`File::submit_read`].
-    ///
-    /// # Errors
-    /// As [`File::submit_read`].
-    pub fn submit_write(
-        &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-        stability: Stability,
-    ) -> Result<Pending<usize>> {
-        let used = self.before_write(&range, offset).map(Arc::new);
-        let call = self.write_call(buffer, range, offset, stability)?;
-        let writes = self.watch(stability);
-        Pending::submit(self.client.shared(), |driver, tag| {
-            driver.submit_write(tag, call, writes)?;
-            driver.keep(tag, used);
-            Ok(())
-        })
-    }
-
-    /// Starts to make `len` bytes from `offset` stable (0: to the end of the file). Writes that are in flight
-    /// now are not covered. What a client's cache keeps is written back before this returns. Sent as
-    /// [`File::submit_read`].
-    ///
-    /// A loss that it finds is told by [`Error::WritesLost`] to whoever takes the result. If that is dropped,
-    /// the next commit tells it.
-    ///
-    /// # Errors
-    /// As [`File::submit_read`], and that of the writing back.
-    pub fn submit_commit(&self, offset: u64, len: u64) -> Result<Pending<()>> {
-        self.client.shared().check_process()?;
-        let (request, watch) = self.watched_commit(offset, len)?;
-        let start = |driver: &mut Driver, tag| driver.submit(tag, &request, None);
-        let tell = move |done, server: &Arc<str>| watch.judge(done, server);
-        Pending::submit_to(self.client.shared(), start, tell)
-    }
-
     /// As [`submit_read`](Self::submit_read), for a group.
     pub(crate) fn read_in(
         &self,
@@ -424,10 +354,10 @@ impl File {
         range: Range<usize>,
         offset: u64,
     ) -> Result<OperationId> {
-        drop(self.before(|| Use::Look(self.handle)));
-        let call = self.read_call(buffer, range, offset)?;
+        drop(self.before(|| Use::Look(self.opened.handle)));
+        let call = self.opened.read_call(buffer, range, offset)?;
         let kind = GroupedKind::Transfer(user_data);
-        self.client.shared().submit_in(group, kind, |driver, tag| driver.submit_read(tag, call))
+        self.client().shared().submit_in(group, kind, |driver, tag| driver.submit_read(tag, call))
     }
 
     /// As [`submit_write`](Self::submit_write), for a group.
@@ -441,14 +371,14 @@ impl File {
         stability: Stability,
     ) -> Result<OperationId> {
         let used = self.before_write(&range, offset).map(Arc::new);
-        let call = self.write_call(buffer, range, offset, stability)?;
-        let writes = self.watch(stability);
+        let call = self.opened.write_call(buffer, range, offset, stability)?;
+        let writes = self.opened.watch(stability);
         let start = |driver: &mut Driver, tag| {
             driver.submit_write(tag, call, writes)?;
             driver.keep(tag, used);
             Ok(())
         };
-        self.client.shared().submit_in(group, GroupedKind::Transfer(user_data), start)
+        self.client().shared().submit_in(group, GroupedKind::Transfer(user_data), start)
     }
 
     /// As [`commit`](Self::commit), for a group.
@@ -461,18 +391,18 @@ impl File {
     ) -> Result<OperationId> {
         let (request, watch) = self.watched_commit(offset, len)?;
         let kind = GroupedKind::Commit(user_data, watch);
-        self.client
+        self.opened.client
             .shared()
             .submit_in(group, kind, |driver, tag| driver.submit(tag, &request, None))
     }
 
     /// Writes back what a cache keeps, and tells the COMMIT of `len` bytes (0: all) with what judges its
     /// answer.
-    fn watched_commit(&self, offset: u64, len: u64) -> Result<(Request<'static>, CommitWatch)> {
+    pub(crate) fn watched_commit(&self, offset: u64, len: u64) -> Result<(Request<'static>, CommitWatch)> {
         self.write_back()?;
         self.commit_beside()?;
         let (request, whole) = self.commit_request(offset, len);
-        let (writes, mark) = (self.writes.clone(), self.writes.mark());
+        let (writes, mark) = (self.opened.writes.clone(), self.opened.writes.mark());
         let lost = self.cached.as_ref().and_then(CacheUse::lost);
         Ok((request, CommitWatch { writes, mark, whole, lost }))
     }
@@ -481,7 +411,7 @@ impl File {
     fn commit_request(&self, offset: u64, len: u64) -> (Request<'static>, bool) {
         // A range that does not fit the field is widened to the end of the file.
         let count = u32::try_from(len).unwrap_or(0);
-        let request = wire::Commit { fh: self.handle, offset, count };
+        let request = wire::Commit { fh: self.opened.handle, offset, count };
         (Request::Commit(request), (offset, count) == (0, 0))
     }
 
@@ -489,28 +419,28 @@ impl File {
     /// answer does not name it, and one from before the write finds every loss. A write of nothing
     /// tells it.
     pub(crate) fn watch_batch(&self) -> Result<(Arc<Uncommitted>, Verifier)> {
-        self.client.shared().check_process()?;
-        let verifier = match self.writes.verifier() {
+        self.client().shared().check_process()?;
+        let verifier = match self.opened.writes.verifier() {
             Some(verifier) => verifier,
             None => {
                 let nothing = Request::WriteInline(wire::WriteInline {
-                    fh: self.handle,
-                    state_id: self.state_id,
+                    fh: self.opened.handle,
+                    state_id: self.opened.state_id,
                     offset: 0,
                     stable: Stability::Unstable,
                     padded_to: None,
                     cache_hint: 0,
                     data: &[],
                 });
-                let verifier = self.client.ask(&nothing, |reply| match reply {
+                let verifier = self.client().ask(&nothing, |reply| match reply {
                     Reply::WriteInline(reply) => Some(reply.verifier),
                     _ => None,
                 })?;
-                self.writes.written(verifier);
+                self.opened.writes.written(verifier);
                 verifier
             }
         };
-        Ok((self.writes.clone(), verifier))
+        Ok((self.opened.writes.clone(), verifier))
     }
 
     /// Makes `len` bytes from `offset` stable (0: to the end of the file).
@@ -519,16 +449,16 @@ impl File {
     /// The server's answer; [`Error::WritesLost`] when unstable data that was written through this
     /// open file is gone: everything since its last COMMIT must be written again.
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
-        self.client.shared().check_process()?;
+        self.client().shared().check_process()?;
         self.write_back()?;
         self.commit_beside()?;
         let (request, whole) = self.commit_request(offset, len);
-        let mark = self.writes.mark();
-        let verifier = self.client.ask(&request, |reply| match reply {
+        let mark = self.opened.writes.mark();
+        let verifier = self.client().ask(&request, |reply| match reply {
             Reply::Commit(reply) => Some(reply.verifier),
             _ => None,
         })?;
-        if self.writes.committed(mark, verifier, whole) {
+        if self.opened.writes.committed(mark, verifier, whole) {
             Ok(())
         } else {
             // What is kept may be more than the server has.
@@ -544,7 +474,7 @@ impl File {
     /// # Errors
     /// The server's answer.
     pub fn attributes(&self) -> Result<Attributes> {
-        self.client.attributes(&self.handle)
+        self.client().attributes(&self.opened.handle)
     }
 
     /// Changes attributes under this open, so that the size may be changed by whoever may write.
@@ -552,8 +482,8 @@ impl File {
     /// # Errors
     /// The server's answer.
     pub fn set_attributes(&self, change: &SetAttributes) -> Result<()> {
-        let state_id = if change.size.is_some() { self.state_id } else { StateId::ZERO };
-        self.client.set_attributes_with(&self.handle, state_id, change)
+        let state_id = if change.size.is_some() { self.opened.state_id } else { StateId::ZERO };
+        self.client().set_attributes_with(&self.opened.handle, state_id, change)
     }
 
     /// Cuts the file or extends it with zeros.
@@ -579,13 +509,13 @@ impl File {
         /// Read weight 7 in bits 1 to 3: prefetch with low weights is ignored (DAFS 13.4).
         const PREFETCH: u32 = 0x1 | 7 << 1;
         let request = Request::CacheHint(wire::CacheHint {
-            fh: self.handle,
+            fh: self.opened.handle,
             offset,
             count: len,
             access_pattern,
             cache_hint: if prefetch { PREFETCH } else { 0 },
         });
-        self.client.ask(&request, |reply| matches!(reply, Reply::CacheHint).then_some(()))
+        self.client().ask(&request, |reply| matches!(reply, Reply::CacheHint).then_some(()))
     }
 
     /// Finds out whether unstable data that was written through this open file is gone, which it may
@@ -596,9 +526,9 @@ impl File {
     /// Those of a commit: with [`Error::WritesLost`] everything since the last one must be written
     /// again.
     pub fn check_writes(&self) -> Result<()> {
-        self.client.shared().check_process()?;
-        let restarted = self.client.stats().restarts != self.restarts;
-        if self.writes.is_in_doubt(restarted) { self.commit(0, 0) } else { Ok(()) }
+        self.client().shared().check_process()?;
+        let restarted = self.client().stats().restarts != self.restarts;
+        if self.opened.writes.is_in_doubt(restarted) { self.commit(0, 0) } else { Ok(()) }
     }
 
     /// Closes the file.
@@ -611,10 +541,10 @@ impl File {
         let writes = written.and(self.leave_layout()).and(self.check_writes());
         self.closed = true;
         let request = Request::Close(self.close_arguments());
-        let done = self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()));
+        let done = self.client().ask(&request, |reply| matches!(reply, Reply::Close).then_some(()));
         if let Err(Error::Deadline { .. } | Error::NotSent { .. }) = done {
             // The caller is told, and the server is to hear of it as soon as it is there again.
-            self.client.shared().close_file(self.close_arguments());
+            self.client().shared().close_file(self.close_arguments());
         }
         done.and(writes)
     }
@@ -625,42 +555,7 @@ impl File {
     }
 
     fn close_arguments(&self) -> wire::Close {
-        wire::Close { fh: self.handle, state_id: self.state_id }
-    }
-
-    /// Whom to tell of a write that is not stable when it is answered.
-    pub(crate) fn watch(&self, stability: Stability) -> Option<Arc<Uncommitted>> {
-        (stability == Stability::Unstable).then(|| self.writes.clone())
-    }
-
-    pub(crate) fn read_call(
-        &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-    ) -> Result<ReadCall> {
-        if let Some(layouts) = self.client.layouts()
-            && layouts.are_used()
-        {
-            self.client.shared().check_process()?;
-            layouts.before(self.client.shared(), &Use::Look(self.handle));
-        }
-        let limit = self.client.read_bytes_max();
-        let piece = self.client.shared().piece(buffer, range, offset, limit)?;
-        Ok(ReadCall { handle: self.handle, state_id: self.state_id, offset, into: piece })
-    }
-
-    pub(crate) fn write_call(
-        &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-        stability: Stability,
-    ) -> Result<WriteCall> {
-        let limit = self.client.write_bytes_max();
-        let from = self.client.shared().piece(buffer, range, offset, limit)?;
-        let (handle, state_id) = (self.handle, self.state_id);
-        Ok(WriteCall { handle, state_id, offset, stability, from, delegation: None })
+        wire::Close { fh: self.opened.handle, state_id: self.opened.state_id }
     }
 }
 
@@ -670,7 +565,7 @@ impl Drop for File {
             // Who wants to know whether that worked closes the file.
             let _ = self.leave_cache();
             let _ = self.leave_layout();
-            self.client.shared().close_file(self.close_arguments());
+            self.client().shared().close_file(self.close_arguments());
         }
     }
 }

@@ -40,7 +40,7 @@ impl File {
         then: impl FnOnce(IoBuffer, Result<ReadPart>) + Send + 'static,
     ) -> Result<()> {
         drop(self.before(|| Use::Look(*self.handle())));
-        let call = self.read_call(&buffer, range, offset)?;
+        let call = self.opened().read_call(&buffer, range, offset)?;
         let shared = self.client().shared();
         let server = shared.server_name().clone();
         let then = Then::new(move |done| {

@@ -263,6 +263,11 @@ pub(crate) const LAYOUT_DEVICES_MAX: usize = 256;
 /// In this time after a client was first refused a layout, it is asked for again soon.
 pub(crate) const LAYOUT_CHANNEL_TIME: Duration = Duration::from_secs(2);
 
+/// How often a client that has never had a layout asks again for the first one, after this time each: the
+/// server answers by another connection than it learns by that it can call.
+pub(crate) const LAYOUT_CHANNEL_TRIES: u32 = 10;
+pub(crate) const LAYOUT_CHANNEL_PAUSE: Duration = Duration::from_millis(2);
+
 /// How often a write is sent again to a data server that found its session too old: the same client may write
 /// through the server at the same time, and there is that way for this one, too.
 pub(crate) const OUTGROWN_TRIES: u32 = 2;

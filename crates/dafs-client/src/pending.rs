@@ -7,6 +7,7 @@
 use crate::core::Done;
 use crate::driver::{Driver, Shared, Slot};
 use crate::error::{Error, Result};
+use crate::layouts::Flight;
 use crate::outcome::moved;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,8 +19,16 @@ use std::time::Duration;
 #[must_use = "an operation whose result is not looked at may have failed"]
 pub struct Pending<T> {
     shared: Arc<Shared>,
-    slot: Option<Slot>,
+    way: Way,
     tell: Tell<T>,
+}
+
+/// Where an operation is under way.
+enum Way {
+    Server(Slot),
+    DataServers(Box<Flight>),
+    /// Its result has been taken.
+    Over,
 }
 
 /// Makes a result of how an operation has ended.
@@ -47,7 +56,13 @@ impl Pending<usize> {
         start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
     ) -> Result<Self> {
         let slot = shared.submit_ahead(start)?;
-        Ok(Self { shared: shared.clone(), slot: Some(slot), tell: Box::new(bytes) })
+        Ok(Self { shared: shared.clone(), way: Way::Server(slot), tell: Box::new(bytes) })
+    }
+
+    /// A read or write that was sent to data servers.
+    pub(crate) fn beside(shared: &Arc<Shared>, flight: Flight) -> Self {
+        let way = Way::DataServers(Box::new(flight));
+        Self { shared: shared.clone(), way, tell: Box::new(bytes) }
     }
 
     /// As [`wait_deadline`](Self::wait_deadline).
@@ -65,6 +80,14 @@ impl Pending<usize> {
     }
 }
 
+const TAKEN: Error = Error::Argument("the result has been taken already");
+
+/// What data servers have moved, as the server would have told it.
+fn read(moved: Moved) -> Done {
+    // INVARIANT: it is no longer than the server would have taken it.
+    Done::Read { bytes: moved.bytes as u32, end_of_file: moved.end_of_file }
+}
+
 fn bytes(done: Done, server: &Arc<str>) -> Result<usize> {
     Ok(moved(done, server)?.bytes)
 }
@@ -77,12 +100,17 @@ impl<T> Pending<T> {
         tell: impl Fn(Done, &Arc<str>) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Self> {
         let slot = shared.submit(start)?;
-        Ok(Self { shared: shared.clone(), slot: Some(slot), tell: Box::new(tell) })
+        Ok(Self { shared: shared.clone(), way: Way::Server(slot), tell: Box::new(tell) })
     }
 
-    /// True when [`wait`](Self::wait) will not block. Moves things along without blocking.
+    /// True when [`wait`](Self::wait) will not block, unless data servers have not done all that they were
+    /// asked for, and the server is still to be asked. Moves things along without blocking.
     pub fn is_done(&self) -> bool {
-        self.slot.as_ref().is_none_or(|slot| self.shared.is_done(slot))
+        match &self.way {
+            Way::Server(slot) => self.shared.is_done(slot),
+            Way::DataServers(flight) => flight.is_done(),
+            Way::Over => true,
+        }
     }
 
     /// Waits for the result.
@@ -115,16 +143,22 @@ impl<T> Pending<T> {
     ///
     /// [`ConnectOptions::deadline`]: crate::ConnectOptions::deadline
     pub fn cancel(&mut self) -> bool {
-        self.slot.as_ref().is_none_or(|slot| self.shared.cancel(slot))
+        match &self.way {
+            Way::Server(slot) => self.shared.cancel(slot),
+            // There is no telling which of them has begun.
+            Way::DataServers(flight) => flight.is_done(),
+            Way::Over => true,
+        }
     }
 
     fn finish(&mut self, time: Option<Duration>) -> Result<Done> {
-        let Some(slot) = &self.slot else {
-            return Err(Error::Argument("the result has been taken already"));
+        let result = match &mut self.way {
+            Way::Server(slot) => self.shared.wait_done(slot, time),
+            Way::DataServers(flight) => flight.wait(time).map(read),
+            Way::Over => Err(TAKEN),
         };
-        let result = self.shared.wait_done(slot, time);
         if !matches!(result, Err(Error::TimedOut(_))) {
-            self.slot = None;
+            self.way = Way::Over;
         }
         result
     }
@@ -136,16 +170,18 @@ impl<T> Future for Pending<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(slot) = &self.slot else {
-            return Poll::Ready(Err(Error::Argument("the result has been taken already")));
-        };
-        let result = std::task::ready!(self.shared.poll_done(slot, context.waker()));
-        if let Some(slot) = self.slot.take()
+        let Self { shared, way, .. } = &mut *self;
+        let result = std::task::ready!(match way {
+            Way::Server(slot) => shared.poll_done(slot, context.waker()),
+            Way::DataServers(flight) => flight.poll(context.waker()).map_ok(read),
+            Way::Over => Poll::Ready(Err(TAKEN)),
+        });
+        if let Way::Server(slot) = std::mem::replace(way, Way::Over)
             && result.is_err()
         {
             // Not all errors are results: where nobody could be had to wake the task, the operation may
             // still be under way.
-            self.shared.abandon(slot);
+            shared.abandon(slot);
         }
         Poll::Ready(result.and_then(|done| (self.tell)(done, self.shared.server_name())))
     }
@@ -153,7 +189,7 @@ impl<T> Future for Pending<T> {
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
+        if let Way::Server(slot) = std::mem::replace(&mut self.way, Way::Over) {
             self.shared.abandon(slot);
         }
     }
@@ -161,6 +197,7 @@ impl<T> Drop for Pending<T> {
 
 impl<T> std::fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.slot.is_some() { "Pending" } else { "Pending(taken)" })
+        let is_taken = matches!(self.way, Way::Over);
+        f.write_str(if is_taken { "Pending(taken)" } else { "Pending" })
     }
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::layouts::{Beside, begin_read, begin_write};
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
+use crate::opened::Opened;
 use crate::pending::{Moved, Pending};
 use crate::uncommitted::Uncommitted;
 use dafs_mem::{CheckedSlice, Site};
@@ -31,20 +32,20 @@ pub(crate) fn read_buffer(
     if length(&range)? > piece_bytes {
         return read_pieces(file, buffer, range, offset, piece_bytes);
     }
-    match begin_read(file, buffer, range.clone(), offset) {
+    match begin_read(file.opened(), buffer, range.clone(), offset) {
         Some(beside) => Ok(beside.wait()?.bytes),
-        None => read_through(file, buffer, range, offset),
+        None => read_through(file.opened(), buffer, range, offset),
     }
 }
 
 /// Reads through the server, until the range is full or the file ends.
 pub(crate) fn read_through(
-    file: &File,
+    file: &Opened,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
 ) -> Result<usize> {
-    let shared = file.client().shared();
+    let shared = file.client.shared();
     let len = length(&range)?;
     let mut done = 0;
     loop {
@@ -72,15 +73,15 @@ pub(crate) fn write_buffer(
     if length(&range)? > piece_bytes {
         return write_pieces(file, buffer, range, offset, stability, piece_bytes);
     }
-    match begin_write(file, buffer, range.clone(), offset, stability) {
+    match begin_write(file.opened(), buffer, range.clone(), offset, stability) {
         Some(beside) => Ok(beside.wait()?.bytes),
-        None => write_through(file, buffer, range, offset, stability),
+        None => write_through(file.opened(), buffer, range, offset, stability),
     }
 }
 
 /// Writes all of the range through the server.
 pub(crate) fn write_through(
-    file: &File,
+    file: &Opened,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
@@ -103,21 +104,21 @@ pub(crate) fn write_watched(
     for at in (0..len).step_by(piece_bytes.max(1)) {
         let piece = range.start + at..range.end.min(range.start + at + piece_bytes);
         let offset = offset + at as u64;
-        write_short(file, buffer, piece, offset, Stability::Unstable, Some(writes))?;
+        write_short(file.opened(), buffer, piece, offset, Stability::Unstable, Some(writes))?;
     }
     Ok(len)
 }
 
 /// Writes what the server takes at a time, and what it left of that.
 fn write_short(
-    file: &File,
+    file: &Opened,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
     stability: Stability,
     writes: Option<&Arc<Uncommitted>>,
 ) -> Result<usize> {
-    let shared = file.client().shared();
+    let shared = file.client.shared();
     let len = length(&range)?;
     let mut done = 0;
     while done < len {
@@ -141,30 +142,30 @@ fn length(range: &Range<usize>) -> Result<usize> {
     range.end.checked_sub(range.start).ok_or(OUTSIDE)
 }
 
-/// A read or write that was sent, to the server or to data servers.
-enum Begun<'a> {
+/// A read or write that was sent, to the server or to data servers, by a thread that waits for it.
+enum Begun {
     Through(Pending<usize>),
-    Beside(Beside<'a>),
+    Beside(Beside),
 }
 
-impl<'a> Begun<'a> {
-    fn read(file: &'a File, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<Self> {
-        match begin_read(file, buffer, range.clone(), offset) {
+impl Begun {
+    fn read(file: &File, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<Self> {
+        match begin_read(file.opened(), buffer, range.clone(), offset) {
             Some(beside) => Ok(Self::Beside(beside)),
-            None => file.submit_read(buffer, range, offset).map(Self::Through),
+            None => file.read_at_server(buffer, range, offset).map(Self::Through),
         }
     }
 
     fn write(
-        file: &'a File,
+        file: &File,
         buffer: &IoBuffer,
         range: Range<usize>,
         offset: u64,
         stability: Stability,
     ) -> Result<Self> {
-        match begin_write(file, buffer, range.clone(), offset, stability) {
+        match begin_write(file.opened(), buffer, range.clone(), offset, stability) {
             Some(beside) => Ok(Self::Beside(beside)),
-            None => file.submit_write(buffer, range, offset, stability).map(Self::Through),
+            None => file.write_at_server(buffer, range, offset, stability).map(Self::Through),
         }
     }
 
@@ -177,8 +178,8 @@ impl<'a> Begun<'a> {
 }
 
 /// One piece of a long transfer in flight.
-struct Part<'a, Held> {
-    begun: Begun<'a>,
+struct Part<Held> {
+    begun: Begun,
     /// Where it begins in the transfer, in bytes.
     at: usize,
     len: usize,
@@ -189,11 +190,11 @@ struct Part<'a, Held> {
 /// The pieces of one long transfer, oldest first. Its end waits for all of them, also when that
 /// end is an error or a panic: a piece that came late would write to memory, or to a part of the
 /// file, that the caller has gone on to use.
-struct Pipeline<'a, Held> {
-    parts: VecDeque<Part<'a, Held>>,
+struct Pipeline<Held> {
+    parts: VecDeque<Part<Held>>,
 }
 
-impl<'a, Held> Pipeline<'a, Held> {
+impl<Held> Pipeline<Held> {
     fn new() -> Self {
         Self { parts: VecDeque::with_capacity(PIPELINE_DEPTH) }
     }
@@ -202,7 +203,7 @@ impl<'a, Held> Pipeline<'a, Held> {
         self.parts.len() < PIPELINE_DEPTH
     }
 
-    fn push(&mut self, begun: Begun<'a>, at: usize, len: usize, held: Held) {
+    fn push(&mut self, begun: Begun, at: usize, len: usize, held: Held) {
         self.parts.push_back(Part { begun, at, len, held });
     }
 
@@ -218,7 +219,7 @@ impl<'a, Held> Pipeline<'a, Held> {
     }
 }
 
-impl<Held> Drop for Pipeline<'_, Held> {
+impl<Held> Drop for Pipeline<Held> {
     fn drop(&mut self) {
         for part in self.parts.drain(..) {
             // The transfer has its result already.

@@ -36,17 +36,21 @@ impl Shared {
         registered.map_err(|error| self.failed(&error))
     }
 
-    /// Has an operation moved along by a thread of its session's, until somebody waits for it. Without one
-    /// it has to wait for that.
-    pub(crate) fn attend(self: &Arc<Self>, slot: &Slot) {
+    /// Has an operation moved along by a thread of its session's, and `waker` called when it is over. True if
+    /// that is so already, or if there is no thread to be had, so that it has to be waited for.
+    pub(crate) fn attend(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> bool {
         if self.start_mover().is_err() {
-            return;
+            return true;
         }
+        // Wakers are the application's: they are cloned and dropped without the lock.
+        let waker = waker.clone();
         let mut driver = self.lock_regardless();
-        let unneeded = driver.operations.wake(slot, Waker::noop().clone());
+        let is_done = driver.operations.is_done(slot);
+        let unneeded = driver.operations.wake(slot, waker);
         self.hurry(&mut driver);
         drop(driver);
         drop(unneeded);
         self.mover.attend();
+        is_done
     }
 }

@@ -10,13 +10,15 @@ use crate::attributes::FileHandle;
 use crate::backoff::is_passing;
 use crate::driver::Shared;
 use crate::error::Result;
-use crate::file::File;
-use crate::limits::{LAYOUT_CHANNEL_TIME, LAYOUT_DEVICES_MAX};
+use crate::limits::{
+    LAYOUT_CHANNEL_PAUSE, LAYOUT_CHANNEL_TIME, LAYOUT_CHANNEL_TRIES, LAYOUT_DEVICES_MAX,
+};
+use crate::opened::Opened;
 use dafs_wire::dafs::{
     FsAttrMask, GetFsAttr, LayoutMode, Reply, Request, StateId, Status, XLayoutGet, XNodeInfo,
 };
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 impl Layouts {
@@ -46,7 +48,7 @@ impl Layouts {
     /// Asks for the layout of an open file for a transfer.
     pub(super) fn ask_for(
         self: &Arc<Self>,
-        file: &File,
+        file: &Opened,
         layout: &FileLayout,
     ) -> Option<Arc<Grant>> {
         // One layout for all that the open may do.
@@ -73,14 +75,25 @@ impl Layouts {
 
     fn listen_and_ask(
         self: &Arc<Self>,
-        file: &File,
+        file: &Opened,
         layout: &FileLayout,
         write: bool,
     ) -> Result<(Arc<Grant>, Name), Unusable> {
-        let shared = file.client().shared();
+        let shared = file.client.shared();
         self.listen(shared)?;
         shared.await_back()?;
-        self.ask(shared, layout, file.state_id(), write)
+        let mut asked = self.ask(shared, layout, file.state_id, write);
+        // The server may not have read yet what says that it can call, which comes another way.
+        for _ in 0..LAYOUT_CHANNEL_TRIES {
+            let is_refused = matches!(&asked, Err(Unusable::Refused(Status::XNoLayout)));
+            if !is_refused || self.is_channel_known.load(Ordering::Relaxed) {
+                break;
+            }
+            std::thread::sleep(LAYOUT_CHANNEL_PAUSE);
+            asked = self.ask(shared, layout, file.state_id, write);
+        }
+        self.is_channel_known.store(true, Ordering::Relaxed);
+        asked
     }
 
     /// Asks for a layout of the whole file by an open of it.

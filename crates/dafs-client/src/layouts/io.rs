@@ -1,13 +1,14 @@
 //! Reads and writes at data servers: a transfer is cut where the file is, all parts are sent at once, and
 //! what fails is read from another copy or done through the server.
 
+use super::Layouts;
 use super::file::{FileLayout, Grant};
 use super::sent::{Failure, Piecemeal, Sent, is_outgrown, is_silent};
 use crate::backoff::is_passing;
 use crate::buffer::IoBuffer;
 use crate::error::{Error, Result};
-use crate::file::File;
 use crate::limits::OUTGROWN_TRIES;
+use crate::opened::Opened;
 use crate::pending::Moved;
 use crate::transfer::{read_through, write_through};
 use dafs_layout::OFFSET_MAX;
@@ -16,10 +17,13 @@ use dafs_wire::dafs::{LayoutError, Stability, Status, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::Instant;
 
 /// A read or write at data servers under way. It is over when this is dropped.
-pub(crate) struct Beside<'a> {
-    file: &'a File,
+#[derive(Debug)]
+pub(crate) struct Beside {
+    file: Arc<Opened>,
     layout: Arc<FileLayout>,
     grant: Arc<Grant>,
     buffer: IoBuffer,
@@ -31,36 +35,36 @@ pub(crate) struct Beside<'a> {
 }
 
 /// Starts to read at data servers; `None` if that has to be done through the server.
-pub(crate) fn begin_read<'a>(
-    file: &'a File,
+pub(crate) fn begin_read(
+    file: &Arc<Opened>,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-) -> Option<Beside<'a>> {
+) -> Option<Beside> {
     begin(file, buffer, range, offset, None)
 }
 
 /// Starts to write at data servers; `None` if that has to be done through the server.
-pub(crate) fn begin_write<'a>(
-    file: &'a File,
+pub(crate) fn begin_write(
+    file: &Arc<Opened>,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
     stability: Stability,
-) -> Option<Beside<'a>> {
+) -> Option<Beside> {
     begin(file, buffer, range, offset, Some(stability))
 }
 
-fn begin<'a>(
-    file: &'a File,
+fn begin(
+    file: &Arc<Opened>,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
     write: Option<Stability>,
-) -> Option<Beside<'a>> {
-    let layouts = file.client().layouts()?;
+) -> Option<Beside> {
+    let layouts = file.client.layouts()?;
     let layout = layouts.of(file, range.len())?;
-    let shared = file.client().shared();
+    let shared = file.client.shared();
     // What makes no sense, the ordinary way says.
     let is_inside = range.end <= buffer.len() && buffer.is_of(shared);
     let end = offset.checked_add(range.len() as u64).filter(|end| *end <= OFFSET_MAX);
@@ -82,7 +86,7 @@ fn begin<'a>(
     };
     let grant = grant.filter(|grant| layout.enter(grant))?;
     let (start, len) = (range.start, range.len());
-    let (layout, buffer) = (layout.clone(), buffer.clone());
+    let (file, layout, buffer) = (file.clone(), layout.clone(), buffer.clone());
     let pieces = Vec::new();
     let mut beside = Beside { file, layout, grant, buffer, start, offset, write, pieces };
     beside.send(len);
@@ -91,7 +95,7 @@ fn begin<'a>(
     Some(beside)
 }
 
-impl Beside<'_> {
+impl Beside {
     fn piecemeal(&self) -> Piecemeal<'_> {
         let Self { file, layout, grant, buffer, start, offset, write, .. } = self;
         let (start, offset, write) = (*start, *offset, *write);
@@ -117,11 +121,44 @@ impl Beside<'_> {
             (range, sent)
         };
         let pieces: Vec<_> = ranges.map(send).collect();
-        if pieces.len() > 1 || pieces.iter().any(|(_, sent)| !sent.is_of_one()) {
-            // Whoever waits moves one session along; the others are to go on meanwhile.
-            pieces.iter().for_each(|(_, sent)| sent.attend());
-        }
+        let is_spread = pieces.len() > 1 || pieces.iter().any(|(_, sent)| !sent.is_of_one());
         self.pieces = pieces;
+        if is_spread {
+            // Whoever waits moves one session along; the others are to go on meanwhile.
+            self.attend();
+        }
+    }
+
+    /// Has it moved along by threads of the sessions.
+    pub(super) fn attend(&self) {
+        self.pieces.iter().for_each(|(_, sent)| sent.attend());
+    }
+
+    /// Whether data servers have answered all of it; if not, `waker` is called when there is more to
+    /// look at.
+    pub(super) fn is_answered(&self, waker: Option<&Waker>) -> bool {
+        // All of them are asked.
+        self.pieces.iter().filter(|(_, sent)| !sent.is_answered(waker)).count() == 0
+    }
+
+    /// Whether nothing is left to do but to take the result of what was answered.
+    pub(super) fn is_good(&self) -> bool {
+        let may_be_told = self.write.is_some_and(|wanted| wanted != Stability::Unstable);
+        !may_be_told && self.pieces.iter().all(|(_, sent)| sent.is_whole())
+    }
+
+    /// Whether this is the process that has sent it.
+    pub(super) fn is_here(&self) -> bool {
+        self.file.client.shared().check_process().is_ok()
+    }
+
+    pub(super) fn layouts(&self) -> Option<&Arc<Layouts>> {
+        self.file.client.layouts()
+    }
+
+    /// Waits until data servers have answered all of it, or for so long.
+    pub(super) fn settle(&self, until: Option<Instant>) -> Result<()> {
+        self.pieces.iter().try_for_each(|(_, sent)| sent.settle_until(until))
     }
 
     fn send_read(&self, sender: &Piecemeal<'_>, range: &Range<usize>, copy: usize) -> Arc<Sent> {
@@ -240,7 +277,7 @@ impl Beside<'_> {
         let failed = match self.take_written(range, sent) {
             Ok(moved) if wanted == Stability::Unstable => {
                 if moved.stable == Stability::Unstable {
-                    self.file.layout_use().written(Verifier(moved.verifier));
+                    self.file.layout.written(Verifier(moved.verifier));
                 }
                 done = moved.bytes;
                 Vec::new()
@@ -252,7 +289,7 @@ impl Beside<'_> {
             {
                 // The data is stable; what the file has of it is the server's to say.
                 if moved.stable < wanted || self.layout.extends() {
-                    let client = self.file.client();
+                    let client = &self.file.client;
                     if let Some(layouts) = client.layouts() {
                         layouts.tell(client.shared(), &self.layout)?;
                     }
@@ -267,7 +304,7 @@ impl Beside<'_> {
         self.minded(&failed, true);
         if done < range.len() {
             let (part, offset) = self.part(&(range.start + done..range.end));
-            write_through(self.file, &self.buffer, part, offset, wanted)?;
+            write_through(&self.file, &self.buffer, part, offset, wanted)?;
         }
         Ok(Moved { bytes: range.len(), end_of_file: false })
     }
@@ -284,7 +321,7 @@ impl Beside<'_> {
     /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
     /// written late is not as the others.
     fn minded(&self, failed: &[(usize, Failure)], writing: bool) {
-        let Some(layouts) = self.file.client().layouts() else { return };
+        let Some(layouts) = self.file.client.layouts() else { return };
         let error = |(component, failure): &(usize, Failure)| {
             let device = self.grant.plan.places[*component].device;
             let status = told(failure)?;
@@ -300,18 +337,18 @@ impl Beside<'_> {
             return;
         }
         tracing::debug!(?errors, "a data server failed; the layout is given back");
-        layouts.give_back(self.file.client().shared(), &self.layout, &self.grant, &errors);
+        layouts.give_back(self.file.client.shared(), &self.layout, &self.grant, &errors);
     }
 
     fn read_through(&self, range: Range<usize>) -> Result<Moved> {
-        let client = self.file.client();
+        let client = &self.file.client;
         if self.layout.written().is_some()
             && let Some(layouts) = client.layouts()
         {
             layouts.tell_first(client.shared(), &self.layout);
         }
         let (part, offset) = self.part(&range);
-        let bytes = read_through(self.file, &self.buffer, part, offset)?;
+        let bytes = read_through(&self.file, &self.buffer, part, offset)?;
         Ok(Moved { bytes, end_of_file: bytes < range.len() })
     }
 }

@@ -9,6 +9,7 @@
 //! | `nodes` | sessions with data servers |
 //! | `io` | reads and writes in parts, and what is done for those that fail |
 //! | `sent` | what is under way at data servers |
+//! | `flight` | transfers that tasks and later calls wait for |
 //! | `give_back` | what was written is committed, told, and the layout given back |
 //! | `recall` | what the server asks back |
 //!
@@ -23,6 +24,7 @@
 
 mod ask;
 mod file;
+mod flight;
 mod give_back;
 mod io;
 mod nodes;
@@ -30,6 +32,7 @@ mod plan;
 mod recall;
 mod sent;
 
+pub(crate) use flight::Flight;
 pub(crate) use io::{Beside, begin_read, begin_write};
 pub(crate) use recall::Recalls;
 
@@ -39,14 +42,16 @@ use crate::driver::Shared;
 use crate::error::Result;
 use crate::file::File;
 use crate::fork::ForkMutex;
+use crate::opened::Opened;
 use crate::options::ConnectOptions;
 use crate::uncommitted::Uncommitted;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
 use file::FileLayout;
+use flight::Finisher;
 use nodes::Nodes;
 use recall::Known;
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -58,6 +63,9 @@ pub(crate) struct Layouts {
     /// Whether file systems have layouts.
     systems: ForkMutex<FxHashMap<[u8; 16], bool>>,
     nodes: Nodes,
+    finisher: Finisher,
+    /// The server has told by an answer whether it knows that it can call.
+    is_channel_known: AtomicBool,
     /// When the server gave no layout for the first time.
     asked_first: OnceLock<Instant>,
 }
@@ -93,13 +101,15 @@ impl Layouts {
             devices: ForkMutex::default(),
             systems: ForkMutex::default(),
             nodes: Nodes::new(options),
+            finisher: Finisher::default(),
+            is_channel_known: AtomicBool::new(false),
             asked_first: OnceLock::new(),
         }
     }
 
     /// The layout of an open file that has moved so much, if there may be one.
-    fn of<'a>(&self, file: &'a File, bytes: usize) -> Option<&'a Arc<FileLayout>> {
-        let used = file.layout_use();
+    fn of<'a>(&self, file: &'a Opened, bytes: usize) -> Option<&'a Arc<FileLayout>> {
+        let used = &file.layout;
         if let Some(known) = used.layout.get() {
             return known.as_ref();
         }
@@ -107,11 +117,11 @@ impl Layouts {
         if before.saturating_add(bytes as u64) < LAYOUT_THRESHOLD_BYTES {
             return None;
         }
-        let shared = file.client().shared();
+        let shared = file.client.shared();
         shared.check_process().ok()?;
         // First, so that the server can call when it is asked.
-        let has = self.has_layouts(shared, file.handle()) && shared.is_listening().is_some();
-        let layout = has.then(|| self.known.attach(file.handle()));
+        let has = self.has_layouts(shared, &file.handle) && shared.is_listening().is_some();
+        let layout = has.then(|| self.known.attach(&file.handle));
         if let Err(Some(unused)) = used.layout.set(layout) {
             // Another thread was first.
             self.known.detach(&unused);
@@ -157,7 +167,7 @@ impl Layouts {
 impl File {
     /// Has data servers make stable what was written there, and the server know of it.
     pub(crate) fn commit_beside(&self) -> Result<()> {
-        let used = self.layout_use();
+        let used = &self.opened().layout;
         let (Some(layout), Some(layouts)) = (used.layout(), self.client().layouts()) else {
             return Ok(());
         };
@@ -172,7 +182,7 @@ impl File {
     /// The file is about to be closed: what was written is told, and with the last open of a file by which
     /// its layout is used that is given back.
     pub(crate) fn leave_layout(&self) -> Result<()> {
-        let used = self.layout_use();
+        let used = &self.opened().layout;
         let (Some(layout), Some(layouts)) = (used.layout(), self.client().layouts()) else {
             return Ok(());
         };

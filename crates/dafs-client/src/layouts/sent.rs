@@ -11,13 +11,15 @@ use crate::buffer::IoBuffer;
 use crate::core::{Done, Piece, ReadCall, RegisteredMemory, WriteCall};
 use crate::driver::{Shared, Slot};
 use crate::error::{Error, Result};
-use crate::file::File;
 use crate::fork::ForkMutex;
+use crate::opened::Opened;
 use crate::outcome::failure_of;
 use dafs_parallel::{Cut, Fault, Moved};
 use dafs_wire::dafs::{Commit, FileHandle, Reply, Request, Stability, Status, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
 
 pub(super) type Failure = Fault<Error>;
 type Came = Result<Moved<Stability>, Failure>;
@@ -60,7 +62,7 @@ struct UnderWay {
 
 /// What is to be sent.
 pub(super) struct Piecemeal<'a> {
-    pub(super) file: &'a File,
+    pub(super) file: &'a Opened,
     pub(super) layout: &'a Arc<FileLayout>,
     pub(super) grant: &'a Arc<Grant>,
     pub(super) buffer: &'a IoBuffer,
@@ -98,14 +100,14 @@ impl Piecemeal<'_> {
     fn send_cut(&self, piece: &Range<usize>, cut: &Cut) -> Result<UnderWay, Failure> {
         let plan = &self.grant.plan;
         let place = &plan.places[cut.component];
-        let of = self.file.client().shared();
+        let of = self.file.client.shared();
         let session = self.grant.nodes[cut.component].session(of, place);
         let session = session.map_err(|away| match away {
             Away::Known => Fault::Away,
             Away::News => Fault::Unreachable,
         })?;
         let begun = (|| {
-            let state_id = of.current_open(self.file.state_id())?;
+            let state_id = of.current_open(self.file.state_id)?;
             let memory = session.lend(self.buffer.memory().buffer())?;
             let at = self.start + piece.start + cut.range.start;
             let len = u32::try_from(cut.range.len()).unwrap_or(u32::MAX);
@@ -138,9 +140,34 @@ impl Sent {
     pub(super) fn attend(&self) {
         for leg in &*self.legs.lock_here() {
             if let Stage::UnderWay(UnderWay { session, slot, .. }) = &leg.came {
-                session.attend(slot);
+                session.attend(slot, Waker::noop());
             }
         }
+    }
+
+    /// Whether all parts are answered, without waiting; if not, `waker` is called when one of them is.
+    pub(super) fn is_answered(&self, waker: Option<&Waker>) -> bool {
+        let Ok(mut legs) = self.legs.lock() else { return true };
+        let mut all = true;
+        for leg in &mut *legs {
+            let Stage::UnderWay(UnderWay { session, slot, .. }) = &leg.came else { continue };
+            let is_done = session.is_done(slot)
+                || waker.is_some_and(|waker| session.attend(slot, waker));
+            all &= is_done;
+            if is_done {
+                // What is over needs no time.
+                let _ = self.settle_leg(leg, None);
+            }
+        }
+        all
+    }
+
+    /// Whether all parts are answered and have done all that was asked of them.
+    pub(super) fn is_whole(&self) -> bool {
+        let legs = self.legs.lock_here();
+        legs.iter().all(|leg| {
+            matches!(&leg.came, Stage::Over(Ok(moved)) if moved.bytes == leg.bytes)
+        })
     }
 
     /// Whether all parts are of one component.
@@ -153,19 +180,35 @@ impl Sent {
 
     /// Waits until all parts are answered.
     pub(super) fn settle(&self) {
-        let Ok(mut legs) = self.legs.lock() else { return };
-        for leg in &mut *legs {
-            let stage = std::mem::replace(&mut leg.came, Stage::Over(Err(Fault::Short)));
-            leg.came = Stage::Over(match stage {
-                Stage::Over(came) => came,
-                Stage::UnderWay(under_way) => self.finish(leg, under_way),
-            });
-        }
+        // A fork has no part in it.
+        let _ = self.settle_until(None);
     }
 
-    fn finish(&self, leg: &Leg, under_way: UnderWay) -> Came {
-        let UnderWay { session, slot, write, memory } = under_way;
-        let done = session.wait_done(&slot, None);
+    /// The same, for so long.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], after which it can be asked again; [`Error::Forked`].
+    pub(super) fn settle_until(&self, until: Option<Instant>) -> Result<()> {
+        let mut legs = self.legs.lock()?;
+        legs.iter_mut().try_for_each(|leg| self.settle_leg(leg, until))
+    }
+
+    fn settle_leg(&self, leg: &mut Leg, until: Option<Instant>) -> Result<()> {
+        let Stage::UnderWay(under_way) = &leg.came else { return Ok(()) };
+        let time = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let done = match under_way.session.wait_done(&under_way.slot, time) {
+            Err(Error::TimedOut(waited)) if until.is_some() => return Err(Error::TimedOut(waited)),
+            done => done,
+        };
+        let stage = std::mem::replace(&mut leg.came, Stage::Over(Err(Fault::Short)));
+        if let Stage::UnderWay(under_way) = stage {
+            leg.came = Stage::Over(self.finish(leg, under_way, done));
+        }
+        Ok(())
+    }
+
+    fn finish(&self, leg: &Leg, under_way: UnderWay, done: Result<Done>) -> Came {
+        let UnderWay { session, slot: _, write, memory } = under_way;
         // Nobody may write to it from now on.
         drop(memory);
         session.reap();
@@ -233,7 +276,7 @@ impl Committing {
         let commit = Commit { fh, offset: 0, count: 0 };
         let request = Request::Commit(commit);
         let slot = session.submit(|driver, tag| driver.submit(tag, &request, None))?;
-        session.attend(&slot);
+        session.attend(&slot, Waker::noop());
         Ok(Self { session, slot })
     }
 

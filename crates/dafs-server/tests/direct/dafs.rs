@@ -4,6 +4,11 @@ use crate::harness::{Bytes, Cluster, PATIENCE, pattern};
 use dafs_client::{
     Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Stability, TransportChoice,
 };
+use dafs_mem::Site;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
 use std::time::Instant;
 
 const BYTES: usize = 1 << 20;
@@ -81,6 +86,77 @@ fn every_byte_goes_to_its_data_server_and_none_through_the_server() {
     let seen = open(&other, b"/file");
     assert!(content(&seen) == data);
     assert_eq!(through(&other), Bytes { read: BYTES as u64, written: 0 });
+    file.close().unwrap();
+}
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(task: impl Future<Output = T>) -> T {
+    let mut task = pin!(task);
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    loop {
+        if let Poll::Ready(result) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return result;
+        }
+        std::thread::park_timeout(PATIENCE);
+    }
+}
+
+#[test]
+fn what_is_submitted_goes_to_data_servers_however_it_is_waited_for() {
+    const PIECE: usize = BYTES / 8;
+    let cluster = Cluster::new();
+    let (client, other) = (client(&cluster, ""), client(&cluster, "?pnfs=no"));
+    let file = open(&client, b"/file");
+    write_direct(&file, &pattern(BYTES, 30));
+    let before = through(&client);
+    let data = pattern(BYTES, 31);
+    let buffer = client.buffer(BYTES).unwrap();
+    buffer.view().copy_from(&data, Site::Inspect);
+    let range = |at: usize| at * PIECE..(at + 1) * PIECE;
+    let write = |at: usize| {
+        file.submit_write(&buffer, range(at), (at * PIECE) as u64, Stability::Unstable).unwrap()
+    };
+    let mut writes: Vec<_> = (0..8).map(write).collect();
+    // The first two are not waited for by anybody.
+    drop(writes.drain(..2));
+    assert_eq!(block_on(writes.remove(0)).unwrap(), PIECE);
+    assert_eq!(writes[0].wait_deadline(PATIENCE).unwrap(), PIECE);
+    let again = writes.remove(0).wait();
+    assert!(again.is_err_and(|error| matches!(error, Error::Argument(_))), "it was taken");
+    let end = Instant::now() + PATIENCE;
+    while !writes[0].is_done() {
+        assert!(Instant::now() < end);
+    }
+    writes.drain(..).for_each(|write| assert_eq!(write.wait().unwrap(), PIECE));
+    assert_eq!(through(&client).since(before).written, 0);
+    // What a close waits for is there, whoever wanted to know.
+    file.close().unwrap();
+    assert!(content(&open(&other, b"/file")) == data);
+
+    let file = open(&client, b"/file");
+    assert_eq!(file.read_at(&mut vec![0; BYTES], 0).unwrap(), BYTES);
+    let before = through(&client);
+    let back = client.buffer(BYTES + 100).unwrap();
+    let read = |at: usize| file.submit_read(&back, range(at), (at * PIECE) as u64).unwrap();
+    let mut reads: Vec<_> = (0..8).map(read).collect();
+    drop(reads.remove(7));
+    assert_eq!(block_on(reads.remove(0)).unwrap(), PIECE);
+    reads.drain(..).for_each(|read| assert_eq!(read.wait().unwrap(), PIECE));
+    let read = file.submit_read(&back, range(7), 7 * PIECE as u64).unwrap();
+    assert_eq!(read.wait().unwrap(), PIECE);
+    assert!(back.view().slice(0, BYTES).unwrap().to_vec(Site::Inspect) == data);
+    assert_eq!(through(&client).since(before).read, 0);
+    // Behind the end the server has the last word, and no task waits for that.
+    let end = file.submit_read(&back, 0..100, BYTES as u64 - 10).unwrap();
+    assert_eq!(block_on(end).unwrap(), 10);
     file.close().unwrap();
 }
 
