@@ -1,6 +1,7 @@
 //! Who gets no layout, and what is refused at a data server.
 
 use crate::harness::*;
+use dafs_server::{ExportSource, NodePlace};
 use dafs_wire::dafs::*;
 
 #[test]
@@ -16,6 +17,21 @@ fn an_export_says_whether_its_files_are_laid_out() {
     assert!(supported.contains(FsAttrMask::X_LAYOUTS));
     let unknown = Request::XNodeInfo(XNodeInfo { device: [7; 16] });
     assert_eq!(client.peer.status(&unknown), Status::NoEnt);
+    cluster.stop();
+
+    // Where data servers have no door for them there is nothing to ask for.
+    let cluster = Cluster::with(Where::Here, 1, |config| {
+        let ExportSource::Striped { nodes, .. } = &mut config.exports[0].source else { panic!() };
+        for node in nodes {
+            let NodePlace::Directory { dafs_listen, .. } = &mut node.place else { panic!() };
+            *dafs_listen = None;
+        }
+    });
+    let mut client = cluster.client("one");
+    let file = client.peer.open(b"f");
+    let answer = client.peer.call(&Request::GetFsAttr(GetFsAttr { fh: file.fh, attributes }));
+    let Ok(Reply::GetFsAttr(reply)) = answer.reply() else { panic!("{answer:?}") };
+    assert_eq!(reply.attributes.x_layouts, Some(false));
     cluster.stop();
 }
 

@@ -359,7 +359,12 @@ impl Service {
     pub fn tells_of_layouts(&self, handle: &Handle) -> bool {
         let namespace = self.namespace();
         let layouts = namespace.export(handle).ok().and_then(|export| export.store().layouts());
-        layouts.is_some_and(|layouts| layouts.word(b"").is_some())
+        layouts.is_some_and(|layouts| {
+            let devices = layouts.devices();
+            let is_served = |device: &DeviceKey| layouts.dafs_servers(device).is_some();
+            // As long as there are none it is not known whether they will be served.
+            layouts.word(b"").is_some() && (devices.is_empty() || devices.iter().any(is_served))
+        })
     }
 
     /// A device, of whatever export.

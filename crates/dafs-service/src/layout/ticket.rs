@@ -53,7 +53,9 @@ impl Ticket {
     /// What a ticket says, if it is under that word.
     pub fn open(bytes: &[u8], word: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Self> {
         let (said, code) = bytes.split_last_chunk::<WORD_BYTES>()?;
-        if word(said)? != *code {
+        // In the same time wherever they differ: whoever tries learns nothing from it.
+        let pairs = word(said)?.into_iter().zip(code);
+        if pairs.fold(0, |all, (one, other)| all | (one ^ other)) != 0 {
             return None;
         }
         let (&len, rest) = said.split_first()?;

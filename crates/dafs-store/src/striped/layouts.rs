@@ -5,7 +5,7 @@ use super::handle::ComponentHandle;
 use super::record::Record;
 use super::slots::Slot;
 use super::state::Place;
-use super::{Shared, StripedStore, lock, server, shown};
+use super::{KnownDevice, Shared, StripedStore, lock, server, shown};
 use crate::layouts::{CopyState, Device, DeviceKey, Layouts, Packing, Placement, Spread, Stripes};
 use crate::limits::DEVICES_MAX;
 use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError};
@@ -45,7 +45,10 @@ impl Shared {
             addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
         }
         let dafs: Vec<_> = slots.iter().map(|slot| slot.node.dafs_addresses()).collect();
-        dafs.iter().flatten().for_each(|address| hasher.write(address.to_string().as_bytes()));
+        for (slot, addresses) in slots.iter().zip(&dafs) {
+            hasher.write_u32(slot.node.number());
+            addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
+        }
         let hash = hasher.finish128();
         let mut key = [0; 16];
         key[..8].copy_from_slice(&hash.h1.to_le_bytes());
@@ -62,16 +65,17 @@ impl Shared {
         let pattern = (0..servers.len()).filter_map(|at| u32::try_from(at).ok()).collect();
         let nodes: Vec<_> = slots.iter().map(|slot| slot.node.number()).collect();
         // The same nodes in an earlier run, or elsewhere. Who has a layout may ask where those were.
-        let before = devices.known.iter().filter(|(_, (_, numbers))| *numbers == nodes);
+        let before = devices.known.iter().filter(|(_, known)| known.nodes == nodes);
         devices.gone.extend(before.map(|(key, _)| *key));
-        devices.known.insert(key, (Device { pattern, servers }, nodes));
+        let device = Device { pattern, servers };
+        devices.known.insert(key, KnownDevice { device, nodes, dafs });
         Some(key)
     }
 
     /// A node was left out: there are no devices with it any more.
     pub(super) fn drop_devices(&self, number: u32) {
         let devices = &mut *lock(&self.devices);
-        let with_it = devices.known.extract_if(|_, (_, nodes)| nodes.contains(&number));
+        let with_it = devices.known.extract_if(|_, known| known.nodes.contains(&number));
         devices.gone.extend(with_it.map(|(key, _)| key));
         let excess = devices.gone.len().saturating_sub(DEVICES_MAX);
         devices.gone.drain(..excess);
@@ -80,7 +84,7 @@ impl Shared {
     /// The numbers of the nodes that a device stands for, or stood for when it was told.
     pub(super) fn nodes_of_device(&self, key: &DeviceKey) -> Vec<u32> {
         let devices = lock(&self.devices);
-        devices.known.get(key).map(|(_, nodes)| nodes.clone()).unwrap_or_default()
+        devices.known.get(key).map(|known| known.nodes.clone()).unwrap_or_default()
     }
 
     /// What a node has of a file, as clients call it: the part with a place among so many.
@@ -151,16 +155,14 @@ impl Layouts for StripedStore {
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
-        lock(&self.shared.devices).known.get(key).map(|(device, _)| device.clone())
+        lock(&self.shared.devices).known.get(key).map(|known| known.device.clone())
     }
 
     fn dafs_servers(&self, key: &DeviceKey) -> Option<Vec<Vec<SocketAddr>>> {
-        let numbers = lock(&self.shared.devices).known.get(key).map(|(_, nodes)| nodes.clone())?;
-        let addresses = |number: u32| {
-            let addresses = self.shared.slots.find(number)?.node.dafs_addresses();
-            (!addresses.is_empty()).then_some(addresses)
-        };
-        numbers.into_iter().map(addresses).collect()
+        let devices = lock(&self.shared.devices);
+        // As they were when the device came to be: it never becomes another one.
+        let dafs = &devices.known.get(key)?.dafs;
+        dafs.iter().all(|addresses| !addresses.is_empty()).then(|| dafs.clone())
     }
 
     fn word(&self, bytes: &[u8]) -> Option<[u8; 16]> {

@@ -56,6 +56,7 @@ use pending::Pending;
 use rustc_hash::{FxHashMap, FxHashSet};
 use slots::{Slot, Slots};
 use state::{FileState, Place};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -128,11 +129,20 @@ struct Shared {
     files: Mutex<FxHashMap<ComponentId, Known>>,
 }
 
+/// A device that clients were told of.
+struct KnownDevice {
+    device: Device,
+    /// The numbers of its nodes, in the order of its servers.
+    nodes: Vec<u32>,
+    /// Where these serve DAFS.
+    dafs: Vec<Vec<SocketAddr>>,
+}
+
 /// The devices that clients may know of.
 #[derive(Default)]
 struct Devices {
     /// With the numbers of their nodes.
-    known: FxHashMap<DeviceKey, (Device, Vec<u32>)>,
+    known: FxHashMap<DeviceKey, KnownDevice>,
     /// Those that no placement names any more, to be told.
     gone: Vec<DeviceKey>,
 }
