@@ -10,14 +10,11 @@ expect 0 'was made' "$dafs" cluster init --secret "$work/secret"
 expect 1 'exists already' "$dafs" cluster init --secret "$work/secret"
 "$dafs" cluster init --secret "$work/other/secret"
 
-# With doors for DAFS clients, too.
-data_options=(--listen 127.0.0.1:0)
 for number in 1 2 3; do data "$number"; done
 cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
 state_directory = "state"
 lease_time_seconds = 5
-metrics_listen = "127.0.0.1:0"
 [nfs]
 listen = ["127.0.0.1:0"]
 grace_time_seconds = 0
@@ -52,36 +49,6 @@ for number in 1 2 3; do
     [[ $(du -sk "$work/data$number" | cut -f1) -ge 12000 ]] || fail "data$number has too little"
 done
 [[ $(du -sk "$work/names" | cut -f1) -lt 1000 ]] || fail "content is with the names"
-
-step "DAFS goes to data servers by itself"
-# Bytes of files that servers have read or written for clients, by their logs.
-moved() {
-    local kind=$1 address
-    shift
-    for address in $(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$@"); do
-        exec 3<>"/dev/tcp/${address%:*}/${address##*:}"
-        printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-        tr -d '\r' <&3
-        exec 3<&-
-    done | awk -v name="dafs_export_${kind}_bytes" 'index($0, name) == 1 { sum += $NF } END { print sum + 0 }'
-}
-said() { printf '%s %s %s %s\n' "$(moved written "${data_log[@]}")" "$(moved read "${data_log[@]}")" \
-    "$(moved written "$log")" "$(moved read "$log")"; }
-read -r written sent through back < <(said)
-"$dafs" put "$work/wanted" "$url/wide/direct"
-"$dafs" get "$url/wide/direct" "$work/back.direct"
-same "$work/wanted" "$work/back.direct" "what went to data servers and what came from there"
-read -r written_now sent_now through_now back_now < <(said)
-echo "data servers: $((written_now - written)) bytes written, $((sent_now - sent)) read;" \
-    "through the server: $((through_now - through)) written, $((back_now - back)) read"
-[[ $((written_now - written)) -ge 20000000 && $((sent_now - sent)) -ge 20000000 ]] ||
-    fail "not all bytes went to data servers"
-[[ $((through_now - through + back_now - back)) -lt 300000 ]] || fail "bytes went through the server"
-"$dafs" get "$url/wide/direct?pnfs=no" "$work/back.through"
-same "$work/wanted" "$work/back.through" "what was written at data servers and what the server has"
-read -r _ sent through back < <(said)
-[[ $sent == "$sent_now" && $((back - back_now)) -ge 20000000 ]] || fail "pnfs=no went to data servers"
-"$dafs" rm "$url/wide/direct"
 
 step "a data server is killed under writes"
 size_of() { du -sk "$work/data2" | cut -f1; }

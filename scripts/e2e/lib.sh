@@ -216,7 +216,7 @@ no_parts() {
 }
 
 # data NUMBER [ARGUMENTS...] -- starts data server NUMBER of a cluster, again where it was if it was there.
-control=() data_server=() data_log=() data_options=()
+control=() data_server=() data_log=()
 data() {
     local number=$1
     shift
@@ -227,7 +227,7 @@ data() {
     # What the last one said is not to be taken for the next one's word.
     rm -f "${data_log[number]}.out"
     "$dafs" serve --role data --control "${control[number]:-127.0.0.1:0}" --nfs 127.0.0.1:0 \
-        --nfs-unprivileged-ports --metrics 127.0.0.1:0 "${data_options[@]}" "${arguments[@]}" \
+        --nfs-unprivileged-ports --metrics 127.0.0.1:0 "${arguments[@]}" \
         >"${data_log[number]}.out" 2>"${data_log[number]}" &
     data_server[number]=$!
     started+=("${data_server[number]}")

@@ -391,14 +391,19 @@ impl File {
     ) -> Result<OperationId> {
         let (request, watch) = self.watched_commit(offset, len)?;
         let kind = GroupedKind::Commit(user_data, watch);
-        self.opened.client
+        self.opened
+            .client
             .shared()
             .submit_in(group, kind, |driver, tag| driver.submit(tag, &request, None))
     }
 
     /// Writes back what a cache keeps, and tells the COMMIT of `len` bytes (0: all) with what judges its
     /// answer.
-    pub(crate) fn watched_commit(&self, offset: u64, len: u64) -> Result<(Request<'static>, CommitWatch)> {
+    pub(crate) fn watched_commit(
+        &self,
+        offset: u64,
+        len: u64,
+    ) -> Result<(Request<'static>, CommitWatch)> {
         self.write_back()?;
         self.commit_beside()?;
         let (request, whole) = self.commit_request(offset, len);

@@ -11,10 +11,11 @@ use crate::buffer::{self, IoBuffer};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::layouts::{Beside, begin_read, begin_write};
+use crate::layouts::{Beside, begin_kept, begin_read, begin_write};
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
 use crate::opened::Opened;
 use crate::pending::{Moved, Pending};
+use crate::standing::Kept;
 use crate::uncommitted::Uncommitted;
 use dafs_mem::{CheckedSlice, Site};
 use std::collections::VecDeque;
@@ -80,7 +81,7 @@ pub(crate) fn write_buffer(
 }
 
 /// Writes all of the range through the server.
-pub(crate) fn write_through(
+fn write_through(
     file: &Opened,
     buffer: &IoBuffer,
     range: Range<usize>,
@@ -91,26 +92,37 @@ pub(crate) fn write_through(
     write_short(file, buffer, range, offset, stability, writes.as_ref())
 }
 
-/// Writes all of the range unstably; `writes` is told of it instead of the file.
+/// Writes all of the range unstably; `kept` is told of it instead of the file. Where it is not known what the
+/// server's verifier is, that way finds out.
 pub(crate) fn write_watched(
-    file: &File,
+    file: &Arc<Opened>,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-    writes: &Arc<Uncommitted>,
+    kept: &Kept,
 ) -> Result<usize> {
     let len = length(&range)?;
-    let piece_bytes = PIPELINE_BYTES.min(file.client().write_bytes_max());
+    let piece_bytes = PIPELINE_BYTES.min(file.client.write_bytes_max());
     for at in (0..len).step_by(piece_bytes.max(1)) {
         let piece = range.start + at..range.end.min(range.start + at + piece_bytes);
         let offset = offset + at as u64;
-        write_short(file.opened(), buffer, piece, offset, Stability::Unstable, Some(writes))?;
+        let beside = match kept.verifier {
+            Some(_) => begin_kept(file, buffer, piece.clone(), offset, kept),
+            None => None,
+        };
+        match beside {
+            Some(beside) => drop(beside.wait()?),
+            None => {
+                let writes = Some(&kept.through);
+                write_short(file, buffer, piece, offset, Stability::Unstable, writes)?;
+            }
+        }
     }
     Ok(len)
 }
 
 /// Writes what the server takes at a time, and what it left of that.
-fn write_short(
+pub(crate) fn write_short(
     file: &Opened,
     buffer: &IoBuffer,
     range: Range<usize>,

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::limits::OUTGROWN_TRIES;
 use crate::opened::Opened;
 use crate::pending::Moved;
-use crate::transfer::{read_through, write_through};
+use crate::standing::Kept;
+use crate::transfer::{read_through, write_short};
 use dafs_layout::OFFSET_MAX;
 use dafs_parallel::{Fault, Want};
 use dafs_wire::dafs::{LayoutError, Stability, Status, Verifier};
@@ -30,6 +31,8 @@ pub(crate) struct Beside {
     start: usize,
     offset: u64,
     write: Option<Stability>,
+    /// Who is told of what is not stable in place of the file.
+    kept: Option<Kept>,
     /// Each with its range in the transfer.
     pieces: Vec<(Range<usize>, Arc<Sent>)>,
 }
@@ -41,7 +44,7 @@ pub(crate) fn begin_read(
     range: Range<usize>,
     offset: u64,
 ) -> Option<Beside> {
-    begin(file, buffer, range, offset, None)
+    begin(file, buffer, range, offset, (None, None))
 }
 
 /// Starts to write at data servers; `None` if that has to be done through the server.
@@ -52,7 +55,18 @@ pub(crate) fn begin_write(
     offset: u64,
     stability: Stability,
 ) -> Option<Beside> {
-    begin(file, buffer, range, offset, Some(stability))
+    begin(file, buffer, range, offset, (Some(stability), None))
+}
+
+/// The same unstably, for somebody who keeps the data.
+pub(crate) fn begin_kept(
+    file: &Arc<Opened>,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    kept: &Kept,
+) -> Option<Beside> {
+    begin(file, buffer, range, offset, (Some(Stability::Unstable), Some(kept)))
 }
 
 fn begin(
@@ -60,7 +74,7 @@ fn begin(
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-    write: Option<Stability>,
+    (write, kept): (Option<Stability>, Option<&Kept>),
 ) -> Option<Beside> {
     let layouts = file.client.layouts()?;
     let layout = layouts.of(file, range.len())?;
@@ -87,8 +101,8 @@ fn begin(
     let grant = grant.filter(|grant| layout.enter(grant))?;
     let (start, len) = (range.start, range.len());
     let (file, layout, buffer) = (file.clone(), layout.clone(), buffer.clone());
-    let pieces = Vec::new();
-    let mut beside = Beside { file, layout, grant, buffer, start, offset, write, pieces };
+    let (kept, pieces) = (kept.cloned(), Vec::new());
+    let mut beside = Beside { file, layout, grant, buffer, start, offset, write, kept, pieces };
     beside.send(len);
     let sent = beside.pieces.iter().map(|(_, sent)| Arc::downgrade(sent));
     beside.layout.entered(sent);
@@ -259,9 +273,7 @@ impl Beside {
     ) -> Result<dafs_parallel::Moved<Stability>, dafs_parallel::Faults<Error>> {
         let mut came = sent.take(true, range.len());
         for _ in 0..OUTGROWN_TRIES {
-            let is_old = |(_, failure): &(usize, Failure)| {
-                matches!(failure, Fault::Asked(error) if is_outgrown(error))
-            };
+            let is_old = |(_, failure): &(usize, Failure)| matches!(failure, Fault::Asked(error) if is_outgrown(error));
             if !came.as_ref().is_err_and(|failed| failed.iter().any(is_old)) {
                 break;
             }
@@ -277,7 +289,11 @@ impl Beside {
         let failed = match self.take_written(range, sent) {
             Ok(moved) if wanted == Stability::Unstable => {
                 if moved.stable == Stability::Unstable {
-                    self.file.layout.written(Verifier(moved.verifier));
+                    let verifier = Verifier(moved.verifier);
+                    match &self.kept {
+                        Some(kept) => kept.beside.written(verifier),
+                        None => self.file.layout.written(verifier),
+                    }
                 }
                 done = moved.bytes;
                 Vec::new()
@@ -304,7 +320,9 @@ impl Beside {
         self.minded(&failed, true);
         if done < range.len() {
             let (part, offset) = self.part(&(range.start + done..range.end));
-            write_through(&self.file, &self.buffer, part, offset, wanted)?;
+            let writes = self.kept.as_ref().map(|kept| kept.through.clone());
+            let writes = writes.or_else(|| self.file.watch(wanted));
+            write_short(&self.file, &self.buffer, part, offset, wanted, writes.as_ref())?;
         }
         Ok(Moved { bytes: range.len(), end_of_file: false })
     }

@@ -33,7 +33,7 @@ mod recall;
 mod sent;
 
 pub(crate) use flight::Flight;
-pub(crate) use io::{Beside, begin_read, begin_write};
+pub(crate) use io::{Beside, begin_kept, begin_read, begin_write};
 pub(crate) use recall::Recalls;
 
 use crate::attributes::FileHandle;
@@ -46,6 +46,7 @@ use crate::opened::Opened;
 use crate::options::ConnectOptions;
 use crate::uncommitted::Uncommitted;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
+use dafs_wire::dafs::Verifier;
 use file::FileLayout;
 use flight::Finisher;
 use nodes::Nodes;
@@ -64,6 +65,8 @@ pub(crate) struct Layouts {
     systems: ForkMutex<FxHashMap<[u8; 16], bool>>,
     nodes: Nodes,
     finisher: Finisher,
+    /// That of the server under which something was written or committed last.
+    verifier: ForkMutex<Option<Verifier>>,
     /// The server has told by an answer whether it knows that it can call.
     is_channel_known: AtomicBool,
     /// When the server gave no layout for the first time.
@@ -84,7 +87,7 @@ pub(crate) struct LayoutUse {
 
 impl LayoutUse {
     /// Data servers have taken data that is not stable.
-    fn written(&self, verifier: dafs_wire::dafs::Verifier) {
+    fn written(&self, verifier: Verifier) {
         self.writes.written(verifier);
     }
 
@@ -102,6 +105,7 @@ impl Layouts {
             systems: ForkMutex::default(),
             nodes: Nodes::new(options),
             finisher: Finisher::default(),
+            verifier: ForkMutex::default(),
             is_channel_known: AtomicBool::new(false),
             asked_first: OnceLock::new(),
         }
@@ -150,6 +154,39 @@ impl Layouts {
                 }
             }
         }
+    }
+
+    /// Has data servers make stable what was written to a file there, and the server know of it. Tells the
+    /// verifier of all of them, which is nothing as long as nothing was lost.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn commit_of(&self, shared: &Arc<Shared>, handle: &FileHandle) -> Result<Verifier> {
+        if !self.are_used() {
+            return Ok(Verifier([0; 8]));
+        }
+        shared.check_process()?;
+        let Some(layout) = self.known.find(handle) else { return Ok(Verifier([0; 8])) };
+        match self.commit(shared, &layout) {
+            // The verifier says so.
+            Err(crate::Error::WritesLost) => Ok(layout.verifier()),
+            told => told,
+        }
+    }
+
+    /// The verifier of the data servers of a file.
+    pub(crate) fn verifier_of(&self, handle: &FileHandle) -> Verifier {
+        self.known.find(handle).map_or(Verifier([0; 8]), |layout| layout.verifier())
+    }
+
+    /// That of the server which was seen last.
+    pub(crate) fn server_verifier(&self) -> Option<Verifier> {
+        *self.verifier.lock_here()
+    }
+
+    /// The server has told its verifier.
+    pub(crate) fn server_told(&self, verifier: Verifier) {
+        *self.verifier.lock_here() = Some(verifier);
     }
 
     /// Whether any file has a layout, so that [`before`](Self::before) is worth calling.

@@ -151,8 +151,8 @@ impl Sent {
         let mut all = true;
         for leg in &mut *legs {
             let Stage::UnderWay(UnderWay { session, slot, .. }) = &leg.came else { continue };
-            let is_done = session.is_done(slot)
-                || waker.is_some_and(|waker| session.attend(slot, waker));
+            let is_done =
+                session.is_done(slot) || waker.is_some_and(|waker| session.attend(slot, waker));
             all &= is_done;
             if is_done {
                 // What is over needs no time.
@@ -165,9 +165,8 @@ impl Sent {
     /// Whether all parts are answered and have done all that was asked of them.
     pub(super) fn is_whole(&self) -> bool {
         let legs = self.legs.lock_here();
-        legs.iter().all(|leg| {
-            matches!(&leg.came, Stage::Over(Ok(moved)) if moved.bytes == leg.bytes)
-        })
+        legs.iter()
+            .all(|leg| matches!(&leg.came, Stage::Over(Ok(moved)) if moved.bytes == leg.bytes))
     }
 
     /// Whether all parts are of one component.

@@ -14,7 +14,7 @@ use crate::auth::Admission;
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
 use dafs_nfs::{DataRole, ForeignUse};
-use dafs_service::{Handle, ServiceError, StateRef, Ticket};
+use dafs_service::{Export, Handle, ServiceError, StateRef, Ticket, Usage};
 use dafs_store::{
     Attr, CacheAdvice, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, Result, SeekWhat,
     StoreError, Wait, fill,
@@ -24,6 +24,7 @@ use dafs_wire::dafs::{
 };
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The name that goes with a ticket as password.
 const TICKET_ID: &[u8] = b"x-ticket";
@@ -81,8 +82,11 @@ impl Context<'_> {
         let shown = session.and_then(|session| session.ticket.clone());
         let (ticket, made) = shown.ok_or(Status::NotAuthenticated)?;
         let file = role.files.open(&FileId(fh.file)).map_err(convert::store_status)?;
+        // There is one.
+        let export = self.shared.service.namespace().exports().next().cloned();
         let judged = Judged {
             file,
+            export,
             role: role.clone(),
             ticket,
             handle: convert::handle(fh),
@@ -103,6 +107,8 @@ fn stability(asked: Stability) -> Stability {
 /// A component that is read and written by leave of the metadata server.
 struct Judged {
     file: Arc<dyn DataFile>,
+    /// Where what was moved is counted.
+    export: Option<Arc<Export>>,
     role: DataRole,
     ticket: Arc<Ticket>,
     handle: Handle,
@@ -131,6 +137,12 @@ impl Judged {
         match age.filter(|_| write) {
             Some(age) if session_age > age => Err(StoreError::Outdated),
             _ => Ok(()),
+        }
+    }
+
+    fn count(&self, bytes: usize, counter: impl Fn(&Usage) -> &AtomicU64) {
+        if let Some(export) = &self.export {
+            counter(export.usage()).fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
 
@@ -173,6 +185,7 @@ impl OpenFile for Judged {
         self.check()?;
         let read = |view: VolatileSlice<'_>, at| file.read_at(&[view], at, Wait::Allowed);
         let filled = fill(first(file, views, offset)?, offset, read, || self.size())?;
+        self.count(filled.count, |usage| &usage.read_bytes);
         Ok(filled.count)
     }
 
@@ -189,7 +202,10 @@ impl OpenFile for Judged {
         let file = &*self.file;
         let _use = DataUse::begin(file);
         self.check()?;
-        file.write_at(&[first(file, views, offset)?], offset, stability, Wait::Allowed)
+        let views = [first(file, views, offset)?];
+        let written = file.write_at(&views, offset, stability, Wait::Allowed)?;
+        self.count(written, |usage| &usage.written_bytes);
+        Ok(written)
     }
 
     fn commit(&self, offset: u64, len: u64) -> Result<()> {

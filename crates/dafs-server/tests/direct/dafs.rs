@@ -1,8 +1,9 @@
 //! The DAFS client reads and writes at data servers by itself.
 
-use crate::harness::{Bytes, Cluster, PATIENCE, pattern};
+use crate::harness::{Bytes, Cluster, PATIENCE, pattern, since};
 use dafs_client::{
-    Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Stability, TransportChoice,
+    Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Stability, Standing,
+    TransportChoice,
 };
 use dafs_mem::Site;
 use std::pin::pin;
@@ -74,7 +75,7 @@ fn every_byte_goes_to_its_data_server_and_none_through_the_server() {
     let file = open(&client, b"/file");
     let data = pattern(BYTES, 1);
     write_direct(&file, &data);
-    let before = through(&client);
+    let (before, nodes_before) = (through(&client), cluster.node_bytes());
     let data = pattern(BYTES, 2);
     file.write_at(&data, 0, Stability::Unstable).unwrap();
     file.commit(0, 0).unwrap();
@@ -82,6 +83,10 @@ fn every_byte_goes_to_its_data_server_and_none_through_the_server() {
     let done = through(&client).since(before);
     assert_eq!(done.written, 0);
     assert_eq!(done.read, 0, "behind the end there is nothing");
+    let moved = since(&cluster.node_bytes(), &nodes_before);
+    let (read, written): (Vec<_>, Vec<_>) = moved.iter().map(|of| (of.read, of.written)).unzip();
+    assert_eq!((written.iter().sum(), read.iter().sum()), (BYTES as u64, BYTES as u64));
+    assert!(written.iter().all(|&bytes| bytes > BYTES as u64 / 4), "{moved:?}");
     // Who is told nothing of data servers sees the same.
     let seen = open(&other, b"/file");
     assert!(content(&seen) == data);
@@ -202,6 +207,36 @@ fn whoever_writes_both_ways_goes_on_at_data_servers() {
         assert_eq!(file.read_at(&mut found, 0).unwrap(), data.len());
         assert!(found[..data.len()] == data);
     }
+    file.close().unwrap();
+}
+
+#[test]
+fn whoever_keeps_what_is_unstable_at_data_servers_writes_it_again_until_it_is_stable() {
+    let mut cluster = Cluster::new();
+    let client = client(&cluster, "?deadline=20");
+    let file = open(&client, b"/file");
+    write_direct(&file, &pattern(BYTES, 40));
+    file.commit(0, 0).unwrap();
+    let data = pattern(BYTES, 41);
+    let buffer = client.buffer(BYTES).unwrap();
+    buffer.view().copy_from(&data, Site::Inspect);
+    let keep = || file.write_to_keep(&buffer, 0..BYTES, 0).unwrap();
+    // The first write finds out what the server's verifier is.
+    let through_server = keep();
+    let before = through(&client);
+    let beside = keep();
+    assert_eq!(through(&client).since(before).written, 0);
+    assert_eq!(beside, through_server, "nothing was lost");
+    assert_eq!(Standing::Unstable(client.commit(file.handle()).unwrap()), beside);
+    keep();
+    cluster.stop_node(0);
+    cluster.start_node(0);
+    cluster.wait_for_nodes();
+    let end = Instant::now() + PATIENCE;
+    while keep() != Standing::Unstable(client.commit(file.handle()).unwrap()) {
+        assert!(Instant::now() < end);
+    }
+    assert!(content(&file) == data);
     file.close().unwrap();
 }
 
