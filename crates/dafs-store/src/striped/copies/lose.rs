@@ -56,12 +56,15 @@ impl StripedStore {
     /// # Errors
     /// As there; the last one.
     pub fn give_up_lost_in_use(&self, number: u32) -> Result<()> {
-        let all = self.shared.in_use();
-        all.iter().map(|state| state.give_up_lost(number)).fold(Ok(()), |all, one| match one {
-            // Such as a directory, or what was removed meanwhile.
-            Err(StoreError::BadType | StoreError::Stale | StoreError::NotFound) => all,
-            one => all.and(one),
-        })
+        let mut outcome = Ok(());
+        for state in &self.shared.in_use() {
+            match state.give_up_lost(number) {
+                // Such as a directory, or what was removed meanwhile.
+                Ok(()) | Err(StoreError::BadType | StoreError::Stale | StoreError::NotFound) => {}
+                failed => outcome = failed,
+            }
+        }
+        outcome
     }
 }
 
