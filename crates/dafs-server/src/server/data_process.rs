@@ -275,11 +275,13 @@ fn file_of(handle: &[u8]) -> Result<FileId, StoreError> {
     file.map(FileId).ok_or(StoreError::BadHandle)
 }
 
+/// What a file is called between servers.
+type Named = Box<dyn Fn(&FileId) -> Result<ComponentId, StoreError> + Send + Sync>;
+
 /// The metadata server behind the control connection, for what another file system keeps.
 struct FarEngine {
     judge: Judge,
-    /// What it calls a file.
-    component: Box<dyn Fn(&FileId) -> Result<ComponentId, StoreError> + Send + Sync>,
+    component: Named,
 }
 
 impl ForeignStates for FarEngine {
