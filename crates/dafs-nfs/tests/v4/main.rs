@@ -4,6 +4,7 @@
 
 mod back_channel;
 mod clients;
+#[allow(dead_code, reason = "shared with the tests of operations, which use more of it")]
 mod common;
 mod compounds;
 mod data_server;
