@@ -37,6 +37,12 @@ pub(crate) const VIEWS_MAX: usize = 1024;
 /// How often a create is tried again when the name comes and goes meanwhile.
 pub(crate) const CREATE_RETRIES_MAX: usize = 8;
 
+/// How often an open is asked for in all where a brick refuses what the mode allows.
+pub(crate) const ACCESS_TRIES_MAX: usize = 4;
+
+/// How long before it is asked again. A brick needs microseconds; its thread may have to wait for a processor.
+pub(crate) const ACCESS_PAUSE: Duration = Duration::from_millis(2);
+
 /// How often somebody looks for the directory above one that is moved meanwhile.
 pub(crate) const PARENT_TRIES_MAX: usize = 4;
 

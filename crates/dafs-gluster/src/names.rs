@@ -3,8 +3,9 @@
 use crate::attr::{attr, change};
 use crate::file::GlusterFile;
 use crate::limits::{
-    CREATE_RETRIES_MAX, DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT, MODE_BITS,
-    MOVED_BIT, PRIVILEGE_BITS, SPECIAL_MODE_DEFAULT, SYMLINK_BYTES_MAX,
+    ACCESS_PAUSE, ACCESS_TRIES_MAX, CREATE_RETRIES_MAX, DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX,
+    FILE_MODE_DEFAULT, MODE_BITS, MOVED_BIT, PRIVILEGE_BITS, SPECIAL_MODE_DEFAULT,
+    SYMLINK_BYTES_MAX,
 };
 use crate::store::{EXECUTE, READ, WRITE, allows};
 use crate::sys::{Gfid, Object, Stat};
@@ -32,6 +33,32 @@ fn flags(mode: OpenMode) -> Result<i32> {
         OpenMode { read: true, write: false } => Ok(libc::O_RDONLY),
         OpenMode { read: false, write: false } => Err(StoreError::Invalid),
     }
+}
+
+/// The rights of the mode that an open needs.
+fn rights(mode: OpenMode) -> u32 {
+    let right = |wanted: bool, right| if wanted { right } else { 0 };
+    right(mode.read, READ) | right(mode.write, WRITE)
+}
+
+/// Asks again for what a brick refuses though the mode allows it. A brick that has just learnt of an object, because
+/// another thread makes it or looks it up, takes it for one of root that is closed to all others, until it has learnt
+/// whose it is.
+fn patiently<T>(
+    cred: &Cred,
+    known: &Attr,
+    want: u32,
+    mut ask: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    for _ in 1..ACCESS_TRIES_MAX {
+        match ask() {
+            Err(StoreError::Access) if allows(cred, known, want) => {
+                std::thread::sleep(ACCESS_PAUSE);
+            }
+            done => return done,
+        }
+    }
+    ask()
 }
 
 /// What was opened instead of a regular file.
@@ -76,11 +103,12 @@ impl Shared {
         let (gfid, object, attr) = self.object(id)?;
         check_regular(attr.kind)?;
         let handle = match object {
-            Ok(object) => Arc::new(object.open(flags, cred)?),
+            Ok(object) => {
+                Arc::new(patiently(cred, &attr, rights(mode), || object.open(flags, cred))?)
+            }
             // It has no name any more, and no brick finds it; but somebody has it open.
             Err(error) => {
-                let want = if mode.read { READ } else { 0 } | if mode.write { WRITE } else { 0 };
-                if !allows(cred, &attr, want) {
+                if !allows(cred, &attr, rights(mode)) {
                     return Err(StoreError::Access);
                 }
                 let known = self.opens().get(&gfid).and_then(|opens| opens.handle(mode));
@@ -151,9 +179,11 @@ impl Shared {
         }
         check_regular(known.kind)?;
         if how == CreateHow::Unchecked && wish.size == Some(0) {
-            object.truncate(0, cred)?;
+            patiently(cred, &known, WRITE, || object.truncate(0, cred))?;
         }
-        let handle = Arc::new(object.open(flags(mode)?, cred)?);
+        let flags = flags(mode)?;
+        let handle = patiently(cred, &known, rights(mode), || object.open(flags, cred))?;
+        let handle = Arc::new(handle);
         let (gfid, privileged) = (object.gfid()?, is_privileged(&known));
         let file = Arc::new(GlusterFile::new(self, gfid, mode, handle, cred, privileged));
         let attr = dafs_store::OpenFile::attr(&*file)?;
@@ -350,5 +380,24 @@ mod tests {
             assert_eq!(position(cookie_of(at)), Ok(at));
         }
         assert_eq!(position(2), Err(StoreError::BadCookie));
+    }
+
+    #[test]
+    fn only_what_the_mode_allows_is_asked_for_again() {
+        let known =
+            |mode| Attr { uid: 7, gid: 7, mode, ..dafs_store::backend::nameless(Kind::Regular) };
+        let mut asked = 0;
+        let mut refused = |times: usize, mode| {
+            asked = 0;
+            let got = patiently(&Cred::new(7, 7), &known(mode), READ | WRITE, || {
+                asked += 1;
+                if asked <= times { Err(StoreError::Access) } else { Ok(()) }
+            });
+            (got, asked)
+        };
+        assert_eq!(refused(0, 0o600), (Ok(()), 1));
+        assert_eq!(refused(2, 0o600), (Ok(()), 3));
+        assert_eq!(refused(99, 0o600), (Err(StoreError::Access), ACCESS_TRIES_MAX));
+        assert_eq!(refused(2, 0o400), (Err(StoreError::Access), 1));
     }
 }
