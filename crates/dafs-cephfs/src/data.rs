@@ -5,12 +5,16 @@
 //!   is counted.
 //! * What it writes is at the storage daemons when the call returns. The size is known to this client
 //!   alone until it is synced, or until the metadata server asks for it because somebody looks.
+//! * So a write below a size that the metadata server knows is stable as it is, and nobody is asked: a
+//!   sync goes to the metadata server's journal. The time of the change follows within seconds; it is
+//!   seen at once by whoever looks.
 //!
 //! Invariants
 //! * A file is open here only while it is used, so that it keeps neither others waiting nor the space of
 //!   what was removed.
 
 use crate::attr::attr;
+use crate::ends::Ends;
 use crate::id::{Ids, Object};
 use crate::limits::{DATA_FILES_OPEN_MAX, DATA_IDLE, ENDS_MAX, FILE_BYTES_MAX, PATTERN_PLACES_MAX};
 use crate::map::OsdMap;
@@ -55,15 +59,56 @@ struct Shared {
     lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
+/// How far a file reaches at least, of which all that was written is stable; `None` for one that is not
+/// open for writing.
+pub(crate) type Settled = Option<u64>;
+
 /// A file that is open.
 #[derive(Clone)]
 struct Open {
     handle: Arc<Handle>,
+    inode: Arc<Inode>,
     writable: bool,
     stripes: Arc<Stripes>,
     used: Instant,
     /// Whether something was written to it since it was synced last.
     written: Arc<AtomicBool>,
+    ends: Arc<Mutex<Ends>>,
+}
+
+/// While it lives, a write is under way.
+struct Writing<'a>(&'a Mutex<Ends>);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        lock(self.0).write_ends();
+    }
+}
+
+impl Open {
+    /// A write begins that ends there.
+    fn begin_write(&self, end: u64) -> Writing<'_> {
+        lock(&self.ends).write_begins(end);
+        Writing(&self.ends)
+    }
+
+    /// How far the file reaches, if that is stable whatever becomes of this client.
+    fn known_size(&self) -> Result<Option<u64>> {
+        let size = self.inode.size_here(&Perm::new(self.inode.mount(), &server())?)?;
+        Ok(Some(size).filter(|&size| lock(&self.ends).is_known(size)))
+    }
+
+    /// Has it stable how far the file reaches, and tells it. All that was written is stable then.
+    fn settle(&self) -> Result<u64> {
+        if let Some(size) = self.known_size()? {
+            return Ok(size);
+        }
+        let size = self.inode.size_here(&Perm::new(self.inode.mount(), &server())?)?;
+        let syncing = lock(&self.ends).sync_begins();
+        self.handle.sync()?;
+        lock(&self.ends).synced(&syncing);
+        Ok(size)
+    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -168,10 +213,18 @@ impl CephData {
         Ok(())
     }
 
+    /// How far a file reaches that is open here for writing, if that is stable already; `None` where it
+    /// has to be made stable first. Nobody is waited for.
+    pub(crate) fn settled_size(&self, object: Object) -> Result<Option<Settled>> {
+        match self.shared.written(object) {
+            None => Ok(Some(None)),
+            Some(open) => Ok(open.known_size()?.map(Some)),
+        }
+    }
+
     /// Makes known, and stable, how far a file reaches that was written here.
-    pub(crate) fn settle(&self, object: Object) -> Result<()> {
-        let open = self.shared.table().get(&object).filter(|open| open.writable).cloned();
-        open.map_or(Ok(()), |open| open.handle.sync())
+    pub(crate) fn settle(&self, object: Object) -> Result<Settled> {
+        self.shared.written(object).map(|open| open.settle()).transpose()
     }
 }
 
@@ -197,6 +250,11 @@ impl Shared {
         self.mount().inode(object.ino, object.snap)
     }
 
+    /// An object that is open for writing.
+    fn written(&self, object: Object) -> Option<Open> {
+        self.table().get(&object).filter(|open| open.writable).cloned()
+    }
+
     /// The open file of an object.
     fn opened(&self, object: Object, write: bool) -> Result<Open> {
         let now = Instant::now();
@@ -207,20 +265,33 @@ impl Shared {
         if write && object.snap != NO_SNAPSHOT {
             return Err(StoreError::ReadOnly);
         }
-        let inode = self.inode(object)?;
+        let inode = Arc::new(self.inode(object)?);
         // The metadata server has judged the client.
         let perm = Perm::new(inode.mount(), &server())?;
         let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
         let handle = Arc::new(inode.open(flags, &perm)?);
         let stripes = Arc::new(crate::layouts::stripes(&inode, &perm)?);
         self.learn(object, &stripes);
-        let open = Open { handle, writable: write, stripes, used: now, written: Arc::default() };
+        let (written, ends) = Default::default();
+        let open = Open {
+            handle,
+            inode: inode.clone(),
+            writable: write,
+            stripes,
+            used: now,
+            written,
+            ends,
+        };
         if self.table().len() >= DATA_FILES_OPEN_MAX {
             self.close(|_, _| true);
         }
         let mut table = self.table();
+        // Somebody else may have been faster, and there is one account of what was written.
+        if let Some(other) = table.get(&object).filter(|other| other.writable).cloned() {
+            drop(table);
+            return Ok(other);
+        }
         let gone = match table.get(&object) {
-            Some(other) if other.writable => None,
             None if table.len() >= DATA_FILES_OPEN_MAX => return Err(StoreError::Busy),
             _ => table.insert(object, open.clone()),
         };
@@ -263,7 +334,10 @@ impl Shared {
 
     /// Makes stable what was written here, and how far it reaches.
     fn sync(&self, object: Object) -> Result<()> {
-        self.inode(object)?.sync()
+        match self.written(object) {
+            Some(open) => open.settle().map(drop),
+            None => self.inode(object)?.sync(),
+        }
     }
 
     /// Counts what of a range is known to lie elsewhere.
@@ -366,9 +440,11 @@ impl OpenFile for CephDataFile {
         let open = self.data.opened(self.object, true)?;
         self.data.count(self.object, &open.stripes, (offset, wanted), true);
         open.written.store(true, Ordering::SeqCst);
+        let writing = open.begin_write(offset + wanted as u64);
         let count = continued(views, offset, |views, offset| open.handle.write(views, offset))?;
+        drop(writing);
         if stability != Stability::Unstable {
-            open.handle.sync()?;
+            open.settle()?;
         }
         Ok(count)
     }

@@ -9,8 +9,7 @@
 //!   server.
 //! * Every file whose placement was told is looked at again when the map of daemons has changed.
 
-use crate::attr::attr;
-use crate::data::CephData;
+use crate::data::{CephData, Settled};
 use crate::id::{Ids, Object};
 use crate::limits::{
     DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACED_MAX, WATCH_INTERVAL,
@@ -21,7 +20,7 @@ use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT, Perm};
 use crate::{CephStore, Shared, server};
 use dafs_store::{
-    Attr, Device, DeviceKey, FileId, FsId, Layouts, Packing, Placement, Result, StoreError,
+    Device, DeviceKey, FileId, FsId, Layouts, Packing, Placement, Result, StoreError,
 };
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -214,6 +213,31 @@ impl Spread {
         }))
     }
 
+    /// Has all data servers make stable how far a file reaches. Tells how far it does at least, if one of
+    /// them knows.
+    fn settle(&self, object: Object) -> Result<Settled> {
+        let mut size = None;
+        let mut waiting = Vec::new();
+        for server in &self.servers {
+            match server.settled_size(object)? {
+                Some(settled) => size = size.max(settled),
+                None => waiting.push(server),
+            }
+        }
+        let Some((first, others)) = waiting.split_first() else { return Ok(size) };
+        // Each waits for a disk or a network, so they do at the same time.
+        std::thread::scope(|scope| {
+            let others: Vec<_> =
+                others.iter().map(|server| scope.spawn(|| server.settle(object))).collect();
+            let mut settled = first.settle(object).map(|first| size.max(first));
+            for other in others {
+                let other = other.join().unwrap_or(Err(StoreError::Io));
+                settled = settled.and_then(|size| Ok(size.max(other?)));
+            }
+            settled
+        })
+    }
+
     /// A file reaches so far now: if its pattern has become too short, it gets another one.
     fn note_size(&self, object: Object, end: u64) {
         let mut told = lock(&self.told);
@@ -330,19 +354,24 @@ impl Layouts for CephStore {
         lock(&spread.devices).known.keys().copied().collect()
     }
 
-    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64> {
         let spread = self.shared.spread()?;
-        let (object, inode) = self.shared.inode(file)?;
-        // What it was written with knows how far it reaches.
-        for server in &spread.servers {
-            server.settle(object)?;
-        }
-        let attr = attr(&self.shared.stat(object, &inode)?)?;
-        if end.is_some_and(|end| end > attr.size) {
+        let object = self.shared.ids.open(file)?;
+        // What it was written with knows how far it reaches. To ask the metadata server of ceph would take
+        // from all data servers the leave to write back, which each has to get again.
+        let known = spread.settle(object)?;
+        let size = match known.filter(|known| end.is_none_or(|end| end <= *known)) {
+            Some(size) => size,
+            None => {
+                let (object, inode) = self.shared.inode(file)?;
+                self.shared.stat(object, &inode)?.size
+            }
+        };
+        if end.is_some_and(|end| end > size) {
             return Err(StoreError::Invalid);
         }
-        spread.note_size(object, attr.size);
-        Ok(attr)
+        spread.note_size(object, size);
+        Ok(size)
     }
 
     /// The data servers are clients of the file system, whose size is always known to it.

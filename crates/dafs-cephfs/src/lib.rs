@@ -19,6 +19,7 @@
 
 mod attr;
 mod data;
+mod ends;
 mod file;
 mod hash;
 mod id;

@@ -160,18 +160,18 @@ impl Node for CephNode {
         Err(StoreError::NotSupported)
     }
 
-    fn commit(&self, component: &ComponentId) -> Result<u64> {
-        // Whoever has written is told by the door that data was lost.
-        self.data.settle(object(component)).map(|()| 0)
+    /// As for reads.
+    fn commit(&self, _: &ComponentId) -> Result<u64> {
+        Err(StoreError::NotSupported)
     }
 
     fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 
-    /// The file system tells it.
-    fn size(&self, _: &ComponentId) -> Result<u64> {
-        Err(StoreError::NotSupported)
+    /// Of a file that was written here; what was is stable then. The file system tells that of others.
+    fn size(&self, component: &ComponentId) -> Result<u64> {
+        self.data.settle(object(component))?.ok_or(StoreError::NoDevice)
     }
 
     fn remove(&self, _: &ComponentId) -> Result<()> {

@@ -10,7 +10,7 @@
 //! * One that was shut out is made to come again, since it might still be there.
 
 use crate::OpenError;
-use crate::data::CephData;
+use crate::data::{CephData, Settled};
 use crate::id::Object;
 use dafs_store::striped::{ComponentId, Node};
 use dafs_store::{Result, StoreError};
@@ -174,14 +174,24 @@ impl Server {
         }
     }
 
+    /// What [`settle`](Self::settle) would say, where nobody has to be waited for.
+    pub(crate) fn settled_size(&self, object: Object) -> Result<Option<Settled>> {
+        match &self.place {
+            Place::Here(data, _) => data.settled_size(object),
+            Place::Far(_) => Ok(None),
+        }
+    }
+
     /// Makes known, and stable, how far a file reaches that was written there. One that was shut out
     /// knows nothing any more.
-    pub(crate) fn settle(&self, object: Object) -> Result<()> {
+    pub(crate) fn settle(&self, object: Object) -> Result<Settled> {
         match &self.place {
             Place::Here(data, _) => data.settle(object),
-            Place::Far(node) => match node.commit(&component(object)) {
-                Err(StoreError::Busy) if self.state().hold == Hold::Nothing => Ok(()),
-                done => done.map(drop),
+            Place::Far(node) => match node.size(&component(object)) {
+                Ok(size) => Ok(Some(size)),
+                Err(StoreError::NoDevice) => Ok(None),
+                Err(StoreError::Busy) if self.state().hold == Hold::Nothing => Ok(None),
+                Err(error) => Err(error),
             },
         }
     }
@@ -254,7 +264,7 @@ mod tests {
         }
 
         fn commit(&self, _: &ComponentId) -> Result<u64> {
-            if self.is_there() { Ok(0) } else { Err(StoreError::Busy) }
+            Err(StoreError::Busy)
         }
 
         fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
@@ -262,7 +272,7 @@ mod tests {
         }
 
         fn size(&self, _: &ComponentId) -> Result<u64> {
-            Err(StoreError::Busy)
+            if self.is_there() { Err(StoreError::NoDevice) } else { Err(StoreError::Busy) }
         }
 
         fn remove(&self, _: &ComponentId) -> Result<()> {

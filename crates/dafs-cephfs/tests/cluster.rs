@@ -12,8 +12,10 @@ mod support;
 #[path = "../../dafs-store/tests/common/tree.rs"]
 mod tree;
 
-use dafs_cephfs::CephStore;
+use dafs_cephfs::{CephData, CephStore};
 use dafs_store::*;
+use std::sync::Arc;
+use std::time::Duration;
 
 macro_rules! suite {
     ($($module:ident::$name:ident),* $(,)?) => {
@@ -111,5 +113,74 @@ fn a_name_that_a_crash_left_behind_is_taken_over() {
     assert_eq!(store.getattr(&id).unwrap().size, 6);
     println!("taken over after {:?}", began.elapsed());
     // A session ends by itself after a minute and more.
-    assert!(began.elapsed() < std::time::Duration::from_secs(30));
+    assert!(began.elapsed() < Duration::from_secs(30));
+}
+
+/// A new file, and how the data server has it.
+fn spread(store: &CephStore, name: &str) -> (FileId, Arc<dyn DataFile>) {
+    let (cred, attr, how) = (common::me(), SetAttr::default(), CreateHow::Guarded);
+    let (root, mode) = (store.root(), common::READ_WRITE);
+    let made = store.create(&cred, &root, name.as_bytes(), how, &attr, mode).unwrap();
+    let servers: Vec<Arc<CephData>> = store.data_servers();
+    (made.id, servers[0].open(&support::placed(store, &made.id)).unwrap())
+}
+
+fn write_stable(file: &dyn DataFile, offset: u64, mut data: Vec<u8>) {
+    let (len, view) = (data.len(), dafs_mem::VolatileSlice::from_mut(&mut data));
+    assert_eq!(file.write_at(&[view], offset, Stability::Data, Wait::Allowed), Ok(len));
+}
+
+#[test]
+fn what_is_written_below_a_known_size_waits_for_no_metadata_server() {
+    let Some((store, _)) = support::served() else { return };
+    let (id, file) = spread(&store, "f");
+    write_stable(&*file, 0, vec![1; 100]);
+    let layouts = store.layouts().unwrap();
+    assert_eq!(layouts.commit(&id, Some(100)), Ok(100));
+    let before = store.getattr(&id).unwrap();
+    // The look above has taken the leave to write from it, which has to come back first.
+    write_stable(&*file, 0, vec![2; 1]);
+    let (told, done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let frozen = support::Frozen::begin();
+        scope.spawn(|| {
+            write_stable(&*file, 10, vec![3; 50]);
+            file.commit(0, 0).unwrap();
+            told.send(layouts.commit(&id, Some(60))).unwrap();
+        });
+        let done = done.recv_timeout(Duration::from_secs(20));
+        drop(frozen);
+        assert_eq!(done, Ok(Ok(100)), "nobody else is asked");
+    });
+    let after = store.getattr(&id).unwrap();
+    assert!(after.change != before.change && after.mtime >= before.mtime);
+    assert_eq!(layouts.commit(&id, Some(101)), Err(StoreError::Invalid));
+    write_stable(&*file, 99, vec![4; 10]);
+    assert_eq!(layouts.commit(&id, Some(109)), Ok(109));
+    assert_eq!(store.getattr(&id).unwrap().size, 109);
+}
+
+#[test]
+fn what_is_stable_outlives_a_data_server_that_is_shut_out() {
+    let Some((crashed, options)) = support::served() else { return };
+    let (whole, file) = spread(&crashed, "whole");
+    write_stable(&*file, 0, vec![1; 100]);
+    write_stable(&*file, 20, vec![2; 10]);
+    // Somebody else cuts what was long enough before.
+    let (cut, other) = spread(&crashed, "cut");
+    write_stable(&*other, 0, vec![1; 100]);
+    let shorter = SetAttr { size: Some(10), ..SetAttr::default() };
+    crashed.setattr(&common::me(), &cut, &shorter, None).unwrap();
+    write_stable(&*other, 50, vec![2; 10]);
+    write_stable(&*other, 20, vec![3; 10]);
+    // As after a crash, nothing is given back, and what comes by the same name takes over.
+    std::mem::forget((crashed, file, other));
+    let store = CephStore::open(&options).unwrap();
+    for (id, wanted) in [
+        (whole, [vec![1; 20], vec![2; 10], vec![1; 70]].concat()),
+        (cut, [vec![1; 10], vec![0; 10], vec![3; 10], vec![0; 20], vec![2; 10]].concat()),
+    ] {
+        let file = store.open(&common::me(), &id, common::READ).unwrap();
+        assert_eq!(common::read(&*file, 0, 200).unwrap(), wanted);
+    }
 }

@@ -24,8 +24,8 @@ use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
 use dafs_store::striped::{ComponentId, Node};
 use dafs_store::{
-    Attr, Device, DeviceKey, FileId, FsId, Kind, Layouts, Packing, Placement, Result, SetAttr,
-    SetTime, StoreError,
+    Device, DeviceKey, FileId, FsId, Kind, Layouts, Packing, Placement, Result, SetAttr, SetTime,
+    StoreError,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -396,7 +396,7 @@ impl Layouts for GlusterStore {
         spread.servers.iter().filter_map(|server| Some(server.device()?.0)).collect()
     }
 
-    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64> {
         let spread = self.shared.spread()?;
         let (gfid, object, known) = self.shared.object(file)?;
         if end.is_some_and(|end| end > known.size) {
@@ -415,7 +415,7 @@ impl Layouts for GlusterStore {
         if !stable {
             object.open(libc::O_RDWR, &server())?.sync()?;
         }
-        attr(&object.stat()?)
+        Ok(attr(&object.stat()?)?.size)
     }
 
     /// The size is the brick's and always known. That the file was changed is not.

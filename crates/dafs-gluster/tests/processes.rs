@@ -156,7 +156,7 @@ fn files_lie_where_their_data_servers_say_and_what_these_write_is_the_volumes() 
         common::write(&*file, 5, &[number; 100]).unwrap();
         assert_eq!(common::read(&*made.file, 0, 200).unwrap()[5..], [number; 100]);
         match number % 2 {
-            0 => assert_eq!(layouts.commit(&made.id, Some(105)).unwrap().size, 105),
+            0 => assert_eq!(layouts.commit(&made.id, Some(105)), Ok(105)),
             _ => layouts.settle(&made.id).unwrap(),
         }
         assert!(store.getattr(&made.id).unwrap().mtime.seconds > 7);

@@ -10,7 +10,7 @@
 //!   Neither ever makes a file shorter.
 
 use crate::Result;
-use crate::types::{Attr, FileId};
+use crate::types::FileId;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -169,11 +169,12 @@ pub trait Layouts: Send + Sync {
 
     /// A client that holds a layout for writing has made its data stable at the data servers and
     /// says so: the file reaches to `end` at least (`None`: nothing is said about the size), and
-    /// was changed now. Stable when the call returns.
+    /// was changed now. What it wrote and how far that reaches is stable when the call returns, which tells
+    /// how far the file reaches.
     ///
     /// # Errors
     /// [`StoreError::Invalid`](crate::StoreError::Invalid) for an end beyond what was written.
-    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr>;
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64>;
 
     /// A layout for writing has gone without a commit, as with a client that died: from now on the
     /// file reaches as far as the data servers have something of it.

@@ -73,7 +73,7 @@ fn a_commit_waits_for_no_node() {
     write_behind(&store, dir.path(), &id, 5000, b"written");
     nodes.iter().for_each(|node| node.set_down(true));
     let layouts = layouts(&store);
-    assert_eq!(layouts.commit(&id, Some(5007)).unwrap().size, 5007);
+    assert_eq!(layouts.commit(&id, Some(5007)), Ok(5007));
     assert_eq!(layouts.settle(&id), Err(StoreError::Busy));
     store.remove(&me(), &Store::root(&store), b"f").unwrap();
     assert_eq!(layouts.settle(&id), Err(StoreError::Stale), "of a file that is gone");

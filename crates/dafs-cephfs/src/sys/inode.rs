@@ -4,7 +4,7 @@ use super::dir::DirStream;
 use super::handle::Handle;
 use super::mount::Mount;
 use super::perm::Perm;
-use super::types::{RawInode, STATX_ALL, StatX};
+use super::types::{RawInode, STAT_AS_KNOWN, STATX_ALL, StatX};
 use super::{c_string, checked};
 use dafs_store::{Result, StoreError};
 use std::ffi::c_int;
@@ -53,6 +53,23 @@ impl Inode {
             )
         })?;
         Ok(stat)
+    }
+
+    /// How long a file is as far as this mount knows, without a word to anybody.
+    pub(crate) fn size_here(&self, perm: &Perm<'_>) -> Result<u64> {
+        let mut stat = StatX::empty();
+        // SAFETY: the inode is one of this mount; `stat` takes the answer.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_getattr)(
+                self.mount.raw(),
+                self.raw(),
+                &mut stat,
+                STATX_ALL,
+                STAT_AS_KNOWN,
+                perm.raw(),
+            )
+        })?;
+        Ok(stat.size)
     }
 
     /// Sets what `mask` (of [`set`](super::set)) names.

@@ -98,6 +98,9 @@ const _: () = assert!(size_of::<VersionedInode>() == 16);
 /// Every attribute (`CEPH_STATX_ALL_STATS`).
 pub(crate) const STATX_ALL: u32 = 0x1fff;
 
+/// Asks nobody (`AT_NO_ATTR_SYNC`, later `AT_STATX_DONT_SYNC`).
+pub(crate) const STAT_AS_KNOWN: u32 = 0x4000;
+
 /// The snapshot id of what is not in a snapshot (`CEPH_NOSNAP`).
 pub(crate) const NO_SNAPSHOT: u64 = -2_i64 as u64;
 

@@ -1,7 +1,7 @@
 //! The cluster, and worlds in it: each test has a directory of its own.
 
 use crate::common::{World, skipped};
-use dafs_cephfs::{CephOptions, CephStore, Told};
+use dafs_cephfs::{CephOptions, CephStore, DataPlace, DataServerOptions, Told};
 use dafs_store::*;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -110,4 +110,53 @@ pub(crate) fn world(mounts: usize, ordinary: bool) -> Option<World> {
     let cred = if ordinary { Cred::new(1000, 100) } else { Cred::new(0, 0) };
     let (store, _) = fresh(mounts, &cred)?;
     Some(World { store: Arc::new(store), cred, dir: None })
+}
+
+/// A store with a data server that is next to all daemons. Its options open it again.
+pub(crate) fn served() -> Option<(CephStore, CephOptions)> {
+    let (store, mut options) = fresh(1, &crate::common::me())?;
+    drop(store);
+    let address = "127.0.0.1:1".parse().unwrap();
+    let place = DataPlace::Here { address, network: None };
+    options.data_servers = vec![DataServerOptions { place, daemons: vec![0, 1, 2] }];
+    Some((CephStore::open(&options).unwrap(), options))
+}
+
+/// The file as data servers know it.
+pub(crate) fn placed(store: &CephStore, id: &FileId) -> FileId {
+    let placement = store.layouts().unwrap().placement(id, true).unwrap().unwrap();
+    let Spread::Stripes(stripes) = placement.spread else { panic!("stripes") };
+    FileId(stripes.handles[0][16..].try_into().unwrap())
+}
+
+/// The metadata server does nothing while this lives.
+pub(crate) struct Frozen(String);
+
+impl Frozen {
+    pub(crate) fn begin() -> Self {
+        let config = cluster().unwrap().config.to_str().unwrap().as_bytes();
+        let is_server = |pid: &str| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let mut words = line.split(|&byte| byte == 0);
+            words.next().is_some_and(|name| name.ends_with(b"ceph-mds"))
+                && words.any(|word| word == config)
+        };
+        let mut pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let pid = entry.unwrap().file_name().into_string().unwrap();
+            is_server(&pid).then_some(pid)
+        });
+        let frozen = Self(pids.next().expect("a metadata server"));
+        frozen.signal("-STOP");
+        frozen
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.0]).status().unwrap().success());
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.signal("-CONT");
+    }
 }

@@ -129,7 +129,10 @@ impl Context<'_> {
         self.call_elsewhere(
             call,
             &handle,
-            move |service, caller| service.commit_layout(caller, &handle, state, reclaim, end),
+            move |service, caller| {
+                service.commit_layout(caller, &handle, state, reclaim, end)?;
+                service.getattr(&handle)
+            },
             |context, call, attr| {
                 let attr = attr.map_err(status)?;
                 let reply = XLayoutCommitReply { size: attr.size, change: attr.change };

@@ -5,13 +5,14 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service};
-use dafs_store::{Attr, Cred, SetAttr, SetTime, StoreError, Wait};
+use dafs_store::{Cred, SetAttr, SetTime, StoreError, Wait};
 use std::sync::Arc;
 
 impl Service {
     /// The file reaches to `end` at least from now on, and was changed. With `reclaim`, after a
     /// restart of this server, `state` is the layout of its last run, and an open for writing that
-    /// was reclaimed gives the right. May wait for data servers and the disk.
+    /// was reclaimed gives the right. May wait for data servers and the disk. Tells how far the file
+    /// reaches, as far as that is known: it was made longer by others meanwhile, perhaps.
     ///
     /// # Errors
     /// `BadLayout` without a layout for writing, `Grace`, `NoGrace`, those of the state-id, the
@@ -23,7 +24,7 @@ impl Service {
         state: StateRef,
         reclaim: bool,
         end: Option<u64>,
-    ) -> Result<Attr> {
+    ) -> Result<u64> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
         let layouts = export.store().layouts().ok_or(ServiceError::LayoutUnavailable)?;
@@ -43,15 +44,15 @@ impl Service {
         // Somebody else may have changed the file since its writer gave it a time.
         let before = || export.store().getattr(&handle.file).map(|attr| attr.mtime);
         let given = layout.written(true).mtime.filter(|time| before() == Ok(*time));
-        let attr = layouts.commit(&handle.file, end)?;
-        let Some(time) = given else { return Ok(attr) };
+        let size = layouts.commit(&handle.file, end)?;
+        let Some(time) = given else { return Ok(size) };
         let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
         let kept = export.store().setattr(&Cred::new(0, 0), &handle.file, &change, None);
         // What was told is stable, whatever comes of the time.
-        Ok(kept.unwrap_or_else(|error| {
+        if let Err(error) = kept {
             tracing::debug!(%error, "a file has another time than its writer gave it");
-            attr
-        }))
+        }
+        Ok(size)
     }
 
     /// Has a file reach as far as this client has written before others may lock it: who has waited for a

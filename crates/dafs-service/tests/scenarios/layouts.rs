@@ -70,8 +70,7 @@ impl Cluster {
         end: Option<u64>,
     ) -> Result<u64> {
         let (caller, handle) = (self.world.patient(client), opened.state.handle());
-        let attr = self.world.service.commit_layout(caller, handle, state, false, end);
-        attr.map(|attr| attr.size)
+        self.world.service.commit_layout(caller, handle, state, false, end)
     }
 
     /// Makes the file empty, as an open with O_TRUNC does.
@@ -554,7 +553,7 @@ fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
     assert_eq!(error(commit(&cluster, &one)), ServiceError::OpenMode);
     let again = cluster.world.reclaim(&one, &handle, BOTH).unwrap();
     assert_eq!(error(cluster.get(&one, &again, true)), ServiceError::Grace);
-    assert_eq!(commit(&cluster, &one).unwrap().size, 500);
+    assert_eq!(commit(&cluster, &one).unwrap(), 500);
     cluster.world.service.reclaim_complete(&one).unwrap();
     cluster.world.pass_with(&[&one], SECOND_NS);
     assert_eq!(error(commit(&cluster, &one)), ServiceError::NoGrace);

@@ -123,12 +123,12 @@ impl Layouts for Spread {
         vec![DEVICE]
     }
 
-    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64> {
         self.ask(Asked::Commit(end))?;
         let attr = self.inner.getattr(file)?;
-        let Some(end) = end.filter(|&end| end > attr.size) else { return Ok(attr) };
+        let Some(end) = end.filter(|&end| end > attr.size) else { return Ok(attr.size) };
         let change = SetAttr { size: Some(end), ..SetAttr::default() };
-        self.inner.setattr(&Cred::new(0, 0), file, &change, None)
+        self.inner.setattr(&Cred::new(0, 0), file, &change, None).map(|attr| attr.size)
     }
 
     fn settle(&self, file: &FileId) -> Result<()> {

@@ -8,7 +8,7 @@ use super::state::Place;
 use super::{KnownDevice, Shared, StripedStore, lock, server, shown};
 use crate::layouts::{CopyState, Device, DeviceKey, Layouts, Packing, Placement, Spread, Stripes};
 use crate::limits::DEVICES_MAX;
-use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError};
+use crate::{FileId, Result, SetAttr, SetTime, Store, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::SocketAddr;
@@ -178,7 +178,7 @@ impl Layouts for StripedStore {
         gone.into_iter().for_each(sink);
     }
 
-    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64> {
         let state = self.shared.state(file);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Invalid) };
@@ -197,7 +197,7 @@ impl Layouts for StripedStore {
         let change = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         let attr = self.shared.meta.setattr(&server(), file, &change, None)?;
         state.sync_meta(&*meta)?;
-        Ok(shown(attr))
+        Ok(shown(attr).size)
     }
 
     fn settle(&self, file: &FileId) -> Result<()> {
