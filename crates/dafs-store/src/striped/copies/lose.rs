@@ -10,6 +10,7 @@ use super::super::moving::Walk;
 use super::super::record::Record;
 use super::super::state::FileState;
 use super::copied;
+use crate::limits::COPY_ATTEMPTS_MAX;
 use crate::{FileId, Result, StoreError};
 
 impl StripedStore {
@@ -77,11 +78,16 @@ impl FileState {
         if record.whole.is_none() {
             return Err(StoreError::NotSupported);
         }
-        let place = self.enter()?;
-        let Some((record, _)) = copied(&place) else { return Err(StoreError::Busy) };
-        let lost = record.fresh().find(|at| record.nodes[*at] == number);
-        drop(place);
-        lost.map_or(Ok(()), |at| self.give_up(1 << at))
+        // Copies may leave and come meanwhile.
+        for _ in 0..COPY_ATTEMPTS_MAX {
+            let place = self.enter()?;
+            let Some((record, _)) = copied(&place) else { return Err(StoreError::Busy) };
+            let nodes = record.nodes.clone();
+            let Some(at) = record.fresh().find(|at| nodes[*at] == number) else { return Ok(()) };
+            drop(place);
+            self.give_up(&nodes, 1 << at)?;
+        }
+        Err(StoreError::Busy)
     }
 }
 

@@ -231,6 +231,7 @@ impl FileState {
                 Step::First(chore) => chore,
             };
             drop(order);
+            let nodes = record.nodes.clone();
             drop(place);
             let count = match chore {
                 Chore::Wait => &mut naps,
@@ -242,7 +243,9 @@ impl FileState {
             }
             match chore {
                 Chore::Tear => self.tear()?,
-                Chore::GiveUp(failed) => self.give_up(failed).inspect_err(|_| self.doubt())?,
+                Chore::GiveUp(failed) => {
+                    self.give_up(&nodes, failed).inspect_err(|_| self.doubt())?;
+                }
                 Chore::Return => self.await_return()?,
                 Chore::Wait => self.nap()?,
                 Chore::Turn => std::thread::sleep(SURE_NAP),
@@ -283,10 +286,14 @@ impl FileState {
         Ok(())
     }
 
-    /// Says in the record that copies are stale.
-    fn give_up(&self, failed: u8) -> Result<()> {
+    /// Says in the record that copies are stale, which are counted by their places among these nodes.
+    fn give_up(&self, nodes: &[u32], failed: u8) -> Result<()> {
         let mut place = self.enter_alone()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
+        if record.nodes != nodes {
+            // Copies have left or come meanwhile, and others have these places: whoever asks finds out anew.
+            return Ok(());
+        }
         let failed = failed & record.fresh_mask();
         if failed == record.fresh_mask() {
             return Err(StoreError::Busy);
