@@ -45,7 +45,7 @@ impl Parked {
 
     /// What has to open before the rest can be run; `None` when any thread that may wait will do.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
-        self.frame.journal.gate()
+        self.frame.journal.gate().filter(|gate| gate.result().is_none())
     }
 
     /// Whose machines the rest may wait for at first.
