@@ -143,10 +143,10 @@ impl<T> Pending<T> {
     ///
     /// [`ConnectOptions::deadline`]: crate::ConnectOptions::deadline
     pub fn cancel(&mut self) -> bool {
-        match &self.way {
+        match &mut self.way {
             Way::Server(slot) => self.shared.cancel(slot),
             // There is no telling which of them has begun.
-            Way::DataServers(flight) => flight.is_done(),
+            Way::DataServers(flight) => flight.cancel(),
             Way::Over => true,
         }
     }

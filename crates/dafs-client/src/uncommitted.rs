@@ -126,7 +126,13 @@ impl Uncommitted {
         if whole || lost.is_some() {
             state.settled = mark.answered;
             state.runs.retain(|run| run.last > mark.answered);
-            state.lost = lost.or(state.lost);
+            state.lost = match (lost, state.lost) {
+                // Both stay known: an early COMMIT may be looked at behind both.
+                (Some(new), Some(old)) if old.verifier != new.verifier => {
+                    Some(Run { verifier: None, ..new })
+                }
+                (new, old) => new.or(old),
+            };
         }
         lost.is_none() && !was_told
     }

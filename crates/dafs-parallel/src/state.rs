@@ -302,6 +302,11 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
+    /// How far the file reaches is not known any more. What was written is still to be told.
+    pub fn forget_size(&mut self) {
+        self.size = 0;
+    }
+
     /// Begins to give a layout back; false if it is not held any more, and when another thread has
     /// given it back meanwhile.
     pub fn begin_return(&mut self, grant: &Arc<G>) -> Step<bool> {
@@ -473,6 +478,9 @@ mod tests {
         let second = state.written().unwrap();
         state.told(second, Some(150));
         assert_eq!((state.written(), state.extends()), (None, false));
+        wrote(&mut state, &grant, 0, 50, 7);
+        state.forget_size();
+        assert!(state.written().is_some() && state.extends(), "it may end anywhere");
         wrote(&mut state, &grant, 0, 200, 7);
         state.resized(10);
         assert_eq!(state.written(), None, "it is cut off");

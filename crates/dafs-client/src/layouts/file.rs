@@ -194,8 +194,8 @@ impl FileLayout {
         self.state.lock_here().abandon_written();
     }
 
-    pub(super) fn resized(&self, size: u64) {
-        self.state.lock_here().resized(size);
+    pub(super) fn forget_size(&self) {
+        self.state.lock_here().forget_size();
     }
 
     /// Begins to give a layout back; false if it is not held any more, and when another thread has

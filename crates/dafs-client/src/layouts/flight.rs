@@ -73,14 +73,37 @@ impl Flight {
         }
     }
 
+    /// Whether it is over, memory and all. What data servers have refused, or have done in part, is not: it
+    /// is done through the server yet.
+    pub(crate) fn cancel(&mut self) -> bool {
+        if let Stage::UnderWay(UnderWay { beside, .. }) = &self.stage {
+            if !beside.is_answered(None) {
+                return false;
+            }
+            if !beside.is_here() || beside.is_good() {
+                return true;
+            }
+            self.finish_elsewhere();
+        }
+        self.is_done()
+    }
+
     /// Waits for it, for up to `time` for the answers of data servers.
     ///
     /// # Errors
     /// That of the transfer; [`Error::TimedOut`], after which it can be asked again.
     pub(crate) fn wait(&mut self, time: Option<Duration>) -> Result<Moved> {
         let until = time.and_then(|time| Instant::now().checked_add(time));
-        if let Stage::UnderWay(UnderWay { beside, .. }) = &self.stage {
-            beside.settle(until)?;
+        let goes_on = match &self.stage {
+            Stage::UnderWay(UnderWay { beside, .. }) => {
+                beside.settle(until)?;
+                until.is_some() && beside.is_here() && !beside.is_good()
+            }
+            _ => false,
+        };
+        if goes_on {
+            // Through the server, which may take longer than there is time.
+            self.finish_elsewhere();
         }
         match &self.stage {
             Stage::Finishing(outcome) => outcome.wait(until),
@@ -97,7 +120,8 @@ impl Flight {
             if !beside.is_answered(Some(waker)) {
                 return Poll::Pending;
             }
-            if !beside.is_good() {
+            // In a fork `wait` has the word for it.
+            if beside.is_here() && !beside.is_good() {
                 self.finish_elsewhere();
             }
         }

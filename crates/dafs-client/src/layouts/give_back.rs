@@ -12,6 +12,7 @@ use super::sent::Committing;
 use crate::attributes::FileHandle;
 use crate::driver::Shared;
 use crate::error::{Error, Result};
+use crate::limit::without;
 use dafs_wire::dafs::{
     LayoutError, LayoutScope, Reply, Request, Seq, Status, Verifier, XLayoutCommit, XLayoutReturn,
 };
@@ -33,9 +34,12 @@ impl Layouts {
         if !layout.begin_return(grant) {
             return;
         }
-        layout.flights().iter().for_each(|sent| sent.settle());
+        // What others have under way, and have written, is not given up because this thread is in a hurry.
         let mut errors = errors.to_vec();
-        errors.extend(commit_data(shared, layout, grant));
+        errors.extend(without(|| {
+            layout.flights().iter().for_each(|sent| sent.settle_beside());
+            commit_data(shared, layout, grant)
+        }));
         // With errors it is told by right of another layout, that the server gives when it knows of them.
         let told = if errors.is_empty() { self.try_tell(shared, layout).map(drop) } else { Ok(()) };
         if let Some((_, name)) = layout.held() {
@@ -51,7 +55,7 @@ impl Layouts {
     /// data servers.
     pub(super) fn commit(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<Verifier> {
         if let Some((grant, _)) = layout.held() {
-            let errors = commit_data(shared, layout, &grant);
+            let errors = without(|| commit_data(shared, layout, &grant));
             if !errors.is_empty() {
                 self.give_back(shared, layout, &grant, &errors);
             }

@@ -44,6 +44,7 @@ use crate::file::File;
 use crate::fork::ForkMutex;
 use crate::opened::Opened;
 use crate::options::ConnectOptions;
+use crate::standing::Standing;
 use crate::uncommitted::Uncommitted;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
 use dafs_wire::dafs::Verifier;
@@ -140,16 +141,16 @@ impl Layouts {
             Use::Look(handle) => self.tell_of(shared, handle),
             Use::Change(handle, _) => {
                 self.tell_of(shared, handle);
-                // It may end elsewhere afterwards.
+                // It may end elsewhere afterwards. What could not be told, or was written since, remains.
                 if let Some(layout) = self.known.find(handle) {
-                    layout.resized(0);
+                    layout.forget_size();
                 }
             }
             Use::LookAtAny | Use::ChangeAny => {
                 for layout in self.known.all() {
                     self.tell_first(shared, &layout);
                     if *what == Use::ChangeAny {
-                        layout.resized(0);
+                        layout.forget_size();
                     }
                 }
             }
@@ -209,7 +210,13 @@ impl File {
             return Ok(());
         };
         let mark = used.writes.mark();
-        let verifier = layouts.commit(self.client().shared(), layout)?;
+        let verifier = match layouts.commit(self.client().shared(), layout) {
+            Err(crate::Error::WritesLost) => {
+                used.writes.committed(mark, layout.verifier(), true);
+                return Err(crate::Error::WritesLost);
+            }
+            told => told?,
+        };
         match used.writes.committed(mark, verifier, true) {
             true => Ok(()),
             false => Err(crate::Error::WritesLost),
@@ -231,8 +238,11 @@ impl File {
             layouts.give_back(shared, layout, &grant, &[]);
         }
         layouts.tell(shared, layout)?;
-        match used.writes.verifier() {
-            Some(first) if first != layout.verifier() => Err(crate::Error::WritesLost),
+        match used.writes.standing() {
+            Standing::Lost => Err(crate::Error::WritesLost),
+            Standing::Unstable(first) if first != layout.verifier() => {
+                Err(crate::Error::WritesLost)
+            }
             _ => Ok(()),
         }
     }

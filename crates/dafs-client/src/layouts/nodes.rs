@@ -84,7 +84,8 @@ impl Node {
         if state.avoidance.is_left_alone(Instant::now()) {
             return Err(Away::Known);
         }
-        match self.connect(of, place) {
+        // Whether it is there is found out for all.
+        match crate::limit::without(|| self.connect(of, place)) {
             Ok(session) => {
                 state.session = Some(session.clone());
                 state.avoidance.reached();
@@ -110,7 +111,11 @@ impl Node {
 
     /// It did not answer.
     pub(super) fn failed(&self) {
-        self.state.lock_here().avoidance.failed(Instant::now());
+        let (mut state, now) = (self.state.lock_here(), Instant::now());
+        // What failed at the same time is one failure.
+        if !state.avoidance.is_left_alone(now) {
+            state.avoidance.failed(now);
+        }
     }
 
     fn connect(&self, of: &Shared, place: &Place) -> Result<Arc<Shared>, String> {

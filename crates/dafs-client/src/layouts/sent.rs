@@ -14,14 +14,18 @@ use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
 use crate::opened::Opened;
 use crate::outcome::failure_of;
+use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
 use dafs_parallel::{Cut, Fault, Moved};
 use dafs_wire::dafs::{Commit, FileHandle, Reply, Request, Stability, Status, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(super) type Failure = Fault<Error>;
+/// How often somebody looks whether what others have sent was answered.
+const SETTLE_NAP: Duration = Duration::from_millis(1);
+
 type Came = Result<Moved<Stability>, Failure>;
 
 /// How stable what was read is, and what was not written.
@@ -181,6 +185,15 @@ impl Sent {
     pub(super) fn settle(&self) {
         // A fork has no part in it.
         let _ = self.settle_until(None);
+    }
+
+    /// The same for somebody else than who has sent it, who is not kept meanwhile from looking for the answers.
+    pub(super) fn settle_beside(&self) {
+        let end = Instant::now() + NODE_ANSWER_TIMEOUT;
+        while !self.is_answered(None) && Instant::now() < end {
+            std::thread::sleep(SETTLE_NAP);
+        }
+        self.settle();
     }
 
     /// The same, for so long.
