@@ -132,6 +132,6 @@ go_without_one() {
         (moved sent "$whole") >"$work/moved"
     }
     began=$SECONDS
-    eventually 130 returned
+    eventually 240 returned
     echo "$(<"$work/moved"), $((SECONDS - began)) s later"
 }

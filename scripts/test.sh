@@ -192,7 +192,7 @@ for script in scripts/e2e/*.sh; do
 done
 part guest 3000 guest
 for script in lab/tests/*.sh; do
-    [[ ! -x $script ]] || beside "lab/$(basename "$script" .sh)" 600 lab_test "$script"
+    [[ ! -x $script ]] || beside "lab/$(basename "$script" .sh)" 900 lab_test "$script"
 done
 over_siw=(features files programs recovery sharing)
 over_rxe=(client rdma)
