@@ -230,7 +230,8 @@ pub struct ConnectOptions {
     /// sends every read and write to the server.
     pub cache: Option<CacheOptions>,
     /// Whether to read and write at data servers, where the server tells where files lie. A URL with
-    /// `pnfs=` has the last word.
+    /// `pnfs=` has the last word. Not unless asked for: to submit an operation may then wait for the server and for data
+    /// servers, and what came of a write whose [`Pending`](crate::Pending) is dropped is not told where its data server fails.
     pub data_servers: bool,
     /// The identity for fencing (DAFS 11). That of a URL with `fence-id=NAME` goes before it.
     pub fence_id: Option<String>,
@@ -254,7 +255,7 @@ impl Default for ConnectOptions {
             client_id: None,
             identity: None,
             cache: None,
-            data_servers: true,
+            data_servers: false,
             fence_id: None,
         }
     }

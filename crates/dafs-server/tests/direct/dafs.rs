@@ -18,7 +18,11 @@ fn client(cluster: &Cluster, more: &str) -> Client {
     let address = cluster.server().addresses()[0];
     let url = DafsUrl::parse(&format!("dafs://{address}/{more}")).unwrap();
     let transport = TransportChoice::Iwarp;
-    Client::connect(&url, &ConnectOptions { transport, ..ConnectOptions::default() }).unwrap()
+    Client::connect(
+        &url,
+        &ConnectOptions { transport, data_servers: true, ..ConnectOptions::default() },
+    )
+    .unwrap()
 }
 
 fn open(client: &Client, name: &[u8]) -> File {
