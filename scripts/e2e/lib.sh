@@ -46,22 +46,32 @@ eventually() {
     done
 }
 
+# is_taken LOG -- whether a server has ended because somebody has its port, and there are `tries` left; waits a
+# moment then. The kernel gives the port of a server that is away to others, as to connections of this machine's
+# own, and has it back a minute after the end of such a one.
+is_taken() { [[ $tries -gt 0 ]] && grep -q 'Address already in use' "$1" && sleep 1; }
+
 # serve ARGUMENTS... -- starts a server on a free port; sets url, server and log.
 servers=0
 serve() {
     local listen=(--listen 127.0.0.1:0) state=(--state-directory "$work/state")
     [[ " $* " != *' --listen '* && " $* " != *' --config '* ]] || listen=()
     [[ " $* " != *' --state-directory '* ]] || state=()
-    servers=$((servers + 1))
-    log=$work/server-$servers.log
-    "${as[@]+"${as[@]}"}" "$dafs" serve ${listen[@]+"${listen[@]}"} \
-        ${state[@]+"${state[@]}"} "$@" >"$log.out" 2>"$log" &
-    server=$!
-    started+=("$server")
     is_ready() { grep -q '^ready ' "$log.out" || ! kill -0 "$server"; }
-    eventually is_ready
-    url=$(sed -n 's/^ready //p' "$log.out")
-    [[ $url ]] || { cat "$log"; fail "the server did not start: $*"; }
+    local tries=90
+    while :; do
+        servers=$((servers + 1))
+        log=$work/server-$servers.log
+        "${as[@]+"${as[@]}"}" "$dafs" serve ${listen[@]+"${listen[@]}"} \
+            ${state[@]+"${state[@]}"} "$@" >"$log.out" 2>"$log" &
+        server=$!
+        started+=("$server")
+        eventually is_ready
+        url=$(sed -n 's/^ready //p' "$log.out")
+        [[ ! $url ]] || break
+        tries=$((tries - 1))
+        is_taken "$log" || { cat "$log"; fail "the server did not start: $*"; }
+    done
     url=${url%/}
 }
 
@@ -224,17 +234,22 @@ data() {
     [[ $# != 0 ]] || arguments=(--cluster-secret "$work/secret" "$work/data$number")
     mkdir -p "$work/data$number"
     data_log[number]=$work/data-$number.log
-    # What the last one said is not to be taken for the next one's word.
-    rm -f "${data_log[number]}.out"
-    "$dafs" serve --role data --control "${control[number]:-127.0.0.1:0}" --nfs 127.0.0.1:0 \
-        --nfs-unprivileged-ports --metrics 127.0.0.1:0 "${arguments[@]}" \
-        >"${data_log[number]}.out" 2>"${data_log[number]}" &
-    data_server[number]=$!
-    started+=("${data_server[number]}")
     data_ready() { grep -qs '^ready ' "${data_log[number]}.out" || ! kill -0 "${data_server[number]}"; }
-    eventually data_ready
-    control[number]=$(sed -n 's/^ready //p' "${data_log[number]}.out")
-    [[ ${control[number]} ]] || { cat "${data_log[number]}"; fail "data server $number did not start"; }
+    local place=${control[number]:-127.0.0.1:0} tries=90
+    while :; do
+        # What the last one said is not to be taken for the next one's word.
+        rm -f "${data_log[number]}.out"
+        "$dafs" serve --role data --control "$place" --nfs 127.0.0.1:0 \
+            --nfs-unprivileged-ports --metrics 127.0.0.1:0 "${arguments[@]}" \
+            >"${data_log[number]}.out" 2>"${data_log[number]}" &
+        data_server[number]=$!
+        started+=("${data_server[number]}")
+        eventually data_ready
+        control[number]=$(sed -n 's/^ready //p' "${data_log[number]}.out")
+        [[ ! ${control[number]} ]] || break
+        tries=$((tries - 1))
+        is_taken "${data_log[number]}" || { cat "${data_log[number]}"; fail "data server $number did not start"; }
+    done
 }
 kill_data() {
     kill -9 "${data_server[$1]}"

@@ -253,7 +253,7 @@ import os, signal, sys
 def ends(number, frame):
     raise SystemExit(7)
 signal.signal(getattr(signal, sys.argv[1]), ends)
-file = os.open("/data/waits", os.O_RDWR | os.O_CREAT)
+file = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
 print("begins", flush=True)
 while True:
     try:
@@ -262,37 +262,78 @@ while True:
         print("error", error, flush=True)
 PY
     cat >"$work/waits.sh" <<'SH'
-trap 'rm -f /data/waits; exit 7' TERM
+trap 'rm -f "$2"; exit 7' TERM
 echo begins
-while :; do echo x >>/data/waits; done
+while :; do echo x >>"$2"; done
 SH
-    # One that is soon at work after it was killed.
-    stop_server
-    serve "$work/tree" --lease 2 ${squash[@]+"${squash[@]}"}
-    place=${url#dafs://}
-    for transport in shm iwarp; do
-        for how in 'KILL python3 waits.py SIGTERM' 'KILL python3 waits.py SIGINT' \
-            'STOP python3 waits.py SIGTERM' 'KILL bash waits.sh SIGTERM'; do
-            read -r fate program script signal <<<"$how"
-            (exec "$dafs" run --recovery 3600 --transport $transport \
-                --at "/data=$url" "$program" "$work/$script" "$signal") >"$work/said" 2>&1 &
-            client=$!
-            started+=("$client")
-            has_begun() { grep -q begins "$work/said" && [[ -s $work/tree/waits ]]; }
-            eventually has_begun
-            if [[ $fate == STOP ]]; then kill -STOP "$server"; else kill_server; fi
+    has_begun() { grep -qs begins "$work/$name.said" && [[ -s $work/tree/$name ]]; }
+    # Between two calls a program goes into the next one with the signal behind it, as into one of the kernel's,
+    # and sees that it was told only at that one's end. One that has slept three times with the signal blocked all
+    # the while is in a call that will not be answered: of the one before it the answer has come.
+    is_waiting() {
+        local key value blocked=0 sleeps=0
+        while read -r key value; do
+            case $key in
+                SigBlk:) blocked=$((16#$value)) ;;
+                voluntary_ctxt_switches:) sleeps=$value ;;
+            esac
+        done <"/proc/$client/status"
+        if ((blocked >> ($(kill -l "${signal#SIG}") - 1) & 1)); then
+            first=${first:-$sleeps}
+        else
+            first=
+        fi
+        [[ $first && $((sleeps - first)) -ge 3 ]]
+    }
+    is_over() { ! kill -0 "$client"; }
+    # Says what a program is doing for which something does not come true.
+    soon() {
+        first=
+        (eventually "$1") && return
+        local task
+        tail "$work/$name.said"
+        for task in "/proc/$client/task"/* $(sed 's|[0-9][0-9]*|/proc/&|g' "/proc/$client/task/$client/children"); do
+            echo "$task: $(tr '\0' ' ' <"$task/cmdline")"
+            grep -E '^(Name|State|Sig...|ShdPnd|.*ctxt_switches):' "$task/status" || true
+            tail -v -n +1 "$task/wchan" "$task/syscall" "$task/stack" 2>&1 || true
+            echo
+        done
+        fail "$name: not so: $1"
+    }
+    for fate in 'STOP python3.SIGTERM' 'KILL python3.SIGTERM python3.SIGINT bash.SIGTERM'; do
+        read -r -a programs <<<"$fate"
+        fate=${programs[0]}
+        clients=()
+        for transport in shm iwarp; do
+            for program in "${programs[@]:1}"; do
+                name=$fate.$program.$transport
+                signal=${program#*.}
+                script=$work/waits.py
+                [[ $program != bash.* ]] || script=$work/waits.sh
+                (exec "$dafs" run --recovery 3600 --transport $transport --at "/data=$url" \
+                    "${program%.*}" "$script" "$signal" "/data/$name") >"$work/$name.said" 2>&1 &
+                client=$!
+                started+=("$client")
+                clients+=("$client $signal $name")
+                soon has_begun
+            done
+        done
+        if [[ $fate == STOP ]]; then kill -STOP "$server"; else kill_server; fi
+        for one in "${clients[@]}"; do
+            read -r client signal name <<<"$one"
+            soon is_waiting
+        done
+        for one in "${clients[@]}"; do
+            read -r client signal name <<<"$one"
             kill "-$signal" "$client"
-            is_over() { ! kill -0 "$client"; }
-            eventually is_over
+        done
+        for one in "${clients[@]}"; do
+            read -r client signal name <<<"$one"
+            soon is_over
             status=0
             wait "$client" || status=$?
-            [[ $status == 7 ]] || { tail "$work/said"; fail "$how over $transport: status $status, not 7"; }
-            if [[ $fate == STOP ]]; then
-                kill -CONT "$server"
-            else
-                serve "$work/tree" --lease 2 ${squash[@]+"${squash[@]}"} --listen "$place"
-            fi
-            rm -f "$work/tree/waits"
+            [[ $status == 7 ]] || { tail "$work/$name.said"; fail "$name: status $status, not 7"; }
         done
+        [[ $fate != STOP ]] || kill -CONT "$server"
     done
 fi
