@@ -4,6 +4,7 @@
 //! the administrator trusts: there is no proof of who asks, and nothing can be changed.
 
 use crate::limits::{METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
+use crate::server::StartError;
 use dafs_service::{BUCKETS, Door, Histogram, OPERATIONS_MAX, Service, Usage};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text::encode};
@@ -164,12 +165,19 @@ pub(crate) struct MetricsPort {
 }
 
 impl MetricsPort {
-    /// Listens and answers.
+    /// Takes the address; who asks there waits until [`Self::start`].
     ///
     /// # Errors
     /// When the address cannot be had.
-    pub(crate) fn start(address: SocketAddr, collector: ServerCollector) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+    pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+        TcpListener::bind(address).map_err(|error| StartError::Metrics { address, error })
+    }
+
+    /// Answers.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub(crate) fn start(listener: TcpListener, collector: ServerCollector) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let mut registry = Registry::default();
         registry.register_collector(Box::new(collector));

@@ -264,27 +264,36 @@ fn a_node_that_is_not_mounted_is_not_taken_for_an_empty_one() {
     Server::start(&config(dir.path())).unwrap().stop();
 }
 
+/// How a data server of another machine is started.
+fn far_config(base: &Path, number: u32, secret: &Path) -> DataServerConfig {
+    let directory = base.join(format!("far{number}"));
+    std::fs::create_dir(&directory).unwrap();
+    let general = Config::for_directory(directory.clone());
+    let (cluster_secret, admits) = (secret.to_owned(), Admits::default());
+    let any = "127.0.0.1:0".parse().unwrap();
+    let (control, nfs, dafs, engine) = (any, any, None, None);
+    DataServerConfig { directory, engine, cluster_secret, control, nfs, dafs, admits, general }
+}
+
+#[test]
+fn a_data_server_whose_metrics_cannot_be_had_does_not_start() {
+    let dir = TempDir::new().unwrap();
+    let secret = dir.path().join("secret");
+    ClusterSecret::make(&secret).unwrap();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = far_config(dir.path(), 1, &secret);
+    // Nobody knows yet which node its directory is.
+    config.general.metrics_listen = Some(other.local_addr().unwrap());
+    let error = DataProcess::start(config).map(DataProcess::stop).unwrap_err();
+    assert!(error.to_string().contains("for metrics"), "{error}");
+}
+
 /// Three data servers as on other machines, and the configuration of their metadata server.
 fn far(base: &Path) -> (Vec<DataProcess>, Config) {
     let secret = base.join("secret");
     ClusterSecret::make(&secret).unwrap();
-    let any = "127.0.0.1:0".parse().unwrap();
     let data = (1..=3).map(|number| {
-        let directory = base.join(format!("far{number}"));
-        std::fs::create_dir(&directory).unwrap();
-        let general = Config::for_directory(directory.clone());
-        let (cluster_secret, admits) = (secret.clone(), Admits::default());
-        let (control, nfs, dafs, engine) = (any, any, None, None);
-        let config = DataServerConfig {
-            directory,
-            engine,
-            cluster_secret,
-            control,
-            nfs,
-            dafs,
-            admits,
-            general,
-        };
+        let config = far_config(base, number, &secret);
         DataProcess::start(config).unwrap()
     });
     let data: Vec<_> = data.collect();

@@ -56,6 +56,7 @@ pub struct DataProcess {
     node: DataNode,
     nfs: SocketAddr,
     dafs: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
     door: Arc<Mutex<Option<Running>>>,
     pool: Arc<ThreadPool>,
 }
@@ -82,6 +83,9 @@ impl DataProcess {
         let failed = |error| StartError::Listen { address: config.control, error };
         let control = listen::fresh(config.control)?;
         control.set_nonblocking(false).map_err(failed)?;
+        // Whoever starts it hears now what is in the way, and not the metadata server when it comes.
+        let metrics_port = config.general.metrics_listen.map(MetricsPort::listen).transpose()?;
+        let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let random = Random::draw()?;
         let write_verifier = Arc::new(WriteVerifier::new(random.write_verifier));
         let (pool, door) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
@@ -91,6 +95,7 @@ impl DataProcess {
             config,
             clients,
             dafs_clients,
+            metrics: metrics_port,
             pool: pool.clone(),
             write_verifier,
             door: door.clone(),
@@ -106,7 +111,7 @@ impl DataProcess {
             }),
             lost: Box::new(move || changed.change()),
         })?;
-        Ok(Self { node, nfs, dafs, door, pool })
+        Ok(Self { node, nfs, dafs, metrics, door, pool })
     }
 
     /// Where the metadata server connects.
@@ -122,6 +127,11 @@ impl DataProcess {
     /// Where clients connect that speak DAFS.
     pub fn dafs_address(&self) -> Option<SocketAddr> {
         self.dafs
+    }
+
+    /// Where Prometheus asks, if anywhere.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics
     }
 
     /// Lets nobody in any more, and waits for the threads.
@@ -140,6 +150,7 @@ struct Opener {
     config: DataServerConfig,
     clients: TcpListener,
     dafs_clients: Option<Listener>,
+    metrics: Option<TcpListener>,
     pool: Arc<ThreadPool>,
     write_verifier: Arc<WriteVerifier>,
     door: Arc<Mutex<Option<Running>>>,
@@ -242,11 +253,8 @@ impl Opener {
         };
         let general = &self.config.general;
         let door = DataServer::start(general, self.pool, self.write_verifier, parts)?;
-        let metrics = general.metrics_listen.map(|address| {
-            MetricsPort::start(address, collector(&door))
-                .map_err(|error| StartError::Metrics { address, error })
-        });
-        let metrics = metrics.transpose()?;
+        let answered = self.metrics.map(|port| MetricsPort::start(port, collector(&door)));
+        let metrics = answered.transpose()?;
         if let Some(port) = &metrics {
             tracing::info!("metrics at http://{}/metrics", port.address);
         }

@@ -360,8 +360,7 @@ impl Server {
         server.nfs = NfsServer::start(config, &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
             let collector = server.collector();
-            let port = MetricsPort::start(address, collector)
-                .map_err(|error| StartError::Metrics { address, error })?;
+            let port = MetricsPort::start(MetricsPort::listen(address)?, collector)?;
             server.metrics = Some(port);
         }
         Ok(server)

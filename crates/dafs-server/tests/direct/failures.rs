@@ -109,7 +109,8 @@ fn another_client_cuts_the_file_and_the_layout_comes_back() {
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
     // Nobody waits for the first one's writes: what is unstable is made stable, and told.
     let session = cluster.session(b"cutter");
-    let open = session.create(&session.root().unwrap(), b"f").unwrap();
+    let root = session.root().unwrap();
+    let open = dafs_nfs_client::patiently(|| session.create(&root, b"f")).unwrap();
     let cut = dafs_wire::nfs4::SetAttributes {
         size: Some(3 * UNIT as u64 + 1),
         ..dafs_wire::nfs4::SetAttributes::default()

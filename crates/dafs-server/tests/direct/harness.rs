@@ -4,11 +4,12 @@ use dafs_mem::Site;
 use dafs_nfs_client::mount::{File, Memory, Mount, MountOptions, NfsUrl};
 use dafs_nfs_client::{Options, Session, connect, patiently};
 use dafs_server::{
-    ClusterSecret, Config, DataProcess, DataServerConfig, ExportSource, NodeConfig, NodePlace,
-    Server,
+    AdminRequest, ClusterSecret, Config, DataProcess, DataServerConfig, ExportSource, NodeConfig,
+    NodePlace, Server, ask_server,
 };
 use dafs_service::{Admits, Squash};
 use dafs_wire::nfs4::*;
+use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -24,9 +25,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A data server, which may be stopped.
 struct Node {
     process: Option<DataProcess>,
-    control: SocketAddr,
-    nfs: SocketAddr,
-    metrics: SocketAddr,
+    /// Where it is started again.
+    control: Port,
+    nfs: Port,
 }
 
 pub(crate) struct Cluster {
@@ -35,24 +36,36 @@ pub(crate) struct Cluster {
     config: Config,
     layout_type: u32,
     dir: TempDir,
+    _nfs: Port,
 }
 
 fn any() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A port that is free just now.
-fn free() -> SocketAddr {
-    std::net::TcpListener::bind(any()).unwrap().local_addr().unwrap()
+/// A port that nobody else is given, whether somebody listens there or not.
+struct Port {
+    address: SocketAddr,
+    _socket: Socket,
 }
 
-fn start_node(base: &Path, number: usize, (control, nfs, metrics): Addresses) -> Node {
+impl Port {
+    fn reserve() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&any().into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        Self { address, _socket: socket }
+    }
+}
+
+fn start_process(base: &Path, number: usize, (control, nfs): (&Port, &Port)) -> DataProcess {
     let directory = base.join(format!("far{number}"));
     std::fs::create_dir_all(&directory).unwrap();
     let general =
-        Config { metrics_listen: Some(metrics), ..Config::for_directory(directory.clone()) };
+        Config { metrics_listen: Some(any()), ..Config::for_directory(directory.clone()) };
     let (cluster_secret, admits) = (base.join("secret"), Admits::default());
-    let dafs = Some(any());
+    let (control, nfs, dafs) = (control.address, nfs.address, Some(any()));
     let config = DataServerConfig {
         directory,
         engine: None,
@@ -63,12 +76,8 @@ fn start_node(base: &Path, number: usize, (control, nfs, metrics): Addresses) ->
         admits,
         general,
     };
-    let process = DataProcess::start(config).unwrap();
-    let (control, nfs) = (process.control_address(), process.nfs_address());
-    Node { process: Some(process), control, nfs, metrics }
+    DataProcess::start(config).unwrap()
 }
-
-type Addresses = (SocketAddr, SocketAddr, SocketAddr);
 
 impl Cluster {
     /// Files in stripes.
@@ -80,14 +89,18 @@ impl Cluster {
     pub(crate) fn with_copies(copies: usize) -> Self {
         let dir = TempDir::new().unwrap();
         ClusterSecret::make(&dir.path().join("secret")).unwrap();
-        let node = |number| start_node(dir.path(), number, (any(), any(), free()));
+        let node = |number| {
+            let (control, nfs) = (Port::reserve(), Port::reserve());
+            let process = start_process(dir.path(), number, (&control, &nfs));
+            Node { process: Some(process), control, nfs }
+        };
         let nodes: Vec<Node> = (0..3).map(node).collect();
         let names = dir.path().join("meta");
         std::fs::create_dir(&names).unwrap();
         let mut config = Config::for_directory(names.clone());
         let place = |(number, node): (u32, &Node)| NodeConfig {
             number,
-            place: NodePlace::Remote(node.control.to_string()),
+            place: NodePlace::Remote(node.control.address.to_string()),
         };
         config.exports[0].source = ExportSource::Striped {
             path: names,
@@ -99,7 +112,9 @@ impl Cluster {
         config.exports[0].options.squash = Squash::None;
         config.exports[0].options.admits.unprivileged_ports = true;
         config.listen = vec![any()];
-        config.nfs.listen = vec![any()];
+        let nfs = Port::reserve();
+        // It is started again where it was.
+        config.nfs.listen = vec![nfs.address];
         config.nfs.rdma_listen = Some(vec![any()]);
         config.nfs.grace_time = Some(Duration::ZERO);
         config.nfs.no_delegations = true;
@@ -107,10 +122,8 @@ impl Cluster {
         config.metrics_listen = Some(any());
         config.threads = 1;
         let server = Server::start(&config).unwrap();
-        // It is started again where it was.
-        config.nfs.listen = server.nfs_addresses().to_vec();
         let layout_type = if copies == 1 { LAYOUT_FILES } else { LAYOUT_FLEX_FILES };
-        let cluster = Self { nodes, server: Some(server), config, layout_type, dir };
+        let cluster = Self { nodes, server: Some(server), config, layout_type, dir, _nfs: nfs };
         cluster.wait_for_nodes();
         cluster
     }
@@ -126,7 +139,9 @@ impl Cluster {
     /// Waits until layouts are given, which takes all data servers.
     pub(crate) fn wait_for_nodes(&self) {
         let session = self.session(b"probe");
-        let file = session.create(&session.root().unwrap(), b"probe").unwrap();
+        let root = session.root().unwrap();
+        // A data server that was stopped may have to be waited for.
+        let file = patiently(|| session.create(&root, b"probe")).unwrap();
         let args = LayoutgetArgs {
             signal_available: false,
             layout_type: self.layout_type,
@@ -145,12 +160,18 @@ impl Cluster {
             });
             match asked.and_then(dafs_nfs_client::Results::finish) {
                 Ok(()) => break,
-                Err(error) => assert!(Instant::now() < end, "{error}"),
+                Err(error) => assert!(Instant::now() < end, "{error}: {:?}", self.node_reports()),
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        session.close(&file).unwrap();
+        patiently(|| session.close(&file)).unwrap();
         session.destroy().unwrap();
+    }
+
+    /// What the metadata server says of its data servers, for the message of a failure.
+    fn node_reports(&self) -> impl std::fmt::Debug + use<> {
+        let state = self.config.state_directory.as_ref().unwrap();
+        ask_server(state, &AdminRequest::Nodes)
     }
 
     /// A session of a client below the level of mounts.
@@ -166,7 +187,7 @@ impl Cluster {
 
     /// Where clients reach a data server.
     pub(crate) fn node_address(&self, at: usize) -> SocketAddr {
-        self.nodes[at].nfs
+        self.nodes[at].nfs.address
     }
 
     /// Stops a data server, with all connections.
@@ -176,8 +197,8 @@ impl Cluster {
 
     /// Starts it again where it was.
     pub(crate) fn start_node(&mut self, at: usize) {
-        let Node { control, nfs, .. } = self.nodes[at];
-        self.nodes[at] = start_node(self.dir.path(), at, (control, nfs, free()));
+        let Node { process, control, nfs } = &mut self.nodes[at];
+        *process = Some(start_process(self.dir.path(), at, (control, nfs)));
     }
 
     pub(crate) fn restart_server(&mut self) {
@@ -188,8 +209,8 @@ impl Cluster {
 
     /// Bytes of files that each data server has read and written for clients.
     pub(crate) fn node_bytes(&self) -> Vec<Bytes> {
-        let running = self.nodes.iter().filter(|node| node.process.is_some());
-        running.map(|node| Bytes::of(node.metrics)).collect()
+        let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
+        running.map(|process| Bytes::of(process.metrics_address().unwrap())).collect()
     }
 
     /// What went through the metadata server.
