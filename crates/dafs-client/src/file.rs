@@ -30,8 +30,9 @@ pub use dafs_wire::dafs::AccessPattern;
 /// undoes another (DAFS 10.1).
 pub(crate) static OPENS: AtomicU64 = AtomicU64::new(1);
 
-/// An open file. Dropping it closes it without waiting for the server, unless it was written at data servers, which
-/// have to make that stable before the server can know of it; [`File::close`] tells whether that worked.
+/// An open file. Dropping it closes it without waiting for the server, unless data servers are used: what was begun
+/// there comes to its end before, and what they have written is made stable, so that the server can know of it.
+/// [`File::close`] tells whether that worked.
 #[derive(Debug)]
 pub struct File {
     opened: Arc<Opened>,

@@ -15,7 +15,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The result of an operation that has been started: the bytes moved by a read or write, where an append
-/// begins in the file, nothing of a commit. Dropping it gives up the result, not the operation.
+/// begins in the file, nothing of a commit. Dropping it gives up the result, not the operation: what a data
+/// server has not done of it is done through the server, later perhaps than what was begun afterwards, and
+/// before its file is closed.
 #[must_use = "an operation whose result is not looked at may have failed"]
 pub struct Pending<T> {
     shared: Arc<Shared>,

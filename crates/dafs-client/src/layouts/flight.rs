@@ -2,47 +2,65 @@
 //!
 //! What a data server has not done is done through the server by whoever waits. Neither a task nor
 //! whoever gives the result up can do that: then a thread does it, which ends when there is nothing left.
+//! Whoever closes the file sees to what is left of its transfers before.
 //!
 //! Invariants
 //! * A transfer is over in any case, and what it wrote is known to the file, whether somebody wants its
 //!   result or not.
+//! * It is ended by one thread, and before its file is closed: afterwards there is no way through the
+//!   server.
 
 use super::io::Beside;
 use crate::cache::DirectUse;
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
+use crate::limit::without;
 use crate::pending::Moved;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// A transfer under way.
+/// A transfer under way, for whoever has started it.
 #[derive(Debug)]
 pub(crate) struct Flight {
+    transfer: Arc<Transfer>,
+}
+
+/// The same for all who may end it.
+#[derive(Debug)]
+struct Transfer {
+    beside: Beside,
+    state: ForkMutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
     stage: Stage,
+    /// That of a task that waits for the end.
+    waker: Option<Waker>,
+    /// Ends with the transfer.
+    used: Option<Arc<DirectUse>>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    UnderWay(UnderWay),
-    /// A thread is at it.
-    Finishing(Arc<Outcome>),
-    Over,
+    /// It is with data servers, or nobody has looked at what they have done.
+    UnderWay,
+    /// A thread is going to end it, unless somebody else does so before.
+    Left,
+    /// Somebody is at it.
+    Ending,
+    Over(Result<Moved>),
+    Taken,
 }
 
-#[derive(Debug)]
-struct UnderWay {
-    beside: Beside,
-    /// Ends with it.
-    _used: Option<Arc<DirectUse>>,
-}
-
-/// What came of a transfer that a thread has finished.
+/// The transfers of an open file that may not be over.
 #[derive(Debug, Default)]
-struct Outcome {
-    state: ForkMutex<(Option<Result<Moved>>, Option<Waker>)>,
-    changed: Condvar,
+pub(super) struct Transfers {
+    begun: ForkMutex<Vec<Weak<Transfer>>>,
 }
 
 /// Transfers that nobody waits for, and whether there is a thread for them.
@@ -53,7 +71,7 @@ pub(super) struct Finisher {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<(UnderWay, Arc<Outcome>)>,
+    waiting: VecDeque<Arc<Transfer>>,
     is_served: bool,
 }
 
@@ -61,29 +79,40 @@ impl Flight {
     /// The sessions move it along from now on.
     pub(crate) fn new(beside: Beside, used: Option<Arc<DirectUse>>) -> Self {
         beside.attend();
-        Self { stage: Stage::UnderWay(UnderWay { beside, _used: used }) }
+        let state = State { stage: Stage::UnderWay, waker: None, used };
+        let (state, changed) = (ForkMutex::new(state), Condvar::new());
+        let transfer = Arc::new(Transfer { beside, state, changed });
+        transfer.beside.transfers().begun(&transfer);
+        Self { transfer }
     }
 
     /// Whether data servers have answered all of it.
     pub(crate) fn is_done(&self) -> bool {
-        match &self.stage {
-            Stage::UnderWay(under_way) => under_way.beside.is_answered(None),
-            Stage::Finishing(outcome) => outcome.state.lock().is_ok_and(|state| state.0.is_some()),
-            Stage::Over => true,
+        let Transfer { beside, state, .. } = &*self.transfer;
+        // A fork is told by whatever asks for the result.
+        let Ok(state) = state.lock() else { return true };
+        match state.stage {
+            Stage::UnderWay => {
+                drop(state);
+                beside.is_answered(None)
+            }
+            Stage::Left | Stage::Ending => false,
+            Stage::Over(_) | Stage::Taken => true,
         }
     }
 
     /// Whether it is over, memory and all. What data servers have refused, or have done in part, is not: it
     /// is done through the server yet.
     pub(crate) fn cancel(&mut self) -> bool {
-        if let Stage::UnderWay(UnderWay { beside, .. }) = &self.stage {
+        let beside = &self.transfer.beside;
+        if self.transfer.is_under_way() {
             if !beside.is_answered(None) {
                 return false;
             }
-            if !beside.is_here() || beside.is_good() {
+            if beside.is_good() {
                 return true;
             }
-            self.finish_elsewhere();
+            self.transfer.leave();
         }
         self.is_done()
     }
@@ -94,90 +123,107 @@ impl Flight {
     /// That of the transfer; [`Error::TimedOut`], after which it can be asked again.
     pub(crate) fn wait(&mut self, time: Option<Duration>) -> Result<Moved> {
         let until = time.and_then(|time| Instant::now().checked_add(time));
-        let goes_on = match &self.stage {
-            Stage::UnderWay(UnderWay { beside, .. }) => {
-                beside.settle(until)?;
-                until.is_some() && beside.is_here() && !beside.is_good()
+        let beside = &self.transfer.beside;
+        if self.transfer.is_under_way() {
+            beside.settle(until)?;
+            if until.is_some() && !beside.is_good() {
+                // Through the server, which may take longer than there is time.
+                self.transfer.leave();
+            } else {
+                self.transfer.end();
             }
-            _ => false,
-        };
-        if goes_on {
-            // Through the server, which may take longer than there is time.
-            self.finish_elsewhere();
         }
-        match &self.stage {
-            Stage::Finishing(outcome) => outcome.wait(until),
-            _ => match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::UnderWay(UnderWay { beside, _used }) => beside.wait(),
-                _ => Err(Error::Argument("the result has been taken already")),
-            },
-        }
+        self.transfer.take(until)
     }
 
     /// The result, if it is there; else `waker` is called when it is.
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<Moved>> {
-        if let Stage::UnderWay(UnderWay { beside, .. }) = &self.stage {
+        let (transfer, beside) = (&self.transfer, &self.transfer.beside);
+        if let Poll::Ready(result) = transfer.poll(waker) {
+            return Poll::Ready(result);
+        }
+        // Somebody else may end it in between, and calls the waker then.
+        if transfer.is_under_way() {
             if !beside.is_answered(Some(waker)) {
                 return Poll::Pending;
             }
-            // In a fork `wait` has the word for it.
-            if beside.is_here() && !beside.is_good() {
-                self.finish_elsewhere();
+            if beside.is_good() {
+                transfer.end();
+            } else {
+                transfer.leave();
             }
         }
-        match &self.stage {
-            Stage::Finishing(outcome) => outcome.poll(waker),
-            _ => Poll::Ready(self.wait(None)),
-        }
-    }
-
-    /// Has a thread finish it, or finishes it here if there is none to be had.
-    fn finish_elsewhere(&mut self) {
-        let Stage::UnderWay(under_way) = std::mem::replace(&mut self.stage, Stage::Over) else {
-            return;
-        };
-        let outcome = Arc::<Outcome>::default();
-        self.stage = Stage::Finishing(outcome.clone());
-        let Some(layouts) = under_way.beside.layouts().cloned() else {
-            return outcome.end(under_way.beside.wait());
-        };
-        layouts.finisher.finish(under_way, outcome);
+        transfer.poll(waker)
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        let (transfer, beside) = (&self.transfer, &self.transfer.beside);
         // A fork has no part in it.
-        let Stage::UnderWay(UnderWay { beside, .. }) = &self.stage else { return };
-        if !beside.is_here() {
+        if !transfer.is_under_way() {
             return;
         }
         if beside.is_answered(None) && beside.is_good() {
             // What it wrote is noted.
-            let _ = self.wait(None);
+            transfer.end();
         } else {
-            self.finish_elsewhere();
+            transfer.leave();
         }
     }
 }
 
-impl Outcome {
-    fn end(&self, result: Result<Moved>) {
+impl Transfer {
+    /// Whether nobody has begun to end it; never so in a fork.
+    fn is_under_way(&self) -> bool {
+        self.state.lock().is_ok_and(|state| matches!(state.stage, Stage::UnderWay))
+    }
+
+    /// Has a thread end it, or ends it here if there is none to be had.
+    fn leave(self: &Arc<Self>) {
         let Ok(mut state) = self.state.lock() else { return };
-        state.0 = Some(result);
-        let waker = state.1.take();
+        if !matches!(state.stage, Stage::UnderWay) {
+            return;
+        }
+        state.stage = Stage::Left;
         drop(state);
-        self.changed.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
+        match self.beside.layouts() {
+            Some(layouts) => layouts.finisher.finish(self.clone()),
+            None => self.end(),
         }
     }
 
-    fn wait(&self, until: Option<Instant>) -> Result<Moved> {
+    /// Waits for data servers, and does through the server what they have not done, unless somebody else is
+    /// at it.
+    fn end(&self) {
+        let Ok(mut state) = self.state.lock() else { return };
+        if !matches!(state.stage, Stage::UnderWay | Stage::Left) {
+            return;
+        }
+        state.stage = Stage::Ending;
+        drop(state);
+        // Nobody waits for ever, whatever happens here.
+        let mut ending = Ending { transfer: self, result: Err(Error::Canceled) };
+        ending.result = self.beside.wait();
+    }
+
+    /// Ends it, and returns when it is over, whoever has ended it.
+    fn await_end(&self) {
+        // A task may look meanwhile.
+        self.beside.settle_beside();
+        self.end();
+        let Ok(mut state) = self.state.lock() else { return };
+        while !matches!(state.stage, Stage::Over(_) | Stage::Taken) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for the result.
+    fn take(&self, until: Option<Instant>) -> Result<Moved> {
         let begun = Instant::now();
         let mut state = self.state.lock()?;
         loop {
-            if let Some(result) = state.0.take() {
+            if let Some(result) = state.take() {
                 return result;
             }
             state = match until {
@@ -201,19 +247,76 @@ impl Outcome {
             Ok(state) => state,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let result = state.0.take();
+        let result = state.take();
         if result.is_none() {
-            std::mem::swap(&mut state.1, &mut waker);
+            std::mem::swap(&mut state.waker, &mut waker);
         }
         drop(state);
         result.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
+impl State {
+    fn take(&mut self) -> Option<Result<Moved>> {
+        if !matches!(self.stage, Stage::Over(_) | Stage::Taken) {
+            return None;
+        }
+        match std::mem::replace(&mut self.stage, Stage::Taken) {
+            Stage::Over(result) => Some(result),
+            _ => Some(Err(Error::Argument("the result has been taken already"))),
+        }
+    }
+}
+
+/// Somebody ends a transfer. It is over when this is dropped.
+struct Ending<'a> {
+    transfer: &'a Transfer,
+    result: Result<Moved>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let result = std::mem::replace(&mut self.result, Err(Error::Canceled));
+        let Ok(mut state) = self.transfer.state.lock() else { return };
+        state.stage = Stage::Over(result);
+        let (waker, used) = (state.waker.take(), state.used.take());
+        drop(state);
+        drop(used);
+        self.transfer.changed.notify_all();
+        if let Some(waker) = waker {
+            // That it panics concerns its task alone.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+    }
+}
+
+impl Transfers {
+    fn begun(&self, transfer: &Arc<Transfer>) {
+        let Ok(mut begun) = self.begun.lock() else { return };
+        if begun.len() == begun.capacity() {
+            begun.retain(|transfer| transfer.strong_count() > 0);
+            // Many are begun before it is looked at again.
+            let room = begun.len();
+            begun.reserve(room + 1);
+        }
+        begun.push(Arc::downgrade(transfer));
+    }
+
+    /// Returns when all of them are over. What others have under way is not given up because this thread is
+    /// in a hurry.
+    pub(super) fn await_all(&self) {
+        let Ok(mut begun) = self.begun.lock() else { return };
+        let begun = std::mem::take(&mut *begun);
+        without(|| {
+            begun.iter().filter_map(Weak::upgrade).for_each(|transfer| transfer.await_end())
+        });
+    }
+}
+
 impl Finisher {
-    fn finish(&self, under_way: UnderWay, outcome: Arc<Outcome>) {
+    fn finish(&self, transfer: Arc<Transfer>) {
         let Ok(mut queue) = self.queue.lock() else { return };
-        queue.waiting.push_back((under_way, outcome));
+        queue.waiting.push_back(transfer);
         if std::mem::replace(&mut queue.is_served, true) {
             return;
         }
@@ -229,11 +332,12 @@ impl Finisher {
 fn finish_all(queue: &ForkMutex<Queue>) {
     loop {
         let Ok(mut locked) = queue.lock() else { return };
-        let Some((UnderWay { beside, _used }, outcome)) = locked.waiting.pop_front() else {
+        let Some(transfer) = locked.waiting.pop_front() else {
             locked.is_served = false;
             return;
         };
         drop(locked);
-        outcome.end(beside.wait());
+        // What goes wrong with one has been reported, and is not to keep the others from their ends.
+        let _ = catch_unwind(AssertUnwindSafe(|| without(|| transfer.end())));
     }
 }

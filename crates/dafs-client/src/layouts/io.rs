@@ -3,6 +3,7 @@
 
 use super::Layouts;
 use super::file::{FileLayout, Grant};
+use super::flight::Transfers;
 use super::sent::{Failure, Piecemeal, Sent, is_outgrown, is_silent};
 use crate::backoff::is_passing;
 use crate::buffer::IoBuffer;
@@ -161,9 +162,9 @@ impl Beside {
         !may_be_told && self.pieces.iter().all(|(_, sent)| sent.is_whole())
     }
 
-    /// Whether this is the process that has sent it.
-    pub(super) fn is_here(&self) -> bool {
-        self.file.client.shared().check_process().is_ok()
+    /// Those that its file has begun.
+    pub(super) fn transfers(&self) -> &Transfers {
+        &self.file.layout.transfers
     }
 
     pub(super) fn layouts(&self) -> Option<&Arc<Layouts>> {
@@ -173,6 +174,11 @@ impl Beside {
     /// Waits until data servers have answered all of it, or for so long.
     pub(super) fn settle(&self, until: Option<Instant>) -> Result<()> {
         self.pieces.iter().try_for_each(|(_, sent)| sent.settle_until(until))
+    }
+
+    /// Waits until data servers have answered all of it, for somebody else than who has sent it.
+    pub(super) fn settle_beside(&self) {
+        self.pieces.iter().for_each(|(_, sent)| sent.settle_beside());
     }
 
     fn send_read(&self, sender: &Piecemeal<'_>, range: &Range<usize>, copy: usize) -> Arc<Sent> {
@@ -186,16 +192,15 @@ impl Beside {
         others.find(|sent| !sent.is_away()).unwrap_or(sent)
     }
 
-    /// Waits until it is over.
+    /// Waits until it is over. To be called once.
     ///
     /// # Errors
     /// The server's, where it had to be asked.
-    pub(crate) fn wait(mut self) -> Result<Moved> {
-        let pieces = std::mem::take(&mut self.pieces);
+    pub(crate) fn wait(&self) -> Result<Moved> {
         // All of it is over before anything is done anew.
-        pieces.iter().for_each(|(_, sent)| sent.settle());
+        self.pieces.iter().for_each(|(_, sent)| sent.settle());
         let mut all = Moved { bytes: 0, end_of_file: false };
-        for (range, sent) in &pieces {
+        for (range, sent) in &self.pieces {
             let moved = match self.write {
                 None => self.read(range, sent)?,
                 Some(stability) => self.written(range, sent, stability)?,

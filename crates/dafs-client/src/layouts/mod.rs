@@ -49,7 +49,7 @@ use crate::uncommitted::Uncommitted;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
 use dafs_wire::dafs::Verifier;
 use file::FileLayout;
-use flight::Finisher;
+use flight::{Finisher, Transfers};
 use nodes::Nodes;
 use recall::Known;
 use rustc_hash::FxHashMap;
@@ -84,6 +84,8 @@ pub(crate) struct LayoutUse {
     /// What was written at data servers and is not stable; they count as one, which loses data when
     /// any of them does.
     writes: Uncommitted,
+    /// What was begun at data servers and may not be over.
+    transfers: Transfers,
 }
 
 impl LayoutUse {
@@ -232,6 +234,8 @@ impl File {
         };
         let shared = self.client().shared();
         shared.check_process()?;
+        // What data servers have not done goes through the server, which knows the open for that long.
+        used.transfers.await_all();
         if layouts.known.detach(layout)
             && let Some((grant, _)) = layout.held()
         {

@@ -283,3 +283,28 @@ fn a_data_server_that_dies_is_gone_around() {
     assert!(content(&file) == data);
     file.close().unwrap();
 }
+
+#[test]
+fn what_nobody_waits_for_is_written_before_its_file_is_closed_though_a_data_server_dies() {
+    const PIECE: usize = BYTES / 8;
+    let mut cluster = Cluster::with_copies(2);
+    let (client, other) = (client(&cluster, "?deadline=60"), client(&cluster, "?pnfs=no"));
+    let file = open(&client, b"/file");
+    let before = cluster.node_bytes();
+    write_direct(&file, &pattern(BYTES, 50));
+    file.commit(0, 0).unwrap();
+    let moved = since(&cluster.node_bytes(), &before);
+    cluster.stop_node(moved.iter().position(|of| of.written > 0).unwrap());
+    let data = pattern(BYTES, 51);
+    let buffer = client.buffer(BYTES).unwrap();
+    buffer.view().copy_from(&data, Site::Inspect);
+    let write = |at: usize| {
+        let (range, offset) = (at * PIECE..(at + 1) * PIECE, (at * PIECE) as u64);
+        file.submit_write(&buffer, range, offset, Stability::Unstable).unwrap()
+    };
+    let mut writes: Vec<_> = (0..8).map(write).collect();
+    drop(writes.drain(..6));
+    file.close().unwrap();
+    assert!(content(&open(&other, b"/file")) == data);
+    writes.drain(..).for_each(|write| assert_eq!(write.wait().unwrap(), PIECE));
+}
