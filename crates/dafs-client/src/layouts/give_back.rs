@@ -10,11 +10,14 @@ use super::file::{FileLayout, Grant, Name};
 use super::plan::Unusable;
 use super::sent::Committing;
 use crate::attributes::FileHandle;
+use crate::backoff::{Backoff, is_passing};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
-use crate::limit::without;
+use crate::limit::{Limit, without};
+use crate::limits::LAYOUT_CHANNEL_TIME;
 use dafs_wire::dafs::{
-    LayoutError, LayoutScope, Reply, Request, Seq, Status, Verifier, XLayoutCommit, XLayoutReturn,
+    AttrMask, GetAttrInline, LayoutError, LayoutScope, Procedure, Reply, Request, Seq, Status,
+    Verifier, XLayoutCommit, XLayoutReturn,
 };
 use std::sync::Arc;
 
@@ -84,14 +87,31 @@ impl Layouts {
             return Ok(true);
         }
         let _one_at_a_time = layout.telling();
-        for _ in 0..TELL_TRIES {
+        let (mut tries, mut patience) = (TELL_TRIES, Backoff::new(Some(LAYOUT_CHANNEL_TIME)));
+        while tries > 0 {
             let Some(written) = layout.written() else { return Ok(true) };
             let held = match layout.held().filter(|(grant, _)| grant.write) {
                 Some(held) => Some(held),
                 None if layout.is_returning() => return Ok(false),
                 None => self.ask_to_tell(shared, layout)?,
             };
-            let Some((_, name)) = held else { break };
+            let Some((_, name)) = held else {
+                // When the layout was given back the server has looked how far the file reaches.
+                let size = size_of(shared, layout.handle)?;
+                if size >= written.end {
+                    layout.told(written, size);
+                    return Ok(true);
+                }
+                // One that has just started does not know yet that it can call, nor who has what.
+                if patience.pause() {
+                    continue;
+                }
+                if let Some(Limit { after, .. }) = Limit::current() {
+                    // That this caller is in a hurry is nobody's loss.
+                    return Err(Error::NotSent { server: shared.server_name().clone(), after });
+                }
+                break;
+            };
             let args = XLayoutCommit {
                 fh: layout.handle,
                 state_id: name.state_id,
@@ -109,7 +129,10 @@ impl Layouts {
                     return Ok(true);
                 }
                 Err(error) if is_lost(&error) && layout.is_returning() => return Ok(false),
-                Err(error) if is_lost(&error) => layout.void(),
+                Err(error) if is_lost(&error) => {
+                    layout.void();
+                    tries -= 1;
+                }
                 // The data servers do not have what they have acknowledged.
                 Err(error) if error.status() == Some(Status::Inval) => break,
                 Err(error) => return Err(error),
@@ -127,22 +150,37 @@ impl Layouts {
         }
     }
 
-    /// A layout for writing, for what was written by one that is gone.
+    /// A layout for writing, for what was written by one that is gone; `None` if there is none. A server that
+    /// puts it off is asked again.
     fn ask_to_tell(
         &self,
         shared: &Arc<Shared>,
         layout: &FileLayout,
     ) -> Result<Option<(Arc<Grant>, Name)>> {
+        let mut backoff = Backoff::new(shared.deadline());
         while layout.must_ask() {
             let asked = match shared.writer_of(&layout.handle) {
                 Some(state_id) => self.ask(shared, layout, state_id, true),
                 None => Err(Unusable::Refused(Status::XNoLayout)),
             };
-            match asked {
-                Ok((grant, name)) => layout.granted(&grant, name),
-                Err(why) => {
-                    tracing::warn!(%why, "what was written cannot be told to the server");
-                    layout.refused(true, false, false);
+            let why = match asked {
+                Ok((grant, name)) => {
+                    layout.granted(&grant, name);
+                    continue;
+                }
+                Err(why) => why,
+            };
+            let kept = matches!(&why, Unusable::Refused(status) if !is_layout_lost(*status));
+            let passing = matches!(&why, Unusable::Refused(status) if passes(*status));
+            layout.refused(true, kept, passing);
+            match why {
+                Unusable::Refused(_) if passing && backoff.pause() => {}
+                Unusable::Refused(status) if passing => {
+                    return Err(Error::Status { procedure: Procedure::XLayoutGet, status });
+                }
+                Unusable::Asking(error) => return Err(error),
+                why => {
+                    tracing::debug!(%why, "there is no layout to tell by what was written");
                     return Ok(None);
                 }
             }
@@ -183,6 +221,20 @@ fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Grant) -> Vec<
         }
     }
     failed
+}
+
+/// There may be a layout soon.
+fn passes(status: Status) -> bool {
+    is_passing(status) || status == Status::XLayoutRecalled
+}
+
+/// How far a file reaches as the server knows it.
+fn size_of(shared: &Arc<Shared>, fh: FileHandle) -> Result<u64> {
+    let request = GetAttrInline { fh, attributes: AttrMask::OBJECT_SIZE };
+    shared.ask(&Request::GetAttrInline(request), |reply| match reply {
+        Reply::GetAttrInline(reply) => reply.attributes.object_size,
+        _ => None,
+    })
 }
 
 fn is_lost(error: &Error) -> bool {

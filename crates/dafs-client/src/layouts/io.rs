@@ -308,14 +308,11 @@ impl Beside {
                 if moved.stable != Stability::Unstable
                     && Verifier(moved.verifier) == self.layout.verifier() =>
             {
-                // The data is stable; what the file has of it is the server's to say.
-                if moved.stable < wanted || self.layout.extends() {
-                    let client = &self.file.client;
-                    if let Some(layouts) = client.layouts() {
-                        layouts.tell(client.shared(), &self.layout)?;
-                    }
-                }
-                done = moved.bytes;
+                // The data is stable; what the file has of it is the server's to say. If it cannot be told, all
+                // goes there.
+                let is_to_tell = moved.stable < wanted || self.layout.extends();
+                let is_told = !is_to_tell || self.tell();
+                done = if is_told { moved.bytes } else { 0 };
                 Vec::new()
             }
             Ok(_) => Vec::new(),
@@ -330,6 +327,15 @@ impl Beside {
             write_short(&self.file, &self.buffer, part, offset, wanted, writes.as_ref())?;
         }
         Ok(Moved { bytes: range.len(), end_of_file: false })
+    }
+
+    /// Has the server know of what was written; false if that cannot be done.
+    fn tell(&self) -> bool {
+        let client = &self.file.client;
+        let told = client.layouts().map(|layouts| layouts.tell(client.shared(), &self.layout));
+        let told = told.unwrap_or(Ok(()));
+        told.inspect_err(|error| tracing::debug!(%error, "a stable write goes through the server"))
+            .is_ok()
     }
 
     /// Leaves data servers alone that did not answer.
