@@ -94,6 +94,11 @@ pub(crate) fn is_stopped() -> bool {
     said.is_some()
 }
 
+/// Whether the calls of this thread have no time left.
+pub(crate) fn is_over() -> bool {
+    Limit::current().is_some_and(|limit| limit.at <= Instant::now())
+}
+
 /// Sleeps for up to `time`, which is long, and looks whether it is to stop; true if it is.
 pub(crate) fn is_stopped_in(time: Duration, sleep: impl FnOnce(Duration)) -> bool {
     match STOP.get() {

@@ -22,27 +22,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 impl Layouts {
-    /// Whether files of this file system have layouts.
-    pub(super) fn has_layouts(&self, shared: &Arc<Shared>, handle: &FileHandle) -> bool {
+    /// Whether files of this file system have layouts; `None` as long as the server has not said.
+    pub(super) fn has_layouts(&self, shared: &Arc<Shared>, handle: &FileHandle) -> Option<bool> {
         if let Some(&known) = self.systems.lock_here().get(&handle.fs) {
-            return known;
+            return Some(known);
         }
         let request = GetFsAttr { fh: *handle, attributes: FsAttrMask::X_LAYOUTS };
         let told = shared.ask(&Request::GetFsAttr(request), |reply| match reply {
             Reply::GetFsAttr(reply) => Some(reply.attributes.x_layouts == Some(true)),
             _ => None,
         });
-        match told {
-            Ok(has) => {
-                self.systems.lock_here().insert(handle.fs, has);
-                has
-            }
-            // A server of another make may take it for a mistake.
+        let has = match told {
+            Ok(has) => has,
             Err(error) => {
                 tracing::debug!(%error, "the server does not say whether there are layouts");
-                false
+                // A server of another make may take it for a mistake.
+                error.status().filter(|status| !is_passing(*status)).map(|_| false)?
             }
-        }
+        };
+        self.systems.lock_here().insert(handle.fs, has);
+        Some(has)
     }
 
     /// Asks for the layout of an open file for a transfer.

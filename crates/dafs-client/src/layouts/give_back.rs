@@ -34,15 +34,24 @@ impl Layouts {
         grant: &Arc<Grant>,
         errors: &[LayoutError],
     ) {
+        // What others have under way, and have written, is not given up because this thread is in a hurry; and
+        // who finds it given back believes that the server knows.
+        without(|| self.give_back_now(shared, layout, grant, errors));
+    }
+
+    fn give_back_now(
+        &self,
+        shared: &Arc<Shared>,
+        layout: &FileLayout,
+        grant: &Arc<Grant>,
+        errors: &[LayoutError],
+    ) {
         if !layout.begin_return(grant) {
             return;
         }
-        // What others have under way, and have written, is not given up because this thread is in a hurry.
+        layout.flights().iter().for_each(|sent| sent.settle_beside());
         let mut errors = errors.to_vec();
-        errors.extend(without(|| {
-            layout.flights().iter().for_each(|sent| sent.settle_beside());
-            commit_data(shared, layout, grant)
-        }));
+        errors.extend(commit_data(shared, layout, grant));
         // With errors it is told by right of another layout, that the server gives when it knows of them.
         let told = if errors.is_empty() { self.try_tell(shared, layout).map(drop) } else { Ok(()) };
         if let Some((_, name)) = layout.held() {
@@ -193,27 +202,27 @@ impl Layouts {
 /// servers that cannot commit.
 fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Grant) -> Vec<LayoutError> {
     let _one_at_a_time = layout.committing();
+    let begin = |component: usize| {
+        let (node, place) = (&grant.nodes[component], &grant.plan.places[component]);
+        // There is no other way to what was written there, so it is tried also when it has failed.
+        let session = node.session_regardless(shared, place).ok()?;
+        Committing::begin(node.clone(), session, place.handle).ok()
+    };
     // All data servers at a time.
     let begun: Vec<_> = layout
         .take_unstable()
         .into_iter()
-        .map(|(component, before)| {
-            let place = &grant.plan.places[component];
-            let session = grant.nodes[component].session(shared, place).ok();
-            let begun = session.and_then(|session| Committing::begin(session, place.handle).ok());
-            (component, Verifier(before), begun)
-        })
+        .map(|(component, before)| (component, Verifier(before), begin(component)))
         .collect();
     let mut failed = Vec::new();
     for (component, before, begun) in begun {
-        let verifier = begun.map(Committing::finish);
+        let mut verifier = begun.map(Committing::finish);
+        if matches!(verifier, Some(Err(Error::Lost { .. }))) {
+            // The connection may have been given up for an operation of somebody else's.
+            verifier = begin(component).map(Committing::finish);
+        }
         if !matches!(verifier, Some(Ok(now)) if now == before) {
             layout.lose();
-        }
-        if let Some(Err(error)) = &verifier
-            && error.status().is_none()
-        {
-            grant.nodes[component].failed();
         }
         if !matches!(verifier, Some(Ok(_))) {
             let device = grant.plan.places[component].device;

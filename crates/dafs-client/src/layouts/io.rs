@@ -4,10 +4,11 @@
 use super::Layouts;
 use super::file::{FileLayout, Grant};
 use super::flight::Transfers;
-use super::sent::{Failure, Piecemeal, Sent, is_outgrown, is_silent};
+use super::sent::{Failure, Piecemeal, Sent, is_outgrown};
 use crate::backoff::is_passing;
 use crate::buffer::IoBuffer;
 use crate::error::{Error, Result};
+use crate::limit;
 use crate::limits::OUTGROWN_TRIES;
 use crate::opened::Opened;
 use crate::pending::Moved;
@@ -107,6 +108,9 @@ fn begin(
     beside.send(len);
     let sent = beside.pieces.iter().map(|(_, sent)| Arc::downgrade(sent));
     beside.layout.entered(sent);
+    if beside.pieces.iter().all(|(_, sent)| sent.is_turned_away()) {
+        return None;
+    }
     Some(beside)
 }
 
@@ -223,7 +227,6 @@ impl Beside {
         let moved = match sent.take(false, range.len()) {
             Ok(moved) => moved,
             Err(failed) => {
-                self.avoid(&failed);
                 let copies = 0..self.grant.plan.driver.copies();
                 // Where there is one it has just failed.
                 let copies = copies.skip(usize::from(self.grant.plan.driver.copies() == 1));
@@ -318,7 +321,6 @@ impl Beside {
             Ok(_) => Vec::new(),
             Err(failed) => failed,
         };
-        self.avoid(&failed);
         self.minded(&failed, true);
         if done < range.len() {
             let (part, offset) = self.part(&(range.start + done..range.end));
@@ -338,19 +340,14 @@ impl Beside {
             .is_ok()
     }
 
-    /// Leaves data servers alone that did not answer.
-    fn avoid(&self, failed: &[(usize, Failure)]) {
-        for (component, failure) in failed {
-            if is_silent(failure) {
-                self.grant.nodes[*component].failed();
-            }
-        }
-    }
-
     /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
     /// written late is not as the others.
     fn minded(&self, failed: &[(usize, Failure)], writing: bool) {
         let Some(layouts) = self.file.client.layouts() else { return };
+        if !writing && limit::is_over() {
+            // What a caller had no time for says nothing of the data server.
+            return;
+        }
         let error = |(component, failure): &(usize, Failure)| {
             let device = self.grant.plan.places[*component].device;
             let status = told(failure)?;

@@ -127,10 +127,10 @@ impl Layouts {
         let shared = file.client.shared();
         shared.check_process().ok()?;
         // First, so that the server can call when it is asked.
-        let has = self.has_layouts(shared, &file.handle) && shared.is_listening().is_some();
+        let has = self.has_layouts(shared, &file.handle)? && shared.is_listening().is_some();
         let layout = has.then(|| self.known.attach(&file.handle));
         if let Err(Some(unused)) = used.layout.set(layout) {
-            // Another thread was first.
+            // Another thread was first, and uses the same.
             self.known.detach(&unused);
         }
         used.layout.get()?.as_ref()
@@ -236,12 +236,15 @@ impl File {
         shared.check_process()?;
         // What data servers have not done goes through the server, which knows the open for that long.
         used.transfers.await_all();
-        if layouts.known.detach(layout)
-            && let Some((grant, _)) = layout.held()
-        {
+        let is_last = layouts.known.detach(layout);
+        if is_last && let Some((grant, _)) = layout.held() {
             layouts.give_back(shared, layout, &grant, &[]);
         }
-        layouts.tell(shared, layout)?;
+        let told = layouts.tell(shared, layout);
+        if is_last {
+            layouts.known.forget(&layout.handle);
+        }
+        told?;
         match used.writes.standing() {
             Standing::Lost => Err(crate::Error::WritesLost),
             Standing::Unstable(first) if first != layout.verifier() => {

@@ -4,7 +4,8 @@
 //! * A data server knows this client by the name that the metadata server knows it by, and believes it by
 //!   what that has told of the device.
 //! * One that cannot be reached is left alone for a while, longer each time, and nobody waits for it
-//!   meanwhile.
+//!   meanwhile but who would lose what was written there.
+//! * Whoever tells that it failed waits for nobody: it may be a task.
 
 use super::plan::Place;
 use crate::connect;
@@ -17,7 +18,7 @@ use dafs_parallel::Avoidance;
 use dafs_parallel::limits::{DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Instant;
 
 /// The data servers that a client has heard of, by their addresses.
@@ -32,13 +33,27 @@ pub(super) struct Nodes {
 #[derive(Debug)]
 pub(super) struct Node {
     options: Arc<ConnectOptions>,
+    /// Not held while somebody waits for the data server.
     state: ForkMutex<State>,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     session: Option<Arc<Shared>>,
+    /// Others wait for whoever is at it.
+    is_connecting: bool,
     avoidance: Avoidance,
+}
+
+/// Somebody makes a session with a data server, until this is dropped.
+struct Connecting<'a>(&'a Node);
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock_here().is_connecting = false;
+        self.0.changed.notify_all();
+    }
 }
 
 /// Why a data server cannot be used just now.
@@ -48,6 +63,18 @@ pub(super) enum Away {
     Known,
     /// It has just been tried.
     News,
+}
+
+impl State {
+    /// The session, if it is there.
+    fn running(&mut self) -> Option<Arc<Shared>> {
+        self.session = self.session.take().filter(|session| !session.is_over());
+        self.session.clone()
+    }
+
+    fn is_current(&self, session: &Arc<Shared>) -> bool {
+        self.session.as_ref().is_some_and(|now| Arc::ptr_eq(now, session))
+    }
 }
 
 impl Nodes {
@@ -62,10 +89,14 @@ impl Nodes {
             return Some(node.clone());
         }
         if known.len() >= DATA_SERVERS_MAX {
+            // Addresses change, and no layout names those of before.
+            known.retain(|_, node| Arc::strong_count(node) > 1);
+        }
+        if known.len() >= DATA_SERVERS_MAX {
             return None;
         }
         let (options, state) = (self.options.clone(), ForkMutex::default());
-        let node = Arc::new(Node { options, state });
+        let node = Arc::new(Node { options, state, changed: Condvar::new() });
         known.insert(place.addresses.clone(), node.clone());
         Some(node)
     }
@@ -74,18 +105,44 @@ impl Nodes {
 impl Node {
     /// The session with this data server, made anew if need be. `of` is that with the metadata server.
     pub(super) fn session(&self, of: &Shared, place: &Place) -> Result<Arc<Shared>, Away> {
+        self.session_of(of, place, false)
+    }
+
+    /// The same, even if it is left alone just now.
+    pub(super) fn session_regardless(
+        &self,
+        of: &Shared,
+        place: &Place,
+    ) -> Result<Arc<Shared>, Away> {
+        self.session_of(of, place, true)
+    }
+
+    fn session_of(
+        &self,
+        of: &Shared,
+        place: &Place,
+        regardless: bool,
+    ) -> Result<Arc<Shared>, Away> {
         let mut state = self.state.lock_here();
-        if let Some(session) = &state.session
-            && !session.is_over()
-        {
-            return Ok(session.clone());
+        loop {
+            if let Some(session) = state.running() {
+                return Ok(session);
+            }
+            if !state.is_connecting {
+                break;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.session = None;
-        if state.avoidance.is_left_alone(Instant::now()) {
+        if !regardless && state.avoidance.is_left_alone(Instant::now()) {
             return Err(Away::Known);
         }
+        state.is_connecting = true;
+        drop(state);
+        let _connecting = Connecting(self);
         // Whether it is there is found out for all.
-        match crate::limit::without(|| self.connect(of, place)) {
+        let made = crate::limit::without(|| self.connect(of, place));
+        let mut state = self.state.lock_here();
+        match made {
             Ok(session) => {
                 state.session = Some(session.clone());
                 state.avoidance.reached();
@@ -104,17 +161,18 @@ impl Node {
     pub(super) fn outgrow(&self, session: &Arc<Shared>) {
         let mut state = self.state.lock_here();
         // That of now may be another: others that met the same were looked at before.
-        if state.session.as_ref().is_some_and(|now| Arc::ptr_eq(now, session)) {
+        if state.is_current(session) {
             state.session = None;
         }
     }
 
-    /// It did not answer.
-    pub(super) fn failed(&self) {
-        let (mut state, now) = (self.state.lock_here(), Instant::now());
-        // What failed at the same time is one failure.
-        if !state.avoidance.is_left_alone(now) {
-            state.avoidance.failed(now);
+    /// It did not answer by a session, which is used no more. What others meet who have used the same is no
+    /// other failure.
+    pub(super) fn failed(&self, session: &Arc<Shared>) {
+        let mut state = self.state.lock_here();
+        if state.is_current(session) {
+            state.session = None;
+            state.avoidance.failed(Instant::now());
         }
     }
 
@@ -153,5 +211,35 @@ impl Authenticator for Ticket {
 
     fn next(&self, _: &Challenge) -> Result<Proof, String> {
         Err("the data server wants more than the metadata server's word".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use crate::served::{Served, TRANSPORTS};
+    use dafs_parallel::limits::NODE_PAUSE_MIN;
+
+    #[test]
+    fn what_fails_with_one_session_is_one_failure() {
+        let served = Served::new();
+        let [client, other] = [TRANSPORTS[0]; 2].map(|transport| served.client(transport));
+        let (session, older) = (client.shared(), other.shared());
+        let state = State { session: Some(session.clone()), ..State::default() };
+        let (options, state) = (Arc::new(ConnectOptions::default()), ForkMutex::new(state));
+        let node = Node { options, state, changed: Condvar::new() };
+        let is_left_alone = |time| node.state.lock_here().avoidance.is_left_alone(time);
+        // Of one that was replaced, and one that is only too old.
+        node.failed(older);
+        node.outgrow(older);
+        assert!(Arc::ptr_eq(&node.state.lock_here().running().unwrap(), session));
+        assert!(!is_left_alone(Instant::now()));
+        for _ in 0..6 {
+            node.failed(session);
+        }
+        assert!(node.state.lock_here().running().is_none());
+        assert!(!is_left_alone(Instant::now() + NODE_PAUSE_MIN), "it was counted once");
     }
 }

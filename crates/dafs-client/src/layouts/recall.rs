@@ -74,18 +74,22 @@ impl Known {
         file
     }
 
-    /// An open file does not use it any more; true if it was the last one.
+    /// An open file does not use it any more; true if it was the last one. Then its layout is to be given
+    /// back, and until [`Self::forget`] the server can recall it.
     pub(super) fn detach(&self, file: &Arc<FileLayout>) -> bool {
         let mut state = self.state.lock_here();
         let Some((_, users)) = state.files.get_mut(&file.handle) else { return false };
-        *users -= 1;
-        if *users > 0 {
-            return false;
+        *users = users.saturating_sub(1);
+        *users == 0
+    }
+
+    /// Nothing is held of a file any more, unless somebody uses it again.
+    pub(super) fn forget(&self, handle: &FileHandle) {
+        let mut state = self.state.lock_here();
+        if state.files.get(handle).is_some_and(|(_, users)| *users == 0) {
+            state.files.remove(handle);
+            self.used.store(state.files.len(), Ordering::Relaxed);
         }
-        let last = state.files.remove(&file.handle);
-        self.used.store(state.files.len(), Ordering::Relaxed);
-        drop(state);
-        last.is_some()
     }
 
     pub(super) fn find(&self, handle: &FileHandle) -> Option<Arc<FileLayout>> {
@@ -157,6 +161,8 @@ impl Known {
 impl Layouts {
     /// Has the session ask here when the server calls, and starts the thread that gives back.
     pub(super) fn listen(self: &Arc<Self>, shared: &Arc<Shared>) -> crate::Result<()> {
+        // Whoever gets a layout can hear that it is recalled, whoever was first here.
+        shared.hear_recalls(Recalls(self.known.clone()))?;
         if std::mem::replace(&mut self.known.state.lock_here().started, true) {
             return Ok(());
         }
@@ -168,7 +174,7 @@ impl Layouts {
             self.known.state.lock_here().started = false;
             return Err(crate::Error::Memory(error.to_string().into()));
         }
-        shared.hear_recalls(Recalls(self.known.clone()))
+        Ok(())
     }
 }
 

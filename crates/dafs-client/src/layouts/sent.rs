@@ -6,12 +6,13 @@
 //! * When a part is settled the data server cannot reach its memory any more.
 
 use super::file::{FileLayout, Grant};
-use super::nodes::Away;
+use super::nodes::{Away, Node};
 use crate::buffer::IoBuffer;
 use crate::core::{Done, Piece, ReadCall, RegisteredMemory, WriteCall};
 use crate::driver::{Shared, Slot};
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
+use crate::limit;
 use crate::opened::Opened;
 use crate::outcome::failure_of;
 use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
@@ -234,12 +235,9 @@ impl Sent {
             }
             Ok(other) => {
                 let error = failure_of(other, session.server_name());
-                if is_outgrown(&error) {
-                    self.grant.nodes[leg.component].outgrow(&session);
-                }
-                return Err(Fault::Asked(error));
+                return Err(self.failed(leg, &session, error));
             }
-            Err(error) => return Err(Fault::Asked(error)),
+            Err(error) => return Err(self.failed(leg, &session, error)),
         };
         let verifier = match write {
             true => {
@@ -249,6 +247,24 @@ impl Sent {
             false => [0; 8],
         };
         Ok(Moved { bytes, eof, stable, verifier })
+    }
+
+    fn failed(&self, leg: &Leg, session: &Arc<Shared>, error: Error) -> Failure {
+        let node = &self.grant.nodes[leg.component];
+        // What a caller had no time for costs the connection, and says nothing of the data server.
+        if is_outgrown(&error) || (error.is_fatal() && limit::is_over()) {
+            node.outgrow(session);
+        } else if error.is_fatal() {
+            node.failed(session);
+        }
+        Fault::Asked(error)
+    }
+
+    /// Whether nothing of it was sent, because too much is under way already.
+    pub(super) fn is_turned_away(&self) -> bool {
+        let is_full =
+            |leg: &Leg| matches!(leg.came, Stage::Over(Err(Fault::Asked(Error::TooMany))));
+        self.legs.lock_here().iter().all(is_full)
     }
 
     /// Waits, and says what came of the piece.
@@ -279,25 +295,33 @@ impl Drop for Sent {
 
 /// A COMMIT that was sent to a data server.
 pub(super) struct Committing {
+    node: Arc<Node>,
     session: Arc<Shared>,
     slot: Slot,
 }
 
 impl Committing {
-    pub(super) fn begin(session: Arc<Shared>, fh: FileHandle) -> Result<Self> {
+    pub(super) fn begin(node: Arc<Node>, session: Arc<Shared>, fh: FileHandle) -> Result<Self> {
         let commit = Commit { fh, offset: 0, count: 0 };
         let request = Request::Commit(commit);
         let slot = session.submit(|driver, tag| driver.submit(tag, &request, None))?;
         session.attend(&slot, Waker::noop());
-        Ok(Self { session, slot })
+        Ok(Self { node, session, slot })
     }
 
     /// The verifier of now.
     pub(super) fn finish(self) -> Result<Verifier> {
-        let reply = self.session.wait_reply(&self.slot, None)?;
-        self.session.taken(&reply, |reply| match reply {
-            Reply::Commit(reply) => Some(reply.verifier),
-            _ => None,
+        let Self { node, session, slot } = self;
+        let reply = session.wait_reply(&slot, None).and_then(|reply| {
+            session.taken(&reply, |reply| match reply {
+                Reply::Commit(reply) => Some(reply.verifier),
+                _ => None,
+            })
+        });
+        reply.inspect_err(|error| {
+            if error.is_fatal() {
+                node.failed(&session);
+            }
         })
     }
 }
@@ -306,9 +330,4 @@ impl Committing {
 /// client has written the same bytes through the server since that began.
 pub(super) fn is_outgrown(error: &Error) -> bool {
     error.status() == Some(Status::XSessionOld)
-}
-
-/// Whether the data server did not answer at all.
-pub(super) fn is_silent(failure: &Failure) -> bool {
-    matches!(failure, Fault::Asked(error) if error.status().is_none())
 }

@@ -312,3 +312,25 @@ fn what_nobody_waits_for_is_written_before_its_file_is_closed_though_a_data_serv
     assert!(content(&open(&other, b"/file")) == data);
     writes.drain(..).for_each(|write| assert_eq!(write.wait().unwrap(), PIECE));
 }
+
+#[test]
+fn that_one_caller_is_in_a_hurry_is_not_the_loss_of_others() {
+    let cluster = Cluster::new();
+    let client = client(&cluster, "");
+    let (file, same) = (open(&client, b"/file"), open(&client, b"/file"));
+    write_direct(&file, &pattern(BYTES, 70));
+    write_direct(&same, &pattern(BYTES, 71));
+    let data = pattern(BYTES, 72);
+    file.write_at(&data, 0, Stability::Unstable).unwrap();
+    let hurried = dafs_client::within(std::time::Duration::ZERO, || {
+        let written = same.write_at(&data[..4096], 0, Stability::Unstable).map(drop);
+        [written, same.commit(0, 0)]
+    });
+    // Whatever it was told, it was not that something is lost.
+    assert!(!hurried.iter().any(|told| matches!(told, Err(Error::WritesLost))), "{hurried:?}");
+    file.commit(0, 0).unwrap();
+    same.commit(0, 0).unwrap();
+    assert!(content(&file) == data);
+    same.close().unwrap();
+    file.close().unwrap();
+}
