@@ -527,7 +527,7 @@ impl File {
 
     /// Finds out whether unstable data that was written through this open file is gone, which it may
     /// be when the server has restarted. Costs nothing when it has not; else it is a
-    /// [`commit`](Self::commit).
+    /// [`commit`](Self::commit). What a data server has lost by itself only a commit, or the closing, finds out.
     ///
     /// # Errors
     /// Those of a commit: with [`Error::WritesLost`] everything since the last one must be written

@@ -110,14 +110,15 @@ impl File {
     }
 
     /// Starts to make `len` bytes from `offset` stable (0: to the end of the file). Writes that are in flight
-    /// now are not covered. What a client's cache keeps is written back before this returns. Sent as
-    /// [`File::submit_read`].
+    /// now are not covered. What a client's cache keeps is written back before this returns, and what was written
+    /// at data servers is made stable there: this waits for both. Sent as [`File::submit_read`].
     ///
     /// A loss that it finds is told by [`Error::WritesLost`](crate::Error::WritesLost) to whoever takes the result. If that is dropped,
     /// the next commit tells it.
     ///
     /// # Errors
-    /// As [`File::submit_read`], and that of the writing back.
+    /// As [`File::submit_read`], and that of the writing back; [`Error::WritesLost`](crate::Error::WritesLost) for
+    /// what data servers have lost.
     pub fn submit_commit(&self, offset: u64, len: u64) -> Result<Pending<()>> {
         self.client().shared().check_process()?;
         let (request, watch) = self.watched_commit(offset, len)?;
