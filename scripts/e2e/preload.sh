@@ -137,6 +137,9 @@ for function in execvp posix_spawnp; do
     done
 done
 
+PATH=$work/here/local:$PATH:$work/numbers expect 126 '' timeout 120 "$dafs" run --at "$work/here=$url" env tool
+PATH=$work/here/local:$PATH:$work/nowhere expect 127 '' timeout 120 "$dafs" run --at "$work/here=$url" env tool
+
 step "the example of the documentation"
 example=$(sed -n '/<!-- example: programs -->/{n;s/^ *//;p}' "$here/docs/programs.md")
 [[ $example == 'dafs run '* ]] || fail "docs/programs.md has no example"

@@ -51,18 +51,19 @@ unsafe fn places(file: *const c_char, is_served: impl Fn(&CStr) -> bool) -> Plac
     if places.iter().any(Option::is_none) { Places::Each(places) } else { Places::All }
 }
 
-/// Whether there is certainly nothing at a path. A relative one begins where the program is started from, which
-/// need not be here.
-fn is_absent(path: &CStr) -> bool {
+/// With which error nothing is started at a path, if there certainly is nothing. A relative one begins where the
+/// program is started from, which need not be here.
+fn absence(path: &CStr) -> Option<c_int> {
     let before = Errno::last();
     // SAFETY: all zero is a valid value of this plain structure.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: a C string, and the structure that the call fills.
     let looked =
         unsafe { libc::syscall(libc::SYS_newfstatat, AT_FDCWD, path.as_ptr(), &raw mut found, 0) };
-    let is_absent = looked < 0 && matches!(Errno::last().0, libc::ENOENT | libc::ENOTDIR);
+    let error = (looked < 0).then(|| Errno::last().0);
     before.set();
-    is_absent && path.to_bytes().starts_with(b"/")
+    let is_absolute = path.to_bytes().starts_with(b"/");
+    error.filter(|error| is_absolute && matches!(*error, libc::ENOENT | libc::ENOTDIR))
 }
 
 /// Has `start` start a program by its path, unless that is served.
@@ -102,8 +103,12 @@ pub(super) unsafe fn by_name(
     let (mut last, mut is_denied) = (libc::ENOENT, false);
     for place in places {
         last = libc::ENOENT;
+        let Some(path) = place else { continue };
         // `posix_spawn` makes a process for each that it tries.
-        let Some(path) = place.filter(|path| !is_absent(path)) else { continue };
+        if let Some(error) = absence(&path) {
+            last = error;
+            continue;
+        }
         let done = start(path.as_ptr());
         last = if done < 0 { Errno::last().0 } else { done };
         match last {
