@@ -123,6 +123,8 @@ pub(super) struct Conn {
     pub(super) dirty: bool,
     /// Records were published since the peer was last considered.
     pub(super) published: bool,
+    /// Records were published to a peer that looks by itself, so that the socket was not looked at.
+    pub(super) unlooked: bool,
     /// Polls since something happened.
     pub(super) idle_polls: u32,
 }
@@ -201,6 +203,7 @@ impl Conn {
             asleep: false,
             dirty: false,
             published: false,
+            unlooked: false,
             idle_polls: 0,
         }
     }

@@ -236,6 +236,7 @@ impl ShmAdapter {
         let mut quiet = self.ready.is_empty();
         for name in &self.busy {
             let Some(conn) = self.conns.get_mut(*name) else { continue };
+            conn.look_at_socket();
             let closing = matches!(conn.stage, Stage::Closing) && !conn.stalled();
             if conn.consumer.ready() || conn.end.is_some() || closing || conn.can_move() {
                 quiet = false;

@@ -119,8 +119,10 @@ impl Conn {
             self.send_packets();
         }
         if !self.control.take_peer_sleep(self.published) {
+            self.unlooked |= self.published;
             return;
         }
+        self.unlooked = false;
         let Some(socket) = &self.socket else { return };
         if !socket.is_ours() {
             return self.lost(Watch::LOST);
@@ -129,6 +131,16 @@ impl Conn {
             // A full socket is readable at the other end, so the peer is awake already.
             Ok(()) | Err(Errno::AGAIN) => {}
             Err(error) => self.lost(&error.to_string()),
+        }
+    }
+
+    /// Before a sleep: without the socket nobody could end it, should the program have taken that away.
+    pub(super) fn look_at_socket(&mut self) {
+        if !std::mem::take(&mut self.unlooked) {
+            return;
+        }
+        if self.socket.as_ref().is_some_and(|socket| !socket.is_ours()) {
+            self.lost(Watch::LOST);
         }
     }
 
