@@ -15,6 +15,7 @@ source=$(scripts/source.sh libsqlite3-dev 2>"$work/said") || skip "$(tail -n 1 "
 # two at its end for one that has yet to crash.
 sed -e 's/^#define DEFAULT_TIMEOUT .*/#define DEFAULT_TIMEOUT 120000/' -e 's/waitForClient(0, 2000,/waitForClient(0, 120000,/' \
     "$source/mptest/mptest.c" >"$work/mptest.c"
+[[ $(grep -c 120000 "$work/mptest.c") == 2 ]] || fail "SQLite's test has its times elsewhere now"
 cc -w -O1 -DHAVE_USLEEP -o "$work/mptest" "$work/mptest.c" -lsqlite3 || fail "SQLite's test does not compile"
 for script in "$source"/mptest/*.*test; do
     sed 's/^--wait \([a-z0-9]*\)$/& 120000/' "$script" >"$work/$(basename "$script")"
