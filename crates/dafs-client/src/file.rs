@@ -31,7 +31,8 @@ pub use dafs_wire::dafs::AccessPattern;
 pub(crate) static OPENS: AtomicU64 = AtomicU64::new(1);
 
 /// An open file. Dropping it closes it without waiting for the server, unless data servers are used: what was begun
-/// there comes to its end before, and what they have written is made stable, so that the server can know of it.
+/// there comes to its end before, and the last open of a file makes stable what was written there, so that the server
+/// can know of it.
 /// [`File::close`] tells whether that worked.
 #[derive(Debug)]
 pub struct File {

@@ -46,6 +46,9 @@ impl Limit {
 /// when the session is given up only. What was started without waiting for it, as by
 /// [`File::submit_read`], goes on when `work` is over.
 ///
+/// What is left of transfers at data servers when a file is closed, or when one of them fails, is the other: it is seen to
+/// its end, as [`ConnectOptions::deadline`] says.
+///
 /// Without this a call waits for as long as [`ConnectOptions::deadline`] says. What was written through
 /// the client's cache is written back by that alone, so that a short limit loses no data.
 ///

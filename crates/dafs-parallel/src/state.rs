@@ -324,6 +324,8 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
     pub fn returned(&mut self, now: Instant) {
         self.phase = Phase::None;
         self.unstable.clear();
+        // Others may cut it from now on, with no word to us.
+        self.size = 0;
         self.pause(true, LAYOUT_PAUSE_SHORT, now);
     }
 
@@ -484,6 +486,16 @@ mod tests {
         wrote(&mut state, &grant, 0, 200, 7);
         state.resized(10);
         assert_eq!(state.written(), None, "it is cut off");
+    }
+
+    #[test]
+    fn how_far_a_file_reaches_is_believed_while_its_layout_is_held() {
+        let (mut state, grant) = held();
+        wrote(&mut state, &grant, 0, 50, 7);
+        assert!(!state.extends());
+        assert!(matches!(state.begin_return(&grant), Step::Now(true)));
+        state.returned(Instant::now());
+        assert!(state.extends(), "others may have cut it meanwhile");
     }
 
     #[test]

@@ -109,10 +109,12 @@ impl Flight {
             if !beside.is_answered(None) {
                 return false;
             }
+            // Somebody else may have begun to end it meanwhile: then neither does anything.
             if beside.is_good() {
-                return true;
+                self.transfer.end();
+            } else {
+                self.transfer.leave();
             }
-            self.transfer.leave();
         }
         self.is_done()
     }
@@ -132,6 +134,9 @@ impl Flight {
             } else {
                 self.transfer.end();
             }
+        } else if until.is_none() {
+            // The thread that is to end it may be long in coming to it.
+            self.transfer.end();
         }
         self.transfer.take(until)
     }
@@ -281,8 +286,8 @@ impl Drop for Ending<'_> {
         state.stage = Stage::Over(result);
         let (waker, used) = (state.waker.take(), state.used.take());
         drop(state);
-        drop(used);
         self.transfer.changed.notify_all();
+        drop(used);
         if let Some(waker) = waker {
             // That it panics concerns its task alone.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
@@ -305,10 +310,15 @@ impl Transfers {
     /// Returns when all of them are over. What others have under way is not given up because this thread is
     /// in a hurry.
     pub(super) fn await_all(&self) {
-        let Ok(mut begun) = self.begun.lock() else { return };
-        let begun = std::mem::take(&mut *begun);
+        let begun = match self.begun.lock() {
+            Ok(mut begun) => std::mem::take(&mut *begun),
+            Err(_) => return,
+        };
         without(|| {
-            begun.iter().filter_map(Weak::upgrade).for_each(|transfer| transfer.await_end())
+            for transfer in begun.iter().filter_map(Weak::upgrade) {
+                // What goes wrong with one is not to keep the file open.
+                let _ = catch_unwind(AssertUnwindSafe(|| transfer.await_end()));
+            }
         });
     }
 }

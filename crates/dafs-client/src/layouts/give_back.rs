@@ -15,6 +15,7 @@ use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::limit::{Limit, without};
 use crate::limits::LAYOUT_CHANNEL_TIME;
+use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
 use dafs_wire::dafs::{
     AttrMask, GetAttrInline, LayoutError, LayoutScope, Procedure, Reply, Request, Seq, Status,
     Verifier, XLayoutCommit, XLayoutReturn,
@@ -85,8 +86,9 @@ impl Layouts {
             }
             layout.await_return();
         }
-        layout.abandon_written();
-        Err(Error::WritesLost)
+        // It is there; only that nobody leaves the layout alone.
+        let (procedure, status) = (Procedure::XLayoutCommit, Status::Delay);
+        Err(Error::Status { procedure, status })
     }
 
     /// The same; false while there is no layout to tell it by, because one that is of no use for that is
@@ -202,11 +204,12 @@ impl Layouts {
 /// servers that cannot commit.
 fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Grant) -> Vec<LayoutError> {
     let _one_at_a_time = layout.committing();
-    let begin = |component: usize| {
+    let begin = |component: usize| -> Result<Committing, Uncommitted> {
         let (node, place) = (&grant.nodes[component], &grant.plan.places[component]);
         // There is no other way to what was written there, so it is tried also when it has failed.
-        let session = node.session_regardless(shared, place).ok()?;
-        Committing::begin(node.clone(), session, place.handle).ok()
+        let session = node.session_regardless(shared, place);
+        let session = session.map_err(|_| Uncommitted::Unreachable)?;
+        Committing::begin(node.clone(), session, place.handle).map_err(Uncommitted::Asked)
     };
     // All data servers at a time.
     let begun: Vec<_> = layout
@@ -215,21 +218,44 @@ fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Grant) -> Vec<
         .map(|(component, before)| (component, Verifier(before), begin(component)))
         .collect();
     let mut failed = Vec::new();
-    for (component, before, begun) in begun {
-        let mut verifier = begun.map(Committing::finish);
-        if matches!(verifier, Some(Err(Error::Lost { .. }))) {
-            // The connection may have been given up for an operation of somebody else's.
-            verifier = begin(component).map(Committing::finish);
-        }
-        if !matches!(verifier, Some(Ok(now)) if now == before) {
+    for (component, before, mut begun) in begun {
+        let (mut may_reconnect, mut patience) = (true, Backoff::new(Some(NODE_ANSWER_TIMEOUT)));
+        let verifier = loop {
+            let came = begun.and_then(|begun| begun.finish().map_err(Uncommitted::Asked));
+            let again = match &came {
+                // Nothing was done.
+                Err(Uncommitted::Asked(error)) if is_put_off(error) => patience.pause(),
+                // The connection may have been given up for an operation of somebody else's.
+                Err(Uncommitted::Asked(error)) if error.is_fatal() => {
+                    std::mem::take(&mut may_reconnect)
+                }
+                _ => false,
+            };
+            if !again {
+                break came;
+            }
+            begun = begin(component);
+        };
+        if !matches!(verifier, Ok(now) if now == before) {
             layout.lose();
         }
-        if !matches!(verifier, Some(Ok(_))) {
+        if verifier.is_err() {
             let device = grant.plan.places[component].device;
             failed.push(LayoutError { device, status: Status::Io, writing: true });
         }
     }
     failed
+}
+
+/// Why a data server has committed nothing.
+enum Uncommitted {
+    Unreachable,
+    Asked(Error),
+}
+
+/// The same may be done soon.
+fn is_put_off(error: &Error) -> bool {
+    matches!(error, Error::TooMany) || error.status().is_some_and(is_passing)
 }
 
 /// There may be a layout soon.

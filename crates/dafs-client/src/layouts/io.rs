@@ -326,7 +326,13 @@ impl Beside {
             let (part, offset) = self.part(&(range.start + done..range.end));
             let writes = self.kept.as_ref().map(|kept| kept.through.clone());
             let writes = writes.or_else(|| self.file.watch(wanted));
-            write_short(&self.file, &self.buffer, part, offset, wanted, writes.as_ref())?;
+            let written =
+                write_short(&self.file, &self.buffer, part, offset, wanted, writes.as_ref());
+            written.map_err(|error| match error {
+                // Data servers may have.
+                Error::NotSent { server, after } => Error::Deadline { server, after },
+                error => error,
+            })?;
         }
         Ok(Moved { bytes: range.len(), end_of_file: false })
     }

@@ -130,8 +130,10 @@ impl Layouts {
         let has = self.has_layouts(shared, &file.handle)? && shared.is_listening().is_some();
         let layout = has.then(|| self.known.attach(&file.handle));
         if let Err(Some(unused)) = used.layout.set(layout) {
-            // Another thread was first, and uses the same.
-            self.known.detach(&unused);
+            // Another thread was first, and uses the same, or none.
+            if self.known.detach(&unused) {
+                self.known.forget(&unused.handle);
+            }
         }
         used.layout.get()?.as_ref()
     }

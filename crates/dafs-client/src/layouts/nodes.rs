@@ -11,15 +11,16 @@ use super::plan::Place;
 use crate::connect;
 use crate::core::{Authenticator, Challenge, Proof};
 use crate::driver::Shared;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
-use crate::options::{Authentication, ConnectOptions, Credential};
+use crate::limit;
+use crate::options::{Authentication, ConnectOptions, Credential, TransportChoice};
 use dafs_parallel::Avoidance;
 use dafs_parallel::limits::{DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The data servers that a client has heard of, by their addresses.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ struct State {
     session: Option<Arc<Shared>>,
     /// Others wait for whoever is at it.
     is_connecting: bool,
+    /// It had no answer to a connection when it was tried last. That one broke says less.
+    is_unreachable: bool,
     avoidance: Avoidance,
 }
 
@@ -108,7 +111,7 @@ impl Node {
         self.session_of(of, place, false)
     }
 
-    /// The same, even if it is left alone just now.
+    /// The same, even if it is left alone just now because a session broke.
     pub(super) fn session_regardless(
         &self,
         of: &Shared,
@@ -128,20 +131,22 @@ impl Node {
             if let Some(session) = state.running() {
                 return Ok(session);
             }
+            let is_left_alone = state.avoidance.is_left_alone(Instant::now());
+            if is_left_alone && (!regardless || state.is_unreachable) {
+                return Err(Away::Known);
+            }
             if !state.is_connecting {
                 break;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if !regardless && state.avoidance.is_left_alone(Instant::now()) {
-            return Err(Away::Known);
-        }
         state.is_connecting = true;
         drop(state);
         let _connecting = Connecting(self);
         // Whether it is there is found out for all.
-        let made = crate::limit::without(|| self.connect(of, place));
+        let made = limit::without(|| self.connect(of, place));
         let mut state = self.state.lock_here();
+        state.is_unreachable = made.is_err();
         match made {
             Ok(session) => {
                 state.session = Some(session.clone());
@@ -168,7 +173,7 @@ impl Node {
 
     /// It did not answer by a session, which is used no more. What others meet who have used the same is no
     /// other failure.
-    pub(super) fn failed(&self, session: &Arc<Shared>) {
+    fn failed(&self, session: &Arc<Shared>) {
         let mut state = self.state.lock_here();
         if state.is_current(session) {
             state.session = None;
@@ -176,10 +181,35 @@ impl Node {
         }
     }
 
+    /// An operation there ended with an error, which may be that the session is over.
+    pub(super) fn met(&self, session: &Arc<Shared>, error: &Error) {
+        if !error.is_fatal() {
+            return;
+        }
+        let is_shorter = |after: &Duration| session.deadline().is_some_and(|own| *after < own);
+        let is_hurry = match error {
+            Error::Deadline { after, .. } | Error::NotSent { after, .. } => is_shorter(after),
+            _ => false,
+        };
+        // What a caller, this or another one, had no time for costs the connection, and says nothing of the
+        // data server.
+        if is_hurry || limit::is_over() {
+            self.outgrow(session);
+        } else {
+            self.failed(session);
+        }
+    }
+
     fn connect(&self, of: &Shared, place: &Place) -> Result<Arc<Shared>, String> {
         let identity = of.identity().map_err(|error| error.to_string())?;
         let deadline = self.options.deadline.unwrap_or(NODE_ANSWER_TIMEOUT);
+        // Over shared memory it could reach the memory of what was given up, and done through the server then.
+        let transport = match self.options.transport {
+            TransportChoice::Auto => TransportChoice::Iwarp,
+            asked => asked,
+        };
         let options = ConnectOptions {
+            transport,
             authentication: Authentication::Custom(Arc::new(Ticket(place.ticket.clone()))),
             // Whose rights count was judged at the open.
             credential: Credential::Session,
@@ -236,8 +266,16 @@ mod tests {
         node.outgrow(older);
         assert!(Arc::ptr_eq(&node.state.lock_here().running().unwrap(), session));
         assert!(!is_left_alone(Instant::now()));
+        // One that was given up because a caller had no time for an answer.
+        let given_up = |after| Error::Deadline { server: session.server_name().clone(), after };
+        node.met(session, &Error::TooMany);
+        assert!(node.state.lock_here().running().is_some());
+        node.met(session, &given_up(Duration::from_millis(1)));
+        assert!(node.state.lock_here().running().is_none());
+        assert!(!is_left_alone(Instant::now()));
+        node.state.lock_here().session = Some(session.clone());
         for _ in 0..6 {
-            node.failed(session);
+            node.met(session, &given_up(session.deadline().unwrap()));
         }
         assert!(node.state.lock_here().running().is_none());
         assert!(!is_left_alone(Instant::now() + NODE_PAUSE_MIN), "it was counted once");

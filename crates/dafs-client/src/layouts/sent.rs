@@ -12,7 +12,6 @@ use crate::core::{Done, Piece, ReadCall, RegisteredMemory, WriteCall};
 use crate::driver::{Shared, Slot};
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
-use crate::limit;
 use crate::opened::Opened;
 use crate::outcome::failure_of;
 use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
@@ -251,11 +250,10 @@ impl Sent {
 
     fn failed(&self, leg: &Leg, session: &Arc<Shared>, error: Error) -> Failure {
         let node = &self.grant.nodes[leg.component];
-        // What a caller had no time for costs the connection, and says nothing of the data server.
-        if is_outgrown(&error) || (error.is_fatal() && limit::is_over()) {
+        if is_outgrown(&error) {
             node.outgrow(session);
-        } else if error.is_fatal() {
-            node.failed(session);
+        } else {
+            node.met(session, &error);
         }
         Fault::Asked(error)
     }
@@ -318,11 +316,7 @@ impl Committing {
                 _ => None,
             })
         });
-        reply.inspect_err(|error| {
-            if error.is_fatal() {
-                node.failed(&session);
-            }
-        })
+        reply.inspect_err(|error| node.met(&session, error))
     }
 }
 
