@@ -3,7 +3,8 @@
 //! Invariants
 //! * What a data server has written is noted when its answer is read, whoever reads it: so whoever gives a
 //!   layout back knows what was written by it.
-//! * When a part is settled the data server cannot reach its memory any more.
+//! * When a part is settled the data server cannot reach its memory any more, but over shared memory, which is
+//!   used only where the client asks for nothing else.
 
 use super::file::{FileLayout, Grant};
 use super::nodes::{Away, Node};
