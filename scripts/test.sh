@@ -158,6 +158,9 @@ export -f format lint fuzz guest lab_test lab_test_over lab_test_spread
 causes() {
     {
         grep -aE '^test .* FAILED$' "$1" | tail -n 6
+        grep -aE '^--- after [0-9]+ s: |^FAILED' "$1" | tail -n 3
+        # The last word of a test of mounts stands before what servers and guests said.
+        grep -aE -B 6 -m 1 "^--- the end of the server's log" "$1"
         grep -aA 3 -E 'panicked at|^error' "$1" | tail -n 12
         tail -n 4 "$1"
     } | cut -c 1-300 | sed 's/^/    | /'

@@ -114,12 +114,19 @@ fn steady_calls_allocate_nothing() {
             }
         };
         (0..200).for_each(|_| round());
-        let before = ALLOCATIONS.get();
-        (0..200).for_each(|_| round());
-        let allocations = ALLOCATIONS.get() - before;
+        // A queue grows with the longest burst so far, which is up to the machine: that comes to an end.
+        let mut stretch = || {
+            let before = ALLOCATIONS.get();
+            (0..200).for_each(|_| round());
+            ALLOCATIONS.get() - before
+        };
+        let stretches: Vec<_> = (0..20).map(|_| stretch()).take_while(|count| *count > 0).collect();
         drop(client);
         group.stop();
         server.join().unwrap();
-        assert!(allocations <= 5, "{allocations} allocations in 2000 calls, shm: {is_shm}");
+        assert!(
+            stretches.len() < 20,
+            "{stretches:?} allocations for 2000 calls each, shm: {is_shm}"
+        );
     }
 }
