@@ -465,7 +465,8 @@ impl StateTable {
         self.tidy(&key);
     }
 
-    /// Takes state away. Its state-id stays known as revoked until the client frees it.
+    /// Takes state away. Its state-id stays known as revoked until the client frees it, but that of a layout:
+    /// Linux frees none of those, and drops all layouts that it has with each reply that says that some are not freed.
     pub(crate) fn revoke(&mut self, held: &Held, by_admin: bool, ended: &mut Ended) {
         if !held.life().is_live() {
             return;
@@ -480,6 +481,9 @@ impl StateTable {
             // Such a client cannot free it: to it the state-id is one of state that was freed.
             return self.release_delegation(delegation, ended);
         }
+        if let Held::Layout(layout) = held {
+            return self.take_layout(layout, ended);
+        }
         held.life().revoke(by_admin);
         let client = held.client().clone();
         self.by_client.entry(client.key()).or_default().revoked.insert(held.id());
@@ -487,7 +491,7 @@ impl StateTable {
             Held::Open(open) => self.withdraw_open(open, ended),
             Held::Lock(lock) => self.withdraw_lock(lock, ended),
             Held::Delegation(delegation) => self.withdraw_delegation(delegation, ended),
-            Held::Layout(layout) => self.take_layout(layout, ended),
+            Held::Layout(_) => {}
         }
         self.counts.revoked += 1;
         let count = if by_admin { &client.admin_revoked } else { &client.revoked };

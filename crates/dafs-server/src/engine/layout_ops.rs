@@ -35,7 +35,6 @@ fn status(error: ServiceError) -> Status {
         ServiceError::LayoutTryLater => Status::Delay,
         ServiceError::LayoutTooBig => Status::TooSmall,
         ServiceError::OldStateId => Status::OldStateId,
-        ServiceError::DelegRevoked => Status::StaleStateId,
         error => convert::status(error),
     }
 }

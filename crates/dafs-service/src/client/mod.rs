@@ -61,7 +61,7 @@ pub struct ClientStatus {
     pub expired_all_revoked: bool,
     /// An administrator, or the loss of an export, took something away that is not freed yet.
     pub admin_revoked: bool,
-    /// A delegation was taken away and is not freed yet.
+    /// A delegation was taken away and is not freed yet, or a layout was since this was told last.
     pub recallable_revoked: bool,
     /// There is something to call the client about and no back channel to do it.
     pub callback_down: bool,
@@ -92,6 +92,8 @@ pub struct Client {
     pub(crate) revoked: AtomicU32,
     /// State taken away by an administrator and not freed yet.
     pub(crate) admin_revoked: AtomicU32,
+    /// A layout was taken away, and this has not been told.
+    pub(crate) is_layout_taken: AtomicBool,
     /// Delegations it holds.
     pub(crate) delegated: AtomicU32,
     /// Layouts it holds.
@@ -145,6 +147,7 @@ impl Client {
             written: AtomicBool::new(false),
             revoked: AtomicU32::new(0),
             admin_revoked: AtomicU32::new(0),
+            is_layout_taken: AtomicBool::new(false),
             delegated: AtomicU32::new(0),
             laid_out: AtomicU32::new(0),
             layouts_from_ns: AtomicU64::new(0),
@@ -346,13 +349,16 @@ impl Client {
 }
 
 impl Service {
-    /// What SEQUENCE tells this client; takes no lock.
+    /// What SEQUENCE tells this client; takes no lock. That layouts were taken it tells once: who misses it
+    /// learns of it where they are used.
     pub fn client_status(&self, client: &Client) -> ClientStatus {
         let some = |count: &AtomicU32| count.load(Ordering::Relaxed) > 0;
+        let taken = &client.is_layout_taken;
+        let is_layout_taken = taken.load(Ordering::Relaxed) && taken.swap(false, Ordering::Relaxed);
         ClientStatus {
             expired_all_revoked: client.is_gone(),
             admin_revoked: some(&client.admin_revoked),
-            recallable_revoked: some(&client.revoked),
+            recallable_revoked: some(&client.revoked) || is_layout_taken,
             callback_down: !client.back_channel() && some(&client.delegated),
         }
     }

@@ -303,7 +303,7 @@ impl StateTable {
 
     fn admit_layout(&mut self, caller: Caller<'_>, store: &Arc<dyn Store>) -> Result<StateId> {
         let held = self.by_client.get(&caller.client.key());
-        let held = held.map_or(0, |held| held.layouts.len() + held.revoked.len());
+        let held = held.map_or(0, |held| held.layouts.len());
         // Who cannot be called back would keep others waiting for a lease.
         if self.counts.layouts + self.fencing.len_of(store) >= LAYOUTS_MAX
             || held >= LAYOUTS_PER_CLIENT_MAX

@@ -207,7 +207,7 @@ impl StateTable {
         self.end_layout(layout, ended);
     }
 
-    fn end_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
+    pub(super) fn end_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         self.withdraw_layout(layout, ended);
         layout.life.end();
         self.index.remove(layout.id);

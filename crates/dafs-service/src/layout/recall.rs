@@ -149,7 +149,8 @@ impl StateTable {
     pub(crate) fn take_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         let written = !layout.lock().write.is_empty();
         self.hold_back(layout, written);
-        self.withdraw_layout(layout, ended);
+        self.end_layout(layout, ended);
+        layout.client.is_layout_taken.store(true, Ordering::Relaxed);
     }
 }
 

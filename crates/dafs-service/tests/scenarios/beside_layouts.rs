@@ -96,7 +96,7 @@ fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
     let state = own.state.reference();
     assert_eq!(error(cluster.vouch("a", &own, state, false)), ServiceError::BadLayout);
     let test = world.service.test_state(world.caller(&one), granted);
-    assert_eq!(test, Err(ServiceError::DelegRevoked));
+    assert_eq!(test, Err(ServiceError::StaleStateId));
     // Nor does a repair begin before they have let go.
     assert_eq!(lock(&three, &other, (true, true)), Err(ServiceError::Delay.into()));
     cluster.store.away.store(false, Ordering::SeqCst);
