@@ -37,7 +37,9 @@ impl Client {
         let shared = crate::connect::open(url, &options)?;
         let layouts = options.data_servers.then(|| Arc::new(Layouts::new(options.clone())));
         let client = Self { shared, cache, layouts, lent: Arc::default() };
-        if client.cache.as_ref().is_some_and(|cache| cache.wants_at_open()) {
+        // Files that are open before are asked for no layout.
+        let caches = client.cache.as_ref().is_some_and(|cache| cache.wants_at_open());
+        if caches || client.layouts.is_some() {
             client.listen()?;
         }
         Ok(client)

@@ -169,10 +169,17 @@ impl Target {
     fn try_shm(&self, address: SocketAddr, why: &str) -> Result<Arc<Shared>, Attempt> {
         let mut reasons: Vec<String> = Vec::new();
         for name in shm_socket_candidates(address) {
+            let usual = ShmConfig::default();
+            let shareable_buffers_max = match self.is_data_server {
+                // What is given up there is done another way, in the same memory.
+                true => 0,
+                false => usual.shareable_buffers_max,
+            };
             let adapter = ShmAdapter::new(ShmConfig {
                 handshake_timeout: self.options.connect_timeout,
                 guarded: true,
-                ..ShmConfig::default()
+                shareable_buffers_max,
+                ..usual
             })
             .map_err(Attempt::unreachable)?;
             let transport =

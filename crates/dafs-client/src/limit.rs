@@ -75,7 +75,7 @@ pub fn within<T>(time: Duration, work: impl FnOnce() -> T) -> T {
 /// in `work` end as if the time of [`within`] was over. For programs whose users may interrupt them.
 ///
 /// What is stopped by this is what waits for a server. A call that waits for what a client's cache writes
-/// back ends with that.
+/// back ends with that, and one that asks for the layout of a file, or tells by it what was written, does so first.
 pub fn interruptible<T>(stop: fn() -> bool, work: impl FnOnce() -> T) -> T {
     stoppable(Some(Stop { ask: stop, said: None }), work)
 }
@@ -95,6 +95,14 @@ pub(crate) fn is_stopped() -> bool {
     let said = stoppable(None, stop.ask).then(Instant::now);
     STOP.set(Some(Stop { said, ..stop }));
     said.is_some()
+}
+
+/// For what nobody is to be asked in the midst of. Who has been told to stop before has.
+pub(crate) fn unstopped<T>(work: impl FnOnce() -> T) -> T {
+    match can_be_stopped() {
+        true => stoppable(None, work),
+        false => work(),
+    }
 }
 
 /// Whether the calls of this thread have no time left.
@@ -162,7 +170,9 @@ mod tests {
             || true,
             || {
                 assert_eq!(after(), None);
+                assert!(unstopped(|| !is_stopped()));
                 assert!(without(|| !is_stopped()) && is_stopped() && is_stopped());
+                assert!(unstopped(is_stopped), "it has been said");
                 assert_eq!(after(), Some(0));
                 assert_eq!(without(after), None);
                 // It has been said for all that follows.

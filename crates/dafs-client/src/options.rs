@@ -231,7 +231,7 @@ pub struct ConnectOptions {
     pub cache: Option<CacheOptions>,
     /// Whether to read and write at data servers, where the server tells where files lie. A URL with
     /// `pnfs=` has the last word. Not unless asked for: to submit an operation may then wait for the server and for data
-    /// servers. Data servers are reached over shared memory only where `transport` asks for nothing else.
+    /// servers.
     pub data_servers: bool,
     /// The identity for fencing (DAFS 11). That of a URL with `fence-id=NAME` goes before it.
     pub fence_id: Option<String>,

@@ -178,7 +178,8 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
     /// A layout was granted to whoever asked. `size` is that of the file, if the server told.
     pub fn granted(&mut self, grant: &Arc<G>, name: N, size: Option<u64>) {
         self.phase = Phase::Held(grant.clone(), name);
-        self.size = size.unwrap_or(self.size);
+        // Others may have cut it while there was none.
+        self.size = size.unwrap_or(0);
     }
 
     /// There was none, or it was of no use and has been given back. What was held is `kept`, or is
@@ -496,6 +497,13 @@ mod tests {
         assert!(matches!(state.begin_return(&grant), Step::Now(true)));
         state.returned(Instant::now());
         assert!(state.extends(), "others may have cut it meanwhile");
+        let (mut state, before) = held();
+        state.void();
+        assert!(matches!(state.must_ask(), Step::Now(Some(None))));
+        let after = self::grant(true);
+        state.granted(&after, 2, None);
+        wrote(&mut state, &after, 0, 50, 7);
+        assert!(state.extends() && !Arc::ptr_eq(&before, &after), "there was none for a while");
     }
 
     #[test]

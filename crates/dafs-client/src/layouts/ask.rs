@@ -10,6 +10,7 @@ use crate::attributes::FileHandle;
 use crate::backoff::is_passing;
 use crate::driver::Shared;
 use crate::error::Result;
+use crate::limit;
 use crate::limits::{
     LAYOUT_CHANNEL_PAUSE, LAYOUT_CHANNEL_TIME, LAYOUT_CHANNEL_TRIES, LAYOUT_DEVICES_MAX,
 };
@@ -52,7 +53,8 @@ impl Layouts {
     ) -> Option<Arc<Grant>> {
         // One layout for all that the open may do.
         let write = file.may_write();
-        match self.listen_and_ask(file, layout, write) {
+        // Who is asked whether to stop may use the file, for which this asks.
+        match limit::unstopped(|| self.listen_and_ask(file, layout, write)) {
             Ok((grant, name)) => {
                 layout.granted(&grant, name);
                 Some(grant)

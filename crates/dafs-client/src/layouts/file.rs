@@ -163,8 +163,14 @@ impl FileLayout {
         self.state.lock_here().wrote(grant, component, wrote, unstable)
     }
 
-    pub(super) fn take_unstable(&self) -> FxHashMap<usize, [u8; 8]> {
-        self.state.lock_here().take_unstable()
+    /// The verifiers of what is unstable at the data servers of a layout, by components. What another one has
+    /// written that is held now stays.
+    pub(super) fn take_unstable(&self, grant: &Arc<Grant>) -> FxHashMap<usize, [u8; 8]> {
+        let mut state = self.state.lock_here();
+        match state.held() {
+            Some((held, _)) if Arc::ptr_eq(&held, grant) => state.take_unstable(),
+            _ => FxHashMap::default(),
+        }
     }
 
     /// The verifier of all data servers together.
@@ -208,9 +214,13 @@ impl FileLayout {
         self.change(|state| state.returned(Instant::now()));
     }
 
-    /// The server knows nothing of the layout any more.
-    pub(super) fn void(&self) {
-        self.change(LayoutState::void);
+    /// The server knows nothing of this layout any more. Another may be held meanwhile.
+    pub(super) fn void(&self, grant: &Arc<Grant>) {
+        self.change(|state| {
+            if state.held().is_some_and(|(held, _)| Arc::ptr_eq(&held, grant)) {
+                state.void();
+            }
+        });
     }
 
     /// The server recalls a layout: that of this name, or any.

@@ -13,7 +13,7 @@ use crate::attributes::FileHandle;
 use crate::backoff::{Backoff, is_passing};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
-use crate::limit::{Limit, without};
+use crate::limit::{self, Limit, without};
 use crate::limits::LAYOUT_CHANNEL_TIME;
 use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
 use dafs_wire::dafs::{
@@ -21,6 +21,7 @@ use dafs_wire::dafs::{
     Verifier, XLayoutCommit, XLayoutReturn,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How often it is tried to tell the server what was written, by other layouts each time.
 const TELL_TRIES: u32 = 2;
@@ -86,6 +87,13 @@ impl Layouts {
             }
             layout.await_return();
         }
+        // Whoever gave the layout back may have told it, and the server looks how far the file reaches then.
+        let Some(written) = layout.written() else { return Ok(()) };
+        let size = size_of(shared, layout.handle)?;
+        if size >= written.end {
+            layout.told(written, size);
+            return Ok(());
+        }
         // It is there; only that nobody leaves the layout alone.
         let (procedure, status) = (Procedure::XLayoutCommit, Status::Delay);
         Err(Error::Status { procedure, status })
@@ -98,7 +106,12 @@ impl Layouts {
             return Ok(true);
         }
         let _one_at_a_time = layout.telling();
-        let (mut tries, mut patience) = (TELL_TRIES, Backoff::new(Some(LAYOUT_CHANNEL_TIME)));
+        // Who is asked whether to stop may use the file.
+        limit::unstopped(|| self.tell_now(shared, layout))
+    }
+
+    fn tell_now(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<bool> {
+        let (mut tries, mut patience) = (TELL_TRIES, Backoff::new(Some(patience_of(shared))));
         while tries > 0 {
             let Some(written) = layout.written() else { return Ok(true) };
             let held = match layout.held().filter(|(grant, _)| grant.write) {
@@ -106,7 +119,7 @@ impl Layouts {
                 None if layout.is_returning() => return Ok(false),
                 None => self.ask_to_tell(shared, layout)?,
             };
-            let Some((_, name)) = held else {
+            let Some((grant, name)) = held else {
                 // When the layout was given back the server has looked how far the file reaches.
                 let size = size_of(shared, layout.handle)?;
                 if size >= written.end {
@@ -141,7 +154,7 @@ impl Layouts {
                 }
                 Err(error) if is_lost(&error) && layout.is_returning() => return Ok(false),
                 Err(error) if is_lost(&error) => {
-                    layout.void();
+                    layout.void(&grant);
                     tries -= 1;
                 }
                 // The data servers do not have what they have acknowledged.
@@ -202,7 +215,7 @@ impl Layouts {
 
 /// Commits unstable data where it is; what is not there any more counts as lost. Gives the errors of data
 /// servers that cannot commit.
-fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Grant) -> Vec<LayoutError> {
+fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Arc<Grant>) -> Vec<LayoutError> {
     let _one_at_a_time = layout.committing();
     let begin = |component: usize| -> Result<Committing, Uncommitted> {
         let (node, place) = (&grant.nodes[component], &grant.plan.places[component]);
@@ -213,7 +226,7 @@ fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Grant) -> Vec<
     };
     // All data servers at a time.
     let begun: Vec<_> = layout
-        .take_unstable()
+        .take_unstable(grant)
         .into_iter()
         .map(|(component, before)| (component, Verifier(before), begin(component)))
         .collect();
@@ -227,7 +240,7 @@ fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Grant) -> Vec<
                 Err(Uncommitted::Asked(error)) if is_put_off(error) => patience.pause(),
                 // The connection may have been given up for an operation of somebody else's.
                 Err(Uncommitted::Asked(error)) if error.is_fatal() => {
-                    std::mem::take(&mut may_reconnect)
+                    std::mem::take(&mut may_reconnect) || patience.pause()
                 }
                 _ => false,
             };
@@ -256,6 +269,15 @@ enum Uncommitted {
 /// The same may be done soon.
 fn is_put_off(error: &Error) -> bool {
     matches!(error, Error::TooMany) || error.status().is_some_and(is_passing)
+}
+
+/// How long it is tried to get a layout from a server that has none. Data servers may come back to one that was
+/// restarted after its clients do.
+fn patience_of(shared: &Shared) -> Duration {
+    match shared.restarts_heard() {
+        0 => LAYOUT_CHANNEL_TIME,
+        _ => NODE_ANSWER_TIMEOUT,
+    }
 }
 
 /// There may be a layout soon.

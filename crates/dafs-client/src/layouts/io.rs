@@ -8,6 +8,7 @@ use super::sent::{Failure, Piecemeal, Sent, is_outgrown};
 use crate::backoff::is_passing;
 use crate::buffer::IoBuffer;
 use crate::error::{Error, Result};
+use crate::fork::ForkMutex;
 use crate::limit;
 use crate::limits::OUTGROWN_TRIES;
 use crate::opened::Opened;
@@ -29,7 +30,8 @@ pub(crate) struct Beside {
     file: Arc<Opened>,
     layout: Arc<FileLayout>,
     grant: Arc<Grant>,
-    buffer: IoBuffer,
+    /// Taken by whoever waits: what is the caller's is let go before the result is told.
+    buffer: ForkMutex<Option<IoBuffer>>,
     start: usize,
     offset: u64,
     write: Option<Stability>,
@@ -102,10 +104,12 @@ fn begin(
     };
     let grant = grant.filter(|grant| layout.enter(grant))?;
     let (start, len) = (range.start, range.len());
-    let (file, layout, buffer) = (file.clone(), layout.clone(), buffer.clone());
+    let (file, layout) = (file.clone(), layout.clone());
     let (kept, pieces) = (kept.cloned(), Vec::new());
-    let mut beside = Beside { file, layout, grant, buffer, start, offset, write, kept, pieces };
-    beside.send(len);
+    let lent = ForkMutex::new(Some(buffer.clone()));
+    let mut beside =
+        Beside { file, layout, grant, buffer: lent, start, offset, write, kept, pieces };
+    beside.send(buffer, len);
     let sent = beside.pieces.iter().map(|(_, sent)| Arc::downgrade(sent));
     beside.layout.entered(sent);
     if beside.pieces.iter().all(|(_, sent)| sent.is_turned_away()) {
@@ -115,13 +119,13 @@ fn begin(
 }
 
 impl Beside {
-    fn piecemeal(&self) -> Piecemeal<'_> {
-        let Self { file, layout, grant, buffer, start, offset, write, .. } = self;
+    fn piecemeal<'a>(&'a self, buffer: &'a IoBuffer) -> Piecemeal<'a> {
+        let Self { file, layout, grant, start, offset, write, .. } = self;
         let (start, offset, write) = (*start, *offset, *write);
         Piecemeal { file, layout, grant, buffer, start, offset, write }
     }
 
-    fn send(&mut self, len: usize) {
+    fn send(&mut self, buffer: &IoBuffer, len: usize) {
         let plan = &self.grant.plan;
         let (copy, bytes_max) = match self.write {
             None => {
@@ -131,7 +135,7 @@ impl Beside {
             Some(_) => (0, plan.write_bytes_max),
         };
         let ranges = plan.pieces(copy, self.offset, len, bytes_max as usize);
-        let sender = self.piecemeal();
+        let sender = self.piecemeal(buffer);
         let send = |range: Range<usize>| {
             let sent = match self.write {
                 Some(_) => sender.send(range.clone(), 0..plan.driver.copies()),
@@ -201,13 +205,15 @@ impl Beside {
     /// # Errors
     /// The server's, where it had to be asked.
     pub(crate) fn wait(&self) -> Result<Moved> {
+        let taken = Error::Argument("the result has been taken already");
+        let buffer = self.buffer.lock()?.take().ok_or(taken)?;
         // All of it is over before anything is done anew.
         self.pieces.iter().for_each(|(_, sent)| sent.settle());
         let mut all = Moved { bytes: 0, end_of_file: false };
         for (range, sent) in &self.pieces {
             let moved = match self.write {
-                None => self.read(range, sent)?,
-                Some(stability) => self.written(range, sent, stability)?,
+                None => self.read(&buffer, range, sent)?,
+                Some(stability) => self.written(&buffer, range, sent, stability)?,
             };
             all.bytes += moved.bytes;
             all.end_of_file = moved.end_of_file;
@@ -223,25 +229,25 @@ impl Beside {
         (self.start + range.start..self.start + range.end, self.offset + range.start as u64)
     }
 
-    fn read(&self, range: &Range<usize>, sent: &Sent) -> Result<Moved> {
+    fn read(&self, buffer: &IoBuffer, range: &Range<usize>, sent: &Sent) -> Result<Moved> {
         let moved = match sent.take(false, range.len()) {
             Ok(moved) => moved,
             Err(failed) => {
                 let copies = 0..self.grant.plan.driver.copies();
                 // Where there is one it has just failed.
                 let copies = copies.skip(usize::from(self.grant.plan.driver.copies() == 1));
-                let other = copies.filter_map(|copy| self.read_from(range, copy)).next();
+                let other = copies.filter_map(|copy| self.read_from(buffer, range, copy)).next();
                 self.minded(&failed, false);
                 match other {
                     Some(moved) => moved,
-                    None => return self.read_through(range.clone()),
+                    None => return self.read_through(buffer, range.clone()),
                 }
             }
         };
         // What a data server knows of the file's end may be what the server was told last.
         match moved.bytes < range.len() {
             true => {
-                let rest = self.read_through(range.start + moved.bytes..range.end)?;
+                let rest = self.read_through(buffer, range.start + moved.bytes..range.end)?;
                 Ok(Moved { bytes: moved.bytes + rest.bytes, ..rest })
             }
             false => Ok(Moved { bytes: moved.bytes, end_of_file: moved.eof }),
@@ -251,23 +257,25 @@ impl Beside {
     /// Reads a piece from a copy now; `None` if that fails too.
     fn read_from(
         &self,
+        buffer: &IoBuffer,
         range: &Range<usize>,
         copy: usize,
     ) -> Option<dafs_parallel::Moved<Stability>> {
-        let sent = self.send_again(range, std::iter::once(copy))?;
+        let sent = self.send_again(buffer, range, std::iter::once(copy))?;
         sent.take(false, range.len()).ok()
     }
 
     /// Sends a piece once more; `None` if the layout is not held any more.
     fn send_again(
         &self,
+        buffer: &IoBuffer,
         range: &Range<usize>,
         copies: impl Iterator<Item = usize>,
     ) -> Option<Arc<Sent>> {
         if !self.layout.enter(&self.grant) {
             return None;
         }
-        let sent = self.piecemeal().send(range.clone(), copies);
+        let sent = self.piecemeal(buffer).send(range.clone(), copies);
         self.layout.entered(std::iter::once(Arc::downgrade(&sent)));
         Some(sent)
     }
@@ -276,6 +284,7 @@ impl Beside {
     /// session was too old.
     fn take_written(
         &self,
+        buffer: &IoBuffer,
         range: &Range<usize>,
         sent: &Sent,
     ) -> Result<dafs_parallel::Moved<Stability>, dafs_parallel::Faults<Error>> {
@@ -286,15 +295,21 @@ impl Beside {
                 break;
             }
             let copies = 0..self.grant.plan.driver.copies();
-            let Some(again) = self.send_again(range, copies) else { break };
+            let Some(again) = self.send_again(buffer, range, copies) else { break };
             came = again.take(true, range.len());
         }
         came
     }
 
-    fn written(&self, range: &Range<usize>, sent: &Sent, wanted: Stability) -> Result<Moved> {
+    fn written(
+        &self,
+        buffer: &IoBuffer,
+        range: &Range<usize>,
+        sent: &Sent,
+        wanted: Stability,
+    ) -> Result<Moved> {
         let mut done = 0;
-        let failed = match self.take_written(range, sent) {
+        let failed = match self.take_written(buffer, range, sent) {
             Ok(moved) if wanted == Stability::Unstable => {
                 if moved.stable == Stability::Unstable {
                     let verifier = Verifier(moved.verifier);
@@ -326,8 +341,7 @@ impl Beside {
             let (part, offset) = self.part(&(range.start + done..range.end));
             let writes = self.kept.as_ref().map(|kept| kept.through.clone());
             let writes = writes.or_else(|| self.file.watch(wanted));
-            let written =
-                write_short(&self.file, &self.buffer, part, offset, wanted, writes.as_ref());
+            let written = write_short(&self.file, buffer, part, offset, wanted, writes.as_ref());
             written.map_err(|error| match error {
                 // Data servers may have.
                 Error::NotSent { server, after } => Error::Deadline { server, after },
@@ -372,7 +386,7 @@ impl Beside {
         layouts.give_back(self.file.client.shared(), &self.layout, &self.grant, &errors);
     }
 
-    fn read_through(&self, range: Range<usize>) -> Result<Moved> {
+    fn read_through(&self, buffer: &IoBuffer, range: Range<usize>) -> Result<Moved> {
         let client = &self.file.client;
         if self.layout.written().is_some()
             && let Some(layouts) = client.layouts()
@@ -380,7 +394,7 @@ impl Beside {
             layouts.tell_first(client.shared(), &self.layout);
         }
         let (part, offset) = self.part(&range);
-        let bytes = read_through(&self.file, &self.buffer, part, offset)?;
+        let bytes = read_through(&self.file, buffer, part, offset)?;
         Ok(Moved { bytes, end_of_file: bytes < range.len() })
     }
 }

@@ -13,14 +13,22 @@ use crate::core::{Authenticator, Challenge, Proof};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
-use crate::limit;
-use crate::options::{Authentication, ConnectOptions, Credential, TransportChoice};
+use crate::limit::{self, Limit};
+use crate::limits::UNPROBED_DEADLINE_FACTOR;
+use crate::options::{Authentication, ConnectOptions, Credential};
 use dafs_parallel::Avoidance;
-use dafs_parallel::limits::{DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
+use dafs_parallel::limits::{
+    DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT, NODE_PAUSE_MIN,
+};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+/// So many sessions in a row given up for callers without time, and a data server counts as one that does not
+/// answer.
+const HURRIED_MAX: u32 = 3;
 
 /// The data servers that a client has heard of, by their addresses.
 #[derive(Debug)]
@@ -37,6 +45,8 @@ pub(super) struct Node {
     /// Not held while somebody waits for the data server.
     state: ForkMutex<State>,
     changed: Condvar,
+    /// Sessions in a row that were given up because a caller had no time for an answer.
+    hurried: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -44,8 +54,8 @@ struct State {
     session: Option<Arc<Shared>>,
     /// Others wait for whoever is at it.
     is_connecting: bool,
-    /// It had no answer to a connection when it was tried last. That one broke says less.
-    is_unreachable: bool,
+    /// When it had no answer to a connection, and none since. That one broke says less.
+    unreachable_since: Option<Instant>,
     avoidance: Avoidance,
 }
 
@@ -99,7 +109,8 @@ impl Nodes {
             return None;
         }
         let (options, state) = (self.options.clone(), ForkMutex::default());
-        let node = Arc::new(Node { options, state, changed: Condvar::new() });
+        let (changed, hurried) = (Condvar::new(), AtomicU32::new(0));
+        let node = Arc::new(Node { options, state, changed, hurried });
         known.insert(place.addresses.clone(), node.clone());
         Some(node)
     }
@@ -131,14 +142,26 @@ impl Node {
             if let Some(session) = state.running() {
                 return Ok(session);
             }
-            let is_left_alone = state.avoidance.is_left_alone(Instant::now());
-            if is_left_alone && (!regardless || state.is_unreachable) {
+            let now = Instant::now();
+            let is_left_alone = match regardless {
+                false => state.avoidance.is_left_alone(now),
+                true => state.unreachable_since.is_some_and(|since| now < since + NODE_PAUSE_MIN),
+            };
+            if is_left_alone {
                 return Err(Away::Known);
             }
             if !state.is_connecting {
                 break;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = match Limit::current() {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(_) if limit::is_over() => return Err(Away::Known),
+                Some(limit) => {
+                    let waited =
+                        self.changed.wait_timeout(state, limit.at.since(dafs_dat::Instant::now()));
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
         state.is_connecting = true;
         drop(state);
@@ -146,7 +169,7 @@ impl Node {
         // Whether it is there is found out for all.
         let made = limit::without(|| self.connect(of, place));
         let mut state = self.state.lock_here();
-        state.is_unreachable = made.is_err();
+        state.unreachable_since = made.is_err().then(Instant::now);
         match made {
             Ok(session) => {
                 state.session = Some(session.clone());
@@ -176,6 +199,7 @@ impl Node {
     fn failed(&self, session: &Arc<Shared>) {
         let mut state = self.state.lock_here();
         if state.is_current(session) {
+            self.hurried.store(0, Ordering::Relaxed);
             state.session = None;
             state.avoidance.failed(Instant::now());
         }
@@ -186,30 +210,36 @@ impl Node {
         if !error.is_fatal() {
             return;
         }
-        let is_shorter = |after: &Duration| session.deadline().is_some_and(|own| *after < own);
-        let is_hurry = match error {
-            Error::Deadline { after, .. } | Error::NotSent { after, .. } => is_shorter(after),
-            _ => false,
-        };
-        // What a caller, this or another one, had no time for costs the connection, and says nothing of the
-        // data server.
-        if is_hurry || limit::is_over() {
-            self.outgrow(session);
-        } else {
-            self.failed(session);
+        // What a caller, this or another one, had no time for costs the connection, and says little of the data
+        // server unless there is never time enough.
+        match is_hurry(session, error) || limit::is_over() {
+            true => self.hurried(session),
+            false => self.failed(session),
+        }
+    }
+
+    fn hurried(&self, session: &Arc<Shared>) {
+        let mut state = self.state.lock_here();
+        if state.is_current(session) {
+            state.session = None;
+            if self.hurried.fetch_add(1, Ordering::Relaxed) + 1 >= HURRIED_MAX {
+                self.hurried.store(0, Ordering::Relaxed);
+                state.avoidance.failed(Instant::now());
+            }
+        }
+    }
+
+    /// It has answered.
+    pub(super) fn answered(&self) {
+        if self.hurried.load(Ordering::Relaxed) != 0 {
+            self.hurried.store(0, Ordering::Relaxed);
         }
     }
 
     fn connect(&self, of: &Shared, place: &Place) -> Result<Arc<Shared>, String> {
         let identity = of.identity().map_err(|error| error.to_string())?;
         let deadline = self.options.deadline.unwrap_or(NODE_ANSWER_TIMEOUT);
-        // Over shared memory it could reach the memory of what was given up, and done through the server then.
-        let transport = match self.options.transport {
-            TransportChoice::Auto => TransportChoice::Iwarp,
-            asked => asked,
-        };
         let options = ConnectOptions {
-            transport,
             authentication: Authentication::Custom(Arc::new(Ticket(place.ticket.clone()))),
             // Whose rights count was judged at the open.
             credential: Credential::Session,
@@ -231,6 +261,14 @@ impl Node {
     }
 }
 
+/// Whether a session was given up for a caller in a hurry, and not by its own deadline.
+pub(super) fn is_hurry(session: &Shared, error: &Error) -> bool {
+    let (Error::Deadline { after, .. } | Error::NotSent { after, .. }) = error else {
+        return false;
+    };
+    session.deadline().is_some_and(|own| ![own, own * UNPROBED_DEADLINE_FACTOR].contains(after))
+}
+
 /// What shows a data server who this client is.
 struct Ticket(Arc<[u8]>);
 
@@ -250,7 +288,7 @@ mod tests {
 
     use super::*;
     use crate::served::{Served, TRANSPORTS};
-    use dafs_parallel::limits::NODE_PAUSE_MIN;
+    use std::time::Duration;
 
     #[test]
     fn what_fails_with_one_session_is_one_failure() {
@@ -259,7 +297,8 @@ mod tests {
         let (session, older) = (client.shared(), other.shared());
         let state = State { session: Some(session.clone()), ..State::default() };
         let (options, state) = (Arc::new(ConnectOptions::default()), ForkMutex::new(state));
-        let node = Node { options, state, changed: Condvar::new() };
+        let (changed, hurried) = (Condvar::new(), AtomicU32::new(0));
+        let node = Node { options, state, changed, hurried };
         let is_left_alone = |time| node.state.lock_here().avoidance.is_left_alone(time);
         // Of one that was replaced, and one that is only too old.
         node.failed(older);
@@ -279,5 +318,17 @@ mod tests {
         }
         assert!(node.state.lock_here().running().is_none());
         assert!(!is_left_alone(Instant::now() + NODE_PAUSE_MIN), "it was counted once");
+        // Callers never have time enough for it; one answer, and they had.
+        node.state.lock_here().avoidance.reached();
+        let hurry_again = || {
+            node.state.lock_here().session = Some(session.clone());
+            node.met(session, &given_up(Duration::from_millis(1)));
+        };
+        (1..HURRIED_MAX).for_each(|_| hurry_again());
+        node.answered();
+        (1..HURRIED_MAX).for_each(|_| hurry_again());
+        assert!(!is_left_alone(Instant::now()));
+        hurry_again();
+        assert!(is_left_alone(Instant::now()));
     }
 }

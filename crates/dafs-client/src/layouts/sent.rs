@@ -3,16 +3,18 @@
 //! Invariants
 //! * What a data server has written is noted when its answer is read, whoever reads it: so whoever gives a
 //!   layout back knows what was written by it.
-//! * When a part is settled the data server cannot reach its memory any more, but over shared memory, which is
-//!   used only where the client asks for nothing else.
+//! * When a part is settled the data server cannot reach its memory any more.
+//! * Nothing of the application's is called while the parts of a piece are locked.
 
 use super::file::{FileLayout, Grant};
-use super::nodes::{Away, Node};
+use super::nodes::{Away, Node, is_hurry};
 use crate::buffer::IoBuffer;
 use crate::core::{Done, Piece, ReadCall, RegisteredMemory, WriteCall};
 use crate::driver::{Shared, Slot};
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
+use crate::limit;
+use crate::limits::STOP_PERIOD;
 use crate::opened::Opened;
 use crate::outcome::failure_of;
 use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
@@ -182,7 +184,7 @@ impl Sent {
         components.all(|component| Some(component) == first)
     }
 
-    /// Waits until all parts are answered.
+    /// Waits until all parts are answered, or given up.
     pub(super) fn settle(&self) {
         // A fork has no part in it.
         let _ = self.settle_until(None);
@@ -202,6 +204,21 @@ impl Sent {
     /// # Errors
     /// [`Error::TimedOut`], after which it can be asked again; [`Error::Forked`].
     pub(super) fn settle_until(&self, until: Option<Instant>) -> Result<()> {
+        while limit::can_be_stopped() && !limit::is_over() {
+            let look = Instant::now() + STOP_PERIOD;
+            let end = until.map_or(look, |until| until.min(look));
+            match limit::unstopped(|| self.settle_legs(Some(end))) {
+                Err(Error::TimedOut(_)) if until.is_none_or(|until| end < until) => {
+                    // Who is told to stop has no time left.
+                    limit::is_stopped();
+                }
+                told => return told,
+            }
+        }
+        self.settle_legs(until)
+    }
+
+    fn settle_legs(&self, until: Option<Instant>) -> Result<()> {
         let mut legs = self.legs.lock()?;
         legs.iter_mut().try_for_each(|leg| self.settle_leg(leg, until))
     }
@@ -235,10 +252,11 @@ impl Sent {
             }
             Ok(other) => {
                 let error = failure_of(other, session.server_name());
-                return Err(self.failed(leg, &session, error));
+                return Err(self.failed(leg, &session, write, error));
             }
-            Err(error) => return Err(self.failed(leg, &session, error)),
+            Err(error) => return Err(self.failed(leg, &session, write, error)),
         };
+        self.grant.nodes[leg.component].answered();
         let verifier = match write {
             true => {
                 let end = leg.end - (leg.bytes - bytes.min(leg.bytes)) as u64;
@@ -249,12 +267,16 @@ impl Sent {
         Ok(Moved { bytes, eof, stable, verifier })
     }
 
-    fn failed(&self, leg: &Leg, session: &Arc<Shared>, error: Error) -> Failure {
+    fn failed(&self, leg: &Leg, session: &Arc<Shared>, write: bool, error: Error) -> Failure {
         let node = &self.grant.nodes[leg.component];
         if is_outgrown(&error) {
             node.outgrow(session);
         } else {
             node.met(session, &error);
+        }
+        if !write && is_hurry(session, &error) {
+            // It says nothing of the data server; of a write it is not known what was done.
+            return Fault::Away;
         }
         Fault::Asked(error)
     }
@@ -317,7 +339,11 @@ impl Committing {
                 _ => None,
             })
         });
-        reply.inspect_err(|error| node.met(&session, error))
+        match &reply {
+            Ok(_) => node.answered(),
+            Err(error) => node.met(&session, error),
+        }
+        reply
     }
 }
 

@@ -82,7 +82,8 @@ pub struct ShmConfig {
     /// How long the peer may take for its part of the set-up.
     pub handshake_timeout: Duration,
     /// Buffers of [`Adapter::allocate`] that can be shown to peers; each holds a file descriptor
-    /// while it lives. Further ones are ordinary memory. A server, which shows nothing, sets zero.
+    /// while it lives. Further ones are ordinary memory. With zero nothing is shown, whoever has
+    /// allocated it: the peer reaches memory through the rings alone, and none after the connection.
     pub shareable_buffers_max: usize,
     /// Others in this process may close descriptors that are not theirs, as libraries must expect of
     /// the programs that they are in: see [`Adapter::is_intact`].
@@ -245,7 +246,7 @@ impl Adapter for ShmAdapter {
         buffer: Arc<Buffer>,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let shareable = Arena::of(&buffer).is_some();
+        let shareable = self.is_mappable(&buffer);
         let region =
             self.regions.register(domain, buffer.clone(), access, self.keys.for_registration()?)?;
         if shareable && access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
@@ -359,7 +360,7 @@ impl Adapter for ShmAdapter {
     }
 
     fn is_mappable(&self, buffer: &Buffer) -> bool {
-        Arena::of(buffer).is_some()
+        self.config.shareable_buffers_max > 0 && Arena::of(buffer).is_some()
     }
 
     fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {

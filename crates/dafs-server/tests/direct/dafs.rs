@@ -8,9 +8,10 @@ use dafs_client::{
 use dafs_mem::Site;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const BYTES: usize = 1 << 20;
 
@@ -48,7 +49,7 @@ fn write_direct(file: &File, data: &[u8]) {
             return;
         }
         assert!(Instant::now() < end, "{done:?}");
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -322,7 +323,7 @@ fn that_one_caller_is_in_a_hurry_is_not_the_loss_of_others() {
     write_direct(&same, &pattern(BYTES, 71));
     let data = pattern(BYTES, 72);
     file.write_at(&data, 0, Stability::Unstable).unwrap();
-    let hurried = dafs_client::within(std::time::Duration::ZERO, || {
+    let hurried = dafs_client::within(Duration::ZERO, || {
         let written = same.write_at(&data[..4096], 0, Stability::Unstable).map(drop);
         [written, same.commit(0, 0)]
     });
@@ -333,4 +334,72 @@ fn that_one_caller_is_in_a_hurry_is_not_the_loss_of_others() {
     assert!(content(&file) == data);
     same.close().unwrap();
     file.close().unwrap();
+}
+
+#[test]
+fn commits_outlive_connections_given_up_for_callers_in_a_hurry() {
+    let cluster = Cluster::new();
+    let client = client(&cluster, "");
+    let (file, same) = (open(&client, b"/file"), open(&client, b"/file"));
+    write_direct(&file, &pattern(BYTES, 73));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut found = vec![0; BYTES];
+            while !is_over.load(Ordering::Relaxed) {
+                let _ =
+                    dafs_client::within(Duration::from_micros(300), || same.read_at(&mut found, 0));
+            }
+        });
+        let mut lost = Vec::new();
+        for round in 0..60 {
+            let data = pattern(BYTES, 100 + round);
+            file.write_at(&data, 0, Stability::Unstable).unwrap();
+            let committed = file.commit(0, 0);
+            lost.extend(committed.err());
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(lost.is_empty(), "{lost:?}");
+    });
+    assert!(content(&file) == pattern(BYTES, 159));
+    same.close().unwrap();
+    file.close().unwrap();
+}
+
+/// A write that was given up is over: its memory may hold something else, which is never written.
+#[test]
+fn what_is_given_up_beside_a_close_is_over() {
+    const PIECE: usize = BYTES / 16;
+    for round in 0..6 {
+        let mut cluster = Cluster::with_copies(2);
+        let (client, other) = (client(&cluster, ""), client(&cluster, "?pnfs=no"));
+        let file = open(&client, b"/file");
+        write_direct(&file, &vec![1; BYTES]);
+        file.commit(0, 0).unwrap();
+        let buffer = client.buffer(BYTES).unwrap();
+        let part = |at: usize| at * PIECE..(at + 1) * PIECE;
+        buffer.view().copy_from(&vec![2; BYTES], Site::Inspect);
+        cluster.stop_node(round % 3);
+        let write = |at: usize| {
+            let offset = (at * PIECE) as u64;
+            file.submit_write(&buffer, part(at), offset, Stability::Unstable).unwrap()
+        };
+        let mut writes: Vec<_> = (0..16).map(write).collect();
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(move || file.close());
+            let mut left: Vec<_> = (0..16).collect();
+            while !left.is_empty() {
+                left.retain(|&at| {
+                    let is_over = writes[at].cancel();
+                    if is_over {
+                        let part = buffer.view().slice(at * PIECE, PIECE).unwrap();
+                        part.copy_from(&[3; PIECE], Site::Inspect);
+                    }
+                    !is_over
+                });
+            }
+            closing.join().unwrap().unwrap();
+        });
+        assert!(content(&open(&other, b"/file")) == vec![2; BYTES], "round {round}");
+    }
 }
