@@ -103,6 +103,9 @@ pub(crate) const RETURN_SETTLE_TIME: Duration = Duration::from_secs(2);
 /// instead; more, and the last of these times stands for all.
 pub(crate) const LATE_COMPONENTS_MAX: usize = 1024;
 
+/// How long whoever asks for a layout is to ask again while data servers let go of one that was taken away.
+pub(crate) const LAYOUT_PATIENCE_NS: u64 = 1_000_000_000;
+
 /// Parts of a file that a layout may be held of after others were given back.
 pub(crate) const LAYOUT_SPANS_MAX: usize = 64;
 

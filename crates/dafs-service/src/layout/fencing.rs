@@ -19,7 +19,7 @@
 
 use super::LayoutState;
 use crate::handle::Handle;
-use crate::limits::{ENDS_ASKED_MAX, FENCED_AT_ONCE, RETURN_SETTLE_TIME};
+use crate::limits::{ENDS_ASKED_MAX, FENCED_AT_ONCE, LAYOUT_PATIENCE_NS, RETURN_SETTLE_TIME};
 use crate::table::{Blocked, StateTable};
 use crate::{Result, Service, ServiceError};
 use dafs_store::{Cred, Layouts, SetAttr, SetTime, Store, StoreError, TimeSpec};
@@ -112,6 +112,8 @@ struct Fenced {
     turn: Turn,
     /// Data servers may still go by a layout that was taken away.
     believed: bool,
+    /// When somebody was first told that there is no layout for that.
+    refused_ns: Option<u64>,
     /// They may still take what a client has sent them before it wrote the same here.
     late: bool,
     /// What is to be looked for.
@@ -180,8 +182,8 @@ impl Fencing {
     fn enter(&mut self, store: &Arc<dyn Store>, key: Handle) -> &mut Fenced {
         if let Entry::Vacant(place) = self.files.entry(key) {
             let (store, turn) = (store.clone(), (true, u64::MAX));
-            let (believed, late, written, noted) = Default::default();
-            place.insert(Fenced { store, turn, believed, late, written, noted });
+            let (believed, refused_ns, late, written, noted) = Default::default();
+            place.insert(Fenced { store, turn, believed, refused_ns, late, written, noted });
             self.put_last(&key);
         }
         // INVARIANT: it was put in above if it was not there.
@@ -219,6 +221,17 @@ impl Fencing {
     /// Whether what changes this file, or who may use it, has to wait.
     pub(crate) fn holds_back(&self, key: &Handle) -> bool {
         self.files.get(key).is_some_and(|file| file.believed)
+    }
+
+    /// What whoever asks for a layout of a file is told that is held back. Data servers let go at once, if
+    /// they are there, and who hears that there is no layout does without for minutes.
+    pub(super) fn refusal(&mut self, key: &Handle, now_ns: u64) -> Option<ServiceError> {
+        let file = self.files.get_mut(key).filter(|file| file.believed)?;
+        let first_ns = *file.refused_ns.get_or_insert(now_ns);
+        match now_ns.saturating_sub(first_ns) < LAYOUT_PATIENCE_NS {
+            true => Some(ServiceError::Delay),
+            false => Some(ServiceError::LayoutUnavailable),
+        }
     }
 
     /// Whether a client may still have under way what it has written through this server since.

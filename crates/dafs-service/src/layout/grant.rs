@@ -240,10 +240,11 @@ impl StateTable {
         let changes = |file: &crate::table::FileState| {
             file.changing + file.removing_checked + file.removing_unchecked > 0
         };
-        if self.fencing.holds_back(&key) {
-            return Err(ServiceError::LayoutUnavailable.into());
+        let changing = file.is_some_and(changes);
+        if let Some(refusal) = self.fencing.refusal(&key, caller.now_ns) {
+            return Err(refusal.into());
         }
-        if file.is_some_and(changes) {
+        if changing {
             return Err(ServiceError::LayoutTryLater.into());
         }
         let mut of_client = file.into_iter().flat_map(|file| &file.layouts);

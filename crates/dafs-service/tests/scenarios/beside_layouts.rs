@@ -217,7 +217,7 @@ fn a_write_that_failed_is_over_when_its_layout_has_been_given_back() {
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
     // Until it is sure nobody is let near the file, and its writer is not told where it lies.
     assert_eq!(error(world.open(&two, "f", READ)), ServiceError::WouldWait);
-    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::LayoutUnavailable);
+    assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::Delay);
     cluster.store.away.store(false, Ordering::SeqCst);
     world.fence();
     cluster.get(&one, &own, true).unwrap();

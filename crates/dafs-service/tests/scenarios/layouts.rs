@@ -389,6 +389,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let theirs = cluster.world.open(&two, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     let state = opened.state.reference();
     assert_eq!(cluster.vouch("a", &opened, state, true), Ok(None));
@@ -398,6 +399,10 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     // No data server will be told yes from now on, but they may go by what they know.
     assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    // Others are to ask again, for a short while.
+    assert_eq!(error(cluster.get(&two, &theirs, false)), ServiceError::Delay);
+    cluster.world.pass_with(&[&one, &two], SECOND_NS);
+    assert_eq!(error(cluster.get(&two, &theirs, false)), ServiceError::LayoutUnavailable);
     assert_eq!(error(cluster.get(&one, &opened, true)), ServiceError::LayoutUnavailable);
     assert_eq!(cluster.world.service.counts().fenced_layouts, 1);
     assert!(cluster.store.take_asked().contains(&Asked::Forget));
