@@ -10,7 +10,7 @@ use dafs_client::{
 };
 use served::{Served, TRANSPORTS};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 #[test]
@@ -113,7 +113,10 @@ fn refusal(url: &str, change: impl FnOnce(&mut ConnectOptions)) -> String {
 
 #[test]
 fn a_server_that_is_not_there_is_named_with_a_remedy() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Nobody listens at this end of a connection, and nobody else is given its port.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let held = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let free = held.local_addr().unwrap();
     let url = format!("dafs://{free}/");
     let error = refusal(&url, |_| {});
     assert!(error.contains(&free.to_string()) && error.contains("check that the server runs"));

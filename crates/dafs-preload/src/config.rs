@@ -100,9 +100,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
 fn options(variable: &dyn Fn(&str) -> Option<String>) -> ConnectOptions {
     // For readers: a program that is killed loses nothing that it has written.
     let cache = Some(CacheOptions::for_readers(READ_AHEAD_MEMORY_BYTES));
-    // And keeps nobody waiting for its layouts.
-    let data_servers = false;
-    let mut options = ConnectOptions { cache, data_servers, ..ConnectOptions::default() };
+    let mut options = ConnectOptions { cache, ..ConnectOptions::default() };
     let seconds = |name| variable(name)?.parse().ok().map(|seconds: u64| seconds);
     let or_never = |seconds| (seconds != 0).then(|| Duration::from_secs(seconds));
     if let Some(seconds) = seconds("DAFS_RUN_DEADLINE") {
