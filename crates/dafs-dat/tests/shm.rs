@@ -19,6 +19,15 @@ use std::sync::Arc;
 const ALL: Access = Access::all();
 
 #[test]
+fn who_is_to_show_nothing_shows_no_buffer_of_another_adapter_either() {
+    let mut shows = ShmAdapter::new(ShmConfig::default()).unwrap();
+    let hides =
+        ShmAdapter::new(ShmConfig { shareable_buffers_max: 0, ..ShmConfig::default() }).unwrap();
+    let buffer = shows.allocate(4096).unwrap();
+    assert_eq!([shows.is_mappable(&buffer), hides.is_mappable(&buffer)], [true, false]);
+}
+
+#[test]
 fn private_data_travels_both_ways_and_the_peer_is_known() {
     let mut adapter = ShmAdapter::new(ShmConfig::default()).unwrap();
     let listener = adapter.listen(&Address::Shm(String::new())).unwrap();

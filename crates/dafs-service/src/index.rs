@@ -3,7 +3,7 @@
 //!
 //! Invariants
 //! * What is entered here is entered in the table of files too, under that table's lock. Entries of
-//!   revoked state are the exception: they stay here alone until the client frees them.
+//!   revoked state other than layouts are the exception: they stay here alone until the client frees them.
 
 use crate::delegation::DelegationState;
 use crate::error::ServiceError;

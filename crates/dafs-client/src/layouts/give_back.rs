@@ -8,7 +8,7 @@ use super::Layouts;
 use super::ask::is_layout_lost;
 use super::file::{FileLayout, Grant, Name};
 use super::plan::Unusable;
-use super::sent::Committing;
+use super::sent::{Committing, Uncommitted};
 use crate::attributes::FileHandle;
 use crate::backoff::{Backoff, is_passing};
 use crate::driver::Shared;
@@ -222,7 +222,7 @@ fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Arc<Grant>) ->
         // There is no other way to what was written there, so it is tried also when it has failed.
         let session = node.session_regardless(shared, place);
         let session = session.map_err(|_| Uncommitted::Unreachable)?;
-        Committing::begin(node.clone(), session, place.handle).map_err(Uncommitted::Asked)
+        Committing::begin(node.clone(), session, place.handle)
     };
     // All data servers at a time.
     let begun: Vec<_> = layout
@@ -234,14 +234,11 @@ fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Arc<Grant>) ->
     for (component, before, mut begun) in begun {
         let (mut may_reconnect, mut patience) = (true, Backoff::new(Some(NODE_ANSWER_TIMEOUT)));
         let verifier = loop {
-            let came = begun.and_then(|begun| begun.finish().map_err(Uncommitted::Asked));
+            let came = begun.and_then(Committing::finish);
             let again = match &came {
-                // Nothing was done.
-                Err(Uncommitted::Asked(error)) if is_put_off(error) => patience.pause(),
-                // The connection may have been given up for an operation of somebody else's.
-                Err(Uncommitted::Asked(error)) if error.is_fatal() => {
-                    std::mem::take(&mut may_reconnect) || patience.pause()
-                }
+                // Nothing was done, or it is not known, and that is nobody's fault.
+                Err(Uncommitted::PutOff | Uncommitted::Hurried) => patience.pause(),
+                Err(Uncommitted::Over) => std::mem::take(&mut may_reconnect),
                 _ => false,
             };
             if !again {
@@ -258,17 +255,6 @@ fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Arc<Grant>) ->
         }
     }
     failed
-}
-
-/// Why a data server has committed nothing.
-enum Uncommitted {
-    Unreachable,
-    Asked(Error),
-}
-
-/// The same may be done soon.
-fn is_put_off(error: &Error) -> bool {
-    matches!(error, Error::TooMany) || error.status().is_some_and(is_passing)
 }
 
 /// How long it is tried to get a layout from a server that has none. Data servers may come back to one that was

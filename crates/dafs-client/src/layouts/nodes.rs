@@ -208,7 +208,7 @@ impl Node {
     /// An operation there ended with an error, which may be that the session is over.
     pub(super) fn met(&self, session: &Arc<Shared>, error: &Error) {
         if !error.is_fatal() {
-            return;
+            return self.answered();
         }
         // What a caller, this or another one, had no time for costs the connection, and says little of the data
         // server unless there is never time enough.

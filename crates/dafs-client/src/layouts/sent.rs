@@ -8,13 +8,14 @@
 
 use super::file::{FileLayout, Grant};
 use super::nodes::{Away, Node, is_hurry};
+use crate::backoff::is_passing;
 use crate::buffer::IoBuffer;
 use crate::core::{Done, Piece, ReadCall, RegisteredMemory, WriteCall};
 use crate::driver::{Shared, Slot};
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
 use crate::limit;
-use crate::limits::STOP_PERIOD;
+use crate::limits::{STOP_PERIOD, UNPROBED_DEADLINE_FACTOR};
 use crate::opened::Opened;
 use crate::outcome::failure_of;
 use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
@@ -131,7 +132,11 @@ impl Piecemeal<'_> {
             })?;
             Ok((memory, slot))
         })();
-        let (memory, slot) = begun.map_err(Fault::Asked)?;
+        let (memory, slot) = begun.map_err(|error: Error| match error.is_fatal() {
+            // The session ended before anything was sent by it.
+            true => Fault::Away,
+            false => Fault::Asked(error),
+        })?;
         Ok(UnderWay { session, slot, write: self.write.is_some(), memory })
     }
 }
@@ -204,7 +209,13 @@ impl Sent {
     /// # Errors
     /// [`Error::TimedOut`], after which it can be asked again; [`Error::Forked`].
     pub(super) fn settle_until(&self, until: Option<Instant>) -> Result<()> {
+        let begun = Instant::now();
+        let patience = NODE_ANSWER_TIMEOUT * UNPROBED_DEADLINE_FACTOR;
         while limit::can_be_stopped() && !limit::is_over() {
+            if begun.elapsed() >= patience {
+                // As one who waits in one piece gives it up.
+                return limit::within(Duration::ZERO, || self.settle_legs(until));
+            }
             let look = Instant::now() + STOP_PERIOD;
             let end = until.map_or(look, |until| until.min(look));
             match limit::unstopped(|| self.settle_legs(Some(end))) {
@@ -212,6 +223,7 @@ impl Sent {
                     // Who is told to stop has no time left.
                     limit::is_stopped();
                 }
+                Err(Error::TimedOut(_)) => return Err(Error::TimedOut(begun.elapsed())),
                 told => return told,
             }
         }
@@ -322,16 +334,21 @@ pub(super) struct Committing {
 }
 
 impl Committing {
-    pub(super) fn begin(node: Arc<Node>, session: Arc<Shared>, fh: FileHandle) -> Result<Self> {
+    pub(super) fn begin(
+        node: Arc<Node>,
+        session: Arc<Shared>,
+        fh: FileHandle,
+    ) -> Result<Self, Uncommitted> {
         let commit = Commit { fh, offset: 0, count: 0 };
         let request = Request::Commit(commit);
-        let slot = session.submit(|driver, tag| driver.submit(tag, &request, None))?;
+        let slot = session.submit(|driver, tag| driver.submit(tag, &request, None));
+        let slot = slot.map_err(|error| Uncommitted::new(&session, error))?;
         session.attend(&slot, Waker::noop());
         Ok(Self { node, session, slot })
     }
 
     /// The verifier of now.
-    pub(super) fn finish(self) -> Result<Verifier> {
+    pub(super) fn finish(self) -> Result<Verifier, Uncommitted> {
         let Self { node, session, slot } = self;
         let reply = session.wait_reply(&slot, None).and_then(|reply| {
             session.taken(&reply, |reply| match reply {
@@ -343,7 +360,31 @@ impl Committing {
             Ok(_) => node.answered(),
             Err(error) => node.met(&session, error),
         }
-        reply
+        reply.map_err(|error| Uncommitted::new(&session, error))
+    }
+}
+
+/// Why a data server has committed nothing.
+pub(super) enum Uncommitted {
+    Unreachable,
+    /// The same may be done soon.
+    PutOff,
+    /// Its session was given up for a caller in a hurry.
+    Hurried,
+    /// Its session is over.
+    Over,
+    Refused,
+}
+
+impl Uncommitted {
+    fn new(session: &Shared, error: Error) -> Self {
+        match &error {
+            Error::TooMany => Self::PutOff,
+            error if error.status().is_some_and(is_passing) => Self::PutOff,
+            error if is_hurry(session, error) => Self::Hurried,
+            error if error.is_fatal() => Self::Over,
+            _ => Self::Refused,
+        }
     }
 }
 

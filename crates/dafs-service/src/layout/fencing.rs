@@ -460,6 +460,7 @@ impl Service {
         if due.forget {
             self.note_fencing(due, gone_is_fine(layouts.forget(&key.file)), |file| {
                 file.late = false;
+                file.refused_ns = None;
                 if std::mem::take(&mut file.believed) {
                     self.guards.remove(key);
                 }
