@@ -6,6 +6,7 @@
 //!   the metadata server also with its code, each for its side: neither can be made from the other, nor
 //!   from those of an earlier connection. What the data server says last is sealed.
 
+use crate::mark::Mark;
 use crate::seal::{Opener, Sealer};
 use crate::secret::ClusterSecret;
 use dafs_wire::cluster::{Challenge, Hello, Join, Joined, Membership, Refusal, VERSION};
@@ -31,6 +32,12 @@ pub(crate) enum HelloError {
     Empty,
     #[error("the directory there is not the one that this node was used with: is it a copy?")]
     OtherDirectory,
+    #[error(
+        "the directory there has gone back in time, as by a restored snapshot or backup: what was written \
+         since is not in it. Put the newer one back. If that is lost and files have copies, run `dafs \
+         cluster replace`"
+    )]
+    Older,
     #[error("the data server cannot use its directory, or let clients in; its log says why")]
     Failed,
     #[error("the data server is still busy with what it was asked for before")]
@@ -46,6 +53,7 @@ impl From<Refusal> for HelloError {
             Refusal::OtherDirectory => Self::OtherDirectory,
             Refusal::Failed => Self::Failed,
             Refusal::Busy => Self::Busy,
+            Refusal::Older => Self::Older,
         }
     }
 }
@@ -53,9 +61,10 @@ impl From<Refusal> for HelloError {
 /// What a data server has said of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Member {
-    pub(crate) incarnation: [u8; 16],
+    pub(crate) mark: Mark,
     pub(crate) run: u64,
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) rdma_addresses: Vec<SocketAddr>,
     pub(crate) dafs_addresses: Vec<SocketAddr>,
 }
 
@@ -145,17 +154,24 @@ impl<'a> Initiator<'a> {
         Ok((encoded(&join), transcript.keys(METADATA, DATA)))
     }
 
-    /// What the data server says to that. Where it is known which directory it is, that is not for the
-    /// data server to say.
+    /// What the data server says to that. Where it is known which directory it is, and from when, that is
+    /// not for the data server to say.
     pub(crate) fn joined(record: &[u8], membership: Membership) -> Result<Member, HelloError> {
         match decoded(record)? {
             Joined::Refused(refusal) => Err(refusal.into()),
-            Joined::Welcome { incarnation, .. } if matches!(membership, Membership::Known(known) if known != incarnation) => {
-                Err(HelloError::OtherDirectory)
-            }
-            Joined::Welcome { incarnation, run, addresses, dafs_addresses } => {
-                let (addresses, dafs_addresses) = (parsed(addresses)?, parsed(dafs_addresses)?);
-                Ok(Member { incarnation, run, addresses, dafs_addresses })
+            Joined::Welcome {
+                incarnation,
+                joins,
+                run,
+                addresses,
+                rdma_addresses,
+                dafs_addresses,
+            } => {
+                let mark = Mark { incarnation, joins };
+                mark.check(membership)?;
+                let (addresses, rdma_addresses) = (parsed(addresses)?, parsed(rdma_addresses)?);
+                let dafs_addresses = parsed(dafs_addresses)?;
+                Ok(Member { mark, run, addresses, rdma_addresses, dafs_addresses })
             }
         }
     }
@@ -220,16 +236,24 @@ mod tests {
         let membership = Membership::New;
         assert_eq!(wanted, Wanted { version: VERSION, store: [2; 16], number: 3, membership });
         let addresses: Vec<&[u8]> = vec![b"192.0.2.1:2049"];
-        let (incarnation, dafs_addresses) = ([6; 16], vec![&b"[::1]:7070"[..]]);
-        let welcome = Joined::Welcome { incarnation, run: 7, addresses, dafs_addresses };
+        let (mark, dafs_addresses) =
+            (Mark { incarnation: [6; 16], joins: 5 }, vec![&b"[::1]:7070"[..]]);
+        let Mark { incarnation, joins } = mark;
+        let (run, rdma_addresses) = (7, vec![&b"192.0.2.1:20049"[..]]);
+        let welcome =
+            Joined::Welcome { incarnation, joins, run, addresses, rdma_addresses, dafs_addresses };
         let record = other.sealer.seal(&welcome);
         let record = own.opener.open(&record[4..]).expect("sealed for us");
-        let other = Initiator::joined(record, Membership::Known([9; 16]));
-        assert!(matches!(other, Err(HelloError::OtherDirectory)));
+        let other = Membership::Known { incarnation: [9; 16], joins };
+        let joined = Initiator::joined(record, other);
+        assert!(matches!(joined, Err(HelloError::OtherDirectory)));
+        let later = Membership::Known { incarnation, joins: joins + 1 };
+        assert!(matches!(Initiator::joined(record, later), Err(HelloError::Older)));
         let member = Initiator::joined(record, Membership::New).expect("welcome");
         assert_eq!(member.addresses, ["192.0.2.1:2049".parse().expect("an address")]);
+        assert_eq!(member.rdma_addresses, ["192.0.2.1:20049".parse().expect("an address")]);
         assert_eq!(member.dafs_addresses, ["[::1]:7070".parse().expect("an address")]);
-        assert_eq!((member.incarnation, member.run), ([6; 16], 7));
+        assert_eq!((member.mark, member.run), (mark, 7));
     }
 
     #[test]
@@ -263,7 +287,7 @@ mod tests {
         let joined = initiator.join(&responder.challenge(), Membership::New);
         assert!(matches!(joined, Err(HelloError::Secret)));
         let responder = Responder::new(&secret, &initiator.hello(), [5; 32]).expect("a hello");
-        let known = Membership::Known([6; 16]);
+        let known = Membership::Known { incarnation: [6; 16], joins: 1 };
         let (join, _) = initiator.join(&responder.challenge(), known).expect("a data server");
         let Join { code, .. } = decoded(&join).expect("a join");
         let changed = encoded(&Join { code, membership: Membership::New });

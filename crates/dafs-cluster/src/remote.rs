@@ -6,6 +6,7 @@
 //!   question that it believes nothing of what it was told. What it heard of an earlier run of this
 //!   server counts as heard when this run began.
 
+use crate::data::NodeCounters;
 use crate::gate::Gate;
 use crate::hello::{HelloError, Initiator, Keys, Member};
 use crate::limits::{
@@ -13,6 +14,7 @@ use crate::limits::{
     STUCK_TIME, TURN_TIME,
 };
 use crate::link::{Answers, Link, Pace, read_record_until};
+use crate::memory;
 use crate::refusal::{of_service, of_store, to_store};
 use crate::secret::ClusterSecret;
 use crate::time;
@@ -21,10 +23,9 @@ use dafs_service::{Identity, ServiceError, StateId, StateRef};
 use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::{Result, Stability, StoreError};
 use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, HELLO_BYTES_MAX, Membership, StateUse};
-use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -85,8 +86,12 @@ pub struct RemoteConfig {
     pub secret: Arc<ClusterSecret>,
     /// What the store is called.
     pub store: [u8; 16],
-    /// A file in which it is remembered which directory the node has. It is made at the first use.
+    /// A file in which it is remembered which directory the node has, and from when. It is made at the first
+    /// use.
     pub memory: PathBuf,
+    /// Whether files are in that directory, so that an older state of it is not to be served. It is for who
+    /// the node is, and nothing else, where another file system keeps them.
+    pub holds_files: bool,
 }
 
 /// What is known of a data server now.
@@ -120,6 +125,8 @@ struct State {
     trouble: String,
     /// What it said of its space.
     space: Option<NodeSpace>,
+    /// What it said of its clients.
+    counters: NodeCounters,
     /// When the data server may have asked last about a state-id.
     asked: Duration,
     /// When it believes nothing any more of what an earlier run of this server has said, if it does not
@@ -157,6 +164,7 @@ impl RemoteNode {
             member: None,
             trouble: "not connected yet".to_owned(),
             space: None,
+            counters: NodeCounters::default(),
             asked: time::now(),
             settled: time::now() + STATE_BELIEF_OVER,
             stop: false,
@@ -192,12 +200,24 @@ impl RemoteNode {
     /// # Errors
     /// Those of the directory in which it is remembered which one the node has.
     pub fn give_up_directory(&self) -> io::Result<()> {
-        let memory = &self.shared.config.memory;
-        match fs::remove_file(memory) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
+        memory::give_up(&self.shared.config.memory)
+    }
+
+    /// What clients have done at its data server. Of one that is away it is what it was.
+    pub fn counters(&self) -> NodeCounters {
+        let told = self.call(Call::Counters, |answer| match answer {
+            Answer::Counters { read, written, indirect } => Some(NodeCounters {
+                read_bytes: read,
+                written_bytes: written,
+                indirect_bytes: indirect,
+            }),
+            _ => None,
+        });
+        let mut state = self.shared.lock();
+        if let Ok(told) = told {
+            state.counters = told;
         }
-        File::open(memory.parent().unwrap_or(Path::new(".")))?.sync_all()
+        state.counters
     }
 
     /// Where its data server waits for the metadata server.
@@ -245,6 +265,16 @@ impl Node for RemoteNode {
     fn addresses(&self) -> Vec<SocketAddr> {
         let state = self.shared.lock();
         state.member.as_ref().map_or_else(Vec::new, |member| member.addresses.clone())
+    }
+
+    fn serves_clients(&self) -> bool {
+        let state = self.shared.lock();
+        state.member.as_ref().is_none_or(|member| !member.addresses.is_empty())
+    }
+
+    fn rdma_addresses(&self) -> Vec<SocketAddr> {
+        let state = self.shared.lock();
+        state.member.as_ref().map_or_else(Vec::new, |member| member.rdma_addresses.clone())
     }
 
     fn dafs_addresses(&self) -> Vec<SocketAddr> {
@@ -495,18 +525,27 @@ impl Shared {
         let initiator = Initiator::new(&config.secret, config.store, config.number, nonce);
         send(&stream, &initiator.hello())?;
         let challenge = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
-        let membership = recall(&config.memory).map_err(ConnectError::Memory)?;
+        let membership = memory::recall(&config.memory).map_err(ConnectError::Memory)?;
+        let membership = match membership {
+            Membership::Known { incarnation, .. } if !config.holds_files => {
+                Membership::Known { incarnation, joins: 0 }
+            }
+            membership => membership,
+        };
         let (join, Keys { sealer, mut opener }) = initiator.join(&challenge, membership)?;
         send(&stream, &join)?;
         let record = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let joined = opener.open(&record).map_err(io::Error::other)?;
         let member = Initiator::joined(joined, membership)?;
-        if membership != Membership::Known(member.incarnation) {
-            remember(&config.memory, member.incarnation).map_err(ConnectError::Memory)?;
-        }
         let answers = Arc::new(MetadataAnswers { node: self.clone() });
         let name = format!("dafs-node-{}", config.number);
         let link = Arc::new(Link::start(&name, stream, (sealer, opener), answers)?);
+        // Before anything is done there: an older state of the directory is known by this. The disk may take
+        // longer than a data server waits for a sign of life.
+        if let Err(error) = memory::remember(&config.memory, member.mark) {
+            link.close();
+            return Err(ConnectError::Memory(error));
+        }
         let mut state = self.lock();
         if state.stop {
             link.close();
@@ -524,30 +563,6 @@ impl Shared {
 pub(crate) fn send(mut stream: &TcpStream, message: &[u8]) -> io::Result<()> {
     let len = u32::try_from(message.len()).map_err(io::Error::other)?;
     stream.write_all(&[&len.to_be_bytes(), message].concat())
-}
-
-fn recall(memory: &Path) -> io::Result<Membership> {
-    match fs::read_to_string(memory) {
-        // So directories of this machine are remembered, which the node may have been before.
-        Ok(text) if text.is_empty() => Ok(Membership::Marked),
-        Ok(text) => match ComponentId::parse(text.trim_end()) {
-            Some(id) => Ok(Membership::Known(id.0)),
-            None => Err(io::Error::new(ErrorKind::InvalidData, "the file is damaged")),
-        },
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Membership::New),
-        Err(error) => Err(error),
-    }
-}
-
-fn remember(memory: &Path, incarnation: [u8; 16]) -> io::Result<()> {
-    let directory = memory.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(directory)?;
-    let unfinished = memory.with_extension("new");
-    let mut file = File::create(&unfinished)?;
-    writeln!(file, "{}", ComponentId(incarnation))?;
-    file.sync_all()?;
-    fs::rename(unfinished, memory)?;
-    File::open(directory)?.sync_all()
 }
 
 /// What a metadata server answers a data server.

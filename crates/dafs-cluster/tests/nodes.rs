@@ -2,15 +2,16 @@
 
 mod common;
 
-use common::{Answering, Cluster, STORE, settled};
+use common::{Answering, COUNTERS, Cluster, STORE, settled};
 use dafs_cluster::ClusterSecret;
 use dafs_mem::VolatileSlice;
 use dafs_service::{Identity, ServiceError, StateId, StateRef};
 use dafs_store::striped::{ComponentHandle, ComponentId, Elsewhere, Node};
 use dafs_store::{FsId, Stability, StoreError};
 use std::io::{self, Read};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::time::Duration;
 
 const ONE: ComponentId = ComponentId([1; 16]);
@@ -40,6 +41,8 @@ fn a_node_far_away_does_what_one_here_does() {
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
     assert_eq!(node.addresses(), cluster.addresses);
+    let rdma: Vec<SocketAddr> = vec!["192.0.2.1:20049".parse().expect("an address")];
+    assert_eq!(node.rdma_addresses(), rdma);
     // Longer than one message.
     let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
     let verifier = write(&node, 5, &content).expect("written");
@@ -76,6 +79,18 @@ fn a_data_server_that_comes_again_has_the_data_and_another_verifier() {
 }
 
 #[test]
+fn a_node_tells_what_clients_have_done_there() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    assert_eq!(node.counters(), COUNTERS);
+    drop(data);
+    settled(|| !node.status().connected);
+    assert_eq!(node.counters(), COUNTERS, "the last known");
+}
+
+#[test]
 fn who_has_another_secret_or_wants_another_node_gets_nothing() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| {});
@@ -90,6 +105,8 @@ fn who_has_another_secret_or_wants_another_node_gets_nothing() {
     let other = cluster.node_numbered(&data, 2);
     settled(|| other.status().trouble.contains("another node"));
     assert_eq!(write(&other, 0, b"no").err(), Some(StoreError::Busy));
+    // It may have served clients in an earlier run, for all that is known.
+    assert!(other.addresses().is_empty() && other.serves_clients());
 }
 
 #[test]
@@ -140,6 +157,107 @@ fn an_empty_directory_takes_the_place_of_one_that_was_given_up_and_no_other_one_
     std::fs::rename(kept, cluster.directory()).expect("back");
     let _data = cluster.data(cluster.secret(), |_| {});
     settled(|| node.status().trouble.contains("is it a copy"));
+}
+
+/// Has the directory of files of a data server that has ended.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        if entry.file_type().expect("a type").is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("copied");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
+    let cluster = Cluster::new();
+    let (directory, kept) = (cluster.directory(), cluster.directory().with_extension("kept"));
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    write(&node, 0, b"old").expect("written");
+    drop(data);
+    let snapshot = directory.with_extension("snapshot");
+    copy(&directory, &snapshot);
+    let data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().connected);
+    write(&node, 0, b"new").expect("written");
+    drop(data);
+    std::fs::rename(&directory, &kept).expect("moved");
+    std::fs::rename(&snapshot, &directory).expect("restored");
+    let data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().trouble.contains("gone back in time"));
+    assert!(!node.status().connected && !data.is_connected());
+    assert_eq!(write(&node, 0, b"no").err(), Some(StoreError::Busy));
+    // Nor by a metadata server that starts anew.
+    drop(node);
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().trouble.contains("gone back in time"));
+    drop(data);
+    std::fs::rename(&directory, &snapshot).expect("moved");
+    std::fs::rename(&kept, &directory).expect("back");
+    let data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().connected);
+    assert_eq!(read(&node, 0, 99), b"new");
+    // One that is given up for lost may be the older one: whoever wants its files knows that.
+    drop(data);
+    std::fs::rename(&directory, &kept).expect("moved");
+    std::fs::rename(&snapshot, &directory).expect("restored");
+    let data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().trouble.contains("gone back in time"));
+    node.give_up_directory().expect("given up");
+    settled(|| node.status().connected);
+    assert_eq!(read(&node, 0, 99), b"old");
+    drop(data);
+    std::fs::rename(&directory, &snapshot).expect("moved");
+    std::fs::rename(&kept, &directory).expect("back");
+    let _data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().trouble.contains("is it a copy"));
+}
+
+#[test]
+fn a_directory_without_files_may_go_back_in_time() {
+    let cluster = Cluster::new();
+    let mark = cluster.directory().join("incarnation");
+    let data = cluster.data(cluster.secret(), |_| {});
+    let join = || {
+        let node = cluster.node_beside(&data);
+        settled(|| node.status().connected);
+    };
+    join();
+    let before = std::fs::read(&mark).expect("a mark");
+    join();
+    std::fs::write(&mark, before).expect("restored");
+    join();
+}
+
+#[test]
+fn a_metadata_server_from_a_backup_or_of_an_earlier_version_keeps_no_node_out() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let join = || {
+        let node = cluster.node(&data, cluster.secret());
+        settled(|| node.status().connected);
+    };
+    join();
+    let backup = std::fs::read_to_string(cluster.memory(1)).expect("a memory");
+    (0..3).for_each(|_| join());
+    let newest = std::fs::read_to_string(cluster.memory(1)).expect("a memory");
+    assert_ne!(backup, newest);
+    std::fs::write(cluster.memory(1), &backup).expect("restored");
+    join();
+    assert!(std::fs::read_to_string(cluster.memory(1)).expect("a memory") > newest);
+    // Neither side counted.
+    let first = backup.lines().next().expect("a line");
+    std::fs::write(cluster.memory(1), first).expect("written");
+    std::fs::write(cluster.directory().join("incarnation"), first).expect("written");
+    join();
+    assert_eq!(std::fs::read_to_string(cluster.memory(1)).expect("a memory"), backup);
 }
 
 #[test]

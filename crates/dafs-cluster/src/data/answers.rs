@@ -1,6 +1,6 @@
 //! What a data server answers its metadata server.
 
-use super::{Shared, lock};
+use super::{NodeCounters, Shared, lock};
 use crate::link::{Answers, Pace};
 use crate::refusal::of_store;
 use dafs_mem::VolatileSlice;
@@ -52,6 +52,12 @@ impl DataAnswers {
                 free,
                 available,
             }),
+            Call::Counters => {
+                let shared = self.shared.upgrade().ok_or(StoreError::Busy)?;
+                let NodeCounters { read_bytes: read, written_bytes: written, indirect_bytes } =
+                    shared.counters();
+                Ok(Answer::Counters { read, written, indirect: indirect_bytes })
+            }
             Call::Forget { component } => self.forget(&ComponentId(*component)),
             Call::Astray => {
                 // What does not fit into an answer is asked for again by clients.

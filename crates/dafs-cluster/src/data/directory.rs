@@ -1,17 +1,15 @@
-//! Which directory a data server has: the marker of the node, and a random number made with it.
+//! Which directory a data server has: the marker of the node, and its mark.
 //!
 //! Invariants
 //! * A directory that is not what the metadata server knows is never used, nor changed.
 
-use crate::hello::Wanted;
-use dafs_store::striped::{ComponentId, DirectoryError, DirectoryNode};
+use crate::hello::{HelloError, Wanted};
+use crate::mark::Mark;
+use crate::memory::{self, MarkError};
+use dafs_store::striped::{DirectoryError, DirectoryNode};
 use dafs_wire::cluster::{Membership, Refusal};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::path::Path;
-
-/// The name of the file with the random number.
-const INCARNATION: &str = "incarnation";
 
 /// Which node of which store the directory belongs to, if to any.
 pub(super) fn found(path: &Path) -> Result<Option<([u8; 16], u32)>, DirectoryError> {
@@ -29,47 +27,30 @@ pub(super) fn adopt(path: &Path, wanted: &Wanted) -> Result<(), Refusal> {
     })
 }
 
-/// The random number of the directory, if it is the one that the metadata server knows.
-pub(super) fn incarnation(path: &Path, membership: Membership) -> Result<[u8; 16], Refusal> {
-    let failed = |error: io::Error| {
-        tracing::error!(%error, directory = %path.display(), "the directory cannot be used");
-        Refusal::Failed
-    };
-    match (read(path).map_err(failed)?, membership) {
-        (Some(there), Membership::Known(known)) if there == known => Ok(there),
-        (_, Membership::Known(_)) => Err(Refusal::OtherDirectory),
-        (Some(there), _) => Ok(there),
-        (None, _) => make(path).map_err(failed),
-    }
+/// The mark of the directory, if it is the one that the metadata server knows.
+pub(super) fn marked(path: &Path, membership: Membership) -> Result<Mark, Refusal> {
+    memory::marked(path, membership).map_err(|error| match error {
+        MarkError::Hello(HelloError::Older) => Refusal::Older,
+        MarkError::Hello(_) => Refusal::OtherDirectory,
+        MarkError::Io(error) => failed(path, &error),
+    })
 }
 
-fn read(path: &Path) -> io::Result<Option<[u8; 16]>> {
-    match fs::read_to_string(path.join(INCARNATION)) {
-        Ok(text) => match ComponentId::parse(text.trim_end()) {
-            Some(id) => Ok(Some(id.0)),
-            None => Err(io::Error::new(ErrorKind::InvalidData, "the file incarnation is damaged")),
-        },
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+/// Counts a joining, in the directory.
+pub(super) fn join(path: &Path, mark: Mark) -> Result<Mark, Refusal> {
+    memory::join(path, mark).map_err(|error| failed(path, &error))
 }
 
-fn make(path: &Path) -> io::Result<[u8; 16]> {
-    let mut incarnation = [0; 16];
-    getrandom::fill(&mut incarnation).map_err(io::Error::other)?;
-    let unfinished = path.join("incarnation.new");
-    let mut file = File::create(&unfinished)?;
-    writeln!(file, "{}", ComponentId(incarnation))?;
-    file.sync_all()?;
-    fs::rename(unfinished, path.join(INCARNATION))?;
-    File::open(path)?.sync_all()?;
-    Ok(incarnation)
+fn failed(path: &Path, error: &io::Error) -> Refusal {
+    tracing::error!(%error, directory = %path.display(), "the directory cannot be used");
+    Refusal::Failed
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use dafs_wire::cluster::VERSION;
+    use std::fs;
 
     fn wanted(membership: Membership) -> Wanted {
         Wanted { version: VERSION, store: [1; 16], number: 2, membership }
@@ -78,7 +59,8 @@ mod tests {
     #[test]
     fn only_a_new_node_gets_an_empty_directory() {
         let dir = tempfile::tempdir().expect("a directory");
-        for membership in [Membership::Marked, Membership::Known([3; 16])] {
+        let known = Membership::Known { incarnation: [3; 16], joins: 1 };
+        for membership in [Membership::Marked, known] {
             assert_eq!(adopt(dir.path(), &wanted(membership)), Err(Refusal::Empty));
         }
         assert_eq!(fs::read_dir(dir.path()).expect("the directory").count(), 0);
@@ -87,16 +69,24 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_known_by_its_random_number() {
+    fn a_directory_is_known_by_its_mark() {
         let dir = tempfile::tempdir().expect("a directory");
-        adopt(dir.path(), &wanted(Membership::New)).expect("a node");
-        let other = incarnation(dir.path(), Membership::Known([3; 16]));
-        assert_eq!(other, Err(Refusal::OtherDirectory));
-        let made = incarnation(dir.path(), Membership::New).expect("made");
-        for membership in [Membership::New, Membership::Marked, Membership::Known(made)] {
-            assert_eq!(incarnation(dir.path(), membership), Ok(made));
+        let path = dir.path();
+        adopt(path, &wanted(Membership::New)).expect("a node");
+        let known =
+            |mark: Mark| Membership::Known { incarnation: mark.incarnation, joins: mark.joins };
+        let other = Mark { incarnation: [3; 16], joins: 0 };
+        assert_eq!(marked(path, known(other)), Err(Refusal::OtherDirectory));
+        let made = marked(path, Membership::New).expect("made");
+        let joined = join(path, made).expect("joined");
+        assert_eq!(joined, made.joined());
+        for membership in [Membership::Marked, known(made), known(joined)] {
+            assert_eq!(marked(path, membership), Ok(joined));
         }
-        let other = incarnation(dir.path(), Membership::Known([3; 16]));
-        assert_eq!(other, Err(Refusal::OtherDirectory));
+        assert_eq!(marked(path, known(joined.joined())), Err(Refusal::Older));
+        assert_eq!(marked(path, known(other)), Err(Refusal::OtherDirectory));
+        // A node that was given up begins anew.
+        let anew = marked(path, Membership::New).expect("made");
+        assert_ne!(anew.incarnation, joined.incarnation);
     }
 }

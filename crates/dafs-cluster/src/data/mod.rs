@@ -6,6 +6,7 @@
 //!   believed of what it has said.
 //! * An empty directory becomes the node's only when the metadata server says that the node was never
 //!   used.
+//! * The directory knows of a joining before the metadata server hears that it is let in.
 //! * A use is judged while it counts as one, so that `forget` can wait for it.
 
 mod answers;
@@ -20,6 +21,7 @@ use crate::gate::Gate;
 use crate::hello::{HelloError, Keys, Responder, Wanted};
 use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, TURN_TIME};
 use crate::link::{Link, read_record_until};
+use crate::mark::Mark;
 use crate::remote::send;
 use crate::seal::Sealer;
 use crate::secret::ClusterSecret;
@@ -56,6 +58,8 @@ pub struct DataNodeConfig {
     pub listener: TcpListener,
     /// Where clients do, to be told to them.
     pub addresses: Vec<SocketAddr>,
+    /// The same by NFS over RDMA.
+    pub rdma_addresses: Vec<SocketAddr>,
     /// The same over DAFS.
     pub dafs_addresses: Vec<SocketAddr>,
     /// Called once, when the directory is known to be a node's, and which; opens the door for clients,
@@ -83,20 +87,39 @@ pub struct DataNode {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What opens the door for clients, and says who answers the metadata server: the directory itself, or
-/// whoever is in its place.
-pub type Announce = Box<dyn FnOnce(Opened, Judge) -> io::Result<Arc<dyn Node>> + Send>;
+/// Bytes that clients have moved at a data server since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeCounters {
+    /// What they have read.
+    pub read_bytes: u64,
+    /// What they have written.
+    pub written_bytes: u64,
+    /// What of that lies on other nodes.
+    pub indirect_bytes: u64,
+}
+
+/// What opens the door for clients.
+pub type Announce = Box<dyn FnOnce(Opened, Judge) -> io::Result<Answering> + Send>;
+
+/// Who answers the metadata server.
+pub struct Answering {
+    /// The directory itself, or whoever is in its place.
+    pub node: Arc<dyn Node>,
+    /// What clients have done.
+    pub counters: Box<dyn Fn() -> NodeCounters + Send + Sync>,
+}
 
 /// What is served, once it is known.
 struct Serving {
     opened: Opened,
-    answering: Arc<dyn Node>,
+    answering: Answering,
 }
 
 struct Shared {
     directory: PathBuf,
     secret: Arc<ClusterSecret>,
     addresses: Vec<SocketAddr>,
+    rdma_addresses: Vec<SocketAddr>,
     dafs_addresses: Vec<SocketAddr>,
     /// Random: another one after each start.
     run: u64,
@@ -135,13 +158,15 @@ impl DataNode {
     /// When the directory holds something else, and those of the system.
     pub fn start(config: DataNodeConfig) -> Result<Self, DataNodeError> {
         let DataNodeConfig { directory, secret, listener, .. } = config;
-        let DataNodeConfig { addresses, dafs_addresses, opened, lost, .. } = config;
+        let DataNodeConfig { addresses, rdma_addresses, dafs_addresses, .. } = config;
+        let DataNodeConfig { opened, lost, .. } = config;
         let mut run = [0; 8];
         getrandom::fill(&mut run).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
             directory,
             secret,
             addresses,
+            rdma_addresses,
             dafs_addresses,
             run: u64::from_le_bytes(run),
             lost: lost.into(),
@@ -231,7 +256,7 @@ impl Shared {
         let (wanted, keys) = responder.wanted(&join)?;
         // From here on it is known, and gives way to nobody.
         self.strangers.leave(stranger);
-        self.join(stream, &wanted, keys)
+        self.join(stream, &wanted, keys, end)
     }
 
     /// Begins to work for a metadata server that has shown that it knows the secret.
@@ -240,8 +265,15 @@ impl Shared {
         stream: TcpStream,
         wanted: &Wanted,
         Keys { mut sealer, opener }: Keys,
+        end: Instant,
     ) -> Result<(), GreetError> {
         let _joining = lock(&self.joining);
+        // Nobody waits for the answer any more: it has come again since, and has a connection, perhaps.
+        let in_time = || match Instant::now() < end {
+            true => Ok(()),
+            false => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        };
+        in_time()?;
         let refused = |sealer: &mut Sealer, refusal: Refusal| {
             (&stream).write_all(&sealer.seal(&Joined::Refused(refusal)))?;
             Err(GreetError::Hello(refusal.into()))
@@ -254,10 +286,16 @@ impl Shared {
             Ok(answering) => answering,
             Err(refusal) => return refused(&mut sealer, refusal),
         };
-        let incarnation = match directory::incarnation(&self.directory, wanted.membership) {
-            Ok(incarnation) => incarnation,
+        let mark = match directory::marked(&self.directory, wanted.membership) {
+            Ok(mark) => mark,
             Err(refusal) => return refused(&mut sealer, refusal),
         };
+        // A disk that is busy may take long for that.
+        let Mark { incarnation, joins } = match directory::join(&self.directory, mark) {
+            Ok(mark) => mark,
+            Err(refusal) => return refused(&mut sealer, refusal),
+        };
+        in_time()?;
         let last = lock(&self.link).clone();
         if last.is_some_and(|last| !last.drain(DRAIN_TIME)) {
             return refused(&mut sealer, Refusal::Busy);
@@ -268,12 +306,13 @@ impl Shared {
         if answering.await_uses(DRAIN_TIME).is_err() {
             return refused(&mut sealer, Refusal::Busy);
         }
-        let told = [&self.addresses, &self.dafs_addresses];
+        let told = [&self.addresses, &self.rdma_addresses, &self.dafs_addresses];
         let told = told.map(|all| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>());
-        let [addresses, dafs_addresses] =
+        let [addresses, rdma_addresses, dafs_addresses] =
             told.each_ref().map(|all| all.iter().map(|address| address.as_bytes()).collect());
         let run = self.run;
-        let welcome = Joined::Welcome { incarnation, run, addresses, dafs_addresses };
+        let welcome =
+            Joined::Welcome { incarnation, joins, run, addresses, rdma_addresses, dafs_addresses };
         let welcome = sealer.seal(&welcome);
         (&stream).write_all(&welcome)?;
         let node = answering.clone();
@@ -288,11 +327,15 @@ impl Shared {
         Ok(())
     }
 
+    fn counters(&self) -> NodeCounters {
+        self.serving.get().map(|serving| (serving.answering.counters)()).unwrap_or_default()
+    }
+
     /// Who answers for the directory, if it is the one that is wanted or becomes it.
     fn answering_for(self: &Arc<Self>, wanted: &Wanted) -> Result<&Arc<dyn Node>, Refusal> {
         if let Some(Serving { opened, answering }) = self.serving.get() {
             let same = opened.store == wanted.store && opened.node.number() == wanted.number;
-            return if same { Ok(answering) } else { Err(Refusal::OtherNode) };
+            return if same { Ok(&answering.node) } else { Err(Refusal::OtherNode) };
         }
         directory::adopt(&self.directory, wanted)?;
         self.open(wanted.store, wanted.number).map_err(|error| {
@@ -316,7 +359,8 @@ impl Shared {
         if let Some(announce) = announce {
             let judge = Judge { shared: self.clone() };
             let answering = announce(opened.clone(), judge)?;
-            return Ok(&self.serving.get_or_init(|| Serving { opened, answering }).answering);
+            let serving = self.serving.get_or_init(|| Serving { opened, answering });
+            return Ok(&serving.answering.node);
         }
         // It was called before, and there is no door.
         Err(io::Error::other("clients could not be let in").into())

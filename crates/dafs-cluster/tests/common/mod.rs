@@ -1,8 +1,8 @@
 //! A cluster in a directory.
 
 use dafs_cluster::{
-    ClusterSecret, DataNode, DataNodeConfig, DataNodeError, Metadata, Opened, RemoteConfig,
-    RemoteNode,
+    ClusterSecret, DataNode, DataNodeConfig, DataNodeError, Metadata, NodeCounters, Opened,
+    RemoteConfig, RemoteNode,
 };
 use dafs_mem::{Site, VolatileSlice};
 use dafs_service::{Identity, ServiceError, StateRef};
@@ -15,6 +15,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub(crate) const STORE: [u8; 16] = [4; 16];
+
+/// What clients have done at each data server.
+pub(crate) const COUNTERS: NodeCounters =
+    NodeCounters { read_bytes: 7, written_bytes: 8, indirect_bytes: 9 };
 
 pub(crate) struct Cluster {
     root: tempfile::TempDir,
@@ -62,11 +66,13 @@ impl Cluster {
             secret: Arc::new(secret),
             listener: self.control.try_clone().expect("the listener"),
             addresses: self.addresses.clone(),
+            rdma_addresses: vec!["192.0.2.1:20049".parse().expect("an address")],
             dafs_addresses: Vec::new(),
             opened: Box::new(|directory, _judge| {
                 let node = directory.node.clone();
                 opened(directory)?;
-                Ok(node)
+                let counters = Box::new(|| COUNTERS);
+                Ok(dafs_cluster::Answering { node, counters })
             }),
             lost: Box::new(|| {}),
         };
@@ -74,18 +80,29 @@ impl Cluster {
     }
 
     pub(crate) fn node(&self, data: &DataNode, secret: ClusterSecret) -> RemoteNode {
-        self.remote(data, secret, 1)
+        self.remote(data, secret, 1, true)
     }
 
     pub(crate) fn node_numbered(&self, data: &DataNode, number: u32) -> RemoteNode {
-        self.remote(data, self.secret(), number)
+        self.remote(data, self.secret(), number, true)
     }
 
-    fn remote(&self, data: &DataNode, secret: ClusterSecret, number: u32) -> RemoteNode {
+    /// Whose files another file system keeps.
+    pub(crate) fn node_beside(&self, data: &DataNode) -> RemoteNode {
+        self.remote(data, self.secret(), 1, false)
+    }
+
+    fn remote(
+        &self,
+        data: &DataNode,
+        secret: ClusterSecret,
+        number: u32,
+        holds_files: bool,
+    ) -> RemoteNode {
         let (control, memory) = (data.address().to_string(), self.memory(number));
-        let secret = Arc::new(secret);
-        RemoteNode::start(RemoteConfig { number, control, secret, store: STORE, memory })
-            .expect("a node")
+        let (secret, store) = (Arc::new(secret), STORE);
+        let config = RemoteConfig { number, control, secret, store, memory, holds_files };
+        RemoteNode::start(config).expect("a node")
     }
 }
 

@@ -13,7 +13,7 @@ use super::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 /// The version of these messages.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// "dafs", so that something else that listens there is told from a data server.
 const MAGIC: u32 = 0x6461_6673;
@@ -81,8 +81,13 @@ pub enum Membership {
     New,
     /// The directory was used, and it was not noted which one it is: a marked one it must be.
     Marked,
-    /// It is this one.
-    Known([u8; 16]),
+    /// It is this one, in the state after so many joinings or a later one.
+    Known {
+        /// Random, made with the directory.
+        incarnation: [u8; 16],
+        /// How often it has been joined, as the metadata server knows.
+        joins: u64,
+    },
 }
 
 impl Decode<'_> for Membership {
@@ -90,7 +95,7 @@ impl Decode<'_> for Membership {
         match d.u32()? {
             0 => Ok(Self::New),
             1 => Ok(Self::Marked),
-            2 => Ok(Self::Known(*d.fixed()?)),
+            2 => Ok(Self::Known { incarnation: *d.fixed()?, joins: d.u64()? }),
             value => Err(XdrError::UnknownValue { what: "a membership", value }),
         }
     }
@@ -101,9 +106,10 @@ impl Encode for Membership {
         match self {
             Self::New => e.u32(0),
             Self::Marked => e.u32(1),
-            Self::Known(incarnation) => {
+            Self::Known { incarnation, joins } => {
                 e.u32(2);
                 e.fixed(incarnation);
+                e.u64(*joins);
             }
         }
     }
@@ -147,16 +153,19 @@ pub enum Refusal {
     Failed = 5,
     /// What the last metadata server has asked for is still under way.
     Busy = 6,
+    /// Its directory is the right one, as it was before it was joined last.
+    Older = 7,
 }
 
 impl Refusal {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Version,
         Self::OtherNode,
         Self::Empty,
         Self::OtherDirectory,
         Self::Failed,
         Self::Busy,
+        Self::Older,
     ];
 }
 
@@ -167,10 +176,14 @@ pub enum Joined<'a> {
     Welcome {
         /// Which directory it works on: random, made with the directory.
         incarnation: [u8; 16],
+        /// How often that has been joined, with this time; the directory knows by now.
+        joins: u64,
         /// Another number after each start of the data server.
         run: u64,
         /// Where clients reach it, as text.
         addresses: Vec<&'a [u8]>,
+        /// Where clients reach it by NFS over RDMA, as text.
+        rdma_addresses: Vec<&'a [u8]>,
         /// Where clients reach it over DAFS, as text.
         dafs_addresses: Vec<&'a [u8]>,
     },
@@ -191,9 +204,10 @@ impl<'a> Decode<'a> for Joined<'a> {
             let unknown = XdrError::UnknownValue { what: "a refusal", value: code };
             return refusal.map(Self::Refused).ok_or(unknown);
         }
-        let (incarnation, run) = (*d.fixed()?, d.u64()?);
-        let (addresses, dafs_addresses) = (addresses(d)?, addresses(d)?);
-        Ok(Self::Welcome { incarnation, run, addresses, dafs_addresses })
+        let (incarnation, joins, run) = (*d.fixed()?, d.u64()?, d.u64()?);
+        let [addresses, rdma_addresses, dafs_addresses] =
+            [addresses(d)?, addresses(d)?, addresses(d)?];
+        Ok(Self::Welcome { incarnation, joins, run, addresses, rdma_addresses, dafs_addresses })
     }
 }
 
@@ -201,11 +215,19 @@ impl Encode for Joined<'_> {
     fn encode(&self, e: &mut Encoder<'_>) {
         match self {
             Self::Refused(refusal) => e.u32(*refusal as u32),
-            Self::Welcome { incarnation, run, addresses, dafs_addresses } => {
+            Self::Welcome {
+                incarnation,
+                joins,
+                run,
+                addresses,
+                rdma_addresses,
+                dafs_addresses,
+            } => {
                 e.u32(0);
                 e.fixed(incarnation);
+                e.u64(*joins);
                 e.u64(*run);
-                for addresses in [addresses, dafs_addresses] {
+                for addresses in [addresses, rdma_addresses, dafs_addresses] {
                     e.count(addresses.len());
                     addresses.iter().for_each(|address| e.opaque(address));
                 }
@@ -234,13 +256,16 @@ mod tests {
         let hello = Hello { version: VERSION, store: [1; 16], number: 7, nonce };
         comes_back(&hello, &mut Vec::new());
         comes_back(&Challenge { nonce, code: [4; 32] }, &mut Vec::new());
-        for membership in [Membership::New, Membership::Marked, Membership::Known([5; 16])] {
+        let known = Membership::Known { incarnation: [5; 16], joins: 1 << 40 };
+        for membership in [Membership::New, Membership::Marked, known] {
             comes_back(&Join { code: [6; 32], membership }, &mut Vec::new());
         }
         let addresses: Vec<&[u8]> = vec![b"192.0.2.1:2049", b"[2001:db8::1]:2049"];
+        let rdma_addresses: Vec<&[u8]> = vec![b"192.0.2.1:20049"];
         let dafs_addresses: Vec<&[u8]> = vec![b"192.0.2.1:7070"];
-        let incarnation = [7; 16];
-        let welcome = Joined::Welcome { incarnation, run: 9, addresses, dafs_addresses };
+        let (incarnation, joins, run) = ([7; 16], 1 << 41, 9);
+        let welcome =
+            Joined::Welcome { incarnation, joins, run, addresses, rdma_addresses, dafs_addresses };
         comes_back(&welcome, &mut Vec::new());
         for refusal in Refusal::ALL {
             comes_back(&Joined::Refused(refusal), &mut Vec::new());

@@ -50,7 +50,7 @@ impl Encode for StateUse<'_> {
     }
 }
 
-/// A question. Those up to `Astray` are the metadata server's, the others the data server's.
+/// A question. Those up to `Counters` are the metadata server's, the others the data server's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "offsets, sizes and lengths in bytes")]
 pub enum Call<'a> {
@@ -73,6 +73,8 @@ pub enum Call<'a> {
     /// Which components clients have asked for since the last such call that do not lie there: data is
     /// their names, one after the other.
     Astray,
+    /// What clients have done there.
+    Counters,
     /// Whether a client may do that.
     CheckState(StateUse<'a>),
     /// How far the file reaches that a component is of.
@@ -109,6 +111,7 @@ impl<'a> Decode<'a> for Call<'a> {
                 data: d.opaque(DATA_BYTES_MAX)?,
             },
             13 => Self::Astray,
+            14 => Self::Counters,
             value => return Err(XdrError::UnknownValue { what: "a call", value }),
         })
     }
@@ -142,6 +145,7 @@ impl Encode for Call<'_> {
             Self::Space => e.u32(7),
             Self::Forget { component } => named(8, component),
             Self::Astray => e.u32(13),
+            Self::Counters => e.u32(14),
             Self::CheckState(wanted) => {
                 e.u32(9);
                 e.value(wanted);
@@ -189,6 +193,9 @@ pub enum Answer<'a> {
     Refused(u32),
     /// A client may do that by sessions that are no older than so many nanoseconds.
     DoneWithin { age_ns: u64 },
+    /// Bytes that clients have read and written there since the data server was started, and what of that
+    /// lies on other nodes.
+    Counters { read: u64, written: u64, indirect: u64 },
 }
 
 impl<'a> Decode<'a> for Answer<'a> {
@@ -202,6 +209,7 @@ impl<'a> Decode<'a> for Answer<'a> {
             5 => Self::Space { total: d.u64()?, free: d.u64()?, available: d.u64()? },
             6 => Self::Refused(d.u32()?),
             7 => Self::DoneWithin { age_ns: d.u64()? },
+            8 => Self::Counters { read: d.u64()?, written: d.u64()?, indirect: d.u64()? },
             value => return Err(XdrError::UnknownValue { what: "an answer", value }),
         })
     }
@@ -239,6 +247,10 @@ impl Encode for Answer<'_> {
             Self::DoneWithin { age_ns } => {
                 e.u32(7);
                 e.u64(*age_ns);
+            }
+            Self::Counters { read, written, indirect } => {
+                e.u32(8);
+                [read, written, indirect].into_iter().for_each(|bytes| e.u64(*bytes));
             }
         }
     }
@@ -311,6 +323,7 @@ mod tests {
             Call::Space,
             Call::Forget { component },
             Call::Astray,
+            Call::Counters,
             Call::CheckState(wanted),
             Call::FileSize { component },
             Call::ReadElsewhere { component, offset: 4, len: DATA_BYTES_MAX as u32 },
@@ -325,6 +338,7 @@ mod tests {
             Answer::Space { total: 3, free: 2, available: 1 },
             Answer::Refused(10),
             Answer::DoneWithin { age_ns: 1 << 40 },
+            Answer::Counters { read: 1, written: 2, indirect: 3 },
         ];
         let calls = calls.into_iter().map(|call| Frame::Call { id: 4, call });
         let answers = answers.into_iter().map(|answer| Frame::Answer { id: 5, answer });
