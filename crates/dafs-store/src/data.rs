@@ -47,10 +47,10 @@ pub trait DataFile: OpenFile {
     /// It is over.
     fn use_ends(&self, begun: u64);
 
-    /// How many of `len` bytes from `offset` on can be read and written here.
+    /// How many of `len` bytes from `offset` on can be read and written here at once.
     ///
     /// # Errors
-    /// [`StoreError::NoDevice`] if not even the first one can.
+    /// The node's.
     fn served_bytes(&self, offset: u64, len: usize) -> Result<usize>;
 
     /// How far the whole file reaches; `None` where only the metadata server can tell.

@@ -11,6 +11,7 @@
 
 use crate::Result;
 use crate::types::FileId;
+use std::hash::Hasher;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -28,6 +29,42 @@ pub const COPIES_MAX: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceKey(pub [u8; 16]);
 
+/// Where clients reach a data server by NFS.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NfsAddresses {
+    /// Over TCP, as all clients can; empty if they do not reach it.
+    pub tcp: Vec<SocketAddr>,
+    /// Over RDMA; empty if it is not served.
+    pub rdma: Vec<SocketAddr>,
+}
+
+impl NfsAddresses {
+    /// Those of a data server that clients reach over TCP alone.
+    pub fn over_tcp(tcp: Vec<SocketAddr>) -> Self {
+        Self { tcp, rdma: Vec::new() }
+    }
+
+    /// Writes them to what makes the key of a device: other addresses are another device.
+    pub fn write_to(&self, hasher: &mut impl Hasher) {
+        for addresses in [&self.tcp, &self.rdma] {
+            hasher.write_usize(addresses.len());
+            for address in addresses {
+                hasher.write(address.to_string().as_bytes());
+                hasher.write_u8(0);
+            }
+        }
+    }
+}
+
+/// Why a client could not write at a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceTrouble {
+    /// It cannot be reached, or has failed.
+    Failed,
+    /// There is no room for more.
+    Full,
+}
+
 /// A set of data servers and the pattern in which they take turns. It never changes: another set or
 /// another pattern is another device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +73,7 @@ pub struct Device {
     /// [`PATTERN_PLACES_MAX`] places.
     pub pattern: Vec<u32>,
     /// The data servers, each with the addresses that lead to it; from 1 to [`DEVICE_SERVERS_MAX`].
-    pub servers: Vec<Vec<SocketAddr>>,
+    pub servers: Vec<NfsAddresses>,
 }
 
 /// In what form a store tells where its files lie: one for all of them.
@@ -143,12 +180,19 @@ impl Placement {
 /// What the metadata server asks of a store that spreads files. Calls may wait for data servers and
 /// for disks, and end in bounded time.
 pub trait Layouts: Send + Sync {
-    /// Where the content of a file lies. `None` for a file that clients have to reach through the
+    /// Where the content of a file lies that is open. `None` for one that clients have to reach through the
     /// metadata server. For a file without content yet, `write` has it placed.
     ///
     /// # Errors
-    /// [`StoreError::Busy`](crate::StoreError::Busy) when it cannot be told now.
+    /// [`StoreError::Busy`](crate::StoreError::Busy) when it cannot be told now; where it is no regular file,
+    /// [`StoreError::BadType`](crate::StoreError::BadType) or `None`.
     fn placement(&self, file: &FileId, write: bool) -> Result<Option<Placement>>;
+
+    /// Whether a file that was placed with this epoch lies there still. What moves later is in the
+    /// stream of [`take_moved`](Self::take_moved).
+    fn is_current(&self, file: &FileId, epoch: u64) -> bool {
+        matches!(self.placement(file, false), Ok(Some(now)) if now.epoch == epoch)
+    }
 
     /// The device of that key, if there is such a one.
     fn device(&self, key: &DeviceKey) -> Option<Device>;
@@ -179,6 +223,12 @@ pub trait Layouts: Send + Sync {
     /// A layout for writing has gone without a commit, as with a client that died: from now on the
     /// file reaches as far as the data servers have something of it.
     fn settle(&self, file: &FileId) -> Result<()>;
+
+    /// Whether how far each file reaches is always known to it, whatever clients write by themselves. A constant of
+    /// the store.
+    fn knows_ends(&self) -> bool {
+        false
+    }
 
     /// A client that holds a layout for writing, and has not gone, is about to let others go on: the file
     /// reaches as far as the data servers have something of it.
@@ -221,11 +271,11 @@ pub trait Layouts: Send + Sync {
     fn take_lent(&self, _sink: &mut dyn FnMut(FileId, bool) -> bool) {}
 
     /// A client that holds a layout for writing could not write at a device of it. From the return of
-    /// this call on, the file does without what lies there, if it can.
+    /// this call on, the file does without what lies there, if it can; but not where only room is wanting.
     ///
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) when it does not yet.
-    fn report(&self, _file: &FileId, _device: &DeviceKey) -> Result<()> {
+    fn report(&self, _file: &FileId, _device: &DeviceKey, _trouble: DeviceTrouble) -> Result<()> {
         Ok(())
     }
 
@@ -235,5 +285,33 @@ pub trait Layouts: Send + Sync {
     /// The store's.
     fn copies(&self, _file: &FileId) -> Result<Vec<CopyState>> {
         Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use siphasher::sip::SipHasher24;
+
+    #[test]
+    fn data_servers_that_are_reached_otherwise_make_other_devices() {
+        let [one, two] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
+        let key = |tcp: &[SocketAddr], rdma: &[SocketAddr]| {
+            let mut hasher = SipHasher24::new();
+            NfsAddresses { tcp: tcp.to_vec(), rdma: rdma.to_vec() }.write_to(&mut hasher);
+            hasher.finish()
+        };
+        let keys = [
+            key(&[one], &[]),
+            key(&[two], &[]),
+            key(&[one, two], &[]),
+            key(&[one], &[two]),
+            key(&[two], &[one]),
+            key(&[], &[one, two]),
+        ];
+        for (at, key) in keys.iter().enumerate() {
+            assert!(!keys[..at].contains(key), "{at}");
+        }
+        assert_eq!(key(&[one], &[two]), key(&[one], &[two]));
     }
 }

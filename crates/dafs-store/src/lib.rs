@@ -37,8 +37,8 @@ pub use append::{AppendFailure, AppendWitness, append_before};
 pub use data::{DataFile, DataFiles, DataStore, DataUse, Filled, fill};
 pub use error::StoreError;
 pub use layouts::{
-    COPIES_MAX, CopyState, DEVICE_SERVERS_MAX, Device, DeviceKey, FileCopy, LayoutForm, Layouts,
-    PATTERN_PLACES_MAX, Packing, Placement, Spread, Stripes,
+    COPIES_MAX, CopyState, DEVICE_SERVERS_MAX, Device, DeviceKey, DeviceTrouble, FileCopy,
+    LayoutForm, Layouts, NfsAddresses, PATTERN_PLACES_MAX, Packing, Placement, Spread, Stripes,
 };
 pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
@@ -275,7 +275,8 @@ pub trait Store: Send + Sync + 'static {
     /// What the device says; nothing is known then about what is stable.
     fn commit_names(&self, ids: &[FileId]) -> Result<()>;
 
-    /// Where files lie, if the store spreads them over data servers that clients may reach.
+    /// Where files lie, if the store spreads them over data servers that clients may reach. Whether it
+    /// does is known from the start: clients may have written there before, whoever is away now.
     fn layouts(&self) -> Option<&dyn Layouts> {
         None
     }

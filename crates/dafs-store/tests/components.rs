@@ -12,7 +12,7 @@ const SECRET: [u8; 16] = [3; 16];
 const FS: FsId = FsId([4; 16]);
 const UNIT: u64 = 4096;
 
-fn store(path: &Path, elsewhere: Option<Arc<dyn Elsewhere>>) -> ComponentStore {
+fn store(path: &Path, elsewhere: Arc<dyn Elsewhere>) -> ComponentStore {
     DirectoryNode::make(path, &[1; 16], 5).unwrap();
     let node = DirectoryNode::open(path, &[1; 16], 5, vec![]).unwrap();
     ComponentStore::new(Arc::new(node), SECRET, FS, elsewhere)
@@ -48,9 +48,9 @@ fn read(file: &ComponentFile, offset: u64, len: usize) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn a_write_makes_the_component_and_other_nodes_bytes_are_refused() {
+fn a_write_makes_the_component_and_other_nodes_bytes_are_not_in_it() {
     let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path(), None);
+    let store = store(dir.path(), Arc::new(Away));
     let file = open(&store);
     assert_eq!(read(&file, UNIT, 9).unwrap(), b"", "nothing was written yet");
     assert_eq!(file.attr().unwrap().size, 0);
@@ -59,21 +59,20 @@ fn a_write_makes_the_component_and_other_nodes_bytes_are_refused() {
     assert_eq!(file.attr().unwrap().size, UNIT + 9);
     file.commit(0, 0).unwrap();
     assert_eq!(store.indirect_bytes(), 0);
-    assert_eq!(write(&file, 0, b"there"), Err(StoreError::NoDevice));
-    assert_eq!(read(&file, 2 * UNIT, 3), Err(StoreError::NoDevice));
+    assert_eq!(write(&file, 0, b"there"), Err(StoreError::Busy));
+    assert_eq!(read(&file, 2 * UNIT, 3), Err(StoreError::Busy));
     assert_eq!(write(&file, 2 * UNIT - 2, b"both"), Ok(2), "as far as it is here");
+    assert_eq!(file.attr().unwrap().size, 2 * UNIT);
     assert_eq!(store.indirect_bytes(), 5 + 3 + 2);
-    assert_eq!(file.served_bytes(UNIT, 99_999), Ok(UNIT as usize));
-    assert_eq!(file.served_bytes(0, 1), Err(StoreError::NoDevice));
     assert_eq!(file.set_size(0), Err(StoreError::NotSupported));
     let end = write(&file, u64::MAX, b"xx");
-    assert!(matches!(end, Err(StoreError::FileTooBig | StoreError::NoDevice)), "{end:?}");
+    assert!(matches!(end, Err(StoreError::FileTooBig | StoreError::Busy)), "{end:?}");
 }
 
 #[test]
 fn reads_without_waiting_say_when_they_would() {
     let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path(), None);
+    let store = store(dir.path(), Arc::new(Away));
     let file = open(&store);
     let mut bytes = [0; 4];
     let views = [VolatileSlice::from_mut(&mut bytes)];
@@ -89,7 +88,7 @@ fn reads_without_waiting_say_when_they_would() {
 #[test]
 fn only_handles_for_this_node_lead_anywhere() {
     let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path(), None);
+    let store = store(dir.path(), Arc::new(Away));
     let other = ComponentHandle { node: 6, ..handle() };
     let foreign = [
         other.seal(&FS, &SECRET),
@@ -143,7 +142,7 @@ impl Elsewhere for Other {
 fn what_lies_elsewhere_comes_from_there_and_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let other = Arc::new(Other::default());
-    let store = store(dir.path(), Some(other.clone()));
+    let store = store(dir.path(), other.clone());
     let file = open(&store);
     let len = 3 * UNIT as usize;
     assert_eq!(write(&file, 10, &vec![b'x'; len]), Ok(len));
@@ -181,7 +180,7 @@ impl Elsewhere for Away {
 #[test]
 fn an_error_behind_other_bytes_is_no_hole() {
     let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path(), Some(Arc::new(Away)));
+    let store = store(dir.path(), Arc::new(Away));
     let file = open(&store);
     let unit = UNIT as usize;
     assert_eq!(write(&file, UNIT, &vec![b'x'; unit + 5]), Ok(unit), "writes say how far they got");
@@ -194,7 +193,7 @@ fn a_node_forgets_when_nobody_works_by_what_it_was_told() {
     let dir = tempfile::tempdir().unwrap();
     DirectoryNode::make(dir.path(), &[1; 16], 5).unwrap();
     let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
-    let store = ComponentStore::new(node.clone(), SECRET, FS, None);
+    let store = ComponentStore::new(node.clone(), SECRET, FS, Arc::new(Away));
     let file = open(&store);
     let used = [DataUse::begin(&file), DataUse::begin(&file)];
     node.forget(&ComponentId([1; 16])).unwrap();

@@ -8,6 +8,7 @@ use common::copies::{World, devices, put};
 use common::nodes::SimNode;
 use common::striped::LOST;
 use common::{me, read, write};
+use dafs_store::DeviceTrouble::{Failed, Full};
 use dafs_store::striped::Node;
 use dafs_store::*;
 use std::sync::Arc;
@@ -300,13 +301,13 @@ fn a_device_that_a_client_cannot_write_to_is_done_without() {
     let (id, _file) = world.create("f");
     let layouts = world.layouts();
     let both = devices(&layouts.placement(&id, true).unwrap().unwrap());
-    layouts.report(&id, &DeviceKey([1; 16])).unwrap();
+    layouts.report(&id, &DeviceKey([1; 16]), Failed).unwrap();
     assert_eq!(world.fresh(&id), [true, true]);
-    layouts.report(&id, &both[0]).unwrap();
-    layouts.report(&id, &both[0]).unwrap();
+    layouts.report(&id, &both[0], Failed).unwrap();
+    layouts.report(&id, &both[0], Failed).unwrap();
     let rest = devices(&layouts.placement(&id, true).unwrap().unwrap());
     assert_eq!(rest, both[1..], "at once");
-    layouts.report(&id, &both[1]).unwrap();
+    layouts.report(&id, &both[1], Failed).unwrap();
     assert_eq!(world.fresh(&id), [false, true], "the last one stays");
     // It may be the client, so it is left alone for a while.
     world.return_all();
@@ -464,6 +465,33 @@ fn no_client_is_let_in_while_a_piece_takes_long_to_mend() {
 }
 
 #[test]
+fn a_device_without_room_keeps_its_copy() {
+    let world = World::new();
+    let (id, file) = world.create("f");
+    write(&*file, 0, b"old").unwrap();
+    let layouts = world.layouts();
+    let both = devices(&layouts.placement(&id, true).unwrap().unwrap());
+    // What the second one had no room for has come to the first one.
+    put(&world.copies(&id)[0].0, &world.component(&id), 0, b"new and longer");
+    layouts.report(&id, &both[1], Full).unwrap();
+    layouts.report(&id, &DeviceKey([1; 16]), Full).unwrap();
+    assert_eq!(world.fresh(&id), [false, true], "the full one counts");
+    assert_eq!(world.to_mend(), 0, "neither is given up");
+    assert_eq!(layouts.placement(&id, true), Err(StoreError::NoSpace), "who would write is told");
+    // Nothing begins anew for who says so again, or of another one.
+    layouts.report(&id, &both[0], Full).unwrap();
+    assert_eq!(world.fresh(&id), [false, true]);
+    world.mend();
+    world.return_all();
+    world.mend();
+    assert_eq!(world.fresh(&id), [true, true]);
+    assert!(world.contents(&id).iter().all(|content| content.starts_with(b"old")));
+    // Nor does the rest come back.
+    file.set_size(9).unwrap();
+    assert_eq!(read(&*file, 0, 99).unwrap(), b"old\0\0\0\0\0\0");
+}
+
+#[test]
 fn a_client_is_believed_that_was_told_before_the_data_server_started_again() {
     let world = World::new();
     let (id, _file) = world.create("f");
@@ -472,7 +500,7 @@ fn a_client_is_believed_that_was_told_before_the_data_server_started_again() {
     world.copies(&id)[1].0.set_run(2);
     let again = devices(&layouts.placement(&id, false).unwrap().unwrap());
     assert!(again[0] == both[0] && again[1] != both[1], "clients ask anew what it is");
-    layouts.report(&id, &both[1]).unwrap();
+    layouts.report(&id, &both[1], Failed).unwrap();
     assert_eq!(world.fresh(&id), [true, false]);
 }
 

@@ -294,7 +294,7 @@ impl World {
         let component = ComponentId(*told[0].handle[32..].first_chunk().unwrap());
         let of = |copy: &FileCopy| {
             let device = self.layouts().device(&copy.device).unwrap();
-            self.nodes[usize::from(device.servers[0][0].port()) - 7001].clone()
+            self.nodes[usize::from(device.servers[0].tcp[0].port()) - 7001].clone()
         };
         let nodes: Vec<_> = told.iter().map(of).collect();
         let mut data = bytes.to_vec();
@@ -309,7 +309,9 @@ impl World {
         let end = offset + bytes.len() as u64;
         let good = !dies
             && failed.len() < nodes.len()
-            && failed.iter().all(|device| self.layouts().report(&self.id, device).is_ok())
+            && failed.iter().all(|device| {
+                self.layouts().report(&self.id, device, DeviceTrouble::Failed).is_ok()
+            })
             && self.layouts().commit(&self.id, Some(end)).is_ok();
         self.note(offset, bytes, good);
         if good {

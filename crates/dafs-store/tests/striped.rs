@@ -244,7 +244,7 @@ fn a_placement_says_where_stripes_are() {
     assert_eq!((placement.unit_bytes.get(), placement.packing), (UNIT, Packing::Sparse));
     let device = layouts.device(&placement.device).unwrap();
     assert_eq!(device.pattern, [0, 1, 2]);
-    let ports: Vec<_> = device.servers.iter().map(|server| server[0].port()).collect();
+    let ports: Vec<_> = device.servers.iter().map(|server| server.tcp[0].port()).collect();
     assert_eq!(ports, [7001, 7002, 7003]);
     assert_eq!(placement.handles.len(), 3);
     assert!(placement.handles.iter().all(|handle| handle.len() == 64));

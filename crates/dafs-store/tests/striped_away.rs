@@ -66,6 +66,30 @@ fn what_a_node_still_has_to_cut_is_not_for_clients() {
 }
 
 #[test]
+fn files_are_spread_also_while_a_node_was_not_there_yet_since_the_start() {
+    let dir = base();
+    let (store, nodes) = faulty(dir.path());
+    let created = create(&store, "f");
+    let (id, at) = (created.id, 5 * UNIT64);
+    write_behind(&store, dir.path(), &id, at, b"written");
+    drop((created, store));
+    let set_away = |away| {
+        nodes[1].set_down(away);
+        nodes[1].unheard_of.store(away, Ordering::SeqCst);
+    };
+    set_away(true);
+    let store = open_on(dir.path(), &nodes);
+    assert_eq!(store.capabilities().layouts, Some(LayoutForm::Stripes));
+    assert_eq!(layouts(&store).reach(&id), Err(StoreError::Busy), "not as if nobody had written");
+    assert_eq!(layouts(&store).placement(&id, false), Ok(None));
+    set_away(false);
+    layouts(&store).reach(&id).unwrap();
+    let (_, file) = reopen(&store, "f");
+    assert_eq!(read(&*file, at, 99).unwrap(), b"written");
+    assert!(layouts(&store).placement(&id, true).unwrap().is_some());
+}
+
+#[test]
 fn a_commit_waits_for_no_node() {
     let dir = base();
     let (store, nodes) = faulty(dir.path());

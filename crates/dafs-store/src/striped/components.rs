@@ -3,7 +3,7 @@
 //! Invariants
 //! * A component is reached only by a handle that the metadata server has sealed, for this node. It
 //!   says which bytes are here, so that nothing is read or written in the wrong place: what belongs to
-//!   other nodes goes to them by [`Elsewhere`], or is refused.
+//!   other nodes goes to them by [`Elsewhere`], and is counted.
 
 use super::directory::DirectoryNode;
 use super::handle::ComponentHandle;
@@ -59,7 +59,7 @@ struct Shared {
     node: Arc<DirectoryNode>,
     secret: [u8; 16],
     component_fs: FsId,
-    elsewhere: Option<Arc<dyn Elsewhere>>,
+    elsewhere: Arc<dyn Elsewhere>,
     indirect_bytes: AtomicU64,
 }
 
@@ -84,12 +84,12 @@ pub(super) fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
 
 impl ComponentStore {
     /// The components of `node`. `secret` and `component_fs` are those of the striped store
-    /// ([`StripedOptions`](super::StripedOptions)).
+    /// ([`StripedOptions`](super::StripedOptions)), `elsewhere` is the way to what other nodes have.
     pub fn new(
         node: Arc<DirectoryNode>,
         secret: [u8; 16],
         component_fs: FsId,
-        elsewhere: Option<Arc<dyn Elsewhere>>,
+        elsewhere: Arc<dyn Elsewhere>,
     ) -> Self {
         let indirect_bytes = AtomicU64::new(0);
         let shared = Shared { node, secret, component_fs, elsewhere, indirect_bytes };
@@ -128,10 +128,6 @@ impl ComponentFile {
         &self.handle
     }
 
-    fn count_indirect(&self, len: usize) {
-        self.shared.indirect_bytes.fetch_add(len as u64, Ordering::Relaxed);
-    }
-
     /// Goes through a range in parts that lie here (`true`) or elsewhere, until one comes short: how
     /// far that went, and the error that has ended it.
     fn in_parts(
@@ -164,9 +160,11 @@ impl ComponentFile {
         (done, Ok(()))
     }
 
-    fn elsewhere(&self, views: &[VolatileSlice<'_>]) -> Result<&dyn Elsewhere> {
-        self.count_indirect(views.iter().map(VolatileSlice::len).sum());
-        self.shared.elsewhere.as_deref().ok_or(StoreError::NoDevice)
+    /// The way to bytes that another node has, which clients should not have asked for here.
+    fn elsewhere(&self, views: &[VolatileSlice<'_>]) -> &dyn Elsewhere {
+        let len: usize = views.iter().map(VolatileSlice::len).sum();
+        self.shared.indirect_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        &*self.shared.elsewhere
     }
 }
 
@@ -186,7 +184,7 @@ impl OpenFile for ComponentFile {
         let read = |local, views: &[VolatileSlice<'_>], at| match (local, wait) {
             (true, _) => node.read_waiting(&self.handle.component, views, at, wait),
             (false, Wait::Never) => Err(StoreError::WouldBlock),
-            (false, Wait::Allowed) => self.elsewhere(views)?.read(&self.handle, views, at),
+            (false, Wait::Allowed) => self.elsewhere(views).read(&self.handle, views, at),
         };
         let (done, end) = self.in_parts(views, offset, read);
         end.map(|()| done)
@@ -207,7 +205,7 @@ impl OpenFile for ComponentFile {
                 let component = &self.handle.component;
                 Ok(self.shared.node.write(component, views, at, stability)?.count)
             } else {
-                self.elsewhere(views)?.write(&self.handle, views, at, stability)
+                self.elsewhere(views).write(&self.handle, views, at, stability)
             }
         };
         match self.in_parts(views, offset, write) {
@@ -303,11 +301,7 @@ impl DataFile for ComponentFile {
         }
         let unit = u64::from(self.handle.unit_bytes.get());
         let part = match self.handle.local_bytes(offset) {
-            0 if self.shared.elsewhere.is_some() => unit - offset % unit,
-            0 => {
-                self.count_indirect(len);
-                return Err(StoreError::NoDevice);
-            }
+            0 => unit - offset % unit,
             local => local,
         };
         Ok(usize::try_from(part).unwrap_or(usize::MAX).min(len))

@@ -80,6 +80,7 @@ pub struct DirectoryNode {
     root: PathBuf,
     verifier: AtomicU64,
     addresses: Vec<SocketAddr>,
+    rdma_addresses: Vec<SocketAddr>,
     dafs_addresses: Vec<SocketAddr>,
     open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
     /// Uses of components so far.
@@ -179,6 +180,7 @@ impl DirectoryNode {
             root: path.to_owned(),
             verifier: AtomicU64::new(u64::from_le_bytes(verifier)),
             addresses,
+            rdma_addresses: Vec::new(),
             dafs_addresses: Vec::new(),
             open: Mutex::default(),
             turns: AtomicU64::new(0),
@@ -192,6 +194,12 @@ impl DirectoryNode {
     #[must_use]
     pub fn telling(self, lost: Box<dyn Fn() + Send + Sync>) -> Self {
         Self { lost, ..self }
+    }
+
+    /// Says where clients reach it over RDMA.
+    #[must_use]
+    pub fn serving_rdma(self, rdma_addresses: Vec<SocketAddr>) -> Self {
+        Self { rdma_addresses, ..self }
     }
 
     /// Says where clients reach it over DAFS.
@@ -417,6 +425,10 @@ impl Node for DirectoryNode {
 
     fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.clone()
+    }
+
+    fn rdma_addresses(&self) -> Vec<SocketAddr> {
+        self.rdma_addresses.clone()
     }
 
     fn dafs_addresses(&self) -> Vec<SocketAddr> {

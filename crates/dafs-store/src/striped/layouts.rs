@@ -6,7 +6,9 @@ use super::record::Record;
 use super::slots::Slot;
 use super::state::Place;
 use super::{KnownDevice, Shared, StripedStore, lock, server, shown};
-use crate::layouts::{CopyState, Device, DeviceKey, Layouts, Packing, Placement, Spread, Stripes};
+use crate::layouts::{
+    CopyState, Device, DeviceKey, DeviceTrouble, Layouts, Packing, Placement, Spread, Stripes,
+};
 use crate::limits::DEVICES_MAX;
 use crate::{FileId, Result, SetAttr, SetTime, Store, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -16,11 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Shared {
-    /// Whether clients can reach every node; where files have copies, any.
+    /// Whether clients reach every node; where files have copies, any. A node that has not been there since
+    /// the start counts as one that they do reach: they may have written to it before.
     pub(super) fn is_open_to_clients(&self) -> bool {
         let all = self.slots.all();
         let mut slots = all.iter();
-        let is_open = |slot: &Arc<Slot>| !slot.node.addresses().is_empty();
+        let is_open = |slot: &Arc<Slot>| slot.node.serves_clients();
         if self.options.copies > 1 { slots.any(is_open) } else { slots.all(is_open) }
     }
 
@@ -34,15 +37,15 @@ impl Shared {
 
     /// The device of these nodes; `None` if clients cannot reach them.
     pub(super) fn note_device(&self, slots: &[Arc<Slot>]) -> Option<DeviceKey> {
-        let servers: Vec<_> = slots.iter().map(|slot| slot.node.addresses()).collect();
-        if servers.iter().any(Vec::is_empty) {
+        let servers: Vec<_> = slots.iter().map(|slot| slot.node.nfs_addresses()).collect();
+        if servers.iter().any(|server| server.tcp.is_empty()) {
             return None;
         }
         let mut hasher = SipHasher24::new_with_key(&self.options.secret);
         for (slot, addresses) in slots.iter().zip(&servers) {
             hasher.write_u32(slot.node.number());
             hasher.write_u64(slot.node.run());
-            addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
+            addresses.write_to(&mut hasher);
         }
         let dafs: Vec<_> = slots.iter().map(|slot| slot.node.dafs_addresses()).collect();
         for (slot, addresses) in slots.iter().zip(&dafs) {
@@ -258,10 +261,14 @@ impl Layouts for StripedStore {
         self.ask_of_lent(sink);
     }
 
-    fn report(&self, file: &FileId, device: &DeviceKey) -> Result<()> {
+    fn report(&self, file: &FileId, device: &DeviceKey, trouble: DeviceTrouble) -> Result<()> {
         let state = self.shared.state(file);
         let whole = matches!(&*state.enter()?, Place::Striped(record) if record.whole.is_some());
-        if whole { state.report_copy(device) } else { Ok(()) }
+        match trouble {
+            DeviceTrouble::Failed if whole => state.report_copy(device),
+            DeviceTrouble::Full if whole => state.report_full_copy(device),
+            _ => Ok(()),
+        }
     }
 
     fn copies(&self, file: &FileId) -> Result<Vec<CopyState>> {

@@ -1,6 +1,6 @@
 //! What a striped store asks of the places that hold its stripes.
 
-use crate::{Result, Stability};
+use crate::{NfsAddresses, Result, Stability};
 use dafs_mem::VolatileSlice;
 use std::fmt;
 use std::net::SocketAddr;
@@ -67,8 +67,23 @@ pub trait Node: Send + Sync {
     /// What the node is called in the placements of files: always the same, and no other node's.
     fn number(&self) -> u32;
 
-    /// Where clients reach it themselves; empty if they do not.
+    /// Where clients reach it themselves; empty if they do not, or if it is not known yet.
     fn addresses(&self) -> Vec<SocketAddr>;
+
+    /// Whether clients reach it themselves, or may have in an earlier run, for all that is known.
+    fn serves_clients(&self) -> bool {
+        !self.addresses().is_empty()
+    }
+
+    /// Where they reach it over RDMA, too; empty if it serves none.
+    fn rdma_addresses(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
+    /// All of these.
+    fn nfs_addresses(&self) -> NfsAddresses {
+        NfsAddresses { tcp: self.addresses(), rdma: self.rdma_addresses() }
+    }
 
     /// Where it serves them DAFS; empty if it does not.
     fn dafs_addresses(&self) -> Vec<SocketAddr> {

@@ -368,15 +368,20 @@ impl FileState {
         Ok(())
     }
 
-    /// Makes the file reach as far as its components do.
+    /// Makes the file reach as far as its components do, and that stable: whoever made it longer may have
+    /// been killed before it was.
     pub(super) fn adopt(&self, record: &Record) -> Result<()> {
         // First, so that nobody is asked about a file that is gone.
         let size = self.attr()?.size;
         let reach = self.reach(record)?;
         if reach > size {
-            let meta = self.writer()?;
-            self.extend(&*meta, reach)?;
-            self.sync_meta(&*meta)?;
+            self.synced.change();
+            self.extend(&*self.writer()?, reach)?;
+            // A sync that began between the two may have come too early.
+            self.synced.change();
+        }
+        if reach > 0 && !self.synced.is_stable() {
+            self.sync_meta(&*self.writer()?)?;
         }
         Ok(())
     }

@@ -117,6 +117,8 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
 pub(crate) struct Faulty {
     inner: Arc<dyn Node>,
     pub(crate) down: AtomicBool,
+    /// It is away, and was not there yet since the start: nobody has heard where clients reach it.
+    pub(crate) unheard_of: AtomicBool,
     /// While it is away, it may still go by what it was told.
     pub(crate) believes: AtomicBool,
     pub(crate) restarts: AtomicU64,
@@ -130,6 +132,7 @@ impl Faulty {
         Arc::new(Self {
             inner,
             down: AtomicBool::new(false),
+            unheard_of: AtomicBool::new(false),
             believes: AtomicBool::new(false),
             restarts: AtomicU64::new(0),
             cuts_left: AtomicU64::new(u64::MAX),
@@ -155,7 +158,13 @@ impl Node for Faulty {
         self.inner.number()
     }
     fn addresses(&self) -> Vec<SocketAddr> {
-        self.inner.addresses()
+        match self.unheard_of.load(Ordering::SeqCst) {
+            true => Vec::new(),
+            false => self.inner.addresses(),
+        }
+    }
+    fn serves_clients(&self) -> bool {
+        true
     }
     fn is_there(&self) -> bool {
         !self.down.load(Ordering::SeqCst)

@@ -10,7 +10,7 @@ use super::super::state::FileState;
 use super::super::{Shared, StripedStore, lock};
 use super::{Chore, Lending, Step};
 use crate::layouts::{CopyState, DeviceKey, FileCopy, Placement, Spread};
-use crate::limits::{LENDING_PAUSE, RETURN_WAIT};
+use crate::limits::{COPY_REPORT_PAUSE, LENDING_PAUSE, RETURN_WAIT};
 use crate::{FileId, Result, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
@@ -94,6 +94,9 @@ impl FileState {
                 .map(|(placement, _)| placement));
         }
         self.on_copies(|record, order| {
+            if self.is_full() {
+                return Err(StoreError::NoSpace);
+            }
             let barred = self.lending().barred_until.is_some_and(|until| until > Instant::now());
             // Who mends may take longer over a piece than clients are barred for.
             if barred || order.mending.is_some() || self.copies().truth().is_some() {
@@ -150,6 +153,38 @@ impl FileState {
                 _ => self.be_sure(record, order).map(Step::Done),
             }
         })
+    }
+
+    /// A client has found no room at a device. Its copy is not given up, as it would lack for ever what comes
+    /// next. Others may have what the client could not write there: so the full one counts, and they are
+    /// made like it, which needs no room there. Whoever wants to write is told that there is no room, for a
+    /// while: copies are compared as a whole, and not again at once.
+    pub(in super::super) fn report_full_copy(&self, device: &DeviceKey) -> Result<()> {
+        self.on_copies(|record, order| {
+            if self.is_full() {
+                return Ok(Step::Done(()));
+            }
+            let told = self.shared().nodes_of_device(device);
+            let Some(full) = record.fresh().find(|at| told.contains(&record.nodes[*at])) else {
+                return Ok(Step::Done(()));
+            };
+            if record.whole.is_some_and(|whole| !whole.torn) {
+                return Ok(Step::First(Chore::Tear));
+            }
+            if self.copies().truth().is_none() && !record.fresh_mask().is_power_of_two() {
+                self.copies().set_truth(order, Some(full));
+                self.note_moved(record);
+            }
+            self.tell_apart(record, order);
+            self.set_loose();
+            self.lending().full_until = Some(Instant::now() + COPY_REPORT_PAUSE);
+            Ok(Step::Done(()))
+        })
+    }
+
+    /// Whether a client has found no room a short while ago.
+    fn is_full(&self) -> bool {
+        self.lending().full_until.is_some_and(|until| until > Instant::now())
     }
 
     /// A client that wrote by itself has gone without a word: what it wrote last may have come to some

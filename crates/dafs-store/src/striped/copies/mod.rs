@@ -87,6 +87,8 @@ struct Lending {
     lends: u64,
     /// Nobody else is allowed to before.
     barred_until: Option<Instant>,
+    /// A client has found no room: who wants to write is told that there is none before that time.
+    full_until: Option<Instant>,
 }
 
 /// How an attempt has ended that nobody else is in the way of.
