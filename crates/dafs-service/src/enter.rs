@@ -6,7 +6,7 @@
 
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::limits::{RECALL_NAP, RECALL_WAITERS_MAX};
+use crate::limits::{CLEARED_MAX, RECALL_NAP, RECALL_WAITERS_MAX};
 use crate::open::{Break, Clock, RemoveMode};
 use crate::table::{Blocked, Ended, Notice, StateTable};
 use crate::{Caller, Result, Service};
@@ -17,11 +17,23 @@ use std::time::{Duration, Instant};
 
 /// How long an operation goes on waiting for others: a bounded time from its first wait.
 #[derive(Debug, Default)]
-pub(crate) struct Patience(Option<Instant>);
+pub(crate) struct Patience {
+    until: Option<Instant>,
+    /// How often it got others out of the way.
+    cleared: u32,
+}
 
 impl Patience {
+    /// Others are out of the way, as far as can be told: true if the next attempt need not wait. What
+    /// comes back at once, such as a recall that has no way to its holder, would else be cleared again
+    /// and again without a pause.
+    fn goes_on(&mut self) -> bool {
+        self.cleared += 1;
+        self.cleared <= CLEARED_MAX
+    }
+
     fn left(&mut self, wait: Duration) -> Duration {
-        let until = self.0.get_or_insert_with(|| Instant::now() + wait);
+        let until = self.until.get_or_insert_with(|| Instant::now() + wait);
         until.saturating_duration_since(Instant::now())
     }
 }
@@ -78,38 +90,37 @@ impl Service {
         blocked: Blocked,
         patience: &mut Patience,
     ) -> Result<()> {
-        match blocked {
+        let may_wait = caller.wait == Wait::Allowed;
+        let is_cleared = match blocked {
             Blocked::Refused(error) => return Err(error),
-            Blocked::Recall(notices) if !notices.is_empty() => {
+            Blocked::Recall(notices) => {
+                let are_new = !notices.is_empty();
                 notices.into_iter().for_each(Notice::deliver);
-                if caller.wait == Wait::Allowed {
-                    return Ok(());
-                }
+                // Who is near may have answered.
+                are_new
             }
-            Blocked::Expire(clients) if caller.wait == Wait::Allowed => {
+            Blocked::Expire(clients) if may_wait => {
                 for client in clients {
                     self.end_lease(&client, caller.now_ns)?;
                 }
-                return Ok(());
+                true
             }
-            Blocked::Undo(key) if caller.wait == Wait::Allowed => {
-                return self.undo_lost(&key, caller.now_ns);
+            Blocked::Undo(key) if may_wait => {
+                self.undo_lost(&key, caller.now_ns)?;
+                true
             }
-            Blocked::Fence(key) if caller.wait == Wait::Allowed => {
-                // Most often they can be told at once. If not, they are told elsewhere.
-                if self.fence_if_free(&key).is_ok() {
-                    return Ok(());
-                }
+            // Most often they can be told at once. If not, they are told elsewhere.
+            Blocked::Fence(key) if may_wait => self.fence_if_free(&key).is_ok(),
+            Blocked::Settle(key) if may_wait => self.settle_file(&key).is_ok(),
+            Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => false,
+            Blocked::Expire(clients) => {
+                // Not every front door repeats the call where it may wait.
+                self.doom(clients);
+                false
             }
-            Blocked::Settle(key) if caller.wait == Wait::Allowed => {
-                if self.settle_file(&key).is_ok() {
-                    return Ok(());
-                }
-            }
-            Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => {}
-            // Not every front door repeats the call where it may wait.
-            Blocked::Expire(clients) => self.doom(clients),
-            Blocked::Recall(_) => {}
+        };
+        if is_cleared && may_wait && patience.goes_on() {
+            return Ok(());
         }
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);

@@ -8,7 +8,7 @@
 use crate::durable::Durability;
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::metrics::Usage;
+use crate::metrics::{DirectUse, Usage};
 use crate::network::Admits;
 use crate::pseudo::PseudoStore;
 use crate::{Result, limits};
@@ -69,6 +69,7 @@ pub struct Export {
     store: Arc<dyn Store>,
     options: ExportOptions,
     usage: Usage,
+    direct_use: DirectUse,
     waits: Waits,
 }
 
@@ -87,7 +88,8 @@ impl Export {
     pub fn new(name: &str, store: Arc<dyn Store>, options: ExportOptions) -> Self {
         let fs = Self::fs_of(&store.fs_id(), name);
         let waits = store.capabilities().waits;
-        Self { name: name.to_owned(), fs, store, options, usage: Usage::default(), waits }
+        let (usage, direct_use) = (Usage::default(), DirectUse::default());
+        Self { name: name.to_owned(), fs, store, options, usage, direct_use, waits }
     }
 
     /// Whether the store may wait for other machines then.
@@ -143,6 +145,11 @@ impl Export {
     /// What was done in it.
     pub fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    /// What clients say that they did at its data servers.
+    pub fn direct_use(&self) -> &DirectUse {
+        &self.direct_use
     }
 
     /// The handle of its top directory.

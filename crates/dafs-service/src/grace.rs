@@ -115,6 +115,12 @@ impl Service {
         self.grace.is_active()
     }
 
+    /// How long ago grace began, as of the last tick, in nanoseconds.
+    pub(crate) fn grace_age_ns(&self) -> u64 {
+        let ticked_ns = self.recalls_ns.load(Ordering::Relaxed);
+        ticked_ns.saturating_sub(self.grace.lock().started_ns)
+    }
+
     /// True when nobody is waited for any more, so that the next [`tick`](Self::tick) ends grace and
     /// should come soon.
     pub fn grace_ends_soon(&self) -> bool {

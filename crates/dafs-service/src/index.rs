@@ -166,12 +166,17 @@ impl Index {
             return Ok(held.clone());
         }
         let last = self.last.load(Ordering::SeqCst).min(NUMBER_MAX);
-        let other_run = id.0 >> STATE_NUMBER_BITS != self.instance;
+        let other_run = self.is_of_another_run(id);
         let given_back = (1..=last).contains(&(id.0 & NUMBER_MAX));
         Err(if id != StateId::ONES && (other_run || given_back) {
             ServiceError::StaleStateId
         } else {
             ServiceError::BadStateId
         })
+    }
+
+    /// Whether this run of the server cannot have given it.
+    pub(crate) fn is_of_another_run(&self, id: StateId) -> bool {
+        id.0 >> STATE_NUMBER_BITS != self.instance
     }
 }

@@ -60,13 +60,13 @@ pub use fence::{
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
-pub use layout::{DeviceTold, LayoutGranted, LayoutMode, LayoutRequest, Ticket};
+pub use layout::{DeviceTold, DeviceUse, LayoutGranted, LayoutMode, LayoutRequest, Moved, Ticket};
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
     LockRecord, LockRequest, LockStanding,
 };
 pub use metrics::{
-    BUCKETS, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
+    BUCKETS, DirectUse, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
 };
 pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};

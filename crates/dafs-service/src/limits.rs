@@ -106,15 +106,34 @@ pub(crate) const LATE_COMPONENTS_MAX: usize = 1024;
 /// How long whoever asks for a layout is to ask again while data servers let go of one that was taken away.
 pub(crate) const LAYOUT_PATIENCE_NS: u64 = 1_000_000_000;
 
+/// How long after its start who takes back an open is to try again while data servers do not say how far the
+/// file reaches: they may be just starting as well, and are tried every two seconds. No more than half of a grace
+/// period.
+pub(crate) const RECLAIM_PATIENCE_NS: u64 = 5_000_000_000;
+
+/// How long who looks for the end of a file waits for its turn, which comes at once unless data servers are slow.
+pub(crate) const END_TURN_TIME: Duration = Duration::from_millis(20);
+
+/// How long it waits for their answer.
+pub(crate) const END_ANSWER_TIME: Duration = Duration::from_secs(1);
+
 /// Parts of a file that a layout may be held of after others were given back.
 pub(crate) const LAYOUT_SPANS_MAX: usize = 64;
 
 /// How long a call waits for other clients before its client is told to ask again.
 pub const RECALL_WAIT: Duration = Duration::from_millis(100);
 
+/// Delegations or layouts that are taken away because they were not given back in time, or are given back
+/// together, in one hold of the table's lock.
+pub(crate) const ENDED_AT_ONCE_MAX: usize = 256;
+
 /// Calls that wait for other clients at a time; more are told to ask again at once. They wait on
 /// threads that others need for the disk.
 pub(crate) const RECALL_WAITERS_MAX: usize = 8;
+
+/// How often a call that has got others out of its way is attempted again at once: they may be of several
+/// kinds. Then it sleeps in between.
+pub(crate) const CLEARED_MAX: u32 = 4;
 
 /// How long a waiting call sleeps before it looks again by itself.
 pub(crate) const RECALL_NAP: Duration = Duration::from_millis(10);

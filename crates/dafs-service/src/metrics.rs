@@ -4,6 +4,7 @@
 //! * Recording takes no lock and allocates nothing.
 //! * A histogram's buckets are powers of two of microseconds, so that two servers' numbers add up.
 
+use crate::layout::DeviceUse;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Which protocol an operation came by.
@@ -112,6 +113,35 @@ impl Usage {
             self.written_bytes.fetch_add(done.written_bytes, Ordering::Relaxed);
         }
         self.latency.record(done.duration_ns);
+    }
+}
+
+/// What clients say that they did at data servers. It stays at the greatest number rather than to begin anew.
+#[derive(Debug, Default)]
+pub struct DirectUse {
+    /// Reads.
+    pub reads: AtomicU64,
+    /// Their bytes.
+    pub read_bytes: AtomicU64,
+    /// Writes, those of each copy.
+    pub writes: AtomicU64,
+    /// Their bytes.
+    pub written_bytes: AtomicU64,
+}
+
+impl DirectUse {
+    /// Counts what has been added.
+    pub(crate) fn record(&self, added: &DeviceUse) {
+        let counters = [
+            (&self.reads, added.read.operations),
+            (&self.read_bytes, added.read.bytes),
+            (&self.writes, added.written.operations),
+            (&self.written_bytes, added.written.bytes),
+        ];
+        for (counter, more) in counters {
+            let add = |count: u64| Some(count.saturating_add(more));
+            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        }
     }
 }
 

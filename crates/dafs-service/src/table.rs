@@ -471,9 +471,14 @@ impl StateTable {
         if !held.life().is_live() {
             return;
         }
-        if matches!(held, Held::Open(_) | Held::Delegation(_)) {
+        let key = match held {
+            Held::Open(open) => Some(open.key),
+            Held::Delegation(delegation) => Some(delegation.key),
+            Held::Lock(_) | Held::Layout(_) => None,
+        };
+        if let Some(key) = key {
             // Without it they would count as given back.
-            self.abandon_layouts(held.handle(), held.client(), ended);
+            self.abandon_layouts(&key, held.handle(), held.client(), ended);
         }
         if let Held::Delegation(delegation) = held
             && delegation.client.kind() == ClientKind::Dafs

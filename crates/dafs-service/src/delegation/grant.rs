@@ -145,8 +145,9 @@ impl Service {
         {
             return contention;
         }
-        // Its holder locks the file without asking.
-        if table.fencing.holds_back(key) || table.fencing.is_written(key) {
+        // Its holder locks the file without asking. What is taken back was had before.
+        let is_new = !matches!(claim, OpenClaim::Previous(_));
+        if table.fencing.holds_back(key) || is_new && table.fencing.is_written(key) {
             return contention;
         }
         let Some(file) = table.files.get(key) else { return Ok(()) };

@@ -5,7 +5,7 @@ use crate::Service;
 use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
 use crate::index::Held;
-use crate::limits::{RECALL_QUIET_NS, RECALLED_FILES_MAX};
+use crate::limits::{ENDED_AT_ONCE_MAX, RECALL_QUIET_NS, RECALLED_FILES_MAX};
 use crate::open::{Break, Clock};
 use crate::state::StateRef;
 use crate::table::{Blocked, Ended, Notice, NoticeKind, StateTable};
@@ -126,10 +126,13 @@ impl Service {
             delegation.is_overdue(clock) && !clock.is_over(&delegation.client)
         };
         let overdue: Vec<_> = table.recalling.values().filter(overdue).cloned().collect();
-        for delegation in overdue {
-            table.revoke(&Held::Delegation(delegation), false, &mut ended);
-        }
         drop(table);
+        for some in overdue.chunks(ENDED_AT_ONCE_MAX) {
+            let mut table = self.lock_table();
+            for delegation in some {
+                table.revoke(&Held::Delegation(delegation.clone()), false, &mut ended);
+            }
+        }
         self.finish(ended);
     }
 

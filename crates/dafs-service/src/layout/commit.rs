@@ -15,8 +15,8 @@ impl Service {
     /// reaches, as far as that is known: it was made longer by others meanwhile, perhaps.
     ///
     /// # Errors
-    /// `BadLayout` without a layout for writing, `Grace`, `NoGrace`, those of the state-id, the
-    /// store's: `Invalid` for an end beyond what was written.
+    /// `BadLayout` without a layout for writing, `Grace`, `NoGrace`, `Delay`, those of the state-id: of one of the
+    /// last run when what was written by that is part of the file; the store's, also then: `Invalid` for an end beyond what was written.
     pub fn commit_layout(
         &self,
         caller: Caller<'_>,
@@ -37,7 +37,11 @@ impl Service {
             allowed.then_some(()).ok_or(ServiceError::OpenMode)?;
             return Ok(layouts.commit(&handle.file, end)?);
         }
-        let layout = self.layout(caller, handle, state)?;
+        let layout = self.layout(caller, handle, state);
+        if layout.is_err() {
+            self.find_end_of_earlier(caller, export, handle, state)?;
+        }
+        let layout = layout?;
         if !layout.covers(true) {
             return Err(ServiceError::BadLayout);
         }

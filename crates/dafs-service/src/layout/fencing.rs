@@ -19,11 +19,13 @@
 
 use super::LayoutState;
 use crate::handle::Handle;
-use crate::limits::{ENDS_ASKED_MAX, FENCED_AT_ONCE, LAYOUT_PATIENCE_NS, RETURN_SETTLE_TIME};
+use crate::limits::{
+    END_ANSWER_TIME, ENDS_ASKED_MAX, FENCED_AT_ONCE, LAYOUT_PATIENCE_NS, RETURN_SETTLE_TIME,
+};
 use crate::table::{Blocked, StateTable};
 use crate::{Result, Service, ServiceError};
 use dafs_store::{Cred, Layouts, SetAttr, SetTime, Store, StoreError, TimeSpec};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -55,11 +57,11 @@ impl Line {
 
 /// Who asks a store now. Taken from a line under the table's lock.
 #[derive(Default)]
-struct Asking {
+pub(super) struct Asking {
     /// Held by the one who has data servers let go of layouts.
     turn: Mutex<()>,
-    /// The files whose ends are looked for besides.
-    ends: Mutex<FxHashSet<Handle>>,
+    /// The files whose ends are looked for besides, and since when.
+    ends: Mutex<FxHashMap<Handle, Instant>>,
 }
 
 impl Asking {
@@ -76,22 +78,34 @@ impl Asking {
         }
     }
 
-    fn ends(&self) -> MutexGuard<'_, FxHashSet<Handle>> {
+    /// Whether who looks for the end of this file, or everybody who looks for one, has done so for longer
+    /// than anybody waits.
+    pub(super) fn is_slow(&self, key: &Handle) -> bool {
+        let ends = self.ends();
+        let is_slow = |since: &Instant| since.elapsed() >= END_ANSWER_TIME;
+        let of_all = !ends.is_empty() && ends.values().all(is_slow);
+        of_all || ends.get(key).is_some_and(is_slow)
+    }
+
+    fn ends(&self) -> MutexGuard<'_, FxHashMap<Handle, Instant>> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One who looks for the end of a file.
-struct EndAsked {
+pub(super) struct EndAsked {
     asking: Arc<Asking>,
     key: Handle,
 }
 
 impl EndAsked {
     /// None if somebody does already, or many do for other files of the store.
-    fn begin(asking: Arc<Asking>, key: Handle) -> Option<Self> {
+    pub(super) fn begin(asking: Arc<Asking>, key: Handle) -> Option<Self> {
         let mut ends = asking.ends();
-        let begins = ends.len() < ENDS_ASKED_MAX && ends.insert(key);
+        let begins = ends.len() < ENDS_ASKED_MAX && !ends.contains_key(&key);
+        if begins {
+            ends.insert(key, Instant::now());
+        }
         drop(ends);
         // What is not begun is not to be ended either.
         begins.then(|| Self { asking, key })
@@ -193,17 +207,16 @@ impl Fencing {
     /// Asks about a file after all others like it.
     fn put_last(&mut self, key: &Handle) {
         let Some(file) = self.files.get_mut(key) else { return };
-        let own = |line: &Line| Arc::ptr_eq(&line.store, &file.store);
-        let at = self.lines.iter().position(own).unwrap_or_else(|| {
-            let (store, files, asking) = (file.store.clone(), BTreeMap::new(), Arc::default());
-            self.lines.push(Line { store, files, asking });
-            self.lines.len() - 1
-        });
-        let line = &mut self.lines[at];
+        let line = line_in(&mut self.lines, &file.store);
         line.files.remove(&file.turn);
         file.turn = (!file.is_to_be_forgotten(), self.next);
         self.next += 1;
         line.files.insert(file.turn, *key);
+    }
+
+    /// Who asks a store.
+    pub(super) fn asking_of(&mut self, store: &Arc<dyn Store>) -> Arc<Asking> {
+        line_in(&mut self.lines, store).asking.clone()
     }
 
     /// Forgets a file of which nothing is to be asked any more.
@@ -290,6 +303,17 @@ impl Fencing {
     fn due_of(&self, key: &Handle) -> Option<Due> {
         Some(self.files.get(key)?.due(key))
     }
+}
+
+/// The line of a store, if need be a new one.
+fn line_in<'a>(lines: &'a mut Vec<Line>, store: &Arc<dyn Store>) -> &'a mut Line {
+    let own = |line: &Line| Arc::ptr_eq(&line.store, store);
+    let at = lines.iter().position(own).unwrap_or_else(|| {
+        let (store, files, asking) = (store.clone(), BTreeMap::new(), Arc::default());
+        lines.push(Line { store, files, asking });
+        lines.len() - 1
+    });
+    &mut lines[at]
 }
 
 impl Fenced {
@@ -456,7 +480,8 @@ impl Service {
     /// Asks the store what is due, and notes what it has done.
     fn fence(&self, due: &Due) -> std::result::Result<(), StoreError> {
         let key = &due.key;
-        let Some(layouts) = due.store.layouts() else { return Ok(()) };
+        // It had some, and has them again when its data servers are known.
+        let layouts = due.store.layouts().ok_or(StoreError::Busy)?;
         if due.forget {
             self.note_fencing(due, gone_is_fine(layouts.forget(&key.file)), |file| {
                 file.late = false;
@@ -526,7 +551,7 @@ fn gone_is_fine(
     outcome: std::result::Result<(), StoreError>,
 ) -> std::result::Result<(), StoreError> {
     match outcome {
-        Err(StoreError::Stale) => Ok(()),
+        Err(StoreError::Stale | StoreError::BadHandle | StoreError::BadType) => Ok(()),
         other => other,
     }
 }
@@ -550,5 +575,20 @@ mod tests {
         assert!(begin(101).is_some());
         drop(asked);
         assert!(asking.ends().is_empty());
+    }
+
+    #[test]
+    fn those_are_slow_who_look_for_long_and_nobody_when_none_looks() {
+        let key = |number| Handle { fs: FsId([1; 16]), file: FileId([number; FILE_ID_BYTES]) };
+        let asking = Asking::default();
+        assert!(!asking.is_slow(&key(1)));
+        let now = Instant::now();
+        asking.ends().insert(key(1), now.checked_sub(END_ANSWER_TIME).unwrap());
+        asking.ends().insert(key(2), now + END_ANSWER_TIME);
+        assert!(asking.is_slow(&key(1)), "others are not waited for by who asks for this one");
+        assert!(!asking.is_slow(&key(2)));
+        assert!(!asking.is_slow(&key(3)), "there will be a turn soon");
+        asking.ends().remove(&key(2));
+        assert!(asking.is_slow(&key(3)));
     }
 }

@@ -10,7 +10,7 @@ use crate::limits::{LAYOUTS_MAX, LAYOUTS_PER_CLIENT_MAX};
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Blocked, Ended, StateTable};
 use crate::{Caller, Result, Service};
-use dafs_store::{Kind, LayoutForm, Placement, Store, StoreError};
+use dafs_store::{LayoutForm, Layouts, Placement, Store, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -62,10 +62,6 @@ impl Service {
         self.check_grace(caller.client)?;
         let key = export.key(handle);
         self.check_layout_allowed(caller, &key)?;
-        let attr = export.store().getattr(&handle.file)?;
-        if attr.kind != Kind::Regular {
-            return Err(StoreError::BadType.into());
-        }
         let store = export.store().clone();
         let belief = store.layouts().map(|layouts| layouts.belief()).unwrap_or_default();
         let _granting = self.begin_granting(key);
@@ -97,8 +93,8 @@ impl Service {
         // What has fenced the file meanwhile has seen the layout, or is seen here.
         self.check_layout_allowed(caller, &key).inspect_err(|_| self.abandon(caller, &key))?;
         // Had it moved before the layout was entered, nobody would recall that.
-        let now = store.layouts().map(|layouts| layouts.placement(&handle.file, false));
-        if now.and_then(|now| now.ok().flatten()).is_none_or(|now| now.epoch != placement.epoch) {
+        let is_current = |layouts: &dyn Layouts| layouts.is_current(&handle.file, placement.epoch);
+        if !store.layouts().is_some_and(is_current) {
             self.recall_layouts_of(&key, caller.now_ns);
             return Err(ServiceError::LayoutTryLater);
         }
@@ -264,7 +260,7 @@ impl StateTable {
             inner.seqid = next_seqid(inner.seqid);
             inner.granted_seqid = inner.seqid;
             inner.components = components(placement);
-            inner.devices = placement.devices().collect();
+            inner.name_devices(placement);
             return Ok(StateRef { id: layout.id, seqid: inner.seqid });
         }
         let id = self.admit_layout(caller, store)?;
@@ -289,6 +285,7 @@ impl StateTable {
                 granted_seqid: 1,
                 components: components(placement),
                 devices: placement.devices().collect(),
+                told: Vec::new(),
                 read,
                 write,
                 own_mtime: None,

@@ -212,7 +212,7 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_store::{DeviceKey, FileCopy, Stripes};
+    use dafs_store::{DeviceKey, FileCopy, NfsAddresses, Stripes};
     use std::num::NonZeroU32;
 
     const DEVICE: DeviceKey = DeviceKey([1; 16]);
@@ -221,7 +221,7 @@ mod tests {
         let handles = names.iter().map(|name| name.as_bytes().into()).collect();
         let unit_bytes = NonZeroU32::new(64).unwrap();
         let stripes = Stripes { device: DEVICE, first_place, unit_bytes, packing, handles };
-        let servers = vec![Vec::new(); 3];
+        let servers = vec![NfsAddresses::default(); 3];
         let placement = Placement { epoch: 1, spread: Spread::Stripes(stripes) };
         Places::of(&placement, Some(Device { pattern, servers }))
     }

@@ -29,14 +29,17 @@ mod late;
 mod mtime;
 mod recall;
 mod report;
+mod restart;
 mod returned;
 mod spans;
 mod ticket;
+mod told;
 mod vouch;
 mod wide;
 
 pub use grant::{LayoutGranted, LayoutRequest};
 pub use ticket::{DeviceTold, Ticket};
+pub use told::{DeviceUse, Moved};
 
 pub(crate) use devices::{WatchedDevices, Watching};
 pub(crate) use fencing::Fencing;
@@ -49,6 +52,7 @@ use crate::error::ServiceError;
 use crate::fence::FenceObject;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
+use crate::limits::ENDED_AT_ONCE_MAX;
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Ended, StateTable};
 use crate::{Caller, Result, Service};
@@ -87,6 +91,8 @@ struct Inner {
     components: Vec<Box<[u8]>>,
     /// The devices that it names.
     devices: Vec<DeviceKey>,
+    /// What its holder has said last that it did at them.
+    told: Vec<DeviceUse>,
     /// What is held for reading only, and for reading and writing.
     read: Spans,
     write: Spans,
@@ -308,20 +314,24 @@ impl Service {
         mode: LayoutMode,
     ) {
         let (mut ended, mut written) = (Ended::default(), Vec::new());
-        let mut table = self.lock_table();
+        let table = self.lock_table();
         let held = table.by_client.get(&caller.client.key());
         let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
-        for id in ids {
-            let Ok(Held::Layout(layout)) = table.index.find(id) else { continue };
-            if layout.form != form || of.is_some_and(|handle| handle.fs != layout.handle.fs) {
-                continue;
-            }
-            if !layout.give_up(mode, (0, u64::MAX)) {
-                table.release_layout(&layout, &mut ended);
-                written.extend(layout.is_written().then_some(layout.key));
+        drop(table);
+        // They may be many, and most of them of another form.
+        for some in ids.chunks(ENDED_AT_ONCE_MAX) {
+            let mut table = self.lock_table();
+            for id in some {
+                let Ok(Held::Layout(layout)) = table.index.find(*id) else { continue };
+                if layout.form != form || of.is_some_and(|handle| handle.fs != layout.handle.fs) {
+                    continue;
+                }
+                if !layout.give_up(mode, (0, u64::MAX)) {
+                    table.release_layout(&layout, &mut ended);
+                    written.extend(layout.is_written().then_some(layout.key));
+                }
             }
         }
-        drop(table);
         self.finish(ended);
         if of.is_some() {
             self.settle_now(&written);
@@ -374,13 +384,14 @@ impl Service {
         layouts.find_map(|layouts| layouts.device(key))
     }
 
-    /// The devices of the export of an object.
+    /// The devices of the export of an object, if that has its files in this form.
     ///
     /// # Errors
     /// `BadHandle`.
-    pub fn devices(&self, handle: &Handle) -> Result<Vec<DeviceKey>> {
+    pub fn devices(&self, handle: &Handle, form: LayoutForm) -> Result<Vec<DeviceKey>> {
         let namespace = self.namespace();
-        let layouts = namespace.export(handle)?.store().layouts();
+        let store = namespace.export(handle)?.store();
+        let layouts = store.layouts().filter(|_| store.capabilities().layouts == Some(form));
         Ok(layouts.map(|layouts| layouts.devices()).unwrap_or_default())
     }
 }

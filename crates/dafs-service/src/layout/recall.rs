@@ -5,6 +5,7 @@ use crate::client::{Client, ClientKey};
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Held;
+use crate::limits::ENDED_AT_ONCE_MAX;
 use crate::open::Clock;
 use crate::state::{StateId, StateRef, next_seqid};
 use crate::table::{Blocked, Ended, Notice, NoticeKind, StateTable};
@@ -122,19 +123,17 @@ impl StateTable {
     /// Ends the layouts of a client on a file in the same way.
     pub(crate) fn abandon_layouts(
         &mut self,
+        key: &Handle,
         handle: &Handle,
         client: &Arc<Client>,
         ended: &mut Ended,
     ) {
-        let held = self.by_client.get(&client.key());
-        let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
-        for id in ids {
-            if let Ok(Held::Layout(layout)) = self.index.find(id)
-                && layout.handle == *handle
-            {
-                self.abandon_layout(&layout, ended);
-            }
-        }
+        let layouts = self.files.get(key).into_iter().flat_map(|file| &file.layouts);
+        let theirs = |layout: &&Arc<LayoutState>| {
+            layout.handle == *handle && Arc::ptr_eq(&layout.client, client)
+        };
+        let theirs: Vec<_> = layouts.filter(theirs).cloned().collect();
+        theirs.iter().for_each(|layout| self.abandon_layout(layout, ended));
     }
 
     /// Takes all layouts of a file away.
@@ -287,10 +286,14 @@ impl Service {
         let overdue =
             |layout: &&Arc<LayoutState>| layout.is_overdue(clock) && !clock.is_over(&layout.client);
         let overdue: Vec<_> = table.recalling_layouts.values().filter(overdue).cloned().collect();
-        for layout in overdue {
-            table.revoke_layout(&layout, clock, &mut ended);
-        }
         drop(table);
+        for some in overdue.chunks(ENDED_AT_ONCE_MAX) {
+            let mut table = self.lock_table();
+            // Some have come back since.
+            for layout in some.iter().filter(|layout| layout.life.is_live()) {
+                table.revoke_layout(layout, clock, &mut ended);
+            }
+        }
         self.finish(ended);
     }
 }

@@ -471,7 +471,11 @@ impl StateTable {
         let wish = Wish { range, kind, own, me, repair: request.extras.repair };
         let decision = file.decide(&wish, clock)?;
         if matches!(decision, Decision::Free) {
-            self.check_settled(&key)?;
+            match request.reclaim {
+                // It was had before, and keeps nobody waiting who may take back other things.
+                true => self.check_held_back(&key)?,
+                false => self.check_settled(&key)?,
+            }
         }
         if matches!(decision, Decision::Free) && self.must_undo(&key, me, request) {
             return Err(Blocked::Undo(key));

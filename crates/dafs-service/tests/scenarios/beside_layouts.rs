@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
-use crate::spread::{Asked, DEVICE, Spread};
+use crate::spread::{Asked, FAILED, Spread};
 use dafs_service::limits::SWEEP_EVERY_NS;
 use dafs_service::{
     Caller, Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, LayoutMode,
@@ -210,7 +210,7 @@ fn a_write_that_failed_is_over_when_its_layout_has_been_given_back() {
     let own = world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &own, true).unwrap().state;
     let handle = own.state.handle();
-    service.report_layout(world.patient(&one), handle, granted, &[DEVICE]).unwrap();
+    service.report_layout(world.patient(&one), handle, granted, &[FAILED]).unwrap();
     cluster.store.take_asked();
     cluster.store.away.store(true, Ordering::SeqCst);
     cluster.give_back(&one, &own, granted);

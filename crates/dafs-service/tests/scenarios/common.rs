@@ -306,13 +306,22 @@ impl World {
         handle: &Handle,
         share: Share,
     ) -> Result<Opened> {
+        self.reclaim_by(self.caller(client), handle, share)
+    }
+
+    pub(crate) fn reclaim_by(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        share: Share,
+    ) -> Result<Opened> {
         let request = OpenRequest {
             target: OpenTarget::Handle(handle),
             claim: OpenClaim::Previous(None),
             how: OpenHow::Existing,
             ..self.plain("", "owner", share)
         };
-        self.service.open(self.caller(client), &request)
+        self.service.open(caller, &request)
     }
 
     pub(crate) fn lock(

@@ -3,12 +3,13 @@
 use crate::common::*;
 use crate::kept_locks::{PERSIST, instance, try_lock};
 use dafs_service::{
-    AttrAnswer, Client, Delegation, DelegationKind, Handle, LockKind, NoDelegation, OpenClaim,
-    OpenHow, OpenRequest, OpenTarget, Opened, RemoveMode, Result, ServiceConfig, ServiceError,
-    Share, StateKind, StateRef, Want, WantKind,
+    AttrAnswer, Client, ClientKey, Delegation, DelegationKind, Front, Handle, LockKind,
+    NoDelegation, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, RemoveMode, Result,
+    ServiceConfig, ServiceError, Share, StateKind, StateRef, Want, WantKind,
 };
 use dafs_store::{CreateHow, SetAttr, SetXattr};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 fn wanting(world: &World, client: &Arc<Client>, share: Share, kind: WantKind) -> Result<Opened> {
     let want = Want { kind, ..Want::default() };
@@ -340,6 +341,59 @@ fn a_recall_that_did_not_arrive_is_sent_again() {
     assert!(!world.service.client_status(&holder).callback_down);
     assert_eq!(conflict(), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), []);
+}
+
+/// A front door that finds no way to a holder, and says so before it returns.
+struct NoWay {
+    calls: AtomicUsize,
+    failed: Mutex<mpsc::SyncSender<(ClientKey, StateRef, mpsc::SyncSender<()>)>>,
+}
+
+impl Front for NoWay {
+    fn recall(&self, client: ClientKey, _: &Handle, state: StateRef, _: bool) {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        assert!(calls < 1000, "a recall is sent again and again, and nobody waits in between");
+        let (told, when_told) = mpsc::sync_channel(1);
+        self.failed.lock().unwrap().send((client, state, told)).unwrap();
+        when_told.recv().unwrap();
+    }
+
+    fn get_attr(&self, _: ClientKey, _: &Handle, _: u64) {}
+
+    fn lock_available(&self, _: ClientKey, _: &Handle, _: &[u8]) {}
+
+    fn client_gone(&self, _: ClientKey) {}
+}
+
+/// Else one operation would keep its thread, and the table's lock most of the time, for as long as the
+/// holder's lease lasts.
+#[test]
+fn who_waits_for_a_holder_that_cannot_be_told_waits_as_long_as_for_any_other() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    granted(&world, &holder, BOTH);
+    let (sender, failed) = mpsc::sync_channel(0);
+    let front = Arc::new(NoWay { calls: AtomicUsize::new(0), failed: Mutex::new(sender) });
+    world.service.set_front(&holder, Arc::<NoWay>::downgrade(&front));
+    std::thread::scope(|scope| {
+        let service = &world.service;
+        scope.spawn(move || {
+            for (client, state, told) in failed {
+                service.recall_failed(client, state);
+                told.send(()).unwrap();
+            }
+        });
+        let caller = world.patient(&other);
+        let opened = service.open(caller, &world.plain("f", "owner", READ));
+        assert_eq!(error(opened), ServiceError::Delay);
+        let calls = front.calls.load(Ordering::Relaxed);
+        assert!(calls > 1, "the recall is sent again");
+        let removed = service.remove(caller, &world.root, b"f", RemoveMode::Unchecked);
+        assert_eq!(removed.map(drop), Err(ServiceError::Delay));
+        assert!(front.calls.load(Ordering::Relaxed) > calls + 1, "and by the next one too");
+        // The thread ends with the last sender.
+        drop(front);
+    });
 }
 
 /// RFC 9754: a delegation instead of an open.

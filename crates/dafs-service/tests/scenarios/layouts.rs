@@ -1,7 +1,7 @@
 //! Layouts: who gets them, what recalls them, and what becomes of those that are not given back.
 
 use crate::common::*;
-use crate::spread::{Asked, DEVICE, Spread, component};
+use crate::spread::{Asked, FAILED, Spread, component};
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
     LayoutRequest, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
@@ -368,20 +368,32 @@ fn a_fence_sends_everybody_to_this_server() {
 }
 
 #[test]
-fn a_name_is_removed_when_others_have_given_their_layouts_back() {
-    let cluster = Cluster::new();
-    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &opened, false).unwrap().state;
-    let remove = || {
-        let (caller, root) = (cluster.world.caller(&two), &cluster.world.root);
-        let service = &cluster.world.service;
-        service.remove(caller, root, b"f", RemoveMode::Unchecked)
-    };
-    assert_eq!(error(remove()), ServiceError::WouldWait);
-    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
-    cluster.give_back(&one, &opened, granted);
-    remove().unwrap();
+fn a_name_is_removed_or_replaced_when_others_have_given_their_layouts_back() {
+    for replaced in [false, true] {
+        let cluster = Cluster::new();
+        let (world, service) = (&cluster.world, &cluster.world.service);
+        let (one, two) = (world.nfs("a"), world.nfs("b"));
+        let opened = world.open(&one, "f", BOTH).unwrap();
+        let granted = cluster.get(&one, &opened, false).unwrap().state;
+        let other = world.open(&two, "g", BOTH).unwrap();
+        // Its own is in nobody's way.
+        cluster.get(&two, &other, true).unwrap();
+        let go = || {
+            let (caller, root) = (world.caller(&two), &world.root);
+            match replaced {
+                false => service.remove(caller, root, b"f", RemoveMode::Unchecked).map(drop),
+                true => service.rename(caller, root, b"g", root, b"f").map(drop),
+            }
+        };
+        assert_eq!(error(go()), ServiceError::WouldWait);
+        assert_eq!(world.ear.take(), [recall_of(&one, &opened, granted)]);
+        let there = world.open(&two, "f", READ).unwrap();
+        assert_eq!(there.state.handle(), opened.state.handle(), "nothing has happened yet");
+        world.close(&two, &there);
+        cluster.give_back(&one, &opened, granted);
+        go().unwrap();
+        assert_eq!(world.ear.take(), []);
+    }
 }
 
 #[test]
@@ -543,29 +555,6 @@ fn data_servers_are_told_the_truth() {
 }
 
 #[test]
-fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
-    let mut cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &opened, true).unwrap().state;
-    let handle = *opened.state.handle();
-    cluster.world.restart();
-    let one = cluster.world.returning("a", 1);
-    let commit = |cluster: &Cluster, client: &Arc<Client>| {
-        let caller = cluster.world.patient(client);
-        cluster.world.service.commit_layout(caller, &handle, granted, true, Some(500))
-    };
-    assert_eq!(error(commit(&cluster, &one)), ServiceError::OpenMode);
-    let again = cluster.world.reclaim(&one, &handle, BOTH).unwrap();
-    assert_eq!(error(cluster.get(&one, &again, true)), ServiceError::Grace);
-    assert_eq!(commit(&cluster, &one).unwrap(), 500);
-    cluster.world.service.reclaim_complete(&one).unwrap();
-    cluster.world.pass_with(&[&one], SECOND_NS);
-    assert_eq!(error(commit(&cluster, &one)), ServiceError::NoGrace);
-    cluster.get(&one, &again, true).unwrap();
-}
-
-#[test]
 fn directories_and_read_only_exports_have_none_for_writing() {
     let cluster = Cluster::new();
     let one = cluster.world.nfs("a");
@@ -672,7 +661,7 @@ fn who_writes_by_itself_may_say_where_it_cannot() {
     let handle = *opened.state.handle();
     let report = |client, state| {
         let caller = cluster.world.patient(client);
-        cluster.world.service.report_layout(caller, &handle, state, &[DEVICE])
+        cluster.world.service.report_layout(caller, &handle, state, &[FAILED])
     };
     let reading = cluster.get(&one, &opened, false).unwrap().state;
     report(&one, reading).unwrap();
@@ -681,7 +670,7 @@ fn who_writes_by_itself_may_say_where_it_cannot() {
     assert_eq!(error(report(&two, writing)), ServiceError::BadStateId);
     assert_eq!(error(report(&one, opened.state.reference())), ServiceError::BadStateId);
     report(&one, writing).unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Report(DEVICE)]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Report(FAILED)]);
     cluster.store.away.store(true, Ordering::SeqCst);
     assert_eq!(error(report(&one, writing)), ServiceError::Delay);
 }

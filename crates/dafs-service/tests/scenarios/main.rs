@@ -12,6 +12,7 @@ mod durable;
 mod fences;
 mod kept_locks;
 mod layouts;
+mod layouts_after_restart;
 mod locks;
 mod names;
 mod opens;

@@ -3,10 +3,10 @@
 
 use dafs_store::Spread as How;
 use dafs_store::{
-    AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey, DirChange,
-    DirEntry, FileCopy, FileId, FsId, FsStat, LayoutForm, Layouts, Made, MemoryOptions,
-    MemoryStore, NewObject, OpenFile, OpenMode, Packing, Placement, Result, SetAttr, SetTime,
-    SetXattr, Store, StoreError, Stripes, Waits,
+    AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey,
+    DeviceTrouble, DirChange, DirEntry, FileCopy, FileId, FsId, FsStat, LayoutForm, Layouts, Made,
+    MemoryOptions, MemoryStore, NewObject, NfsAddresses, OpenFile, OpenMode, Packing, Placement,
+    Result, SetAttr, SetTime, SetXattr, Store, StoreError, Stripes, Waits,
 };
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +14,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 pub(crate) const DEVICE: DeviceKey = DeviceKey([9; 16]);
+/// What a client tells of it.
+pub(crate) const FAILED: (DeviceKey, DeviceTrouble) = (DEVICE, DeviceTrouble::Failed);
 
 /// What was asked of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +23,7 @@ pub(crate) enum Asked {
     Commit(Option<u64>),
     Settle,
     Forget,
-    Report(DeviceKey),
+    Report((DeviceKey, DeviceTrouble)),
 }
 
 #[derive(Default)]
@@ -115,7 +117,7 @@ impl Layouts for Spread {
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
-        let servers = vec![vec!["127.0.0.1:2049".parse().unwrap()]];
+        let servers = vec![NfsAddresses::over_tcp(vec!["127.0.0.1:2049".parse().unwrap()])];
         (*key == DEVICE).then_some(Device { pattern: vec![0], servers })
     }
 
@@ -167,8 +169,8 @@ impl Layouts for Spread {
         }
     }
 
-    fn report(&self, _file: &FileId, device: &DeviceKey) -> Result<()> {
-        self.ask(Asked::Report(*device))
+    fn report(&self, _file: &FileId, device: &DeviceKey, trouble: DeviceTrouble) -> Result<()> {
+        self.ask(Asked::Report((*device, trouble)))
     }
 }
 

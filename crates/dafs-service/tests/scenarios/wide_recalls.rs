@@ -2,12 +2,13 @@
 
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
-use crate::spread::{Asked, DEVICE};
+use crate::spread::{Asked, DEVICE, Spread};
 use dafs_service::limits::LAYOUT_RECALLS_ONE_BY_ONE_MAX;
 use dafs_service::{
-    Client, FenceObject, FenceRight, FenceUpdate, LayoutMode, Opened, ServiceError,
+    Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, LayoutMode, Namespace,
+    Opened, ServiceError, Squash,
 };
-use dafs_store::{DeviceKey, LayoutForm};
+use dafs_store::{DeviceKey, LayoutForm, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -230,4 +231,116 @@ fn who_changes_his_mind_about_a_device_is_noted_once() {
         }
     }
     assert!(Arc::weak_count(&one) <= before + 1);
+}
+
+/// Two exports, and of each as many files as go together that a client has layouts of.
+struct Two {
+    cluster: Cluster,
+    second: Arc<Spread>,
+    client: Arc<Client>,
+    files: [Vec<Opened>; 2],
+}
+
+impl Two {
+    fn new() -> Self {
+        let mut cluster = Cluster::new();
+        let second = Spread::second();
+        let stores: [(&str, Arc<dyn Store>); 2] =
+            [("a", cluster.store.clone()), ("b", second.clone())];
+        let options = || ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        let exports = stores.map(|(name, store)| Export::new(name, store, options()));
+        let roots = [exports[0].root(), exports[1].root()];
+        cluster.world.service.replace_namespace(Namespace::new(exports.into()).unwrap());
+        let client = cluster.world.nfs("a");
+        let files = roots.map(|root| {
+            cluster.world.root = root;
+            files(&cluster, &client, MANY)
+        });
+        cluster.world.ear.take();
+        Self { cluster, second, client, files }
+    }
+
+    /// The files of these exports lie elsewhere now; what the client hears of that.
+    fn move_away(&self, exports: &[usize]) -> Vec<Told> {
+        let stores = [&self.cluster.store, &self.second];
+        for &export in exports {
+            let moved = self.files[export].iter().map(|opened| opened.state.handle().file);
+            stores[export].moved.lock().unwrap().extend(moved);
+        }
+        self.cluster.world.pass_with(&[&self.client], SECOND_NS);
+        self.cluster.world.ear.take()
+    }
+
+    /// Gives back what is of the file system of an export, or all.
+    fn give_back(&self, of: Option<usize>) {
+        let of = of.map(|export| self.files[export][0].state.handle());
+        let caller = self.cluster.world.caller(&self.client);
+        let service = &self.cluster.world.service;
+        service.return_layouts(caller, of, LayoutForm::Stripes, LayoutMode::Any);
+    }
+
+    /// Whether a layout of the first file of an export is given, or why not.
+    fn ask(&self, export: usize) -> Result<(), ServiceError> {
+        self.cluster.get(&self.client, &self.files[export][0], true).map(drop)
+    }
+
+    fn layouts(&self) -> usize {
+        self.cluster.world.service.counts().layouts
+    }
+}
+
+#[test]
+fn layouts_of_one_file_system_are_recalled_and_go_back_without_those_of_another() {
+    let two = Two::new();
+    let told = two.move_away(&[0]);
+    let [Told::RecallLayouts(_, Some(handle))] = told[..] else { panic!("{told:?}") };
+    assert_eq!(handle.fs, two.files[0][0].state.handle().fs);
+    assert_eq!(two.ask(0), Err(ServiceError::RecallConflict));
+    assert_eq!(two.ask(1), Ok(()));
+    // What is given back of the other is no answer.
+    two.give_back(Some(1));
+    assert_eq!(two.layouts(), MANY);
+    assert_eq!(two.ask(0), Err(ServiceError::RecallConflict));
+    two.give_back(Some(0));
+    assert_eq!(two.layouts(), 0);
+    assert_eq!([two.ask(0), two.ask(1)], [Ok(()), Ok(())]);
+    two.give_back(None);
+    assert_eq!(two.layouts(), 0, "all are of both");
+}
+
+#[test]
+fn layouts_of_all_that_a_client_has_are_recalled_together() {
+    let two = Two::new();
+    assert_eq!(two.move_away(&[0, 1]), [Told::RecallLayouts(two.client.key(), None)]);
+    let conflict = Err(ServiceError::RecallConflict);
+    assert_eq!([two.ask(0), two.ask(1)], [conflict, conflict]);
+    assert_eq!(two.move_away(&[0, 1]), [], "it is asked once");
+    two.give_back(None);
+    assert_eq!((two.layouts(), two.cluster.world.service.counts().recalled_layouts), (0, 0));
+    assert_eq!([two.ask(0), two.ask(1)], [Ok(()), Ok(())]);
+}
+
+#[test]
+fn who_has_forgotten_layouts_of_all_is_done_with_both() {
+    let two = Two::new();
+    two.move_away(&[0, 1]);
+    let service = &two.cluster.world.service;
+    service.layouts_forgotten(two.client.key(), None, LayoutForm::Stripes);
+    assert_eq!((two.layouts(), service.counts().fenced_layouts), (0, 2 * MANY));
+    two.cluster.world.fence();
+    assert_eq!([two.ask(0), two.ask(1)], [Ok(()), Ok(())]);
+}
+
+#[test]
+fn who_makes_nothing_of_a_recall_of_all_gets_one_for_each_file() {
+    let two = Two::new();
+    two.move_away(&[0, 1]);
+    let service = &two.cluster.world.service;
+    service.layouts_recall_failed(two.client.key(), None, LayoutForm::Stripes);
+    let told = two.move_away(&[0, 1]);
+    let single = told.iter().filter(|told| matches!(told, Told::RecallLayout(..))).count();
+    assert_eq!((single, told.len()), (2 * MANY, 2 * MANY), "{told:?}");
+    // Nothing is given back, so it is taken away.
+    two.cluster.world.pass_with(&[&two.client], LEASE_NS + SECOND_NS);
+    assert_eq!(two.layouts(), 0);
 }

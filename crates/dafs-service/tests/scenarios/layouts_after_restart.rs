@@ -1,0 +1,191 @@
+//! What becomes of what clients have written by layouts of an earlier run.
+
+use crate::common::*;
+use crate::layouts::Cluster;
+use crate::spread::Asked;
+use dafs_service::{
+    Caller, Client, DelegationKind, LockKind, LockOwner, LockRequest, OpenClaim, OpenHow,
+    OpenRequest, OpenTarget, ServiceError,
+};
+use dafs_store::Cred;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
+    let mut cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let handle = *opened.state.handle();
+    cluster.world.restart();
+    let one = cluster.world.returning("a", 1);
+    let commit = |cluster: &Cluster, client: &Arc<Client>| {
+        let caller = cluster.world.patient(client);
+        cluster.world.service.commit_layout(caller, &handle, granted, true, Some(500))
+    };
+    assert_eq!(error(commit(&cluster, &one)), ServiceError::OpenMode);
+    let again = cluster.world.reclaim_by(cluster.world.patient(&one), &handle, BOTH).unwrap();
+    assert_eq!(error(cluster.get(&one, &again, true)), ServiceError::Grace);
+    assert_eq!(commit(&cluster, &one).unwrap(), 500);
+    cluster.world.service.reclaim_complete(&one).unwrap();
+    cluster.world.pass_with(&[&one], SECOND_NS);
+    assert_eq!(error(commit(&cluster, &one)), ServiceError::NoGrace);
+    cluster.get(&one, &again, true).unwrap();
+}
+
+#[test]
+fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
+    let mut cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let handle = *opened.state.handle();
+    cluster.world.restart();
+    cluster.store.take_asked();
+    let one = cluster.world.returning("a", 1);
+    let world = &cluster.world;
+    // Nothing was written by who only reads.
+    world.reclaim_by(world.patient(&one), &handle, READ).unwrap();
+    assert_eq!(cluster.store.take_asked(), []);
+    // The reactor does not wait for data servers.
+    assert_eq!(error(world.reclaim(&one, &handle, BOTH)), ServiceError::WouldWait);
+    assert_eq!(cluster.store.take_asked(), []);
+    // They are started again at the same time, perhaps.
+    cluster.store.away.store(true, Ordering::SeqCst);
+    let take_back = || world.reclaim_by(world.patient(&one), &handle, BOTH);
+    assert_eq!(error(take_back()), ServiceError::Delay);
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.store.take_asked();
+    let again = take_back().unwrap();
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    // What was under way meanwhile, or is of a file that was closed, is found when the old layout is spoken of.
+    cluster.world.service.reclaim_complete(&one).unwrap();
+    cluster.world.pass_with(&[&one], SECOND_NS);
+    cluster.world.close(&one, &again);
+    cluster.store.take_asked();
+    assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::StaleStateId);
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    // One of this run leads to nothing.
+    assert!(cluster.commit(&one, &again, again.state.reference(), None).is_err());
+    assert_eq!(cluster.store.take_asked(), []);
+    // Who hears that there is no such layout takes the size that is told from now on.
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::Delay);
+    cluster.world.pass_with(&[&one], u64::try_from(LEASE.as_nanos()).unwrap());
+    assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::StaleStateId);
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.store.take_asked();
+    cluster.world.fence();
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle], "it is looked for in turn");
+    cluster.world.fence();
+    assert_eq!(cluster.store.take_asked(), []);
+}
+
+#[test]
+fn nobody_has_ends_looked_for_of_what_is_not_his_by_a_layout_that_he_invents() {
+    let mut cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let handle = *opened.state.handle();
+    cluster.world.restart();
+    let two = cluster.world.nfs("b");
+    cluster.store.take_asked();
+    let commit = |cred: &Cred| {
+        let caller = Caller { cred, ..cluster.world.patient(&two) };
+        cluster.world.service.commit_layout(caller, &handle, granted, false, None)
+    };
+    assert_eq!(error(commit(&Cred::new(1000, 1000))), ServiceError::StaleStateId);
+    assert_eq!(cluster.store.take_asked(), []);
+    assert_eq!(error(commit(&cluster.world.cred)), ServiceError::StaleStateId);
+    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+}
+
+#[test]
+fn an_open_is_taken_back_though_data_servers_stay_away_and_others_wait_for_its_end() {
+    let mut cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let handle = *opened.state.handle();
+    cluster.world.restart();
+    let one = cluster.world.returning("a", 1);
+    cluster.store.away.store(true, Ordering::SeqCst);
+    cluster.world.pass_with(&[&one], 5 * SECOND_NS);
+    let world = &cluster.world;
+    let again = world.reclaim_by(world.patient(&one), &handle, BOTH).unwrap();
+    // What it had beside it comes back as well.
+    let owner = LockOwner::New { open: again.state.reference(), owner: b"l" };
+    let request = LockRequest {
+        owner,
+        offset: 0,
+        length: 1,
+        kind: LockKind::Write,
+        wait: false,
+        reclaim: true,
+        extras: Default::default(),
+    };
+    world.service.lock(world.caller(&one), &handle, &request).unwrap();
+    let delegated = OpenRequest {
+        target: OpenTarget::Handle(&handle),
+        claim: OpenClaim::Previous(Some(DelegationKind::Write)),
+        how: OpenHow::Existing,
+        ..world.plain("", "other", READ)
+    };
+    let delegated = world.service.open(world.patient(&one), &delegated).unwrap();
+    assert!(delegated.delegation.is_ok());
+    world.service.reclaim_complete(&one).unwrap();
+    world.pass_with(&[&one], SECOND_NS);
+    let lock = || world.lock(&one, &again, "m", (5, 1), LockKind::Write);
+    assert_eq!(lock().unwrap_err(), ServiceError::WouldWait.into(), "it would append elsewhere");
+    cluster.store.away.store(false, Ordering::SeqCst);
+    world.fence();
+    lock().unwrap();
+}
+
+#[test]
+fn a_data_server_that_hangs_keeps_nobody_for_long() {
+    let mut cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let handle = *opened.state.handle();
+    cluster.world.restart();
+    let world = &cluster.world;
+    let one = world.returning("a", 1);
+    let gate = cluster.store.hold_next();
+    let take_back = || world.reclaim_by(world.patient(&one), &handle, BOTH);
+    assert_eq!(error(take_back()), ServiceError::Delay);
+    gate.wait();
+    // It is asked once, and who asks as well is not told that all is known.
+    assert_eq!(error(take_back()), ServiceError::Delay);
+    assert_eq!(error(cluster.commit(&one, &opened, granted, None)), ServiceError::Delay);
+    gate.wait();
+    let known = || take_back().is_ok();
+    assert!((0..1000).any(|_| known() || {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        false
+    }));
+}
+
+#[test]
+fn an_open_is_not_taken_back_when_grace_has_ended_meanwhile() {
+    let mut cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let handle = *cluster.world.open(&one, "f", BOTH).unwrap().state.handle();
+    cluster.world.restart();
+    let one = cluster.world.returning("a", 1);
+    let gate = cluster.store.hold_next();
+    let service = &cluster.world.service;
+    std::thread::scope(|scope| {
+        let late = one.clone();
+        scope.spawn(move || {
+            gate.wait();
+            service.reclaim_complete(&late).unwrap();
+            gate.wait();
+        });
+        let caller = cluster.world.patient(&one);
+        let taken = cluster.world.reclaim_by(caller, &handle, BOTH);
+        assert_eq!(error(taken), ServiceError::NoGrace);
+    });
+}
