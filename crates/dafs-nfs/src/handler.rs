@@ -116,6 +116,7 @@ impl NfsHandler {
             origin: peer.origin,
             connection: peer.connection.clone(),
             peer: call.peer,
+            is_rdma: call.is_rdma,
             now_ns,
             call_bytes: call_bytes(call),
         }

@@ -55,6 +55,9 @@ pub const MINOR_VERSION_MAX: u32 = 2;
 /// WRITE data that is handed to the file on the reactor, in bytes; more goes to the pool.
 pub const WRITE_INLINE_BYTES_MAX: usize = 256 << 10;
 
+/// How often clients are asked to say what they did at data servers, in seconds. Nobody waits for it.
+pub const LAYOUT_STATS_SECONDS: u32 = 60;
+
 /// The longest text of a symbolic link, in bytes.
 pub const LINK_TEXT_BYTES_MAX: usize = 4095;
 

@@ -79,6 +79,8 @@ pub struct Call<'a> {
     pub peer: SocketAddr,
     /// Which process calls, if the system vouches for that.
     pub process: Option<PeerProcess>,
+    /// Whether the connection is one over RDMA, or something that behaves like it.
+    pub is_rdma: bool,
     /// The connection.
     pub connection_id: ConnectionId,
     /// Monotonic time when the call was taken up, in nanoseconds (`CLOCK_MONOTONIC`).

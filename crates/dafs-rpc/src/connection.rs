@@ -293,6 +293,7 @@ impl Connection {
             connection_id: self.id,
             peer: self.peer,
             process: None,
+            is_rdma: false,
         };
         match dispatch(&incoming, &mut self.known, turn)? {
             Outcome::Answer(xid, answer) => self.answer(xid, answer),

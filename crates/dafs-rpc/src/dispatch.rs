@@ -29,6 +29,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) connection_id: ConnectionId,
     pub(crate) peer: SocketAddr,
     pub(crate) process: Option<PeerProcess>,
+    pub(crate) is_rdma: bool,
 }
 
 /// What became of a call.
@@ -82,6 +83,7 @@ pub(crate) fn dispatch<H: Handler>(
         args: decoder.rest(),
         peer: incoming.peer,
         process: incoming.process,
+        is_rdma: incoming.is_rdma,
         connection_id: incoming.connection_id,
         now_ns: turn.now_ns,
         inbox: turn.inbox,

@@ -84,6 +84,7 @@ impl LocalReactor {
             args: request.args,
             peer: self.peer,
             process: None,
+            is_rdma: false,
             connection_id: id(connection),
             now_ns: request.now_ns,
             inbox: &self.inbox,

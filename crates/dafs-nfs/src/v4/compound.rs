@@ -78,6 +78,8 @@ pub(crate) struct CallContext {
     pub(crate) connection: Arc<Connection>,
     /// Where that leads to.
     pub(crate) peer: SocketAddr,
+    /// Whether it is one over RDMA.
+    pub(crate) is_rdma: bool,
     /// The time, in nanoseconds of the service's clock.
     pub(crate) now_ns: u64,
     /// Length of the whole RPC call, header included.

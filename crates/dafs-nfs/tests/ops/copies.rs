@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A client of such a store, which goes with the first value.
-fn mirrored() -> (TempDir, Client) {
+pub(crate) fn mirrored() -> (TempDir, Client) {
     let base = TempDir::new().unwrap();
     let meta = base.path().join("meta");
     std::fs::create_dir(&meta).unwrap();
@@ -34,7 +34,7 @@ fn mirrored() -> (TempDir, Client) {
     (base, Client::of(World::over(Arc::new(store)), 2))
 }
 
-fn get(stateid: Stateid, io_mode: u32) -> Op<'static> {
+pub(crate) fn get(stateid: Stateid, io_mode: u32) -> Op<'static> {
     Op::Layoutget(LayoutgetArgs {
         signal_available: false,
         layout_type: LAYOUT_FLEX_FILES,
@@ -47,7 +47,7 @@ fn get(stateid: Stateid, io_mode: u32) -> Op<'static> {
     })
 }
 
-fn give_back(stateid: Stateid, body: &[u8]) -> Op<'_> {
+pub(crate) fn give_back(stateid: Stateid, body: &[u8]) -> Op<'_> {
     let layout = ReturnedLayout { offset: 0, length: u64::MAX, stateid, body };
     Op::Layoutreturn(LayoutreturnArgs {
         reclaim: false,
@@ -58,7 +58,7 @@ fn give_back(stateid: Stateid, body: &[u8]) -> Op<'_> {
 }
 
 /// What a client says that met an error.
-fn met(stateid: Stateid, errors: Vec<DeviceError>) -> Vec<u8> {
+pub(crate) fn met(stateid: Stateid, errors: Vec<DeviceError>) -> Vec<u8> {
     let range = FlexError { offset: 0, length: u64::MAX, stateid, errors };
     let mut bytes = Vec::new();
     FlexReturned { errors: vec![range], stats: vec![] }.encode(&mut Encoder::new(&mut bytes));
@@ -66,7 +66,7 @@ fn met(stateid: Stateid, errors: Vec<DeviceError>) -> Vec<u8> {
 }
 
 /// The layout's state-id, and its devices.
-fn granted(answer: &Answer, at: usize) -> (Stateid, Vec<DeviceId>) {
+pub(crate) fn granted(answer: &Answer, at: usize) -> (Stateid, Vec<DeviceId>) {
     let ResultBody::Layoutget(result) = answer.body(at) else { panic!("{:?}", answer.results()) };
     let [layout] = &result.layouts[..] else { panic!("{result:?}") };
     let mut d = Decoder::new(layout.content.body);
@@ -142,6 +142,32 @@ fn who_cannot_write_at_a_device_gets_a_layout_without_it_at_once() {
         assert_eq!(tell(&mut client, &mut stateid, both[0], write), both[1..]);
         assert_eq!(tell(&mut client, &mut stateid, both[0], write), both[1..]);
         assert_eq!(tell(&mut client, &mut stateid, both[1], commit), both[1..], "the last one");
+    }
+}
+
+#[test]
+fn a_device_without_room_is_not_done_without() {
+    for (status, by_return) in [(Status::NoSpc, false), (Status::DQuot, true)] {
+        let (_base, mut client) = mirrored();
+        let (fh, open) = client.file(b"f");
+        let answer = client.send(&[putfh(&fh), get(open, 2)]);
+        let (stateid, both) = granted(&answer, 2);
+        let error = DeviceError { device_id: both[1], status, op: 38 };
+        let body = met(stateid, vec![error]);
+        let (offset, length) = (0, u64::MAX);
+        let tell = match by_return {
+            true => give_back(stateid, &body),
+            false => {
+                let errors = vec![error];
+                Op::Layouterror(LayouterrorArgs { offset, length, stateid, errors })
+            }
+        };
+        assert_eq!(client.send(&[putfh(&fh), tell]).status(), Status::Ok);
+        // Both are still there; who wants to write is told.
+        let answer = client.send(&[putfh(&fh), get(open, 2)]);
+        assert_eq!(answer.status(), Status::NoSpc, "{status:?}");
+        let answer = client.send(&[putfh(&fh), get(open, 1)]);
+        assert_eq!(granted(&answer, 2).1, both[1..], "the one that counts");
     }
 }
 

@@ -11,6 +11,7 @@ use dafs_wire::xdr::{Decode, Decoder};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tempfile::TempDir;
 
 const UNIT: u32 = 65_536;
@@ -55,7 +56,11 @@ pub(crate) fn spread(minor: u32) -> (TempDir, Client) {
     (base, Client::of(World::over(store), minor))
 }
 
-fn get_some(stateid: Stateid, io_mode: u32, (offset, length): (u64, u64)) -> LayoutgetArgs {
+pub(crate) fn get_some(
+    stateid: Stateid,
+    io_mode: u32,
+    (offset, length): (u64, u64),
+) -> LayoutgetArgs {
     LayoutgetArgs {
         signal_available: false,
         layout_type: LAYOUT_FILES,
@@ -72,12 +77,12 @@ pub(crate) fn get(stateid: Stateid, io_mode: u32) -> Op<'static> {
     Op::Layoutget(get_some(stateid, io_mode, (0, u64::MAX)))
 }
 
-fn give_back(stateid: Stateid) -> Op<'static> {
+pub(crate) fn give_back(stateid: Stateid) -> Op<'static> {
     let layout = ReturnedLayout { offset: 0, length: u64::MAX, stateid, body: b"" };
     give(3, LayoutReturn::File(layout))
 }
 
-fn give(io_mode: u32, returned: LayoutReturn<'_>) -> Op<'_> {
+pub(crate) fn give(io_mode: u32, returned: LayoutReturn<'_>) -> Op<'_> {
     Op::Layoutreturn(LayoutreturnArgs {
         reclaim: false,
         layout_type: LAYOUT_FILES,
@@ -322,6 +327,10 @@ fn errors_and_statistics_are_for_those_with_a_layout() {
     for op in [told(stateid), counted(stateid)] {
         assert_eq!(client.send(&[putfh(&fh), op]).status(), Status::Ok);
     }
+    let namespace = client.world.shared.service.namespace();
+    let direct = namespace.exports().next().unwrap().direct_use();
+    let written = [&direct.writes, &direct.written_bytes];
+    assert_eq!(written.map(|counter| counter.load(Ordering::Relaxed)), [3, 4096]);
     for op in [told(open), counted(open)] {
         assert_eq!(client.send(&[putfh(&fh), op]).status(), Status::BadStateId);
     }

@@ -1,5 +1,6 @@
 //! What NFSv4.2 does with ranges: SEEK, ALLOCATE, DEALLOCATE, READ_PLUS, COPY, CLONE, IO_ADVISE.
 
+use crate::common::{CLOCK_NS, LEASE_SECONDS, SECOND, back_op};
 use crate::helper::*;
 use dafs_wire::nfs4::*;
 
@@ -146,7 +147,7 @@ fn a_long_copy_goes_on_behind_its_reply() {
     assert_eq!((told.count, told.complete), (SIZE, Some(Status::Ok)));
     assert_eq!(attributes(&answer, 3).size, Some(SIZE));
     let (_, call) = client.world.back_calls.pop().expect("the client is told");
-    let CbOp::Offload(offload) = crate::common::back_op(&call) else { panic!() };
+    let CbOp::Offload(offload) = back_op(&call) else { panic!() };
     assert_eq!(offload.stateid, stateid);
     // Another copy is ended early.
     let answer = client.send(&ops);
@@ -156,6 +157,47 @@ fn a_long_copy_goes_on_behind_its_reply() {
     assert_eq!(client.send(&[putfh(&target), cancel()]).status(), Status::Ok);
     while client.world.pool.run() > 0 {}
     assert_eq!(client.send(&[putfh(&target), cancel()]).status(), Status::BadStateId);
+}
+
+#[test]
+fn who_is_recalled_by_a_long_copy_has_a_lease_from_then_on() {
+    let mut client = Client::new(2);
+    let (_, own) = client.file(b"a");
+    let (target, to) = client.file(b"b");
+    let source = handle(&client.at_root(&[lookup(b"a"), getfh()]), 3);
+    client.send(&[putfh(&source), write(own, 64 << 20, b"end"), close(own)]);
+    let mut other = session(&mut client.world, b"other");
+    let opened = [Op::Putrootfh(PutrootfhArgs), open(b"c", ShareAccess::BOTH, unchecked(NOTHING))];
+    assert_eq!(client.world.next(&mut other, &opened).status(), Status::Ok);
+    let from = Stateid::ANONYMOUS;
+    let ops = [putfh(&source), savefh(), putfh(&target), copy(from, to, (0, 0, 0), false)];
+    let answer = client.send(&ops);
+    let ResultBody::Copy(copied) = answer.body(4) else { panic!("{:?}", answer.results()) };
+    assert!(!copied.requirements.synchronous);
+    // Meanwhile somebody gets a right to keep what he writes, and more than a lease goes by.
+    let access = ShareAccess::BOTH | Want::Write.number();
+    let writes = [Op::Putrootfh(PutrootfhArgs), open(b"a", access, OpenHow::NoCreate)];
+    let answer = client.world.next(&mut other, &writes);
+    let ResultBody::Open(opened) = answer.body(2) else { panic!("{:?}", answer.results()) };
+    let OpenDelegation::Write(given) = opened.delegation else { panic!("{opened:?}") };
+    let alive = [Op::Putrootfh(PutrootfhArgs)];
+    for _ in 0..2 {
+        client.world.now_ns += LEASE_SECONDS * SECOND * 3 / 4;
+        assert_eq!(client.world.next(&mut other, &alive).status(), Status::Ok);
+        assert_eq!(client.send(&alive).status(), Status::Ok);
+    }
+    assert!(client.world.back_calls.is_empty(), "the copy has not gone on yet");
+    CLOCK_NS.set(client.world.now_ns);
+    while client.world.pool.run() > 0 {}
+    client.world.collect();
+    let recall = client.world.back_calls.iter().find_map(|(_, call)| match back_op(call) {
+        CbOp::Recall(recall) => Some(recall.stateid),
+        _ => None,
+    });
+    assert_eq!(recall, Some(given.stateid));
+    client.world.tick(SECOND);
+    let kept = [putfh(&source), write(given.stateid, 0, b"kept")];
+    assert_eq!(client.world.next(&mut other, &kept).status(), Status::Ok);
 }
 
 #[test]

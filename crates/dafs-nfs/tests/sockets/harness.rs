@@ -1,13 +1,13 @@
 //! A server on a loopback port, with two reactors and a pool of two threads.
 
-use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs::{Admission, DataRole, Job, NfsHandler, NfsOptions, NfsShared, Pool};
 use dafs_nfs_client::{Connection, Identity, Options, Session, connect};
 use dafs_rpc::Injector;
 use dafs_rpc::server::{Config, Group, Wake};
 use dafs_service::{
     Admits, Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
 };
-use dafs_store::{MemoryOptions, MemoryStore};
+use dafs_store::{DataStore, MemoryOptions, MemoryStore, Store};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,16 @@ impl Pool for Threads {
     }
 }
 
+fn service(config: ServiceConfig, store: Arc<dyn Store>) -> Arc<Service> {
+    let options = ExportOptions {
+        squash: Squash::None,
+        admits: Admits { unprivileged_ports: true, ..Admits::default() },
+        ..ExportOptions::default()
+    };
+    let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
+    Arc::new(Service::new(config, namespace))
+}
+
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) shared: Arc<NfsShared>,
@@ -44,25 +54,40 @@ impl Server {
     }
 
     pub(crate) fn start_with(config: ServiceConfig) -> Self {
+        Self::start_over(config, Arc::new(MemoryStore::new(MemoryOptions::default())))
+    }
+
+    /// A server of one export.
+    pub(crate) fn start_over(config: ServiceConfig, store: Arc<dyn Store>) -> Self {
+        let service = service(config, store);
+        Self::run(b"server", |pool, verifier, admission, options| {
+            NfsShared::new(service, pool, verifier, admission, options)
+        })
+    }
+
+    /// A data server.
+    pub(crate) fn start_data_server(role: DataRole) -> Self {
+        let config = ServiceConfig::new(Duration::from_secs(60), 7);
+        let service = service(config, Arc::new(DataStore::new(role.files.clone())));
+        Self::run(b"data server", |pool, verifier, admission, options| {
+            NfsShared::new_data_server(service, pool, verifier, admission, options, role)
+        })
+    }
+
+    fn run(
+        owner: &[u8],
+        shared: impl FnOnce(Arc<dyn Pool>, Arc<WriteVerifier>, Admission, NfsOptions) -> Arc<NfsShared>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
-        let options = ExportOptions {
-            squash: Squash::None,
-            admits: Admits { unprivileged_ports: true, ..Admits::default() },
-            ..ExportOptions::default()
-        };
-        let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
-        let service = Arc::new(Service::new(config, namespace));
         let (jobs, work) = channel::<Job>();
         let pool = Arc::new(Threads(Mutex::new(Some(jobs))));
-        let shared = NfsShared::new(
-            service,
+        let shared = shared(
             pool.clone(),
             Arc::new(WriteVerifier::new(1)),
             Admission { find_owner: Arc::new(|_| None), own_uid: 0 },
             NfsOptions {
-                server_owner: b"server".to_vec(),
+                server_owner: owner.to_vec(),
                 server_scope: b"scope".to_vec(),
                 implementation_domain: "example.org".to_owned(),
                 implementation_name: "test".to_owned(),

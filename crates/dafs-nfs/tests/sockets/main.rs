@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 
+mod dense;
 mod harness;
 mod hostile;
 mod sessions;

@@ -9,11 +9,13 @@ use dafs_rpc::{
 };
 use dafs_service::durable::Journal;
 use dafs_service::{
-    Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
+    ClientKind, ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord,
+    Namespace, RecordsError, Service, ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -139,6 +141,7 @@ impl World {
         options: ExportOptions,
         disk: Option<(Arc<SimDisk>, u8)>,
     ) -> Self {
+        CLOCK_NS.set(0);
         let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
         let lease_time = Duration::from_secs(LEASE_SECONDS);
         let service = Arc::new(Service::new(ServiceConfig::new(lease_time, instance), namespace));
@@ -151,6 +154,20 @@ impl World {
         }
         let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());
         let options = nfs_options(instance);
+        let shared = NfsShared::new(service, pool.clone(), verifier, admission, options);
+        Self::around(shared, pool)
+    }
+
+    /// A server whose last run has known a client of user 0 by this name, and waits for it.
+    pub(crate) fn after_restart(store: Arc<dyn Store>, owner: &[u8]) -> Self {
+        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
+        let config = ServiceConfig::new(Duration::from_secs(LEASE_SECONDS), 8);
+        let records = Box::new(OneRecord(owner.to_vec()));
+        let service = Service::with_records(config, namespace, records, SECOND).unwrap();
+        let pool = Arc::new(QueuePool::default());
+        let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());
+        let (service, options) = (Arc::new(service), nfs_options(8));
         let shared = NfsShared::new(service, pool.clone(), verifier, admission, options);
         Self::around(shared, pool)
     }
@@ -186,6 +203,38 @@ impl World {
     }
 }
 
+thread_local! {
+    /// The time that jobs find when they run; 0 for that of the call they belong to.
+    pub(crate) static CLOCK_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Records that have one client, and keep nothing.
+struct OneRecord(Vec<u8>);
+
+impl ClientRecords for OneRecord {
+    fn load(&self) -> Result<Vec<ClientRecord>, RecordsError> {
+        let (mechanism, principal) = ("sys".to_owned(), vec![0; 4]);
+        let (kind, owner, verifier) = (ClientKind::Nfs, self.0.clone(), [1; 8]);
+        Ok(vec![ClientRecord { kind, owner, verifier, mechanism, principal }])
+    }
+
+    fn put(&self, _: &ClientRecord) -> Result<(), RecordsError> {
+        Ok(())
+    }
+
+    fn remove(&self, _: &[ClientRecord]) -> Result<(), RecordsError> {
+        Ok(())
+    }
+
+    fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError> {
+        Ok(Vec::new())
+    }
+
+    fn change_locks(&self, _: &[LockChange]) -> Result<(), RecordsError> {
+        Ok(())
+    }
+}
+
 fn admission() -> Admission {
     Admission { find_owner: Arc::new(find_owner), own_uid: 0 }
 }
@@ -198,7 +247,7 @@ fn nfs_options(instance: u32) -> NfsOptions {
         implementation_name: "test".to_owned(),
         secret: [instance as u8; 16],
         clock_start_ns: 0,
-        clock: || 0,
+        clock: || CLOCK_NS.get(),
         slow_operation_ns: None,
     }
 }

@@ -1,13 +1,14 @@
 //! A data server: sessions, and data of components by leave of the metadata server.
 
 use crate::common::*;
+use dafs_mem::{Site, VolatileSlice};
 use dafs_nfs::{DataRole, ForeignStates, ForeignUse};
 use dafs_rpc::{AcceptStatus, Credential, Handled, LocalCall, Rejection, VersionRange};
 use dafs_service::{Export, ServiceError, StateId, StateRef};
 use dafs_store::striped::{
-    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, component_store_fs,
+    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, component_store_fs,
 };
-use dafs_store::{DataFiles, FileId, FsId, StoreError};
+use dafs_store::{DataFiles, FileId, FsId, Stability, StoreError};
 use dafs_wire::nfs4::*;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -41,6 +42,40 @@ impl ForeignStates for Judge {
     }
 }
 
+/// The file as the other node has it.
+#[derive(Default)]
+struct Other(Mutex<Vec<u8>>);
+
+impl Elsewhere for Other {
+    fn read(
+        &self,
+        handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize, StoreError> {
+        assert_eq!(handle.component, ComponentId([0xab; 16]));
+        let file = self.0.lock().unwrap();
+        let there = file.get(offset as usize..).unwrap_or_default();
+        Ok(views[0].copy_from(there, Site::Sim))
+    }
+
+    fn write(
+        &self,
+        handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        _stability: Stability,
+    ) -> Result<usize, StoreError> {
+        assert_eq!(handle.component, ComponentId([0xab; 16]));
+        let (bytes, offset) = (views[0].to_vec(Site::Sim), offset as usize);
+        let mut file = self.0.lock().unwrap();
+        let end = file.len().max(offset + bytes.len());
+        file.resize(end, 0);
+        file[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+}
+
 fn fs() -> FsId {
     Export::fs_of(&component_store_fs(&SECRET), "")
 }
@@ -63,6 +98,7 @@ struct Rig {
     session: Session,
     judge: Arc<Judge>,
     components: Arc<ComponentStore>,
+    other: Arc<Other>,
     _dir: TempDir,
 }
 
@@ -73,7 +109,8 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         DirectoryNode::make(dir.path(), &[1; 16], 5).unwrap();
         let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
-        let components = Arc::new(ComponentStore::new(node, SECRET, fs(), None));
+        let other = Arc::new(Other::default());
+        let components = Arc::new(ComponentStore::new(node, SECRET, fs(), other.clone()));
         let judge = Arc::new(Judge {
             verdict: Mutex::new(Ok(None)),
             size: Mutex::new(Ok(0)),
@@ -87,7 +124,7 @@ impl Rig {
         assert_eq!(exchanged.flags & which, ExchangeFlags::USE_PNFS_DS, "and nothing else");
         let args = create_session(exchanged.client_id, exchanged.sequence_id);
         let session = world.session(1, args);
-        Self { world, session, judge, components, _dir: dir }
+        Self { world, session, judge, components, other, _dir: dir }
     }
 
     fn run(&mut self, op: Op<'_>) -> Answer {
@@ -144,6 +181,7 @@ fn data_is_moved_by_leave_of_the_metadata_server() {
         (ServiceError::OldStateId, Status::OldStateId),
         (ServiceError::OpenMode, Status::OpenMode),
         (ServiceError::Delay, Status::Delay),
+        (ServiceError::BadLayout, Status::PnfsNoLayout),
     ] {
         rig.say(Err(verdict));
         assert_eq!(rig.write(UNIT, b"XX", StableHow::Unstable).err(), Some(status));
@@ -209,15 +247,23 @@ fn a_component_that_ends_before_the_file_has_a_hole_there() {
 }
 
 #[test]
-fn other_nodes_bytes_are_refused_and_counted() {
+fn other_nodes_bytes_are_served_and_counted() {
     let mut rig = Rig::new();
-    assert_eq!(rig.write(0, b"there", StableHow::Unstable).err(), Some(Status::Io));
-    assert_eq!(rig.read(2 * UNIT, 7), Err(Status::Io));
-    assert_eq!(rig.components.indirect_bytes(), 12);
+    rig.set_size(Ok(9 * UNIT));
+    assert_eq!(rig.write(0, b"there", StableHow::Unstable).unwrap().count, 5);
+    assert_eq!(*rig.other.0.lock().unwrap(), b"there");
+    assert_eq!(rig.read(0, 5), Ok((b"there".to_vec(), false)));
+    assert_eq!(rig.components.indirect_bytes(), 10);
+    // One part at a time.
     let both = rig.write(2 * UNIT - 2, b"both", StableHow::Unstable).unwrap();
     assert_eq!(both.count, 2);
-    rig.set_size(Ok(9 * UNIT));
+    assert_eq!(rig.write(2 * UNIT, b"th", StableHow::Unstable).unwrap().count, 2);
     assert_eq!(rig.read(2 * UNIT - 2, 100), Ok((b"bo".to_vec(), false)), "no zeros for the rest");
+    let (rest, eof) = rig.read(2 * UNIT, 100).unwrap();
+    assert_eq!((&rest[..2], rest.len(), eof), (&b"th"[..], 100, false));
+    assert!(rest[2..].iter().all(|&byte| byte == 0), "a hole there");
+    // What comes short is asked for twice, lest it was written meanwhile.
+    assert_eq!(rig.components.indirect_bytes(), 10 + 2 + 100 + 98);
 }
 
 #[test]

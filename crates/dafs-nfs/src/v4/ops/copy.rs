@@ -199,7 +199,8 @@ impl Job {
                 Status::Ok
             }
             Err(OpError::Status(status) | OpError::WithBody(status)) => status,
-            Err(OpError::Wait | OpError::Later | OpError::Elsewhere) => return self.submit(),
+            // It may wait already, so this is a store that would for ever.
+            Err(OpError::Wait | OpError::Later | OpError::Elsewhere) => Status::Delay,
         };
         self.shared.copies().end(&self.copy, outcome);
         if self.copy.is_cancelled() {
@@ -231,7 +232,8 @@ impl Job {
             cred: &self.call.who.cred,
             subject,
             wait: Wait::Allowed,
-            now_ns: self.call.now_ns,
+            // What a recall that this slice causes counts from: the copy may take longer than a lease.
+            now_ns: self.shared.clock_ns().max(self.call.now_ns),
         };
         let (source, target) = self.plan.files(&self.shared, caller)?;
         copy_bytes(&*source, &*target, &self.plan, self.plan.count.min(COPY_SLICE_BYTES))

@@ -315,6 +315,7 @@ impl<H: Handler> Context<'_, H> {
             connection_id: self.connection.id,
             peer: self.connection.peer,
             process: self.connection.process,
+            is_rdma: true,
         };
         match dispatch(&incoming, &mut self.connection.known, &mut self.core.turn()) {
             Ok(outcome) => Taken::Served(Served { outcome, exchange, held_bytes }),

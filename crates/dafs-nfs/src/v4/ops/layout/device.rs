@@ -3,11 +3,20 @@
 //! A device never changes; one that is not current any more is told for as long as the store knows
 //! it. So whoever asks for word of changes is promised it, and told of devices that are gone: stock
 //! clients keep what they know of a device only then.
+//!
+//! Who asks over RDMA is told the addresses for RDMA of each data server first, and those for TCP behind
+//! them; everybody else is told those for TCP alone. That is for stock clients. Linux takes the first
+//! address of the list that it can connect to, and of those behind it only more of the same network
+//! (`_nfs4_pnfs_v4_ds_connect` in `fs/nfs/pnfs_nfs.c` of 6.12): so it goes by RDMA, and by TCP where that
+//! cannot be, as with a device of another kind on the way to the data server; before 5.11 it takes no
+//! address but those for TCP. With RDMA behind TCP it would never go there, but load what it needs for that.
+//! Both lists are the same data servers, under the same key: whichever of them a client remembers, with
+//! connections of both kinds, leads to the same files.
 
 use super::form;
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::v4::compound::{Compound, OpError, OpResult};
-use dafs_store::{Device, DeviceKey, LayoutForm};
+use dafs_store::{Device, DeviceKey, LayoutForm, NfsAddresses};
 use dafs_wire::nfs4::{
     Bitmap, DataServer, DeviceId, FilesDevice, FlexDevice, FlexVersion, GetdeviceinfoArgs,
     GetdeviceinfoResult, GetdevicelistArgs, GetdevicelistResult, LayoutBody, NOTIFY_DEVICE_CHANGE,
@@ -35,7 +44,7 @@ pub(in crate::v4::ops) fn getdeviceinfo(
     let form = form(cx, args.layout_type)?;
     let key = DeviceKey(args.device_id.0);
     let device = cx.shared.service.device(&key).ok_or(Status::NoEnt)?;
-    let mut body = body(&device, form).ok_or(Status::NoEnt)?;
+    let mut body = body(&device, form, cx.call.is_rdma).ok_or(Status::NoEnt)?;
     let wanted = body.len() + AROUND_BODY_BYTES;
     match args.result_bytes_max as usize {
         // Only which changes are to be told was asked for.
@@ -69,8 +78,8 @@ pub(in crate::v4::ops) fn getdevicelist(
     args: &GetdevicelistArgs,
 ) -> OpResult {
     let handle = cx.current()?;
-    form(cx, args.layout_type)?;
-    let devices = cx.shared.service.devices(&handle)?;
+    let form = form(cx, args.layout_type)?;
+    let devices = cx.shared.service.devices(&handle, form)?;
     let verifier = Verifier(cx.shared.write_verifier.current());
     if args.devices_max == 0 {
         return Err(Status::TooSmall.into());
@@ -90,10 +99,8 @@ pub(in crate::v4::ops) fn getdevicelist(
 }
 
 /// The body of a device's address; `None` for a device that such layouts do not name.
-fn body(device: &Device, form: LayoutForm) -> Option<Vec<u8>> {
-    let text = |address: &SocketAddr| (network(address), universal(address));
-    let servers: Vec<Vec<_>> =
-        device.servers.iter().map(|server| server.iter().map(text).collect()).collect();
+fn body(device: &Device, form: LayoutForm, by_rdma: bool) -> Option<Vec<u8>> {
+    let servers: Vec<Vec<_>> = device.servers.iter().map(|server| told(server, by_rdma)).collect();
     let mut bytes = Vec::with_capacity(64);
     let mut servers = servers.iter().map(|server| {
         let addresses = server.iter().map(|(network, address)| NetworkAddress {
@@ -116,8 +123,22 @@ fn body(device: &Device, form: LayoutForm) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn network(address: &SocketAddr) -> &'static str {
-    if address.is_ipv4() { "tcp" } else { "tcp6" }
+/// The networks and addresses of a data server that a client is told, best first.
+fn told(server: &NfsAddresses, by_rdma: bool) -> Vec<(&'static str, String)> {
+    let rdma = server.rdma.iter().filter(|_| by_rdma);
+    let rdma = rdma.map(|address| (network(address, true), universal(address)));
+    let tcp = server.tcp.iter().map(|address| (network(address, false), universal(address)));
+    rdma.chain(tcp).collect()
+}
+
+/// The network of an address (RFC 5665 5.1, RFC 8166 9).
+fn network(address: &SocketAddr, is_rdma: bool) -> &'static str {
+    match (address.is_ipv4(), is_rdma) {
+        (true, false) => "tcp",
+        (false, false) => "tcp6",
+        (true, true) => "rdma",
+        (false, true) => "rdma6",
+    }
 }
 
 /// The universal address (RFC 5665 5.2.3.3): the port's two bytes behind the address.
@@ -129,12 +150,53 @@ fn universal(address: &SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_wire::xdr::{Decode, Decoder};
 
     #[test]
     fn addresses_are_universal() {
-        let four: SocketAddr = "10.0.2.2:2049".parse().expect("an address");
-        assert_eq!((network(&four), universal(&four).as_str()), ("tcp", "10.0.2.2.8.1"));
-        let six: SocketAddr = "[fd00::2]:2050".parse().expect("an address");
-        assert_eq!((network(&six), universal(&six).as_str()), ("tcp6", "fd00::2.8.2"));
+        let read = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let [four, six] = ["10.0.2.2:2049", "[fd00::2]:2050"].map(read);
+        assert_eq!(universal(&four), "10.0.2.2.8.1");
+        assert_eq!(universal(&six), "fd00::2.8.2");
+        let networks = |is_rdma| [four, six].map(|address| network(&address, is_rdma));
+        assert_eq!(networks(false), ["tcp", "tcp6"]);
+        assert_eq!(networks(true), ["rdma", "rdma6"]);
+    }
+
+    /// The networks and addresses of the servers in a body.
+    fn read(body: &[u8], form: LayoutForm) -> Vec<Vec<String>> {
+        let mut d = Decoder::new(body);
+        let servers = match form {
+            LayoutForm::Stripes => FilesDevice::decode(&mut d).expect("a device").servers,
+            LayoutForm::Copies => vec![FlexDevice::decode(&mut d).expect("a device").server],
+        };
+        d.finish().expect("nothing else");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let address = |address: &NetworkAddress<'_>| {
+            format!("{} {}", text(address.network), text(address.address))
+        };
+        servers.iter().map(|server| server.0.iter().map(address).collect()).collect()
+    }
+
+    #[test]
+    fn who_comes_by_rdma_is_told_where_that_is_served() {
+        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let both = NfsAddresses {
+            tcp: vec![address("10.0.2.2:2051")],
+            rdma: vec![address("10.0.2.2:20049"), address("[fd00::2]:20049")],
+        };
+        let tcp = NfsAddresses::over_tcp(vec![address("[fd00::2]:2052")]);
+        let device = Device { pattern: vec![0, 1], servers: vec![both.clone(), tcp] };
+        let told = |device: &Device, form, by_rdma| {
+            read(&body(device, form, by_rdma).expect("a body"), form)
+        };
+        let by_tcp = [vec!["tcp 10.0.2.2.8.3"], vec!["tcp6 fd00::2.8.4"]];
+        assert_eq!(told(&device, LayoutForm::Stripes, false), by_tcp);
+        let first = ["rdma 10.0.2.2.78.81", "rdma6 fd00::2.78.81", "tcp 10.0.2.2.8.3"];
+        let by_rdma = [first.to_vec(), vec!["tcp6 fd00::2.8.4"]];
+        assert_eq!(told(&device, LayoutForm::Stripes, true), by_rdma);
+        let single = Device { pattern: vec![0], servers: vec![both] };
+        assert_eq!(told(&single, LayoutForm::Copies, false), [["tcp 10.0.2.2.8.3"]]);
+        assert_eq!(told(&single, LayoutForm::Copies, true), [first]);
     }
 }

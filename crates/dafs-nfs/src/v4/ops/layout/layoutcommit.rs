@@ -38,8 +38,8 @@ pub(in crate::v4::ops) fn layoutcommit(
 }
 
 /// A layout that is not known any more, as after a restart of this server, is told as no layout. What
-/// was stable at the data servers belongs to the file without a word about it, and clients know that of
-/// this status alone: with one about state-ids Linux fails the application's sync.
+/// was stable at data servers that answer belongs to the file all the same (the service has seen to that), and
+/// clients know that of this status alone: with one about state-ids Linux fails the application's sync.
 fn of_commit(error: ServiceError) -> OpError {
     match error {
         ServiceError::BadStateId | ServiceError::StaleStateId => OpError::Status(Status::BadLayout),

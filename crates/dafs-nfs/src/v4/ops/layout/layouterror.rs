@@ -1,11 +1,13 @@
 //! LAYOUTERROR and LAYOUTSTATS (RFC 7862 15.6, 15.7): what clients met at data servers. Where they cannot
 //! write, this server goes on without, if it can; the rest is for the administrator to read.
 
-use super::{hear_errors, of_layout};
+use super::{count_uses, form, hear_errors, of_layout, use_of};
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::stateid;
-use dafs_service::StateKind;
-use dafs_wire::nfs4::{LayouterrorArgs, LayoutstatsArgs, Stateid, Status};
+use dafs_service::{DeviceUse, Moved, StateKind};
+use dafs_store::{DeviceKey, LayoutForm};
+use dafs_wire::nfs4::{FlexUpdate, IoInfo, LayouterrorArgs, LayoutstatsArgs, Stateid, Status};
+use dafs_wire::xdr::{Decode, Decoder};
 
 pub(in crate::v4::ops) fn layouterror(cx: &mut Compound<'_>, args: &LayouterrorArgs) -> OpResult {
     check_layout(cx, &args.stateid)?;
@@ -16,13 +18,26 @@ pub(in crate::v4::ops) fn layoutstats(
     cx: &mut Compound<'_>,
     args: &LayoutstatsArgs<'_>,
 ) -> OpResult {
-    check_layout(cx, &args.stateid)?;
-    let (read, written) = (args.read.bytes, args.write.bytes);
-    tracing::debug!(read, written, "a client tells of its use of a data server");
-    Ok(())
+    cx.current()?;
+    let told = match form(cx, args.update.layout_type)? {
+        LayoutForm::Stripes => DeviceUse {
+            device: DeviceKey(args.device_id.0),
+            read: moved(args.read),
+            written: moved(args.write),
+        },
+        LayoutForm::Copies => {
+            let update = FlexUpdate::decode(&mut Decoder::new(args.update.body));
+            use_of(args.device_id, &update.map_err(|_| Status::BadXdr)?)
+        }
+    };
+    count_uses(cx, &args.stateid, &[told])
 }
 
-/// Both come with a layout of the current file.
+fn moved(info: IoInfo) -> Moved {
+    Moved { operations: info.count, bytes: info.bytes }
+}
+
+/// Errors come with a layout of the current file.
 fn check_layout(cx: &mut Compound<'_>, wire: &Stateid) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(wire)?)?;

@@ -2,6 +2,7 @@
 //! asked for.
 
 use super::{check_range, form, mode, of_layout};
+use crate::limits::LAYOUT_STATS_SECONDS;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use dafs_service::{LayoutMode, LayoutRequest, ServiceError, StateRef};
@@ -90,7 +91,7 @@ fn body(placement: &Placement, mode: LayoutMode, state: StateRef) -> Option<Vec<
                 stripe_unit_bytes: 0,
                 mirrors: copies.iter().map(mirror).collect(),
                 flags: 0,
-                stats_hint_seconds: 0,
+                stats_hint_seconds: LAYOUT_STATS_SECONDS,
             };
             layout.encode(&mut e);
         }

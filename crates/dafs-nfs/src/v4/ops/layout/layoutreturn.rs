@@ -1,6 +1,6 @@
 //! LAYOUTRETURN (RFC 8881 18.44): of a file, of a file system, of all.
 
-use super::{check_range, form, hear_errors, mode, of_layout};
+use super::{check_range, count_uses, form, hear_errors, mode, of_layout, use_of};
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::stateid;
 use dafs_store::LayoutForm;
@@ -58,7 +58,13 @@ pub(in crate::v4::ops) fn layoutreturn(
 fn hear(cx: &mut Compound<'_>, stateid: &Stateid, body: &[u8]) -> OpResult {
     let told = FlexReturned::decode(&mut Decoder::new(body)).map_err(|_| Status::BadXdr)?;
     let errors: Vec<_> = told.errors.iter().flat_map(|range| &range.errors).copied().collect();
-    hear_errors(cx, stateid, &errors)
+    hear_errors(cx, stateid, &errors)?;
+    let uses: Vec<_> = told.stats.iter().map(|told| use_of(told.device, &told.update)).collect();
+    if uses.is_empty() {
+        return Ok(());
+    }
+    // What is run again from its start has said the same before, and adds nothing.
+    count_uses(cx, stateid, &uses)
 }
 
 fn answer(cx: &mut Compound<'_>, stateid: Option<Stateid>) -> OpResult {

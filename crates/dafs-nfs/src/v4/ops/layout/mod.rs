@@ -18,9 +18,12 @@ pub(super) use layouterror::{layouterror, layoutstats};
 pub(super) use layoutget::layoutget;
 pub(super) use layoutreturn::layoutreturn;
 
-use dafs_service::{LayoutMode, ServiceError};
-use dafs_store::{DeviceKey, LayoutForm, StoreError};
-use dafs_wire::nfs4::{DeviceError, LAYOUT_FILES, LAYOUT_FLEX_FILES, OpNum, Stateid, Status};
+use dafs_service::{DeviceUse, LayoutMode, Moved, ServiceError};
+use dafs_store::{DeviceKey, DeviceTrouble, LayoutForm, StoreError};
+use dafs_wire::nfs4::{
+    DeviceError, DeviceId, FlexLatency, FlexUpdate, LAYOUT_FILES, LAYOUT_FLEX_FILES, OpNum,
+    Stateid, Status,
+};
 
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
@@ -34,7 +37,8 @@ fn hear_errors(cx: &mut Compound<'_>, stateid: &Stateid, errors: &[DeviceError])
     }
     let of_writing = [OpNum::Commit as u32, OpNum::Write as u32];
     let writing = errors.iter().filter(|error| of_writing.contains(&error.op));
-    let devices: Vec<_> = writing.map(|error| DeviceKey(error.device_id.0)).collect();
+    let devices: Vec<_> =
+        writing.map(|error| (DeviceKey(error.device_id.0), trouble(error.status))).collect();
     if devices.is_empty() {
         return Ok(());
     }
@@ -44,6 +48,31 @@ fn hear_errors(cx: &mut Compound<'_>, stateid: &Stateid, errors: &[DeviceError])
     let state = stateid::reference(&cx.stateid(stateid)?)?;
     let service = cx.shared.service.clone();
     service.report_layout(cx.caller()?, &handle, state, &devices).map_err(of_layout)
+}
+
+/// Counts what a client says that it did at data servers by a layout of the current file.
+fn count_uses(cx: &mut Compound<'_>, stateid: &Stateid, told: &[DeviceUse]) -> OpResult {
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(stateid)?)?;
+    let service = cx.shared.service.clone();
+    service.count_direct_use(cx.caller()?, &handle, state, told).map_err(of_layout)
+}
+
+/// What was done at a device that has flexible files.
+fn use_of(device: DeviceId, update: &FlexUpdate<'_>) -> DeviceUse {
+    let moved = |of: &FlexLatency| Moved { operations: of.completed, bytes: of.completed_bytes };
+    DeviceUse {
+        device: DeviceKey(device.0),
+        read: moved(&update.read),
+        written: moved(&update.write),
+    }
+}
+
+fn trouble(status: Status) -> DeviceTrouble {
+    match status {
+        Status::NoSpc | Status::DQuot => DeviceTrouble::Full,
+        _ => DeviceTrouble::Failed,
+    }
 }
 
 /// The form that a layout type tells. Refuses those that are not known here, and all where no export
