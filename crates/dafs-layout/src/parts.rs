@@ -41,13 +41,14 @@ impl Iterator for Parts<'_> {
             return None;
         }
         let place = self.by.locate(self.offset, self.copy);
-        let mut bytes = place.run_bytes.min(self.end - self.offset);
+        // A driver of somebody else's may say that there is nothing, and would be asked for ever.
+        let mut bytes = place.run_bytes.clamp(1, self.end - self.offset);
         while self.offset + bytes < self.end {
             let next = self.by.locate(self.offset + bytes, self.copy);
             if (next.component, next.offset) != (place.component, place.offset + bytes) {
                 break;
             }
-            bytes += next.run_bytes.min(self.end - self.offset - bytes);
+            bytes += next.run_bytes.clamp(1, self.end - self.offset - bytes);
         }
         let file_offset = self.offset;
         self.offset += bytes;

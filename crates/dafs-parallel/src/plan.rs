@@ -5,6 +5,7 @@
 //! * A transfer is cut into pieces without gap or overlap; each lies within one unit of the layout, and
 //!   within one request.
 
+use crate::limits::STRIPE_BYTES_MIN;
 use dafs_layout::Aggregation;
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,6 +76,20 @@ impl<P> Plan<P> {
                 range: start..start + part.bytes as usize,
                 component_offset: part.component_offset,
             }
+        })
+    }
+
+    /// Whether a transfer is worth a way of its own: every part lies on a component that there is, and there are
+    /// not so many parts that each is short. Only a driver that was looked at as a whole is sure to say so.
+    pub fn suits(&self, offset: u64, len: usize) -> bool {
+        let most = len as u64 / STRIPE_BYTES_MIN + 2;
+        (0..self.driver.copies()).all(|copy| {
+            let mut left = most;
+            self.cuts(copy, offset, len).all(|cut| {
+                let is_left = left > 0;
+                left = left.saturating_sub(1);
+                is_left && cut.component < self.places.len()
+            })
         })
     }
 
@@ -151,6 +166,34 @@ mod tests {
         assert_eq!(plan.other_copies(1).collect::<Vec<_>>(), [0, 2]);
         let found = plan.cuts(2, 0, 100).map(|cut| cut.component).collect::<Vec<_>>();
         assert_eq!(found, [2 * 3 + 1]);
+    }
+
+    /// Says that everything lies in parts of so many bytes, on a component of this number.
+    #[derive(Debug)]
+    struct Odd(u64, usize);
+
+    impl Aggregation for Odd {
+        fn components(&self) -> usize {
+            2
+        }
+
+        fn locate(&self, offset: u64, _: usize) -> dafs_layout::Place {
+            // Each part is far from the one before.
+            dafs_layout::Place { component: self.1, offset: 7 * offset, run_bytes: self.0 }
+        }
+
+        fn origin(&self, _: usize, offset: u64) -> Option<u64> {
+            Some(offset / 7)
+        }
+    }
+
+    #[test]
+    fn transfers_that_a_driver_cuts_into_crumbs_go_elsewhere() {
+        assert!(plan(stripes(Packing::Dense), &[0]).suits(4000, 9000));
+        assert!(plan(Odd(4096, 1), &[0]).suits(0, 1 << 20));
+        assert!(!plan(Odd(4096, 2), &[0]).suits(0, 1 << 20), "there is no such component");
+        assert!(!plan(Odd(100, 1), &[0]).suits(0, 1 << 20));
+        assert!(!plan(Odd(0, 1), &[0]).suits(0, 1 << 20), "nor does it loop for ever");
     }
 
     #[test]

@@ -107,7 +107,6 @@ impl Caller {
             self.tell(notice);
             self.state().telling.retain(|told| *told != place);
         }
-        self.state().threads -= 1;
     }
 
     fn tell(&self, Notice { name, holder, news, .. }: Notice) {
@@ -143,6 +142,8 @@ impl Caller {
                 return Some(notice);
             }
             if state.stop || !stays {
+                // In the same step, or somebody would count on a thread that looks no more.
+                state.threads -= 1;
                 return None;
             }
             state.idle += 1;

@@ -229,6 +229,28 @@ mod tests {
         assert_eq!((own.places[2].handle, own.places[2].addresses[0].port()), (handle(7), 3));
     }
 
+    /// As RFC 8881 13.4.4 has it: where a stripe is follows from how many came to its place before.
+    #[test]
+    fn stripes_of_a_component_without_holes_follow_one_another() {
+        let components = [(ONE, 5), (ONE, 6), (ONE, 7)];
+        let plan = plan(&told(Stripes, Dense, &components), 3).unwrap();
+        let (unit, places, first) = (65536, components.len(), 1);
+        for (offset, len) in [(0, 7 * unit), (100_000, 300_001), (5 * unit - 1, 2)] {
+            let mut end = 0;
+            for cut in plan.cuts(0, offset as u64, len) {
+                assert_eq!(cut.range.start, end);
+                end = cut.range.end;
+                for at in [cut.range.start, end - 1] {
+                    let (stripe, within) = ((offset + at) / unit, (offset + at) % unit);
+                    let there = cut.component_offset as usize + at - cut.range.start;
+                    let expected = ((stripe + first) % places, stripe / places * unit + within);
+                    assert_eq!((cut.component, there), expected);
+                }
+            }
+            assert_eq!(end, len);
+        }
+    }
+
     #[test]
     fn copies_are_whole() {
         let both = plan(&told(Copies, Sparse, &[(ONE, 5), ([2; 16], 6)]), 1).unwrap();

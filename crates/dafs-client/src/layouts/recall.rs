@@ -186,3 +186,116 @@ fn run(known: &Known, layouts: &Weak<Layouts>, session: &Weak<Shared>) {
         drop((layouts, shared));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_layout::{Packing, Striped};
+    use dafs_parallel::{Plan, Want};
+    use dafs_wire::dafs::StateId;
+
+    fn handle(fs: u8, file: u8) -> FileHandle {
+        FileHandle { fs: [fs; 16], file: [file; 48] }
+    }
+
+    /// A file whose layout is asked for.
+    fn asked(known: &Known, handle: FileHandle) -> Arc<FileLayout> {
+        let file = known.attach(&handle);
+        assert!(matches!(file.want(true, 1, 0), Want::Ask(None)));
+        file
+    }
+
+    /// A layout without data servers.
+    fn granted(file: &FileLayout) {
+        let driver = Arc::new(Striped::round_robin(4096, 1, 0, Packing::Sparse).unwrap());
+        let plan = Plan {
+            driver,
+            places: Vec::new(),
+            preferred: vec![0],
+            commits_at_server: false,
+            is_told: true,
+            read_bytes_max: 4096,
+            write_bytes_max: 4096,
+        };
+        let (nodes, turn) = (Vec::new(), AtomicUsize::new(0));
+        let grant = Grant { plan, nodes, write: true, restarts: 0, turn };
+        file.granted(
+            &Arc::new(grant),
+            Name { state_id: StateId([file.handle.file[0]; 8]), seqid: 1 },
+        );
+    }
+
+    /// Layouts that are held, of files of two file systems.
+    fn holding() -> (Recalls, Arc<Known>) {
+        let known = Arc::<Known>::default();
+        for (fs, file) in [(1, 1), (1, 2), (2, 3)] {
+            granted(&asked(&known, handle(fs, file)));
+        }
+        (Recalls(known.clone()), known)
+    }
+
+    fn args(scope: LayoutScope, fh: FileHandle, state: u8) -> XBcLayoutRecall {
+        XBcLayoutRecall { fh, state_id: StateId([state; 8]), seqid: 2, scope }
+    }
+
+    /// The files whose layouts are to be given back.
+    fn work(known: &Known) -> Vec<u8> {
+        let queue = std::mem::take(&mut known.state.lock_here().queue);
+        let mut files: Vec<_> = queue.iter().map(|(file, _)| file.handle.file[0]).collect();
+        files.sort_unstable();
+        files
+    }
+
+    #[test]
+    fn a_recall_takes_one_layout_or_those_of_a_file_system_or_all() {
+        let (recalls, known) = holding();
+        let recalled = |scope, fh, state| {
+            let status = recalls.recalled(&args(scope, fh, state));
+            (status, work(&known))
+        };
+        assert_eq!(recalled(LayoutScope::File, handle(1, 2), 2), (Status::Ok, vec![2]));
+        let other = recalled(LayoutScope::File, handle(1, 2), 1);
+        assert_eq!(other, (Status::NotFound, vec![]), "of another name");
+        let unknown = recalled(LayoutScope::File, handle(1, 9), 9);
+        assert_eq!(unknown, (Status::NotFound, vec![]));
+        // Any object names its file system.
+        assert_eq!(recalled(LayoutScope::FileSystem, handle(1, 9), 0), (Status::Ok, vec![1, 2]));
+        let none = recalled(LayoutScope::FileSystem, handle(3, 1), 0);
+        assert_eq!(none, (Status::NotFound, vec![]));
+        assert_eq!(recalled(LayoutScope::All, handle(0, 0), 0), (Status::Ok, vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn what_is_recalled_twice_is_given_back_once() {
+        let (recalls, known) = holding();
+        for (scope, fh) in [
+            (LayoutScope::File, handle(1, 1)),
+            (LayoutScope::FileSystem, handle(1, 1)),
+            (LayoutScope::All, handle(1, 1)),
+        ] {
+            assert_eq!(recalls.recalled(&args(scope, fh, 1)), Status::Ok);
+        }
+        assert_eq!(work(&known), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_recall_waits_for_an_answer_that_may_tell_of_what_it_is_about() {
+        let (recalls, known) = holding();
+        let file = asked(&known, handle(2, 4));
+        for (scope, fh) in [
+            (LayoutScope::File, handle(2, 4)),
+            (LayoutScope::FileSystem, handle(2, 9)),
+            (LayoutScope::All, handle(0, 0)),
+        ] {
+            assert_eq!(recalls.recalled(&args(scope, fh, 4)), Status::Delay);
+        }
+        let elsewhere = args(LayoutScope::FileSystem, handle(1, 9), 0);
+        assert_eq!(recalls.recalled(&elsewhere), Status::Ok);
+        granted(&file);
+        let there = args(LayoutScope::FileSystem, handle(2, 9), 0);
+        assert_eq!(recalls.recalled(&there), Status::Ok);
+        let mut files = work(&known);
+        files.dedup();
+        assert_eq!(files, [1, 2, 3, 4]);
+    }
+}

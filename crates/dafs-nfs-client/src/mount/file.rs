@@ -214,8 +214,8 @@ impl File {
         !self.unstable().is_empty()
     }
 
-    /// A reader from `offset` to the end, in pieces of `piece_bytes`, of which `read_ahead` are
-    /// under way while one is looked at. With 0 nothing is read before it is asked for.
+    /// A reader from `offset` to the end, in pieces of `piece_bytes`, of which up to `read_ahead` are
+    /// under way while one is looked at; of short files fewer. With 0 nothing is read before it is asked for.
     ///
     /// # Errors
     /// [`MountError::Memory`].

@@ -14,6 +14,10 @@ pub(crate) const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
 /// The most READs under way ahead of a sequential reader.
 pub(crate) const READ_AHEAD_MAX: u32 = 256;
 
+/// How many times as many READs a sequential reader has under way after each that found all it asked for.
+/// It begins with one, which is enough for most files.
+pub(crate) const READ_AHEAD_GROWTH: usize = 4;
+
 /// READs under way ahead of a sequential reader that is not told otherwise.
 pub(crate) const READ_AHEAD_DEFAULT: u32 = 8;
 
@@ -67,6 +71,9 @@ const _: () = assert!(READ_AHEAD_DEFAULT <= READ_AHEAD_MAX && READ_AHEAD_MAX <= 
 
 /// The most devices that one layout makes a client ask about.
 pub(crate) const LAYOUT_DEVICES_MAX: usize = 64;
+
+/// How much of each copy of a file is looked at before its driver is gone by, in bytes.
+pub(crate) const DRIVER_SAMPLE_BYTES: u64 = 1 << 20;
 
 /// Devices that a mount remembers; more, and it asks again.
 pub(crate) const DEVICES_MAX: usize = 256;

@@ -3,15 +3,19 @@
 //! Invariants
 //! * One thread at a time connects; whoever finds a connection lost that another has replaced
 //!   meanwhile takes the new one.
+//! * A connection that was lost as soon as it was there is not made again without a pause: a server may take
+//!   each and answer none.
 //! * Memory of the link serves all its connections, before and after a loss.
 
 use super::error::{MountError, Result};
+use super::limits::PAUSE_MAX;
 use super::options::MountOptions;
 use super::patience::Patience;
 use super::route::Route;
 use crate::back::{BackChannel, BackChannels};
 use dafs_rpc::client::{CallError, Memory, RpcClient};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// The way to a server.
 #[derive(Debug)]
@@ -26,6 +30,7 @@ struct State {
     /// Grows with every connection.
     number: u64,
     rpc: RpcClient,
+    since: Instant,
     /// What answers calls of the server's, where it may call.
     back: Option<Arc<BackChannels>>,
 }
@@ -47,7 +52,7 @@ impl Link {
         Ok(Self {
             route,
             options: options.clone(),
-            state: Mutex::new(State { number: 1, rpc, back: None }),
+            state: Mutex::new(State { number: 1, rpc, since: Instant::now(), back: None }),
         })
     }
 
@@ -95,6 +100,9 @@ impl Link {
         // answer to what is sent again.
         lost.rpc.close();
         let mut reason = why.to_string();
+        if self.is_young(lost) && !patience.pause() {
+            return Err(self.lost(&reason));
+        }
         loop {
             {
                 let mut state = self.state();
@@ -114,10 +122,17 @@ impl Link {
         }
     }
 
+    /// True when a connection was made a short while ago, and none since.
+    fn is_young(&self, connected: &Connected) -> bool {
+        let state = self.state();
+        state.number == connected.number && state.since.elapsed() < PAUSE_MAX
+    }
+
     /// Connects in place of the connection that `state` knows.
     fn connect(&self, state: &mut State) -> Result<Connected, String> {
         let rpc = self.route.connect(&self.options, state.back.as_ref())?;
         state.number += 1;
+        state.since = Instant::now();
         state.rpc = rpc.clone();
         Ok(Connected { number: state.number, rpc })
     }
@@ -172,4 +187,48 @@ impl Link {
 /// True when the connection is to blame, so that the call can be sent again over another one.
 pub(crate) fn is_loss(error: &CallError) -> bool {
     matches!(error, CallError::Disconnected(_) | CallError::TimedOut | CallError::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn a_server_that_takes_each_connection_and_ends_it_is_not_flooded() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (taken, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    drop(listener.accept().unwrap());
+                    taken.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            let options = MountOptions {
+                reserved_port: false,
+                retry_timeout: Duration::from_millis(300),
+                ..MountOptions::default()
+            };
+            let url = format!("nfs://{address}/").parse().unwrap();
+            let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
+            let why = CallError::Disconnected("it was".to_owned());
+            let (mut patience, mut connected) = (link.patience(), link.connected());
+            let lost = loop {
+                match link.reconnect(&connected, &why, &mut patience) {
+                    Ok(again) => connected = again,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(lost, MountError::Lost { .. }), "{lost}");
+            is_over.store(true, Ordering::SeqCst);
+            drop(std::net::TcpStream::connect(address).unwrap());
+        });
+        // Pauses that double have room for few attempts; the first one is made at once.
+        let taken = taken.into_inner();
+        assert!((1..20).contains(&taken), "{taken} connections");
+    }
 }

@@ -34,6 +34,7 @@ mod attributes;
 mod directory;
 mod error;
 mod file;
+pub mod layout;
 mod limits;
 mod link;
 mod names;

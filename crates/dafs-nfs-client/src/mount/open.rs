@@ -16,6 +16,8 @@ pub(crate) struct Open {
     pub(crate) handle: Handle,
     pub(crate) read: bool,
     pub(crate) write: bool,
+    /// How far the file reached when it was opened, if that was asked for.
+    size: Option<u64>,
     held: Mutex<Held>,
     /// Held by whoever opens it anew.
     reopening: Mutex<()>,
@@ -38,7 +40,22 @@ impl Open {
         stateid: Stateid,
     ) -> Self {
         let held = Mutex::new(Held { stateid, lost: None });
-        Self { number, handle, read, write, held, reopening: Mutex::default() }
+        Self { number, handle, read, write, size: None, held, reopening: Mutex::default() }
+    }
+
+    /// The same of a file that reaches so far.
+    pub(crate) fn of_size(self, size: Option<u64>) -> Self {
+        Self { size, ..self }
+    }
+
+    /// How much of so many bytes a read may find, as far as that is known.
+    pub(crate) fn readable(&self, offset: u64, bytes: u64) -> u64 {
+        self.size.map_or(bytes, |size| bytes.min(size.saturating_sub(offset)))
+    }
+
+    /// How much of what a read has found lies behind what was known of.
+    pub(crate) fn grown(&self, offset: u64, found: u64) -> u64 {
+        found - self.readable(offset, found)
     }
 
     pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
@@ -141,4 +158,20 @@ pub(crate) trait Flight: Send + Sync + Debug {
 
     /// True when `wait` would not wait for the server.
     fn is_answered(&self) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_counts_by_what_is_there_and_what_came_later_once_it_is_found() {
+        let open = || Open::new(0, Handle(vec![1]), true, false, Stateid::ANONYMOUS);
+        assert_eq!((open().readable(0, 100), open().grown(0, 100)), (100, 0), "nothing is known");
+        let known = open().of_size(Some(10));
+        assert_eq!((known.readable(0, 100), known.grown(0, 10)), (10, 0));
+        assert_eq!((known.readable(4, 3), known.grown(4, 3)), (3, 0));
+        assert_eq!((known.readable(8, 100), known.grown(8, 100)), (2, 98));
+        assert_eq!((known.readable(50, 100), known.grown(50, 7)), (0, 7));
+    }
 }

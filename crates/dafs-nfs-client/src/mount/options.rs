@@ -1,10 +1,12 @@
 //! How to mount, and how to open.
 
+use super::layout::LayoutReader;
 use dafs_rpc::client::Identity;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How to mount. What the URL says goes before what is said here.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct MountOptions {
     /// Who calls; by default this process, with its user, group and further groups (AUTH_SYS).
     pub identity: Identity,
@@ -19,6 +21,8 @@ pub struct MountOptions {
     /// Whether files are read and written at the data servers themselves where a server of NFSv4
     /// names some (pNFS, RFC 8881 12). Otherwise everything goes through the server.
     pub data_servers: bool,
+    /// Readers of layouts that are asked before those that there are already, in this order.
+    pub layout_readers: Vec<Arc<dyn LayoutReader>>,
 }
 
 impl Default for MountOptions {
@@ -30,6 +34,7 @@ impl Default for MountOptions {
             retry_timeout: Duration::from_secs(120),
             reserved_port: true,
             data_servers: true,
+            layout_readers: Vec::new(),
         }
     }
 }

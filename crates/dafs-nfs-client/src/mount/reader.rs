@@ -6,6 +6,7 @@
 
 use super::error::Result;
 use super::file::File;
+use super::limits::READ_AHEAD_GROWTH;
 use super::pending::PendingRead;
 use dafs_mem::VolatileSlice;
 use dafs_rpc::client::{Memory, MemorySlice};
@@ -17,6 +18,8 @@ pub struct Reader {
     file: File,
     free: Vec<MemorySlice>,
     under_way: VecDeque<Flying>,
+    /// How many may be: few, until it is known that the file is long.
+    ahead: usize,
     /// What the caller is looking at.
     shown: Option<MemorySlice>,
     /// Where the next piece begins.
@@ -54,40 +57,59 @@ impl Reader {
         let part = |at: usize| memory.slice(at * piece_bytes..(at + 1) * piece_bytes);
         let free = (0..pieces).rev().filter_map(part).collect();
         let under_way = VecDeque::with_capacity(pieces);
-        Ok(Self { file, free, under_way, shown: None, offset, ended: false })
+        Ok(Self { file, free, under_way, ahead: 1, shown: None, offset, ended: false })
     }
 
     /// The next piece; none at the end of the file. It can be looked at until the next call.
     ///
     /// # Errors
-    /// The server's answer.
+    /// The server's answer. The next call asks for the same piece.
     pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>> {
         self.free.extend(self.shown.take());
         self.send()?;
         let Some(flying) = self.under_way.pop_front() else { return Ok(None) };
         let Flying { pending, memory, offset } = flying;
-        let bytes = pending.wait()?;
+        let bytes = match pending.wait() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                // The next call asks for it again.
+                self.free.push(memory);
+                self.settle();
+                (self.offset, self.ahead) = (offset, 1);
+                return Err(error);
+            }
+        };
         if bytes < memory.len() {
             self.ended = true;
             // What the file has grown by since lies behind a gap, and would look as if it followed.
             self.settle();
+        } else {
+            self.ahead = self.ahead.saturating_mul(READ_AHEAD_GROWTH);
         }
-        // The place of the one that is looked at stays empty, so the others go on meanwhile.
-        self.send()?;
+        // The place of the one that is looked at stays empty, so the others go on meanwhile. What cannot be asked
+        // for now is for the next call to tell.
+        let _ = self.send();
         let memory = self.shown.insert(memory);
         // INVARIANT: no more can have been read than the memory holds.
         let view = memory.view().slice(0, bytes).filter(|view| !view.is_empty());
         Ok(view.map(|view| Piece { offset, view }))
     }
 
-    /// Asks for as many pieces as there is memory for.
+    /// Asks for as many pieces as may be under way and there is memory for.
     fn send(&mut self) -> Result<()> {
         // Without read-ahead there is one piece, and it is asked for when it is wanted.
         while !self.ended
+            && self.under_way.len() < self.ahead
             && let Some(memory) = self.free.pop()
         {
             let offset = self.offset;
-            let pending = self.file.submit_read(memory.clone(), offset)?;
+            let pending = match self.file.submit_read(memory.clone(), offset) {
+                Ok(pending) => pending,
+                Err(error) => {
+                    self.free.push(memory);
+                    return Err(error);
+                }
+            };
             self.offset += memory.len() as u64;
             self.under_way.push_back(Flying { pending, memory, offset });
         }
@@ -101,6 +123,7 @@ impl Reader {
         for flying in self.under_way.drain(..) {
             // Only that it is over matters.
             let _ = flying.pending.wait();
+            self.free.push(flying.memory);
         }
     }
 }

@@ -102,16 +102,16 @@ impl Route {
     }
 
     /// The way to a data server of this server's, and whether it is reached by RDMA: then with the
-    /// adapter of this way, so that memory that is registered serves both. `None` where it cannot be
-    /// reached so.
+    /// adapter of this way, so that memory that is registered serves both. `None` where it is not
+    /// reached so. In shared memory none is: memory that was shown to one that ends is not to be trusted any
+    /// more, and what it failed to read could be read nowhere else.
     pub(crate) fn beside(&self, address: SocketAddr, rdma: bool) -> Option<Self> {
         let carrier = match (rdma, &self.carrier) {
             (false, _) => Carrier::Tcp,
-            // Shared memory goes by other names than addresses of data servers.
-            (true, Some(Carrier::Rdma(transport, port))) if *transport != RdmaTransport::Shm => {
-                Carrier::Rdma(*transport, port.clone())
+            (true, None | Some(Carrier::Tcp | Carrier::Rdma(RdmaTransport::Shm, _))) => {
+                return None;
             }
-            (true, _) => return None,
+            (true, Some(Carrier::Rdma(transport, port))) => Carrier::Rdma(*transport, port.clone()),
         };
         Some(Self {
             host: address.ip().to_string(),

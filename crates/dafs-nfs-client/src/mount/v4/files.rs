@@ -3,6 +3,7 @@
 use super::client::{Client, random};
 use super::exchange::{Exchange, Message, Outcome};
 use super::flight::is_state_lost;
+use super::take_attributes;
 use crate::compound::{Compound, Results};
 use crate::files::{Handle, handle, putfh};
 use crate::mount::attributes::SetAttributes;
@@ -12,10 +13,13 @@ use crate::mount::open::Open;
 use crate::mount::options::{self, OpenOptions};
 use crate::open::{self, append_open};
 use dafs_wire::nfs4::{
-    self, CloseArgs, CommitArgs, DENY_NONE, DelegreturnArgs, Fattr, GetfhArgs, Op, OpNum,
-    OpenClaim, OpenDelegation, ResultBody, SetattrArgs, ShareAccess, Stateid, Want,
+    self, Attr, Bitmap, CloseArgs, CommitArgs, DENY_NONE, DelegreturnArgs, Fattr, GetattrArgs,
+    GetfhArgs, Op, OpNum, OpenClaim, OpenDelegation, ResultBody, SetattrArgs, ShareAccess, Stateid,
+    Want,
 };
 use std::sync::Arc;
+
+const SIZE: Bitmap = Attr::set(&[Attr::Size]);
 
 impl Client {
     pub(super) fn open(
@@ -58,14 +62,23 @@ impl Client {
             owner: &owner,
             create,
         };
+        // Short files are not worth a layout. What changes a file is not repeated for that.
+        let changes = options.truncate || options.create != options::Create::No;
+        let asks_size = options.read && !changes && self.layouts().is_some();
         let mut results = self.change(&|compound| {
             compound.op(&putfh(current));
             append_open(compound, claim, &asked);
             compound.op(&Op::Getfh(GetfhArgs));
+            if asks_size {
+                compound.op(&Op::Getattr(GetattrArgs { request: SIZE }));
+            }
         })?;
         let (stateid, delegation) = opened(&mut results)?;
         let handle = handle(&mut results)?;
-        let open = Arc::new(Open::new(number, handle, options.read, options.write, stateid));
+        let open = Open::new(number, handle, options.read, options.write, stateid);
+        // The open stands, whatever is said of its size.
+        let size = asks_size.then(|| take_attributes(&mut results, |attributes| attributes.size));
+        let open = Arc::new(open.of_size(size.and_then(|size| size.ok().flatten())));
         self.remember(&open);
         if options.truncate
             && options.create == options::Create::IfMissing

@@ -126,6 +126,19 @@ impl TransferFlight {
         }
     }
 
+    /// What a file has got since it was opened counts when it is read: who asked for it did not know of it.
+    fn note_grown(&self, moved: &Moved) {
+        let Transfer { open, offset, direction, .. } = &self.transfer;
+        let grown = open.grown(*offset, moved.bytes as u64);
+        if *direction == Direction::Read
+            && grown > 0
+            && let Some(file) =
+                self.client.layouts().and_then(|layouts| layouts.known(&open.handle))
+        {
+            file.count(grown);
+        }
+    }
+
     /// What the answer of a data server says, noted with the file. `session` is that of the request.
     fn settle(&self, part: &NodePart, session: &Session, outcome: Outcome) -> Result<Moved> {
         let mut moved = match outcome {
@@ -220,7 +233,11 @@ impl Flight for Waiting {
                             let open = &flight.transfer.open;
                             flight.client.reopen(open, stateid, &error, &mut patience)?;
                         }
-                        other => return other,
+                        Ok(moved) => {
+                            flight.note_grown(&moved);
+                            return Ok(moved);
+                        }
+                        failed => return failed,
                     }
                 }
                 Outcome::Repeat | Outcome::SessionOver { .. } => {

@@ -65,7 +65,8 @@ impl V4 {
         let number = u64::from_ne_bytes(random());
         let name = format!("dafs {} {} {number:016x}", host_name(), std::process::id());
         let data_bytes_max = wanted.read.max(wanted.write);
-        let layouts = link.options().data_servers.then(Arc::<Layouts>::default);
+        let options = link.options();
+        let layouts = options.data_servers.then(|| Arc::new(Layouts::new(&options.layout_readers)));
         let role = Role::of_server(minor_version, name.as_bytes(), data_bytes_max, layouts);
         let client = Client::connect(link, role)?;
         let mut results = client.ask(&|compound| {

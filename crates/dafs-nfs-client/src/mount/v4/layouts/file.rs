@@ -71,6 +71,11 @@ impl FileLayout {
         self.step(|state| state.want(write, now))
     }
 
+    /// So many bytes were moved that nobody had counted when they were asked for.
+    pub(crate) fn count(&self, bytes: u64) {
+        self.state().count(bytes);
+    }
+
     /// Whether to ask for a layout in order to tell what was written ([`LayoutState::must_ask`]).
     pub(super) fn must_ask(&self) -> Option<Option<Stateid>> {
         self.step(LayoutState::must_ask)
@@ -213,27 +218,38 @@ impl FileLayout {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::mount::v4::layouts::plan::READERS;
+    use crate::mount::layout::Component;
+    use crate::mount::v4::layouts::files::FilesReader;
     use dafs_layout::{Packing, Striped};
     use dafs_parallel::Plan;
     use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
+    use dafs_wire::nfs4::{DeviceId, Fsid};
     use std::sync::atomic::AtomicUsize;
 
     /// A layout without data servers.
     pub(crate) fn grant(write: bool) -> Arc<Grant> {
+        grant_of(write, None, &[])
+    }
+
+    /// A layout of a file of a file system, with components on devices and without data servers.
+    pub(crate) fn grant_of(write: bool, fsid: Option<Fsid>, devices: &[DeviceId]) -> Arc<Grant> {
         let driver = Striped::round_robin(4096, 1, 0, Packing::Sparse).unwrap();
+        let place = |&device: &DeviceId| {
+            let (addresses, handle, stateid) = (Vec::new(), Handle(vec![1]), None);
+            Component { device, addresses, handle, stateid }
+        };
         let plan = Plan {
             driver: Arc::new(driver),
-            places: Vec::new(),
+            places: devices.iter().map(place).collect(),
             preferred: vec![0],
             commits_at_server: false,
             is_told: true,
             read_bytes_max: 4096,
             write_bytes_max: 4096,
         };
-        let (nodes, turn) = (Vec::new(), AtomicUsize::new(0));
-        let (return_on_close, reader) = (true, READERS[0]);
-        Arc::new(Grant { plan, nodes, write, fsid: None, return_on_close, reader, turn })
+        let (nodes, turn, range) = (Vec::new(), AtomicUsize::new(0), 0..u64::MAX);
+        let (return_on_close, reader) = (true, Arc::new(FilesReader));
+        Arc::new(Grant { plan, range, nodes, write, fsid, return_on_close, reader, turn })
     }
 
     fn stateid(seqid: u32, name: u8) -> Stateid {

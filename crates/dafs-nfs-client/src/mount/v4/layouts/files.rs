@@ -1,11 +1,12 @@
 //! The files layout (RFC 8881 13): stripes in a pattern that repeats.
 
-use super::plan::{LayoutReader, Place, Plan, Unusable, addresses, check_apart};
 use crate::files::Handle;
-use crate::mount::limits::TRANSFER_BYTES_MAX;
+use crate::mount::layout::{
+    AskDevice, Component, LayoutReader, NodeAddress, Spread, UnusableLayout,
+};
 use dafs_layout::{Aggregation, Packing, Striped};
 use dafs_parallel::limits::STRIPE_BYTES_MIN;
-use dafs_wire::nfs4::{DeviceError, DeviceId, FilesDevice, FilesLayout, LAYOUT_FILES, Stateid};
+use dafs_wire::nfs4::{FilesDevice, FilesLayout, LAYOUT_FILES};
 use dafs_wire::xdr::{Decode, Decoder};
 use std::sync::Arc;
 
@@ -17,66 +18,74 @@ impl LayoutReader for FilesReader {
         LAYOUT_FILES
     }
 
-    fn plan(
+    fn read(
         &self,
         body: &[u8],
         file: &Handle,
-        device: &mut dyn FnMut(DeviceId) -> Result<Arc<[u8]>, Unusable>,
-    ) -> Result<Plan, Unusable> {
+        device: &mut AskDevice<'_>,
+    ) -> Result<Spread, UnusableLayout> {
         let layout = FilesLayout::decode(&mut Decoder::new(body))?;
         let unit_bytes = u64::from(layout.unit.unit_bytes());
         if unit_bytes < STRIPE_BYTES_MIN {
-            return Err(Unusable::Unit(unit_bytes));
+            return Err(UnusableLayout::Unit(unit_bytes));
         }
         if layout.pattern_offset != 0 {
-            return Err(Unusable::PatternOffset);
+            return Err(UnusableLayout::PatternOffset);
         }
         let told = device(layout.device)?;
         let FilesDevice { stripe_indices, servers } =
             FilesDevice::decode(&mut Decoder::new(&told))?;
         let packing = if layout.unit.dense() { Packing::Dense } else { Packing::Sparse };
         let first = layout.first_stripe_index as usize;
-        let driver =
-            Striped::cyclic(unit_bytes, stripe_indices.into(), servers.len(), first, packing)?;
-        let servers = servers.iter().map(addresses).collect::<Result<Vec<_>, _>>()?;
-        let components = driver.components();
+        let pattern: Arc<[u32]> = stripe_indices.into();
+        let mut driver =
+            Striped::cyclic(unit_bytes, pattern.clone(), servers.len(), first, packing)?;
         // What the file is called there (RFC 8881 13.3).
         let name = |component: usize| match (packing, &layout.handles[..]) {
             (Packing::Sparse, []) => Ok(file.clone()),
             (Packing::Sparse, [one]) => Ok(Handle(one.0.to_vec())),
-            (_, all) if all.len() == components => Ok(Handle(all[component].0.to_vec())),
-            _ => Err(Unusable::Component),
+            (_, all) if all.len() == driver.components() => Ok(Handle(all[component].0.to_vec())),
+            _ => Err(UnusableLayout::Component),
         };
-        let place = |component: usize| {
-            let addresses = servers[driver.server(component)].clone();
+        let component = |component: usize| {
+            let addresses = NodeAddress::all(&servers[driver.server(component)]);
             let handle = name(component)?;
-            Ok(Place { device: layout.device, addresses, handle, stateid: None })
+            Ok(Component { device: layout.device, addresses, handle, stateid: None })
         };
-        let places = (0..components).map(place).collect::<Result<Vec<_>, Unusable>>()?;
-        if packing == Packing::Dense {
-            check_apart(&places)?;
+        let components = (0..driver.components()).map(component);
+        let mut components = components.collect::<Result<Vec<_>, UnusableLayout>>()?;
+        if packing == Packing::Sparse {
+            let (folded, apart) = fold(&pattern, components);
+            driver = Striped::cyclic(unit_bytes, folded, apart.len(), first, packing)?;
+            components = apart;
         }
-        Ok(Plan {
-            driver: Arc::new(driver),
-            places,
-            preferred: vec![0],
-            commits_at_server: layout.unit.commits_through_mds(),
-            is_told: true,
-            read_bytes_max: TRANSFER_BYTES_MAX,
-            write_bytes_max: TRANSFER_BYTES_MAX,
-        })
+        let commits_at_server = layout.unit.commits_through_mds();
+        Ok(Spread { commits_at_server, ..Spread::new(Arc::new(driver), components) })
     }
+}
 
-    fn returned(&self, _: Stateid, _: &[DeviceError]) -> Vec<u8> {
-        Vec::new()
+/// A data server that is named several times, and calls the file the same each time, has one component
+/// of it: where packing is sparse, different bytes of the file lie at different offsets of that.
+fn fold(pattern: &[u32], components: Vec<Component>) -> (Arc<[u32]>, Vec<Component>) {
+    let mut apart: Vec<Component> = Vec::with_capacity(components.len());
+    let mut known = Vec::with_capacity(components.len());
+    for component in components {
+        let at = apart.iter().position(|other| *other == component).unwrap_or(apart.len());
+        if at == apart.len() {
+            apart.push(component);
+        }
+        // INVARIANT: there are no more than servers, whose numbers in patterns fit.
+        known.push(at as u32);
     }
+    (pattern.iter().map(|&server| known[server as usize]).collect(), apart)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount::v4::layouts::plan::{Plan, plan as planned};
     use dafs_layout::LayoutError;
-    use dafs_wire::nfs4::{ComponentHandle, DataServer, NetworkAddress, StripeUnit};
+    use dafs_wire::nfs4::{ComponentHandle, DataServer, DeviceId, NetworkAddress, StripeUnit};
     use dafs_wire::xdr::Encode;
 
     fn encoded(value: &impl Encode) -> Vec<u8> {
@@ -100,10 +109,10 @@ mod tests {
         FilesDevice { stripe_indices: indices.to_vec(), servers }
     }
 
-    fn plan(layout: &FilesLayout<'_>, device: &FilesDevice<'_>) -> Result<Plan, Unusable> {
+    fn plan(layout: &FilesLayout<'_>, device: &FilesDevice<'_>) -> Result<Plan, UnusableLayout> {
         let told: Arc<[u8]> = encoded(device).into();
         let file = Handle(b"file".to_vec());
-        FilesReader.plan(&encoded(layout), &file, &mut |_| Ok(told.clone()))
+        planned(&FilesReader, &encoded(layout), &file, &mut |_| Ok(told.clone()))
     }
 
     const THREE: [&[u8]; 3] = [b"10.0.0.1.8.1", b"10.0.0.2.8.1", b"10.0.0.3.8.1"];
@@ -121,10 +130,10 @@ mod tests {
         assert_eq!(names(&[b"one"], SPARSE).unwrap(), [b"one"; 3]);
         assert_eq!(names(&[b"a", b"b", b"c"], SPARSE).unwrap(), [b"a", b"b", b"c"]);
         assert_eq!(names(&[b"a", b"b", b"c"], DENSE).unwrap(), [b"a", b"b", b"c"]);
-        let few: Result<_, Unusable> = names(&[b"a", b"b"], SPARSE);
-        assert!(matches!(few, Err(Unusable::Component)));
-        assert!(matches!(names(&[b"a"], DENSE), Err(Unusable::Component)));
-        assert!(matches!(names(&[], DENSE), Err(Unusable::Component)));
+        let few: Result<_, UnusableLayout> = names(&[b"a", b"b"], SPARSE);
+        assert!(matches!(few, Err(UnusableLayout::Component)));
+        assert!(matches!(names(&[b"a"], DENSE), Err(UnusableLayout::Component)));
+        assert!(matches!(names(&[], DENSE), Err(UnusableLayout::Component)));
     }
 
     #[test]
@@ -139,26 +148,41 @@ mod tests {
     fn what_cannot_be_is_refused_with_its_reason() {
         let good = device(&[0, 1, 2], &THREE);
         let short = plan(&layout(StripeUnit(64), &[]), &good);
-        assert!(matches!(short, Err(Unusable::Unit(64))), "{short:?}");
+        assert!(matches!(short, Err(UnusableLayout::Unit(64))), "{short:?}");
         let none = plan(&layout(StripeUnit(0), &[]), &good);
-        assert!(matches!(none, Err(Unusable::Unit(0))));
+        assert!(matches!(none, Err(UnusableLayout::Unit(0))));
         let nobody = plan(&layout(SPARSE, &[]), &device(&[0], &[]));
-        assert!(matches!(nobody, Err(Unusable::Spread(LayoutError::Components))));
+        assert!(matches!(nobody, Err(UnusableLayout::Spread(LayoutError::Components))));
         let no_pattern = plan(&layout(SPARSE, &[]), &device(&[], &THREE));
-        assert!(matches!(no_pattern, Err(Unusable::Spread(LayoutError::Components))));
+        assert!(matches!(no_pattern, Err(UnusableLayout::Spread(LayoutError::Components))));
         let outside = plan(&layout(SPARSE, &[]), &device(&[0, 3], &THREE));
-        assert!(matches!(outside, Err(Unusable::Spread(LayoutError::Pattern))));
+        assert!(matches!(outside, Err(UnusableLayout::Spread(LayoutError::Pattern))));
         let first = FilesLayout { first_stripe_index: 3, ..layout(SPARSE, &[]) };
-        assert!(matches!(plan(&first, &good), Err(Unusable::Spread(LayoutError::Pattern))));
+        assert!(matches!(plan(&first, &good), Err(UnusableLayout::Spread(LayoutError::Pattern))));
         let later = FilesLayout { pattern_offset: 65536, ..layout(SPARSE, &[]) };
-        assert!(matches!(plan(&later, &good), Err(Unusable::PatternOffset)));
+        assert!(matches!(plan(&later, &good), Err(UnusableLayout::PatternOffset)));
         let nowhere = plan(&layout(SPARSE, &[]), &device(&[0, 1], &[THREE[0], b""]));
-        assert!(matches!(nowhere, Err(Unusable::Address)));
+        assert!(matches!(nowhere, Err(UnusableLayout::Address)));
         let twice = device(&[0, 0, 1], &THREE);
         let same = plan(&layout(DENSE, &[b"a", b"a", b"b"]), &twice);
-        assert!(matches!(same, Err(Unusable::Overlap)));
+        assert!(matches!(same, Err(UnusableLayout::Overlap)));
         assert!(plan(&layout(DENSE, &[b"a", b"b", b"a"]), &twice).is_ok());
-        let cut = FilesReader.plan(&[0; 10], &Handle(vec![]), &mut |_| Err(Unusable::Devices));
-        assert!(matches!(cut, Err(Unusable::Malformed(_))));
+        let no_device = &mut |_| Err(UnusableLayout::Devices);
+        let cut = planned(&FilesReader, &[0; 10], &Handle(vec![]), no_device);
+        assert!(matches!(cut, Err(UnusableLayout::Malformed(_))));
+    }
+
+    #[test]
+    fn a_data_server_that_is_named_twice_has_one_component_of_a_sparse_file() {
+        let device = device(&[0, 1, 2], &[THREE[0], THREE[1], THREE[0]]);
+        let one = plan(&layout(SPARSE, &[]), &device).unwrap();
+        let at = |plan: &Plan, stripe: u64| plan.driver.locate(stripe * 65536, 0).component;
+        assert_eq!(
+            (one.places.len(), [0, 1, 2, 3].map(|stripe| at(&one, stripe))),
+            (2, [1, 0, 0, 1])
+        );
+        assert_eq!(one.driver.locate(2 * 65536, 0).offset, 2 * 65536);
+        let names = plan(&layout(SPARSE, &[b"a", b"b", b"c"]), &device).unwrap();
+        assert_eq!((names.places.len(), at(&names, 1)), (3, 2), "it has two files");
     }
 }

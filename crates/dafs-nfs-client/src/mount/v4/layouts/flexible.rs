@@ -2,17 +2,20 @@
 //! that go by state-ids of the metadata server are used; with others every reader and writer would
 //! have to be somebody else.
 
-use super::plan::{LayoutReader, NodeAddress, Place, Plan, Unusable, addresses, check_apart};
 use crate::files::Handle;
-use crate::mount::limits::{LAYOUT_DEVICES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN};
+use crate::mount::layout::{
+    AskDevice, Component, LayoutReader, NodeAddress, Spread, UnusableLayout,
+};
+use crate::mount::limits::TRANSFER_BYTES_MIN;
 use dafs_layout::{Aggregation, Packing, Replicated, Striped, UNIT_BYTES_MAX};
 use dafs_parallel::limits::STRIPE_BYTES_MIN;
 use dafs_wire::nfs4::{
-    DeviceError, DeviceId, FlexCopy, FlexDevice, FlexError, FlexLayout, FlexMirror, FlexReturned,
+    DeviceError, FlexCopy, FlexDevice, FlexError, FlexLayout, FlexMirror, FlexReturned,
     LAYOUT_FLEX_FILES, Stateid,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// Writes need not be told by LAYOUTCOMMIT (`FF_FLAGS_NO_LAYOUTCOMMIT`).
@@ -32,7 +35,7 @@ struct Known {
 }
 
 impl Known {
-    fn read(told: &[u8]) -> Result<Self, Unusable> {
+    fn read(told: &[u8]) -> Result<Self, UnusableLayout> {
         let device = FlexDevice::decode(&mut Decoder::new(told))?;
         let is_spoken = |version: &dafs_wire::nfs4::FlexVersion| {
             version.version == 4
@@ -40,10 +43,10 @@ impl Known {
                 && version.tightly_coupled
                 && version.read_bytes_max.min(version.write_bytes_max) >= TRANSFER_BYTES_MIN
         };
-        let version = device.versions.iter().position(is_spoken).ok_or(Unusable::Version)?;
+        let version = device.versions.iter().position(is_spoken).ok_or(UnusableLayout::Version)?;
         let spoken = device.versions[version];
         Ok(Self {
-            addresses: addresses(&device.server)?,
+            addresses: NodeAddress::all(&device.server),
             version,
             read_bytes_max: spoken.read_bytes_max,
             write_bytes_max: spoken.write_bytes_max,
@@ -56,38 +59,33 @@ impl LayoutReader for FlexibleReader {
         LAYOUT_FLEX_FILES
     }
 
-    fn plan(
+    fn read(
         &self,
         body: &[u8],
         _: &Handle,
-        device: &mut dyn FnMut(DeviceId) -> Result<Arc<[u8]>, Unusable>,
-    ) -> Result<Plan, Unusable> {
+        device: &mut AskDevice<'_>,
+    ) -> Result<Spread, UnusableLayout> {
         let layout = FlexLayout::decode(&mut Decoder::new(body))?;
         let mut known: FxHashMap<[u8; 16], Known> = FxHashMap::default();
         let copies = layout.mirrors.iter().flat_map(|mirror| &mirror.servers);
         for copy in copies.clone() {
-            if known.contains_key(&copy.device.0) {
-                continue;
+            if let Entry::Vacant(unknown) = known.entry(copy.device.0) {
+                unknown.insert(Known::read(&device(copy.device)?)?);
             }
-            if known.len() == LAYOUT_DEVICES_MAX {
-                return Err(Unusable::Devices);
-            }
-            known.insert(copy.device.0, Known::read(&device(copy.device)?)?);
         }
-        let places = copies.map(|copy| place(copy, &known[&copy.device.0]));
-        let places = places.collect::<Result<Vec<_>, _>>()?;
-        check_apart(&places)?;
+        let components = copies.map(|copy| component(copy, &known[&copy.device.0]));
+        let components = components.collect::<Result<Vec<_>, _>>()?;
         let mirrors = layout.mirrors.iter().map(|mirror| spread(layout.stripe_unit_bytes, mirror));
         let driver = Replicated::new(mirrors.collect::<Result<Vec<_>, _>>()?)?;
         let least = |of: fn(&Known) -> u32| known.values().map(of).min().unwrap_or(0);
-        Ok(Plan {
+        Ok(Spread {
             driver: Arc::new(driver),
-            places,
-            preferred: preferred(&layout.mirrors),
+            components,
+            preferred_copies: preferred(&layout.mirrors),
             commits_at_server: false,
             is_told: layout.flags & NO_LAYOUTCOMMIT == 0,
-            read_bytes_max: least(|known| known.read_bytes_max).min(TRANSFER_BYTES_MAX),
-            write_bytes_max: least(|known| known.write_bytes_max).min(TRANSFER_BYTES_MAX),
+            read_bytes_max: least(|known| known.read_bytes_max),
+            write_bytes_max: least(|known| known.write_bytes_max),
         })
     }
 
@@ -105,23 +103,26 @@ impl LayoutReader for FlexibleReader {
     }
 }
 
-fn place(copy: &FlexCopy<'_>, known: &Known) -> Result<Place, Unusable> {
+fn component(copy: &FlexCopy<'_>, known: &Known) -> Result<Component, UnusableLayout> {
     // One for each version that the data server speaks, or one for all.
     let handle = match &copy.handles[..] {
         [one] => Some(one),
         all => all.get(known.version),
     };
-    let handle = Handle(handle.ok_or(Unusable::Component)?.0.to_vec());
+    let handle = Handle(handle.ok_or(UnusableLayout::Component)?.0.to_vec());
     let addresses = known.addresses.clone();
-    Ok(Place { device: copy.device, addresses, handle, stateid: Some(copy.stateid) })
+    Ok(Component { device: copy.device, addresses, handle, stateid: Some(copy.stateid) })
 }
 
 /// How a copy is spread: sparse, always (RFC 8435 6).
-fn spread(unit_bytes: u64, mirror: &FlexMirror<'_>) -> Result<Arc<dyn Aggregation>, Unusable> {
+fn spread(
+    unit_bytes: u64,
+    mirror: &FlexMirror<'_>,
+) -> Result<Arc<dyn Aggregation>, UnusableLayout> {
     let servers = mirror.servers.len();
     let unit_bytes = match servers {
         1 => UNIT_BYTES_MAX,
-        _ if unit_bytes < STRIPE_BYTES_MIN => return Err(Unusable::Unit(unit_bytes)),
+        _ if unit_bytes < STRIPE_BYTES_MIN => return Err(UnusableLayout::Unit(unit_bytes)),
         _ => unit_bytes,
     };
     Ok(Arc::new(Striped::round_robin(unit_bytes, servers, 0, Packing::Sparse)?))
@@ -138,8 +139,10 @@ fn preferred(mirrors: &[FlexMirror<'_>]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount::limits::LAYOUT_DEVICES_MAX;
+    use crate::mount::v4::layouts::plan::{Plan, plan as planned};
     use dafs_layout::LayoutError;
-    use dafs_wire::nfs4::{ComponentHandle, DataServer, FlexVersion, NetworkAddress};
+    use dafs_wire::nfs4::{ComponentHandle, DataServer, DeviceId, FlexVersion, NetworkAddress};
 
     const VERSION: FlexVersion = FlexVersion {
         version: 4,
@@ -173,17 +176,20 @@ mod tests {
     }
 
     /// Devices lie at the address of their number.
-    fn plan_with(layout: &FlexLayout<'_>, versions: &[FlexVersion]) -> Result<Plan, Unusable> {
+    fn plan_with(
+        layout: &FlexLayout<'_>,
+        versions: &[FlexVersion],
+    ) -> Result<Plan, UnusableLayout> {
         let mut device = |id: DeviceId| {
             let text = format!("10.0.0.{}.8.1", id.0[0]);
             let address = NetworkAddress { network: b"tcp", address: text.as_bytes() };
             let server = DataServer(vec![address]);
             Ok(encoded(&FlexDevice { server, versions: versions.to_vec() }).into())
         };
-        FlexibleReader.plan(&encoded(layout), &Handle(vec![]), &mut device)
+        planned(&FlexibleReader, &encoded(layout), &Handle(vec![]), &mut device)
     }
 
-    fn plan(layout: &FlexLayout<'_>) -> Result<Plan, Unusable> {
+    fn plan(layout: &FlexLayout<'_>) -> Result<Plan, UnusableLayout> {
         plan_with(layout, &[VERSION])
     }
 
@@ -205,27 +211,27 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_its_reason() {
         let same = plan(&layout(0, &[&[copy(1, 1, b"a")], &[copy(1, 1, b"a")]]));
-        assert!(matches!(same, Err(Unusable::Overlap)));
+        assert!(matches!(same, Err(UnusableLayout::Overlap)));
         assert!(plan(&layout(0, &[&[copy(1, 1, b"a")], &[copy(1, 1, b"b")]])).is_ok());
         let none = plan(&layout(0, &[]));
-        assert!(matches!(none, Err(Unusable::Spread(LayoutError::Copies))));
+        assert!(matches!(none, Err(UnusableLayout::Spread(LayoutError::Copies))));
         let empty = plan(&layout(0, &[&[]]));
-        assert!(matches!(empty, Err(Unusable::Unit(0))), "{empty:?}");
+        assert!(matches!(empty, Err(UnusableLayout::Unit(0))), "{empty:?}");
         let short = plan(&layout(64, &[&[copy(1, 1, b"a"), copy(2, 1, b"a")]]));
-        assert!(matches!(short, Err(Unusable::Unit(64))));
+        assert!(matches!(short, Err(UnusableLayout::Unit(64))));
         let nameless = FlexCopy { handles: vec![], ..copy(1, 1, b"a") };
         let nameless = plan(&layout(0, &[&[nameless]]));
-        assert!(matches!(nameless, Err(Unusable::Component)));
+        assert!(matches!(nameless, Err(UnusableLayout::Component)));
         for version in [
             FlexVersion { tightly_coupled: false, ..VERSION },
             FlexVersion { version: 3, minor_version: 0, ..VERSION },
             FlexVersion { read_bytes_max: 0, ..VERSION },
         ] {
             let unknown = plan_with(&layout(0, &[&[copy(1, 1, b"a")]]), &[version]);
-            assert!(matches!(unknown, Err(Unusable::Version)));
+            assert!(matches!(unknown, Err(UnusableLayout::Version)));
         }
         let many: Vec<_> = (0..=LAYOUT_DEVICES_MAX as u8).map(|at| copy(at, 1, b"a")).collect();
-        assert!(matches!(plan(&layout(8192, &[&many])), Err(Unusable::Devices)));
+        assert!(matches!(plan(&layout(8192, &[&many])), Err(UnusableLayout::Devices)));
     }
 
     #[test]

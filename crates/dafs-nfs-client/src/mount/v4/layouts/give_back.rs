@@ -6,11 +6,11 @@
 //! * Unstable data is committed before its layout goes, or counted as lost.
 
 use super::grant::{IO_ANY, layoutreturn};
-use super::plan::Unusable;
 use super::recall::Wide;
 use super::{FileLayout, Grant, Layouts};
 use crate::files::{Handle, putfh};
 use crate::mount::error::{MountError, Result};
+use crate::mount::layout::UnusableLayout;
 use crate::mount::v4::client::Client;
 use crate::mount::v4::exchange::Exchange;
 use crate::mount::v4::flight::is_state_lost;
@@ -73,7 +73,7 @@ impl Layouts {
         let told = if is_told_of_errors { self.try_tell(client, file).map(drop) } else { Ok(()) };
         if let Some((_, stateid)) = file.held() {
             let body = grant.reader.returned(stateid, &errors);
-            let returned = layoutreturn(client, &file.handle, stateid, grant.reader, &body);
+            let returned = layoutreturn(client, &file.handle, stateid, &*grant.reader, &body);
             if returned.as_ref().is_err_and(is_revoked) {
                 // The server keeps it until its holder has seen that it is gone (RFC 8881 18.38).
                 let _ = client.change_all(&|compound| {
@@ -218,11 +218,11 @@ impl Layouts {
         while let Some(held) = file.must_ask() {
             let stateid = match held {
                 Some(stateid) => Ok(stateid),
-                None => client.stateid(&open).map_err(Unusable::from),
+                None => client.stateid(&open).map_err(UnusableLayout::from),
             };
             match stateid.and_then(|stateid| self.ask(client, &file.handle, stateid, true)) {
                 Ok(granted) => file.granted(&granted.grant, granted.stateid, granted.size),
-                Err(Unusable::Refused(status)) if is_passing(status) => {
+                Err(UnusableLayout::Refused(status)) if is_passing(status) => {
                     file.refused(true, true, true, Instant::now());
                     if !patience.pause() {
                         return Ok(None);

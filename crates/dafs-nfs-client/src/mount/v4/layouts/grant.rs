@@ -6,10 +6,11 @@
 
 use super::Layouts;
 use super::nodes::Node;
-use super::plan::{LayoutReader, Plan, READERS, Unusable};
+use super::plan::{Plan, plan};
 use crate::compound::Results;
 use crate::files::{Handle, putfh};
 use crate::mount::error::MountError;
+use crate::mount::layout::{LayoutReader, UnusableLayout};
 use crate::mount::limits::{DEVICES_MAX, LAYOUT_BYTES_MAX};
 use crate::mount::v4::client::Client;
 use dafs_parallel::LayoutGrant;
@@ -18,6 +19,7 @@ use dafs_wire::nfs4::{
     LayoutgetArgs, LayoutgetResult, LayoutreturnArgs, NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE,
     Op, OpNum, ResultBody, ReturnedLayout, Stateid, Status,
 };
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -39,6 +41,8 @@ const DEVICE_NEWS: Bitmap = Bitmap::of(&[NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DEL
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(super) plan: Plan,
+    /// The bytes of the file that it is of, to behind the last one.
+    pub(super) range: Range<u64>,
     /// The data server of each component.
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) write: bool,
@@ -46,9 +50,16 @@ pub(crate) struct Grant {
     pub(super) fsid: Option<Fsid>,
     /// It ends with the last close by itself.
     pub(super) return_on_close: bool,
-    pub(super) reader: &'static dyn LayoutReader,
+    pub(super) reader: Arc<dyn LayoutReader>,
     /// Grows with every read, so that copies take turns.
     pub(super) turn: AtomicUsize,
+}
+
+impl Grant {
+    /// Whether a transfer may go by it; otherwise it is the server's (RFC 8881 12.5.1).
+    pub(super) fn covers(&self, offset: u64, end: u64) -> bool {
+        self.range.start <= offset && end <= self.range.end
+    }
 }
 
 impl LayoutGrant for Grant {
@@ -87,47 +98,46 @@ struct About {
 struct Raw {
     stateid: Stateid,
     return_on_close: bool,
-    /// The body, if the layout is what was asked for.
-    body: Option<Vec<u8>>,
+    /// The range that it is of, and the body, if the layout is what was asked for.
+    part: Option<(Range<u64>, Vec<u8>)>,
 }
 
 impl Layouts {
-    /// Asks for a layout of the whole file by a state-id of it.
+    /// Asks for a layout of the whole file by a state-id of it; it may be of a part from the start on.
     pub(super) fn ask(
         &self,
         client: &Client,
         file: &Handle,
         stateid: Stateid,
         write: bool,
-    ) -> Result<Granted, Unusable> {
+    ) -> Result<Granted, UnusableLayout> {
         if self.recalled.is_wide() {
             // It would have to go back at once.
-            return Err(Unusable::Refused(Status::RecallConflict));
+            return Err(UnusableLayout::Refused(Status::RecallConflict));
         }
-        let preferred = self.reader.load(Ordering::Relaxed) % READERS.len();
-        let mut told = layoutget(client, file, stateid, write, READERS[preferred])?;
-        let mut reader = READERS[preferred];
+        let preferred = self.reader.load(Ordering::Relaxed);
+        // INVARIANT: it is the place of one of them.
+        let mut reader = &self.readers[preferred];
+        let mut told = layoutget(client, file, stateid, write, &**reader)?;
         if told.layout.is_err() {
             // The file system may have those of another type.
-            let has = |reader: &&dyn LayoutReader| told.about.types.contains(&reader.layout_type());
-            let other = READERS
-                .iter()
-                .position(|other| other.layout_type() != reader.layout_type() && has(other));
-            if let Some(other) = other.filter(|_| !has(&reader)) {
-                reader = READERS[other];
-                told = layoutget(client, file, stateid, write, reader)?;
+            let has = |reader: &dyn LayoutReader| told.about.types.contains(&reader.layout_type());
+            let other = self.readers.iter().position(|other| has(&**other));
+            if let Some(other) = other.filter(|_| !has(&**reader)) {
+                reader = &self.readers[other];
+                told = layoutget(client, file, stateid, write, &**reader)?;
                 if told.layout.is_ok() {
                     self.reader.store(other, Ordering::Relaxed);
                 }
             }
         }
         let Told { about: About { size, fsid, .. }, layout } = told;
-        let raw = layout.map_err(Unusable::Refused)?;
+        let raw = layout.map_err(UnusableLayout::Refused)?;
         match self.understand(client, file, &raw, (write, fsid), reader) {
             Ok(grant) => Ok(Granted { grant, stateid: raw.stateid, size }),
             Err(why) => {
                 // Whether it arrives or not, nothing is done by right of it.
-                let _ = layoutreturn(client, file, raw.stateid, reader, &[]);
+                let _ = layoutreturn(client, file, raw.stateid, &**reader, &[]);
                 Err(why)
             }
         }
@@ -139,16 +149,16 @@ impl Layouts {
         file: &Handle,
         raw: &Raw,
         (write, fsid): (bool, Option<Fsid>),
-        reader: &'static dyn LayoutReader,
-    ) -> Result<Arc<Grant>, Unusable> {
-        let body = raw.body.as_ref().ok_or(Unusable::Range)?;
-        let mut device = |device| self.device(client, reader, device);
-        let plan = reader.plan(body, file, &mut device)?;
+        reader: &Arc<dyn LayoutReader>,
+    ) -> Result<Arc<Grant>, UnusableLayout> {
+        let (range, body) = raw.part.as_ref().ok_or(UnusableLayout::Range)?;
+        let mut device = |device| self.device(client, &**reader, device);
+        let plan = plan(&**reader, body, file, &mut device)?;
         let nodes = plan.places.iter().map(|place| self.nodes.node(&place.addresses));
-        let nodes = nodes.collect::<Option<Vec<_>>>().ok_or(Unusable::Devices)?;
+        let nodes = nodes.collect::<Option<Vec<_>>>().ok_or(UnusableLayout::Devices)?;
         let return_on_close = raw.return_on_close;
-        let turn = AtomicUsize::new(0);
-        Ok(Arc::new(Grant { plan, nodes, write, fsid, return_on_close, reader, turn }))
+        let (turn, reader, range) = (AtomicUsize::new(0), reader.clone(), range.clone());
+        Ok(Arc::new(Grant { plan, range, nodes, write, fsid, return_on_close, reader, turn }))
     }
 
     /// The address of a device. It is kept if the server says that it will tell of changes.
@@ -157,7 +167,7 @@ impl Layouts {
         client: &Client,
         reader: &dyn LayoutReader,
         device: DeviceId,
-    ) -> Result<Arc<[u8]>, Unusable> {
+    ) -> Result<Arc<[u8]>, UnusableLayout> {
         let key = (reader.layout_type(), device.0);
         if let Some(known) = self.devices().get(&key) {
             return Ok(known.clone());
@@ -172,15 +182,17 @@ impl Layouts {
         let mut results = client.ask_long(&|compound| {
             compound.op(&Op::Getdeviceinfo(args));
         })?;
-        let (told, lasts): (Arc<[u8]>, _) = match results
-            .take(OpNum::Getdeviceinfo)
-            .map_err(refusal)?
-        {
-            ResultBody::Getdeviceinfo(told) if told.address.layout_type == key.0 => {
-                (told.address.body.into(), told.notifications == DEVICE_NEWS)
-            }
-            _ => return Err(Unusable::Asking(MountError::protocol("no result of GETDEVICEINFO"))),
-        };
+        let (told, lasts): (Arc<[u8]>, _) =
+            match results.take(OpNum::Getdeviceinfo).map_err(refusal)? {
+                ResultBody::Getdeviceinfo(told) if told.address.layout_type == key.0 => {
+                    (told.address.body.into(), told.notifications == DEVICE_NEWS)
+                }
+                _ => {
+                    return Err(UnusableLayout::Asking(MountError::protocol(
+                        "no result of GETDEVICEINFO",
+                    )));
+                }
+            };
         let mut devices = self.devices();
         // Word of a change may have overtaken the answer.
         if lasts && news == self.device_news.load(Ordering::SeqCst) {
@@ -193,10 +205,10 @@ impl Layouts {
     }
 }
 
-fn refusal(error: crate::NfsError) -> Unusable {
+fn refusal(error: crate::NfsError) -> UnusableLayout {
     match error.status() {
-        Some(status) => Unusable::Refused(status),
-        None => Unusable::Asking(error.into()),
+        Some(status) => UnusableLayout::Refused(status),
+        None => UnusableLayout::Asking(error.into()),
     }
 }
 
@@ -206,7 +218,7 @@ fn layoutget(
     stateid: Stateid,
     write: bool,
     reader: &dyn LayoutReader,
-) -> Result<Told, Unusable> {
+) -> Result<Told, UnusableLayout> {
     let args = LayoutgetArgs {
         signal_available: false,
         layout_type: reader.layout_type(),
@@ -230,7 +242,7 @@ fn layoutget(
     Ok(Told { about, layout })
 }
 
-fn attributes(results: &mut Results) -> Result<About, Unusable> {
+fn attributes(results: &mut Results) -> Result<About, UnusableLayout> {
     results.skip(&[OpNum::Putfh]).map_err(refusal)?;
     match results.take(OpNum::Getattr).map_err(refusal)? {
         ResultBody::Getattr(told) => {
@@ -242,18 +254,21 @@ fn attributes(results: &mut Results) -> Result<About, Unusable> {
     }
 }
 
-/// A layout as it came. One that does not tell of the whole file would have to be asked for again and
-/// again.
+/// A layout as it came. One that begins behind the start of the file is not what was asked for. What it
+/// does not tell of is done through the server: a server that tells files in parts would have to be asked
+/// again and again.
 fn raw(granted: &LayoutgetResult<'_>, asked: &LayoutgetArgs) -> Raw {
-    let whole = granted.layouts.first().filter(|layout| {
-        (layout.offset, layout.length) == (0, u64::MAX)
+    let part = granted.layouts.first().filter(|layout| {
+        layout.offset == asked.offset
+            && layout.length > 0
             && layout.content.layout_type == asked.layout_type
             && (layout.io_mode == asked.io_mode || layout.io_mode == IO_READ_WRITE)
     });
     Raw {
         stateid: granted.stateid,
         return_on_close: granted.return_on_close,
-        body: whole.map(|layout| layout.content.body.to_vec()),
+        // A length of u64::MAX is that to the end of the file, wherever it is.
+        part: part.map(|layout| (0..layout.length, layout.content.body.to_vec())),
     }
 }
 

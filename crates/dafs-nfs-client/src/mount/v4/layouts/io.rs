@@ -3,9 +3,9 @@
 
 use super::give_back::{is_layout_lost, is_passing};
 use super::nodes::Away;
-use super::plan::Unusable;
 use super::{FileLayout, Grant, Layouts};
 use crate::mount::error::{MountError, Result};
+use crate::mount::layout::UnusableLayout;
 use crate::mount::limits::HEAD_BYTES;
 use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
 use crate::mount::pending::{Part, Parts};
@@ -83,12 +83,19 @@ impl Layouts {
             // Whoever is asked may know the file by the size that the server was told.
             self.tell_first(client, &file)?;
         }
-        let grant = match file.want(write, bytes, Instant::now()) {
+        let counted = if write { bytes } else { transfer.open.readable(transfer.offset, bytes) };
+        let grant = match file.want(write, counted, Instant::now()) {
             Want::Have(grant) => Some(grant),
             Want::Ask(held) => self.ask_for(client, &file, transfer, held),
             Want::None => None,
         };
-        let Some(grant) = grant.filter(|grant| file.enter(grant)) else { return Ok(None) };
+        let covers = |grant: &Arc<Grant>| {
+            grant.covers(transfer.offset, end)
+                && grant.plan.suits(transfer.offset, transfer.memory.len())
+        };
+        let Some(grant) = grant.filter(|grant| covers(grant) && file.enter(grant)) else {
+            return Ok(None);
+        };
         let stateid = client.stateid(&transfer.open);
         let (layouts, client) = (self.clone(), client.clone());
         let sent = stateid.map(|stateid| {
@@ -111,7 +118,7 @@ impl Layouts {
         let open = &transfer.open;
         let asked = match held {
             Some(stateid) => Ok(stateid),
-            None => client.stateid(open).map_err(Unusable::from),
+            None => client.stateid(open).map_err(UnusableLayout::from),
         };
         // One layout for all that the open may do.
         match asked.and_then(|stateid| self.ask(client, &file.handle, stateid, open.write)) {
@@ -121,11 +128,13 @@ impl Layouts {
             }
             Err(why) => {
                 let (kept, passing) = match &why {
-                    Unusable::Refused(status) => (!is_layout_lost(*status), is_passing(*status)),
+                    UnusableLayout::Refused(status) => {
+                        (!is_layout_lost(*status), is_passing(*status))
+                    }
                     _ => (false, false),
                 };
                 match why {
-                    Unusable::Refused(status) => {
+                    UnusableLayout::Refused(status) => {
                         tracing::debug!(?status, "there is no layout of a file");
                     }
                     why => tracing::warn!(%why, "a layout cannot be used"),

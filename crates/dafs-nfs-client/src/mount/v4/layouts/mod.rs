@@ -3,7 +3,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `plan` | what a layout says, by a reader for each type: `files`, `flexible` |
+//! | `plan` | what a layout says, by a reader for each type (`files`, `flexible`, those of the program), checked |
 //! | `file` | the layout of one file and what was written by it: the state machine of `dafs-parallel` |
 //! | `grant` | asking for layouts and devices |
 //! | `nodes` | connections to data servers |
@@ -36,6 +36,7 @@ use super::client::Client;
 use crate::back::BackHandler;
 use crate::files::Handle;
 use crate::mount::error::Result;
+use crate::mount::layout::LayoutReader;
 use crate::mount::open::Open;
 use nodes::Nodes;
 use recall::{Recalled, Recalls};
@@ -48,7 +49,7 @@ use std::time::Duration;
 type Devices = FxHashMap<(u32, [u8; 16]), Arc<[u8]>>;
 
 /// What a mount knows of where files lie.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Layouts {
     /// The open files that were read or written.
     files: Mutex<FxHashMap<Handle, Arc<FileLayout>>>,
@@ -56,12 +57,26 @@ pub(crate) struct Layouts {
     /// How often the server has told of changes of devices.
     device_news: AtomicU64,
     nodes: Nodes,
+    readers: Vec<Arc<dyn LayoutReader>>,
     /// The place of the reader whose layouts are asked for first.
     reader: AtomicUsize,
     recalled: Recalled,
 }
 
 impl Layouts {
+    /// Nothing is known yet; layouts are read by the program's own readers before those of this crate.
+    pub(crate) fn new(own: &[Arc<dyn LayoutReader>]) -> Self {
+        Self {
+            files: Mutex::default(),
+            devices: Mutex::default(),
+            device_news: AtomicU64::default(),
+            nodes: Nodes::default(),
+            readers: plan::readers(own),
+            reader: AtomicUsize::default(),
+            recalled: Recalled::default(),
+        }
+    }
+
     fn files(&self) -> MutexGuard<'_, FxHashMap<Handle, Arc<FileLayout>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }

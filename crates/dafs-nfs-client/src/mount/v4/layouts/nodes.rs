@@ -6,7 +6,7 @@
 //! * One that cannot be reached is left alone for a while, longer each time, and nobody waits for it
 //!   meanwhile.
 
-use super::plan::NodeAddress;
+use crate::mount::layout::NodeAddress;
 use crate::mount::link::Link;
 use crate::mount::options::MountOptions;
 use crate::mount::v4::client::{Client, Role};
@@ -139,7 +139,7 @@ impl Node {
         let mut reasons = Vec::new();
         for address in addresses {
             let Some(route) = of.link.route().beside(address.socket, address.rdma) else {
-                reasons.push(format!("{} by RDMA, which this mount does not use", address.socket));
+                reasons.push(format!("{} by RDMA, which this mount cannot use", address.socket));
                 continue;
             };
             let client = Link::new(route, &options)

@@ -206,7 +206,9 @@ impl Layouts {
             _ => true,
         };
         let held = self.held(|grant| grant.reader.layout_type() == layout_type && is_there(grant));
-        let of = match held.first() {
+        // It is named by a file of it.
+        let named = held.iter().find(|(_, grant)| grant.fsid == fsid).or(held.first());
+        let of = match named {
             Some((file, _)) if fsid.is_some() => Wide::FileSystem(file.handle.clone()),
             Some(_) => Wide::All,
             None => {
@@ -251,4 +253,148 @@ pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Re
         }
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount::v4::layouts::file::tests::grant_of;
+    use dafs_parallel::Want;
+    use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
+    use dafs_wire::nfs4::{
+        Bitmap, DeviceDeleted, DeviceMoved, LAYOUT_FILES, LAYOUT_FLEX_FILES, Stateid,
+    };
+    use std::time::Instant;
+
+    fn fsid(major: u64) -> Fsid {
+        Fsid { major, minor: 0 }
+    }
+
+    fn device(number: u8) -> DeviceId {
+        DeviceId([number; 16])
+    }
+
+    /// A file whose layout is asked for.
+    fn asked(layouts: &Layouts, name: u8) -> Arc<FileLayout> {
+        let file = layouts.file(&Handle(vec![name]));
+        let want = file.want(true, LAYOUT_THRESHOLD_BYTES, Instant::now());
+        assert!(matches!(want, Want::Ask(None)));
+        file
+    }
+
+    /// Layouts that are held: the names of their files, their file systems and devices.
+    fn holding(held: &[(u8, Option<u64>, u8)]) -> (Arc<Layouts>, Recalls) {
+        let layouts = Arc::new(Layouts::new(&[]));
+        for &(name, of, number) in held {
+            let grant = grant_of(true, of.map(fsid), &[device(number)]);
+            let stateid = Stateid { seqid: 1, other: [name; 12] };
+            asked(&layouts, name).granted(&grant, stateid, None);
+        }
+        let recalls = Recalls::new(&layouts);
+        (layouts, recalls)
+    }
+
+    fn recall(recalls: &Recalls, layout_type: u32, recall: LayoutRecall<'_>) -> Status {
+        let args = CbLayoutrecallArgs { layout_type, io_mode: 3, changed: true, recall };
+        recalls.recall_layout(&args)
+    }
+
+    /// What is to be given back, by the names of the files, and what is to be said then.
+    fn work(layouts: &Layouts) -> (Vec<u8>, Vec<Wide>) {
+        let (mut files, mut said) = (Vec::new(), Vec::new());
+        while !layouts.recalled.queue().work.is_empty() {
+            match layouts.recalled.next().unwrap() {
+                Work::File(file, _) if said.is_empty() => files.push(file.handle.0[0]),
+                Work::File(..) => panic!("it is said before it is true"),
+                Work::Said { layout_type, of } => {
+                    assert_eq!(layout_type, LAYOUT_FILES);
+                    said.push(of);
+                    layouts.recalled.end_wide();
+                }
+            }
+        }
+        files.sort_unstable();
+        (files, said)
+    }
+
+    #[test]
+    fn of_a_file_system_goes_what_is_there_or_may_be() {
+        let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(8), 1), (3, None, 1)]);
+        let of = |number| LayoutRecall::FileSystem(fsid(number));
+        assert_eq!(recall(&recalls, LAYOUT_FLEX_FILES, of(7)), Status::NoMatchingLayout);
+        assert!(!layouts.recalled.is_wide());
+        assert_eq!(recall(&recalls, LAYOUT_FILES, of(7)), Status::Ok);
+        assert!(layouts.recalled.is_wide(), "none is asked for meanwhile");
+        // Named by the file that is certainly there.
+        let of_first = Wide::FileSystem(Handle(vec![1]));
+        assert_eq!(work(&layouts), (vec![1, 3], vec![of_first]));
+        assert!(!layouts.recalled.is_wide());
+        let (layouts, recalls) = holding(&[(1, Some(7), 1)]);
+        assert_eq!(recall(&recalls, LAYOUT_FILES, of(8)), Status::NoMatchingLayout);
+        assert_eq!(work(&layouts), (vec![], vec![]));
+    }
+
+    #[test]
+    fn of_all_goes_everything_and_it_is_said_once() {
+        let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(8), 1), (3, None, 1)]);
+        for _ in 0..2 {
+            assert_eq!(recall(&recalls, LAYOUT_FILES, LayoutRecall::All), Status::Ok);
+        }
+        assert_eq!(work(&layouts), (vec![1, 2, 3], vec![Wide::All]));
+        assert!(!layouts.recalled.is_wide());
+    }
+
+    #[test]
+    fn a_recall_of_many_waits_for_an_answer_that_may_tell_of_one_more() {
+        let (layouts, recalls) = holding(&[(1, Some(7), 1)]);
+        let file = asked(&layouts, 2);
+        for of in [LayoutRecall::All, LayoutRecall::FileSystem(fsid(7))] {
+            assert_eq!(recall(&recalls, LAYOUT_FILES, of), Status::Delay);
+        }
+        assert_eq!(work(&layouts), (vec![], vec![]));
+        assert!(!layouts.recalled.is_wide());
+        file.refused(true, true, false, Instant::now());
+        assert_eq!(recall(&recalls, LAYOUT_FILES, LayoutRecall::All), Status::Ok);
+        assert_eq!(work(&layouts).0, [1]);
+    }
+
+    #[test]
+    fn who_is_asked_for_any_layouts_gives_all_back_and_says_no_more() {
+        let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(8), 2)]);
+        let any = |kinds: &[u32]| {
+            let args = CbRecallAnyArgs { objects_to_keep: 1, kinds: Bitmap::of(kinds) };
+            assert_eq!(recalls.recall_any(&args), Status::Ok);
+            work(&layouts)
+        };
+        assert_eq!(any(&[0, 1, 2]), (vec![], vec![]), "delegations are no layouts");
+        assert_eq!(any(&[3]), (vec![1, 2], vec![]));
+        // Those of flexible files, to write.
+        assert_eq!(any(&[17]), (vec![1, 2], vec![]));
+    }
+
+    #[test]
+    fn what_names_a_device_that_is_gone_goes_back_and_a_moved_one_is_asked_about_again() {
+        let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(7), 2)]);
+        let key = |number| (LAYOUT_FILES, device(number).0);
+        let remember = |number| layouts.devices().insert(key(number), [].into());
+        let told = |change| {
+            let _ = [1, 2].map(remember);
+            let before = layouts.device_news.load(Ordering::SeqCst);
+            let args = CbNotifyDeviceidArgs { changes: vec![change] };
+            assert_eq!(recalls.notify_devices(&args), Status::Ok);
+            assert_eq!(layouts.device_news.load(Ordering::SeqCst), before + 1);
+            let known = [1, 2].map(|number| layouts.devices().contains_key(&key(number)));
+            (work(&layouts).0, known)
+        };
+        let moved = |layout_type, immediate| {
+            let device_id = device(1);
+            DeviceChange::Moved(DeviceMoved { layout_type, device_id, immediate })
+        };
+        assert_eq!(told(moved(LAYOUT_FILES, false)), (vec![], [false, true]));
+        assert_eq!(told(moved(LAYOUT_FILES, true)), (vec![1], [false, true]));
+        assert_eq!(told(moved(LAYOUT_FLEX_FILES, true)), (vec![], [true, true]));
+        let (layout_type, device_id) = (LAYOUT_FILES, device(2));
+        let deleted = DeviceChange::Deleted(DeviceDeleted { layout_type, device_id });
+        assert_eq!(told(deleted), (vec![2], [true, false]));
+    }
 }
