@@ -3,6 +3,8 @@
 //! What is not obvious
 //! * The daemons of a file's objects follow no rule that repeats, so each file has a pattern of its own,
 //!   which covers a few times its size. A file that has grown beyond it gets another one.
+//! * To find out where each unit lies takes longer than opening a file, so what was found out is told
+//!   again for as long as nothing has changed that it was made of.
 //!
 //! Invariants
 //! * A placement names no daemon that has no data server: such a file is reached through the metadata
@@ -12,7 +14,7 @@
 use crate::data::{CephData, Settled};
 use crate::id::{Ids, Object};
 use crate::limits::{
-    DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACED_MAX, WATCH_INTERVAL,
+    DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACE_TRIES_MAX, PLACED_MAX, WATCH_INTERVAL,
 };
 use crate::map::OsdMap;
 pub(crate) use crate::server::{Place, Server, ShutOut};
@@ -20,12 +22,13 @@ use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT, Perm};
 use crate::{CephStore, Shared, server};
 use dafs_store::{
-    Device, DeviceKey, FileId, FsId, Layouts, Packing, Placement, Result, StoreError,
+    Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Packing, Placement, Result, StoreError,
 };
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -50,6 +53,10 @@ pub(crate) struct Spread {
     data_fs: FsId,
     by: crate::Told,
     shut_out: Arc<ShutOut>,
+    /// How often it was begun to look where files lie now.
+    looks: AtomicU64,
+    /// By which epoch of the map that was done last.
+    looked: AtomicU64,
     devices: Mutex<Devices>,
     told: Mutex<Told>,
 }
@@ -74,27 +81,89 @@ struct Told {
 #[derive(Clone)]
 struct Known {
     stripes: Arc<Stripes>,
+    /// The file had content, so that nobody can have it cut otherwise any more.
+    fixed: bool,
     places: usize,
     device: DeviceKey,
+    /// What the device was made of; `None` when it changed meanwhile.
+    seen: Option<Seen>,
     /// Which of all placements that were told it is.
     told: u64,
+}
+
+/// What a device is made of, but for the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    looks: u64,
+    /// The epoch of the map of daemons.
+    map: u64,
+    /// Which data servers are there, and where.
+    doors: u64,
 }
 
 impl Told {
     /// A placement is told. When there are too many, nobody looks any more after those that were told
     /// longest ago, so they are given back.
-    fn insert(&mut self, object: Object, stripes: Arc<Stripes>, places: usize, device: DeviceKey) {
+    fn insert(
+        &mut self,
+        object: Object,
+        (stripes, fixed): (Arc<Stripes>, bool),
+        places: usize,
+        device: DeviceKey,
+    ) {
         if self.files.len() >= PLACED_MAX && !self.files.contains_key(&object) {
             let mut oldest: Vec<_> =
                 self.files.iter().map(|(object, known)| (known.told, *object)).collect();
             let (first, ..) = oldest.select_nth_unstable_by_key(PLACED_MAX / 16, |(told, _)| *told);
             for (_, object) in first {
-                self.files.remove(object);
-                self.moved.push(*object);
+                self.remove(*object);
             }
         }
         self.count += 1;
-        self.files.insert(object, Known { stripes, places, device, told: self.count });
+        let known = Known { stripes, fixed, places, device, seen: None, told: self.count };
+        let before = self.files.insert(object, known);
+        if before.is_some_and(|before| before.device != device) {
+            // Others may have been told that one.
+            self.moved.push(object);
+        }
+    }
+
+    /// A file lies elsewhere than was told, if it was.
+    fn remove(&mut self, object: Object) {
+        if self.files.remove(&object).is_some() {
+            self.moved.push(object);
+        }
+    }
+
+    /// The device of a placement that was told was made of this, from beginning to end.
+    fn made_of(&mut self, object: Object, device: DeviceKey, seen: Seen) {
+        if let Some(known) = self.files.get_mut(&object).filter(|known| known.device == device) {
+            known.seen = Some(seen);
+        }
+    }
+
+    /// Tells what was told of a file of this size before, if that was made of what there is now.
+    fn again(
+        &mut self,
+        object: Object,
+        size: u64,
+        seen: Seen,
+    ) -> Option<(Arc<Stripes>, DeviceKey)> {
+        let known = self.files.get_mut(&object)?;
+        let is_same = known.fixed
+            && known.places == places(size, known.stripes.unit_bytes)
+            && known.seen == Some(seen);
+        if !is_same {
+            return None;
+        }
+        self.count += 1;
+        known.told = self.count;
+        Some((known.stripes.clone(), known.device))
+    }
+
+    /// How a file is cut, if that was found out before and stays so.
+    fn stripes(&self, object: Object) -> Option<Arc<Stripes>> {
+        self.files.get(&object).filter(|known| known.fixed).map(|known| known.stripes.clone())
     }
 }
 
@@ -118,6 +187,17 @@ fn by_turns(ino: u64, places: usize, servers: usize) -> Vec<u32> {
     turns.skip(ino as usize % servers.max(1)).take(places).collect()
 }
 
+fn hash_door(hasher: &mut SipHasher24, (addresses, run): &(NfsAddresses, u64)) {
+    addresses.write_to(hasher);
+    hasher.write_u64(*run);
+}
+
+/// The epoch of a placement, which is another one for other daemons.
+fn epoch_of(key: &DeviceKey) -> u64 {
+    let (epoch, _) = key.0.split_at(8);
+    epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte))
+}
+
 impl Spread {
     pub(crate) fn new(
         map: Arc<OsdMap>,
@@ -126,8 +206,9 @@ impl Spread {
         (data_fs, by): (FsId, crate::Told),
         shut_out: Arc<ShutOut>,
     ) -> Self {
-        let (devices, told) = Default::default();
-        Self { map, servers, ids, data_fs, by, shut_out, devices, told }
+        let (looks, devices, told) = Default::default();
+        let looked = AtomicU64::new(map.number());
+        Self { map, servers, ids, data_fs, by, shut_out, looks, looked, devices, told }
     }
 
     /// The data servers of this process.
@@ -163,13 +244,7 @@ impl Spread {
         let place = |at: &u32| used.binary_search(at).ok().and_then(|at| u32::try_from(at).ok());
         let pattern: Vec<_> = pattern.iter().filter_map(place).collect();
         let mut hasher = SipHasher24::new();
-        for (addresses, run) in &doors {
-            for address in addresses {
-                hasher.write(address.to_string().as_bytes());
-                hasher.write_u8(0);
-            }
-            hasher.write_u64(*run);
-        }
+        doors.iter().for_each(|door| hash_door(&mut hasher, door));
         let servers = doors.into_iter().map(|(addresses, _)| addresses).collect();
         pattern.iter().for_each(|&server| hasher.write_u32(server));
         let key = DeviceKey(hasher.finish128().as_bytes());
@@ -189,28 +264,71 @@ impl Spread {
         devices.known.entry(key).or_insert((device, now)).1 = now;
     }
 
+    /// True when clients may still ask about a device; it is among the last to go then.
+    fn touch_device(&self, key: &DeviceKey) -> bool {
+        let mut devices = lock(&self.devices);
+        devices.uses += 1;
+        let now = devices.uses;
+        devices.known.get_mut(key).map(|(_, used)| *used = now).is_some()
+    }
+
+    fn seen(&self) -> Seen {
+        let mut hasher = SipHasher24::new();
+        for server in &self.servers {
+            let door = server.door();
+            hasher.write_u8(door.is_some().into());
+            door.iter().for_each(|door| hash_door(&mut hasher, door));
+        }
+        let doors = hasher.finish();
+        Seen { looks: self.looks.load(Ordering::SeqCst), map: self.map.number(), doors }
+    }
+
     fn place(&self, object: Object, inode: &Inode, size: u64) -> Result<Option<Placement>> {
-        let stripes = stripes(inode, &Perm::new(inode.mount(), &server())?)?;
-        let places = places(size, stripes.unit_bytes);
-        let Some((key, device)) = self.device_of(object, &stripes, places)? else {
-            return Ok(None);
+        let seen = self.seen();
+        let again = lock(&self.told).again(object, size, seen);
+        if let Some((stripes, key)) = again.filter(|(_, key)| self.touch_device(key)) {
+            return Ok(Some(self.placement(object, &stripes, key)));
+        }
+        let known = lock(&self.told).stripes(object);
+        let stripes = match known {
+            Some(stripes) => stripes,
+            // Ceph's own metadata server is asked for that each time.
+            None => Arc::new(stripes(inode, &Perm::new(inode.mount(), &server())?)?),
         };
-        self.note_device(key, device);
-        let unit_bytes = stripes.unit_bytes;
-        lock(&self.told).insert(object, Arc::new(stripes), places, key);
-        let (epoch, _) = key.0.split_at(8);
-        let epoch = epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte));
+        let places = places(size, stripes.unit_bytes);
+        let mut key = None;
+        for _ in 0..PLACE_TRIES_MAX {
+            let before = self.seen();
+            let Some((found, device)) = self.device_of(object, &stripes, places)? else {
+                // Nor does it lie any more where it was told to.
+                lock(&self.told).remove(object);
+                return Ok(None);
+            };
+            self.note_device(found, device);
+            lock(&self.told).insert(object, (stripes.clone(), size > 0), places, found);
+            // Else a look at what was told has missed this one, perhaps.
+            if self.seen() == before {
+                lock(&self.told).made_of(object, found, before);
+                key = Some(found);
+                break;
+            }
+        }
+        let key = key.ok_or(StoreError::Busy)?;
+        Ok(Some(self.placement(object, &stripes, key)))
+    }
+
+    fn placement(&self, object: Object, stripes: &Stripes, key: DeviceKey) -> Placement {
         let file = self.ids.seal(object);
-        Ok(Some(Placement {
-            epoch,
+        Placement {
+            epoch: epoch_of(&key),
             spread: dafs_store::Spread::Stripes(dafs_store::Stripes {
                 device: key,
                 first_place: 0,
-                unit_bytes,
+                unit_bytes: stripes.unit_bytes,
                 packing: Packing::Sparse,
                 handles: vec![[&self.data_fs.0[..], &file.0[..]].concat().into_boxed_slice()],
             }),
-        }))
+        }
     }
 
     /// Has all data servers make stable how far a file reaches. Tells how far it does at least, if one of
@@ -246,13 +364,13 @@ impl Spread {
             known.places < PATTERN_PLACES_MAX && end > known.places as u64 * unit_bytes
         });
         if outgrown {
-            told.files.remove(&object);
-            told.moved.push(object);
+            told.remove(object);
         }
     }
 
     /// The map of daemons has changed: looks which files lie elsewhere now.
     fn look_again(&self) {
+        self.looks.fetch_add(1, Ordering::SeqCst);
         let files: Vec<_> =
             lock(&self.told).files.iter().map(|(&object, known)| (object, known.clone())).collect();
         for (object, known) in files {
@@ -260,19 +378,19 @@ impl Spread {
             if matches!(&device, Ok(Some((key, _))) if *key == known.device) {
                 continue;
             }
-            let mut told = lock(&self.told);
-            if told.files.remove(&object).is_some() {
-                told.moved.push(object);
-            }
+            lock(&self.told).remove(object);
         }
     }
 
     /// What is to be done now and then.
     fn turn(&self) {
-        match self.map.refresh() {
-            Ok(true) => self.look_again(),
-            Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "the monitors of ceph do not answer"),
+        if let Err(error) = self.map.refresh() {
+            tracing::warn!(%error, "the monitors of ceph do not answer");
+        }
+        // Who asked for a placement may have met the new one first.
+        let number = self.map.number();
+        if self.looked.swap(number, Ordering::SeqCst) != number {
+            self.look_again();
         }
         for data in self.here() {
             data.close_idle();
@@ -340,6 +458,15 @@ impl Layouts for CephStore {
         spread.place(object, &inode, size)
     }
 
+    /// What has moved since it was told is not among what was told any more.
+    fn is_current(&self, file: &FileId, epoch: u64) -> bool {
+        let (Ok(spread), Ok(object)) = (self.shared.spread(), self.shared.ids.open(file)) else {
+            return false;
+        };
+        let told = lock(&spread.told);
+        told.files.get(&object).is_some_and(|known| epoch_of(&known.device) == epoch)
+    }
+
     fn device(&self, key: &DeviceKey) -> Option<Device> {
         let mut devices = lock(&self.shared.spread().ok()?.devices);
         devices.uses += 1;
@@ -377,6 +504,10 @@ impl Layouts for CephStore {
     /// The data servers are clients of the file system, whose size is always known to it.
     fn settle(&self, _file: &FileId) -> Result<()> {
         Ok(())
+    }
+
+    fn knows_ends(&self) -> bool {
+        true
     }
 
     fn forget(&self, file: &FileId) -> Result<()> {
@@ -426,6 +557,59 @@ mod tests {
     }
 
     #[test]
+    fn how_a_file_is_cut_is_known_once_it_has_content_and_another_place_is_told_to_all() {
+        let text = b"stripe_unit=65536 stripe_count=1 object_size=65536 pool=data";
+        let stripes = Arc::new(Stripes::parse(text).unwrap());
+        let object = Object { ino: 1, snap: NO_SNAPSHOT };
+        let (here, there) = (DeviceKey([0; 16]), DeviceKey([1; 16]));
+        let mut told = Told::default();
+        told.insert(object, (stripes.clone(), false), 1, here);
+        assert!(told.stripes(object).is_none(), "somebody may have it cut otherwise");
+        told.insert(object, (stripes.clone(), true), 1, here);
+        assert!(told.stripes(object).is_some());
+        assert!(told.moved.is_empty());
+        told.insert(object, (stripes, true), 1, there);
+        assert_eq!(std::mem::take(&mut told.moved), [object]);
+        told.remove(object);
+        told.remove(object);
+        assert_eq!(told.moved, [object]);
+        assert!(told.stripes(object).is_none());
+    }
+
+    #[test]
+    fn a_placement_is_told_again_while_nothing_has_changed_that_it_was_made_of() {
+        let text = b"stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=data";
+        let stripes = Arc::new(Stripes::parse(text).unwrap());
+        let object = |ino| Object { ino, snap: NO_SNAPSHOT };
+        let (here, there) = (DeviceKey([0; 16]), DeviceKey([1; 16]));
+        let seen = Seen { looks: 1, map: 2, doors: 3 };
+        let size = 5000;
+        let mut told = Told::default();
+        told.insert(object(1), (stripes.clone(), true), places(size, stripes.unit_bytes), here);
+        let again = |told: &mut Told, size, seen| {
+            told.again(object(1), size, seen).map(|(_, device)| device)
+        };
+        assert_eq!(again(&mut told, size, seen), None, "it changed while it was made");
+        told.made_of(object(1), there, seen);
+        assert_eq!(again(&mut told, size, seen), None, "that was another one");
+        told.made_of(object(1), here, seen);
+        assert_eq!(again(&mut told, size, seen), Some(here));
+        for other in [Seen { looks: 2, ..seen }, Seen { map: 3, ..seen }, Seen { doors: 4, ..seen }]
+        {
+            assert_eq!(again(&mut told, size, other), None);
+        }
+        assert_eq!(again(&mut told, 1 << 30, seen), None, "it has grown out of that");
+        // Of a file without content it may be cut otherwise.
+        told.insert(object(1), (stripes.clone(), false), places(0, stripes.unit_bytes), here);
+        told.made_of(object(1), here, seen);
+        assert_eq!(again(&mut told, 0, seen), None);
+        told.insert(object(1), (stripes.clone(), true), places(size, stripes.unit_bytes), there);
+        assert_eq!(again(&mut told, size, seen), None, "made of what was there before");
+        told.remove(object(1));
+        assert_eq!(again(&mut told, size, seen), None);
+    }
+
+    #[test]
     fn those_that_were_told_longest_ago_are_given_back() {
         let text = b"stripe_unit=65536 stripe_count=1 object_size=65536 pool=data";
         let stripes = Arc::new(Stripes::parse(text).unwrap());
@@ -433,12 +617,12 @@ mod tests {
         let mut told = Told::default();
         let max = PLACED_MAX as u64;
         for ino in 0..max {
-            told.insert(object(ino), stripes.clone(), 1, DeviceKey([0; 16]));
+            told.insert(object(ino), (stripes.clone(), true), 1, DeviceKey([0; 16]));
         }
         // The first is told again.
-        told.insert(object(0), stripes.clone(), 1, DeviceKey([0; 16]));
+        told.insert(object(0), (stripes.clone(), true), 1, DeviceKey([0; 16]));
         assert!(told.moved.is_empty());
-        told.insert(object(max), stripes, 1, DeviceKey([0; 16]));
+        told.insert(object(max), (stripes, true), 1, DeviceKey([0; 16]));
         let mut moved: Vec<_> = told.moved.iter().map(|object| object.ino).collect();
         moved.sort_unstable();
         assert!(moved.into_iter().eq(1..=max / 16));

@@ -41,7 +41,9 @@ pub use node::{CephNode, CephNodeOptions};
 pub use sys::Unavailable;
 
 use dafs_store::striped::Node;
-use dafs_store::{Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Result, StoreError};
+use dafs_store::{
+    Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, NfsAddresses, Result, StoreError,
+};
 use id::{Ids, Object};
 use layouts::{Place, Server, Spread, Watch};
 use limits::OPEN_TIMEOUT;
@@ -50,7 +52,6 @@ use nudge::{Nudge, Waits};
 use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,7 +104,7 @@ pub enum DataPlace {
     /// In this process.
     Here {
         /// Where clients reach it.
-        address: SocketAddr,
+        addresses: NfsAddresses,
         /// The network namespace that it is a client of the file system from, if not this process's.
         network: Option<PathBuf>,
     },
@@ -114,8 +115,8 @@ pub enum DataPlace {
 impl std::fmt::Debug for DataPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Here { address, network } => {
-                f.debug_tuple("Here").field(address).field(network).finish()
+            Self::Here { addresses, network } => {
+                f.debug_tuple("Here").field(addresses).field(network).finish()
             }
             Self::Far(node) => f.debug_tuple("Far").field(&node.number()).finish(),
         }
@@ -365,7 +366,7 @@ fn spread(
     for (number, server) in options.data_servers.iter().enumerate() {
         let daemons: FxHashSet<_> = server.daemons.iter().copied().collect();
         let place = match &server.place {
-            DataPlace::Here { address, network } => {
+            DataPlace::Here { addresses, network } => {
                 let network = network.as_deref();
                 // The library's threads come from this one, and their connections from those.
                 let mount = in_network(network, || mount(format!("data-{number}")));
@@ -375,7 +376,7 @@ fn spread(
                 })??;
                 let (map, ids) = (map.clone(), ids.clone());
                 let data = CephData::new(mount, map, ids, data_fs, daemons.clone(), false);
-                Place::Here(Arc::new(data), *address)
+                Place::Here(Arc::new(data), addresses.clone())
             }
             DataPlace::Far(node) => Place::Far(node.clone()),
         };

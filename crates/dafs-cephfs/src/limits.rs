@@ -22,6 +22,9 @@ pub(crate) const MONITOR_SETTINGS: [(&CStr, &CStr); 2] =
 /// How often a map is read again that changes while it is read.
 pub(crate) const MAP_TRIES_MAX: usize = 8;
 
+/// How often it is found out where a file lies while that changes.
+pub(crate) const PLACE_TRIES_MAX: usize = 4;
+
 /// How long all of that may take before the store is given up. Mounting waits without end for a
 /// metadata server that hangs.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);

@@ -113,6 +113,11 @@ impl OsdMap {
         lock(&self.known).clone()
     }
 
+    /// The number of the epoch that is known.
+    pub(crate) fn number(&self) -> u64 {
+        self.known().number
+    }
+
     /// Looks whether there is another epoch.
     pub(crate) fn refresh(&self) -> Result<bool> {
         let answer = self.monitors.ask(r#"{"prefix":"osd stat","format":"json"}"#)?;

@@ -13,9 +13,8 @@ use crate::OpenError;
 use crate::data::{CephData, Settled};
 use crate::id::Object;
 use dafs_store::striped::{ComponentId, Node};
-use dafs_store::{Result, StoreError};
+use dafs_store::{NfsAddresses, Result, StoreError};
 use rustc_hash::FxHashSet;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ pub(crate) type ShutOut = dyn Fn(u32) -> std::result::Result<(), OpenError> + Se
 /// Where a data server is.
 pub(crate) enum Place {
     /// In this process, and clients reach it there.
-    Here(Arc<CephData>, SocketAddr),
+    Here(Arc<CephData>, NfsAddresses),
     /// In another one.
     Far(Arc<dyn Node>),
 }
@@ -41,7 +40,7 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct State {
     /// What clients were told when that was looked at last.
-    door: Option<(Vec<SocketAddr>, u64)>,
+    door: Option<(NfsAddresses, u64)>,
     /// Since when it is away.
     missed: Option<Instant>,
     hold: Hold,
@@ -110,12 +109,13 @@ impl Server {
 
     /// Where clients reach it, and a number that is another one after each of its starts: clients that
     /// have found it dead come back to it then. `None` while it is away.
-    pub(crate) fn door(&self) -> Option<(Vec<SocketAddr>, u64)> {
+    pub(crate) fn door(&self) -> Option<(NfsAddresses, u64)> {
         match &self.place {
-            Place::Here(_, address) => Some((vec![*address], 0)),
+            Place::Here(_, addresses) => Some((addresses.clone(), 0)),
             Place::Far(node) => {
                 let usable = node.is_there() && self.state().hold == Hold::Unknown;
-                Some((node.addresses(), node.run())).filter(|door| usable && !door.0.is_empty())
+                Some((node.nfs_addresses(), node.run()))
+                    .filter(|door| usable && !door.0.tcp.is_empty())
             }
         }
     }
@@ -224,6 +224,7 @@ mod tests {
     use dafs_mem::VolatileSlice;
     use dafs_store::Stability;
     use dafs_store::striped::{NodeSpace, Written};
+    use std::net::SocketAddr;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
     #[derive(Default)]

@@ -18,7 +18,8 @@ use crate::attr::attr;
 use crate::brick::{Brick, look};
 use crate::id::Ids;
 use crate::limits::{
-    DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, FILE_BYTES_MAX, PRIVILEGE_BITS,
+    DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, FILE_BYTES_MAX, MOVED_PAUSE, MOVED_TRIES_MAX,
+    PRIVILEGE_BITS,
 };
 use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
@@ -256,7 +257,7 @@ impl Shared {
         }
         drop(astray);
         // The metadata server has judged the client.
-        self.mount.object(gfid)?.open(flags, &server())
+        self.found(|| self.mount.object(gfid)?.open(flags, &server()))
     }
 
     /// Remembers that the times of a file are to be moved.
@@ -267,7 +268,7 @@ impl Shared {
             return Ok(());
         }
         drop(written);
-        crate::layouts::touch(&self.mount.object(gfid)?)
+        self.found(|| crate::layouts::touch(&self.mount.object(gfid)?))
     }
 
     /// Makes a file stable if it lies here; tells whether it does.
@@ -288,7 +289,18 @@ impl Shared {
         if let Some((_, attr)) = self.file(gfid)? {
             return Ok(attr);
         }
-        attr(&self.mount.object(gfid)?.stat()?)
+        self.found(|| attr(&self.mount.object(gfid)?.stat()?))
+    }
+
+    /// What a look for a file finds that is moved meanwhile, perhaps.
+    fn found<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
+        for tried in 1..MOVED_TRIES_MAX {
+            match look() {
+                Err(StoreError::Stale) => std::thread::sleep(MOVED_PAUSE * tried),
+                found => return found,
+            }
+        }
+        look()
     }
 }
 

@@ -24,13 +24,12 @@ use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
 use dafs_store::striped::{ComponentId, Node};
 use dafs_store::{
-    Device, DeviceKey, FileId, FsId, Kind, Layouts, Packing, Placement, Result, SetAttr, SetTime,
-    StoreError,
+    Device, DeviceKey, FileId, FsId, Kind, Layouts, NfsAddresses, Packing, Placement, Result,
+    SetAttr, SetTime, StoreError,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -51,7 +50,7 @@ pub(crate) struct Server {
 /// Where a data server is.
 pub(crate) enum Place {
     /// In this process, and clients reach it there.
-    Here(Arc<GlusterData>, SocketAddr),
+    Here(Arc<GlusterData>, NfsAddresses),
     /// In another one.
     Far(Arc<dyn Node>),
 }
@@ -68,18 +67,15 @@ impl Server {
     /// clients that have found it dead come back to it then.
     fn device(&self) -> Option<(DeviceKey, Device)> {
         let (addresses, run) = match &self.place {
-            Place::Here(_, address) => (vec![*address], 0),
-            Place::Far(node) if node.is_there() => (node.addresses(), node.run()),
+            Place::Here(_, addresses) => (addresses.clone(), 0),
+            Place::Far(node) if node.is_there() => (node.nfs_addresses(), node.run()),
             Place::Far(_) => return None,
         };
-        if addresses.is_empty() {
+        if addresses.tcp.is_empty() {
             return None;
         }
         let mut hasher = SipHasher24::new();
-        for address in &addresses {
-            hasher.write(address.to_string().as_bytes());
-            hasher.write_u8(0);
-        }
+        addresses.write_to(&mut hasher);
         hasher.write_u64(run);
         hasher.write(self.brick.as_bytes());
         let key = DeviceKey(hasher.finish128().as_bytes());
@@ -433,6 +429,10 @@ impl Layouts for GlusterStore {
             Err(StoreError::Stale | StoreError::NotFound) => Ok(()),
             done => done,
         }
+    }
+
+    fn knows_ends(&self) -> bool {
+        true
     }
 
     fn forget(&self, file: &FileId) -> Result<()> {

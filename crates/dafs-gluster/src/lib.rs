@@ -37,7 +37,8 @@ use attr::attr;
 use brick::Brick;
 use dafs_store::striped::Node;
 use dafs_store::{
-    Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, Result, StoreError,
+    Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, NfsAddresses, Result,
+    StoreError,
 };
 use file::Opens;
 use id::Ids;
@@ -46,7 +47,6 @@ use limits::OPEN_TIMEOUT;
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -88,7 +88,7 @@ pub struct DataServerOptions {
 #[derive(Clone)]
 pub enum DataPlace {
     /// In this process, on the brick's machine; clients reach it there.
-    Here(SocketAddr),
+    Here(NfsAddresses),
     /// In another process: a [`GlusterNode`] behind a control connection.
     Far(Arc<dyn Node>),
 }
@@ -96,7 +96,7 @@ pub enum DataPlace {
 impl std::fmt::Debug for DataPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Here(address) => f.debug_tuple("Here").field(address).finish(),
+            Self::Here(addresses) => f.debug_tuple("Here").field(addresses).finish(),
             Self::Far(node) => f.debug_tuple("Far").field(&node.number()).finish(),
         }
     }
@@ -334,10 +334,10 @@ fn spread(
     for DataServerOptions { place, brick } in options.data_servers.clone() {
         let path = path_of_brick(&volume, &brick)?;
         servers.push(match place {
-            DataPlace::Here(address) => {
+            DataPlace::Here(addresses) => {
                 let opened = open_brick(&path, &brick, volume_id)?;
                 let data = GlusterData::new(mount.clone(), opened, ids.clone(), data_fs);
-                Server::new(Place::Here(Arc::new(data), address), brick)
+                Server::new(Place::Here(Arc::new(data), addresses), brick)
             }
             DataPlace::Far(node) => Server::new(Place::Far(node), brick),
         });

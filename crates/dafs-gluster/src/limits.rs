@@ -28,6 +28,9 @@ pub(crate) const PORT_USUAL: u16 = 24007;
 /// The longest description of a volume, in bytes.
 pub(crate) const VOLFILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// How often it is asked for anew because it has become longer meanwhile.
+pub(crate) const VOLFILE_TRIES_MAX: usize = 8;
+
 /// How long opening may take before the store is given up.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -45,6 +48,13 @@ pub(crate) const ACCESS_PAUSE: Duration = Duration::from_millis(2);
 
 /// How often somebody looks for the directory above one that is moved meanwhile.
 pub(crate) const PARENT_TRIES_MAX: usize = 4;
+
+/// How often a data server looks for a file that seems to be gone: one that is just being moved to another
+/// brick is at neither for a moment.
+pub(crate) const MOVED_TRIES_MAX: u32 = 5;
+
+/// How much longer it waits each time.
+pub(crate) const MOVED_PAUSE: Duration = Duration::from_millis(5);
 
 /// Permission bits of a regular file, a directory and a special file whose maker named none.
 pub(crate) const FILE_MODE_DEFAULT: u32 = 0o644;

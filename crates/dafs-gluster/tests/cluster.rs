@@ -312,8 +312,8 @@ fn removed_files_are_gone_at_data_servers_too() {
 fn bricks_that_cannot_be_used_are_said() {
     let Some(cluster) = support::cluster() else { return };
     let open = |brick: String| {
-        let address = "127.0.0.1:1".parse().unwrap();
-        let data_servers = vec![DataServerOptions { place: DataPlace::Here(address), brick }];
+        let addresses = NfsAddresses::over_tcp(vec!["127.0.0.1:1".parse().unwrap()]);
+        let data_servers = vec![DataServerOptions { place: DataPlace::Here(addresses), brick }];
         let options = GlusterOptions { data_servers, ..support::options(&cluster.server, "/") };
         GlusterStore::open(&options).err().unwrap().to_string()
     };

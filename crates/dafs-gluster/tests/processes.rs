@@ -195,7 +195,7 @@ fn layouts_go_while_a_data_server_is_away_and_have_another_name_when_it_is_back(
     node.away.store(false, SeqCst);
     let after = device().unwrap();
     assert_ne!(after, before);
-    assert_eq!(layouts.device(&after).unwrap().servers, [node.addresses()]);
+    assert_eq!(layouts.device(&after).unwrap().servers, [node.nfs_addresses()]);
     let file = node.node.data().open(&id).unwrap();
     assert_eq!(common::read(&*file, 0, 50).unwrap(), b"by way of GlusterFS");
     // Clients with a layout of before are asked for it, too.

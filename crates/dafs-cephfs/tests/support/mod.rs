@@ -1,6 +1,6 @@
 //! The cluster, and worlds in it: each test has a directory of its own.
 
-use crate::common::{World, skipped};
+use crate::common::{World, missing};
 use dafs_cephfs::{CephOptions, CephStore, DataPlace, DataServerOptions, Told};
 use dafs_store::*;
 use std::io::{BufRead, BufReader};
@@ -67,9 +67,9 @@ fn cluster() -> Option<&'static Cluster> {
         let (config, holder) = match std::env::var_os(RUNNING) {
             Some(config) => (PathBuf::from(config), None),
             None => {
-                let missing = PROGRAMS.iter().find(|program| !is_installed(program));
-                if let Some(program) = missing {
-                    skipped(&format!("no CephFS to test with: {program} is not installed"));
+                let absent = PROGRAMS.iter().find(|program| !is_installed(program));
+                if let Some(program) = absent {
+                    missing(&format!("no CephFS to test with: {program} is not installed"));
                     return None;
                 }
                 let (config, holder) = hold();
@@ -87,7 +87,7 @@ fn cluster() -> Option<&'static Cluster> {
 pub(crate) fn fresh(mounts: usize, cred: &Cred) -> Option<(CephStore, CephOptions)> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let Some(cluster) = cluster() else {
-        skipped("no CephFS to test with");
+        missing("no CephFS to test with");
         return None;
     };
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -116,8 +116,8 @@ pub(crate) fn world(mounts: usize, ordinary: bool) -> Option<World> {
 pub(crate) fn served() -> Option<(CephStore, CephOptions)> {
     let (store, mut options) = fresh(1, &crate::common::me())?;
     drop(store);
-    let address = "127.0.0.1:1".parse().unwrap();
-    let place = DataPlace::Here { address, network: None };
+    let addresses = NfsAddresses::over_tcp(vec!["127.0.0.1:1".parse().unwrap()]);
+    let place = DataPlace::Here { addresses, network: None };
     options.data_servers = vec![DataServerOptions { place, daemons: vec![0, 1, 2] }];
     Some((CephStore::open(&options).unwrap(), options))
 }

@@ -4,7 +4,7 @@ use super::object::Object;
 use super::table::Functions;
 use super::types::{Fs, Gfid};
 use super::{c_string, checked, checked_int, errno, functions};
-use crate::limits::{LOG_LEVEL, PORT_USUAL, SETTINGS, VOLFILE_BYTES_MAX};
+use crate::limits::{LOG_LEVEL, PORT_USUAL, SETTINGS, VOLFILE_BYTES_MAX, VOLFILE_TRIES_MAX};
 use crate::{OpenError, Step};
 use dafs_store::{Cred, Result, StoreError};
 use std::ffi::{CStr, CString};
@@ -153,7 +153,7 @@ impl Mount {
     /// What the volume consists of, as its management daemon has told it last.
     pub(crate) fn volfile(&self) -> Result<Vec<u8>> {
         let mut text = Vec::new();
-        loop {
+        for _ in 0..VOLFILE_TRIES_MAX {
             // The library fills all of a buffer that is too long, with whatever it finds behind the
             // description. So it is asked with one of no bytes how many it would be.
             // SAFETY: the volume is initialised; nothing is written to a buffer of no bytes.
@@ -172,6 +172,7 @@ impl Mount {
                 return Ok(text);
             }
         }
+        Err(StoreError::Busy)
     }
 }
 

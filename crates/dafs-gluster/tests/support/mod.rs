@@ -1,7 +1,7 @@
 //! The cluster, and worlds in it: each test has a directory of its own.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use crate::common::{World, is_root, skipped};
+use crate::common::{World, is_root, missing};
 use dafs_gluster::{DataPlace, DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
 use dafs_store::*;
 use std::io::{BufRead, BufReader};
@@ -61,11 +61,11 @@ pub(crate) fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     let start = || {
         if let Some(program) = PROGRAMS.iter().find(|program| !is_installed(program)) {
-            skipped(&format!("no GlusterFS to test with: {program} is not installed"));
+            missing(&format!("no GlusterFS to test with: {program} is not installed"));
             return None;
         }
         if !is_root() {
-            skipped("no GlusterFS to test with: bricks need root");
+            missing("no GlusterFS to test with: bricks need root");
             return None;
         }
         let (dir, server, holder) = hold();
@@ -74,7 +74,7 @@ pub(crate) fn cluster() -> Option<&'static Cluster> {
     };
     let cluster = CLUSTER.get_or_init(start).as_ref();
     if cluster.is_none() {
-        skipped("no GlusterFS to test with");
+        missing("no GlusterFS to test with");
     }
     cluster
 }
@@ -112,7 +112,9 @@ pub(crate) fn served() -> Option<(GlusterStore, Vec<Arc<GlusterData>>)> {
     let net = cluster.server.strip_suffix(".1").unwrap();
     options.data_servers = (1..=3)
         .map(|number| DataServerOptions {
-            place: DataPlace::Here(format!("127.0.0.1:{number}").parse().unwrap()),
+            place: DataPlace::Here(NfsAddresses::over_tcp(vec![
+                format!("127.0.0.1:{number}").parse().unwrap(),
+            ])),
             brick: format!("{net}.{number}:{}/{number}/brick", cluster.dir.display()),
         })
         .collect();
@@ -128,7 +130,7 @@ pub(crate) fn placed(store: &GlusterStore, id: &FileId) -> (usize, FileId) {
     let device = store.layouts().unwrap().device(&stripes.device).unwrap();
     assert_eq!((device.pattern.len(), device.servers.len(), stripes.handles.len()), (1, 1, 1));
     let (_, file) = stripes.handles[0].split_at(16);
-    let at = usize::from(device.servers[0][0].port()) - 1;
+    let at = usize::from(device.servers[0].tcp[0].port()) - 1;
     (at, FileId(file.try_into().unwrap()))
 }
 
