@@ -142,6 +142,12 @@ pub struct NodeReport {
     pub moved_bytes: u64,
     /// Files whose copies there lack something.
     pub files_to_mend: u64,
+    /// Bytes that clients have read at its data server since that was started.
+    pub read_bytes: u64,
+    /// Bytes that they have written there.
+    pub written_bytes: u64,
+    /// What of these lies on other nodes.
+    pub indirect_bytes: u64,
 }
 
 /// A client as an administrator sees it.

@@ -5,7 +5,8 @@
 
 use crate::limits::{METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
 use crate::server::StartError;
-use dafs_service::{BUCKETS, Door, Histogram, OPERATIONS_MAX, Service, Usage};
+use dafs_cluster::NodeCounters;
+use dafs_service::{BUCKETS, DirectUse, Door, Export, Histogram, OPERATIONS_MAX, Service, Usage};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text::encode};
 use prometheus_client::metrics::MetricType;
@@ -24,13 +25,14 @@ pub(crate) type OperationName = fn(Door, u32) -> Option<&'static str>;
 /// Gauges of the moment: name, help, value.
 pub(crate) type Gauges = Box<dyn Fn() -> Vec<(&'static str, &'static str, u64)> + Send + Sync>;
 
-type Labels = Vec<(&'static str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// Reads the counters of a server at each scrape.
 pub(crate) struct ServerCollector {
     pub(crate) service: Arc<Service>,
     pub(crate) name: OperationName,
     pub(crate) gauges: Gauges,
+    pub(crate) nodes: Nodes,
 }
 
 impl fmt::Debug for ServerCollector {
@@ -49,20 +51,51 @@ const USAGE: [UsageCounter; 4] = [
     ("written_bytes", "Bytes of file data written", |usage| &usage.written_bytes),
 ];
 
+/// What clients have done at each data server of this process.
+pub(crate) type Nodes = Box<dyn Fn() -> Vec<(Labels, NodeCounters)> + Send + Sync>;
+
+/// A counter of [`NodeCounters`]: its name, its help, and where it is.
+type NodeCounter = (&'static str, &'static str, fn(&NodeCounters) -> u64);
+
+const NODE: [NodeCounter; 3] = [
+    ("data_node_read_bytes", "Bytes read at a data server", |node| node.read_bytes),
+    ("data_node_written_bytes", "Bytes written at a data server", |node| node.written_bytes),
+    ("data_node_indirect_bytes", "Bytes asked of the wrong one", |node| node.indirect_bytes),
+];
+
+/// A counter of [`DirectUse`], likewise.
+type DirectCounter = (&'static str, &'static str, fn(&DirectUse) -> &AtomicU64);
+
+const DIRECT_USE: [DirectCounter; 4] = [
+    ("reads", "Reads at data servers, as pNFS clients say", |direct| &direct.reads),
+    ("read_bytes", "Bytes read at data servers, as pNFS clients say", |direct| &direct.read_bytes),
+    ("writes", "Writes at data servers, as pNFS clients say", |direct| &direct.writes),
+    ("written_bytes", "Bytes written at data servers, as pNFS clients say", |direct| {
+        &direct.written_bytes
+    }),
+];
+
 impl Collector for ServerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.operations(&mut encoder)?;
         let exports = self.service.namespace();
         let exports: Vec<_> = exports.exports().cloned().collect();
-        let exports: Vec<(Labels, &Usage)> = exports
-            .iter()
-            .map(|export| (vec![("export", format!("/{}", export.name()))], export.usage()))
-            .collect();
-        usages(&mut encoder, "dafs_export", &exports)?;
+        let usages_of: Vec<(Labels, &Usage)> =
+            exports.iter().map(|export| (labels_of(export), export.usage())).collect();
+        usages(&mut encoder, "dafs_export", &usages_of)?;
+        direct_uses(&mut encoder, &exports)?;
         for (name, help, value) in (self.gauges)() {
             let kind = MetricType::Gauge;
             let value = i64::try_from(value).unwrap_or(i64::MAX);
             encoder.encode_descriptor(name, help, None, kind)?.encode_gauge(&value)?;
+        }
+        let nodes = (self.nodes)();
+        for (name, help, counter) in NODE.iter().filter(|_| !nodes.is_empty()) {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (labels, node) in &nodes {
+                let value = counter(node);
+                family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            }
         }
         let mut copied = encoder.encode_descriptor(
             "dafs_copied_bytes",
@@ -153,6 +186,24 @@ fn usages(
     let mut family = encoder.encode_descriptor(&name, help, seconds, MetricType::Histogram)?;
     for (labels, usage) in usages {
         encode_histogram(&mut family.encode_family(labels)?, &usage.latency)?;
+    }
+    Ok(())
+}
+
+fn labels_of(export: &Export) -> Labels {
+    vec![("export", format!("/{}", export.name()))]
+}
+
+/// What was done at the data servers of those exports that have some.
+fn direct_uses(encoder: &mut DescriptorEncoder<'_>, exports: &[Arc<Export>]) -> fmt::Result {
+    for (name, help, counter) in DIRECT_USE {
+        let name = format!("dafs_export_direct_{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+        for export in exports.iter().filter(|export| export.store().layouts().is_some()) {
+            let value = counter(export.direct_use()).load(Ordering::Relaxed);
+            let labels = labels_of(export);
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
     }
     Ok(())
 }

@@ -3,15 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use dafs_nfs_client::{Create, Handle, NfsError, OpenFile, OpenOptions, Options, Session, connect};
+use dafs_dat::Address;
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_nfs_client::{
+    Connection, Create, Handle, Identity, NfsError, OpenFile, OpenOptions, Options, Session,
+    connect, connect_over, exchange_id,
+};
+use dafs_rpc::client::Port;
 use dafs_server::{
-    ClusterSecret, Config, DataProcess, DataServerConfig, ExportSource, NodeConfig, NodePlace,
-    Server,
+    AdminReply, AdminRequest, ClusterSecret, Config, DataProcess, DataRdma, DataServerConfig,
+    ExportSource, NodeConfig, NodePlace, NodeReport, Server, ask_server,
 };
 use dafs_service::{Admits, Squash};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -31,6 +39,7 @@ fn config(base: &Path) -> Config {
         place: NodePlace::Directory {
             path: directory(&format!("node{number}")),
             listen: Some("127.0.0.1:0".parse().unwrap()),
+            rdma: DataRdma::default(),
             dafs_listen: None,
         },
     };
@@ -73,9 +82,13 @@ fn pattern(len: usize) -> Vec<u8> {
 /// Where a file lies.
 struct Place {
     stateid: Stateid,
+    device: DeviceId,
     first: u64,
     handles: Vec<Handle>,
+    /// The first address of each.
     servers: Vec<SocketAddr>,
+    /// All of them, with their networks.
+    told: Vec<Vec<(String, SocketAddr)>>,
 }
 
 impl Place {
@@ -124,8 +137,13 @@ fn layout(session: &Session, file: &OpenFile, io_mode: u32) -> Result<Place, Nfs
     let ResultBody::Getdeviceinfo(told) = results.take(OpNum::Getdeviceinfo)? else { panic!() };
     let device = FilesDevice::decode(&mut Decoder::new(told.address.body)).unwrap();
     assert_eq!(device.stripe_indices, [0, 1, 2]);
-    let servers = device.servers.iter().map(|server| address(server.0[0].address)).collect();
-    Ok(Place { stateid, first, handles, servers })
+    let told = device.servers.iter().map(|server| {
+        let network = |told: &NetworkAddress<'_>| String::from_utf8(told.network.to_vec()).unwrap();
+        server.0.iter().map(|told| (network(told), address(told.address))).collect()
+    });
+    let told: Vec<Vec<_>> = told.collect();
+    let servers = told.iter().map(|told| told[0].1).collect();
+    Ok(Place { stateid, device: layout.device, first, handles, servers, told })
 }
 
 /// Sessions with the data servers of a place, as the client of that name.
@@ -187,16 +205,8 @@ fn clients_reach_the_stripes_by_themselves() {
         let written =
             data[at].write(handle, file.stateid, offset, part, StableHow::FileSync).unwrap();
         assert_eq!((written.count as usize, written.committed), (part.len(), StableHow::DataSync));
-        // The bytes of another node are not there.
+        // By each handle its own data server is reached, and no other one.
         let other = (at + 1) % 3;
-        let refused = data[other].write(
-            &place.handles[other],
-            file.stateid,
-            offset,
-            part,
-            StableHow::Unstable,
-        );
-        assert_eq!(refused.unwrap_err().status(), Some(Status::Io));
         let refused = data[other].read(handle, file.stateid, offset, 1);
         assert_eq!(refused.unwrap_err().status(), Some(Status::BadHandle));
     }
@@ -216,6 +226,110 @@ fn clients_reach_the_stripes_by_themselves() {
     let read = data[at].read(&place.handles[at], file.stateid, hole, 100).unwrap();
     assert_eq!(read, (vec![0; 100], false));
     server.stop();
+}
+
+/// What administrators are told of the data server of a place.
+fn report(base: &Path, address: SocketAddr) -> NodeReport {
+    let AdminReply::Nodes(nodes) = ask_server(&base.join("state"), &AdminRequest::Nodes).unwrap()
+    else {
+        panic!("no nodes")
+    };
+    nodes.into_iter().find(|node| node.addresses == [address]).unwrap()
+}
+
+/// Waits until something is counted: that may be after the answer.
+fn counted(holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "it was not counted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn metrics(address: SocketAddr) -> String {
+    let (mut socket, mut text) = (TcpStream::connect(address).unwrap(), String::new());
+    socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    socket.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn what_is_asked_of_the_wrong_data_server_is_served_and_counted_at_each() {
+    let dir = TempDir::new().unwrap();
+    let mut config = config(dir.path());
+    config.metrics_listen = Some("127.0.0.1:0".parse().unwrap());
+    let server = Server::start(&config).unwrap();
+    let client = session(&server, b"pnfs");
+    let file = create(&client, b"f");
+    let place = layout(&client, &file, WRITE).unwrap();
+    let data = data_sessions(&place, b"pnfs");
+    let bytes = pattern(6 * UNIT as usize);
+    // The second round goes to the node that has the stripe before.
+    let first = place.at(0);
+    for (stripe, part) in bytes.chunks(UNIT as usize).enumerate() {
+        let offset = stripe as u64 * UNIT;
+        let at = if stripe < 3 { place.at(offset) } else { (place.at(offset) + 2) % 3 };
+        let handle = &place.handles[at];
+        let written = data[at].write(handle, file.stateid, offset, part, StableHow::FileSync);
+        let written = written.unwrap();
+        assert_eq!((written.count as usize, written.committed), (part.len(), StableHow::DataSync));
+    }
+    commit(&client, &file, &place, bytes.len() as u64 - 1).unwrap();
+    let plain = session(&server, b"plain");
+    let other = open(&plain, b"f");
+    let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
+    assert!(got == bytes && eof);
+    for (data, handle) in data.iter().zip(&place.handles) {
+        let read = data.read(handle, file.stateid, 9, 100).unwrap();
+        assert_eq!(read, (bytes[9..109].to_vec(), false));
+    }
+    let name = format!("/{}", config.exports[0].name);
+    for (at, &address) in place.servers.iter().enumerate() {
+        let indirect = UNIT + if at == first { 0 } else { 100 };
+        let wanted = (100, 2 * UNIT, indirect);
+        counted(|| {
+            let node = report(dir.path(), address);
+            (node.read_bytes, node.written_bytes, node.indirect_bytes) == wanted
+        });
+        let text = metrics(server.metrics_address().unwrap());
+        let number = report(dir.path(), address).number;
+        for (counter, value) in [("read", 100), ("written", 2 * UNIT), ("indirect", indirect)] {
+            let line = format!(
+                "data_node_{counter}_bytes_total{{export=\"{name}\",node=\"{number}\"}} {value}\n"
+            );
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        let sum = format!("data_indirect_bytes {}\n", 3 * UNIT + 200);
+        assert!(text.contains(&sum), "{sum}{text}");
+    }
+    server.stop();
+}
+
+#[test]
+fn each_data_server_is_a_server_of_its_own() {
+    let dir = TempDir::new().unwrap();
+    let here = Server::start(&config(dir.path())).unwrap();
+    let client = session(&here, b"pnfs");
+    let file = create(&client, b"f");
+    let mut servers = layout(&client, &file, WRITE).unwrap().servers;
+    servers.push(here.nfs_addresses()[0]);
+    let (processes, far) = far(dir.path().join("far").as_path());
+    let server = Server::start(&far).unwrap();
+    servers.push(server.nfs_addresses()[0]);
+    servers.extend(processes.iter().map(DataProcess::nfs_address));
+    // They answer when they know who they are.
+    let told = |address: &SocketAddr| {
+        let options = Options { minor_version: 1, ..Options::new(b"who") };
+        let connection = Connection::open(*address, options.identity.clone()).unwrap();
+        let told = exchange_id(&connection, &options, ExchangeFlags::empty()).unwrap();
+        (told.server_owner, told.server_scope)
+    };
+    let told: Vec<_> = servers.iter().map(told).collect();
+    let (owners, scopes): (BTreeSet<_>, BTreeSet<_>) = told.iter().cloned().unzip();
+    assert_eq!((owners.len(), scopes.len()), (8, 8), "{told:?}");
+    server.stop();
+    here.stop();
+    processes.into_iter().for_each(DataProcess::stop);
 }
 
 #[test]
@@ -264,6 +378,104 @@ fn a_node_that_is_not_mounted_is_not_taken_for_an_empty_one() {
     Server::start(&config(dir.path())).unwrap().stop();
 }
 
+/// Has all of a directory.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_older_state_of_a_node_is_not_taken_for_the_newest() {
+    let dir = TempDir::new().unwrap();
+    let write = |bytes: &[u8], open: fn(&Session, &[u8]) -> OpenFile| {
+        let server = Server::start(&config(dir.path())).unwrap();
+        let client = session(&server, b"plain");
+        let file = open(&client, b"f");
+        client.write(&file.handle, file.stateid, 0, bytes, StableHow::FileSync).unwrap();
+        server.stop();
+    };
+    write(&[b'a'; 3 * UNIT as usize], create);
+    let [node, older, newest] = ["node2", "older", "newest"].map(|name| dir.path().join(name));
+    copy(&node, &older);
+    write(&[b'b'; 3 * UNIT as usize], open);
+    std::fs::rename(&node, &newest).unwrap();
+    std::fs::rename(&older, &node).unwrap();
+    let error = Server::start(&config(dir.path())).err().unwrap().to_string();
+    assert!(error.contains("node2 has gone back in time"), "{error}");
+    std::fs::remove_dir_all(&node).unwrap();
+    std::fs::rename(&newest, &node).unwrap();
+    let server = Server::start(&config(dir.path())).unwrap();
+    let client = session(&server, b"plain");
+    let file = open(&client, b"f");
+    let (got, _) = client.read(&file.handle, file.stateid, 0, 1 << 20).unwrap();
+    assert_eq!(got, [b'b'; 3 * UNIT as usize]);
+    server.stop();
+}
+
+#[test]
+fn who_comes_over_rdma_is_told_where_data_servers_take_that() {
+    let dir = TempDir::new().unwrap();
+    let mut config = config(dir.path());
+    config.nfs.rdma_listen = Some(vec!["127.0.0.1:0".parse().unwrap()]);
+    let ExportSource::Striped { nodes, .. } = &mut config.exports[0].source else {
+        panic!("the source")
+    };
+    for node in nodes {
+        let NodePlace::Directory { rdma, .. } = &mut node.place else { panic!("a directory") };
+        rdma.soft = (node.number != 2).then(|| "127.0.0.1:0".parse().unwrap());
+    }
+    let server = Server::start(&config).unwrap();
+    let options = Options { minor_version: 1, ..Options::new(b"both") };
+    let port = Port::new(Box::new(IwarpAdapter::new(IwarpConfig::default()).unwrap())).unwrap();
+    let by_rdma = |address: SocketAddr| {
+        let identity = Identity::sys("both", 0, 0, &[]);
+        let rpc = dafs_rpc::client::Options { identity, ..dafs_rpc::client::Options::default() };
+        Connection::open_rdma(&port, &Address::Tcp(address), rpc).unwrap()
+    };
+    // Two connections of one client, which is told for each.
+    let sessions = [
+        connect(server.nfs_addresses()[0], &options).unwrap(),
+        connect_over(by_rdma(server.nfs_rdma_addresses()[0]), &options).unwrap(),
+    ];
+    let file = create(&sessions[0], b"f");
+    let tcp = layout(&sessions[0], &file, WRITE).unwrap();
+    assert!(tcp.told.iter().all(|told| told.len() == 1 && told[0].0 == "tcp"), "{:?}", tcp.told);
+    let again = open(&sessions[1], b"f");
+    let rdma = layout(&sessions[1], &again, WRITE).unwrap();
+    assert_eq!((rdma.device, &rdma.handles), (tcp.device, &tcp.handles), "the same data servers");
+    let networks = rdma.told.iter().map(|told| told.iter().map(|told| &*told.0).collect());
+    let networks: Vec<Vec<_>> = networks.collect();
+    assert_eq!(networks, [vec!["rdma", "tcp"], vec!["tcp"], vec!["rdma", "tcp"]]);
+    for (by_rdma, by_tcp) in rdma.told.iter().zip(&tcp.told) {
+        assert_eq!(by_rdma.last(), by_tcp.last(), "for who cannot be there by RDMA");
+    }
+    // What is written by one of the ways is there by the other.
+    let bytes = pattern(3 * UNIT as usize);
+    let options = Options { back_slots: 0, ..options };
+    let stripe = UNIT as usize;
+    for (at, bytes) in (0..).map(|at| at * UNIT).zip(bytes.chunks(stripe)) {
+        let node = rdma.at(at);
+        let data = match &*rdma.told[node][0].0 {
+            "rdma" => connect_over(by_rdma(rdma.servers[node]), &options).unwrap(),
+            _ => connect(rdma.servers[node], &options).unwrap(),
+        };
+        let handle = &rdma.handles[node];
+        data.write(handle, again.stateid, at, bytes, StableHow::Unstable).unwrap();
+        let data = connect(tcp.servers[node], &options).unwrap();
+        let (read, _) = data.read(handle, file.stateid, at, UNIT as u32).unwrap();
+        assert!(read == bytes, "at {at}");
+    }
+    server.stop();
+}
+
 /// How a data server of another machine is started.
 fn far_config(base: &Path, number: u32, secret: &Path) -> DataServerConfig {
     let directory = base.join(format!("far{number}"));
@@ -272,7 +484,18 @@ fn far_config(base: &Path, number: u32, secret: &Path) -> DataServerConfig {
     let (cluster_secret, admits) = (secret.to_owned(), Admits::default());
     let any = "127.0.0.1:0".parse().unwrap();
     let (control, nfs, dafs, engine) = (any, any, None, None);
-    DataServerConfig { directory, engine, cluster_secret, control, nfs, dafs, admits, general }
+    let rdma = DataRdma::default();
+    DataServerConfig {
+        directory,
+        engine,
+        cluster_secret,
+        control,
+        nfs,
+        rdma,
+        dafs,
+        admits,
+        general,
+    }
 }
 
 #[test]
@@ -290,6 +513,7 @@ fn a_data_server_whose_metrics_cannot_be_had_does_not_start() {
 
 /// Three data servers as on other machines, and the configuration of their metadata server.
 fn far(base: &Path) -> (Vec<DataProcess>, Config) {
+    std::fs::create_dir_all(base).unwrap();
     let secret = base.join("secret");
     ClusterSecret::make(&secret).unwrap();
     let data = (1..=3).map(|number| {
@@ -345,6 +569,12 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
         let wanted = (part.len(), StableHow::DataSync);
         assert_eq!(write(at, file.stateid, offset, part).unwrap(), wanted);
     }
+    counted(|| {
+        let nodes: Vec<_> = addresses.iter().map(|&node| report(dir.path(), node)).collect();
+        let written: u64 = nodes.iter().map(|node| node.written_bytes).sum();
+        let indirect: u64 = nodes.iter().map(|node| node.indirect_bytes).sum();
+        (written, indirect) == (bytes.len() as u64, 2 * UNIT + 10)
+    });
     assert_eq!(client.stat(&file.handle).unwrap().size, 0, "not committed");
     commit(&client, &file, &place, bytes.len() as u64 - 1).unwrap();
     let plain = session(&server, b"plain");

@@ -24,6 +24,8 @@ pub(super) struct CephFile {
 #[serde(deny_unknown_fields)]
 struct DataServerFile {
     listen: Option<String>,
+    rdma_listen: Option<String>,
+    rdma_verbs_listen: Option<String>,
     number: Option<u32>,
     control: Option<String>,
     osds: Vec<u32>,
@@ -100,7 +102,8 @@ impl CephFile {
         let mut data_servers: Vec<CephDataServer> = Vec::new();
         for server in &self.data_server {
             let (listen, control) = (server.listen.as_deref(), server.control.as_deref());
-            let place = place(listen, server.number, control).map_err(wrong)?;
+            let rdma = (server.rdma_listen.as_deref(), server.rdma_verbs_listen.as_deref());
+            let place = place(listen, rdma, server.number, control).map_err(wrong)?;
             check_osds(&server.osds).map_err(wrong)?;
             let of_others = data_servers.iter().flat_map(|other| &other.osds);
             if let Some(osd) = of_others.into_iter().find(|osd| server.osds.contains(osd)) {
@@ -108,9 +111,15 @@ impl CephFile {
                 return Err(wrong(remedy));
             }
             let network_namespace = server.network_namespace.as_ref().map(|path| base.join(path));
-            if network_namespace.is_some() && !matches!(place, DataServerPlace::Here(_)) {
-                let remedy = "leave network_namespace out: it is for data servers of this process";
-                return Err(wrong(remedy.to_owned()));
+            let remedy = match &place {
+                _ if network_namespace.is_none() => None,
+                DataServerPlace::Far { .. } => Some("it is for data servers of this process"),
+                DataServerPlace::Here(_, rdma) => {
+                    rdma.verbs.map(|_| "devices are used in the network of this process")
+                }
+            };
+            if let Some(reason) = remedy {
+                return Err(wrong(format!("leave network_namespace out: {reason}")));
             }
             let osds = server.osds.clone();
             data_servers.push(CephDataServer { place, osds, network_namespace });

@@ -3,8 +3,9 @@
 use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
 use super::{
-    Config, DANGER_SENTENCE, ExportConfig, ExportSource, NfsConfig, NodeConfig, NodePlace,
-    OwnIdentity, Wake, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
+    Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource, NfsConfig, NodeConfig,
+    NodePlace, OwnIdentity, Wake, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    wrong,
 };
 use crate::limits::SessionLimits;
 use dafs_service::durable::Durability;
@@ -98,6 +99,8 @@ struct NodeFile {
     number: u32,
     path: Option<PathBuf>,
     listen: Option<String>,
+    rdma_listen: Option<String>,
+    rdma_verbs_listen: Option<String>,
     dafs_listen: Option<String>,
     control: Option<String>,
 }
@@ -252,6 +255,38 @@ pub(super) fn own_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+/// Where a data server listens for RDMA: `rdma_listen` and `rdma_verbs_listen` of its table.
+pub(super) fn data_rdma(soft: Option<&str>, verbs: Option<&str>) -> Result<DataRdma, String> {
+    let parse = |text| match parse_listen_nfs_rdma(text) {
+        Ok(address) if address.ip().is_unspecified() => {
+            Err("listen for RDMA on the one address that clients use".to_owned())
+        }
+        parsed => parsed,
+    };
+    let rdma =
+        DataRdma { soft: soft.map(parse).transpose()?, verbs: verbs.map(parse).transpose()? };
+    rdma.check()?;
+    Ok(rdma)
+}
+
+impl DataRdma {
+    /// Whether both can be told to clients, and be had together.
+    ///
+    /// # Errors
+    /// What to write instead.
+    pub fn check(&self) -> Result<(), String> {
+        match (self.soft, self.verbs) {
+            (_, Some(verbs)) if verbs.port() == 0 => {
+                Err(format!("{verbs}: name the port, which devices do not choose"))
+            }
+            (Some(soft), Some(verbs)) if soft == verbs => {
+                Err(format!("{verbs} is for RDMA in software too; give one of them another port"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Where a data server of another process waits for its metadata server.
 pub(super) fn control_address(text: &str) -> Result<String, String> {
     let (host, port) = text.rsplit_once(':').unwrap_or_default();
@@ -269,7 +304,7 @@ impl NodeFile {
     ) -> Result<NodeConfig, Wrong> {
         let number = self.number;
         let path = match (&self.path, &self.control) {
-            (None, Some(control)) if self.listen.is_none() && self.dafs_listen.is_none() => {
+            (None, Some(control)) if !self.is_open() => {
                 let control = control_address(control).map_err(|remedy| wrong("node", remedy))?;
                 return Ok(NodeConfig { number, place: NodePlace::Remote(control) });
             }
@@ -291,11 +326,20 @@ impl NodeFile {
         let parse = |text: &String| own_address(text).map_err(|remedy| wrong("node", remedy));
         let listen = self.listen.as_ref().map(parse).transpose()?;
         let dafs_listen = self.dafs_listen.as_ref().map(parse).transpose()?;
-        if dafs_listen.is_some() && listen.is_none() {
-            let remedy = "name listen too: layouts are given where NFS clients can use them";
+        let (soft, verbs) = (self.rdma_listen.as_deref(), self.rdma_verbs_listen.as_deref());
+        let rdma = data_rdma(soft, verbs).map_err(|remedy| wrong("node", remedy))?;
+        if listen.is_none() && self.is_open() {
+            let remedy = "name listen too: layouts are given where NFS clients can use them, all of \
+                          which can use TCP";
             return Err(wrong("node", remedy.to_owned()));
         }
-        Ok(NodeConfig { number, place: NodePlace::Directory { path, listen, dafs_listen } })
+        Ok(NodeConfig { number, place: NodePlace::Directory { path, listen, rdma, dafs_listen } })
+    }
+
+    /// Whether anything is said of how clients reach it.
+    fn is_open(&self) -> bool {
+        let all = [&self.listen, &self.rdma_listen, &self.rdma_verbs_listen, &self.dafs_listen];
+        all.iter().any(|listen| listen.is_some())
     }
 }
 

@@ -1,7 +1,9 @@
 //! Exports of GlusterFS: what is written of them, and what is made of it.
 
-use super::file::{control_address, own_address};
-use super::{BrickConfig, DataServerPlace, ExportSource, GlusterConfig, GlusterDataServer, Wrong};
+use super::file::{control_address, data_rdma, own_address};
+use super::{
+    BrickConfig, DataRdma, DataServerPlace, ExportSource, GlusterConfig, GlusterDataServer, Wrong,
+};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +22,8 @@ pub(super) struct GlusterFile {
 #[serde(deny_unknown_fields)]
 struct DataServerFile {
     listen: Option<String>,
+    rdma_listen: Option<String>,
+    rdma_verbs_listen: Option<String>,
     number: Option<u32>,
     control: Option<String>,
     brick: String,
@@ -28,17 +32,19 @@ struct DataServerFile {
 /// The place of a data server: in this server, or by a control connection.
 pub(super) fn place(
     listen: Option<&str>,
+    (soft, verbs): (Option<&str>, Option<&str>),
     number: Option<u32>,
     control: Option<&str>,
 ) -> Result<DataServerPlace, String> {
+    let rdma = data_rdma(soft, verbs)?;
     match (listen, number, control) {
-        (Some(listen), None, None) => own_address(listen).map(DataServerPlace::Here),
-        (None, Some(number), Some(control)) => {
+        (Some(listen), None, None) => Ok(DataServerPlace::Here(own_address(listen)?, rdma)),
+        (None, Some(number), Some(control)) if rdma == DataRdma::default() => {
             Ok(DataServerPlace::Far { number, control: control_address(control)? })
         }
         _ => {
-            Err("write listen for a data server of this process, or number and control for one of \
-                  its own"
+            Err("write listen, and rdma_listen if you like, for a data server of this process, or \
+                  number and control for one of its own"
                 .to_owned())
         }
     }
@@ -51,7 +57,7 @@ pub(super) fn check_far<'a>(
 ) -> Result<Option<PathBuf>, String> {
     let far = places.filter_map(|place| match place {
         DataServerPlace::Far { number, control } => Some((number, control)),
-        DataServerPlace::Here(_) => None,
+        DataServerPlace::Here(..) => None,
     });
     let far: Vec<_> = far.collect();
     for (at, (number, control)) in far.iter().enumerate() {
@@ -147,8 +153,12 @@ impl GlusterFile {
             return Err(wrong(remedy.to_owned()));
         }
         let mut data_servers: Vec<GlusterDataServer> = Vec::new();
-        for DataServerFile { listen, number, control, brick } in &self.data_server {
-            let place = place(listen.as_deref(), *number, control.as_deref()).map_err(wrong)?;
+        for server in &self.data_server {
+            let DataServerFile { listen, rdma_listen, rdma_verbs_listen, .. } = server;
+            let DataServerFile { number, control, brick, .. } = server;
+            let rdma = (rdma_listen.as_deref(), rdma_verbs_listen.as_deref());
+            let place = place(listen.as_deref(), rdma, *number, control.as_deref());
+            let place = place.map_err(wrong)?;
             check_brick(brick).map_err(wrong)?;
             if data_servers.iter().any(|other| other.brick == *brick) {
                 return Err(wrong(format!("brick {brick} is named by two data_servers")));

@@ -195,6 +195,16 @@ pub struct NodeConfig {
     pub place: NodePlace,
 }
 
+/// Where a data server listens for NFS over RDMA. Clients are told, so these are the addresses that they
+/// use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DataRdma {
+    /// For iWARP in software, with shared memory for this host beside it.
+    pub soft: Option<SocketAddr>,
+    /// For a device of the system.
+    pub verbs: Option<SocketAddr>,
+}
+
 /// Where stripes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodePlace {
@@ -204,6 +214,8 @@ pub enum NodePlace {
         path: PathBuf,
         /// Where clients that can (pNFS) reach it without going through the server's other doors.
         listen: Option<SocketAddr>,
+        /// The same over RDMA; only where there is `listen`.
+        rdma: DataRdma,
         /// The same for clients that speak DAFS; only where there is `listen`.
         dafs_listen: Option<SocketAddr>,
     },
@@ -251,8 +263,8 @@ pub struct GlusterConfig {
 /// Where a data server of a file system is that keeps its files itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataServerPlace {
-    /// In this server; clients reach it there.
-    Here(SocketAddr),
+    /// In this server; clients reach it there, and over RDMA.
+    Here(SocketAddr, DataRdma),
     /// In a process of its own, which says where clients reach it.
     Far {
         /// What it is called there.
@@ -564,6 +576,8 @@ mod tests {
         check(&format!("{gluster}{table}{far}"), "[cluster] with secret");
         check(&format!("{gluster}{table}{}", far.replace("h:7101", "h")), "\"HOST:PORT\"");
         check(&format!("{gluster}{table}{far}listen = \"127.0.0.1:1\""), "or number and control");
+        check(&format!("{gluster}{table}{far}rdma_listen = \"127.0.0.1:2\""), "number and control");
+        check(&format!("{gluster}{table}{door}rdma_listen = \"0.0.0.0:2\""), "that clients use");
         let other = far.replace("h:/b", "h:/c");
         check(&format!("{gluster}{table}{far}{other}"), "its own number");
         check(&format!("{EXPORT}[export.ceph]\nid = \"x\""), "write \"cephfs\"");
@@ -579,17 +593,26 @@ mod tests {
         let far = server.replace("listen = \"127.0.0.1:1\"", "number = 1\ncontrol = \"h:7101\"");
         check(&format!("{ceph}{far}"), "[cluster] with secret");
         check(&format!("{ceph}{far}network_namespace = \"x\""), "leave network_namespace out");
+        let device = "rdma_verbs_listen = \"127.0.0.1:2\"\nnetwork_namespace = \"x\"";
+        check(&format!("{ceph}{server}{device}"), "in the network of this process");
         check(&format!("{ceph}{}", far.replace("number = 1\n", "")), "or number and control");
         let node = "[[export.node]]\nnumber = 1\npath = \"data\"\n";
         check(&format!("{EXPORT}{node}{node}"), "its own number");
         check(&format!("{EXPORT}{}", node.replace("\"data\"", "\"gone\"")), "is no directory");
         check(&format!("{EXPORT}{node}listen = \"0.0.0.0:1\""), "that clients use");
+        check(&format!("{EXPORT}{node}rdma_listen = \"127.0.0.1:2\""), "name listen too");
+        let open = format!("{EXPORT}{node}listen = \"127.0.0.1:1\"\n");
+        check(&format!("{open}rdma_listen = \"0.0.0.0:2\""), "that clients use");
+        check(&format!("{open}rdma_verbs_listen = \"127.0.0.1:0\""), "name the port");
+        let twice = "rdma_listen = \"127.0.0.1:2\"\nrdma_verbs_listen = \"127.0.0.1:2\"";
+        check(&format!("{open}{twice}"), "another port");
         let far = "[[export.node]]\nnumber = 2\ncontrol = \"192.0.2.2:2052\"\n";
         check(&format!("{EXPORT}{far}"), "[cluster] with secret");
         let same = far.replace("number = 2", "number = 3");
         check(&format!("{EXPORT}{far}{same}"), "two have the same control");
         check(&format!("{EXPORT}{far}path = \"data\""), "or control =");
         check(&format!("{EXPORT}{far}listen = \"192.0.2.2:1\""), "leave listen out");
+        check(&format!("{EXPORT}{far}rdma_listen = \"192.0.2.2:1\""), "leave listen out");
         check(&format!("{EXPORT}{}", far.replace(":2052", "")), "control = \"HOST:PORT\"");
         check(&format!("{EXPORT}[[export.node]]\nnumber = 1"), "path = \"DIRECTORY\"");
         check(&format!("{EXPORT}stripe_bytes = 100\n{node}"), "4096 to 1073741824");

@@ -11,7 +11,7 @@ use super::request::{Call, Context, Done};
 use dafs_service::{
     Caller, Handle, LayoutGranted, LayoutMode, LayoutRequest, Service, ServiceError, StateRef,
 };
-use dafs_store::{DeviceKey, LayoutForm, Packing, Placement, Spread};
+use dafs_store::{DeviceKey, DeviceTrouble, LayoutForm, Packing, Placement, Spread};
 use dafs_wire::dafs::{
     self, FileHandle, HEADER_BYTES, LayoutComponent, LayoutKind, LayoutPacking, LayoutScope,
     LayoutServer, Reply, Seq, Status, XLayoutCommit, XLayoutCommitReply, XLayoutGet,
@@ -36,6 +36,13 @@ fn status(error: ServiceError) -> Status {
         ServiceError::LayoutTooBig => Status::TooSmall,
         ServiceError::OldStateId => Status::OldStateId,
         error => convert::status(error),
+    }
+}
+
+fn trouble(status: Status) -> DeviceTrouble {
+    match status {
+        Status::NoSpc | Status::DQuot => DeviceTrouble::Full,
+        _ => DeviceTrouble::Failed,
     }
 }
 
@@ -148,11 +155,12 @@ impl Context<'_> {
             tracing::debug!(status = %error.status, "a client had an error at a data server");
         }
         let writing = args.errors.iter().filter(|error| error.writing);
-        let lost: Vec<_> = writing.map(|error| DeviceKey(error.device)).collect();
+        let failed: Vec<_> =
+            writing.map(|error| (DeviceKey(error.device), trouble(error.status))).collect();
         self.call_elsewhere(
             call,
             &handle,
-            move |service, caller| give_back(service, caller, (&handle, state), scope, &lost),
+            move |service, caller| give_back(service, caller, (&handle, state), scope, &failed),
             |context, call, outcome| {
                 outcome.map_err(status)?;
                 context.reply(call, &Reply::XLayoutReturn)
@@ -192,12 +200,12 @@ fn give_back(
     caller: Caller<'_>,
     (handle, state): (&Handle, StateRef),
     scope: LayoutScope,
-    lost: &[DeviceKey],
+    failed: &[(DeviceKey, DeviceTrouble)],
 ) -> Result<(), ServiceError> {
     let of = match scope {
         LayoutScope::File => {
-            if !lost.is_empty() {
-                service.report_layout(caller, handle, state, lost)?;
+            if !failed.is_empty() {
+                service.report_layout(caller, handle, state, failed)?;
             }
             let left = service.return_layout(caller, handle, state, LayoutMode::Any, WHOLE)?;
             debug_assert!(left.is_none(), "the whole was given back");
@@ -210,4 +218,31 @@ fn give_back(
         service.return_layouts(caller, of, form, LayoutMode::Any);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_store::Stripes;
+
+    #[test]
+    fn it_is_told_how_components_are_packed_and_what_each_is_called() {
+        for (packing, wire) in
+            [(Packing::Sparse, LayoutPacking::Sparse), (Packing::Dense, LayoutPacking::Dense)]
+        {
+            let handles = [3, 4].map(|name| Box::from([name; 64]));
+            let spread = Spread::Stripes(Stripes {
+                device: DeviceKey([9; 16]),
+                first_place: 1,
+                unit_bytes: 4096.try_into().unwrap(),
+                packing,
+                handles: handles.to_vec(),
+            });
+            let (reply, components) = told(&Placement { epoch: 1, spread }).unwrap();
+            assert_eq!((reply.kind, reply.packing), (LayoutKind::Stripes, wire));
+            assert_eq!((reply.unit_bytes, reply.first_place), (4096, 1));
+            let names = components.iter().map(|one| (one.device, one.fh.fs[0], one.fh.file[47]));
+            assert_eq!(names.collect::<Vec<_>>(), [([9; 16], 3, 3), ([9; 16], 4, 4)]);
+        }
+    }
 }

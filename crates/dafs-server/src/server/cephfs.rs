@@ -1,8 +1,9 @@
 //! Exports of CephFS, and the data servers that let clients reach its storage daemons.
 
-use super::data::{DataDoor, Spread};
-use super::far::FarServers;
+use super::data::{DataDoor, NodeUsage, Spread};
+use super::engine_servers::EngineServers;
 use super::here::Here;
+use super::nfs_rdma::RdmaDoors;
 use super::{StartError, listen, state, striped};
 use crate::admin::NodeReport;
 use crate::config::{CephFsConfig, DataServerPlace, ExportConfig};
@@ -11,7 +12,7 @@ use dafs_cephfs::{
     CephData, CephOptions, CephStore, DataPlace, DataServerOptions, OpenError, in_network,
 };
 use dafs_service::{Admits, Export, Service, WriteVerifier};
-use dafs_store::{DataFiles, ExportSecret, Store};
+use dafs_store::{DataFiles, ExportSecret, NfsAddresses, Store};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,14 +20,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Mounts of one export, so that not all that goes on with different files meets at one lock.
 const MOUNTS: usize = 2;
 
+/// Where a data server of this process listens, and whether it is in a network of its own.
+type Opened = (TcpListener, RdmaDoors, bool);
+
 /// An open store, with what its data servers need.
 pub(super) struct Ceph {
     store: Arc<CephStore>,
     secret: ExportSecret,
     admits: Admits,
-    /// Those of the data servers of this process, and whether each is in a network of its own.
-    listeners: Mutex<Vec<(TcpListener, bool)>>,
-    far: FarServers,
+    /// Those of the data servers of this process.
+    listeners: Mutex<Vec<Opened>>,
+    servers: EngineServers,
+    name: String,
 }
 
 /// Opens the store of an export, and the sockets of its data servers. Waits for the cluster for a
@@ -39,24 +44,32 @@ pub(super) fn open(
 ) -> Result<Arc<Ceph>, StartError> {
     let (mut listeners, mut data_servers) = (Vec::new(), Vec::new());
     let cluster_secret = ceph.cluster_secret.as_deref();
-    let mut far = FarServers::new(&export.name, cluster_secret, &secret, state)?;
+    let mut servers = EngineServers::new(&export.name, cluster_secret, &secret, state)?;
     for server in &ceph.data_servers {
         let daemons = server.osds.clone();
         let place = match &server.place {
-            DataServerPlace::Here(address) => {
+            DataServerPlace::Here(address, rdma) => {
                 let network = server.network_namespace.clone();
-                let listener = in_network(network.as_deref(), || listen::fresh(*address));
-                let listener = listener.map_err(|error| {
+                let opened = in_network(network.as_deref(), || {
+                    Ok::<_, StartError>((
+                        listen::fresh(*address)?,
+                        RdmaDoors::of_data_server(rdma)?,
+                    ))
+                });
+                let opened = opened.map_err(|error| {
                     let path = network.clone().unwrap_or_default();
                     let (name, root) = (export.name.clone(), ceph.root.clone());
                     StartError::CephFs { name, root, error: OpenError::Network { path, error } }
                 })??;
+                let (listener, doors) = opened;
                 let address = listener.local_addr()?;
-                listeners.push((listener, network.is_some()));
-                DataPlace::Here { address, network }
+                let addresses = NfsAddresses { tcp: vec![address], rdma: doors.addresses() };
+                listeners.push((listener, doors, network.is_some()));
+                servers.add_here(address, format!("OSDs {daemons:?}"));
+                DataPlace::Here { addresses, network }
             }
             DataServerPlace::Far { number, control } => {
-                DataPlace::Far(far.connect(*number, control, format!("OSDs {daemons:?}"))?)
+                DataPlace::Far(servers.connect(*number, control, format!("OSDs {daemons:?}"))?)
             }
         };
         data_servers.push(DataServerOptions { place, daemons });
@@ -72,14 +85,15 @@ pub(super) fn open(
         secret,
         mounts: MOUNTS,
         data_servers,
-        data_secret: far.data_secret(),
+        data_secret: servers.data_secret(),
         told: ceph.told,
         data_fs: |fs| Export::fs_of(fs, ""),
     });
     let (name, root) = (export.name.clone(), ceph.root.clone());
     let store = Arc::new(store.map_err(|error| StartError::CephFs { name, root, error })?);
     let (admits, listeners) = (export.options.admits.clone(), Mutex::new(listeners));
-    Ok(Arc::new(Ceph { store, secret, admits, listeners, far }))
+    let name = export.name.clone();
+    Ok(Arc::new(Ceph { store, secret, admits, listeners, servers, name }))
 }
 
 impl Ceph {
@@ -90,7 +104,11 @@ impl Ceph {
 
 impl Spread for Ceph {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
-        self.far.report(export)
+        self.servers.report(export)
+    }
+
+    fn count_by(&self, number: u32, usage: NodeUsage) {
+        self.servers.count_by(number, usage);
     }
 
     fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
@@ -103,24 +121,26 @@ impl Spread for Ceph {
     /// Those of this process; to those of others it is said who answers them.
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
         let states = Arc::new(Here::new(service));
-        self.far.answer_by(&states);
+        self.servers.answer_by(&states);
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = (0_u32..).zip(listeners.drain(..)).zip(self.store.data_servers());
-        let open =
-            |((number, (listener, apart)), files): ((u32, (TcpListener, bool)), Arc<CephData>)| {
-                let of = [&files.fs_id().0[..], &number.to_be_bytes()].concat();
-                DataDoor {
-                    listener,
-                    dafs: None,
-                    number,
-                    files,
-                    // As long as it would have if it were a process on a machine of its own.
-                    pool: apart.then(|| Arc::new(ThreadPool::new()) as Arc<dyn Pool>),
-                    states: states.clone(),
-                    admits: self.admits.clone(),
-                    identity: striped::derive(&self.secret, b"data server", &of),
-                }
-            };
-        opened.map(open).collect()
+        let opened = (0_u32..).zip(self.servers.numbers_here()).zip(listeners.drain(..));
+        type Numbered = (((u32, u32), Opened), Arc<CephData>);
+        let open = |(((place, number), (listener, rdma, apart)), files): Numbered| {
+            let of = [&files.fs_id().0[..], &place.to_be_bytes()].concat();
+            DataDoor {
+                export: Some(self.name.clone()),
+                listener,
+                rdma,
+                dafs: None,
+                number,
+                files,
+                // As long as it would have if it were a process on a machine of its own.
+                pool: apart.then(|| Arc::new(ThreadPool::new()) as Arc<dyn Pool>),
+                states: states.clone(),
+                admits: self.admits.clone(),
+                identity: striped::derive(&self.secret, b"data server", &of),
+            }
+        };
+        opened.zip(self.store.data_servers()).map(open).collect()
     }
 }

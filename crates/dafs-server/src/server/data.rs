@@ -6,16 +6,19 @@
 
 use super::listen::Listener;
 use super::nfs::{self, Elsewhere};
+use super::nfs_rdma::RdmaDoors;
 use super::reactors::{self, Reactor};
 use super::{Random, StartError};
 use crate::admin::NodeReport;
 use crate::auth::Authenticator;
 use crate::config::{Config, ExportSource};
 use crate::engine::{Registry, Shared};
+use crate::metrics::Labels;
 use crate::pool::Pool;
+use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
 use dafs_nfs::{DataRole, ForeignStates, NfsHandler, NfsShared};
-use dafs_rpc::server::Group;
+use dafs_rpc::server::{Group, Statistics};
 use dafs_service::{
     Admits, Export, ExportOptions, Namespace, NoRecords, Service, ServiceConfig, Squash,
     WriteVerifier,
@@ -23,6 +26,7 @@ use dafs_service::{
 use dafs_store::{DataFiles, DataStore};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// An open store whose files clients may reach without the server's other doors.
@@ -32,6 +36,9 @@ pub(super) trait Spread: Send + Sync {
 
     /// What is to change when data is lost that was not stable.
     fn tell_of_lost_data(&self, _verifier: &Arc<WriteVerifier>) {}
+
+    /// Says what counts for the data server of a node of this process.
+    fn count_by(&self, _number: u32, _usage: NodeUsage) {}
 
     /// Does what is due now and then; for a bounded time.
     fn turn(&self, _service: &Service) {}
@@ -60,10 +67,14 @@ pub(super) trait Spread: Send + Sync {
 
 /// What a data server is started with.
 pub(super) struct DataDoor {
+    /// The name of the export that it is a part of, if that is known.
+    pub(super) export: Option<String>,
     pub(super) listener: TcpListener,
+    /// For those that come over RDMA.
+    pub(super) rdma: RdmaDoors,
     /// For those that come by DAFS.
     pub(super) dafs: Option<Listener>,
-    /// To tell its thread from others.
+    /// Which node it is.
     pub(super) number: u32,
     pub(super) files: Arc<dyn DataFiles>,
     /// Where its calls wait, if not where those of the server do.
@@ -77,8 +88,45 @@ pub(super) struct DataDoor {
 /// What a data server has done.
 #[derive(Clone)]
 pub(super) struct DataCounters {
+    export: Option<String>,
+    number: u32,
     group: Arc<Group>,
+    usage: NodeUsage,
+}
+
+/// What clients have done at a data server, without its sockets.
+#[derive(Clone)]
+pub(super) struct NodeUsage {
     files: Arc<dyn DataFiles>,
+    service: Arc<Service>,
+}
+
+impl NodeUsage {
+    pub(super) fn now(&self) -> NodeCounters {
+        let namespace = self.service.namespace();
+        let usages = || namespace.exports().map(|export| export.usage());
+        let read = usages().map(|usage| usage.read_bytes.load(Ordering::Relaxed)).sum();
+        let written = usages().map(|usage| usage.written_bytes.load(Ordering::Relaxed)).sum();
+        let indirect_bytes = self.files.indirect_bytes();
+        NodeCounters { read_bytes: read, written_bytes: written, indirect_bytes }
+    }
+}
+
+impl DataCounters {
+    /// Without what else there is to tell.
+    pub(super) fn usage(&self) -> NodeUsage {
+        self.usage.clone()
+    }
+
+    fn labels(&self) -> Labels {
+        let export = self.export.iter().map(|name| ("export", format!("/{name}")));
+        export.chain([("node", self.number.to_string())]).collect()
+    }
+}
+
+/// What each data server of a server has done, as it is told to Prometheus.
+pub(super) fn by_node(data: &[DataCounters]) -> Vec<(Labels, NodeCounters)> {
+    data.iter().map(|data| (data.labels(), data.usage.now())).collect()
 }
 
 /// What all data servers of a server have done, as it is told to Prometheus.
@@ -87,21 +135,23 @@ pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, 
         return Vec::new();
     }
     let rpc: Vec<_> = data.iter().map(|data| data.group.statistics()).collect();
-    let indirect = data.iter().map(|data| data.files.indirect_bytes()).sum();
+    let sum = |of: fn(&Statistics) -> u64| rpc.iter().map(of).sum();
+    let indirect = data.iter().map(|data| data.usage.files.indirect_bytes()).sum();
     vec![
         ("data_servers", "Data servers", data.len() as u64),
-        ("data_connections", "Connections to them", rpc.iter().map(|r| r.connections).sum()),
-        ("data_received_bytes", "Bytes received", rpc.iter().map(|r| r.received_bytes).sum()),
-        ("data_sent_bytes", "Bytes sent", rpc.iter().map(|r| r.sent_bytes).sum()),
+        ("data_connections", "Connections to them", sum(|rpc| rpc.connections)),
+        ("data_received_bytes", "Bytes received", sum(|rpc| rpc.received_bytes)),
+        ("data_sent_bytes", "Bytes sent", sum(|rpc| rpc.sent_bytes)),
+        ("data_rdma_calls", "Calls over RDMA", sum(|rpc| rpc.rdma_calls)),
+        ("data_rdma_read_bytes", "Bytes fetched by RDMA", sum(|rpc| rpc.rdma_read_bytes)),
+        ("data_rdma_written_bytes", "Bytes placed by RDMA", sum(|rpc| rpc.rdma_written_bytes)),
         ("data_indirect_bytes", "Bytes asked for that another one has", indirect),
     ]
 }
 
 /// A data server with its threads. Dropping it ends them.
 pub(super) struct DataServer {
-    group: Arc<Group>,
-    files: Arc<dyn DataFiles>,
-    service: Arc<Service>,
+    counters: DataCounters,
     threads: Vec<JoinHandle<()>>,
     /// One at most.
     reactors: Vec<Reactor>,
@@ -115,7 +165,8 @@ impl DataServer {
         write_verifier: Arc<WriteVerifier>,
         door: DataDoor,
     ) -> Result<Self, StartError> {
-        let DataDoor { listener, dafs, number, files, pool: own, states, admits, identity } = door;
+        let DataDoor { export, listener, rdma, dafs, number, files, .. } = door;
+        let DataDoor { pool: own, states, admits, identity, .. } = door;
         let pool = own.unwrap_or(pool);
         let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
         let store = Arc::new(DataStore::new(files.clone()));
@@ -127,22 +178,34 @@ impl DataServer {
         let service = Arc::new(service);
         let verifier = write_verifier.clone();
         let role = DataRole { files: files.clone(), states };
+        let ports = [listener.local_addr()?].into_iter().chain(rdma.soft());
+        let ports = ports.map(|address| address.port()).collect();
         let nfs = NfsShared::new_data_server(
             service.clone(),
             Arc::new(Elsewhere(pool.clone())),
             write_verifier,
-            nfs::admission(vec![listener.local_addr()?.port()]),
+            nfs::admission(ports),
             nfs::options(config, &identity, random.secret),
             role.clone(),
         );
-        let group = Arc::new(Group::new(vec![listener], 1, nfs::rpc_config(config))?);
-        let mut server = Self { group, files, service, threads: Vec::new(), reactors: Vec::new() };
-        let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
+        let reactors = if rdma.is_empty() { 1 } else { 2 };
+        let group = Arc::new(Group::new(vec![listener], reactors, nfs::rpc_config(config))?);
+        let usage = NodeUsage { files, service };
+        let counters = DataCounters { export, number, group, usage };
+        let mut server = Self { counters, threads: Vec::new(), reactors: Vec::new() };
+        let shared = nfs.clone();
+        let reactor = server.counters.group.reactor(|_| NfsHandler::new(shared))?;
         let thread = std::thread::Builder::new().name(format!("dafs-data-{number}"));
         server.threads.push(thread.spawn(|| reactor.run())?);
+        if !rdma.is_empty() {
+            let adapters = rdma.adapters(config, 0, 1)?;
+            let reactor = server.counters.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
+            let thread = std::thread::Builder::new().name(format!("dafs-drdma-{number}"));
+            server.threads.push(thread.spawn(|| reactor.run())?);
+        }
         if let Some(listener) = dafs {
             let shared = Shared {
-                service: server.service.clone(),
+                service: server.service(),
                 authenticator: Arc::new(Authenticator::new(config)?),
                 registry: Arc::new(Registry::new(random.registry_key)),
                 pool: pool.clone(),
@@ -160,20 +223,20 @@ impl DataServer {
 
     /// The counters, for somebody who outlives this.
     pub(super) fn counters(&self) -> DataCounters {
-        DataCounters { group: self.group.clone(), files: self.files.clone() }
+        self.counters.clone()
     }
 }
 
 impl DataServer {
     /// What counts its requests.
     pub(super) fn service(&self) -> Arc<Service> {
-        self.service.clone()
+        self.counters.usage.service.clone()
     }
 }
 
 impl Drop for DataServer {
     fn drop(&mut self) {
-        self.group.stop();
+        self.counters.group.stop();
         reactors::stop(&mut self.reactors);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -4,15 +4,16 @@
 //! Invariants
 //! * Clients are let in when it is known which node the directory is, and not before.
 
-use super::data::{DataCounters, DataDoor, DataServer, gauges};
+use super::data::{DataCounters, DataDoor, DataServer, by_node, gauges};
 use super::listen::Listener;
+use super::nfs_rdma::RdmaDoors;
 use super::{Random, StartError, listen, operation_name, raise_descriptor_limit};
-use crate::config::{BrickConfig, Config, EngineConfig, OsdConfig};
+use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
 use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::ThreadPool;
 use dafs_cephfs::{CephNode, CephNodeOptions};
-use dafs_cluster::{ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
+use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
 use dafs_nfs::{ForeignStates, ForeignUse};
 use dafs_service::{Admits, Export, WriteVerifier};
@@ -41,6 +42,8 @@ pub struct DataServerConfig {
     /// Where clients connect. The metadata server tells them, so it has to be the one address that they
     /// can reach.
     pub nfs: SocketAddr,
+    /// Where those connect that come over RDMA, which is told to them in the same way.
+    pub rdma: DataRdma,
     /// Where those connect that speak DAFS, which is told to them in the same way.
     pub dafs: Option<SocketAddr>,
     /// Which clients may connect by NFS.
@@ -55,6 +58,7 @@ pub struct DataProcess {
     /// First, so that nobody is let in any more.
     node: DataNode,
     nfs: SocketAddr,
+    rdma: Vec<SocketAddr>,
     dafs: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     door: Arc<Mutex<Option<Running>>>,
@@ -64,7 +68,7 @@ pub struct DataProcess {
 struct Running {
     /// First: it looks at the door.
     _metrics: Option<MetricsPort>,
-    _door: DataServer,
+    door: DataServer,
 }
 
 impl DataProcess {
@@ -78,12 +82,15 @@ impl DataProcess {
         let secret = Arc::new(ClusterSecret::load(&config.cluster_secret)?);
         let clients = listen::fresh(config.nfs)?;
         let nfs = clients.local_addr()?;
+        let rdma_clients = RdmaDoors::of_data_server(&config.rdma)?;
+        let rdma = rdma_clients.addresses();
         let dafs_clients = config.dafs.map(Listener::fresh).transpose()?;
         let dafs = dafs_clients.as_ref().map(|listener| listener.address);
         let failed = |error| StartError::Listen { address: config.control, error };
         let control = listen::fresh(config.control)?;
         control.set_nonblocking(false).map_err(failed)?;
         // Whoever starts it hears now what is in the way, and not the metadata server when it comes.
+        drop(rdma_clients.adapters(&config.general, 0, 1)?);
         let metrics_port = config.general.metrics_listen.map(MetricsPort::listen).transpose()?;
         let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let random = Random::draw()?;
@@ -94,6 +101,7 @@ impl DataProcess {
         let opener = Opener {
             config,
             clients,
+            rdma_clients,
             dafs_clients,
             metrics: metrics_port,
             pool: pool.clone(),
@@ -105,13 +113,14 @@ impl DataProcess {
             secret,
             listener: control,
             addresses: vec![nfs],
+            rdma_addresses: rdma.clone(),
             dafs_addresses: dafs.into_iter().collect(),
             opened: Box::new(move |opened, judge| {
                 opener.run(opened, judge).map_err(|error| io::Error::other(error.to_string()))
             }),
             lost: Box::new(move || changed.change()),
         })?;
-        Ok(Self { node, nfs, dafs, metrics, door, pool })
+        Ok(Self { node, nfs, rdma, dafs, metrics, door, pool })
     }
 
     /// Where the metadata server connects.
@@ -122,6 +131,11 @@ impl DataProcess {
     /// Where clients connect.
     pub fn nfs_address(&self) -> SocketAddr {
         self.nfs
+    }
+
+    /// Where clients connect over RDMA.
+    pub fn rdma_addresses(&self) -> &[SocketAddr] {
+        &self.rdma
     }
 
     /// Where clients connect that speak DAFS.
@@ -149,6 +163,7 @@ impl DataProcess {
 struct Opener {
     config: DataServerConfig,
     clients: TcpListener,
+    rdma_clients: RdmaDoors,
     dafs_clients: Option<Listener>,
     metrics: Option<TcpListener>,
     pool: Arc<ThreadPool>,
@@ -157,7 +172,7 @@ struct Opener {
 }
 
 impl Opener {
-    fn run(self, opened: Opened, judge: Judge) -> Result<Arc<dyn Node>, StartError> {
+    fn run(self, opened: Opened, judge: Judge) -> Result<Answering, StartError> {
         let door = self.door.clone();
         let (running, answering) = self.open(opened, judge)?;
         *door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
@@ -170,7 +185,7 @@ impl Opener {
         let Some(engine) = &self.config.engine else {
             let component_fs = Export::fs_of(&component_store_fs(secret), "");
             let way = Arc::new(judge.clone());
-            let files = ComponentStore::new(node.clone(), *secret, component_fs, Some(way));
+            let files = ComponentStore::new(node.clone(), *secret, component_fs, way);
             let states = Far { judge, secret: *secret, component_fs };
             let (files, states) = (Arc::new(files), Arc::new(states));
             return Ok(Served { answering: node.clone(), files, states });
@@ -235,15 +250,25 @@ impl Opener {
         Ok(Served { answering: node, files, states })
     }
 
-    fn open(self, opened: Opened, judge: Judge) -> Result<(Running, Arc<dyn Node>), StartError> {
-        let Served { answering, files, states } = self.serve(&opened, judge)?;
-        let Opened { node, store, .. } = opened;
-        let number = node.number();
+    fn open(self, opened: Opened, judge: Judge) -> Result<(Running, Answering), StartError> {
+        let Served { answering: node, files, states } = self.serve(&opened, judge)?;
+        // The door holds the judge, and that whoever has this: the door is not to be held by it.
+        let running = Arc::downgrade(&self.door);
+        let told = move || {
+            let running = running.upgrade()?;
+            let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+            Some(running.as_ref()?.door.counters().usage().now())
+        };
+        let counters = Box::new(move || told().unwrap_or_default());
+        let Opened { node: own, store, .. } = opened;
+        let number = own.number();
         let mut identity = store;
         identity[..4].iter_mut().zip(number.to_be_bytes()).for_each(|(own, byte)| *own ^= byte);
         let parts = DataDoor {
+            export: None,
             number,
             listener: self.clients,
+            rdma: self.rdma_clients,
             dafs: self.dafs_clients,
             files,
             pool: None,
@@ -259,14 +284,15 @@ impl Opener {
             tracing::info!("metrics at http://{}/metrics", port.address);
         }
         tracing::info!(number, "clients are let in");
-        Ok((Running { _metrics: metrics, _door: door }, answering))
+        Ok((Running { _metrics: metrics, door }, Answering { node, counters }))
     }
 }
 
 fn collector(door: &DataServer) -> ServerCollector {
     let counters: Vec<DataCounters> = vec![door.counters()];
-    let gauges = Box::new(move || gauges(&counters));
-    ServerCollector { service: door.service(), name: operation_name, gauges }
+    let nodes = counters.clone();
+    let (gauges, nodes) = (Box::new(move || gauges(&counters)), Box::new(move || by_node(&nodes)));
+    ServerCollector { service: door.service(), name: operation_name, gauges, nodes }
 }
 
 /// What a data server serves.

@@ -1,14 +1,15 @@
 //! Exports of GlusterFS, and the data servers that let clients reach its bricks.
 
-use super::data::{DataDoor, Spread};
-use super::far::FarServers;
+use super::data::{DataDoor, NodeUsage, Spread};
+use super::engine_servers::EngineServers;
 use super::here::Here;
+use super::nfs_rdma::RdmaDoors;
 use super::{StartError, listen, striped};
 use crate::admin::NodeReport;
 use crate::config::{DataServerPlace, ExportConfig, GlusterConfig};
 use dafs_gluster::{DataPlace, DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
 use dafs_service::{Admits, Export, Service, WriteVerifier};
-use dafs_store::{DataFiles, ExportSecret, Store};
+use dafs_store::{DataFiles, ExportSecret, NfsAddresses, Store};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +20,9 @@ pub(super) struct Gluster {
     secret: ExportSecret,
     admits: Admits,
     /// Those of the data servers of this process.
-    listeners: Mutex<Vec<TcpListener>>,
-    far: FarServers,
+    listeners: Mutex<Vec<(TcpListener, RdmaDoors)>>,
+    servers: EngineServers,
+    name: String,
 }
 
 /// Opens the store of an export, and the sockets of its data servers. Waits for the bricks for a while.
@@ -32,36 +34,40 @@ pub(super) fn open(
 ) -> Result<Arc<Gluster>, StartError> {
     let (mut listeners, mut data_servers) = (Vec::new(), Vec::new());
     let cluster_secret = gluster.cluster_secret.as_deref();
-    let mut far = FarServers::new(&export.name, cluster_secret, &secret, state)?;
+    let mut servers = EngineServers::new(&export.name, cluster_secret, &secret, state)?;
     for server in &gluster.data_servers {
         let brick = server.brick.clone();
         let place = match &server.place {
-            DataServerPlace::Here(address) => {
-                let listener = listen::fresh(*address)?;
+            DataServerPlace::Here(address, rdma) => {
+                let (listener, doors) =
+                    (listen::fresh(*address)?, RdmaDoors::of_data_server(rdma)?);
                 let address = listener.local_addr()?;
-                listeners.push(listener);
-                DataPlace::Here(address)
+                let addresses = NfsAddresses { tcp: vec![address], rdma: doors.addresses() };
+                listeners.push((listener, doors));
+                servers.add_here(address, brick.clone());
+                DataPlace::Here(addresses)
             }
             DataServerPlace::Far { number, control } => {
-                DataPlace::Far(far.connect(*number, control, brick.clone())?)
+                DataPlace::Far(servers.connect(*number, control, brick.clone())?)
             }
         };
         data_servers.push(DataServerOptions { place, brick });
     }
-    let GlusterConfig { volume, servers, root, .. } = gluster.clone();
+    let GlusterConfig { volume, servers: addresses, root, .. } = gluster.clone();
     let store = GlusterStore::open(&GlusterOptions {
         volume: volume.clone(),
-        servers,
+        servers: addresses,
         root: root.clone(),
         secret,
         data_servers,
-        data_secret: far.data_secret(),
+        data_secret: servers.data_secret(),
         data_fs: |fs| Export::fs_of(fs, ""),
     });
     let name = export.name.clone();
     let store = store.map_err(|error| StartError::Gluster { name, volume, root, error })?;
     let (admits, listeners) = (export.options.admits.clone(), Mutex::new(listeners));
-    Ok(Arc::new(Gluster { store: Arc::new(store), secret, admits, listeners, far }))
+    let (store, name) = (Arc::new(store), export.name.clone());
+    Ok(Arc::new(Gluster { store, secret, admits, listeners, servers, name }))
 }
 
 impl Gluster {
@@ -72,7 +78,11 @@ impl Gluster {
 
 impl Spread for Gluster {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
-        self.far.report(export)
+        self.servers.report(export)
+    }
+
+    fn count_by(&self, number: u32, usage: NodeUsage) {
+        self.servers.count_by(number, usage);
     }
 
     fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
@@ -85,13 +95,16 @@ impl Spread for Gluster {
     /// Those of this process; to those of others it is said who answers them.
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
         let states = Arc::new(Here::new(service));
-        self.far.answer_by(&states);
+        self.servers.answer_by(&states);
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = (0_u32..).zip(listeners.drain(..)).zip(self.store.data_servers());
-        let open = |((number, listener), files): ((u32, TcpListener), Arc<GlusterData>)| {
-            let of = [&files.fs_id().0[..], &number.to_be_bytes()].concat();
+        let opened = (0_u32..).zip(self.servers.numbers_here()).zip(listeners.drain(..));
+        type Opened = (((u32, u32), (TcpListener, RdmaDoors)), Arc<GlusterData>);
+        let open = |(((place, number), (listener, rdma)), files): Opened| {
+            let of = [&files.fs_id().0[..], &place.to_be_bytes()].concat();
             DataDoor {
+                export: Some(self.name.clone()),
                 listener,
+                rdma,
                 dafs: None,
                 number,
                 files,
@@ -101,6 +114,6 @@ impl Spread for Gluster {
                 identity: striped::derive(&self.secret, b"data server", &of),
             }
         };
-        opened.map(open).collect()
+        opened.zip(self.store.data_servers()).map(open).collect()
     }
 }

@@ -4,7 +4,8 @@ use super::administration::Administration;
 use crate::admin::LayoutReport;
 use dafs_service::{Export, Namespace};
 use dafs_store::{
-    CopyState, Cred, DeviceKey, FileId, Kind, Layouts, Packing, Placement, Spread, StoreError,
+    CopyState, Cred, DeviceKey, FileId, Kind, Layouts, NfsAddresses, Packing, Placement, Spread,
+    StoreError,
 };
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ fn list(copies: &[CopyState], report: &mut LayoutReport) {
 fn describe(layouts: &dyn Layouts, placement: &Placement, report: &mut LayoutReport) {
     let servers = |key: &DeviceKey| {
         let device = layouts.device(key)?;
-        let text = |server: &Vec<_>| server.iter().map(ToString::to_string).collect();
+        let text = |server: &NfsAddresses| server.tcp.iter().map(ToString::to_string).collect();
         Some((device.servers.iter().map(text).collect::<Vec<_>>(), device.pattern))
     };
     match &placement.spread {

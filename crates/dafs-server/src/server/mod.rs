@@ -6,7 +6,7 @@ mod clock;
 mod data;
 mod data_process;
 mod emptying;
-mod far;
+mod engine_servers;
 mod fences;
 mod gluster;
 mod here;
@@ -39,7 +39,7 @@ use crate::pool::{Pool, ThreadPool};
 use crate::reactor::Control;
 use administration::{Administration, open_exports};
 use clock::Clock;
-use dafs_cluster::{DataNodeError, SecretError};
+use dafs_cluster::{DataNodeError, JoinError, SecretError};
 use dafs_dat::verbs::VerbsError;
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
@@ -216,7 +216,7 @@ pub enum StartError {
     },
     /// A directory for stripes of files.
     #[error("cannot spread files: {0}")]
-    Node(#[from] dafs_store::striped::DirectoryError),
+    Node(#[from] JoinError),
     /// The secret of the cluster.
     #[error("cannot work in a cluster: {0}")]
     Secret(#[from] SecretError),
@@ -352,9 +352,11 @@ impl Server {
             let verifier = &shared.write_verifier;
             store.tell_of_lost_data(verifier);
             for door in store.take_doors(&shared.service) {
-                let pool = Arc::new(ThreadPool::new());
+                let (pool, number) = (Arc::new(ThreadPool::new()), door.number);
                 server.pools.push(pool.clone());
-                server.data.push(DataServer::start(config, pool, verifier.clone(), door)?);
+                let data = DataServer::start(config, pool, verifier.clone(), door)?;
+                store.count_by(number, data.counters().usage());
+                server.data.push(data);
             }
         }
         server.nfs = NfsServer::start(config, &shared, &mut inherited, identity)?;
@@ -454,6 +456,8 @@ impl Server {
         let service = self.service.clone();
         let nfs = self.nfs.as_ref().map(|nfs| (nfs.group(), nfs.shared.clone()));
         let data: Vec<_> = self.data.iter().map(DataServer::counters).collect();
+        let by_node = data.clone();
+        let nodes = Box::new(move || data::by_node(&by_node));
         let gauges = move || {
             let engine = sum_counts(reactors.iter().map(|(control, wake)| (&**control, &**wake)));
             let held = service.counts();
@@ -508,7 +512,7 @@ impl Server {
             gauges
         };
         let service = self.service.clone();
-        ServerCollector { service, name: operation_name, gauges: Box::new(gauges) }
+        ServerCollector { service, name: operation_name, gauges: Box::new(gauges), nodes }
     }
 
     /// What the service holds.

@@ -10,7 +10,7 @@ use super::StartError;
 use super::inherited::Inherited;
 use super::listen::Listener;
 use super::reactors::{iwarp_adapter, shm_adapter};
-use crate::config::Config;
+use crate::config::{Config, DataRdma};
 use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
 use dafs_dat::{Adapter, Address};
 use std::net::SocketAddr;
@@ -45,6 +45,26 @@ impl RdmaDoors {
             }
         }
         Ok(Self { soft, verbs: config.nfs.rdma_verbs_listen.clone() })
+    }
+
+    /// Those of a data server.
+    ///
+    /// # Errors
+    /// `ListenRdma` when the address for software cannot be had.
+    pub(super) fn of_data_server(rdma: &DataRdma) -> Result<Self, StartError> {
+        let soft = rdma.soft.map(|address| match Listener::fresh(address) {
+            Err(StartError::Listen { address, error }) => {
+                Err(StartError::ListenRdma { address, error })
+            }
+            opened => opened,
+        });
+        let soft = soft.transpose()?.into_iter().collect();
+        Ok(Self { soft, verbs: rdma.verbs.into_iter().collect() })
+    }
+
+    /// Where clients connect to any of them: to devices rather than to software.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        [self.verbs.clone(), self.soft()].concat()
     }
 
     /// Whether there are any.

@@ -3,36 +3,38 @@
 //!
 //! Invariants
 //! * A directory becomes a node's once. That is remembered in the state directory, so that a file
-//!   system that is not mounted is not taken for an empty node.
+//!   system that is not mounted is not taken for an empty node, nor an older state of it for the newest.
 //! * Every use of a component by clients is judged by the service of the metadata server.
 
 mod mending;
 mod replacing;
 
 use super::StartError;
-use super::data::{DataDoor, Spread};
+use super::data::{DataDoor, NodeUsage, Spread};
 use super::emptying::{Emptying, Progress};
 use super::listen::{self, Listener};
+use super::nfs_rdma::RdmaDoors;
 use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
-use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode};
+use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
 use dafs_nfs::{ForeignStates, ForeignUse};
 use dafs_service::{Admits, Export, Identity, Service, ServiceError, StateRef, WriteVerifier};
 use dafs_store::striped::{
-    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
+    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, Node,
+    component_store_fs,
 };
 use dafs_store::{
-    ExportSecret, FileId, FsId, PosixOptions, PosixStore, Store, StoreError, StripedOptions,
-    StripedStore,
+    ExportSecret, FileId, FsId, PosixOptions, PosixStore, Stability, Store, StoreError,
+    StripedOptions, StripedStore,
 };
 use mending::Mender;
 use replacing::Replacing;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::BTreeMap;
 use std::hash::Hasher;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -70,6 +72,9 @@ pub(super) struct Striped {
     replacing: Mutex<Replacing>,
     /// How far that has come with each node, in words.
     replaced: Mutex<BTreeMap<u32, String>>,
+    /// What counts for the data servers of this process, by their numbers.
+    usages: Mutex<BTreeMap<u32, NodeUsage>>,
+    name: String,
     /// What to change when data is lost that was not stable; known once the server runs.
     verifier: Arc<OnceLock<Arc<WriteVerifier>>>,
     _mender: Mender,
@@ -79,6 +84,7 @@ pub(super) struct Striped {
 struct Door {
     node: Arc<DirectoryNode>,
     listener: TcpListener,
+    rdma: RdmaDoors,
     dafs: Option<Listener>,
 }
 
@@ -87,11 +93,18 @@ pub(super) struct Joining {
     secret: Option<Arc<ClusterSecret>>,
     store: [u8; 16],
     state: PathBuf,
+    /// Whether nodes keep files in their directories.
+    hold_files: bool,
 }
 
 impl Joining {
-    pub(super) fn new(secret: Option<Arc<ClusterSecret>>, store: [u8; 16], state: &Path) -> Self {
-        Self { secret, store, state: state.to_owned() }
+    pub(super) fn new(
+        secret: Option<Arc<ClusterSecret>>,
+        store: [u8; 16],
+        state: &Path,
+        hold_files: bool,
+    ) -> Self {
+        Self { secret, store, state: state.to_owned(), hold_files }
     }
 
     /// Where it is remembered which directory a node has.
@@ -107,7 +120,8 @@ impl Joining {
         let (control, store, memory) = (control.to_owned(), self.store, self.memory(number));
         let secret =
             self.secret.clone().ok_or_else(|| std::io::Error::other("no cluster secret"))?;
-        let config = RemoteConfig { number, control, secret, store, memory };
+        let holds_files = self.hold_files;
+        let config = RemoteConfig { number, control, secret, store, memory, holds_files };
         Ok(Arc::new(RemoteNode::start(config)?))
     }
 }
@@ -146,7 +160,7 @@ pub(super) fn open(
     // Data servers of other machines know no other secret.
     let components = cluster.as_ref().map_or(stripes, |secret| secret.component_secret(&identity));
     let component_fs = Export::fs_of(&component_store_fs(&components), "");
-    let joining = Joining::new(cluster, identity, state);
+    let joining = Joining::new(cluster, identity, state, true);
     std::fs::create_dir_all(state.join(NODES))?;
     let verifier = Arc::new(OnceLock::<Arc<WriteVerifier>>::new());
     let lost = || {
@@ -162,16 +176,20 @@ pub(super) fn open(
     for node in nodes {
         let memory = joining.memory(node.number);
         match &node.place {
-            NodePlace::Directory { path, listen, dafs_listen } => {
+            NodePlace::Directory { path, listen, rdma, dafs_listen } => {
                 let listener = listen.map(listen::fresh).transpose()?;
                 let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+                let rdma = RdmaDoors::of_data_server(rdma)?;
                 let dafs = dafs_listen.map(Listener::fresh).transpose()?;
                 let dafs_addresses = dafs.iter().map(|listener| listener.address).collect();
-                let directory = open_node((node.number, path), &identity, address, &memory)?;
-                let directory = directory.telling(lost()).serving_dafs(dafs_addresses);
+                let (own, addresses) = ((&identity, node.number), address.into_iter().collect());
+                let directory = join_directory(path, own, addresses, &memory)?;
+                let directory = directory.telling(lost()).serving_rdma(rdma.addresses());
+                let directory = directory.serving_dafs(dafs_addresses);
                 let directory = Arc::new(directory);
                 opened.push(OpenNode::Here(directory.clone(), path.clone()));
-                doors.extend(listener.map(|listener| Door { node: directory, listener, dafs }));
+                let door = |listener| Door { node: directory, listener, rdma, dafs };
+                doors.extend(listener.map(door));
             }
             NodePlace::Remote(control) => {
                 opened.push(OpenNode::Far(joining.connect(node.number, control)?));
@@ -206,25 +224,10 @@ pub(super) fn open(
         progress: Mutex::default(),
         replacing: Mutex::default(),
         replaced: Mutex::default(),
+        usages: Mutex::default(),
+        name: export.name.clone(),
         verifier,
     }))
-}
-
-fn open_node(
-    (number, path): (u32, &Path),
-    store: &[u8; 16],
-    address: Option<SocketAddr>,
-    memory: &Path,
-) -> Result<DirectoryNode, StartError> {
-    if !memory.exists() {
-        DirectoryNode::make(path, store, number)?;
-        let directory = memory.parent().unwrap_or(Path::new("."));
-        std::fs::create_dir_all(directory)?;
-        std::fs::File::create(memory)?.sync_all()?;
-        std::fs::File::open(directory)?.sync_all()?;
-    }
-    let addresses = address.into_iter().collect();
-    Ok(DirectoryNode::open(path, store, number, addresses)?)
 }
 
 /// A key for one purpose. It tells nothing about the secret.
@@ -263,14 +266,16 @@ impl Spread for Striped {
             let node = open.node();
             let number = node.number();
             let space = node.space();
-            let (place, connected, trouble) = match open {
+            let (place, connected, trouble, counters) = match open {
                 OpenNode::Here(_, path) => {
                     let trouble = space.err().map_or_else(String::new, |error| error.to_string());
-                    (path.display().to_string(), space.is_ok(), trouble)
+                    let usage = lock(&self.usages).get(&number).cloned();
+                    let counters = usage.map(|usage| usage.now()).unwrap_or_default();
+                    (path.display().to_string(), space.is_ok(), trouble, counters)
                 }
                 OpenNode::Far(node) => {
-                    let status = node.status();
-                    (node.control().to_owned(), status.connected, status.trouble)
+                    let (status, counters) = (node.status(), node.counters());
+                    (node.control().to_owned(), status.connected, status.trouble, counters)
                 }
             };
             let space = space.unwrap_or_default();
@@ -294,6 +299,9 @@ impl Spread for Striped {
                 moved_files: progress.moved_files,
                 moved_bytes: progress.moved_bytes,
                 files_to_mend: to_mend.get(&node.number()).copied().unwrap_or(0),
+                read_bytes: counters.read_bytes,
+                written_bytes: counters.written_bytes,
+                indirect_bytes: counters.indirect_bytes,
             }
         };
         open.iter().map(report).collect()
@@ -342,6 +350,10 @@ impl Spread for Striped {
         self.change_nodes(from, to)
     }
 
+    fn count_by(&self, number: u32, usage: NodeUsage) {
+        lock(&self.usages).insert(number, usage);
+    }
+
     fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
         let _ = self.verifier.set(verifier.clone());
     }
@@ -361,12 +373,14 @@ impl Spread for Striped {
             }
         }
         let mut doors = lock(&self.doors);
-        let open = |Door { node, listener, dafs }| {
+        let open = |Door { node, listener, rdma, dafs }| {
             let number = node.number();
-            let files = ComponentStore::new(node, self.secret, self.component_fs, None);
+            let files = ComponentStore::new(node, self.secret, self.component_fs, here.clone());
             let secret = ExportSecret::from_bytes(self.secret);
             DataDoor {
+                export: Some(self.name.clone()),
                 listener,
+                rdma,
                 dafs,
                 number,
                 files: Arc::new(files),
@@ -431,6 +445,29 @@ impl ForeignStates for Here {
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {
         let handle = ComponentHandle::open(component, &self.component_fs, &self.secret)?;
         self.store()?.size_of(&handle.component)
+    }
+}
+
+/// What a data server of this process is asked for and does not have.
+impl Elsewhere for Here {
+    fn read(
+        &self,
+        handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize, StoreError> {
+        self.store()?.read_component(&handle.component, views, offset)
+    }
+
+    /// Whatever is asked for, the data is stable then: a commit at that data server would not reach it.
+    fn write(
+        &self,
+        handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        _stability: Stability,
+    ) -> Result<usize, StoreError> {
+        self.store()?.write_component(&handle.component, views, offset)
     }
 }
 

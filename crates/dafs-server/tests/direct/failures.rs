@@ -26,13 +26,28 @@ fn create(mount: &Mount) -> File {
 
 #[test]
 fn a_data_server_that_dies_under_writes_costs_no_byte() {
-    let mut cluster = Cluster::new();
+    let cluster = Cluster::new();
     let mount = cluster.mount();
-    let file = create(&mount);
-    write_stable(&mount, &file, &pattern(LEN, 1));
+    a_data_server_dies_under_writes(cluster, &mount);
+}
+
+#[test]
+fn nor_does_one_of_a_server_that_is_reached_over_rdma() {
+    for transport in ["iwarp", "shm"] {
+        let cluster = Cluster::with_rdma();
+        let mount = cluster.mount_by(transport);
+        write_stable(&mount, &create(&mount), &pattern(LEN, 1));
+        assert_eq!(cluster.rdma_counts()[0] > 0, transport == "iwarp");
+        a_data_server_dies_under_writes(cluster, &mount);
+    }
+}
+
+fn a_data_server_dies_under_writes(mut cluster: Cluster, mount: &Mount) {
+    let file = create(mount);
+    write_stable(mount, &file, &pattern(LEN, 1));
     // Unstable data that the data server may lose with its end.
     let bytes = pattern(LEN, 2);
-    let memory = filled(&mount, &bytes);
+    let memory = filled(mount, &bytes);
     file.write(memory.slice(0..LEN / 2).unwrap(), 0, StableHow::Unstable).unwrap();
     cluster.stop_node(1);
     let writing = {
@@ -46,17 +61,7 @@ fn a_data_server_that_dies_under_writes_costs_no_byte() {
     let other = cluster.mount();
     assert!(content(&create(&other), LEN) == bytes);
     // It is used again after a while.
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let before = cluster.node_bytes();
-        assert!(content(&file, LEN) == bytes);
-        let moved = since(&cluster.node_bytes(), &before);
-        if moved.iter().map(|node| node.read).sum::<u64>() == LEN as u64 {
-            break;
-        }
-        assert!(Instant::now() < end, "{moved:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    cluster.reads_directly(LEN as u64, || assert!(content(&file, LEN) == bytes));
 }
 
 #[test]
@@ -98,6 +103,31 @@ fn copies_are_all_written_and_one_is_enough_to_read() {
     file.close().unwrap();
     let other = cluster.mount();
     assert!(content(&create(&other), LEN) == bytes);
+}
+
+#[test]
+fn a_reader_goes_on_at_the_other_copy_at_once() {
+    let mut cluster = Cluster::with_copies(2);
+    let mount = cluster.mount();
+    let (file, nodes) = (create(&mount), cluster.node_bytes());
+    let bytes = pattern(LEN, 8);
+    write_stable(&mount, &file, &bytes);
+    let moved = since(&cluster.node_bytes(), &nodes);
+    file.close().unwrap();
+    let reader = cluster.mount();
+    let file = reader.open(b"/f", &OpenOptions::read()).unwrap();
+    cluster.reads_directly(LEN as u64, || assert!(content(&file, LEN) == bytes));
+    // Copies take turns: the next read is of the one that this read is not of.
+    let nodes = cluster.node_bytes();
+    assert!(content(&file, LEN) == bytes);
+    let read = since(&cluster.node_bytes(), &nodes);
+    let next = moved.iter().zip(&read).position(|(of, read)| of.written > 0 && read.read == 0);
+    cluster.stop_node(next.unwrap());
+    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    assert!(content(&file, LEN) == bytes);
+    let moved = since(&cluster.node_bytes(), &nodes);
+    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64, "{moved:?}");
+    assert_eq!(cluster.server_bytes().since(server).read, 0);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use dafs_mem::Site;
 use dafs_nfs_client::mount::{File, Memory, Mount, MountOptions, NfsUrl};
 use dafs_nfs_client::{Options, Session, connect, patiently};
 use dafs_server::{
-    AdminRequest, ClusterSecret, Config, DataProcess, DataServerConfig, ExportSource, NodeConfig,
-    NodePlace, Server, ask_server,
+    AdminReply, AdminRequest, ClusterSecret, Config, DataProcess, DataRdma, DataServerConfig,
+    ExportSource, NodeConfig, NodePlace, Server, ask_server,
 };
 use dafs_service::{Admits, Squash};
 use dafs_wire::nfs4::*;
@@ -28,6 +28,7 @@ struct Node {
     /// Where it is started again.
     control: Port,
     nfs: Port,
+    rdma: Option<Port>,
 }
 
 pub(crate) struct Cluster {
@@ -59,19 +60,25 @@ impl Port {
     }
 }
 
-fn start_process(base: &Path, number: usize, (control, nfs): (&Port, &Port)) -> DataProcess {
+fn start_process(
+    base: &Path,
+    number: usize,
+    (control, nfs, rdma): (&Port, &Port, Option<&Port>),
+) -> DataProcess {
     let directory = base.join(format!("far{number}"));
     std::fs::create_dir_all(&directory).unwrap();
     let general =
         Config { metrics_listen: Some(any()), ..Config::for_directory(directory.clone()) };
     let (cluster_secret, admits) = (base.join("secret"), Admits::default());
     let (control, nfs, dafs) = (control.address, nfs.address, Some(any()));
+    let rdma = DataRdma { soft: rdma.map(|port| port.address), verbs: None };
     let config = DataServerConfig {
         directory,
         engine: None,
         cluster_secret,
         control,
         nfs,
+        rdma,
         dafs,
         admits,
         general,
@@ -85,14 +92,24 @@ impl Cluster {
         Self::with_copies(1)
     }
 
+    /// The same, and all data servers are reached over RDMA, too.
+    pub(crate) fn with_rdma() -> Self {
+        Self::start(1, true)
+    }
+
     /// Files as a whole on so many data servers, or in stripes on all.
     pub(crate) fn with_copies(copies: usize) -> Self {
+        Self::start(copies, false)
+    }
+
+    fn start(copies: usize, rdma: bool) -> Self {
         let dir = TempDir::new().unwrap();
         ClusterSecret::make(&dir.path().join("secret")).unwrap();
         let node = |number| {
             let (control, nfs) = (Port::reserve(), Port::reserve());
-            let process = start_process(dir.path(), number, (&control, &nfs));
-            Node { process: Some(process), control, nfs }
+            let rdma = rdma.then(Port::reserve);
+            let process = start_process(dir.path(), number, (&control, &nfs, rdma.as_ref()));
+            Node { process: Some(process), control, nfs, rdma }
         };
         let nodes: Vec<Node> = (0..3).map(node).collect();
         let names = dir.path().join("meta");
@@ -136,7 +153,8 @@ impl Cluster {
         self.server().nfs_addresses()[0]
     }
 
-    /// Waits until layouts are given, which takes all data servers.
+    /// Waits until layouts are given, which takes all data servers, and copies are alike again: until then the
+    /// next data server that goes may take the last good one along.
     pub(crate) fn wait_for_nodes(&self) {
         let session = self.session(b"probe");
         let root = session.root().unwrap();
@@ -166,10 +184,25 @@ impl Cluster {
         }
         patiently(|| session.close(&file)).unwrap();
         session.destroy().unwrap();
+        let is_whole = |reply: &AdminReply| match reply {
+            AdminReply::Nodes(nodes) => {
+                nodes.iter().all(|node| node.connected && node.files_to_mend == 0)
+            }
+            _ => false,
+        };
+        while !self.node_reports().is_ok_and(|reply| is_whole(&reply)) {
+            assert!(Instant::now() < end, "{:?}", self.node_reports());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
-    /// What the metadata server says of its data servers, for the message of a failure.
-    fn node_reports(&self) -> impl std::fmt::Debug + use<> {
+    /// Tells the metadata server what its administrator would.
+    pub(crate) fn administer(&self, request: &AdminRequest) {
+        ask_server(self.config.state_directory.as_ref().unwrap(), request).unwrap();
+    }
+
+    /// What the metadata server says of its data servers.
+    fn node_reports(&self) -> Result<AdminReply, impl std::fmt::Debug + use<>> {
         let state = self.config.state_directory.as_ref().unwrap();
         ask_server(state, &AdminRequest::Nodes)
     }
@@ -190,6 +223,26 @@ impl Cluster {
         self.nodes[at].nfs.address
     }
 
+    /// The content of the one component that has any on a data server.
+    pub(crate) fn component_on(&self, at: usize) -> Vec<u8> {
+        // Components lie in directories whose names are the first two digits of theirs.
+        let children = |path: &Path| -> Vec<_> {
+            let entries = std::fs::read_dir(path).unwrap();
+            entries.map(|entry| entry.unwrap().path()).collect()
+        };
+        let named = |path: &Path, digits: usize| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.len() == digits && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        let directories = children(&self.dir.path().join(format!("far{at}")));
+        let directories = directories.iter().filter(|path| named(path, 2) && path.is_dir());
+        let files = directories.flat_map(|path| children(path));
+        let content = files.filter(|path| named(path, 32)).map(|path| std::fs::read(path).unwrap());
+        let mut found: Vec<_> = content.filter(|content| !content.is_empty()).collect();
+        assert_eq!(found.len(), 1);
+        found.remove(0)
+    }
+
     /// Stops a data server, with all connections.
     pub(crate) fn stop_node(&mut self, at: usize) {
         self.nodes[at].process.take().unwrap().stop();
@@ -197,8 +250,8 @@ impl Cluster {
 
     /// Starts it again where it was.
     pub(crate) fn start_node(&mut self, at: usize) {
-        let Node { process, control, nfs } = &mut self.nodes[at];
-        *process = Some(start_process(self.dir.path(), at, (control, nfs)));
+        let Node { process, control, nfs, rdma } = &mut self.nodes[at];
+        *process = Some(start_process(self.dir.path(), at, (control, nfs, rdma.as_ref())));
     }
 
     pub(crate) fn restart_server(&mut self) {
@@ -211,6 +264,37 @@ impl Cluster {
     pub(crate) fn node_bytes(&self) -> Vec<Bytes> {
         let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
         running.map(|process| Bytes::of(process.metrics_address().unwrap())).collect()
+    }
+
+    /// What the metadata server tells Prometheus.
+    pub(crate) fn server_metrics(&self) -> String {
+        scrape(self.server().metrics_address().unwrap())
+    }
+
+    /// Reads again and again until all of so many bytes have come from the data servers that there are, and
+    /// none through the metadata server.
+    pub(crate) fn reads_directly(&self, bytes: u64, mut read: impl FnMut()) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let (nodes, server) = (self.node_bytes(), self.server_bytes());
+            read();
+            let moved = since(&self.node_bytes(), &nodes);
+            let through = self.server_bytes().since(server);
+            if moved.iter().map(|node| node.read).sum::<u64>() == bytes && through.read == 0 {
+                return;
+            }
+            assert!(Instant::now() < end, "{moved:?}, and {through:?} through the server");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What data servers have moved by RDMA, in calls and in bytes of chunks.
+    pub(crate) fn rdma_counts(&self) -> [u64; 3] {
+        let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
+        let texts: Vec<_> =
+            running.map(|process| scrape(process.metrics_address().unwrap())).collect();
+        ["data_rdma_calls", "data_rdma_read_bytes", "data_rdma_written_bytes"]
+            .map(|name| texts.iter().map(|text| sum(text, name)).sum())
     }
 
     /// What went through the metadata server.
@@ -241,22 +325,29 @@ pub(crate) struct Bytes {
 
 impl Bytes {
     fn of(metrics: SocketAddr) -> Self {
-        let mut stream = TcpStream::connect(metrics).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let sum = |name: &str| {
-            let lines = text.lines().filter(|line| line.starts_with(name));
-            let values = lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap());
-            values.sum::<f64>() as u64
-        };
-        let (read, written) = (sum("dafs_export_read_bytes"), sum("dafs_export_written_bytes"));
-        Self { read, written }
+        let text = scrape(metrics);
+        let sum = |name| sum(&text, name);
+        Self { read: sum("dafs_export_read_bytes"), written: sum("dafs_export_written_bytes") }
     }
 
     pub(crate) fn since(self, before: Self) -> Self {
         Self { read: self.read - before.read, written: self.written - before.written }
     }
+}
+
+/// What Prometheus reads there.
+fn scrape(metrics: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(metrics).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn sum(metrics: &str, name: &str) -> u64 {
+    let lines = metrics.lines().filter(|line| line.starts_with(name));
+    let values = lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap());
+    values.sum::<f64>() as u64
 }
 
 /// What happened since, in all and for each.

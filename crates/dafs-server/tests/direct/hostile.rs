@@ -59,7 +59,7 @@ struct Lie {
 }
 
 impl Lies for Lie {
-    fn layout(&self) -> Option<Result<Vec<u8>, Status>> {
+    fn layout(&self, _: &ResultBody<'_>) -> Option<Result<Vec<u8>, Status>> {
         let one_less = |left: usize| left.checked_sub(1);
         match self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
             Ok(_) => Some(Err(Status::UnknownLayoutType)),
@@ -119,9 +119,15 @@ fn layouts_that_make_no_sense_are_done_without() {
 #[test]
 fn layouts_of_short_ranges_are_not_asked_for_without_end() {
     let cluster = Cluster::new();
-    let body = encoded(&files(4096, 0));
-    let lie = Lie { layout: Some(granted(LAYOUT_FILES, &body, (0, 4096))), ..Lie::default() };
-    assert_eq!(used(&cluster, "/f", lie), (1, 0));
+    let lie = |range| Lie {
+        layout: Some(granted(LAYOUT_FILES, &encoded(&files(4096, 0)), range)),
+        device: Some(servers(&[0, 1, 2], 3)),
+        ..Lie::default()
+    };
+    assert_eq!(used(&cluster, "/nothing", lie((0, 0))), (1, 0));
+    assert_eq!(used(&cluster, "/beyond", lie((1, u64::MAX - 1))), (1, 0));
+    // There is one, and nothing of what is read and written is within it.
+    assert_eq!(used(&cluster, "/short", lie((0, 4096))), (1, 1));
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! What goes to data servers, and how a file looks meanwhile.
 
-use crate::harness::{Cluster, UNIT, content, filled, mount, pattern, since};
+use crate::harness::{Bytes, Cluster, UNIT, content, filled, mount, pattern, since};
+use crate::tamper::{Lies, Tamper};
 use dafs_nfs_client::mount::{Create, OpenOptions, SetAttributes, StableHow};
+use dafs_wire::nfs4::{ResultBody, Status};
+use dafs_wire::xdr::{Encode, Encoder};
 
 const LEN: usize = 50 * UNIT + 77;
 
@@ -68,6 +71,63 @@ fn data_servers_are_reached_by_tcp_where_they_are_reached_by_that_alone() {
 }
 
 #[test]
+fn data_servers_are_reached_as_the_server_is() {
+    let cluster = Cluster::with_rdma();
+    let mounts = [("tcp", cluster.mount())].into_iter();
+    let by_rdma = ["iwarp", "shm"].map(|transport| (transport, cluster.mount_by(transport)));
+    for (transport, mount) in mounts.chain(by_rdma) {
+        assert_eq!(mount.transport(), transport);
+        let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+        let before = cluster.rdma_counts();
+        let options = OpenOptions::read_write().create(Create::New);
+        let file = mount.open(format!("/{transport}").as_bytes(), &options).unwrap();
+        let bytes = pattern(LEN, 7);
+        file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
+        file.commit().unwrap();
+        assert!(content(&file, LEN) == bytes, "{transport}");
+        let moved = since(&cluster.node_bytes(), &nodes);
+        assert_eq!(moved.iter().map(|node| node.written).sum::<u64>(), LEN as u64);
+        assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64);
+        let through = cluster.server_bytes().since(server);
+        assert_eq!((through.read, through.written), (0, 0));
+        let after = cluster.rdma_counts();
+        let [calls, fetched, placed] = [0, 1, 2].map(|at| after[at] - before[at]);
+        // But for the last 77 bytes, which fit into a message.
+        let (stripes, chunks) = ((LEN / UNIT) as u64, (LEN / UNIT * UNIT) as u64);
+        match transport {
+            // Memory that is mapped is shown to the server alone.
+            "tcp" | "shm" => assert_eq!([calls, fetched, placed], [0; 3]),
+            _ => {
+                assert!(calls >= 2 * stripes, "{calls}");
+                assert!(fetched >= chunks && placed >= chunks, "{fetched} {placed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_data_server_that_comes_back_is_reached_over_rdma_again() {
+    let mut cluster = Cluster::with_rdma();
+    let mount = cluster.mount_by("iwarp");
+    let options = OpenOptions::read_write().create(Create::New);
+    let bytes = pattern(LEN, 8);
+    let file = mount.open(b"/before", &options).unwrap();
+    file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
+    file.close().unwrap();
+    cluster.stop_node(1);
+    cluster.start_node(1);
+    cluster.wait_for_nodes();
+    let before = cluster.rdma_counts();
+    let file = mount.open(b"/after", &options).unwrap();
+    file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
+    assert!(content(&file, LEN) == bytes);
+    // The device is another one, of which nothing was known.
+    let chunks = (LEN / UNIT * UNIT) as u64;
+    let after = cluster.rdma_counts();
+    assert!(after[1] - before[1] >= chunks && after[2] - before[2] >= chunks, "{after:?}");
+}
+
+#[test]
 fn a_mount_can_do_without_data_servers() {
     let cluster = Cluster::new();
     let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
@@ -77,10 +137,7 @@ fn a_mount_can_do_without_data_servers() {
     let bytes = pattern(LEN, 2);
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, LEN) == bytes);
-    assert_eq!(
-        since(&cluster.node_bytes(), &nodes),
-        [crate::harness::Bytes { read: 0, written: 0 }; 3]
-    );
+    assert_eq!(since(&cluster.node_bytes(), &nodes), [Bytes { read: 0, written: 0 }; 3]);
     let through = cluster.server_bytes().since(server);
     assert_eq!((through.read, through.written), (LEN as u64, LEN as u64));
 }
@@ -95,10 +152,32 @@ fn small_files_are_done_with_before_a_layout_is_asked_for() {
     let bytes = pattern(10_000, 3);
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, bytes.len()) == bytes);
-    assert_eq!(
-        since(&cluster.node_bytes(), &nodes),
-        [crate::harness::Bytes { read: 0, written: 0 }; 3]
-    );
+    file.close().unwrap();
+    // Nor by who asks for more than there is.
+    let file = mount.open(b"/f", &OpenOptions::read()).unwrap();
+    for _ in 0..2 {
+        let mut reader = file.reader(0, 256 << 10, 4).unwrap();
+        let piece = reader.next_piece().unwrap().unwrap();
+        assert!(piece.view.to_vec(dafs_mem::Site::Inspect) == bytes);
+        assert!(reader.next_piece().unwrap().is_none());
+    }
+    assert_eq!(since(&cluster.node_bytes(), &nodes), [Bytes { read: 0, written: 0 }; 3]);
+}
+
+#[test]
+fn a_file_that_has_grown_since_it_was_opened_is_worth_a_layout_too() {
+    let cluster = Cluster::new();
+    let (writer, reader) = (cluster.mount(), cluster.mount());
+    let file = writer.open(b"/f", &OpenOptions::read_write().create(Create::New)).unwrap();
+    let early = reader.open(b"/f", &OpenOptions::read()).unwrap();
+    let bytes = pattern(LEN, 5);
+    file.write(filled(&writer, &bytes).whole(), 0, StableHow::FileSync).unwrap();
+    // Nobody knew how much there is.
+    assert!(content(&early, LEN) == bytes);
+    let nodes = cluster.node_bytes();
+    assert!(content(&early, LEN) == bytes);
+    let moved = since(&cluster.node_bytes(), &nodes);
+    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64);
 }
 
 #[test]
@@ -176,4 +255,56 @@ fn many_threads_and_transfers_share_a_file() {
     });
     file.commit().unwrap();
     assert!(content(&file, bytes.len()) == bytes);
+}
+
+/// Layouts are of so many bytes from the start of each file.
+struct Start(u64);
+
+impl Lies for Start {
+    fn layout(&self, told: &ResultBody<'_>) -> Option<Result<Vec<u8>, Status>> {
+        let ResultBody::Layoutget(told) = told else { return None };
+        let mut told = told.clone();
+        told.layouts.iter_mut().for_each(|layout| layout.length = self.0);
+        let mut bytes = Vec::new();
+        told.encode(&mut Encoder::new(&mut bytes));
+        Some(Ok(bytes))
+    }
+}
+
+#[test]
+fn a_layout_of_a_part_leads_to_the_data_servers_for_that_part() {
+    const PART: usize = 20 * UNIT;
+    let cluster = Cluster::new();
+    let tamper = Tamper::new(cluster.address(), Start(PART as u64));
+    let mount = mount(tamper.address, "", true);
+    let options = OpenOptions::read_write().create(Create::New);
+    let file = mount.open(b"/f", &options).unwrap();
+    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    let bytes = pattern(LEN, 7);
+    let memory = filled(&mount, &bytes);
+    // Within it, in and out of it, behind it.
+    let pieces = [0..PART, 10 * UNIT..30 * UNIT, 30 * UNIT..LEN];
+    for piece in pieces.clone() {
+        let (offset, len) = (piece.start as u64, piece.len());
+        let memory = memory.slice(piece).unwrap();
+        assert_eq!(file.write(memory, offset, StableHow::Unstable).unwrap().bytes, len);
+    }
+    file.commit().unwrap();
+    let back = mount.allocate(LEN).unwrap();
+    for piece in pieces {
+        let (offset, len) = (piece.start as u64, piece.len());
+        let memory = back.slice(piece).unwrap();
+        assert_eq!(file.read(memory, offset).unwrap(), len);
+    }
+    assert!(back.view().to_vec(dafs_mem::Site::Inspect) == bytes);
+    let moved = since(&cluster.node_bytes(), &nodes);
+    let sum = |of: fn(&Bytes) -> u64| moved.iter().map(of).sum::<u64>();
+    assert_eq!((sum(|node| node.read), sum(|node| node.written)), (PART as u64, PART as u64));
+    let through = cluster.server_bytes().since(server);
+    let rest = (LEN - 10 * UNIT) as u64;
+    assert_eq!((through.read, through.written), (rest, rest));
+    assert_eq!(tamper.layouts(), 1, "what it leaves out is not asked for each time");
+    file.close().unwrap();
+    let other = cluster.mount().open(b"/f", &OpenOptions::read()).unwrap();
+    assert!(content(&other, LEN) == bytes);
 }

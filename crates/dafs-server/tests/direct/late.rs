@@ -10,7 +10,7 @@ use dafs_wire::xdr::{Decode, Decoder};
 
 /// Asks for the layout of a file, for writing: its name, and what the file is called where its first
 /// stripe lies.
-fn layout(session: &Session, file: &OpenFile) -> (Stateid, Handle) {
+pub(crate) fn layout(session: &Session, file: &OpenFile) -> (Stateid, Handle) {
     let args = LayoutgetArgs {
         signal_available: false,
         layout_type: LAYOUT_FILES,
@@ -50,13 +50,18 @@ fn give_back(session: &Session, file: &OpenFile, stateid: Stateid) {
     returned.unwrap().finish().unwrap();
 }
 
-fn node(cluster: &Cluster, number: usize, owner: &[u8]) -> Session {
+pub(crate) fn node(cluster: &Cluster, number: usize, owner: &[u8]) -> Session {
     let options =
         Options { minor_version: 1, back_slots: 0, reclaim_complete: false, ..Options::new(owner) };
     connect(cluster.node_address(number), &options).unwrap()
 }
 
-fn write(session: &Session, file: &Handle, stateid: Stateid, bytes: &[u8]) -> Result<(), NfsError> {
+pub(crate) fn write(
+    session: &Session,
+    file: &Handle,
+    stateid: Stateid,
+    bytes: &[u8],
+) -> Result<(), NfsError> {
     patiently(|| session.write(file, stateid, 0, bytes, StableHow::FileSync)).map(drop)
 }
 

@@ -4,9 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod dafs;
+mod drivers;
 mod failures;
+mod fences;
 mod harness;
 mod hostile;
 mod io;
 mod late;
 mod tamper;
+mod told;

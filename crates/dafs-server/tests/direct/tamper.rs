@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What is said in place of the server's word; `None`: the server's word.
 pub(crate) trait Lies: Send + Sync + 'static {
-    fn layout(&self) -> Option<Result<Vec<u8>, Status>> {
+    /// The server has `told` this.
+    fn layout(&self, _told: &ResultBody<'_>) -> Option<Result<Vec<u8>, Status>> {
         None
     }
     fn device(&self) -> Option<Result<Vec<u8>, Status>> {
@@ -140,7 +141,7 @@ impl Shared {
         let body = match OpNum::from_u32(result.number)? {
             OpNum::Layoutget => {
                 self.layouts.fetch_add(1, Ordering::SeqCst);
-                self.lies.layout()?
+                self.lies.layout(&result.body)?
             }
             OpNum::Getdeviceinfo => {
                 self.devices.fetch_add(1, Ordering::SeqCst);

@@ -5,8 +5,8 @@ use crate::client::{Answer, BackCall, Client};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Address, Instant};
 use dafs_server::{
-    ClusterSecret, Config, DataProcess, DataServerConfig, ExportSource, NodeConfig, NodePlace,
-    Server,
+    ClusterSecret, Config, DataProcess, DataRdma, DataServerConfig, ExportSource, NodeConfig,
+    NodePlace, Server,
 };
 use dafs_service::{Admits, Squash};
 use dafs_wire::dafs::*;
@@ -60,7 +60,7 @@ impl Cluster {
             let place = match place {
                 Where::Here => {
                     let (listen, dafs_listen) = (Some(any()), Some(any()));
-                    NodePlace::Directory { path, listen, dafs_listen }
+                    NodePlace::Directory { path, listen, rdma: DataRdma::default(), dafs_listen }
                 }
                 Where::Far => {
                     data.push(far(path, &secret));
@@ -150,6 +150,7 @@ fn far(directory: PathBuf, secret: &Path) -> DataProcess {
         cluster_secret,
         control,
         nfs,
+        rdma: DataRdma::default(),
         dafs,
         admits,
         general,

@@ -54,11 +54,12 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs)]
     nfs: Vec<SocketAddr>,
     /// Where NFS clients connect over RDMA: iWARP in software, which the siw driver of Linux speaks.
-    /// May be given several times; without it port 20049 of each --nfs address with port 2049
+    /// May be given several times; without it port 20049 of each --nfs address with port 2049. For a
+    /// data server once, as the address that its clients use, and there is none without it
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs_rdma)]
     nfs_rdma: Vec<SocketAddr>,
     /// Where NFS clients connect over RDMA by a device of this host. Needs libibverbs and librdmacm.
-    /// May be given several times
+    /// May be given several times, for a data server once
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs_rdma)]
     nfs_verbs: Vec<SocketAddr>,
     /// Clients of this range may mount, and are believed when they say who their users are. May be

@@ -4,8 +4,8 @@ use crate::commands::serve::start_failure;
 use crate::failure::Failure;
 use crate::output::say;
 use dafs_server::{
-    ClusterSecret, Config, DataProcess, DataServerConfig, ExportSource, NodeConfig, NodePlace,
-    Server, parse_listen, parse_listen_nfs,
+    ClusterSecret, Config, DataProcess, DataRdma, DataServerConfig, ExportSource, NodeConfig,
+    NodePlace, Server, parse_listen, parse_listen_nfs,
 };
 use dafs_service::{Admits, Squash};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -94,6 +94,7 @@ impl Demo {
             cluster_secret: secret.to_owned(),
             control: any,
             nfs: any,
+            rdma: DataRdma::default(),
             dafs: Some(any),
             admits: Admits { unprivileged_ports: true, ..Admits::default() },
         };

@@ -148,12 +148,14 @@ fn status(place: &Place, json: bool) -> Result<(), Failure> {
     let nodes = nodes(place)?;
     if !json && !nodes.is_empty() {
         say!(
-            "{:<12} {:>6} {:<8} {:>10} {:>10}  place",
+            "{:<12} {:>6} {:<8} {:>10} {:>10} {:>10} {:>10}  place",
             "export",
             "node",
             "state",
             "space",
-            "left"
+            "left",
+            "read",
+            "written"
         )?;
     }
     nodes.iter().try_for_each(|node| show(node, json))?;
@@ -181,11 +183,15 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
     if node.files_to_mend > 0 {
         remarks.push_str(&format!("; copies to be mended: {}", node.files_to_mend));
     }
+    if node.indirect_bytes > 0 {
+        let bytes = BinaryBytes(node.indirect_bytes);
+        remarks.push_str(&format!("; clients asked here for {bytes} that lie elsewhere"));
+    }
     if !node.trouble.is_empty() {
         remarks = format!("{remarks}: {}", node.trouble);
     }
     say!(
-        "{:<12} {:>6} {:<8} {:>10} {:>10}  {}{remarks}",
+        "{:<12} {:>6} {:<8} {:>10} {:>10} {:>10} {:>10}  {}{remarks}",
         node.export,
         node.number,
         match (node.connected, node.leaving, node.empty) {
@@ -196,6 +202,8 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
         },
         BinaryBytes(node.total_bytes).to_string(),
         BinaryBytes(node.available_bytes).to_string(),
+        BinaryBytes(node.read_bytes).to_string(),
+        BinaryBytes(node.written_bytes).to_string(),
         node.place,
     )
 }

@@ -4,12 +4,13 @@ use super::{Serve, start_failure};
 use crate::cli::WakeName;
 use crate::failure::Failure;
 use crate::output::say;
-use dafs_server::{Config, DataProcess, DataServerConfig, EngineConfig};
+use dafs_server::{Config, DataProcess, DataRdma, DataServerConfig, EngineConfig};
 use dafs_service::Admits;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,6 +29,9 @@ impl Serve {
         let server = DataProcess::start(config).map_err(|error| start_failure(&error))?;
         tracing::info!(address = %server.control_address(), "waiting for the metadata server");
         tracing::info!(address = %server.nfs_address(), "listening for NFS");
+        for address in server.rdma_addresses() {
+            tracing::info!(%address, "listening for NFS over RDMA");
+        }
         if let Some(address) = server.dafs_address() {
             tracing::info!(%address, "listening for DAFS");
         }
@@ -42,12 +46,25 @@ impl Serve {
         Ok(())
     }
 
+    /// Where clients come over RDMA.
+    fn data_rdma(&self) -> Result<DataRdma, Failure> {
+        let one = |option: &str, addresses: &[SocketAddr]| match *addresses {
+            [] => Ok(None),
+            [address] if !address.ip().is_unspecified() => Ok(Some(address)),
+            _ => Err(Failure::Usage(format!(
+                "name the one address that clients use over RDMA: {option} HOST:PORT"
+            ))),
+        };
+        let soft = one("--nfs-rdma", &self.nfs_rdma)?;
+        let rdma = DataRdma { soft, verbs: one("--nfs-verbs", &self.nfs_verbs)? };
+        rdma.check().map_err(Failure::Usage)?;
+        Ok(rdma)
+    }
+
     fn data_configuration(&self, wake: Option<WakeName>) -> Result<DataServerConfig, Failure> {
         let usage = |text: &str| Failure::Usage(text.to_owned());
         let without = [
             (self.config.is_some(), "--config"),
-            (!self.nfs_rdma.is_empty(), "--nfs-rdma"),
-            (!self.nfs_verbs.is_empty(), "--nfs-verbs"),
             (self.grace.is_some(), "--grace"),
             (self.no_root_squash, "--no-root-squash"),
             (self.read_only, "--read-only"),
@@ -75,6 +92,7 @@ impl Serve {
             [address] if !address.ip().is_unspecified() => address,
             _ => return Err(usage("name the one address that clients use: --nfs HOST:PORT")),
         };
+        let rdma = self.data_rdma()?;
         let dafs = match self.listen[..] {
             [] => None,
             _ if self.engine.is_some() => {
@@ -108,6 +126,7 @@ impl Serve {
             cluster_secret,
             control,
             nfs,
+            rdma,
             dafs,
             admits,
             general,
