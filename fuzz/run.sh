@@ -61,6 +61,14 @@ for target in "${targets[@]}"; do
     printf '%-24s %-6s %10s runs  %6s edges\n' "$target" "$result" "${runs:-?}" "${covered:-?}"
     [[ $result == ok ]] || tail -n 40 "$log"
 done
+for target in ${failed[@]+"${failed[@]}"}; do
+    # Enough to go on with for whoever sees only what was printed: `base64 -d` makes the input of it.
+    sed -nE "/panicked at|ERROR: |SUMMARY: /s/^/found in $target: /p" "$CARGO_TARGET_DIR/$target.log"
+    sed -n 's/.*Test unit written to //p' "$CARGO_TARGET_DIR/$target.log" | while read -r input; do
+        echo "found in $target: $input is"
+        base64 -w 250 "$input" | sed 's/^/input /'
+    done
+done
 if [[ ${#failed[@]} != 0 ]]; then
     echo "fuzzing found something in: ${failed[*]} (inputs in fuzz/artifacts/)" >&2
     exit 1

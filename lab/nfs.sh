@@ -14,7 +14,8 @@
 # LAB_TRANSPORT=siw mounts over RDMA: software iWARP in the guests' kernels, our own on the host.
 # LAB_TRANSPORT=rxe is RDMA among guests: the server runs in guest 100 with its verbs provider.
 # LAB_LAYOUTS=stripes, cephfs or glusterfs spreads the files of /data over three data servers (spread.sh):
-# mounts of 4.1 and 4.2 go there themselves, and a test that passed without is a failure.
+# mounts of 4.1 and 4.2 go there themselves, and a test that passed without is a failure. With LAB_TRANSPORT=siw
+# these go there over RDMA.
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to tell whose mistake it is.
 # A test that sets durable_replies before `serve` gets no /memory.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
@@ -43,12 +44,14 @@ versions=(4.2 4.1 3)
 layouts=${LAB_LAYOUTS:-}
 # shellcheck source=lab/spread.sh
 source "$lab/spread.sh"
+# shellcheck source=lab/ways.sh
+source "$lab/ways.sh"
 if [[ $layouts ]]; then
-    [[ $layouts =~ ^(stripes|cephfs|glusterfs)$ && $transport == tcp && ! ${LAB_SERVER:-} ]] ||
-        { echo "LAB_LAYOUTS is stripes, cephfs or glusterfs, over TCP, and this server's"; exit 1; }
-    # Version 3 knows no layouts.
-    versions=(4.2 4.1)
-    [[ ${DAFS_TEST_LONG:-} ]] || versions=(4.2)
+    [[ $layouts =~ ^(stripes|cephfs|glusterfs)$ && $transport != rxe && ! ${LAB_SERVER:-} ]] ||
+        { echo "LAB_LAYOUTS is stripes, cephfs or glusterfs, over TCP or siw, and this server's"; exit 1; }
+    # Version 3 knows no layouts, and to clients of 4.2 they are what they are to those of 4.1.
+    versions=(4.1 4.2)
+    [[ ${DAFS_TEST_LONG:-} ]] || versions=(4.1)
 fi
 [[ ! ${LAB_VERSIONS:-} ]] || read -r -a versions <<<"$LAB_VERSIONS"
 lease_seconds=${LAB_LEASE_SECONDS:-6}
@@ -93,24 +96,20 @@ kill_all() {
     started+=("$!")
 }
 
-# counter NAME -- what the server has counted since it was started; with LAB_LAYOUTS.
-counter() {
-    local line
-    exec 4<>/dev/tcp/127.0.0.1/9300
-    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&4
-    while read -r line; do
-        line=${line%$'\r'}
-        [[ $line != "$1 "* && $line != "$1_total "* ]] || echo "${line##* }"
-    done <&4
-    exec 4<&-
-}
 # Clients fall back to the server without a word.
 went_past_the_server() {
-    local to from astray
-    to=$(counter data_received_bytes) from=$(counter data_sent_bytes)
-    astray=$(counter data_indirect_bytes)
-    echo "$to bytes went to data servers and $from came from them, $astray astray"
-    [[ ${to:-0} -ge ${layouts_bytes_min:-100000} && $astray == 0 ]] && return
+    local to from astray through
+    if [[ $transport == tcp ]]; then
+        to=$(counted 0 data_received_bytes) from=$(counted 0 data_sent_bytes)
+    else
+        to=$(counted 0 data_rdma_read_bytes) from=$(counted 0 data_rdma_written_bytes)
+    fi
+    astray=$(counted 0 data_indirect_bytes)
+    through="$(counted 0 dafs_export_written_bytes) written and $(counted 0 dafs_export_read_bytes) read"
+    echo "$to bytes went to data servers by $transport and $from came from them, $astray astray;" \
+        "$through through the server"
+    [[ $to -ge ${layouts_bytes_min:-100000} && $astray == 0 ]] &&
+        [[ ! ${layouts_alone:-} || $through == '0 written and 0 read' ]] && return
     echo "FAILED: the test has not gone to data servers"
     return 1
 }

@@ -81,6 +81,7 @@ spread_parts() {
             ;;
         esac
         echo "listen = \"$address:205$number\""
+        [[ $transport == tcp ]] || echo "rdma_listen = \"$address:2105$number\""
     done
 }
 

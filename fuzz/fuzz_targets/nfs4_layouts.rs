@@ -1,10 +1,10 @@
-//! What layouts, devices and words of a client with a LAYOUTRETURN look like, and where addresses lead: byte 0
-//! chooses which; the body follows.
+//! What layouts, devices and words of a client with a LAYOUTRETURN or a LAYOUTSTATS look like, and where addresses lead:
+//! byte 0 chooses which; the body follows.
 
 #![no_main]
 
 use dafs_wire::nfs4::{
-    FilesDevice, FilesLayout, FlexDevice, FlexLayout, FlexReturned, NetworkAddress,
+    FilesDevice, FilesLayout, FlexDevice, FlexLayout, FlexReturned, FlexUpdate, NetworkAddress,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use libfuzzer_sys::fuzz_target;
@@ -28,7 +28,7 @@ fn encoded(value: &(impl Encode + Debug)) -> Vec<u8> {
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, body)) = input.split_first() else { return };
-    match choice % 6 {
+    match choice % 7 {
         5 => {
             let (network, address) = body.split_at(body.len().min(5));
             let network = network.trim_ascii_end();
@@ -41,6 +41,7 @@ fuzz_target!(|input: &[u8]| {
         1 => round!(body, FilesDevice),
         2 => round!(body, FlexLayout),
         3 => round!(body, FlexDevice),
+        6 => round!(body, FlexUpdate),
         _ => round!(body, FlexReturned),
     }
 });

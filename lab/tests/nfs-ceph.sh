@@ -82,11 +82,11 @@ guest 2 'nfs_mount 3 a'
 step "writing past the server"
 before=()
 for osd in 0 1 2; do before[osd]=$(daemon_bytes "$osd"); done
-look received
+look
 guest 1 'dd if=/dev/urandom of=/out/wanted bs=1M count=16 status=none
     dd if=/out/wanted of=/mnt/a/file bs=1M conv=fsync status=none
     [[ $(stat -c %s /mnt/a/file) == $((16 << 20)) ]]'
-moved received "$whole"
+moved written "$whole" $((1 << 20))
 for osd in 0 1 2; do
     got=$(($(daemon_bytes "$osd") - before[osd]))
     [[ $got -ge $((1 << 20)) ]] || fail "storage daemon $osd got $got bytes"
@@ -94,10 +94,10 @@ for osd in 0 1 2; do
 done
 
 step "reading past the server"
-look sent
+look
 guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/file'
-moved sent "$whole"
-indirect=$(counter data_indirect_bytes)
+moved read "$whole" $((1 << 20))
+indirect=$(at_data_servers data_indirect_bytes)
 [[ $indirect == 0 ]] || fail "$indirect bytes came to the wrong data server"
 
 step "the same for a client of CephFS"
@@ -131,27 +131,56 @@ except cephfs.ObjectNotFound:
 
 go_without_one
 
+lose_the_server
+
 step "moving what one storage daemon has to the others"
-guest 1 'cp /out/wanted /mnt/a/file; exec 8<>/mnt/a/file
-    dd if=/mnt/a/file of=/dev/null bs=1M iflag=direct status=none'
-timeout 30 ceph -c "$config" osd out 2 2>/dev/null
-# Each time a part is written and read back, and sooner or later by way of the right data servers again.
-is_direct_again() {
-    local before
-    before=$(counter data_indirect_bytes)
-    guest 1 'dd if=/out/wanted of=/mnt/a/file bs=1M count=4 conv=notrunc,fsync status=none
+part=$((4 << 20))
+# is_direct N... -- a part of the file is written and read back by way of these data servers alone, the right ones.
+is_direct() {
+    local before number
+    before=$(at_data_servers data_indirect_bytes)
+    look
+    guest 1 "dd if=/out/wanted of=/mnt/a/file bs=1M count=4 conv=notrunc,fsync status=none
         echo 3 >/proc/sys/vm/drop_caches
-        cmp -n $((4 << 20)) /out/wanted /mnt/a/file'
-    [[ $(counter data_indirect_bytes) == "$before" ]]
+        cmp -n $part /out/wanted /mnt/a/file" || return 1
+    (
+        moved written "$part" $((part / 8)) "$@"
+        moved read "$part" $((part / 8)) "$@"
+        for number in 1 2 3; do
+            [[ " $* " == *" $number "* || $(since "$number" written) == 0 && $(since "$number" read) == 0 ]] ||
+                fail "data server $number was asked, too"
+        done
+        [[ $(at_data_servers data_indirect_bytes) == "$before" ]] || fail "it came to the wrong data servers"
+    ) >"$work/moved"
 }
+# As the server counts them: clients do not count those that they ask for with an OPEN.
+layouts_got() { counted 0 'dafs_operation_duration_seconds_count{door="nfs4",operation="LAYOUTGET"}'; }
+# The file is held open, so that its layout is used from then on until it is recalled.
+guest 1 'cp /out/wanted /mnt/a/file; exec 8<>/mnt/a/file'
+is_direct 1 2 3 || fail "it is not direct: $(<"$work/moved")"
+got=$(layouts_got)
+is_direct 1 2 3 || fail "it is not direct: $(<"$work/moved")"
+[[ $(layouts_got) == "$got" ]] || fail "the layout is not kept"
+timeout 30 ceph -c "$config" osd out 2 2>/dev/null
+# In one process, as to start one takes long.
 is_empty() {
-    local group
-    for ((group = 0; group < 32; group++)); do
-        timeout 30 ceph -c "$config" pg map "2.$(printf %x "$group")" -f json 2>/dev/null
-    done | { ! grep -q '"acting":\[2\]'; }
+    timeout 60 /usr/bin/python3 - "$config" <<END
+import json, rados, sys
+with rados.Rados(conffile=sys.argv[1]) as cluster:
+    for group in range(32):
+        command = {"prefix": "pg map", "pgid": f"2.{group:x}", "format": "json"}
+        status, said, why = cluster.mon_command(json.dumps(command), b"")
+        assert status == 0, why
+        if json.loads(said)["acting"] == [2]:
+            sys.exit(1)
+END
 }
 eventually 60 is_empty
-eventually 30 is_direct_again
+began=$SECONDS
+# A kernel that was given no layout meanwhile asks for one again after 120 seconds.
+(eventually 150 is_direct 1 2) || fail "it does not become direct: $(<"$work/moved")"
+echo "$(<"$work/moved"), $((SECONDS - began)) s later"
+[[ $(layouts_got) -gt $got ]] || fail "the layout was not recalled"
 guest 1 'exec 8<&-; cmp /out/wanted /mnt/a/file; umount /mnt/a'
 guest 2 'umount /mnt/a'
 stop_server

@@ -3,11 +3,12 @@
 # kernel's client goes to each of them, goes on when one is killed under writes and comes back, and
 # returns to it with what comes next.
 #
-# Clients fall back to the metadata server without a word, so what went which way is read from the
-# counters of every server.
+# With LAB_TRANSPORT=siw all of it goes over RDMA, to the data servers too.
 source "$(dirname "$0")/../nfs.sh"
 
-[[ $transport == tcp && ! ${LAB_SERVER:-} ]] || skip "only over TCP, and only this server"
+[[ $transport != rxe && ! ${LAB_SERVER:-} ]] || skip "only over TCP or siw, and only this server"
+ports=false
+[[ $transport == tcp ]] || ports=true
 
 dafs=${DAFS:-$lab/../target/debug/dafs}
 [[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
@@ -16,16 +17,17 @@ mkdir "$work"/disk{1,2,3}
 data_server=()
 # Starts data server $1.
 data() {
+    local rdma=()
+    [[ $transport == tcp ]] || rdma=(--nfs-rdma "$address:2105$1" --nfs-unprivileged-ports)
     "$dafs" serve --role data --cluster-secret "$work/secret" --control "127.0.0.1:710$1" \
         --nfs "$address:205$1" --nfs-network 10.0.2.0/24 --metrics "127.0.0.1:930$1" \
-        --lease "$lease_seconds" --log "${LAB_LOG:-info}" "$work/disk$1" \
+        --lease "$lease_seconds" --log "${LAB_LOG:-info}" ${rdma[@]+"${rdma[@]}"} "$work/disk$1" \
         >>"$work/data-$1.out" 2>>"$work/server.log" &
     data_server[$1]=$!
     started+=("${data_server[$1]}")
 }
 serve_dafs() {
     local number
-    for number in 1 2 3; do data "$number"; done
     cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
 metrics_listen = "127.0.0.1:9300"
@@ -40,6 +42,7 @@ name = "data"
 path = "export"
 squash = "none"
 networks = ["10.0.2.0/24"]
+unprivileged_ports = $ports
 stripe_bytes = 65536
 END
     for number in 1 2 3; do
@@ -56,34 +59,22 @@ END
 }
 all_there() { "$dafs" cluster status --state-directory "$work/state" >/dev/null 2>&1; }
 
-# counter SERVER NAME -- of data server 1, 2, 3, or of the metadata server, 0.
-counter() {
-    local line
-    exec 3<>"/dev/tcp/127.0.0.1/930$1" || return 0
-    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-    while read -r line; do
-        line=${line%$'\r'}
-        [[ $line != "$2 "* && $line != "$2_total "* ]] || echo "${line##* }"
-    done <&3
-    exec 3<&-
-}
-# at_least SERVER NAME VALUE
-at_least() {
-    local value
-    value=$(counter "$1" "$2" 2>/dev/null) || return 1
-    [[ ${value:-0} -ge $3 ]]
-}
-# Every data server has moved its third of 16 MiB, the metadata server next to nothing since it had
-# moved $2.
-directly() {
-    local number
-    for number in 1 2 3; do
-        at_least "$number" "data_$1_bytes" 5000000 || fail "data server $number has moved too little"
-        [[ $(counter "$number" data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong one"
+# by_rdma WAY -- each data server that was not started again has done so by chunks.
+by_rdma() {
+    local counter=data_rdma_written_bytes number
+    [[ $1 == read ]] || counter=data_rdma_read_bytes
+    for number in 1 3; do
+        at_least "$number" "$counter" 5000000 || fail "data server $number was not reached by RDMA"
     done
-    [[ $(($(counter 0 "nfs_$1_bytes") - $2)) -lt $((1 << 20)) ]] || fail "it went through the server"
+}
+# directly WAY -- 16 MiB since `look`: each data server has moved its third, and was the right one.
+directly() {
+    moved "$1" $((16 << 20)) 5000000
+    [[ $(at_data_servers data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong one"
+    [[ $transport == tcp ]] || by_rdma "$1"
 }
 
+for number in 1 2 3; do data "$number"; done
 serve
 eventually 30 all_there
 boot 1 2
@@ -91,20 +82,22 @@ guest 1 'nfs_mount 4.1 a'
 guest 2 'nfs_mount 3 a'
 
 step "writing to three data servers"
+look
 guest 1 'dd if=/dev/urandom of=/out/wanted bs=1M count=16 status=none
     dd if=/out/wanted of=/mnt/a/file bs=1M conv=fsync status=none'
-directly received 0
+directly written
 [[ $(stat -c %s "$work/export/file") == $((16 << 20)) ]] || fail "the server does not know the size"
 
 step "reading from them"
+look
 guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/file'
-directly sent 0
+directly read
 guest 2 'cmp /out/wanted /mnt/a/file'
 
 step "a data server is killed under writes"
-received=$(counter 2 data_received_bytes)
+written=$(counted 2 dafs_export_written_bytes)
 begin 1 'dd if=/out/wanted of=/mnt/a/second bs=64k oflag=sync status=none'
-eventually 60 at_least 2 data_received_bytes $((received + 500000))
+eventually 60 at_least 2 dafs_export_written_bytes $((written + 500000))
 kill -9 "${data_server[2]}"
 wait "${data_server[2]}" 2>/dev/null || true
 busy 1 || fail "the writer was done before"
@@ -117,11 +110,18 @@ guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/second'
 guest 2 'cmp /out/wanted /mnt/a/second; cmp /out/wanted /mnt/a/file'
 
 step "what comes next goes to all data servers again"
-before=$(counter 0 nfs_received_bytes)
+look
 guest 1 'dd if=/out/wanted of=/mnt/a/third bs=1M conv=fsync status=none
-    cmp /out/wanted /mnt/a/third'
-directly received "$before"
+    echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/third'
+directly written
+directly read
+# What it wrote and read before, too.
+look
+guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/file'
+directly read
 guest 2 'cmp /out/wanted /mnt/a/third'
+
+lose_the_server
 
 step "a data server goes and comes back: what is removed then is gone there too"
 kill -9 "${data_server[3]}"

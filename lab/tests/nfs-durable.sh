@@ -14,7 +14,7 @@ durable_replies=${LAB_DURABLE:-power}
 
 serve
 boot 1 2
-for number in 1 2; do guest "$number" "nfs_mount ${LAB_VERSION:-4.2} a"; done
+for number in 1 2; do guest "$number" "nfs_mount ${versions[0]} a"; done
 
 step "the server is killed $KILLS times"
 for number in 1 2; do

@@ -14,6 +14,8 @@ stripes) ENTRIES=2000 ;;
 *) ENTRIES=400 SOME=200 ;;
 esac
 MOUNTS=10
+# Almost all is one file.
+layouts_bytes_min=3000000
 
 serve
 boot 1

@@ -45,7 +45,9 @@ delegations() {
     guest 1 'exec 8>&-; [[ ! -e /mnt/a/there ]]'
 }
 
-for version in 4.2 4.1; do
+for version in "${versions[@]}"; do
+    # Version 3 has locks of another kind, which the server does not know.
+    [[ $version != 3 ]] || continue
     step "NFSv$version: flock and ranges of fcntl"
     for number in 1 2; do guest "$number" "nfs_mount $version a"; done
     guest 1 'cd /mnt/a; printf "%01000d" 0 >file'

@@ -604,16 +604,21 @@ fn crashes_change_nothing() {
 fn several_write_while_the_server_crashes_and_others_make_it_stable() {
     const THREADS: usize = 4;
     const TURNS: usize = 300;
+    // So often that something is lost, and not before all of it can have been written again.
+    const CRASH_EVERY: usize = 2 * 50 * THREADS;
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut seen = file.seen();
-    let left = AtomicUsize::new(THREADS);
+    let (left, crashes) = (AtomicUsize::new(THREADS), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (file, left) = (&file, &left);
+            let (file, left, crashes) = (&file, &left, &crashes);
             scope.spawn(move || {
                 let mut room = Room::new();
                 for turn in 0..TURNS {
+                    while turn == TURNS / 2 && crashes.load(Ordering::SeqCst) == 0 {
+                        std::thread::yield_now();
+                    }
                     let offset = (turn % 50 * THREADS + thread) * 8;
                     room.write(file, offset as u64, &[turn as u8; 8]).unwrap();
                 }
@@ -626,12 +631,12 @@ fn several_write_while_the_server_crashes_and_others_make_it_stable() {
             }
         });
         scope.spawn(|| {
-            // No more often than somebody does something in between, as a server that is started anew.
             let mut before = 0;
             while left.load(Ordering::SeqCst) > 0 {
                 let mut inner = server.lock();
-                if inner.commits + inner.writes > before + 20 {
+                if inner.commits + inner.writes > before + CRASH_EVERY {
                     inner.crash();
+                    crashes.fetch_add(1, Ordering::SeqCst);
                     before = inner.commits + inner.writes;
                 }
                 drop(inner);
