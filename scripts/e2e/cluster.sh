@@ -17,6 +17,7 @@ state_directory = "state"
 lease_time_seconds = 5
 [nfs]
 listen = ["127.0.0.1:0"]
+rdma_listen = ["127.0.0.1:0"]
 grace_time_seconds = 0
 [cluster]
 secret = "secret"
@@ -45,10 +46,34 @@ same "$work/wanted" "$work/back" "what NFS reads and what DAFS wrote"
 "$dafs" put "$work/wanted" "nfs://$nfs/wide/two"
 "$dafs" get "$url/wide/two" "$work/back.2"
 same "$work/wanted" "$work/back.2" "what DAFS reads and what NFS wrote"
+each_has_served() {
+    [[ $("${status[@]}" --json | grep -cE '"read_bytes":[1-9][0-9]+,"written_bytes":[1-9][0-9]+,"indirect_bytes":0') == 3 ]]
+}
+eventually each_has_served
 for number in 1 2 3; do
     [[ $(du -sk "$work/data$number" | cut -f1) -ge 12000 ]] || fail "data$number has too little"
 done
 [[ $(du -sk "$work/names" | cut -f1) -lt 1000 ]] || fail "content is with the names"
+
+step "there and back over RDMA, to the data servers too"
+rdma=$(sed -n 's/.*listening for NFS over RDMA.* address=//p' "$log" | head -n 1)
+# What the data servers have been called for over RDMA.
+rdma_calls() {
+    local number all=0
+    for number in 1 2 3; do all=$((all + $(counted "${data_log[number]}" data_rdma_calls))); done
+    echo "$all"
+}
+[[ $(rdma_calls) == 0 ]] || fail "a client over TCP has come over RDMA"
+"$dafs" put "$work/wanted" "nfs+rdma://$rdma/wide/iwarp?transport=iwarp"
+"$dafs" get "nfs+rdma://$rdma/wide/iwarp?transport=iwarp" "$work/back.iwarp"
+same "$work/wanted" "$work/back.iwarp" "what was written and what came back by iWARP"
+# At least one for each stripe of 64 KiB and each way, but for the first that the server has.
+[[ $(rdma_calls) -ge 600 ]] || fail "only $(rdma_calls) calls came over RDMA"
+"$dafs" rm "$url/wide/iwarp"
+expect 2 'name the one address' "$dafs" serve --role data --control 127.0.0.1:0 --nfs 127.0.0.1:0 \
+    --nfs-rdma 0.0.0.0:0 --cluster-secret "$work/secret" "$work/other"
+expect 2 'name the port' "$dafs" serve --role data --control 127.0.0.1:0 --nfs 127.0.0.1:0 \
+    --nfs-verbs 127.0.0.1:0 --cluster-secret "$work/secret" "$work/other"
 
 step "a data server is killed under writes"
 size_of() { du -sk "$work/data2" | cut -f1; }
@@ -112,6 +137,25 @@ expect 1 'not empty' "$dafs" serve --role data --control 127.0.0.1:0 --nfs 127.0
 data 1
 data 2
 eventually all_there
+# With an older state of its directory.
+kill_data 2
+cp -a "$work/data2" "$work/older"
+data 2
+eventually all_there
+"$dafs" put "$work/wanted" "$url/wide/six"
+kill_data 2
+mv "$work/data2" "$work/newest"
+mv "$work/older" "$work/data2"
+data 2
+eventually says 'has gone back in time'
+is_missed 2 || fail "it is let in"
+kill_data 2
+rm -r "$work/data2"
+mv "$work/newest" "$work/data2"
+data 2
+eventually all_there
+"$dafs" get "$url/wide/six" "$work/back.6"
+same "$work/wanted" "$work/back.6" "what was written and what came back"
 "$dafs" put "$work/wanted" "$url/wide/four"
 "$dafs" get "$url/wide/four" "$work/back.4"
 same "$work/wanted" "$work/back.4" "what was written and what came back"
@@ -198,5 +242,18 @@ url=$(sed -n 's/^ready //p' "$work/demo.out")
 "$dafs" put "$work/wanted" "${url}file"
 "$dafs" get "${url}file" "$work/back.5"
 same "$work/wanted" "$work/back.5" "what was written and what came back"
+for number in 1 2 3; do
+    [[ $(du -sk "$work/demo/data$number" | cut -f1) -ge 6000 ]] || fail "data server $number of the demo has too little"
+done
+# What it says to try, word for word, but for the mount, in place of which our client goes there.
+mkdir "$work"/{bin,tried}
+ln -s "$(realpath "$dafs")" "$work/bin/dafs"
+tried() { (cd "$work/tried" && PATH=$work/bin:$PATH bash -euc "$(sed -n "s/^$1: *//p" "$work/demo.out")"); }
+cp "$work/wanted" "$work/tried/FILE"
+tried try
+[[ $(tried and | grep -c ' there ') == 3 ]] || fail "the demo's status does not show three data servers"
+read -r port place < <(sed -nE 's/^or: *mount -t nfs -o .*port=([0-9]+)[^ ]* [^:]*:([^ ]*) .*/\1 \2/p' "$work/demo.out")
+"$dafs" get "nfs://127.0.0.1:$port${place%/}/FILE" "$work/back.6"
+same "$work/wanted" "$work/back.6" "what was tried and what NFS reads"
 kill -TERM "$demo"
 wait "$demo" || fail "the demo ended with status $?"

@@ -239,7 +239,7 @@ data() {
     while :; do
         # What the last one said is not to be taken for the next one's word.
         rm -f "${data_log[number]}.out"
-        "$dafs" serve --role data --control "$place" --nfs 127.0.0.1:0 \
+        "$dafs" serve --role data --control "$place" --nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0 \
             --nfs-unprivileged-ports --metrics 127.0.0.1:0 "${arguments[@]}" \
             >"${data_log[number]}.out" 2>"${data_log[number]}" &
         data_server[number]=$!
@@ -254,4 +254,26 @@ data() {
 kill_data() {
     kill -9 "${data_server[$1]}"
     wait "${data_server[$1]}" 2>/dev/null || true
+}
+
+# nodes NUMBER... -- these data servers as the nodes of an export, for the configuration.
+nodes() {
+    local number
+    for number in "$@"; do
+        printf '[[export.node]]\nnumber = %s\ncontrol = "%s"\n' "$number" "${control[number]}"
+    done
+}
+
+# counted LOG NAME -- what the server with this log has counted since it was started, for all exports together.
+counted() {
+    local metrics line sum=0
+    metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$1")
+    exec 3<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    while read -r line; do
+        line=${line%$'\r'}
+        [[ $line != "$2 "* && $line != "$2_total "* && $line != "$2_total{"* ]] || sum=$((sum + ${line##* }))
+    done <&3
+    exec 3<&-
+    echo "$sum"
 }
