@@ -67,7 +67,9 @@ finish() {
     [[ $status != 0 || ! $layouts ]] || went_past_the_server || status=1
     if [[ $status != 0 && $status != 77 ]]; then
         echo "--- the end of the server's log"
+        grep -a -m 3 ' ERROR ' "$work/$server_log" 2>/dev/null || true
         tail -n 30 "$work/$server_log" 2>/dev/null || true
+        [[ ! -s $work/status ]] || cat "$work/status"
         for file in "$work"/guest-*.log; do
             [[ -e $file ]] || continue
             echo "--- ${file##*/}, after the boot"

@@ -161,6 +161,8 @@ causes() {
         grep -aE '^--- after [0-9]+ s: |^FAILED' "$1" | tail -n 3
         # The last word of a test of mounts stands before what servers and guests said.
         grep -aE -B 6 -m 1 "^--- the end of the server's log" "$1"
+        # What servers say again and again is often not what went wrong at first.
+        grep -aE ' ERROR ' "$1" | head -n 3
         grep -aA 3 -E 'panicked at|^error' "$1" | tail -n 12
         # What fuzzing has found: the cause, and the input that leads there.
         grep -aE '^found in |^input ' "$1" | head -n 60

@@ -282,6 +282,7 @@ fn without_a_door_for_clients_there_is_no_data_server() {
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().trouble.contains("let clients in"));
     assert!(!node.status().connected);
+    assert!(node.addresses().is_empty(), "no client is sent there");
     drop((node, data));
     // The directory is known by now, so the start itself fails.
     let failed = cluster.data_with(cluster.secret(), closed).expect_err("no door");
@@ -289,6 +290,25 @@ fn without_a_door_for_clients_there_is_no_data_server() {
     let data = cluster.data(cluster.secret(), |_| {});
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
+}
+
+#[test]
+fn a_door_that_opens_only_later_lets_the_metadata_server_in_then() {
+    let cluster = Cluster::new();
+    let mut tries = 0;
+    let closed_at_first = move |_| {
+        tries += 1;
+        match tries {
+            1 | 2 => Err(io::Error::other("what is next to it is not there yet")),
+            _ => Ok(()),
+        }
+    };
+    let data =
+        cluster.data_with(cluster.secret(), closed_at_first).expect("nobody's directory yet");
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().trouble.contains("let clients in"));
+    settled(|| node.status().connected);
+    assert_eq!(write(&node, 0, b"it works").err(), None);
 }
 
 fn handle() -> ([u8; 64], ComponentHandle) {

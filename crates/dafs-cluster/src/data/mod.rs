@@ -62,8 +62,9 @@ pub struct DataNodeConfig {
     pub rdma_addresses: Vec<SocketAddr>,
     /// The same over DAFS.
     pub dafs_addresses: Vec<SocketAddr>,
-    /// Called once, when the directory is known to be a node's, and which; opens the door for clients,
-    /// whose uses of it the judge judges. Without a door there is no data server.
+    /// Called when the directory is known to be a node's, and which; opens the door for clients, whose
+    /// uses of it the judge judges. Without a door there is no data server: it is called again for the next
+    /// metadata server that comes, as what stood in the way may be gone by then.
     pub opened: Announce,
     /// Called when unstable data may be lost that clients have written.
     pub lost: Box<dyn Fn() + Send + Sync>,
@@ -99,7 +100,7 @@ pub struct NodeCounters {
 }
 
 /// What opens the door for clients.
-pub type Announce = Box<dyn FnOnce(Opened, Judge) -> io::Result<Answering> + Send>;
+pub type Announce = Box<dyn FnMut(Opened, Judge) -> io::Result<Answering> + Send>;
 
 /// Who answers the metadata server.
 pub struct Answering {
@@ -124,6 +125,7 @@ struct Shared {
     /// Random: another one after each start.
     run: u64,
     lost: Arc<dyn Fn() + Send + Sync>,
+    /// Until the door is open.
     announce: Mutex<Option<Announce>>,
     serving: OnceLock<Serving>,
     beliefs: Mutex<Beliefs>,
@@ -355,15 +357,20 @@ impl Shared {
         let node = Arc::new(node.telling(Box::new(move || lost())));
         let component_secret = self.secret.component_secret(&store);
         let opened = Opened { node, store, component_secret };
-        let announce = lock(&self.announce).take();
-        if let Some(announce) = announce {
-            let judge = Judge { shared: self.clone() };
-            let answering = announce(opened.clone(), judge)?;
-            let serving = self.serving.get_or_init(|| Serving { opened, answering });
-            return Ok(&serving.answering.node);
+        let judge = Judge { shared: self.clone() };
+        let mut announce =
+            lock(&self.announce).take().ok_or_else(|| io::Error::other("it ends"))?;
+        match announce(opened.clone(), judge) {
+            Ok(answering) => {
+                let serving = self.serving.get_or_init(|| Serving { opened, answering });
+                Ok(&serving.answering.node)
+            }
+            Err(error) => {
+                *lock(&self.announce) =
+                    Some(announce).filter(|_| !self.stop.load(Ordering::SeqCst));
+                Err(error.into())
+            }
         }
-        // It was called before, and there is no door.
-        Err(io::Error::other("clients could not be let in").into())
     }
 }
 

@@ -59,7 +59,7 @@ impl Cluster {
     pub(crate) fn data_with(
         &self,
         secret: ClusterSecret,
-        opened: impl FnOnce(Opened) -> io::Result<()> + Send + 'static,
+        mut opened: impl FnMut(Opened) -> io::Result<()> + Send + 'static,
     ) -> Result<DataNode, DataNodeError> {
         let config = DataNodeConfig {
             directory: self.directory(),
@@ -68,7 +68,7 @@ impl Cluster {
             addresses: self.addresses.clone(),
             rdma_addresses: vec!["192.0.2.1:20049".parse().expect("an address")],
             dafs_addresses: Vec::new(),
-            opened: Box::new(|directory, _judge| {
+            opened: Box::new(move |directory, _judge| {
                 let node = directory.node.clone();
                 opened(directory)?;
                 let counters = Box::new(|| COUNTERS);

@@ -98,12 +98,11 @@ impl DataProcess {
         let (pool, door) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
         let changed = write_verifier.clone();
         let directory = config.directory.clone();
-        let opener = Opener {
+        let sockets =
+            Sockets { clients, rdma: rdma_clients, dafs: dafs_clients, metrics: metrics_port };
+        let mut opener = Opener {
             config,
-            clients,
-            rdma_clients,
-            dafs_clients,
-            metrics: metrics_port,
+            sockets: Some(sockets),
             pool: pool.clone(),
             write_verifier,
             door: door.clone(),
@@ -159,23 +158,28 @@ impl DataProcess {
     }
 }
 
+/// Where others come in.
+struct Sockets {
+    clients: TcpListener,
+    rdma: RdmaDoors,
+    dafs: Option<Listener>,
+    metrics: Option<TcpListener>,
+}
+
 /// Opens the door when the directory is known.
 struct Opener {
     config: DataServerConfig,
-    clients: TcpListener,
-    rdma_clients: RdmaDoors,
-    dafs_clients: Option<Listener>,
-    metrics: Option<TcpListener>,
+    /// Until they are used. What is next to the directory may have to be waited for before.
+    sockets: Option<Sockets>,
     pool: Arc<ThreadPool>,
     write_verifier: Arc<WriteVerifier>,
     door: Arc<Mutex<Option<Running>>>,
 }
 
 impl Opener {
-    fn run(self, opened: Opened, judge: Judge) -> Result<Answering, StartError> {
-        let door = self.door.clone();
+    fn run(&mut self, opened: Opened, judge: Judge) -> Result<Answering, StartError> {
         let (running, answering) = self.open(opened, judge)?;
-        *door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        *self.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
         Ok(answering)
     }
 
@@ -250,8 +254,10 @@ impl Opener {
         Ok(Served { answering: node, files, states })
     }
 
-    fn open(self, opened: Opened, judge: Judge) -> Result<(Running, Answering), StartError> {
+    fn open(&mut self, opened: Opened, judge: Judge) -> Result<(Running, Answering), StartError> {
         let Served { answering: node, files, states } = self.serve(&opened, judge)?;
+        let sockets = self.sockets.take().ok_or(StartError::DoorLost)?;
+        let Sockets { clients, rdma, dafs, metrics } = sockets;
         // The door holds the judge, and that whoever has this: the door is not to be held by it.
         let running = Arc::downgrade(&self.door);
         let told = move || {
@@ -267,9 +273,9 @@ impl Opener {
         let parts = DataDoor {
             export: None,
             number,
-            listener: self.clients,
-            rdma: self.rdma_clients,
-            dafs: self.dafs_clients,
+            listener: clients,
+            rdma,
+            dafs,
             files,
             pool: None,
             states,
@@ -277,8 +283,9 @@ impl Opener {
             identity,
         };
         let general = &self.config.general;
-        let door = DataServer::start(general, self.pool, self.write_verifier, parts)?;
-        let answered = self.metrics.map(|port| MetricsPort::start(port, collector(&door)));
+        let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
+        let door = DataServer::start(general, pool, write_verifier, parts)?;
+        let answered = metrics.map(|port| MetricsPort::start(port, collector(&door)));
         let metrics = answered.transpose()?;
         if let Some(port) = &metrics {
             tracing::info!("metrics at http://{}/metrics", port.address);

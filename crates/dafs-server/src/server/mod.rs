@@ -133,6 +133,11 @@ pub enum StartError {
         /// Why, and what to look at.
         error: dafs_gluster::OpenError,
     },
+    /// The sockets of a data server, of which an earlier try has made no door.
+    #[error(
+        "clients could not be let in before, for the reason told then: start the data server again"
+    )]
+    DoorLost,
     /// The key of file handles.
     #[error(
         "cannot keep the key that signs file handles in {path}: {error}; name a writable directory \
