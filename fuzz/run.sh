@@ -42,25 +42,36 @@ done
 cargo build --release --quiet --target "$host" "${bins[@]}"
 [[ $seconds != 0 ]] || exit 0
 
-failed=()
-for target in "${targets[@]}"; do
+# run TARGET -- fuzz it, and say what came of it; with status 1 if something was found.
+run() {
+    local target=$1 log=$CARGO_TARGET_DIR/$1.log dirs=("corpus/$1") result=ok runs covered
     mkdir -p "corpus/$target" "artifacts/$target"
-    log=$CARGO_TARGET_DIR/$target.log
-    dirs=("corpus/$target")
     [[ ! -d seeds/$target ]] || dirs+=("seeds/$target")
-    if "$CARGO_TARGET_DIR/$host/release/$target" "${dirs[@]}" \
+    "$CARGO_TARGET_DIR/$host/release/$target" "${dirs[@]}" \
         -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=4096 \
-        -print_final_stats=1 -artifact_prefix="artifacts/$target/" >"$log" 2>&1; then
-        result=ok
-    else
-        result=FAILED
-        failed+=("$target")
-    fi
+        -print_final_stats=1 -artifact_prefix="artifacts/$target/" >"$log" 2>&1 || result=FAILED
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     covered=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
     printf '%-24s %-6s %10s runs  %6s edges\n' "$target" "$result" "${runs:-?}" "${covered:-?}"
-    [[ $result == ok ]] || tail -n 40 "$log"
+    [[ $result == ok ]] || { tail -n 40 "$log"; return 1; }
+}
+
+failed=()
+# As many at a time as there are processors: each is one thread.
+declare -A running=()
+await() {
+    local process
+    while [[ ${#running[@]} -gt $1 ]]; do
+        wait -n -p process "${!running[@]}" || failed+=("${running[$process]}")
+        unset "running[$process]"
+    done
+}
+for target in "${targets[@]}"; do
+    await $(($(nproc) - 1))
+    run "$target" &
+    running[$!]=$target
 done
+await 0
 for target in ${failed[@]+"${failed[@]}"}; do
     # Enough to go on with for whoever sees only what was printed: `base64 -d` makes the input of it.
     sed -nE "/panicked at|ERROR: |SUMMARY: /s/^/found in $target: /p" "$CARGO_TARGET_DIR/$target.log"

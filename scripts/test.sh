@@ -25,6 +25,8 @@ chosen=("$@")
 # The end-to-end scripts and lab tests find the programs by these.
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TERM_COLOR=never DAFS=$target/debug/dafs DAFS_TARGET=$target/debug
+# What is built once and thrown away needs nothing by which to build it again, or to debug it.
+[[ ${CI:-} != true ]] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 logs=$target/test-logs
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -33,7 +35,7 @@ passed=() failed=() skipped=()
 # The parts under way, by process, and the build of the guest.
 declare -A names=() starts=() limits=()
 guest_build=
-# Tests in namespaces of their own mostly wait, so two of them run at a time.
+# Tests with processes and in namespaces of their own mostly wait, so two of them run at a time.
 beside_max=2
 
 is_chosen() {
@@ -195,7 +197,7 @@ part tests 2700 cargo test --locked --no-fail-fast --workspace --lib --bins --te
 part doc-tests 900 cargo test --locked --workspace --doc
 part fuzz 3600 fuzz "$fuzz_seconds"
 for script in scripts/e2e/*.sh; do
-    [[ ! -x $script ]] || part "e2e/$(basename "$script" .sh)" 900 "$script"
+    [[ ! -x $script ]] || beside "e2e/$(basename "$script" .sh)" 900 "$script"
 done
 part guest 3000 guest
 for script in lab/tests/*.sh; do
