@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answering, COUNTERS, Cluster, STORE, settled};
-use dafs_cluster::ClusterSecret;
+use dafs_cluster::{ClusterSecret, DataNode, RemoteNode};
 use dafs_mem::VolatileSlice;
 use dafs_service::{Identity, ServiceError, StateId, StateRef};
 use dafs_store::striped::{ComponentHandle, ComponentId, Elsewhere, Node};
@@ -32,6 +32,12 @@ fn read(node: &dyn Node, offset: u64, len: usize) -> Vec<u8> {
     let count = node.read(&ONE, &views, offset).expect("read");
     data.truncate(count);
     data
+}
+
+/// Ends a data server, and waits until the metadata server has seen it: until then what it asks goes nowhere.
+fn end(data: DataNode, node: &RemoteNode) {
+    drop(data);
+    settled(|| !node.status().connected);
 }
 
 #[test]
@@ -67,8 +73,7 @@ fn a_data_server_that_comes_again_has_the_data_and_another_verifier() {
     settled(|| node.status().connected);
     let (verifier, run) = (write(&node, 0, b"content").expect("written"), node.run());
     let space = node.space().expect("space");
-    drop(data);
-    settled(|| !node.status().connected);
+    end(data, &node);
     assert_eq!(write(&node, 0, b"no").err(), Some(StoreError::Busy));
     assert_eq!(node.space().expect("the last known").total, space.total);
     let _data = cluster.data(cluster.secret(), |_| {});
@@ -85,8 +90,7 @@ fn a_node_tells_what_clients_have_done_there() {
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
     assert_eq!(node.counters(), COUNTERS);
-    drop(data);
-    settled(|| !node.status().connected);
+    end(data, &node);
     assert_eq!(node.counters(), COUNTERS, "the last known");
 }
 
@@ -115,7 +119,7 @@ fn a_directory_that_came_back_empty_or_as_another_is_refused() {
     let data = cluster.data(cluster.secret(), |_| {});
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
-    drop(data);
+    end(data, &node);
     std::fs::rename(cluster.directory(), cluster.directory().with_extension("kept"))
         .expect("moved");
     std::fs::create_dir(cluster.directory()).expect("an empty one");
@@ -140,7 +144,7 @@ fn an_empty_directory_takes_the_place_of_one_that_was_given_up_and_no_other_one_
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
     write(&node, 0, b"content").expect("written");
-    drop(data);
+    end(data, &node);
     let kept = cluster.directory().with_extension("kept");
     std::fs::rename(cluster.directory(), &kept).expect("moved");
     std::fs::create_dir(cluster.directory()).expect("an empty one");
@@ -151,7 +155,7 @@ fn an_empty_directory_takes_the_place_of_one_that_was_given_up_and_no_other_one_
     settled(|| node.status().connected);
     assert_eq!(node.size(&ONE), Ok(0));
     write(&node, 0, b"other").expect("written");
-    drop(data);
+    end(data, &node);
     // The old one comes too late.
     std::fs::remove_dir_all(cluster.directory()).expect("removed");
     std::fs::rename(kept, cluster.directory()).expect("back");
@@ -181,13 +185,13 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
     write(&node, 0, b"old").expect("written");
-    drop(data);
+    end(data, &node);
     let snapshot = directory.with_extension("snapshot");
     copy(&directory, &snapshot);
     let data = cluster.data(cluster.secret(), |_| {});
     settled(|| node.status().connected);
     write(&node, 0, b"new").expect("written");
-    drop(data);
+    end(data, &node);
     std::fs::rename(&directory, &kept).expect("moved");
     std::fs::rename(&snapshot, &directory).expect("restored");
     let data = cluster.data(cluster.secret(), |_| {});
@@ -205,7 +209,7 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
     settled(|| node.status().connected);
     assert_eq!(read(&node, 0, 99), b"new");
     // One that is given up for lost may be the older one: whoever wants its files knows that.
-    drop(data);
+    end(data, &node);
     std::fs::rename(&directory, &kept).expect("moved");
     std::fs::rename(&snapshot, &directory).expect("restored");
     let data = cluster.data(cluster.secret(), |_| {});
@@ -213,7 +217,7 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
     node.give_up_directory().expect("given up");
     settled(|| node.status().connected);
     assert_eq!(read(&node, 0, 99), b"old");
-    drop(data);
+    end(data, &node);
     std::fs::rename(&directory, &snapshot).expect("moved");
     std::fs::rename(&kept, &directory).expect("back");
     let _data = cluster.data(cluster.secret(), |_| {});
@@ -402,8 +406,7 @@ fn what_a_data_server_believes_that_is_gone_is_over_after_a_while() {
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
     node.forget(&ONE).expect("forgotten");
-    drop(data);
-    settled(|| !node.status().connected);
+    end(data, &node);
     assert_eq!(node.forget(&ONE), Err(StoreError::Busy), "it may believe something");
     settled(|| node.forget(&ONE).is_ok());
 }
