@@ -29,10 +29,6 @@ pub(crate) const PLACE_TRIES_MAX: usize = 4;
 /// metadata server that hangs.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The most that may wait for that at a time. Whoever tries again and again leaves no more behind in waits that
-/// have no end.
-pub(crate) const OPENS_MAX: usize = 16;
-
 /// The most mounts of one store.
 pub(crate) const MOUNTS_MAX: usize = 64;
 

@@ -37,19 +37,18 @@ use attr::attr;
 use brick::Brick;
 use dafs_store::striped::Node;
 use dafs_store::{
-    Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, NfsAddresses, Result,
-    StoreError,
+    Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, NfsAddresses, NoOutcome,
+    Result, StoreError, Tries,
 };
 use file::Opens;
 use id::Ids;
 use layouts::{Place, Server, Spread, Watch};
-use limits::{OPEN_TIMEOUT, OPENS_MAX};
+use limits::OPEN_TIMEOUT;
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::path::Path;
-use std::sync::mpsc::channel;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::{Gfid, Mount, MountOptions, Object};
 use thiserror::Error;
@@ -274,26 +273,14 @@ fn mounted(options: &MountOptions) -> std::result::Result<Arc<Mount>, OpenError>
 fn in_time<T: Send + 'static>(
     open: impl FnOnce() -> std::result::Result<T, OpenError> + Send + 'static,
 ) -> std::result::Result<T, OpenError> {
-    /// Each work under way has one.
-    static UNDER_WAY: Mutex<Weak<()>> = Mutex::new(Weak::new());
-    let one = {
-        let mut under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        if under_way.strong_count() >= OPENS_MAX {
-            return Err(OpenError::Stuck(OPENS_MAX));
-        }
-        let one = under_way.upgrade().unwrap_or_default();
-        *under_way = Arc::downgrade(&one);
-        one
-    };
-    let (done, outcome) = channel();
-    // Some waits inside the library have no end. A thread that is caught in one is left there.
-    let open = move || {
-        drop(done.send(open()));
-        drop(one);
-    };
-    let thread = std::thread::Builder::new().name("dafs-gluster-open".to_owned());
-    thread.spawn(open).map_err(OpenError::Thread)?;
-    outcome.recv_timeout(OPEN_TIMEOUT).unwrap_or(Err(OpenError::Timeout(OPEN_TIMEOUT)))
+    static TRIES: Tries = Tries::new();
+    TRIES.run("dafs-gluster-open", OPEN_TIMEOUT, open).unwrap_or_else(|failed| {
+        Err(match failed {
+            NoOutcome::Stuck(tries) => OpenError::Stuck(tries),
+            NoOutcome::Timeout(limit) => OpenError::Timeout(limit),
+            NoOutcome::Thread(error) => OpenError::Thread(error),
+        })
+    })
 }
 
 impl GlusterStore {
@@ -437,41 +424,6 @@ impl Shared {
                 Ok((gfid, Err(StoreError::Stale), attr(&open.stat()?)?))
             }
             Err(error) => Err(error),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tries_to_open_that_wait_without_an_end_do_not_pile_up() {
-        let ((begun, begins), mut held) = (channel(), Vec::new());
-        let waiting: Vec<_> = (0..OPENS_MAX)
-            .map(|_| {
-                let (release, released) = channel::<()>();
-                held.push(release);
-                let begun = begun.clone();
-                std::thread::spawn(move || {
-                    in_time(move || {
-                        begun.send(()).expect("the test waits for it");
-                        let _ = released.recv();
-                        Ok(())
-                    })
-                })
-            })
-            .collect();
-        held.iter().for_each(|_| begins.recv().expect("all begin"));
-        let refused = in_time(|| Ok(()));
-        assert!(matches!(refused, Err(OpenError::Stuck(OPENS_MAX))), "{refused:?}");
-        drop(held);
-        for waiting in waiting {
-            waiting.join().expect("no panic").expect("it is opened");
-        }
-        // A thread ends a moment after its outcome.
-        while let Err(OpenError::Stuck(_)) = in_time(|| Ok(())) {
-            std::thread::yield_now();
         }
     }
 }

@@ -34,10 +34,6 @@ pub(crate) const VOLFILE_TRIES_MAX: usize = 8;
 /// How long opening may take before the store is given up.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The most that may wait for that at a time. Whoever tries again and again leaves no more behind in waits that
-/// have no end.
-pub(crate) const OPENS_MAX: usize = 16;
-
 /// The most views in one call of the library (the kernel's IOV_MAX).
 pub(crate) const VIEWS_MAX: usize = 1024;
 

@@ -28,6 +28,7 @@ mod names;
 pub mod posix;
 mod ranges;
 pub mod striped;
+mod tries;
 mod types;
 mod uses;
 mod vectors;
@@ -44,6 +45,7 @@ pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
 pub use posix::{ExportSecret, PosixOptions, PosixStore};
 pub use striped::{StripedOptions, StripedStore};
+pub use tries::{NoOutcome, Tries};
 pub use types::{
     AccessMask, AclSupport, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
     DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX,

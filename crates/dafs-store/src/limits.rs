@@ -218,4 +218,8 @@ pub(crate) const COPY_REPORT_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// Copies of files: the most files that are kept in mind because their copies may differ.
 pub(crate) const TORN_FILES_MAX: usize = 4096;
 
+/// The most tries to open a cluster of an engine that are under way at a time: who tries again and again leaves no
+/// more behind in waits that have no end.
+pub(crate) const OPENS_MAX: usize = 16;
+
 const _: () = assert!(STRIPE_BYTES_MIN.is_multiple_of(64));
