@@ -252,15 +252,19 @@ impl Session {
         Ok(self.status())
     }
 
-    /// Says that everything has been reclaimed (RFC 8881 18.51).
+    /// Says that everything has been reclaimed (RFC 8881 18.51), and retries while the server answers
+    /// DELAY: a server whose grace period ends in this moment removes the records of the clients
+    /// that did not come back, and takes none meanwhile.
     ///
     /// # Errors
     /// Those of [`Session::call`]; COMPLETE_ALREADY the second time.
     pub fn reclaim_complete(&self) -> Result<(), NfsError> {
-        self.call_cached(|compound| {
-            compound.op(&Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false }));
-        })?
-        .finish()
+        patiently(|| {
+            self.call_cached(|compound| {
+                compound.op(&Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false }));
+            })?
+            .finish()
+        })
     }
 
     /// Ends the session.
