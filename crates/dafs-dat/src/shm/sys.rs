@@ -26,10 +26,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 /// number, and a fault in one can raise SIGBUS when the pool is empty.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Makes a memory file of `bytes` (whole pages) that can no longer shrink or grow.
+/// Makes a memory file of `bytes` (whole pages) that can no longer shrink or grow. The kernel gives it
+/// mode 0777; with that, any user with a read-only descriptor opens it anew for writing through
+/// `/proc/self/fd`.
 pub(super) fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let file = kept(file)?;
+    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
@@ -327,4 +330,36 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
 /// A second handle to the same descriptor.
 pub(super) fn duplicate(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
     kept(descriptor.as_fd().try_clone_to_owned()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `work` in a thread of another user: user ids belong to threads, as the kernel sees them.
+    fn as_another_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+        let user = rustix::process::Uid::from_raw(1234);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                work()
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn another_user_with_a_read_only_descriptor_cannot_write() {
+        let file = memory_file("mode-test", 4096).unwrap();
+        let shown = read_only(file.as_fd()).unwrap();
+        let stat = rustix::fs::fstat(&shown).unwrap();
+        assert_eq!(Mode::from_raw_mode(stat.st_mode), Mode::RUSR | Mode::WUSR);
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED the second half: only root can become another user");
+            return;
+        }
+        let path = format!("/proc/self/fd/{}", shown.as_raw_fd());
+        let again = as_another_user(|| rustix::fs::open(path, OFlags::RDWR, Mode::empty()));
+        assert_eq!(again.err(), Some(Errno::ACCESS));
+    }
 }
