@@ -58,6 +58,12 @@ files '*.rs' | xargs -0 -r awk '
         print FILENAME ":" FNR ":" $0
     }' | rule "unsafe without a SAFETY comment"
 
+# A crate without `unsafe` says so to the compiler.
+files 'crates/*/src/lib.rs' | while IFS= read -r -d '' file; do
+    search '(^|[^A-Za-z_"])unsafe[[:space:]]*(\{|impl|fn|extern)|unsafe\(' "${file%lib.rs}*.rs" >/dev/null ||
+        grep -q '^#!\[forbid(unsafe_code)\]' "$file" || echo "$file"
+done | rule "crates without unsafe code that do not forbid it"
+
 # A dependency is named once, with its version, in the workspace.
 files 'crates/*/Cargo.toml' | xargs -0 -r awk '
     /^\[/ { depends = /^\[(target\..*\.)?(dev-|build-)?dependencies/ }

@@ -22,6 +22,8 @@
 //!   no late write passes a newer one. That does not hold yet for what a data server asks of it
 //!   (writes to stripes of other nodes).
 
+#![forbid(unsafe_code)]
+
 mod belief;
 mod data;
 mod gate;

@@ -15,6 +15,8 @@
 //!   later record knows that it was stable, or when the system has not been down since.
 //! * A scan changes nothing. A log that cannot be read stays as it is, for somebody to look at.
 
+#![forbid(unsafe_code)]
+
 mod disk;
 mod error;
 mod files;

@@ -16,6 +16,8 @@
 //! * No two bytes of a file are at one place.
 //! * Offsets are below 2^63, as files are; then no sum here overflows.
 
+#![forbid(unsafe_code)]
+
 mod nested;
 mod parts;
 mod replicated;

@@ -13,6 +13,8 @@
 //!   ([`patiently`]).
 //! * Many calls can be on their way at a time, from one thread or several.
 
+#![forbid(unsafe_code)]
+
 mod back;
 mod client;
 mod compound;

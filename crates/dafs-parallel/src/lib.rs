@@ -11,6 +11,8 @@
 //! Invariants
 //! * A layout only says of a shorter way: there is always that through the server.
 
+#![forbid(unsafe_code)]
+
 mod avoidance;
 mod legs;
 pub mod limits;

@@ -14,6 +14,8 @@
 //!   comes back as a new instance.
 //! * Tables are bounded by [`limits`].
 
+#![forbid(unsafe_code)]
+
 pub mod durable;
 pub mod limits;
 

@@ -13,6 +13,8 @@
 //!   but its seed.
 //! * The same options give the same digest, or the same violation.
 
+#![forbid(unsafe_code)]
+
 mod actor;
 mod audit;
 mod common;

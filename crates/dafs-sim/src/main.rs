@@ -1,5 +1,7 @@
 //! Runs simulated worlds by seed, and replays one with a trace.
 
+#![forbid(unsafe_code)]
+
 use clap::Parser;
 use dafs_sim::crash::{self, CrashOptions, Danger as CrashDanger, EndAt};
 use dafs_sim::{Danger, Profile, WorldOptions, check};

@@ -6,6 +6,8 @@
 //! * What is decoded borrows from the input; bulk data is never copied here.
 //! * All arithmetic on lengths and offsets from outside is checked.
 
+#![forbid(unsafe_code)]
+
 pub mod cluster;
 pub mod dafs;
 pub mod iwarp;
