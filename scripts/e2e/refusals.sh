@@ -19,7 +19,7 @@ expect 0 hello "$dafs" cat "$url/data/file"
 stop_server
 
 step "names that are there, or not"
-serve "$work/export" --no-root-squash
+serve "$work/export" --no-root-squash --nfs 127.0.0.1:0 --nfs-unprivileged-ports
 expect 1 'there is no such file' "$dafs" ls "$url/missing"
 expect 1 'there is no such file' "$dafs" get "$url/missing" "$work/"
 expect 1 'No such file' "$dafs" put "$work/missing" "$url/"
@@ -67,6 +67,52 @@ mkdir "$work/export/victim"
 ln -s "$work/outside" "$work/export/victim/link"
 "$dafs" rm -r "$url/victim"
 [[ $(cat "$work/outside/more") == precious ]] || fail "rm -r followed a symlink"
+
+step "a slash or a dot behind a name asks for a directory"
+slashes() {
+    local url=$1 query=${2:-} in=$work/export/slashes here=$work/local
+    mkdir "$in" "$in/d" "$here" "$here/d"
+    echo content >"$in/f"
+    echo local >"$here/f"
+    ln -s d "$here/link"
+    ln -s d "$in/link"
+    for end in / // /.; do
+        expect 1 '' "$dafs" put "$here/f" "$url/nd$end$query"
+        expect 1 'NOTDIR' "$dafs" put "$here/f" "$url/f$end$query"
+        expect 1 'Not a directory' "$dafs" put "$here/f$end" "$url/g$query"
+        expect 1 '' "$dafs" get "$url/f$query" "$here/nd$end"
+        expect 1 'Not a directory' "$dafs" get "$url/f$query" "$here/f$end"
+        for command in "rm" "rm -r" ls stat "stat -L" cat; do
+            # shellcheck disable=SC2086
+            expect 1 'NOTDIR' "$dafs" $command "$url/f$end$query"
+        done
+        expect 1 'NOTDIR' "$dafs" get "$url/f$end$query" "$here/g"
+        expect 1 'NOTDIR' "$dafs" mv "$url/f$end$query" "$url/g$query"
+        expect 1 '' "$dafs" mv "$url/f$query" "$url/g$end$query"
+        expect 1 'NOTDIR' "$dafs" ln "$url/f$end$query" "$url/g$query"
+        expect 1 '' "$dafs" ln "$url/f$query" "$url/g$end$query"
+        expect 1 '' "$dafs" ln -s f "$url/g$end$query"
+    done
+    expect 1 'NOTDIR' "$dafs" stat "$url/f/../d$query"
+    expect 1 'NOTDIR' "$dafs" rm -r "$url/link/$query"
+    expect 1 'NOENT' "$dafs" mkdir "$url/new/.$query"
+    [[ $(cat "$in/f" "$here/f") == $'content\nlocal' ]] || fail "a file was replaced"
+    [[ $(cd "$in" && echo *) == 'd f link' ]] || fail "something was made: $(ls "$in")"
+    [[ $(cd "$here" && echo *) == 'd f link' ]] || fail "something was made: $(ls "$here")"
+    # What is a directory, or becomes one, may have a slash behind its name.
+    expect 0 '' "$dafs" mkdir "$url/new/$query"
+    expect 0 '' "$dafs" mv "$url/new/$query" "$url/moved/$query"
+    expect 0 'Type: directory' "$dafs" stat "$url/link/$query"
+    expect 0 '' "$dafs" mkdir -p "$url/moved/./a/../b/$query"
+    expect 0 '' "$dafs" put "$here/link/" "$url/copy/$query"
+    expect 0 '' "$dafs" get "$url/link/$query" "$here/copy/"
+    [[ -d $in/moved/b && -d $in/copy && ! -L $in/copy && -d $here/copy ]] || fail "$(ls "$in")"
+    rm -r "$in" "$here"
+}
+tcp=$(sed -n "s/.*listening for NFS *address=//p" "$log" | head -n 1)
+slashes "$url/slashes"
+slashes "nfs://$tcp/slashes"
+slashes "nfs://$tcp/slashes" "?vers=3"
 
 step "a copy into itself"
 expect 1 'where the copy goes' "$dafs" get "$url/" "$work/export/data/a"

@@ -11,7 +11,7 @@ use crate::pointer::{Out, check_write, text};
 use crate::session::{Session, session};
 use crate::transfer::{copy_in, copy_out};
 use dafs_client::{
-    AccessMask, Error, FileHandle, LockRange, Stability, Step, StepIn, StepOn, Stepped,
+    AccessMask, Error, FileHandle, LockRange, SplitPath, Stability, Step, StepIn, StepOn, Stepped,
 };
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -108,6 +108,21 @@ unsafe fn place(
     Ok((from, names.map(<[u8]>::to_vec).collect()))
 }
 
+/// Refuses a path that asks for a directory (POSIX 4.13), since nothing looks at what a chain finds.
+///
+/// # Safety
+/// As [`text`].
+unsafe fn check_end(path: *const c_char) -> Result<(), Failure> {
+    // SAFETY: as the caller promises.
+    match SplitPath::of(unsafe { text(path) }?).wants_directory {
+        true => Err(Failure::new(
+            DAP_E_INVALID,
+            "a chain does not see whether a name is of a directory; leave out what is behind it",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// As [`place`], for one name.
 ///
 /// # Safety
@@ -145,7 +160,10 @@ pub unsafe extern "C" fn dap_chain_lookup(
     cross(|| {
         add(handle, |session| {
             // SAFETY: as the caller promises.
-            let (from, names) = unsafe { place(session, path, flags) }?;
+            let (from, names) = unsafe {
+                check_end(path)?;
+                place(session, path, flags)?
+            };
             if names.is_empty() {
                 return Err(Failure::new(DAP_E_INVALID, "there is no name to look up"));
             }
@@ -328,7 +346,10 @@ pub unsafe extern "C" fn dap_chain_remove(
     cross(|| {
         add(handle, |session| {
             // SAFETY: as the caller promises.
-            let (within, name) = unsafe { name(session, path, flags) }?;
+            let (within, name) = unsafe {
+                check_end(path)?;
+                name(session, path, flags)?
+            };
             Ok(Kept::Remove { within, name })
         })
     })

@@ -140,7 +140,7 @@ pub unsafe extern "C" fn dap_mkdir(handle: dap_session_t, path: *const c_char, m
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let (from, path) = unsafe { session.path(path) }?;
-        let place = session.client.resolve_parent_from(&from, path)?;
+        let place = session.client.resolve_new_directory_from(&from, path)?;
         session.client.mkdir(&place.dir, &place.name, &SetAttributes::mode(mode & 0o7777))?;
         Ok(())
     })
@@ -201,8 +201,7 @@ pub unsafe extern "C" fn dap_rename(
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let ((from_dir, from), (to_dir, to)) = unsafe { (session.path(from)?, session.path(to)?) };
-        let from = session.client.resolve_parent_from(&from_dir, from)?;
-        let to = session.client.resolve_parent_from(&to_dir, to)?;
+        let (from, to) = session.client.resolve_rename((&from_dir, from), (&to_dir, to))?;
         Ok(session.client.rename(&from.dir, &from.name, &to.dir, &to.name)?)
     })
 }

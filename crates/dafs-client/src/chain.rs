@@ -21,6 +21,7 @@ use dafs_wire::dafs::{
     ChainFlags, Outcome, Procedure, READ_INLINE_REPLY_DATA_AT, Reply, Request, StateId, Status,
     WRITE_INLINE_DATA_AT,
 };
+use dafs_wire::path::SplitPath;
 use std::sync::atomic::Ordering;
 
 /// What a request takes from those before it in its chain, in place of what it says itself.
@@ -226,6 +227,9 @@ impl Client {
         path: &[u8],
         bytes_max: usize,
     ) -> Result<Option<FileStart>> {
+        if SplitPath::of(path).wants_directory {
+            return Ok(None);
+        }
         let mut names = Vec::new();
         for name in path.split(|&byte| byte == b'/') {
             match name {

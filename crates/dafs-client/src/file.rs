@@ -15,11 +15,12 @@ use crate::open::{Create, OpenOptions};
 use crate::opened::Opened;
 use crate::operations::GroupedKind;
 use crate::outcome::CommitWatch;
-use crate::path::Place;
+use crate::path::{Follow, Place};
 use crate::uncommitted::Uncommitted;
 use dafs_mem::CheckedSlice;
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{Procedure, Reply, Request, StateId, Status, Verifier};
+use dafs_wire::path::SplitPath;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,10 +62,7 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn open_from(&self, dir: &FileHandle, path: &[u8], options: &OpenOptions) -> Result<File> {
-        if path.iter().all(|&byte| byte == b'/') {
-            return Err(Error::Status { procedure: Procedure::Open, status: Status::IsDir });
-        }
-        let Place { mut dir, mut name } = self.resolve_parent_from(dir, path)?;
+        let Place { mut dir, mut name } = self.place_to_open(dir, path, options)?;
         for _ in 0..=SYMLINKS_FOLLOWED_MAX {
             match self.open_at(&dir, &name, options) {
                 Err(error)
@@ -74,9 +72,23 @@ impl Client {
             }
             // The name is a symbolic link: go on with what it says, which may have yet to be made.
             let text = self.readlink(&self.lookup(&dir, &name)?)?;
-            Place { dir, name } = self.resolve_parent_from(&dir, &text)?;
+            Place { dir, name } = self.place_to_open(&dir, &text, options)?;
         }
         Err(Error::SymlinkLoop(SYMLINKS_FOLLOWED_MAX))
+    }
+
+    /// Where the file at `path` is. A path that asks for a directory names no file: NOTDIR if there is
+    /// something else, ISDIR if there is a directory or something is to be made.
+    fn place_to_open(&self, dir: &FileHandle, path: &[u8], options: &OpenOptions) -> Result<Place> {
+        let split = SplitPath::of(path);
+        if !split.name.is_empty() {
+            if !split.wants_directory {
+                return self.resolve_parent_from(dir, path);
+            }
+            let is_made = options.create != Create::Never && !split.ends_in_dots();
+            self.resolve_from(dir, if is_made { split.parent } else { path }, Follow::Yes)?;
+        }
+        Err(Error::Status { procedure: Procedure::Open, status: Status::IsDir })
     }
 
     /// Opens the file called `name` in a directory. A symbolic link is an error: SYMLINK.

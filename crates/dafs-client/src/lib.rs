@@ -135,6 +135,7 @@ pub use crate::url::{DafsUrl, UrlError};
 pub use dafs_dat::descriptors;
 pub use dafs_mem::{Site, VolatileSlice};
 pub use dafs_wire::dafs::{Procedure, Status, Verifier};
+pub use dafs_wire::path::SplitPath;
 
 /// A number of this process that its forks do not have: what was made under another one belongs to a
 /// process before the fork. Costs no system call.

@@ -4,14 +4,16 @@
 //! * Names are raw bytes; only the slash, "." and ".." mean something.
 //! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a circle ends.
 //! * An absolute link text starts at the root of the server's name space.
+//! * A slash, "." or ".." at the end of a path asks for a directory, also of a link's text (POSIX 4.13).
 
-use crate::attributes::{Attributes, FileHandle, ObjectType};
+use crate::attributes::{Attributes, FileHandle};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::limits::{PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use crate::names::component;
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{Procedure, Reply, Request, Status};
+use dafs_wire::path::{SplitPath, is_dots};
 use std::collections::VecDeque;
 
 /// What to do when the last component of a path is a symbolic link.
@@ -70,10 +72,11 @@ impl Client {
     }
 
     /// The directory that holds the last component of `path`, and that component, which need not
-    /// exist. Links before it are followed.
+    /// exist. Links before it are followed. A slash behind the component asks for a directory of that
+    /// name: then it must exist, and a link to a directory is none.
     ///
     /// # Errors
-    /// As [`Client::resolve`]; a path that ends in "..", or the root, names no entry.
+    /// As [`Client::resolve`]; a path that ends in "." or "..", or the root, names no entry.
     pub fn resolve_parent(&self, path: &[u8]) -> Result<Place> {
         self.resolve_parent_from(&self.root(), path)
     }
@@ -83,25 +86,61 @@ impl Client {
     /// # Errors
     /// As [`Client::resolve_parent`].
     pub fn resolve_parent_from(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
-        let trimmed = without_end_slashes(path);
-        let at = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
-        let (parent, name) = trimmed.split_at(at);
-        if name.is_empty() {
+        let place = self.resolve_new_directory_from(dir, path)?;
+        if SplitPath::of(path).wants_directory {
+            self.check_directory(&place)?;
+        }
+        Ok(place)
+    }
+
+    /// As [`Client::resolve_parent_from`], for what is a directory or is to become one: a slash behind
+    /// the last component changes nothing.
+    ///
+    /// # Errors
+    /// As [`Client::resolve_parent`].
+    pub fn resolve_new_directory_from(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
+        let split = SplitPath::of(path);
+        if split.name.is_empty() {
             return Err(Error::Argument("the root directory has no name of its own"));
         }
-        let name = component(name)?.to_vec();
-        let dir = if parent.is_empty() {
-            *dir
-        } else {
-            self.resolve_from(dir, parent, Follow::Yes)?.handle
+        if split.ends_in_dots() {
+            // What is wrong before it comes first.
+            self.resolve_from(dir, path, Follow::Yes)?;
+        }
+        let name = component(split.name)?.to_vec();
+        let dir = match split.parent {
+            b"" => *dir,
+            parent => self.resolve_from(dir, parent, Follow::Yes)?.handle,
         };
         Ok(Place { dir, name })
     }
+
+    /// The places of both names of a rename, each from a directory. A slash behind either asks for a
+    /// directory that is renamed.
+    ///
+    /// # Errors
+    /// As [`Client::resolve_parent`].
+    pub fn resolve_rename(
+        &self,
+        (from_dir, from): (&FileHandle, &[u8]),
+        (to_dir, to): (&FileHandle, &[u8]),
+    ) -> Result<(Place, Place)> {
+        let old = self.resolve_parent_from(from_dir, from)?;
+        let new = self.resolve_new_directory_from(to_dir, to)?;
+        if SplitPath::of(to).wants_directory {
+            self.check_directory(&old)?;
+        }
+        Ok((old, new))
+    }
+
+    fn check_directory(&self, place: &Place) -> Result<()> {
+        let found = self.resolve_from(&place.dir, &place.name, Follow::No)?;
+        if found.attributes.is_directory() { Ok(()) } else { Err(no_directory()) }
+    }
 }
 
-fn without_end_slashes(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
-    &path[..end]
+fn no_directory() -> Error {
+    Error::Status { procedure: Procedure::Lookup, status: Status::NotDir }
 }
 
 /// A path on its way.
@@ -121,7 +160,8 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// Puts the components of `path` before what is left. An absolute path starts at the root.
+    /// Puts the components of `path` before what is left. An absolute path starts at the root. When
+    /// the whole is to end at a directory, its last component is ".".
     fn prepend(&mut self, path: &[u8]) -> Result<()> {
         let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
         if path.len() + waiting > PATH_BYTES_MAX {
@@ -129,6 +169,9 @@ impl<'a> Walk<'a> {
         }
         if path.first() == Some(&b'/') {
             self.at = self.client.root();
+        }
+        if self.left.is_empty() && SplitPath::of(path).wants_directory {
+            self.left.push_front(b".".to_vec());
         }
         for name in path.rsplit(|&byte| byte == b'/') {
             if !name.is_empty() && name != b"." {
@@ -142,14 +185,14 @@ impl<'a> Walk<'a> {
     /// object at the end of the path.
     fn run_ahead(&mut self, follow: Follow) -> Result<Option<Found>> {
         while !self.careful && !self.left.is_empty() {
-            if self.left[0] == b".." {
-                self.up()?;
+            if is_dots(&self.left[0]) {
+                self.go_by_dots()?;
                 continue;
             }
             let batch: Vec<&[u8]> = self
                 .left
                 .iter()
-                .take_while(|name| *name != b"..")
+                .take_while(|name| !is_dots(name))
                 .take(COMPONENTS_PER_LOOKUP)
                 .map(Vec::as_slice)
                 .collect();
@@ -165,9 +208,13 @@ impl<'a> Walk<'a> {
                         break;
                     }
                     // What comes next may be "..", which means something else behind a link.
-                    if self.client.attributes(&handle)?.is_symlink() {
+                    let attributes = self.client.attributes(&handle)?;
+                    if attributes.is_symlink() {
                         self.careful = true;
                         break;
+                    }
+                    if !attributes.is_directory() {
+                        return Err(no_directory());
                     }
                     self.left.drain(..count);
                     self.at = handle;
@@ -188,9 +235,9 @@ impl<'a> Walk<'a> {
     /// Takes one component and looks at what it is.
     fn step(&mut self, follow: Follow) -> Result<Option<Found>> {
         let Some(name) = self.left.pop_front() else { return Ok(None) };
-        if name == b".." {
+        if is_dots(&name) {
             self.left.push_front(name);
-            self.up()?;
+            self.go_by_dots()?;
             return Ok(None);
         }
         let handle = lookup(self.client, &self.at, &[&name])?;
@@ -212,18 +259,16 @@ impl<'a> Walk<'a> {
         if last {
             return Ok(Some(Found { handle, attributes }));
         }
-        if attributes.kind != ObjectType::Directory && attributes.kind != ObjectType::AttrDirectory
-        {
-            return Err(Error::Status { procedure: Procedure::Lookup, status: Status::NotDir });
+        if !attributes.is_directory() {
+            return Err(no_directory());
         }
         self.at = handle;
         Ok(None)
     }
 
-    /// Goes up one directory; the root is above itself.
-    fn up(&mut self) -> Result<()> {
-        self.left.pop_front();
-        if self.at == self.client.root() {
+    /// Stays in the directory for ".", goes up one for ".."; the root is above itself.
+    fn go_by_dots(&mut self) -> Result<()> {
+        if self.left.pop_front().is_none_or(|name| name == b".") || self.at == self.client.root() {
             return Ok(());
         }
         match self.client.parent(&self.at) {

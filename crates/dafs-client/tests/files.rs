@@ -348,10 +348,67 @@ fn links_are_followed_and_circles_found() {
         let options = OpenOptions::write().create(Create::IfMissing);
         client.open(b"dangling", &options).unwrap().close().unwrap();
         assert!(served.path().join("a/new").exists());
-        let place = client.resolve_parent(b"to-b/c/new//").unwrap();
+        let place = client.resolve_new_directory_from(&root, b"to-b/c/new//").unwrap();
         assert_eq!(place.name, b"new");
         assert_eq!(place.dir, client.resolve(b"a/b/c", Follow::Yes).unwrap().handle);
         assert!(matches!(client.resolve_parent(b"/a/.."), Err(Error::Argument(_))));
+    }
+}
+
+#[test]
+fn a_slash_behind_a_name_asks_for_a_directory() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        std::fs::create_dir_all(served.path().join("d/inner")).unwrap();
+        std::fs::write(served.path().join("f"), "content").unwrap();
+        let client = served.client(transport);
+        let root = client.root();
+        for (name, text) in [
+            (&b"to-d"[..], &b"d"[..]),
+            (b"to-f", b"f"),
+            (b"to-f-slash", b"f/"),
+            (b"to-new", b"new/"),
+        ] {
+            client.symlink(&root, name, text).unwrap();
+        }
+        for path in
+            [&b"f/"[..], b"f//", b"f/.", b"f/..", b"f/../d", b"to-f/", b"to-f/.", b"to-f-slash"]
+        {
+            let read = client.read_file(path, 100).map(|start| start.data);
+            let what = path.escape_ascii().to_string();
+            assert_eq!(status(client.resolve(path, Follow::Yes)), Status::NotDir, "{what}");
+            assert_eq!(status(client.open(path, &OpenOptions::read())), Status::NotDir, "{what}");
+            assert_eq!(status(read), Status::NotDir, "{what}");
+        }
+        for path in [&b"f/"[..], b"f/.", b"to-f/", b"to-d/"] {
+            let what = path.escape_ascii().to_string();
+            assert_eq!(status(client.resolve_parent(path)), Status::NotDir, "{what}");
+        }
+        assert_eq!(status(client.resolve_parent(b"new/")), Status::NoEnt);
+        assert_eq!(status(client.resolve_parent(b"new/.")), Status::NoEnt);
+        assert_eq!(client.resolve_parent(b"d/inner/").unwrap().name, b"inner");
+        // A link is followed where a directory is asked for.
+        for path in [&b"to-d/"[..], b"to-d/.", b"d/", b"d/inner/.."] {
+            let found = client.resolve(path, Follow::No).unwrap();
+            assert!(found.attributes.is_directory(), "{}", path.escape_ascii());
+        }
+        for create in [Create::IfMissing, Create::New] {
+            let options = OpenOptions::write().create(create).truncate(true);
+            for path in [&b"f/"[..], b"new/", b"d/", b"d/."] {
+                let what = path.escape_ascii().to_string();
+                assert_eq!(status(client.open(path, &options)), Status::IsDir, "{what}");
+            }
+        }
+        let options = OpenOptions::write().create(Create::IfMissing);
+        assert_eq!(status(client.open(b"to-new", &options)), Status::IsDir);
+        assert!(!served.path().join("new").exists());
+        let place = |from: &[u8], to: &[u8]| client.resolve_rename((&root, from), (&root, to));
+        assert_eq!(status(place(b"f/", b"g")), Status::NotDir);
+        assert_eq!(status(place(b"f", b"g/")), Status::NotDir);
+        let (old, new) = place(b"d/inner/", b"d/other/").unwrap();
+        client.rename(&old.dir, &old.name, &new.dir, &new.name).unwrap();
+        assert!(served.path().join("d/other").is_dir());
+        assert_eq!(std::fs::read(served.path().join("f")).unwrap(), b"content");
     }
 }
 

@@ -6,8 +6,8 @@ use crate::limits::{DIRECTORY_ENTRIES_MAX, PATH_BYTES_MAX};
 use crate::location::Location;
 use crate::session;
 use dafs_client::{
-    AccessMask, Attributes, Client, Error, FileHandle, Follow, Found, FsStatus, Place,
-    SetAttributes, SetTime, Time,
+    AccessMask, Attributes, Client, FileHandle, Follow, Found, FsStatus, Place, SetAttributes,
+    SetTime, SplitPath, Time,
 };
 use libc::{c_int, mode_t};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,16 +44,16 @@ pub(crate) fn start(client: &Client, at: &Location) -> FileHandle {
     at.start.unwrap_or_else(|| client.root())
 }
 
-/// Where a new name goes. The root of a server has none, and neither have `.` and `..`.
+/// Refuses a path that can be no name: the root of a server has none, and neither have `.` and `..`.
+fn named(at: &Location, for_root: c_int) -> Result<()> {
+    let split = SplitPath::of(&at.path);
+    if split.name.is_empty() || split.ends_in_dots() { Err(Errno(for_root)) } else { Ok(()) }
+}
+
+/// Where a name is or is to be. A slash behind it asks for a directory that exists.
 fn place(client: &Client, at: &Location, for_root: c_int) -> Result<Place> {
-    let last = at.path.rsplit(|&byte| byte == b'/').find(|part| !part.is_empty());
-    if matches!(last, Some(b"." | b"..")) {
-        return Err(Errno(for_root));
-    }
-    client.resolve_parent_from(&start(client, at), &at.path).map_err(|error| match error {
-        Error::Argument(_) if at.path.iter().all(|&byte| byte == b'/') => Errno(for_root),
-        other => other.into(),
-    })
+    named(at, for_root)?;
+    Ok(client.resolve_parent_from(&start(client, at), &at.path)?)
 }
 
 pub(crate) fn find(at: &Location, follow: Follow) -> Result<(Client, Found)> {
@@ -96,7 +96,8 @@ pub(crate) fn access(at: &Location, mode: c_int, follow: Follow) -> Result<()> {
 
 pub(crate) fn make_directory(at: &Location, mode: mode_t) -> Result<()> {
     let client = client(at)?;
-    let place = place(&client, at, libc::EEXIST)?;
+    named(at, libc::EEXIST)?;
+    let place = client.resolve_new_directory_from(&start(&client, at), &at.path)?;
     client.mkdir(&place.dir, &place.name, &SetAttributes::mode(masked(mode)))?;
     Ok(())
 }
@@ -121,7 +122,10 @@ fn both<'a>(from: &'a Location, to: &'a Location) -> Result<Client> {
 
 pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
     let client = both(from, to)?;
-    let (source, target) = (place(&client, from, libc::EBUSY)?, place(&client, to, libc::EBUSY)?);
+    named(from, libc::EBUSY)?;
+    named(to, libc::EBUSY)?;
+    let (source, target) = client
+        .resolve_rename((&start(&client, from), &from.path), (&start(&client, to), &to.path))?;
     match flags {
         0 => {}
         libc::RENAME_NOREPLACE => {

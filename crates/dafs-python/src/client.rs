@@ -341,7 +341,8 @@ impl Client {
         let session = self.session(py)?;
         let name = path::path(path, &session.base)?;
         blocking(py, || {
-            let place = session.client.resolve_parent(&name)?;
+            let root = session.client.root();
+            let place = session.client.resolve_new_directory_from(&root, &name)?;
             session.client.mkdir(&place.dir, &place.name, &change(Some(mode)))
         })
         .map_err(raise_for(path))?;
@@ -368,8 +369,8 @@ impl Client {
         let session = self.session(py)?;
         let (from, to) = (path::path(source, &session.base)?, path::path(target, &session.base)?);
         blocking(py, || {
-            let from = session.client.resolve_parent(&from)?;
-            let to = session.client.resolve_parent(&to)?;
+            let root = session.client.root();
+            let (from, to) = session.client.resolve_rename((&root, &from), (&root, &to))?;
             session.client.rename(&from.dir, &from.name, &to.dir, &to.name)
         })
         .map_err(raise_for(source))

@@ -386,3 +386,30 @@ def test_whole_files_are_read(client, folder, size):
         assert file.read() == b"+"
         file.seek(0)
         assert file.read() == data + b"+"
+
+
+def test_a_slash_behind_a_name_asks_for_a_directory(client, folder):
+    (folder / "file").write_bytes(b"content")
+    (folder / "inner").mkdir()
+    top = f"/{folder.name}"
+    for path in ("file/", "file//", "file/."):
+        with pytest.raises(NotADirectoryError):
+            client.open(f"{top}/{path}", "rb")
+        with pytest.raises(NotADirectoryError):
+            client.stat(f"{top}/{path}")
+        with pytest.raises(NotADirectoryError):
+            client.unlink(f"{top}/{path}")
+    for path in ("file/", "new/", "inner/"):
+        for mode in ("wb", "ab", "xb"):
+            with pytest.raises(IsADirectoryError):
+                client.open(f"{top}/{path}", mode)
+    for source, target in (("file/", "moved"), ("file", "moved/")):
+        with pytest.raises(NotADirectoryError):
+            client.rename(f"{top}/{source}", f"{top}/{target}")
+    with pytest.raises(FileNotFoundError):
+        client.symlink("file", f"{top}/new/")
+    client.mkdir(f"{top}/made/")
+    client.rename(f"{top}/made/", f"{top}/moved/")
+    client.rmdir(f"{top}/moved/")
+    assert sorted(os.listdir(folder)) == ["file", "inner"]
+    assert (folder / "file").read_bytes() == b"content"

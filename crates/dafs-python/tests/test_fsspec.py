@@ -246,3 +246,26 @@ def test_zarr(top):
     array[:] = numpy.arange(10_000).reshape(100, 100)
     again = zarr.open_array(f"{top}/array.zarr", mode="r")
     assert (again[40:60, 10:95] == numpy.arange(10_000).reshape(100, 100)[40:60, 10:95]).all()
+
+
+def test_a_slash_behind_a_name_asks_for_a_directory(fs, top, folder):
+    (folder / "file").write_bytes(b"content")
+    (folder / "inner").mkdir()
+    for open_ in (fsspec.open, fs.open):
+        for mode in ("wb", "ab", "xb", "rb"):
+            with pytest.raises((IsADirectoryError, NotADirectoryError)):
+                with open_(f"{top}/file/", mode) as file:
+                    file.read() if mode == "rb" else file.write(b"other")
+    name = f"/{folder.name}/file/"
+    for wrong in (fs.info, fs.ls, fs.cat_file, fs.rm, fs.rm_file, fs.touch):
+        with pytest.raises((IsADirectoryError, NotADirectoryError)):
+            wrong(name)
+    with pytest.raises((IsADirectoryError, NotADirectoryError)):
+        fs.pipe_file(name, b"other")
+    with pytest.raises(NotADirectoryError):
+        fs.mv(name, f"/{folder.name}/moved")
+    with fs.transaction, pytest.raises(IsADirectoryError):
+        fs.open(name, "wb")
+    assert not fs.exists(name) and not fs.isfile(name)
+    assert fs.isdir(f"/{folder.name}/inner/") and fs.ls(f"/{folder.name}/inner/") == []
+    assert os.listdir(folder) and (folder / "file").read_bytes() == b"content"

@@ -14,6 +14,7 @@ pub mod iwarp;
 pub mod mount3;
 pub mod nfs3;
 pub mod nfs4;
+pub mod path;
 pub mod rpc;
 pub mod rpcrdma;
 pub mod xdr;

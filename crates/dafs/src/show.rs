@@ -1,6 +1,7 @@
 //! How objects are shown: the mode as letters, times, names that may be any bytes, JSON.
 
 use crate::remote::{Attributes, ObjectType, Owner, RemoteUrl, Time};
+use dafs_client::SplitPath;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
@@ -135,10 +136,7 @@ pub(crate) fn object_json(url: &RemoteUrl, name: &[u8], attributes: &Attributes)
 
 /// The last component of the path of a URL; empty for the root.
 pub(crate) fn last_name(url: &RemoteUrl) -> &[u8] {
-    let path = url.path();
-    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
-    let path = &path[..end];
-    path.rsplit(|&byte| byte == b'/').next().unwrap_or(b"")
+    SplitPath::of(url.path()).name
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::reader::Reader;
 use super::{Create, Handle, Mount};
 use dafs_rpc::client::MemorySlice;
 use dafs_wire::nfs4::{StableHow, Status};
+use dafs_wire::path::SplitPath;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -62,6 +63,12 @@ impl Mount {
     /// # Errors
     /// The server's answer.
     pub fn open(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
+        let split = SplitPath::of(path);
+        if options.create != Create::No && split.wants_directory && !split.ends_in_dots() {
+            // A directory cannot be made so, and is no file.
+            self.resolve(split.parent, Follow::Yes)?;
+            return Err(MountError::Refused { operation: "OPEN", status: Status::IsDir });
+        }
         // The last component may be a link, and opening by name does not follow it.
         match (options.create, self.resolve(path, Follow::Yes)) {
             (Create::No | Create::IfMissing, Ok(found)) => {

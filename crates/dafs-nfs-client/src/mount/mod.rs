@@ -174,7 +174,7 @@ fn choose(link: &Arc<Link>, url: &NfsUrl, wanted: Sizes) -> Result<Box<dyn Proto
         let made: Result<Box<dyn Protocol>> = match version {
             NfsVersion::V3 => {
                 let path = url.path().split(|&byte| byte == b'/');
-                let path: Vec<&[u8]> = path.filter(|name| !name.is_empty()).collect();
+                let path: Vec<&[u8]> = path.filter(|name| !matches!(*name, b"" | b".")).collect();
                 V3::connect(link.clone(), &path, wanted).map(|made| Box::new(made) as _)
             }
             _ => V4::connect(link.clone(), version, wanted).map(|made| Box::new(made) as _),

@@ -4,13 +4,15 @@
 //! * Names are raw bytes; only the slash, "." and ".." mean something.
 //! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a circle ends.
 //! * An absolute link text starts at the root of the server's name space.
+//! * A slash, "." or ".." at the end of a path asks for a directory, also of a link's text (POSIX 4.13).
 
 use super::Mount;
-use super::attributes::{Attributes, FileType};
+use super::attributes::Attributes;
 use super::error::{MountError, Result};
 use super::limits::{PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use crate::files::Handle;
 use dafs_wire::nfs4::Status;
+use dafs_wire::path::{SplitPath, is_dots};
 use std::collections::VecDeque;
 
 /// What to do when the last component of a path is a symbolic link.
@@ -52,20 +54,60 @@ impl Mount {
     }
 
     /// The directory that holds the last component of `path`, and that component, which need not
-    /// exist. Links before it are followed.
+    /// exist. Links before it are followed. A slash behind the component asks for a directory of that
+    /// name: then it must exist, and a link to a directory is none.
     ///
     /// # Errors
-    /// As [`Mount::resolve`]; a path that ends in "..", or the root, names no entry.
+    /// As [`Mount::resolve`]; a path that ends in "." or "..", or the root, names no entry.
     pub fn resolve_parent(&self, path: &[u8]) -> Result<Place> {
-        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
-        let trimmed = &path[..end];
-        let at = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
-        let (parent, name) = trimmed.split_at(at);
-        if name.is_empty() {
+        let place = self.resolve_new_directory(path)?;
+        if SplitPath::of(path).wants_directory {
+            self.check_directory(&place)?;
+        }
+        Ok(place)
+    }
+
+    /// As [`Mount::resolve_parent`], for what is a directory or is to become one: a slash behind the
+    /// last component changes nothing.
+    ///
+    /// # Errors
+    /// As [`Mount::resolve_parent`].
+    pub fn resolve_new_directory(&self, path: &[u8]) -> Result<Place> {
+        let split = SplitPath::of(path);
+        if split.name.is_empty() {
             return Err(MountError::Argument("the root directory has no name of its own"));
         }
-        let name = component(name)?.to_vec();
-        Ok(Place { dir: self.resolve(parent, Follow::Yes)?.handle, name })
+        if split.ends_in_dots() {
+            // What is wrong before it comes first.
+            self.resolve(path, Follow::Yes)?;
+        }
+        let name = component(split.name)?.to_vec();
+        Ok(Place { dir: self.resolve(split.parent, Follow::Yes)?.handle, name })
+    }
+
+    /// The places of both names of a rename. A slash behind either asks for a directory that is
+    /// renamed.
+    ///
+    /// # Errors
+    /// As [`Mount::resolve_parent`].
+    pub fn resolve_rename(&self, from: &[u8], to: &[u8]) -> Result<(Place, Place)> {
+        let old = self.resolve_parent(from)?;
+        let new = self.resolve_new_directory(to)?;
+        if SplitPath::of(to).wants_directory {
+            self.check_directory(&old)?;
+        }
+        Ok((old, new))
+    }
+
+    fn check_directory(&self, place: &Place) -> Result<()> {
+        check_directory(&self.protocol().lookup(&place.dir, &place.name)?.1)
+    }
+}
+
+fn check_directory(attributes: &Attributes) -> Result<()> {
+    match attributes.is_directory() {
+        true => Ok(()),
+        false => Err(MountError::Refused { operation: "LOOKUP", status: Status::NotDir }),
     }
 }
 
@@ -90,7 +132,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Puts the components of `path` before what is left. An absolute path starts at the root.
+    /// Puts the components of `path` before what is left. An absolute path starts at the root. When
+    /// the whole is to end at a directory, its last component is ".".
     fn prepend(&mut self, path: &[u8]) -> Result<()> {
         let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
         if path.len() + waiting > PATH_BYTES_MAX {
@@ -98,6 +141,9 @@ impl Walk<'_> {
         }
         if path.first() == Some(&b'/') {
             self.trail.clear();
+        }
+        if self.left.is_empty() && SplitPath::of(path).wants_directory {
+            self.left.push_front(b".".to_vec());
         }
         for name in path.rsplit(|&byte| byte == b'/') {
             if !name.is_empty() && name != b"." {
@@ -111,6 +157,9 @@ impl Walk<'_> {
         let mut links = 0;
         loop {
             while self.left.front().is_some_and(|name| name == b"..") {
+                if let Some((_, Some(found))) = self.trail.last() {
+                    check_directory(&found.attributes)?;
+                }
                 self.left.pop_front();
                 // The root is above itself.
                 self.trail.pop();
@@ -121,9 +170,9 @@ impl Walk<'_> {
                 self.left.push_front(name);
                 continue;
             }
-            if here.attributes.kind != FileType::Directory {
-                let operation = "LOOKUP";
-                return Err(MountError::Refused { operation, status: Status::NotDir });
+            check_directory(&here.attributes)?;
+            if name == b"." {
+                continue;
             }
             let (handle, attributes) =
                 self.mount.protocol().lookup(&here.handle, component(&name)?)?;
@@ -150,7 +199,7 @@ impl Walk<'_> {
         if let Some((_, Some(found))) = self.trail.last() {
             return Ok(found.clone());
         }
-        let ahead = self.left.iter().take_while(|name| *name != b"..");
+        let ahead = self.left.iter().take_while(|name| !is_dots(name));
         let path: Vec<&[u8]> =
             self.trail.iter().map(|(name, _)| name).chain(ahead).map(Vec::as_slice).collect();
         let start = self.mount.protocol().start(&path)?;

@@ -27,6 +27,19 @@ _KINDS = {_stat.S_IFDIR: "directory", _stat.S_IFREG: "file", _stat.S_IFLNK: "lin
 _COPY_BYTES = 1 << 22
 
 
+class _DirectoryPath(str):
+    """A path that was given with a slash or a dot behind it, which asks for a directory (POSIX 4.13).
+
+    fsspec wants paths without such slashes; this one is equal to what it would be without. A path that is
+    made of it, such as one below it, is a plain text again.
+    """
+
+
+def _asked(path):
+    """A path as it was given, for the server to see."""
+    return f"{path}/" if isinstance(path, _DirectoryPath) else path
+
+
 class DafsFileSystem(AbstractFileSystem):
     """Files of one server. Paths are absolute, from the server's root.
 
@@ -59,12 +72,15 @@ class DafsFileSystem(AbstractFileSystem):
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
         path = stringify_path(path)
+        if isinstance(path, _DirectoryPath):
+            return path
         if path.startswith("dafs://"):
             path = path[len("dafs://") :].partition("/")[2]
         elif path.startswith("dafs::"):
             path = path[len("dafs::") :]
         parts = [part for part in path.split("/") if part not in ("", ".")]
-        return "/" + "/".join(parts)
+        kind = _DirectoryPath if parts and path.rpartition("/")[2] in ("", ".") else str
+        return kind("/" + "/".join(parts))
 
     @staticmethod
     def _get_kwargs_from_urls(path):
@@ -106,7 +122,7 @@ class DafsFileSystem(AbstractFileSystem):
         """What a symbolic link leads to, under its name; itself when it leads nowhere."""
         if found is None or _stat.S_ISLNK(found.st_mode):
             try:
-                entry = self._entry(path, self.client.stat(path))
+                entry = self._entry(path, self.client.stat(_asked(path)))
                 entry["islink"] = True
                 return entry
             except OSError:
@@ -130,7 +146,8 @@ class DafsFileSystem(AbstractFileSystem):
 
     def info(self, path, **kwargs):
         path = self._strip_protocol(path)
-        return self._followed(path, self.client.stat(path, follow_symlinks=False))
+        found = self.client.stat(_asked(path), follow_symlinks=False)
+        return self._followed(str(path), found)
 
     def ls(self, path, detail=True, **kwargs):
         path = self._strip_protocol(path)
@@ -148,7 +165,7 @@ class DafsFileSystem(AbstractFileSystem):
 
     def exists(self, path, **kwargs):
         try:
-            return self.client.exists(self._strip_protocol(path))
+            return self.client.exists(_asked(self._strip_protocol(path)))
         except PermissionError:
             return False
         except OSError as error:
@@ -159,7 +176,7 @@ class DafsFileSystem(AbstractFileSystem):
 
     def lexists(self, path, **kwargs):
         try:
-            self.client.stat(self._strip_protocol(path), follow_symlinks=False)
+            self.client.stat(_asked(self._strip_protocol(path)), follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -177,21 +194,21 @@ class DafsFileSystem(AbstractFileSystem):
         self.client.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
 
     def rmdir(self, path):
-        self.client.rmdir(self._strip_protocol(path))
+        self.client.rmdir(_asked(self._strip_protocol(path)))
 
     def _is_directory(self, path, found=None):
-        found = found or self.client.stat(path, follow_symlinks=False)
+        found = found or self.client.stat(_asked(path), follow_symlinks=False)
         return _stat.S_ISDIR(found.st_mode)
 
     def _rm(self, path):
         path = self._strip_protocol(path)
         if self._is_directory(path):
-            self.client.rmdir(path)
+            self.client.rmdir(_asked(path))
         else:
-            self.client.unlink(path)
+            self.client.unlink(_asked(path))
 
     def rm_file(self, path):
-        self.client.unlink(self._strip_protocol(path))
+        self.client.unlink(_asked(self._strip_protocol(path)))
 
     def rm(self, path, recursive=False, maxdepth=None):
         paths = path if isinstance(path, (list, tuple)) else [path]
@@ -240,7 +257,7 @@ class DafsFileSystem(AbstractFileSystem):
                 return
             if self.auto_mkdir:
                 self.makedirs(self._parent(target), exist_ok=True)
-            self.client.rename(source, target)
+            self.client.rename(_asked(source), target)
         else:
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
 
@@ -249,7 +266,7 @@ class DafsFileSystem(AbstractFileSystem):
         if self.isdir(source):
             self.makedirs(target, exist_ok=True)
             return
-        with self.client.open(source, "rb", 0) as old:
+        with self.client.open(_asked(source), "rb", 0) as old:
             if self._intrans:
                 with self.open(target, "wb") as new:
                     shutil.copyfileobj(old, new, _COPY_BYTES)
@@ -294,12 +311,12 @@ class DafsFileSystem(AbstractFileSystem):
     def _made(self, path, mode, buffering):
         """An open file. What is missing above it is made first if it is to be written."""
         try:
-            return self.client.open(path, mode, buffering)
+            return self.client.open(_asked(path), mode, buffering)
         except FileNotFoundError:
             if "r" in mode or not self.auto_mkdir:
                 raise
             self.makedirs(self._parent(path), exist_ok=True)
-            return self.client.open(path, mode, buffering)
+            return self.client.open(_asked(path), mode, buffering)
 
     def _open(
         self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **kwargs
@@ -312,6 +329,8 @@ class DafsFileSystem(AbstractFileSystem):
         # Appends cannot be taken back without taking back what others have appended since.
         if "a" in mode:
             return _Appending(self._made(path, mode, 0), size)
+        if isinstance(path, _DirectoryPath):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if "x" in mode and self.client.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         temporary = f"{path}.{os.urandom(8).hex()}.part"
@@ -321,7 +340,7 @@ class DafsFileSystem(AbstractFileSystem):
         return file
 
     def cat_file(self, path, start=None, end=None, **kwargs):
-        with self.client.open(self._strip_protocol(path), "rb", 0) as file:
+        with self.client.open(_asked(self._strip_protocol(path)), "rb", 0) as file:
             if (start or 0) < 0 or (end or 0) < 0 or end is None:
                 size = file.stat().st_size
             start = 0 if start is None else (max(size + start, 0) if start < 0 else start)

@@ -2,8 +2,8 @@
 
 use crate::harness::{PLAIN, Served, WAYS, mount};
 use dafs_nfs_client::mount::{
-    FileType, Follow, Mount, MountError, MountOptions, NfsUrl, NfsVersion, OpenOptions, Owner,
-    SetAttributes, SetTime, SpecialFile, Time,
+    Create, FileType, Follow, Mount, MountError, MountOptions, NfsUrl, NfsVersion, OpenOptions,
+    Owner, SetAttributes, SetTime, SpecialFile, Time,
 };
 use dafs_wire::nfs4::Status;
 use std::collections::BTreeSet;
@@ -98,7 +98,7 @@ fn paths_lead_through_links_and_up() {
             "/relative/file",
             "/absolute/b/file",
             "/relative/../b/file",
-            "/../a/b/../../absolute/b/file/",
+            "/../a/b/../../absolute/b/file",
         ] {
             assert_eq!(size(path).unwrap(), 7, "{way:?}: {path}");
         }
@@ -113,6 +113,50 @@ fn paths_lead_through_links_and_up() {
         assert_eq!(place.name, b"new");
         assert_eq!(mount.lookup(&place.dir, b"file").unwrap().1.size, 7);
         assert!(mount.resolve_parent(b"/").is_err());
+    }
+}
+
+#[test]
+fn a_slash_behind_a_name_asks_for_a_directory() {
+    for way in WAYS {
+        let served = Served::new();
+        let here = |name: &str| served.path().join(name);
+        std::fs::create_dir_all(here("d/inner")).unwrap();
+        std::fs::write(here("f"), b"content").unwrap();
+        symlink("d", here("to-d")).unwrap();
+        symlink("f/", here("to-f")).unwrap();
+        let mount = served.mount(way);
+        let status = |result: Result<(), MountError>| result.unwrap_err().status().unwrap();
+        for path in ["/f/", "/f/.", "/f/..", "/f/../d", "/to-f", "/to-f/."] {
+            let found = mount.resolve(path.as_bytes(), Follow::No).map(drop);
+            let opened = mount.open(path.as_bytes(), &OpenOptions::read()).map(drop);
+            if path != "/to-f" {
+                assert_eq!(status(found), Status::NotDir, "{way:?}: {path}");
+            }
+            assert_eq!(status(opened), Status::NotDir, "{way:?}: {path}");
+        }
+        for path in ["/f/", "/f/.", "/to-d/"] {
+            let place = mount.resolve_parent(path.as_bytes()).map(drop);
+            assert_eq!(status(place), Status::NotDir, "{way:?}: {path}");
+        }
+        assert_eq!(status(mount.resolve_parent(b"/new/").map(drop)), Status::NoEnt, "{way:?}");
+        assert_eq!(mount.resolve_new_directory(b"/new/").unwrap().name, b"new");
+        for path in ["/to-d/", "/to-d/.", "/d/inner/..", "/", "/."] {
+            let found = mount.resolve(path.as_bytes(), Follow::No).unwrap();
+            assert!(found.attributes.is_directory(), "{way:?}: {path}");
+        }
+        let options = OpenOptions::write().create(Create::IfMissing).truncate(true);
+        for path in ["/f/", "/new/", "/d/"] {
+            let opened = mount.open(path.as_bytes(), &options).map(drop);
+            assert_eq!(status(opened), Status::IsDir, "{way:?}: {path}");
+        }
+        let rename =
+            |from: &str, to: &str| mount.resolve_rename(from.as_bytes(), to.as_bytes()).map(drop);
+        assert_eq!(status(rename("/f/", "/g")), Status::NotDir, "{way:?}");
+        assert_eq!(status(rename("/f", "/g/")), Status::NotDir, "{way:?}");
+        rename("/d/inner/", "/d/other/").unwrap();
+        assert!(!here("new").exists());
+        assert_eq!(std::fs::read(here("f")).unwrap(), b"content");
     }
 }
 

@@ -1,6 +1,6 @@
 //! `dafs ln`: hard and symbolic links.
 
-use super::mv::place;
+use super::mv::into;
 use crate::failure::Failure;
 use crate::remote::{Follow, RemoteUrl};
 use crate::session::Sessions;
@@ -35,7 +35,10 @@ impl Ln {
         let found = client
             .resolve(target.path(), Follow::No)
             .map_err(|error| Failure::remote(&target, &error))?;
-        let place = place(&client, &self.link, &target, false)?;
+        let place = match into(&client, &self.link, &target, false)? {
+            Some(place) => place,
+            None => client.resolve_parent(self.link.path()).map_err(failed)?,
+        };
         client.link(&found.handle, &place.dir, &place.name).map_err(failed)
     }
 }

@@ -4,6 +4,7 @@ use super::for_each;
 use crate::failure::Failure;
 use crate::remote::{Error, Follow, Remote, RemoteUrl, SetAttributes, Status};
 use crate::session::Sessions;
+use dafs_client::SplitPath;
 
 /// Make directories
 #[derive(Debug, clap::Args)]
@@ -36,7 +37,7 @@ impl Mkdir {
             }
             let attributes = SetAttributes::mode(self.mode.unwrap_or(default));
             client
-                .resolve_parent(url.path())
+                .resolve_new_directory(url.path())
                 .and_then(|place| client.mkdir(&place.dir, &place.name, &attributes))
                 .map(drop)
                 .map_err(|error| Failure::remote(url, &error))
@@ -68,6 +69,10 @@ impl Mkdir {
             }
         };
         for (index, name) in names.iter().enumerate().skip(there) {
+            if SplitPath::of(name).ends_in_dots() {
+                at = client.resolve(&path(index + 1), Follow::Yes).map_err(failed)?.handle;
+                continue;
+            }
             let mode =
                 if index + 1 == names.len() { self.mode.unwrap_or(default) } else { default };
             at = match client.mkdir(&at, name, &SetAttributes::mode(mode)) {

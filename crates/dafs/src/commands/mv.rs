@@ -23,28 +23,34 @@ impl Mv {
             let client = sessions.shared(source, &self.target)?;
             let failed = |error| Failure::remote(source, &error);
             let from = client.resolve_parent(source.path()).map_err(failed)?;
-            let to = place(&client, &self.target, source, self.sources.len() > 1)?;
+            let to = match into(&client, &self.target, source, self.sources.len() > 1)? {
+                Some(place) => place,
+                None => {
+                    let places = client.resolve_rename(source.path(), self.target.path());
+                    places.map_err(|error| Failure::remote(&self.target, &error))?.1
+                }
+            };
             client.rename(&from.dir, &from.name, &to.dir, &to.name).map_err(failed)
         })
     }
 }
 
-/// Where a new name for `source` goes: into `target` if that is a directory, else to `target`.
-pub(crate) fn place(
+/// The place for a new name for `source` in `target` if that is a directory; else that is the name.
+pub(crate) fn into(
     client: &Remote,
     target: &RemoteUrl,
     source: &RemoteUrl,
     several: bool,
-) -> Result<Place, Failure> {
+) -> Result<Option<Place>, Failure> {
     match client.resolve(target.path(), Follow::Yes) {
         Ok(found) if found.attributes.is_directory() => {
             let name = show::last_name(source).to_vec();
-            Ok(Place { dir: found.handle, name })
+            Ok(Some(Place { dir: found.handle, name }))
         }
         Err(error) if error.is_fatal() => Err(Failure::remote(target, &error)),
         _ if several => Err(Failure::Usage(format!(
             "{target} is no directory, and several things cannot go to one name"
         ))),
-        _ => client.resolve_parent(target.path()).map_err(|error| Failure::remote(target, &error)),
+        _ => Ok(None),
     }
 }

@@ -58,16 +58,35 @@ impl Remote {
         })
     }
 
-    /// The directory that holds the last component of a path, and that component.
+    /// The directory that holds the last component of a path, and that component. A slash behind it
+    /// asks for a directory of that name, which must exist then.
     pub(crate) fn resolve_parent(&self, path: &[u8]) -> Result<Place, Error> {
         Ok(match self {
+            Self::Dafs(client) => client.resolve_parent(path)?.into(),
+            Self::Nfs(mount) => mount.resolve_parent(path)?.into(),
+        })
+    }
+
+    /// As [`Remote::resolve_parent`], for what is a directory or is to become one: a slash behind the
+    /// last component changes nothing.
+    pub(crate) fn resolve_new_directory(&self, path: &[u8]) -> Result<Place, Error> {
+        Ok(match self {
+            Self::Dafs(client) => client.resolve_new_directory_from(&client.root(), path)?.into(),
+            Self::Nfs(mount) => mount.resolve_new_directory(path)?.into(),
+        })
+    }
+
+    /// The places of both names of a rename.
+    pub(crate) fn resolve_rename(&self, from: &[u8], to: &[u8]) -> Result<(Place, Place), Error> {
+        Ok(match self {
             Self::Dafs(client) => {
-                let place = client.resolve_parent(path)?;
-                Place { dir: place.dir.into(), name: place.name }
+                let root = client.root();
+                let (from, to) = client.resolve_rename((&root, from), (&root, to))?;
+                (from.into(), to.into())
             }
             Self::Nfs(mount) => {
-                let place = mount.resolve_parent(path)?;
-                Place { dir: (&place.dir).into(), name: place.name }
+                let (from, to) = mount.resolve_rename(from, to)?;
+                (from.into(), to.into())
             }
         })
     }

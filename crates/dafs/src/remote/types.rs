@@ -198,3 +198,15 @@ pub(crate) struct Place {
     /// The name in it, not looked up.
     pub(crate) name: Vec<u8>,
 }
+
+impl From<dafs::Place> for Place {
+    fn from(place: dafs::Place) -> Self {
+        Self { dir: place.dir.into(), name: place.name }
+    }
+}
+
+impl From<nfs::Place> for Place {
+    fn from(place: nfs::Place) -> Self {
+        Self { dir: (&place.dir).into(), name: place.name }
+    }
+}

@@ -14,10 +14,11 @@ use crate::limits::TREE_DEPTH_MAX;
 use crate::remote::{Attributes, Error, Follow, Handle, ReadDir, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
+use dafs_client::SplitPath;
 use object::LinkPlace;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, futimens, mkdirat};
 use rustix::io::Errno;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -196,7 +197,14 @@ impl<'a> Get<'a> {
             Ok(place) => place,
             Err(trouble) => return Ok(Err(trouble)),
         };
-        let Place { directory: descriptor, path, name } = place;
+        let Place { directory: descriptor, path, name, for_directory } = place;
+        if for_directory && !attributes.is_directory() {
+            return Ok(Err(Trouble::Object(format!(
+                "{url}: {} is no directory; make it first, or leave out the slash for a copy of that \
+                 name",
+                target.display()
+            ))));
+        }
         let Some(name) = name else {
             if !contents_only {
                 let text = format!("{url} has no name that {} could take", target.display());
@@ -345,6 +353,8 @@ struct Place {
     path: PathBuf,
     /// Its name there; `None` when the contents go into the directory itself.
     name: Option<OsString>,
+    /// A slash stands behind the name, so that only a directory can get it.
+    for_directory: bool,
 }
 
 impl Place {
@@ -354,10 +364,11 @@ impl Place {
         name: Option<OsString>,
         several: bool,
     ) -> Result<Outcome<Self>, Failure> {
+        let split = SplitPath::of(target.as_os_str().as_bytes());
         match open_named(target) {
             Ok(directory) => {
-                let directory = Arc::new(directory);
-                return Ok(Ok(Self { directory, path: target.to_owned(), name }));
+                let (directory, path) = (Arc::new(directory), target.to_owned());
+                return Ok(Ok(Self { directory, path, name, for_directory: false }));
             }
             Err(Errno::NOENT | Errno::NOTDIR) if several => {
                 let text = format!(
@@ -366,22 +377,18 @@ impl Place {
                 );
                 return Err(Failure::Usage(text));
             }
-            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(Errno::NOENT) if !split.name.is_empty() && !split.ends_in_dots() => {}
+            Err(Errno::NOTDIR) if !split.wants_directory => {}
             Err(error) => return Ok(Err(here(target.display(), error))),
         }
-        let above = match target.parent() {
-            Some(above) if !above.as_os_str().is_empty() => above,
-            _ => Path::new("."),
-        };
-        let Some(name) = target.file_name() else {
-            let text = format!("{} cannot be the name of a copy", target.display());
-            return Err(Failure::Usage(text));
-        };
+        let above = if split.parent.is_empty() { &b"."[..] } else { split.parent };
+        let above = Path::new(OsStr::from_bytes(above));
         Ok(match open_named(above) {
             Ok(directory) => Ok(Self {
                 directory: Arc::new(directory),
                 path: above.to_owned(),
-                name: Some(name.to_owned()),
+                name: Some(OsStr::from_bytes(split.name).to_owned()),
+                for_directory: split.wants_directory,
             }),
             Err(error) => Err(here(above.display(), error)),
         })

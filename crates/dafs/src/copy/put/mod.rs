@@ -16,9 +16,10 @@ use crate::remote::{
     Attributes, Error, Follow, Handle, Remote, RemoteUrl, SetAttributes, SetTime, Status,
 };
 use crate::session::Sessions;
+use dafs_client::SplitPath;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, statat};
 use rustix::io::Errno;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -138,6 +139,8 @@ struct Place {
     url: RemoteUrl,
     /// The name there; `None` when sources keep their own.
     name: Option<Vec<u8>>,
+    /// A slash stands behind the name, so that only a directory can get it.
+    for_directory: bool,
 }
 
 impl<'a> Put<'a> {
@@ -168,7 +171,8 @@ impl<'a> Put<'a> {
         let failed = |error| Failure::remote(target, &error);
         match self.client.resolve(target.path(), Follow::Yes) {
             Ok(found) if found.attributes.is_directory() => {
-                Ok(Place { handle: found.handle, url: target.clone(), name: None })
+                let (handle, url) = (found.handle, target.clone());
+                Ok(Place { handle, url, name: None, for_directory: false })
             }
             Err(error) if error.status() != Some(Status::NoEnt) => Err(failed(error)),
             _ if several => Err(Failure::Usage(format!(
@@ -176,18 +180,19 @@ impl<'a> Put<'a> {
                  first: dafs mkdir {target}"
             ))),
             _ => {
-                let above = self.client.resolve_parent(target.path()).map_err(
-                    |error| match error.status() {
+                let above = self.client.resolve_new_directory(target.path()).map_err(|error| {
+                    match error.status() {
                         Some(Status::NoEnt) => Failure::Failed(format!(
                             "{target}: the directory above it does not exist; make it first with \
                              dafs mkdir -p"
                         )),
                         _ => failed(error),
-                    },
-                )?;
-                let end = target.path().len() - trailing(target.path(), &above.name);
-                let url = target.with_path(&target.path()[..end]).unwrap_or(target.clone());
-                Ok(Place { handle: above.dir, url, name: Some(above.name) })
+                    }
+                })?;
+                let split = SplitPath::of(target.path());
+                let url = target.with_path(split.parent).unwrap_or(target.clone());
+                let for_directory = split.wants_directory;
+                Ok(Place { handle: above.dir, url, name: Some(above.name), for_directory })
             }
         }
     }
@@ -195,7 +200,8 @@ impl<'a> Put<'a> {
     /// Copies one source of the command line.
     fn source<'g>(&'g self, queue: &Queue<'_, Object<'g>>, path: &Path, place: &Place) -> Outcome {
         let fail = |error: Errno| here(path.display(), error);
-        let Source { parent, name, path: parent_path } = Source::open(path).map_err(fail)?;
+        let Source { parent, name, path: parent_path, directory } =
+            Source::open(path).map_err(fail)?;
         let Some(name) = name else {
             // The path ends in "." or "..": the contents go into the target, if that exists.
             let stat = rustix::fs::fstat(&parent).map_err(fail)?;
@@ -223,11 +229,18 @@ impl<'a> Put<'a> {
                 }
             };
         };
-        let stat = statat(&parent, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
+        let stat = match &directory {
+            Some(directory) => rustix::fs::fstat(directory),
+            None => statat(&parent, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW),
+        };
+        let stat = stat.map_err(fail)?;
         let target_name = place.name.clone().unwrap_or_else(|| name.as_bytes().to_vec());
         let target = place.url.join(&target_name).unwrap_or(place.url.clone());
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            let source = Arc::new(local::open_directory(&parent, &name).map_err(fail)?);
+            let source = match directory {
+                Some(directory) => directory,
+                None => Arc::new(local::open_directory(&parent, &name).map_err(fail)?),
+            };
             let handle = self.make_directory(&place.handle, &target_name, &source, || {
                 (path.to_owned(), target.clone())
             })?;
@@ -235,6 +248,13 @@ impl<'a> Put<'a> {
             let becomes = Some(self.becomes(&stat));
             return self
                 .walk(queue, Directory { put: self, top, above: None, source, handle, becomes });
+        }
+        if place.for_directory {
+            return Err(Trouble::Object(format!(
+                "{}: {target} is no directory; make it first with dafs mkdir, or leave out the slash \
+                 for a copy of that name",
+                path.display()
+            )));
         }
         let top = Arc::new(Top { path: parent_path, target: place.url.clone() });
         let (handle, source) = (place.handle, parent);
@@ -384,12 +404,6 @@ impl<'a> Put<'a> {
     }
 }
 
-/// How many bytes at the end of `path` are the name and slashes around it.
-fn trailing(path: &[u8], name: &[u8]) -> usize {
-    let slashes = path.iter().rev().take_while(|&&byte| byte == b'/').count();
-    slashes + name.len()
-}
-
 /// What an entry of a directory led to.
 enum Step<'a> {
     Object,
@@ -404,25 +418,24 @@ struct Source {
     name: Option<OsString>,
     /// The path of the parent.
     path: PathBuf,
+    /// What the name leads to, where a slash behind it asks for a directory.
+    directory: Option<Parent>,
 }
 
 impl Source {
     fn open(path: &Path) -> Result<Self, Errno> {
-        let bytes = path.as_os_str().as_bytes();
-        let end = bytes.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
-        let last = bytes[..end].rsplit(|&byte| byte == b'/').next().unwrap_or(b"");
+        let split = SplitPath::of(path.as_os_str().as_bytes());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = |path: &Path| rustix::fs::open(path, flags, Mode::empty());
-        if matches!(last, b"" | b"." | b"..") {
-            let parent = Arc::new(open(path)?);
-            return Ok(Self { parent, name: None, path: path.to_owned() });
+        let open = |path: &Path| rustix::fs::open(path, flags, Mode::empty()).map(Arc::new);
+        if split.name.is_empty() || split.ends_in_dots() {
+            let parent = open(path)?;
+            return Ok(Self { parent, name: None, path: path.to_owned(), directory: None });
         }
-        let above = match path.parent() {
-            Some(above) if !above.as_os_str().is_empty() => above,
-            _ => Path::new("."),
-        };
-        let name = Some(OsString::from_vec(last.to_vec()));
-        Ok(Self { parent: Arc::new(open(above)?), name, path: above.to_owned() })
+        let above = if split.parent.is_empty() { &b"."[..] } else { split.parent };
+        let above = Path::new(OsStr::from_bytes(above));
+        let name = Some(OsString::from_vec(split.name.to_vec()));
+        let directory = if split.wants_directory { Some(open(path)?) } else { None };
+        Ok(Self { parent: open(above)?, name, path: above.to_owned(), directory })
     }
 }
 

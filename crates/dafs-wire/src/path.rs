@@ -1,0 +1,61 @@
+//! Paths as text: raw bytes in which only the slash, "." and ".." mean something (POSIX 4.13).
+
+/// A path taken apart: its last component and what that has to be. Paths are not taken apart elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplitPath<'a> {
+    /// All before the last component, with the slash; empty for a relative path of one component.
+    pub parent: &'a [u8],
+    /// The last component; empty for the root and for an empty path.
+    pub name: &'a [u8],
+    /// A slash stands behind the last component, or that is "." or "..": it has to be a directory, and
+    /// a symbolic link there is followed (POSIX 4.13).
+    pub wants_directory: bool,
+}
+
+impl<'a> SplitPath<'a> {
+    /// Takes a path apart.
+    pub fn of(path: &'a [u8]) -> Self {
+        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
+        let at = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+        let name = &path[at..end];
+        let wants_directory = end < path.len() || is_dots(name);
+        Self { parent: &path[..at], name, wants_directory }
+    }
+
+    /// True when the last component is "." or "..", which are no names of entries.
+    pub fn ends_in_dots(&self) -> bool {
+        is_dots(self.name)
+    }
+}
+
+/// True for "." and "..", which are no names of entries.
+pub fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_says_whether_it_ends_at_a_directory() {
+        let cases: [(&[u8], &[u8], &[u8], bool); 12] = [
+            (b"", b"", b"", false),
+            (b"/", b"", b"", true),
+            (b"f", b"", b"f", false),
+            (b"f/", b"", b"f", true),
+            (b"/f", b"/", b"f", false),
+            (b"/f//", b"/", b"f", true),
+            (b"a/f/.", b"a/f/", b".", true),
+            (b"a/f/./", b"a/f/", b".", true),
+            (b"a/..", b"a/", b"..", true),
+            (b".", b"", b".", true),
+            (b"a//f", b"a//", b"f", false),
+            (b"a/.f", b"a/", b".f", false),
+        ];
+        for (path, parent, name, wants_directory) in cases {
+            let expected = SplitPath { parent, name, wants_directory };
+            assert_eq!(SplitPath::of(path), expected, "{}", path.escape_ascii());
+        }
+    }
+}
