@@ -84,6 +84,7 @@ mod path;
 mod pending;
 pub mod posix;
 mod resolve;
+mod seek;
 mod standing;
 mod steps;
 mod submit;

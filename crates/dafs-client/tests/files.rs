@@ -356,6 +356,28 @@ fn links_are_followed_and_circles_found() {
 }
 
 #[test]
+fn data_and_holes_are_found() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let options = OpenOptions::write().create(Create::New);
+        let file = client.open(b"sparse", &options).unwrap();
+        const MIB: u64 = 1 << 20;
+        file.write_at(b"content", 2 * MIB, Stability::Unstable).unwrap();
+        file.set_size(20 << 30).unwrap();
+        assert_eq!(file.seek_data(0).unwrap(), Some(2 * MIB));
+        let hole = file.seek_hole(2 * MIB).unwrap().unwrap();
+        assert!(hole > 2 * MIB && hole < 4 * MIB, "{hole}");
+        assert_eq!(file.seek_hole(hole + 1).unwrap(), Some(hole + 1));
+        assert_eq!(file.seek_data(hole).unwrap(), None, "a hole up to the end");
+        assert_eq!(file.seek_data(20 << 30).unwrap(), None);
+        assert_eq!(file.seek_hole(20 << 30).unwrap(), None);
+        file.set_size(2 * MIB + 7).unwrap();
+        assert_eq!(file.seek_hole(2 * MIB).unwrap(), Some(2 * MIB + 7), "the end is a hole");
+    }
+}
+
+#[test]
 fn a_slash_behind_a_name_asks_for_a_directory() {
     for transport in TRANSPORTS {
         let served = Served::new();

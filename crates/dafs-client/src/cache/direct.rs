@@ -56,6 +56,7 @@ impl Use {
             Request::GetAttrDirect(args) => Self::Look(args.fh),
             Request::Verify(args) | Request::NVerify(args) => Self::Look(args.fh),
             Request::Commit(args) => Self::Look(args.fh),
+            Request::XSeek(args) => Self::Look(args.fh),
             // What was written under the lock is undone.
             Request::LockU(args) if args.lock_type == LockType::Abort => {
                 Self::Change(args.fh, 0..u64::MAX)

@@ -9,7 +9,7 @@ use dafs_wire::dafs::{
     AppendDirect, AppendInline, BatchSubmit, ClientId, Close, DelegReturn, DirectBuffer,
     GetAttrDirect, Lock, LockU, Open, OpenClaim, OpenDowngrade, ReadDirDirect, ReadDirect,
     ReadInline, ReadLinkDirect, ReadWriteRequest, Request, Seq, SetAttrDirect, SetAttrInline,
-    Status, WriteDirect, WriteInline, XLayoutGet,
+    Status, WriteDirect, WriteInline, XLayoutGet, XSeek,
 };
 
 /// What is called otherwise on the connection of now.
@@ -137,6 +137,9 @@ impl Names<'_> {
             }
             Request::XLayoutGet(args) => {
                 Request::XLayoutGet(XLayoutGet { state_id: state(args.state_id)?, ..args })
+            }
+            Request::XSeek(args) => {
+                Request::XSeek(XSeek { state_id: state(args.state_id)?, ..args })
             }
             other => other,
         };

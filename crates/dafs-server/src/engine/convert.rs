@@ -83,7 +83,7 @@ pub(super) fn store_status(error: StoreError) -> Status {
         StoreError::IsDirectory => Status::IsDir,
         StoreError::Symlink => Status::Symlink,
         StoreError::NameTooLong => Status::NameTooLong,
-        StoreError::NoDevice => Status::Nxio,
+        StoreError::NoDevice | StoreError::PastEnd => Status::Nxio,
         StoreError::NoSpace => Status::NoSpc,
         StoreError::NotDirectory => Status::NotDir,
         StoreError::NotEmpty => Status::NotEmpty,

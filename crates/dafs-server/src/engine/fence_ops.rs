@@ -189,6 +189,7 @@ fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         Request::WriteInline(args) => one(args.fh),
         Request::XLayoutCommit(args) => one(args.fh),
         Request::XLayoutGet(args) => one(args.fh),
+        Request::XSeek(args) => one(args.fh),
         Request::BcBatchCompletion(_)
         | Request::BcGetAttr(_)
         | Request::BcNull

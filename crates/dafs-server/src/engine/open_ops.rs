@@ -1,4 +1,4 @@
-//! OPEN, CLOSE, OPEN_DOWNGRADE, COMMIT and CACHE_HINT.
+//! OPEN, CLOSE, OPEN_DOWNGRADE, COMMIT, CACHE_HINT and X_SEEK.
 
 use super::convert;
 use super::delegation_ops;
@@ -8,11 +8,11 @@ use super::work::{JobResult, Work, submit};
 use dafs_service::{
     Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, Touch,
 };
-use dafs_store::{CacheAdvice, CreateHow, SetAttr, StoreError};
+use dafs_store::{CacheAdvice, CreateHow, OpenMode, SeekWhat, SetAttr, StoreError};
 use dafs_wire::dafs::{
-    AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, DeleteDisposition,
+    self, AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, DeleteDisposition,
     FileHandle, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags, Path, Reply,
-    ShareAccess, ShareDeny, Status, Verifier,
+    ShareAccess, ShareDeny, Status, Verifier, XSeek, XSeekReply,
 };
 
 /// Bit 0 of a cache hint: prefetch (DAFS 13.4).
@@ -280,6 +280,33 @@ impl Context<'_> {
             tracing::error!(%error, "data could not be made stable");
         }
         convert::store_status(error)
+    }
+
+    /// Finds data or a hole. The file system may have to read where it keeps what is in the file, so
+    /// that is done on the pool.
+    pub(super) fn seek(&mut self, call: &Call, args: &XSeek) -> Done {
+        let (handle, offset) = (convert::handle(&args.fh), args.offset);
+        let what = match args.what {
+            dafs::SeekWhat::Data => SeekWhat::Data,
+            dafs::SeekWhat::Hole => SeekWhat::Hole,
+        };
+        // Whoever has it open may look, as with lseek.
+        let is_open = args.state_id != dafs::StateId::ZERO;
+        let need = OpenMode { read: !is_open, write: false };
+        let (file, _) = self.io_file(call, &args.fh, args.state_id, need, (0, 0))?;
+        self.call_elsewhere(
+            call,
+            &handle,
+            move |_, _| -> Result<XSeekReply, StoreError> {
+                let found = file.seek(offset, what)?;
+                let size = file.attr()?.size;
+                let offset = found.unwrap_or(size);
+                Ok(XSeekReply { offset, eof: offset >= size })
+            },
+            |context, call, found| {
+                context.reply(call, &Reply::XSeek(found.map_err(convert::store_status)?))
+            },
+        )
     }
 
     /// Advice is taken at once; reading ahead is the kernel's work after it has been told.

@@ -296,6 +296,7 @@ impl Context<'_> {
             Request::DelegPurge => Err(Status::NotSupp),
             Request::Commit(args) => self.commit(call, args),
             Request::CacheHint(args) => self.cache_hint(call, args),
+            Request::XSeek(args) => self.seek(call, args),
             Request::Null => self.null(call),
             Request::GetFencingList(args) => self.get_fencing_list(call, args),
             Request::SetFencingList(args) => self.set_fencing_list(call, args),

@@ -502,3 +502,40 @@ fn direct_attributes_under_checksums_are_checked() {
     assert_ne!(reply.direct_checksum, Checksum::ZERO);
     world.end();
 }
+
+#[test]
+fn data_and_holes_are_found() {
+    use dafs::SeekWhat::{Data, Hole};
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let file = world.open(client, b"f");
+    const MIB: u64 = 1 << 20;
+    world.write(client, file, MIB, &pattern(5, 1));
+    world.write(client, file, 3 * MIB, &pattern(5, 1));
+    for id in [file.id, dafs::StateId::ZERO] {
+        let mut seek = |offset, what| {
+            let request = Request::XSeek(dafs::XSeek { fh: file.fh, state_id: id, offset, what });
+            let answer = world.call(client, &request);
+            match answer.reply() {
+                Ok(Reply::XSeek(reply)) => Ok((reply.offset, reply.eof)),
+                _ => Err(answer.status()),
+            }
+        };
+        assert_eq!(seek(0, Data), Ok((MIB, false)));
+        assert_eq!(seek(0, Hole), Ok((0, false)));
+        let (hole, eof) = seek(MIB, Hole).unwrap();
+        assert!(hole > MIB + 4 && hole < 3 * MIB && !eof, "{hole}");
+        assert_eq!(seek(hole, Data), Ok((3 * MIB, false)));
+        assert_eq!(seek(3 * MIB, Hole), Ok((3 * MIB + 5, true)), "the end is a hole");
+        for what in [Data, Hole] {
+            assert_eq!(seek(3 * MIB + 5, what), Err(Status::Nxio));
+        }
+    }
+    let size = Attributes { object_size: Some(9 * MIB), ..Attributes::default() };
+    let args = dafs::SetAttrInline { fh: file.fh, state_id: file.id, attributes: size };
+    assert_eq!(world.status(client, &Request::SetAttrInline(args)), Status::Ok);
+    let at = dafs::XSeek { fh: file.fh, state_id: file.id, offset: 8 * MIB, what: Data };
+    let answer = world.call(client, &Request::XSeek(at));
+    assert_eq!(answer.reply(), Ok(Reply::XSeek(dafs::XSeekReply { offset: 9 * MIB, eof: true })));
+    world.end();
+}

@@ -208,6 +208,7 @@ fn requests<'a>(
             seqid: 1,
             scope: dafs::LayoutScope::All,
         }),
+        Request::XSeek(dafs::XSeek { fh, state_id, offset: 1, what: dafs::SeekWhat::Data }),
     ]
 }
 

@@ -45,6 +45,7 @@ pub fn chain_handle<'a>(request: &'a mut Request<'_>) -> Option<&'a mut FileHand
         Request::SetAttrInline(args) => &mut args.fh,
         Request::WriteDirect(args) => &mut args.fh,
         Request::WriteInline(args) => &mut args.fh,
+        Request::XSeek(args) => &mut args.fh,
         _ => return None,
     })
 }
@@ -69,6 +70,7 @@ pub fn chain_state_id<'a>(request: &'a mut Request<'_>) -> Option<&'a mut StateI
         Request::SetAttrInline(args) => &mut args.state_id,
         Request::WriteDirect(args) => &mut args.state_id,
         Request::WriteInline(args) => &mut args.state_id,
+        Request::XSeek(args) => &mut args.state_id,
         _ => return None,
     })
 }

@@ -313,6 +313,40 @@ word_enum! {
     }
 }
 
+word_enum! {
+    /// What is looked for in a file.
+    pub enum SeekWhat {
+        /// Data.
+        Data = 1,
+        /// A hole, which reads as zeros; there is one at the end of every file.
+        Hole = 2,
+    }
+}
+
+layout! {
+    /// Arguments of X_SEEK, an extension of ours.
+    pub struct XSeek [88] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// The open, or `ZERO`.
+        state_id: StateId = 64,
+        /// Where to begin; NXIO at the end of the file and behind it.
+        offset: u64 = 72,
+        /// What is looked for.
+        what: SeekWhat = 80,
+    }
+}
+
+layout! {
+    /// Result of X_SEEK.
+    pub struct XSeekReply [16] {
+        /// Where it begins, at or behind where the search began.
+        offset: u64 = 0,
+        /// There is none before the end of the file, which `offset` is then.
+        eof: bool as WordBool = 8,
+    }
+}
+
 layout! {
     /// Arguments of CACHE_HINT.
     pub struct CacheHint [88] {

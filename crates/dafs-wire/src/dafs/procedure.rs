@@ -35,7 +35,7 @@ macro_rules! procedures {
 
         impl Procedure {
             /// Every procedure, in the order of the numbers.
-            pub const ALL: [Self; 62] = [$( Self::$variant, )*];
+            pub const ALL: [Self; 63] = [$( Self::$variant, )*];
 
             /// The procedure with this number.
             #[inline]
@@ -122,6 +122,7 @@ procedures! {
     XLayoutReturn = 163, "X_LAYOUT_RETURN", Special;
     XNodeInfo = 164, "X_NODE_INFO", Special;
     XBcLayoutRecall = 165, "X_BC_LAYOUT_RECALL", Callback;
+    XSeek = 166, "X_SEEK", BulkFetch;
 }
 
 impl fmt::Display for Procedure {

@@ -176,6 +176,7 @@ replies! {
     XLayoutReturn, unit;
     XNodeInfo(XNodeInfoReply<'a>), fixed;
     XBcLayoutRecall, unit;
+    XSeek(XSeekReply), fixed;
 }
 
 /// What an error reply carries beside its header (DAFS O13).

@@ -179,6 +179,7 @@ requests! {
     XLayoutReturn(XLayoutReturn<'a>), fixed;
     XNodeInfo(XNodeInfo), fixed;
     XBcLayoutRecall(XBcLayoutRecall), fixed;
+    XSeek(XSeek), fixed;
 }
 
 /// Reads a whole request.

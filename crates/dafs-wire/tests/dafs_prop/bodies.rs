@@ -237,6 +237,8 @@ make_struct! {
     XLayoutReturn<'static> { fh, state_id, seqid, scope, errors }
     XNodeInfo { device }
     XNodeInfoReply<'static> { pattern, servers, ticket }
+    XSeek { fh, state_id, offset, what }
+    XSeekReply { offset, eof }
 }
 
 impl Make for RequestHeader {
@@ -308,7 +310,7 @@ bodies! {
         WriteInline = body, WriteDirect = body, BcGetAttr = body, BcNull, BcRecall = body,
         BcBatchCompletion = body, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList = body, HurryUp = body, XLayoutGet = body, XLayoutCommit = body,
-        XLayoutReturn = body, XNodeInfo = body, XBcLayoutRecall = body;
+        XLayoutReturn = body, XNodeInfo = body, XBcLayoutRecall = body, XSeek = body;
     replies
         ClientAuth = body, ClientConnect = body, ClientConnectAuth = body, ConnectBind = body,
         Disconnect, RegisterCred = body, ReleaseCred, SecInfo = body, ServerAuth = body,
@@ -322,7 +324,7 @@ bodies! {
         WriteInline = body, WriteDirect = body, BcGetAttr = body, BcNull, BcRecall,
         BcBatchCompletion, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList, HurryUp, XLayoutGet = body, XLayoutCommit = body, XLayoutReturn,
-        XNodeInfo = body, XBcLayoutRecall
+        XNodeInfo = body, XBcLayoutRecall, XSeek = body
 }
 
 /// A failure of the procedure and the body that goes with it (DAFS O13).

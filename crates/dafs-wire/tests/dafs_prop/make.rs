@@ -122,7 +122,7 @@ macro_rules! make_choices {
 make_choices!(ObjectType Stability ShareAccess ShareDeny AceType RemoveMode AccessPattern);
 make_choices!(LockType FenceObject FenceAccess FenceUpdate ReadWrite DeleteDisposition);
 make_choices!(DelegationType AuthType GssProcedure GssService Procedure Status);
-make_choices!(LayoutMode LayoutKind LayoutPacking LayoutScope);
+make_choices!(LayoutMode LayoutKind LayoutPacking LayoutScope SeekWhat);
 
 macro_rules! make_masks {
     ($($type:ident)*) => { $( impl Make for $type {
