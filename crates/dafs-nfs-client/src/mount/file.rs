@@ -13,7 +13,7 @@ use super::pending::{Parts, PendingRead, PendingWrite, check_not_empty, least_st
 use super::reader::Reader;
 use super::{Create, Handle, Mount};
 use dafs_rpc::client::MemorySlice;
-use dafs_wire::nfs4::{StableHow, Status};
+use dafs_wire::nfs4::{SeekWhat, StableHow, Status};
 use dafs_wire::path::SplitPath;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -219,6 +219,37 @@ impl File {
     /// True while the server has acknowledged data that it may still lose.
     pub fn is_unstable(&self) -> bool {
         !self.unstable().is_empty()
+    }
+
+    /// Where data begins at `offset` or behind it; `None` if there is none up to the end of the file.
+    /// All counts as data where the server does not tell holes: before version 4.2 none does.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.seek(offset, SeekWhat::Data)
+    }
+
+    /// Where a hole begins at `offset` or behind it; the end of the file counts as one. `None` for an
+    /// offset there or behind it.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
+        self.seek(offset, SeekWhat::Hole)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        let is_hole = what == SeekWhat::Hole;
+        let is_dense = match self.mount().protocol().seek(&self.inner.open, offset, what) {
+            Ok(None) if is_hole => false,
+            Err(error) if error.status() == Some(Status::NotSupp) => true,
+            Err(error) if error.status() == Some(Status::Nxio) => return Ok(None),
+            other => return other,
+        };
+        let size = self.attributes()?.size;
+        let found = if is_dense && !is_hole { offset } else { size };
+        Ok((offset < size).then_some(found))
     }
 
     /// A reader from `offset` to the end, in pieces of `piece_bytes`, of which up to `read_ahead` are

@@ -8,6 +8,7 @@ use super::options::OpenOptions;
 use super::pending::{Part, Parts};
 use super::url::NfsVersion;
 use crate::files::Handle;
+use dafs_wire::nfs4::SeekWhat;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -97,6 +98,9 @@ pub(crate) trait Protocol: Send + Sync + Debug {
     fn begin(&self, transfer: Transfer) -> Result<Parts>;
     /// Has everything that was written on stable storage.
     fn commit(&self, file: &Handle) -> Result<Committed>;
+    /// Where data or a hole begins at `offset` or behind it; `None` if there is none before the end of
+    /// the file. NOTSUPP where the version has nothing of the kind.
+    fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>>;
     /// Ends the mount in order.
     fn unmount(&self);
 }

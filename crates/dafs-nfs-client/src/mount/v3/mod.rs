@@ -16,7 +16,7 @@ use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start, submit_pieces};
 use super::url::NfsVersion;
 use crate::files::Handle;
 use dafs_wire::nfs3::{FsInfoOk, GetattrArgs, ObjectFailure, Procedure};
-use dafs_wire::nfs4::Status;
+use dafs_wire::nfs4::{SeekWhat, Status};
 use exports::Mounter;
 use flight::TransferFlight;
 use names::Names;
@@ -186,6 +186,10 @@ impl Protocol for V3 {
 
     fn commit(&self, file: &Handle) -> Result<Committed> {
         self.names.commit(file).map(Committed::by_server)
+    }
+
+    fn seek(&self, _: &Open, _: u64, _: SeekWhat) -> Result<Option<u64>> {
+        Err(MountError::Refused { operation: "SEEK", status: Status::NotSupp })
     }
 
     fn unmount(&self) {

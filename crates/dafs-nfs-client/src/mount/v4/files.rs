@@ -1,4 +1,4 @@
-//! Operations on files: OPEN, CLOSE, SETATTR, COMMIT.
+//! Operations on files: OPEN, CLOSE, SETATTR, COMMIT, SEEK.
 
 use super::client::{Client, random};
 use super::exchange::{Exchange, Message, Outcome};
@@ -14,8 +14,8 @@ use crate::mount::options::{self, OpenOptions};
 use crate::open::{self, append_open};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, CloseArgs, CommitArgs, DENY_NONE, DelegreturnArgs, Fattr, GetattrArgs,
-    GetfhArgs, Op, OpNum, OpenClaim, OpenDelegation, ResultBody, SetattrArgs, ShareAccess, Stateid,
-    Want,
+    GetfhArgs, Op, OpNum, OpenClaim, OpenDelegation, ResultBody, SeekArgs, SeekWhat, SetattrArgs,
+    ShareAccess, Stateid, Want,
 };
 use std::sync::Arc;
 
@@ -158,6 +158,29 @@ impl Client {
                         layouts.resized(object, size);
                     }
                     return other;
+                }
+            }
+        }
+    }
+
+    pub(super) fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        let mut patience = self.link.patience();
+        loop {
+            let stateid = self.stateid(open)?;
+            let found = self.ask(&|compound| {
+                let args = SeekArgs { stateid, offset, what };
+                compound.op(&putfh(&open.handle)).op(&Op::Seek(args));
+            });
+            match found {
+                Err(error) if error.status().is_some_and(is_state_lost) => {
+                    self.reopen(open, stateid, &error, &mut patience)?;
+                }
+                Err(error) => return Err(error),
+                Ok(mut results) => {
+                    return match results.skip(&[OpNum::Putfh])?.take(OpNum::Seek)? {
+                        ResultBody::Seek(result) => Ok((!result.eof).then_some(result.offset)),
+                        _ => Err(MountError::protocol("no result of SEEK")),
+                    };
                 }
             }
         }

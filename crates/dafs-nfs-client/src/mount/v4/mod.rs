@@ -34,7 +34,8 @@ use crate::compound::Results;
 use crate::files::{Handle, handle, putfh};
 use client::{Client, Role};
 use dafs_wire::nfs4::{
-    self, Attr, Bitmap, GetattrArgs, GetfhArgs, Op, OpNum, PutrootfhArgs, ResultBody,
+    self, Attr, Bitmap, GetattrArgs, GetfhArgs, Op, OpNum, PutrootfhArgs, ResultBody, SeekWhat,
+    Status,
 };
 use flight::{TransferFlight, Waiting};
 use layouts::Layouts;
@@ -245,6 +246,14 @@ impl Protocol for V4 {
             None => [0; 8],
         };
         Ok(Committed { server: self.client.commit(file)?, data_servers })
+    }
+
+    fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        if self.version != NfsVersion::V42 {
+            return Err(MountError::Refused { operation: "SEEK", status: Status::NotSupp });
+        }
+        self.tell_of(&open.handle)?;
+        self.client.seek(open, offset, what)
     }
 
     fn unmount(&self) {
