@@ -131,6 +131,22 @@ for name, wanted in [("user.note", errno.ENODATA), ("trusted.note", errno.EOPNOT
         sys.exit("an attribute out of nothing")
     except OSError as error:
         assert error.errno == wanted, error
+for name in "user..", "user...", "user.a/b":
+    os.setxattr(file, name, name.encode(), os.XATTR_CREATE)
+    assert name in os.listxattr(file) and os.getxattr(file, name) == name.encode()
+    os.removexattr(file, name)
+# More than EXT4 takes: what fails leaves the old value and makes nothing.
+os.setxattr(file, "user.note", b"kept")
+for name, before in ("user.note", b"kept"), ("user.new", None):
+    try:
+        os.setxattr(file, name, b"x" * 65536)
+    except OSError as error:
+        assert error.errno in (errno.ENOSPC, errno.E2BIG), error
+        assert (os.getxattr(file, name) if name in os.listxattr(file) else None) == before
+    else:
+        assert os.getxattr(file, name) == b"x" * 65536
+    if name in os.listxattr(file):
+        os.removexattr(file, name)
 PYTHON
 
 step "locks"

@@ -94,6 +94,7 @@ mod uncommitted;
 mod unlinked;
 mod url;
 mod wakeup;
+mod xattrs;
 
 // What serves the tests beside the crate serves those inside it.
 #[cfg(test)]
@@ -133,6 +134,7 @@ pub use crate::standing::Standing;
 pub use crate::steps::{Step, StepIn, StepOn, Stepped};
 pub use crate::successor::{ClientIdentity, ListingPlace};
 pub use crate::url::{DafsUrl, UrlError};
+pub use crate::xattrs::SetXattr;
 pub use dafs_dat::descriptors;
 pub use dafs_mem::{Site, VolatileSlice};
 pub use dafs_wire::dafs::{Procedure, Status, Verifier};

@@ -1,4 +1,4 @@
-//! Extended attributes of users, which are named attributes on the server.
+//! Extended attributes of users.
 //!
 //! Invariants
 //! * Only names of the space `user.` reach the server. The others mean something to a kernel, and what a
@@ -8,7 +8,7 @@ use crate::convert::errno;
 use crate::kernel::{Errno, NodeId};
 use crate::limits::{NAME_BYTES_MAX, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
 use crate::tree::{Outcome, Tree};
-use dafs_client::{Create, Error, FileHandle, OpenOptions, Stability, Status};
+use dafs_client::{Error, SetXattr, Status};
 
 const SPACE: &[u8] = b"user.";
 
@@ -25,27 +25,16 @@ fn own_name(name: &[u8]) -> Outcome<&[u8]> {
 fn failed(error: &Error) -> Errno {
     match error.status() {
         Some(Status::NoEnt) => Errno::ENODATA,
+        Some(Status::FBig) => Errno::E2BIG,
         _ => errno(error),
     }
 }
 
 impl Tree {
-    fn attribute_directory(&self, node: NodeId) -> Outcome<FileHandle> {
-        self.client.attribute_directory(&self.handle(node)?).map_err(|error| failed(&error))
-    }
-
     pub(crate) fn xattr(&self, node: NodeId, name: &[u8]) -> Outcome<Vec<u8>> {
-        let name = own_name(name)?;
-        let directory = self.attribute_directory(node)?;
-        let failed = |error| failed(&error);
-        let file = self.client.open_at(&directory, name, &OpenOptions::read()).map_err(failed)?;
-        let mut value = vec![0; XATTR_BYTES_MAX + 1];
-        let len = file.read_at(&mut value, 0).map_err(failed)?;
-        if len > XATTR_BYTES_MAX {
-            return Err(Errno::E2BIG);
-        }
-        value.truncate(len);
-        Ok(value)
+        let value = self.client.xattr(&self.handle(node)?, own_name(name)?);
+        let value = value.map_err(|error| failed(&error))?;
+        if value.len() > XATTR_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(value) }
     }
 
     /// Sets one, as the flags `XATTR_CREATE` and `XATTR_REPLACE` say.
@@ -56,46 +45,37 @@ impl Tree {
         value: &[u8],
         flags: i32,
     ) -> Outcome<()> {
-        let name = own_name(name)?;
+        let own = own_name(name)?;
         if value.len() > XATTR_BYTES_MAX {
             return Err(Errno::E2BIG);
         }
-        let create = match flags {
-            libc::XATTR_CREATE => Create::New,
-            libc::XATTR_REPLACE => Create::Never,
-            _ => Create::IfMissing,
+        let how = match flags {
+            0 => SetXattr::Either,
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            // It may neither be there nor not.
+            _ => return self.xattr(node, name).and(Err(Errno::EEXIST)),
         };
-        let directory = self.attribute_directory(node)?;
-        let options = OpenOptions::write().create(create).truncate(create != Create::New);
-        let failed = |error| failed(&error);
-        let file = self.client.open_at(&directory, name, &options).map_err(failed)?;
-        file.write_at(value, 0, Stability::FileSync).map_err(failed)?;
-        file.close().map_err(failed)
+        let set = self.client.set_xattr(&self.handle(node)?, own, value, how);
+        set.map_err(|error| failed(&error))
     }
 
     pub(crate) fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Outcome<()> {
-        let name = own_name(name)?;
-        let directory = self.attribute_directory(node)?;
-        self.client.remove(&directory, name).map_err(|error| failed(&error))
+        let removed = self.client.remove_xattr(&self.handle(node)?, own_name(name)?);
+        removed.map_err(|error| failed(&error))
     }
 
     /// The names, each with a zero byte behind it.
     pub(crate) fn xattr_names(&self, node: NodeId) -> Outcome<Vec<u8>> {
-        let directory = match self.attribute_directory(node) {
-            Err(Errno::ENODATA | Errno::EOPNOTSUPP) => return Ok(Vec::new()),
-            other => other?,
+        let found = match self.client.xattr_names(&self.handle(node)?) {
+            Err(error) if error.status() == Some(Status::NotSupp) => Vec::new(),
+            found => found.map_err(|error| errno(&error))?,
         };
-        let mut names = Vec::new();
-        for entry in self.client.read_dir(&directory) {
-            let name = entry.map_err(|error| errno(&error))?.name;
-            names.extend_from_slice(SPACE);
-            names.extend_from_slice(&name);
-            names.push(0);
-            if names.len() > XATTR_LIST_BYTES_MAX {
-                return Err(Errno::E2BIG);
-            }
-        }
-        Ok(names)
+        let names: Vec<u8> = found
+            .iter()
+            .flat_map(|name| [SPACE, name, b"\0"].concat())
+            .collect();
+        if names.len() > XATTR_LIST_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(names) }
     }
 }
 

@@ -9,7 +9,7 @@ use dafs_wire::dafs::{
     AppendDirect, AppendInline, BatchSubmit, ClientId, Close, DelegReturn, DirectBuffer,
     GetAttrDirect, Lock, LockU, Open, OpenClaim, OpenDowngrade, ReadDirDirect, ReadDirect,
     ReadInline, ReadLinkDirect, ReadWriteRequest, Request, Seq, SetAttrDirect, SetAttrInline,
-    Status, WriteDirect, WriteInline, XLayoutGet, XSeek,
+    Status, WriteDirect, WriteInline, XGetXattr, XLayoutGet, XSeek,
 };
 
 /// What is called otherwise on the connection of now.
@@ -75,6 +75,10 @@ impl Names<'_> {
             Request::ReadLinkDirect(args) => {
                 let buffer = self.buffer(args.buffer)?;
                 Request::ReadLinkDirect(ReadLinkDirect { buffer, ..args })
+            }
+            Request::XGetXattr(args) => {
+                let buffer = self.buffer(args.buffer)?;
+                Request::XGetXattr(XGetXattr { buffer, ..args })
             }
             Request::SetAttrDirect(args) => {
                 let (buffer, state_id) = (self.buffer(args.buffer)?, state(args.state_id)?);

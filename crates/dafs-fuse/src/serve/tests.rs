@@ -5,7 +5,7 @@ mod served;
 
 use super::{Answer, Server};
 use crate::kernel::{Agreed, Caller, Device, Errno, LockWanted, NodeId, Operation, Request};
-use crate::limits::{HANDED_READ_BYTES_MAX, HANDED_READS_MAX, WRITE_BYTES_MAX};
+use crate::limits::{HANDED_READ_BYTES_MAX, HANDED_READS_MAX, WRITE_BYTES_MAX, XATTR_BYTES_MAX};
 use crate::locking::Wanted;
 use crate::nodes::ROOT;
 use crate::tree::{Outcome, Tree};
@@ -280,6 +280,52 @@ fn reads_that_were_handed_over_are_waited_for_and_not_more_than_there_may_be() {
     assert!(all.into_iter().eq(0..count));
     assert!(mounted.server.handed.wait(Instant::now() + STUCK));
     assert_eq!(mounted.read(handle, 0, 0, 100), Ok(None));
+}
+
+#[test]
+fn an_extended_attribute_is_replaced_as_a_whole_or_not_at_all() {
+    let mounted = Mounted::without_wire();
+    mounted.open("file", libc::O_RDONLY);
+    let tree = &mounted.server.tree;
+    let node = tree.nodes.enter(&tree.lookup(ROOT, b"file").unwrap());
+    tree.set_xattr(node, b"user.note", b"first", 0).unwrap();
+    // More than EXT4 takes; what takes it keeps all of it.
+    let long = vec![b'x'; XATTR_BYTES_MAX];
+    for (name, before) in [(&b"user.note"[..], Ok(&b"first"[..])), (b"user.new", Err(()))] {
+        let set = tree.set_xattr(node, name, &long, 0);
+        let now = tree.xattr(node, name).map_err(drop);
+        let wanted = if set.is_ok() { Ok(&long[..]) } else { before };
+        assert_eq!(now.as_deref().map_err(|()| ()), wanted);
+    }
+    let set = |name: &[u8], flags| tree.set_xattr(node, name, b"2nd", flags);
+    assert_eq!(set(b"user.note", libc::XATTR_CREATE), Err(Errno::EEXIST));
+    assert_eq!(set(b"user.none", libc::XATTR_REPLACE), Err(Errno::ENODATA));
+    let both = libc::XATTR_CREATE | libc::XATTR_REPLACE;
+    assert_eq!(set(b"user.note", both), Err(Errno::EEXIST));
+    assert_eq!(set(b"user.none", both), Err(Errno::ENODATA));
+    assert_eq!(set(b"user.note", libc::XATTR_REPLACE), Ok(()));
+    assert_eq!(tree.xattr(node, b"user.note").unwrap(), b"2nd");
+}
+
+#[test]
+fn dots_and_slashes_mean_nothing_in_the_name_of_an_extended_attribute() {
+    let mounted = Mounted::without_wire();
+    mounted.open("file", libc::O_RDONLY);
+    let tree = &mounted.server.tree;
+    let node = tree.nodes.enter(&tree.lookup(ROOT, b"file").unwrap());
+    let names = [&b"user.."[..], b"user...", b"user.a/b", b"user./"];
+    for name in names {
+        tree.set_xattr(node, name, name, libc::XATTR_CREATE).unwrap();
+        assert_eq!(tree.xattr(node, name).unwrap(), name);
+    }
+    let listed = tree.xattr_names(node).unwrap();
+    let listed: Vec<&[u8]> = listed.split(|&byte| byte == 0).collect();
+    assert!(names.iter().all(|name| listed.contains(name)), "{listed:?}");
+    for name in names {
+        tree.remove_xattr(node, name).unwrap();
+        assert_eq!(tree.xattr(node, name), Err(Errno::ENODATA));
+    }
+    assert_eq!(tree.xattr_names(node).unwrap(), b"");
 }
 
 /// As with all that a read needs to be handed over: it has not begun, and the thread that has received it

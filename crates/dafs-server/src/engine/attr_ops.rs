@@ -4,21 +4,20 @@
 //! connection, so it needs no completion in between (DAFS 2.7).
 
 use super::connection::Phase;
-use super::convert::{self, OwnerText, READABLE, WRITABLE};
+use super::convert::{self, OwnerText, READABLE, SUPPORTED, Wish};
 use super::durable::journal_status;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Pending, PendingId, Work};
 use super::{Link, PIECE_ONLY, Tag};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::RemoteBuffer;
-use dafs_service::durable::Change;
-use dafs_service::{FsLimits, Handle, Touch};
-use dafs_store::SetAttr;
+use dafs_service::{Caller, FsLimits, Handle, Service, ServiceError, StateId, Touch};
+use dafs_store::{Attr, StoreError};
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, ByteOrder, Checksum, DirectBuffer, DirectReply, EncodeError,
     ErrorBody, FsAttrMask, FsAttributes, GetAttrDirect, GetAttrInline, GetAttrInlineReply,
     GetFsAttr, GetFsAttrReply, ReadLinkDirect, ReadLinkInline, ReadLinkInlineReply, Reply,
-    SetAttrDirect, SetAttrInline, SetAttrReply, Status, Verify, checksum,
+    Seq, SetAttrDirect, SetAttrInline, SetAttrReply, Status, Verify, XGetXattr, checksum,
 };
 
 /// Preferred size of reads and writes, in bytes.
@@ -51,12 +50,12 @@ impl Context<'_> {
         self.call_at(
             call,
             (&handle, Touch::Object),
-            move |service, caller| service.attributes(caller, &handle),
-            move |context, call, attr| {
-                let attr = attr.map_err(convert::status)?;
-                let text = OwnerText::new(&attr);
-                let attributes = convert::attributes(&handle, &attr, &text, wanted);
-                context.reply(call, &Reply::GetAttrInline(GetAttrInlineReply { attributes }))
+            move |service, caller| Told::ask(service, caller, &handle, wanted),
+            move |context, call, told| {
+                told.map_err(convert::status)?.with(&handle, wanted, |attributes| {
+                    let attributes = *attributes;
+                    context.reply(call, &Reply::GetAttrInline(GetAttrInlineReply { attributes }))
+                })
             },
         )
     }
@@ -66,14 +65,30 @@ impl Context<'_> {
         self.call_at(
             call,
             (&handle, Touch::Object),
-            move |service, caller| service.attributes(caller, &handle),
-            move |context, call, attr| {
-                let attr = attr.map_err(convert::status)?;
-                let text = OwnerText::new(&attr);
-                let attributes = convert::attributes(&handle, &attr, &text, wanted);
-                let direct_checksum = context
-                    .send_direct(&[buffer], |out, order| attributes.encode_direct(out, order))?;
+            move |service, caller| Told::ask(service, caller, &handle, wanted),
+            move |context, call, told| {
+                let told = told.map_err(convert::status)?;
+                let direct_checksum = context.send_direct(&[buffer], |out, order| {
+                    told.with(&handle, wanted, |attributes| attributes.encode_direct(out, order))
+                })?;
                 context.reply(call, &Reply::GetAttrDirect(DirectReply { direct_checksum }))
+            },
+        )
+    }
+
+    pub(super) fn get_xattr(&mut self, call: &Call, args: &XGetXattr<'_>) -> Done {
+        let (handle, buffer) = (convert::handle(&args.fh), args.buffer);
+        let name = args.name.to_vec();
+        self.call_at(
+            call,
+            (&handle, Touch::Object),
+            move |service, caller| service.xattr(caller, &handle, &name),
+            move |context, call, value| {
+                let value = value.map_err(convert::status)?;
+                let direct_checksum = context.send_direct(&[buffer], |out, order| {
+                    dafs::encode_text_direct(&value, out, order)
+                })?;
+                context.reply(call, &Reply::XGetXattr(DirectReply { direct_checksum }))
             },
         )
     }
@@ -139,19 +154,27 @@ impl Context<'_> {
     pub(super) fn setattr_inline(&mut self, call: &Call, args: &SetAttrInline<'_>) -> Done {
         let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
         let valid = args.attributes.valid();
-        let change = match convert::set_attr(&args.attributes) {
-            Ok(change) => change,
-            Err(status) => {
-                return self.setattr_reply(call, valid, Err(status), Reply::SetAttrInline);
-            }
+        self.set_wish(call, (handle, id), valid, Wish::of(&args.attributes), Reply::SetAttrInline)
+    }
+
+    fn set_wish(
+        &mut self,
+        call: &Call,
+        (handle, id): (Handle, StateId),
+        valid: AttrMask,
+        wish: Result<Wish, Status>,
+        reply: fn(SetAttrReply) -> Reply<'static>,
+    ) -> Done {
+        let wish = match wish {
+            Ok(wish) => wish,
+            Err(status) => return self.setattr_reply(call, valid, Err(status), reply),
         };
         self.call_at(
             call,
-            (&handle, touch(&change)),
-            move |service, caller| service.setattr(caller, &handle, id, &change),
+            (&handle, wish.touch()),
+            move |service, caller| wish.carry_out(service, caller, &handle, id),
             move |context, call, done| {
-                let done = done.map(drop).map_err(convert::status);
-                context.setattr_reply(call, valid, done, Reply::SetAttrInline)
+                context.setattr_reply(call, valid, done.map_err(convert::status), reply)
             },
         )
     }
@@ -248,10 +271,8 @@ impl Context<'_> {
         let attributes = Attributes::decode_direct(bytes, self.connection.order);
         let attributes = attributes.map_err(|_| Status::Inval)?;
         // What is wrong with them comes out when they are set.
-        let Ok(change) = convert::set_attr(&attributes) else { return Ok(false) };
-        let file = convert::handle(&args.fh);
-        let (file, masked, acl) = (&file, None, None);
-        self.announce_fetched(id, call, &Change::SetAttr { file, change: &change, masked, acl })
+        let Ok(wish) = Wish::of(&attributes) else { return Ok(false) };
+        self.announce_fetched(id, call, &wish.change(&convert::handle(&args.fh)))
     }
 
     /// The journal knows of a SETATTR_DIRECT, or could not be told.
@@ -290,23 +311,9 @@ impl Context<'_> {
         args: &SetAttrDirect,
         attributes: &Attributes<'_>,
     ) -> Done {
-        let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
-        let valid = attributes.valid();
-        let change = match convert::set_attr(attributes) {
-            Ok(change) => change,
-            Err(status) => {
-                return self.setattr_reply(call, valid, Err(status), Reply::SetAttrDirect);
-            }
-        };
-        self.call_at(
-            call,
-            (&handle, touch(&change)),
-            move |service, caller| service.setattr(caller, &handle, id, &change),
-            move |context, call, done| {
-                let done = done.map(drop).map_err(convert::status);
-                context.setattr_reply(call, valid, done, Reply::SetAttrDirect)
-            },
-        )
+        let at = (convert::handle(&args.fh), convert::state_id(args.state_id));
+        let (valid, wish) = (attributes.valid(), Wish::of(attributes));
+        self.set_wish(call, at, valid, wish, Reply::SetAttrDirect)
     }
 
     /// VERIFY succeeds when all given attributes are as said, NVERIFY when they are not.
@@ -371,7 +378,7 @@ impl Context<'_> {
             acl_support: Some(0),
             max_link: Some(stat.links_max),
             max_name: Some(stat.name_bytes_max),
-            supported_fattr: Some(READABLE.union(WRITABLE).0),
+            supported_fattr: Some(SUPPORTED.0),
             supported_fsattr: Some(SUPPORTED_FS.0),
             files_available: Some(stat.files_available),
             files_free: Some(stat.files_free),
@@ -423,11 +430,45 @@ impl Context<'_> {
     }
 }
 
-/// What a change of attributes touches. A time of change is kept only when the data servers that its client
-/// writes at by itself were asked first.
-fn touch(change: &SetAttr) -> Touch {
-    let asks = change.size.is_some() || change.mtime.is_some();
-    if asks { Touch::Data } else { Touch::Object }
+/// What a GETATTR tells.
+struct Told {
+    attr: Attr,
+    /// The names of extended attributes, if they are wanted.
+    names: Option<Vec<Vec<u8>>>,
+}
+
+impl Told {
+    fn ask(
+        service: &Service,
+        caller: Caller<'_>,
+        handle: &Handle,
+        wanted: AttrMask,
+    ) -> dafs_service::Result<Self> {
+        let attr = service.attributes(caller, handle)?;
+        let names = match wanted.contains(AttrMask::X_XATTR_NAMES) {
+            false => None,
+            true => match service.list_xattrs(caller, handle) {
+                // What cannot have any has none.
+                Err(ServiceError::Store(StoreError::NotSupported)) => Some(Vec::new()),
+                names => Some(names?),
+            },
+        };
+        Ok(Self { attr, names })
+    }
+
+    fn with<T>(
+        &self,
+        handle: &Handle,
+        wanted: AttrMask,
+        then: impl FnOnce(&Attributes<'_>) -> T,
+    ) -> T {
+        let text = OwnerText::new(&self.attr);
+        let names: Option<Vec<&[u8]>> =
+            self.names.as_ref().map(|names| names.iter().map(Vec::as_slice).collect());
+        let x_xattr_names = names.as_deref().map(Seq::new);
+        let attributes = convert::attributes(handle, &self.attr, &text, wanted);
+        then(&Attributes { x_xattr_names, ..attributes })
+    }
 }
 
 /// File-system attributes that can be asked for. Quotas are not known.

@@ -1,13 +1,14 @@
 //! Between the service's terms and those of DAFS: errors, handles, attributes.
 
-use dafs_service::{ClientKey, Handle, ServiceError, StateId};
+use dafs_service::durable::{Change, digest};
+use dafs_service::{Caller, ClientKey, Handle, Service, ServiceError, StateId, Touch};
 use dafs_store::{
-    Attr, FileId, FsId, Kind, SetAttr, SetTime as StoreSetTime, Stability as StoreStability,
-    StoreError, TimeSpec,
+    Attr, FileId, FsId, Kind, SetAttr, SetTime as StoreSetTime, SetXattr,
+    Stability as StoreStability, StoreError, TimeSpec,
 };
 use dafs_wire::dafs::{
     AttrMask, Attributes, ClientId, FileHandle, ObjectType, SetTime, SpecData, Stability, Status,
-    Time,
+    Time, XattrHow,
 };
 
 /// Attributes that can be asked for.
@@ -30,8 +31,8 @@ pub(super) const READABLE: AttrMask = AttrMask(
         | AttrMask::OWNER_GROUP.0,
 );
 
-/// Attributes that can be set.
-pub(super) const WRITABLE: AttrMask = AttrMask(
+/// Attributes that can be set, of old objects and of new ones.
+const WRITABLE: AttrMask = AttrMask(
     AttrMask::MODE.0
         | AttrMask::OBJECT_SIZE.0
         | AttrMask::TIME_ACCESS_SET.0
@@ -39,6 +40,17 @@ pub(super) const WRITABLE: AttrMask = AttrMask(
         | AttrMask::OWNER.0
         | AttrMask::OWNER_GROUP.0,
 );
+
+/// By which an extended attribute is set or removed.
+const XATTR: AttrMask = AttrMask(
+    AttrMask::X_XATTR_NAME.0 | AttrMask::X_XATTR_VALUE.0 | AttrMask::X_XATTR_HOW.0,
+);
+
+/// Every attribute that SETATTR takes.
+pub(super) const SETTABLE: AttrMask = WRITABLE.union(XATTR);
+
+/// Every attribute that GETATTR or SETATTR takes.
+pub(super) const SUPPORTED: AttrMask = READABLE.union(SETTABLE).union(AttrMask::X_XATTR_NAMES);
 
 /// The status for an error of the service.
 pub(super) fn status(error: ServiceError) -> Status {
@@ -103,6 +115,8 @@ pub(super) fn store_status(error: StoreError) -> Status {
 pub(super) fn handle(fh: &FileHandle) -> Handle {
     Handle { fs: FsId(fh.fs), file: FileId(fh.file) }
 }
+        StoreError::NoXattr => Status::NoEnt,
+        StoreError::XattrTooBig => Status::FBig,
 
 pub(super) fn file_handle(handle: &Handle) -> FileHandle {
     FileHandle { fs: handle.fs.0, file: handle.file.0 }
@@ -226,6 +240,81 @@ pub(super) fn set_attr(attributes: &Attributes<'_>) -> Result<SetAttr, Status> {
         return Err(Status::NotSupp);
     }
     if attributes.mode.is_some_and(|mode| mode & !0o7777 != 0) {
+/// What a SETATTR asks for.
+pub(super) enum Wish {
+    /// Other attributes.
+    Attributes(SetAttr),
+    /// An extended attribute, with the rule for its making; without a value it goes.
+    Xattr { name: Vec<u8>, value: Option<Vec<u8>>, how: SetXattr },
+}
+
+impl Wish {
+    /// # Errors
+    /// `NotSupp` for an attribute that cannot be set, `Inval` for values that make no sense.
+    pub(super) fn of(attributes: &Attributes<'_>) -> Result<Self, Status> {
+        if !attributes.valid().intersects(XATTR) {
+            return set_attr(attributes).map(Self::Attributes);
+        }
+        if !XATTR.contains(attributes.valid()) {
+            return Err(Status::Inval);
+        }
+        let Attributes { x_xattr_name, x_xattr_value, x_xattr_how, .. } = *attributes;
+        let (Some(name), Some(how)) = (x_xattr_name, x_xattr_how) else {
+            return Err(Status::Inval);
+        };
+        let how = match (how, x_xattr_value) {
+            (XattrHow::Either, Some(_)) => SetXattr::Either,
+            (XattrHow::Create, Some(_)) => SetXattr::Create,
+            (XattrHow::Replace, Some(_)) | (XattrHow::Remove, None) => SetXattr::Replace,
+            _ => return Err(Status::Inval),
+        };
+        Ok(Self::Xattr { name: name.to_vec(), value: x_xattr_value.map(<[u8]>::to_vec), how })
+    }
+
+    /// What is announced of it.
+    pub(super) fn change<'a>(&'a self, file: &'a Handle) -> Change<'a> {
+        match self {
+            Self::Attributes(change) => {
+                Change::SetAttr { file, change, masked: None, acl: None }
+            }
+            Self::Xattr { name, value, how } => {
+                let value = value.as_ref().map(|value| digest(0, value));
+                Change::SetXattr { file, name, value, how: *how }
+            }
+        }
+    }
+
+    /// What it touches. A time of change is kept only when the data servers that its client writes at by
+    /// itself were asked first.
+    pub(super) fn touch(&self) -> Touch {
+        match self {
+            Self::Attributes(change) if change.size.is_some() || change.mtime.is_some() => {
+                Touch::Data
+            }
+            _ => Touch::Object,
+        }
+    }
+
+    /// Carries it out, by the open `id` if that is needed.
+    pub(super) fn carry_out(
+        &self,
+        service: &Service,
+        caller: Caller<'_>,
+        file: &Handle,
+        id: StateId,
+    ) -> dafs_service::Result<()> {
+        match self {
+            Self::Attributes(change) => service.setattr(caller, file, id, change).map(drop),
+            Self::Xattr { name, value: Some(value), how } => {
+                service.set_xattr(caller, file, name, value, *how).map(drop)
+            }
+            Self::Xattr { name, value: None, .. } => {
+                service.remove_xattr(caller, file, name).map(drop)
+            }
+        }
+    }
+}
+
         return Err(Status::Inval);
     }
     Ok(SetAttr {
@@ -276,3 +365,28 @@ mod tests {
         refuse(Attributes { time_access_set: Some(time), ..Default::default() }, Status::Inval);
     }
 }
+
+    #[test]
+    fn an_extended_attribute_is_set_alone_and_as_a_whole() {
+        let (name, value) = (Some(&b"a/b"[..]), Some(&b"1"[..]));
+        let xattr = |x_xattr_name, x_xattr_value, x_xattr_how| Attributes {
+            x_xattr_name,
+            x_xattr_value,
+            x_xattr_how,
+            ..Attributes::default()
+        };
+        let whole = xattr(name, value, Some(XattrHow::Create));
+        assert!(matches!(Wish::of(&whole), Ok(Wish::Xattr { how: SetXattr::Create, .. })));
+        let gone = xattr(name, None, Some(XattrHow::Remove));
+        assert!(matches!(Wish::of(&gone), Ok(Wish::Xattr { value: None, .. })));
+        for wrong in [
+            Attributes { mode: Some(0o600), ..whole },
+            xattr(None, value, Some(XattrHow::Either)),
+            xattr(name, value, None),
+            xattr(name, None, Some(XattrHow::Either)),
+            xattr(name, value, Some(XattrHow::Remove)),
+        ] {
+            assert_eq!(Wish::of(&wrong).err(), Some(Status::Inval), "{wrong:?}");
+        }
+        assert_eq!(set_attr(&whole), Err(Status::NotSupp), "no part of a new object");
+    }

@@ -11,7 +11,7 @@
 //!   began, is dropped and so known not to have happened.
 
 use super::connection;
-use super::convert;
+use super::convert::{self, Wish};
 use super::memory::ReplySlot;
 use super::name_ops::new_object;
 use super::open_ops::open_how;
@@ -84,10 +84,8 @@ impl Context<'_> {
                 self.intend(call, &Change::Link { source: &source, dir: &dir, name: args.name })
             }
             Request::SetAttrInline(args) => {
-                let Ok(change) = convert::set_attr(&args.attributes) else { return Ok(false) };
-                let file = convert::handle(&args.fh);
-                let (file, masked, acl) = (&file, None, None);
-                self.intend(call, &Change::SetAttr { file, change: &change, masked, acl })
+                let Ok(wish) = Wish::of(&args.attributes) else { return Ok(false) };
+                self.intend(call, &wish.change(&convert::handle(&args.fh)))
             }
             Request::WriteInline(args) if kept && args.stable != Stability::Unstable => {
                 let file = convert::handle(&args.fh);
@@ -335,10 +333,10 @@ impl Context<'_> {
             }
             // All that can be set, among them what was asked for.
             (Procedure::SetAttrInline, Effect::AttrSet { .. }) => {
-                Reply::SetAttrInline(SetAttrReply { attributes: convert::WRITABLE })
+                Reply::SetAttrInline(SetAttrReply { attributes: convert::SETTABLE })
             }
             (Procedure::SetAttrDirect, Effect::AttrSet { .. }) => {
-                Reply::SetAttrDirect(SetAttrReply { attributes: convert::WRITABLE })
+                Reply::SetAttrDirect(SetAttrReply { attributes: convert::SETTABLE })
             }
             (Procedure::WriteInline, Effect::Written { len, .. }) => {
                 Reply::WriteInline(WriteReply { count: len as u32, committed, verifier })

@@ -188,6 +188,7 @@ fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         Request::WriteDirect(args) => one(args.fh),
         Request::WriteInline(args) => one(args.fh),
         Request::XLayoutCommit(args) => one(args.fh),
+        Request::XGetXattr(args) => one(args.fh),
         Request::XLayoutGet(args) => one(args.fh),
         Request::XSeek(args) => one(args.fh),
         Request::BcBatchCompletion(_)

@@ -291,6 +291,7 @@ impl Context<'_> {
             Request::XLayoutCommit(args) => self.layout_commit(call, args),
             Request::XLayoutReturn(args) => self.layout_return(call, args),
             Request::XNodeInfo(args) => self.node_info(call, args),
+            Request::XGetXattr(args) => self.get_xattr(call, args),
             Request::DelegReturn(args) => self.return_delegation(call, args),
             // Nothing is kept of delegations when a client restarts, so nothing can be purged.
             Request::DelegPurge => Err(Status::NotSupp),

@@ -4,7 +4,7 @@ use crate::common::*;
 use dafs_dat::Access;
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, Checksum, DirectBuffer, Reply, Request, SessionOptions, Stability,
-    Status, checksum, decode_entries_direct,
+    StateId, Status, XattrHow, checksum, decode_entries_direct,
 };
 
 #[test]
@@ -469,6 +469,51 @@ fn attributes_listings_and_links_go_direct_into_small_buffers() {
         assert_eq!(world.counts().chunks, 0);
         world.end();
     }
+}
+
+#[test]
+fn extended_attributes_are_set_whole_listed_and_read() {
+    let mut world = World::new(Setup::default());
+    let client = world.session_with(2, "a", 1, CHECKED);
+    let file = world.open(client, b"f");
+    let memory = world.clients[client].memory(100 << 10);
+    let order = world.clients[client].order;
+    let mut change = |value: Option<&[u8]>, how| {
+        let attributes = Attributes {
+            x_xattr_name: Some(b"a/b"),
+            x_xattr_value: value,
+            x_xattr_how: Some(how),
+            ..Attributes::default()
+        };
+        let mut area = vec![0; 100 << 10];
+        let len = attributes.encode_direct(&mut area, order).unwrap();
+        memory.set(&area[..len]);
+        let request = dafs::SetAttrDirect {
+            fh: file.fh,
+            state_id: StateId::ZERO,
+            direct_checksum: checksum(&area[..len]),
+            buffer: memory.direct(0, len as u32),
+        };
+        world.status(client, &Request::SetAttrDirect(request))
+    };
+    assert_eq!(change(Some(b"1"), XattrHow::Replace), Status::NoEnt);
+    assert_eq!(change(Some(b"1"), XattrHow::Create), Status::Ok);
+    assert_eq!(change(Some(b"2"), XattrHow::Create), Status::Exist);
+    assert_eq!(change(Some(&[7; 70_000]), XattrHow::Either), Status::FBig);
+    let get = |name: &'static [u8]| {
+        let buffer = memory.direct(0, 64);
+        Request::XGetXattr(dafs::XGetXattr { fh: file.fh, buffer, name })
+    };
+    assert_eq!(world.status(client, &get(b"a/b")), Status::Ok);
+    assert_eq!(dafs::decode_text_direct(&memory.bytes(), order).unwrap(), b"1", "it is whole");
+    assert_eq!(world.status(client, &get(b"a")), Status::NoEnt);
+    let attributes = AttrMask::X_XATTR_NAMES | AttrMask::MODE;
+    let list = Request::GetAttrInline(dafs::GetAttrInline { fh: file.fh, attributes });
+    let answer = world.call(client, &list);
+    let Ok(Reply::GetAttrInline(told)) = answer.reply() else { panic!() };
+    let names: Vec<&[u8]> = told.attributes.x_xattr_names.unwrap().iter().collect();
+    assert_eq!(names, [b"a/b"]);
+    world.end();
 }
 
 #[test]

@@ -133,6 +133,7 @@ fn requests<'a>(
         }),
         Request::ReadLinkInline(dafs::ReadLinkInline { fh }),
         Request::ReadLinkDirect(dafs::ReadLinkDirect { fh, buffer: buffers[0] }),
+        Request::XGetXattr(dafs::XGetXattr { fh, buffer: buffers[0], name: b"note" }),
         Request::Remove(dafs::Remove {
             dir: root,
             name: b"other",

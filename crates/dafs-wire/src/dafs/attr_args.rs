@@ -1,11 +1,11 @@
-//! GETATTR, SETATTR, VERIFY, NVERIFY, GET_FSATTR, BC_GETATTR (DAFS 6, 14).
+//! GETATTR, SETATTR, VERIFY, NVERIFY, GET_FSATTR, BC_GETATTR (DAFS 6, 14), and X_GETXATTR, which is ours.
 //!
 //! Invariants
 //! * The direct variants carry the bare attribute block in the buffer (DAFS O12).
 
 use super::attributes::{AttrMask, Attributes};
 use super::checksum::Checksum;
-use super::codec::layout;
+use super::codec::{layout, word_enum};
 use super::fs_attributes::{FsAttrMask, FsAttributes};
 use super::ids::{DirectBuffer, FileHandle, StateId};
 
@@ -98,5 +98,31 @@ layout! {
     pub struct GetFsAttrReply<'a> [8] {
         /// The attributes.
         attributes: FsAttributes<'a> = 0,
+    }
+}
+
+word_enum! {
+    /// What becomes of an extended attribute by SETATTR.
+    pub enum XattrHow {
+        /// It is made or replaced.
+        Either = 1,
+        /// It is made; EXIST when it is there.
+        Create = 2,
+        /// It is replaced; NOENT when it is not there.
+        Replace = 3,
+        /// It is removed; NOENT when it is not there.
+        Remove = 4,
+    }
+}
+
+layout! {
+    /// Arguments of X_GETXATTR.
+    pub struct XGetXattr<'a> [88] {
+        /// The object.
+        fh: FileHandle = 0,
+        /// Where the server writes the value as a counted string (DAFS O12).
+        buffer: DirectBuffer = 64,
+        /// The name of the extended attribute, without "user.".
+        name: &'a [u8] = 80,
     }
 }

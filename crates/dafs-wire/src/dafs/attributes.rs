@@ -4,6 +4,7 @@
 //! * `valid` is a subset of `included`; a block that says otherwise is refused.
 //! * A block begins at a multiple of 8 and is the scope of the offsets in it.
 
+use super::attr_args::XattrHow;
 use super::codec::{Scope, Writer};
 use super::error::{DecodeError, EncodeError};
 use super::ids::{Ace, FileHandle, ObjectType, SetTime, SpecData, Time};
@@ -278,6 +279,14 @@ attribute_block! {
     24 OWNER owner: &'a [u8], 4, 4;
     /// Group.
     25 OWNER_GROUP owner_group: &'a [u8], 4, 4;
+    /// The names of its extended attributes (an extension of ours, as those that follow).
+    48 X_XATTR_NAMES x_xattr_names: Seq<'a, &'a [u8]>, 4, 4;
+    /// The extended attribute that SETATTR is to set or to remove.
+    49 X_XATTR_NAME x_xattr_name: &'a [u8], 4, 4;
+    /// Its new value.
+    50 X_XATTR_VALUE x_xattr_value: &'a [u8], 4, 4;
+    /// What is to become of it.
+    51 X_XATTR_HOW x_xattr_how: XattrHow, 4, 4;
 }
 
 impl<'a> Attributes<'a> {

@@ -46,6 +46,7 @@ pub fn chain_handle<'a>(request: &'a mut Request<'_>) -> Option<&'a mut FileHand
         Request::WriteDirect(args) => &mut args.fh,
         Request::WriteInline(args) => &mut args.fh,
         Request::XSeek(args) => &mut args.fh,
+        Request::XGetXattr(args) => &mut args.fh,
         _ => return None,
     })
 }

@@ -123,6 +123,7 @@ procedures! {
     XNodeInfo = 164, "X_NODE_INFO", Special;
     XBcLayoutRecall = 165, "X_BC_LAYOUT_RECALL", Callback;
     XSeek = 166, "X_SEEK", BulkFetch;
+    XGetXattr = 167, "X_GETXATTR", BulkFetch;
 }
 
 impl fmt::Display for Procedure {

@@ -177,6 +177,7 @@ replies! {
     XNodeInfo(XNodeInfoReply<'a>), fixed;
     XBcLayoutRecall, unit;
     XSeek(XSeekReply), fixed;
+    XGetXattr(DirectReply), fixed;
 }
 
 /// What an error reply carries beside its header (DAFS O13).

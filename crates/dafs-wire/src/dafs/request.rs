@@ -180,6 +180,7 @@ requests! {
     XNodeInfo(XNodeInfo), fixed;
     XBcLayoutRecall(XBcLayoutRecall), fixed;
     XSeek(XSeek), fixed;
+    XGetXattr(XGetXattr<'a>), fixed;
 }
 
 /// Reads a whole request.

@@ -273,6 +273,31 @@ fn getattr_inline() {
 }
 
 #[test]
+fn extended_attributes() {
+    for order in ORDERS {
+        let mut layout = Layout::request(order, 167, 40 + 88 + 4 + 3);
+        layout.handle(40, FILE).u64(104, 0x7fff_0000_1000).u32(112, 65536);
+        layout.u32(116, 0x1234_5678).u32(120, 88).string(128, b"a/b");
+        let get = XGetXattr { fh: FILE, buffer: BUFFER, name: b"a/b" };
+        check_request(&layout, Request::XGetXattr(get));
+
+        // The block of a SETATTR: name, value, and what becomes of it.
+        let mut layout = Layout::reply(order, 0, 40 + 8 + 28 + 4 + 12 + 3);
+        let valid = 0b111 << 48;
+        layout.u32(40, 8).u64(48, valid).u64(56, valid).u32(64, 32).u32(68, 40).u32(72, 2);
+        layout.string(80, b"n").string(88, b"one");
+        let attributes = Attributes {
+            included: AttrMask(valid),
+            x_xattr_name: Some(b"n"),
+            x_xattr_value: Some(b"one"),
+            x_xattr_how: Some(XattrHow::Create),
+            ..Attributes::default()
+        };
+        check_reply(&layout, Reply::GetAttrInline(GetAttrInlineReply { attributes }));
+    }
+}
+
+#[test]
 fn readdir_inline() {
     let sample = sample_attributes();
     for order in ORDERS {

@@ -228,6 +228,7 @@ make_struct! {
     }
     WriteReply { count, committed, verifier }
     XBcLayoutRecall { fh, state_id, seqid, scope }
+    XGetXattr<'static> { fh, buffer, name }
     XLayoutCommit { fh, state_id, seqid, reclaim, end }
     XLayoutCommitReply { size, change }
     XLayoutGet { fh, state_id, mode }
@@ -310,7 +311,8 @@ bodies! {
         WriteInline = body, WriteDirect = body, BcGetAttr = body, BcNull, BcRecall = body,
         BcBatchCompletion = body, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList = body, HurryUp = body, XLayoutGet = body, XLayoutCommit = body,
-        XLayoutReturn = body, XNodeInfo = body, XBcLayoutRecall = body, XSeek = body;
+        XLayoutReturn = body, XNodeInfo = body, XBcLayoutRecall = body, XSeek = body,
+        XGetXattr = body;
     replies
         ClientAuth = body, ClientConnect = body, ClientConnectAuth = body, ConnectBind = body,
         Disconnect, RegisterCred = body, ReleaseCred, SecInfo = body, ServerAuth = body,
@@ -324,7 +326,7 @@ bodies! {
         WriteInline = body, WriteDirect = body, BcGetAttr = body, BcNull, BcRecall,
         BcBatchCompletion, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList, HurryUp, XLayoutGet = body, XLayoutCommit = body, XLayoutReturn,
-        XNodeInfo = body, XBcLayoutRecall, XSeek = body
+        XNodeInfo = body, XBcLayoutRecall, XSeek = body, XGetXattr = body
 }
 
 /// A failure of the procedure and the body that goes with it (DAFS O13).

@@ -122,7 +122,7 @@ macro_rules! make_choices {
 make_choices!(ObjectType Stability ShareAccess ShareDeny AceType RemoveMode AccessPattern);
 make_choices!(LockType FenceObject FenceAccess FenceUpdate ReadWrite DeleteDisposition);
 make_choices!(DelegationType AuthType GssProcedure GssService Procedure Status);
-make_choices!(LayoutMode LayoutKind LayoutPacking LayoutScope SeekWhat);
+make_choices!(LayoutMode LayoutKind LayoutPacking LayoutScope SeekWhat XattrHow);
 
 macro_rules! make_masks {
     ($($type:ident)*) => { $( impl Make for $type {
@@ -209,6 +209,7 @@ make_block!(Attributes {
     named_attr archive hidden system object_type mode num_links change object_size file_id
     space_used time_access time_access_set time_backup time_create time_delta time_metadata
     time_modify time_modify_set raw_dev filehandle acl mime_type owner owner_group
+    x_xattr_names x_xattr_name x_xattr_value x_xattr_how
 });
 make_block!(FsAttributes {
     link_support symlink_support can_set_time case_insensitive case_preserving chown_restricted

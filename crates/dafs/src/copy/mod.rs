@@ -55,7 +55,7 @@ impl CopyOptions {
     fn check(&self, url: &RemoteUrl) -> Result<(), Failure> {
         match url {
             RemoteUrl::Nfs(_) if self.xattrs => Err(Failure::Usage(format!(
-                "--xattrs cannot be used with {url}: named attributes are copied by dafs:// only"
+                "--xattrs cannot be used with {url}: extended attributes are copied by dafs:// only"
             ))),
             _ => Ok(()),
         }

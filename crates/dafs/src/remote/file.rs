@@ -14,7 +14,6 @@ pub(crate) struct OpenOptions {
     read: bool,
     write: bool,
     create: Create,
-    truncate: bool,
     /// Permission bits of a file that is made.
     mode: Option<u32>,
 }
@@ -23,14 +22,13 @@ pub(crate) struct OpenOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Create {
     No,
-    IfMissing,
     /// It must not exist.
     New,
 }
 
 impl OpenOptions {
     pub(crate) fn read() -> Self {
-        Self { read: true, write: false, create: Create::No, truncate: false, mode: None }
+        Self { read: true, write: false, create: Create::No, mode: None }
     }
 
     pub(crate) fn write() -> Self {
@@ -45,10 +43,6 @@ impl OpenOptions {
         Self { create, ..self }
     }
 
-    pub(crate) fn truncate(self, truncate: bool) -> Self {
-        Self { truncate, ..self }
-    }
-
     pub(crate) fn mode(self, mode: u32) -> Self {
         Self { mode: Some(mode), ..self }
     }
@@ -60,11 +54,10 @@ impl OpenOptions {
             (_, false) => dafs::OpenOptions::read(),
         };
         let create = match self.create {
-            Create::No => return options.truncate(self.truncate),
-            Create::IfMissing => dafs::Create::IfMissing,
+            Create::No => return options,
             Create::New => dafs::Create::New,
         };
-        let options = options.create(create).truncate(self.truncate);
+        let options = options.create(create);
         self.mode.map_or(options, |mode| options.mode(mode))
     }
 
@@ -74,10 +67,9 @@ impl OpenOptions {
             write: self.write,
             create: match self.create {
                 Create::No => nfs::Create::No,
-                Create::IfMissing => nfs::Create::IfMissing,
                 Create::New => nfs::Create::New,
             },
-            truncate: self.truncate,
+            truncate: false,
             mode: self.mode.unwrap_or(0o644),
         }
     }
@@ -302,28 +294,6 @@ impl File {
         match self.inner {
             Inner::Dafs(file) => Ok(file.close()?),
             Inner::Nfs(file) => Ok(file.close()?),
-        }
-    }
-}
-
-/// Values of named attributes, which only DAFS has here.
-impl File {
-    pub(crate) fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize, Error> {
-        match &self.inner {
-            Inner::Dafs(file) => Ok(file.read_at(target, offset)?),
-            Inner::Nfs(_) => Err(Error::NotByNfs("named attributes are read by dafs:// only")),
-        }
-    }
-
-    pub(crate) fn write_at(
-        &self,
-        source: &[u8],
-        offset: u64,
-        stability: Stability,
-    ) -> Result<usize, Error> {
-        match &self.inner {
-            Inner::Dafs(file) => Ok(file.write_at(source, offset, stability)?),
-            Inner::Nfs(_) => Err(Error::NotByNfs("named attributes are written by dafs:// only")),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::types::{Attributes, DirEntry, Found, Handle, Place, nfs_set, nfs_special};
 use super::{Follow, FsStatus, ReadDir, Remote, SetAttributes, SpecialFile};
-use dafs_client as dafs;
+use dafs_client::{self as dafs, Client, SetXattr};
 use dafs_nfs_client::mount as nfs;
 use dafs_wire::nfs4;
 
@@ -203,11 +203,25 @@ impl Remote {
         })
     }
 
-    /// The directory of named attributes of an object.
-    pub(crate) fn attribute_directory(&self, object: &Handle) -> Result<Handle, Error> {
+    /// The names of an object's extended attributes, each without `user.`.
+    pub(crate) fn xattr_names(&self, object: &Handle) -> Result<Vec<Vec<u8>>, Error> {
+        Ok(self.with_xattrs()?.xattr_names(&object.dafs())?)
+    }
+
+    /// The value of an extended attribute.
+    pub(crate) fn xattr(&self, object: &Handle, name: &[u8]) -> Result<Vec<u8>, Error> {
+        Ok(self.with_xattrs()?.xattr(&object.dafs(), name)?)
+    }
+
+    /// Makes or replaces an extended attribute, as a whole or not at all.
+    pub(crate) fn set_xattr(&self, object: &Handle, name: &[u8], value: &[u8]) -> Result<(), Error> {
+        Ok(self.with_xattrs()?.set_xattr(&object.dafs(), name, value, SetXattr::Either)?)
+    }
+
+    fn with_xattrs(&self) -> Result<&Client, Error> {
         match self {
-            Self::Dafs(client) => Ok(client.attribute_directory(&object.dafs())?.into()),
-            Self::Nfs(_) => Err(Error::NotByNfs("named attributes are kept by dafs:// only")),
+            Self::Dafs(client) => Ok(client),
+            Self::Nfs(_) => Err(Error::NotByNfs("extended attributes are kept by dafs:// only")),
         }
     }
 

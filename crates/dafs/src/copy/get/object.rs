@@ -1,4 +1,4 @@
-//! From the server to this host: links, pipes, sockets, devices, named attributes; and which name
+//! From the server to this host: links, pipes, sockets, devices, extended attributes; and which name
 //! of a file is copied.
 
 use super::{Directory, Get, Object};
@@ -7,8 +7,7 @@ use crate::copy::local::{self, Parent, make_or_replace, open_below};
 use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
 use crate::copy::trouble::{Outcome, Trouble, here, remote};
-use crate::limits::XATTR_BYTES_MAX;
-use crate::remote::{Error, Handle, ObjectType, OpenOptions, RemoteUrl, Status};
+use crate::remote::{Error, Handle, ObjectType, RemoteUrl, Status};
 use rustix::fs::{AtFlags, Mode, linkat, makedev, mknodat, symlinkat};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -120,23 +119,13 @@ impl<'a> Get<'a> {
         path: &Path,
     ) -> Outcome {
         let failed = |error: &Error| remote(source, error);
-        // Asked for each object, because not every server says which ones have named attributes.
-        let directory = match self.client.attribute_directory(handle) {
-            Err(error) if matches!(error.status(), Some(Status::NoEnt | Status::NotSupp)) => {
-                return Ok(());
-            }
-            other => other.map_err(|error| failed(&error))?,
-        };
-        for entry in self.client.read_dir(&directory) {
-            let name = entry.map_err(|error| failed(&error))?.name;
-            let attribute = self
-                .client
-                .open_at(&directory, &name, &OpenOptions::read())
-                .map_err(|error| failed(&error))?;
-            let mut value = vec![0; XATTR_BYTES_MAX];
-            let length = attribute.read_at(&mut value, 0).map_err(|error| failed(&error))?;
-            local::set_xattr(to, &name, &value[..length])
-                .map_err(|error| here(path.display(), error))?;
+        for name in self.client.xattr_names(handle).map_err(|error| failed(&error))? {
+            let value = match self.client.xattr(handle, &name) {
+                // Somebody has removed it meanwhile.
+                Err(error) if error.status() == Some(Status::NoEnt) => continue,
+                value => value.map_err(|error| failed(&error))?,
+            };
+            local::set_xattr(to, &name, &value).map_err(|error| here(path.display(), error))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! From this host to the server: links, pipes, sockets, devices, named attributes; and which name
+//! From this host to the server: links, pipes, sockets, devices, extended attributes; and which name
 //! of a file is copied.
 
 use super::{Object, Put};
@@ -8,10 +8,7 @@ use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::copy::trouble::{Outcome, Trouble, here, remote};
-use crate::limits::XATTR_BYTES_MAX;
-use crate::remote::{
-    Create, Error, Handle, OpenOptions, RemoteUrl, SetAttributes, SpecialFile, Stability, Status,
-};
+use crate::remote::{Error, Handle, RemoteUrl, SetAttributes, SpecialFile, Status};
 use rustix::fs::{AtFlags, FileType, Stat, major, minor, readlinkat, statat};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -168,13 +165,8 @@ impl Put<'_> {
             return Ok(());
         }
         let failed = |error: Error| remote(target, &error);
-        let directory = self.client.attribute_directory(to).map_err(failed)?;
-        let options = OpenOptions::write().create(Create::IfMissing).truncate(true);
         for (name, value) in found {
-            debug_assert!(value.len() <= XATTR_BYTES_MAX);
-            let attribute = self.client.open_at(&directory, &name, &options).map_err(failed)?;
-            attribute.write_at(&value, 0, Stability::FileSync).map_err(failed)?;
-            attribute.close().map_err(failed)?;
+            self.client.set_xattr(to, &name, &value).map_err(failed)?;
         }
         Ok(())
     }
