@@ -149,6 +149,20 @@ for name, before in ("user.note", b"kept"), ("user.new", None):
         os.removexattr(file, name)
 PYTHON
 
+step "the owner that a file has already counts"
+touch "$point/owned"
+for owner in 0:0 0 :0; do
+    chmod 6755 "$point/owned"
+    chown "$owner" "$point/owned"
+    [[ $(stat -c %a "$export/owned") == 755 ]] || fail "chown $owner leaves what lends rights"
+    before=$(stat -c %z "$export/owned")
+    moved() { chown "$owner" "$point/owned" && [[ $(stat -c %z "$export/owned") != "$before" ]]; }
+    eventually moved
+done
+chmod 6755 "$point/owned"
+python3 -c 'import os, sys; os.chown(sys.argv[1], -1, -1)' "$point/owned"
+[[ $(stat -c %a "$export/owned") == 755 ]] || fail "chown to nobody leaves what lends rights"
+
 step "locks"
 echo x >"$point/locked"
 exec 8<>"$point/locked"

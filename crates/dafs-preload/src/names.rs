@@ -246,6 +246,14 @@ pub(crate) fn straight(at: Location) -> Result<Location> {
         }
         Err(_) => path_of(&client, &at, &find(&at, Follow::Yes)?.1.handle)?,
     };
+/// `chown` of an object.
+pub(crate) fn own(client: &Client, object: &FileHandle, owners: &SetAttributes) -> Result<()> {
+    match owners.is_empty() {
+        true => Ok(posix::chown_to_same(client, object)?),
+        false => Ok(client.set_attributes(object, owners)?),
+    }
+}
+
     crate::location::find(libc::AT_FDCWD, &path)?.ok_or(Errno(libc::ENOENT))
 }
 

@@ -91,10 +91,9 @@ impl Export {
                 None => self.truncate(caller, node, size)?,
             }
         }
-        let uid = change.uid.filter(|&uid| uid != before.stx_uid);
-        let gid = change.gid.filter(|&gid| gid != before.stx_gid);
-        if uid.is_some() || gid.is_some() {
-            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        // To the present ones as well: the kernel then moves the ctime and ends setuid and setgid.
+        if change.uid.is_some() || change.gid.is_some() {
+            let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
             rustix::fs::chownat(node, c"", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(mode) = change.mode {

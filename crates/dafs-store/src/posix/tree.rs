@@ -251,9 +251,12 @@ impl Export {
     ) -> Result<bool> {
         let special = bits & !0o777;
         let mut wish = *wish;
-        // The permission bits went through the making, where a default ACL may have cut them.
+        // The permission bits went through the making, where a default ACL may have cut them; an owner
+        // that it has already would end the special ones.
         wish.mode = None;
         if wish != SetAttr::default() {
+        wish.uid = wish.uid.filter(|&uid| uid != stat.stx_uid);
+        wish.gid = wish.gid.filter(|&gid| gid != stat.stx_gid);
             self.change_attr(caller, cred, (node, stat), &wish, None)?;
         }
         if special != 0 {

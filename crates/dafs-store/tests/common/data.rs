@@ -185,6 +185,27 @@ pub(crate) fn symlinks_have_times_but_no_mode(w: &World) {
     assert_eq!(w.store.setattr(&w.cred, &made.id, &cut, None), Err(StoreError::Invalid));
 }
 
+pub(crate) fn a_new_owner_counts_also_when_it_is_the_old_one(w: &World) {
+    let bits = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
+    let how = CreateHow::Guarded;
+    let file = w.store.create(&w.cred, &w.root(), b"f", how, &bits, READ_WRITE).unwrap();
+    let dir = w.make(&w.root(), "d", NewObject::Directory, &bits).unwrap();
+    let (uid, gid) = (Some(file.attr.uid), Some(file.attr.gid));
+    let owners = [(uid, gid), (uid, None), (None, gid)];
+    for (uid, gid) in owners {
+        w.store.setattr(&w.cred, &file.id, &bits, None).unwrap();
+        let again = SetAttr { uid, gid, ..SetAttr::default() };
+        let set = |id| w.store.setattr(&w.cred, id, &again, None).unwrap();
+        let before = w.store.getattr(&file.id).unwrap();
+        assert_eq!((before.mode, set(&file.id).mode), (0o6755, 0o755));
+        assert_eq!(set(&dir.id).mode, 0o6755, "that of a directory is not for running it");
+        // The clock of a file system has ticks.
+        let moved = (0..100_000).any(|_| set(&file.id).ctime > before.ctime);
+        assert!(moved, "{again:?}");
+        assert_ne!(w.store.getattr(&file.id).unwrap().change, before.change);
+    }
+}
+
 pub(crate) fn rights_follow_the_mode(w: &World) {
     if w.cred.uid == 0 {
         return;
