@@ -21,6 +21,13 @@ const WRITE: OpenMode = OpenMode { read: false, write: true };
 /// The change of no directory.
 const NO_CHANGE: DirChange = DirChange { before: 0, after: 0, atomic: true, attr: None };
 
+fn is_directory_there(export: &Export, target: &OpenTarget<'_>) -> bool {
+    match target {
+        OpenTarget::Name { dir, .. } => export.store().getattr(&dir.file).is_ok(),
+        _ => true,
+    }
+}
+
 impl Service {
     /// Opens a regular file or named attribute.
     ///
@@ -81,9 +88,11 @@ impl Service {
                 // Somebody made the file between our look and our create.
                 Err(ServiceError::Store(StoreError::Exists))
                     if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _)) => {}
-                // Somebody removed it between our look and our open.
+                // Somebody removed it between our look and our open; or its directory, which nobody
+                // makes again.
                 Err(ServiceError::Store(StoreError::Stale))
-                    if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _)) => {}
+                    if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _))
+                        && is_directory_there(export, &request.target) => {}
                 done => return done,
             }
         }

@@ -3,10 +3,10 @@
 
 use crate::common::*;
 use dafs_service::{
-    Client, LockKind, OpenHow, OpenRequest, OpenTarget, RemoveMode, ServiceError, Share, StateId,
+    Client, Handle, LockKind, OpenHow, OpenRequest, OpenTarget, RemoveMode, ServiceError, Share, StateId,
     StateKind, StateRef,
 };
-use dafs_store::{CreateHow, SetAttr, StoreError};
+use dafs_store::{CreateHow, NewObject, SetAttr, StoreError};
 use std::sync::Arc;
 
 #[test]
@@ -51,6 +51,25 @@ fn sequence_numbers_tell_old_state_ids_from_new_ones() {
         assert!(matches!(error(used), ServiceError::BadStateId | ServiceError::StaleStateId));
     }
     assert_eq!(world.service.counts().opens, 0);
+}
+
+#[test]
+fn nothing_is_made_in_a_directory_that_is_gone_and_nobody_waits_for_it() {
+    let world = World::new();
+    let (client, nfs) = (world.dafs("d"), world.nfs("n"));
+    let object = NewObject::Directory;
+    let (caller, none) = (world.caller(&client), SetAttr::default());
+    let made = world.service.make(caller, &world.root, b"gone", object, &none).unwrap();
+    let dir = Handle { fs: world.root.fs, file: made.id };
+    world.service.remove(caller, &world.root, b"gone", RemoveMode::Unchecked).unwrap();
+    for client in [&client, &nfs] {
+        for how in [CreateHow::Unchecked, CreateHow::Guarded] {
+            let how = OpenHow::Create(how, none);
+            let request = OpenRequest::by_name(&dir, b"f", b"owner", BOTH, how);
+            let opened = world.service.open(world.caller(client), &request);
+            assert_eq!(error(opened), ServiceError::Store(StoreError::Stale));
+        }
+    }
 }
 
 /// RFC 8881 18.18.3.
