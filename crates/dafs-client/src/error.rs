@@ -213,6 +213,8 @@ impl Error {
             Self::Status { status, .. } => status_errno(*status),
             Self::SymlinkLoop(_) => libc::ELOOP,
             Self::TooMany => libc::EAGAIN,
+            // The server, or this client there, has as many files open as may be.
+            Self::Status { procedure: Procedure::Open, status: Status::Resource } => libc::ENFILE,
             Self::Unsendable(_) => libc::EMSGSIZE,
             Self::DelegationLost | Self::WritesLost | Self::WriteZero => libc::EIO,
         }

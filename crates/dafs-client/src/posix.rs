@@ -14,6 +14,7 @@ pub const NOBODY: u32 = 65534;
 /// puts things off for longer than the deadline is as good as one that is not there.
 pub fn errno(error: &Error) -> c_int {
     match error.status() {
+        Some(Status::Resource) if error.to_errno() == libc::ENFILE => libc::ENFILE,
         Some(Status::Delay | Status::Grace | Status::Resource) => libc::ETIMEDOUT,
         _ => error.to_errno(),
     }
@@ -110,6 +111,7 @@ mod tests {
     fn a_server_that_puts_things_off_is_none_to_try_again() {
         let of = |status| errno(&Error::Status { procedure: Procedure::Open, status });
         assert_eq!(of(Status::Grace), libc::ETIMEDOUT);
+        assert_eq!(of(Status::Resource), libc::ENFILE, "too many open files");
         assert_eq!(of(Status::Locked), libc::EAGAIN);
         assert_eq!(of(Status::NoEnt), libc::ENOENT);
     }

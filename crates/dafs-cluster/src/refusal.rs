@@ -38,6 +38,7 @@ const SERVICE: [(u32, ServiceError); 13] = [
 ];
 
 pub(crate) fn of_store(error: StoreError) -> u32 {
+    let error = if error == StoreError::TooManyOpen { StoreError::Busy } else { error };
     STORE.iter().find(|(_, known)| *known == error).map_or(1, |(number, _)| *number)
 }
 

@@ -36,6 +36,8 @@ pub enum StoreError {
     Symlink,
     #[error("the name is too long")]
     NameTooLong,
+    #[error("the server has too many files open")]
+    TooManyOpen,
     #[error("no such device")]
     NoDevice,
     #[error("no space is left")]

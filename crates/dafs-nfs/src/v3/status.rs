@@ -35,7 +35,7 @@ pub(super) fn of_store(error: StoreError) -> Status {
         StoreError::Access => Status::Acces,
         StoreError::BadHandle => Status::BadHandle,
         StoreError::BadCookie => Status::BadCookie,
-        StoreError::Busy | StoreError::WouldBlock => Status::Jukebox,
+        StoreError::Busy | StoreError::TooManyOpen | StoreError::WouldBlock => Status::Jukebox,
         StoreError::CrossDevice => Status::XDev,
         StoreError::Exists => Status::Exist,
         StoreError::FileTooBig => Status::FBig,

@@ -78,7 +78,7 @@ pub(crate) fn of_store(error: StoreError) -> Status {
         StoreError::Access => Status::Access,
         StoreError::BadHandle => Status::BadHandle,
         StoreError::BadType => Status::WrongType,
-        StoreError::Busy | StoreError::WouldBlock => Status::Delay,
+        StoreError::Busy | StoreError::TooManyOpen | StoreError::WouldBlock => Status::Delay,
         StoreError::CrossDevice => Status::XDev,
         StoreError::BadCookie => Status::BadCookie,
         StoreError::Exists => Status::Exist,

@@ -80,12 +80,21 @@ pub(super) fn status(error: ServiceError) -> Status {
     }
 }
 
+/// The status for an OPEN that failed. A client that asks again by itself would find the same until somebody
+/// closes a file: its program is told.
+pub(super) fn open_status(error: ServiceError) -> Status {
+    match error {
+        ServiceError::Store(StoreError::TooManyOpen) => Status::Resource,
+        error => status(error),
+    }
+}
+
 pub(super) fn store_status(error: StoreError) -> Status {
     match error {
         StoreError::Access => Status::Acces,
         StoreError::BadHandle => Status::BadHandle,
         StoreError::BadType => Status::BadType,
-        StoreError::Busy | StoreError::WouldBlock => Status::Delay,
+        StoreError::Busy | StoreError::TooManyOpen | StoreError::WouldBlock => Status::Delay,
         StoreError::CrossDevice => Status::XDev,
         StoreError::BadCookie => Status::BadCookie,
         StoreError::Exists => Status::Exist,
@@ -106,6 +115,8 @@ pub(super) fn store_status(error: StoreError) -> Status {
         StoreError::ReadOnly => Status::RoFs,
         StoreError::Stale => Status::Stale,
         StoreError::TooManyLinks => Status::MLink,
+        StoreError::NoXattr => Status::NoEnt,
+        StoreError::XattrTooBig => Status::FBig,
         StoreError::Unvouched => Status::XNoLayout,
         StoreError::Outdated => Status::XSessionOld,
         _ => Status::ServerFault,
@@ -115,8 +126,6 @@ pub(super) fn store_status(error: StoreError) -> Status {
 pub(super) fn handle(fh: &FileHandle) -> Handle {
     Handle { fs: FsId(fh.fs), file: FileId(fh.file) }
 }
-        StoreError::NoXattr => Status::NoEnt,
-        StoreError::XattrTooBig => Status::FBig,
 
 pub(super) fn file_handle(handle: &Handle) -> FileHandle {
     FileHandle { fs: handle.fs.0, file: handle.file.0 }
@@ -231,15 +240,6 @@ pub(super) fn attributes<'a>(
     all.only(wanted)
 }
 
-/// What a client wants changed.
-///
-/// # Errors
-/// `NotSupp` for an attribute that cannot be set, `Inval` for a value that makes no sense.
-pub(super) fn set_attr(attributes: &Attributes<'_>) -> Result<SetAttr, Status> {
-    if !WRITABLE.contains(attributes.valid()) {
-        return Err(Status::NotSupp);
-    }
-    if attributes.mode.is_some_and(|mode| mode & !0o7777 != 0) {
 /// What a SETATTR asks for.
 pub(super) enum Wish {
     /// Other attributes.
@@ -315,6 +315,15 @@ impl Wish {
     }
 }
 
+/// What a client wants changed.
+///
+/// # Errors
+/// `NotSupp` for an attribute that cannot be set, `Inval` for a value that makes no sense.
+pub(super) fn set_attr(attributes: &Attributes<'_>) -> Result<SetAttr, Status> {
+    if !WRITABLE.contains(attributes.valid()) {
+        return Err(Status::NotSupp);
+    }
+    if attributes.mode.is_some_and(|mode| mode & !0o7777 != 0) {
         return Err(Status::Inval);
     }
     Ok(SetAttr {
@@ -364,7 +373,6 @@ mod tests {
         let time = SetTime::Client(Time { seconds: 0, nseconds: 1_000_000_000 });
         refuse(Attributes { time_access_set: Some(time), ..Default::default() }, Status::Inval);
     }
-}
 
     #[test]
     fn an_extended_attribute_is_set_alone_and_as_a_whole() {
@@ -390,3 +398,4 @@ mod tests {
         }
         assert_eq!(set_attr(&whole), Err(Status::NotSupp), "no part of a new object");
     }
+}

@@ -215,7 +215,7 @@ impl Context<'_> {
                 self.reply(call, &Reply::Open(reply))
             }
             Err(error) => {
-                self.fail_walked(call, convert::status(error), reached, components);
+                self.fail_walked(call, convert::open_status(error), reached, components);
                 Ok(())
             }
         }

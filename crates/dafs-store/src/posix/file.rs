@@ -17,6 +17,7 @@ use crate::{
 };
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use rustix::fs::{Advice, OFlags};
+use rustix::io::Errno;
 use std::any::Any;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
@@ -54,6 +55,14 @@ pub(super) fn check_regular(kind: Kind) -> Result<()> {
     }
 }
 
+/// The error of an open for data: no descriptor is to be had until somebody closes a file.
+pub(super) fn open_error(errno: Errno) -> StoreError {
+    match errno {
+        Errno::MFILE | Errno::NFILE => StoreError::TooManyOpen,
+        errno => errno.into(),
+    }
+}
+
 impl PosixFile {
     /// Opens a held object as the caller.
     pub(super) fn open(
@@ -68,7 +77,7 @@ impl PosixFile {
         if mode.write {
             export.writable()?;
         }
-        let fd = Arc::new(export.reopen(node, flags)?);
+        let fd = Arc::new(export.reopen(node, flags).map_err(open_error)?);
         let file = Self::from_fd(export, cred, node, mode, fd);
         // An id does not bring a removed file back; only those who have it open keep it.
         let stat = stat_fd(file.fd.as_fd())?;

@@ -9,7 +9,7 @@
 
 use super::attr;
 use super::export::{Export, stat_fd, stat_name};
-use super::file::{PosixFile, check_regular, data_flags};
+use super::file::{PosixFile, check_regular, data_flags, open_error};
 use super::id::device;
 use super::ident::Caller;
 use super::node::Node;
@@ -106,7 +106,8 @@ impl Export {
                     return Ok(Created { id: node.id, attr, dir, file, created: true });
                 }
                 Err(Errno::EXIST) => {}
-                Err(errno) => return Err(self.name_error(dir, errno)),
+                Err(Errno::NOENT) => return Err(self.name_error(dir, Errno::NOENT)),
+                Err(errno) => return Err(open_error(errno)),
             }
             if how == CreateHow::Guarded {
                 return Err(StoreError::Exists);
@@ -254,9 +255,9 @@ impl Export {
         // The permission bits went through the making, where a default ACL may have cut them; an owner
         // that it has already would end the special ones.
         wish.mode = None;
-        if wish != SetAttr::default() {
         wish.uid = wish.uid.filter(|&uid| uid != stat.stx_uid);
         wish.gid = wish.gid.filter(|&gid| gid != stat.stx_gid);
+        if wish != SetAttr::default() {
             self.change_attr(caller, cred, (node, stat), &wish, None)?;
         }
         if special != 0 {
