@@ -355,7 +355,7 @@ impl From<dafs_client::UrlError> for Failure {
 /// The code of an error.
 pub(crate) fn code(error: &Error) -> i32 {
     match error {
-        Error::Argument(_) => DAP_E_INVALID,
+        Error::Argument(_) | Error::TooLong(_) => DAP_E_INVALID,
         Error::BadMemory => DAP_E_FAULT,
         Error::BusyMemory => DAP_E_BUSY,
         Error::ForeignBuffer | Error::ForeignFile => DAP_E_FOREIGN,

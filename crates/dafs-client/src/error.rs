@@ -137,6 +137,9 @@ pub enum Error {
         /// The answer.
         status: Status,
     },
+    /// A name, a path or the text of a link is longer than one may be: nothing was sent.
+    #[error("{0}")]
+    TooLong(&'static str),
     /// Too many symbolic links in one path.
     #[error("more than {0} symbolic links in one path; it probably leads in a circle")]
     SymlinkLoop(u32),
@@ -210,11 +213,12 @@ impl Error {
             Self::InDoubt { .. } | Self::Lost { .. } => libc::ECONNRESET,
             Self::Memory(_) => libc::ENOMEM,
             Self::Protocol { .. } => libc::EPROTO,
-            Self::Status { status, .. } => status_errno(*status),
-            Self::SymlinkLoop(_) => libc::ELOOP,
-            Self::TooMany => libc::EAGAIN,
             // The server, or this client there, has as many files open as may be.
             Self::Status { procedure: Procedure::Open, status: Status::Resource } => libc::ENFILE,
+            Self::Status { status, .. } => status_errno(*status),
+            Self::SymlinkLoop(_) => libc::ELOOP,
+            Self::TooLong(_) => libc::ENAMETOOLONG,
+            Self::TooMany => libc::EAGAIN,
             Self::Unsendable(_) => libc::EMSGSIZE,
             Self::DelegationLost | Self::WritesLost | Self::WriteZero => libc::EIO,
         }

@@ -12,12 +12,12 @@ use dafs_wire::dafs::{ObjectType, Reply, Request, SpecData, StateId};
 /// A name that can be one component of a path.
 ///
 /// # Errors
-/// It is empty, too long, "." or "..", or holds a slash or a zero byte.
+/// It is empty, too long ([`Error::TooLong`]), "." or "..", or holds a slash or a zero byte.
 pub(crate) fn component(name: &[u8]) -> Result<&[u8]> {
     match name {
         b"" => Err(Error::Argument("a name is empty")),
         b"." | b".." => Err(Error::Argument("\".\" and \"..\" name no entry of a directory")),
-        _ if name.len() > NAME_BYTES_MAX => Err(Error::Argument("a name is over 255 bytes long")),
+        _ if name.len() > NAME_BYTES_MAX => Err(Error::TooLong("a name is over 255 bytes long")),
         _ if name.contains(&b'/') => Err(Error::Argument("a name holds a slash")),
         _ if name.contains(&0) => Err(Error::Argument("a name holds a zero byte")),
         _ => Ok(name),
@@ -139,8 +139,11 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn symlink(&self, dir: &FileHandle, name: &[u8], text: &[u8]) -> Result<FileHandle> {
-        if text.len() > LINK_TEXT_BYTES_MAX || text.contains(&0) {
-            return Err(Error::Argument("a link text is over 4096 bytes or holds a zero byte"));
+        if text.len() > LINK_TEXT_BYTES_MAX {
+            return Err(Error::TooLong("the text of a link is over 4096 bytes long"));
+        }
+        if text.contains(&0) {
+            return Err(Error::Argument("the text of a link holds a zero byte"));
         }
         self.make(dir, name, wire::NewObject::Symlink(text), wire::Attributes::default())
     }

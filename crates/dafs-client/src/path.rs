@@ -165,7 +165,7 @@ impl<'a> Walk<'a> {
     fn prepend(&mut self, path: &[u8]) -> Result<()> {
         let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
         if path.len() + waiting > PATH_BYTES_MAX {
-            return Err(Error::Argument("a path is over 4096 bytes long"));
+            return Err(Error::TooLong("a path is over 4096 bytes long"));
         }
         if path.first() == Some(&b'/') {
             self.at = self.client.root();
