@@ -151,6 +151,12 @@ pub const DUPLICATE_AGE_NS_MAX: u64 = 120_000_000_000;
 /// part covers all but the data of a WRITE.
 pub const DUPLICATE_SAMPLE_BYTES: usize = 256;
 
+/// Symbolic links that the way of a path to mount may lead through.
+pub const MOUNT_LINKS_MAX: u32 = 40;
+
+/// Components that the way of a path to mount may have, with those of its links.
+pub const MOUNT_STEPS_MAX: u32 = 1024;
+
 /// Entries of the list of mounts that MOUNT tells.
 pub const MOUNTS_MAX: usize = 1024;
 

@@ -2,11 +2,12 @@
 //!
 //! Invariants
 //! * A path is followed component by component from the root of all exports, never compared as
-//!   text, and never through a symbolic link.
+//!   text, and through symbolic links only within the export that they are in.
 //! * What is told about exports is told to those who may mount them.
 //! * A mount gives no right: every later request is checked by itself.
 
 mod table;
+mod walk;
 
 pub(crate) use table::Mounts;
 
@@ -82,8 +83,7 @@ fn mount(
     let Sender { who, now_ns, .. } = sender;
     let (subject, wait) = (sender.subject(), Wait::Never);
     let caller = Caller { client, cred: &who.cred, subject, wait, now_ns: *now_ns };
-    let components = path.0.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
-    let found = service.lookup(caller, &service.root(), components);
+    let found = walk::follow(service, caller, path.0);
     let reached = found.as_ref().map_or_else(|unresolved| unresolved.handle, |found| found.handle);
     let namespace = service.namespace();
     let export = namespace.export(&reached).map_err(status_of)?;

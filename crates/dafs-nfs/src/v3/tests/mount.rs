@@ -3,7 +3,7 @@
 use super::*;
 use crate::mount;
 use dafs_wire::mount3::{self, Exported, Mounted, Path, decode_mounted};
-use dafs_wire::nfs3::{List, MkdirArgs};
+use dafs_wire::nfs3::{List, MkdirArgs, SymlinkArgs};
 use dafs_wire::xdr::Decoder;
 
 fn send(world: &World, procedure: mount3::Procedure, args: &[u8]) -> Vec<u8> {
@@ -66,6 +66,58 @@ fn the_only_export_is_the_root() {
     let answer = mount::call(&world.shared, &world.sender, number, &too_long);
     assert!(matches!(answer, mount::Answer::Garbage));
     assert_eq!(exports(&world), ["/"]);
+}
+
+#[test]
+fn links_are_followed_within_their_export() {
+    let open = |_: &mut ExportOptions| {};
+    let world = World::with(vec![export("data", open), export("other", open)]);
+    let data = mnt(&world, "/data").unwrap().0;
+    let make = |dir: &Fh, name: &str| {
+        let place = DirOpArgs { dir: FileHandle(dir), name: name.as_bytes() };
+        let args = MkdirArgs { place, attributes: SetAttributes::default() };
+        made(&world.call(Procedure::Mkdir, &args)).unwrap().0
+    };
+    let (dir, other) = (make(&data, "dir"), mnt(&world, "/other").unwrap().0);
+    let (sub, _) = (make(&dir, "sub"), make(&other, "dir"));
+    let link = |name: &str, text: &str| {
+        let place = DirOpArgs { dir: FileHandle(&data), name: name.as_bytes() };
+        let (attributes, target) = (SetAttributes::default(), text.as_bytes().into());
+        made(&world.call(Procedure::Symlink, &SymlinkArgs { place, attributes, target })).unwrap();
+    };
+    for (name, text) in [
+        ("to", "dir"),
+        ("twice", "./to/sub/../sub"),
+        ("whole", "/data/dir"),
+        ("above", "../../../dir"),
+        ("out", "/other/dir"),
+        ("nowhere", "/other/none"),
+        ("root", "/"),
+        ("round", "round"),
+        ("gone", "none"),
+    ] {
+        link(name, text);
+    }
+    for (path, found) in [
+        ("/data/to", &dir),
+        ("/data/to/sub", &sub),
+        ("/data/twice", &sub),
+        ("/data/whole/sub", &sub),
+        ("/data/above", &dir),
+    ] {
+        assert_eq!(mnt(&world, path).map(|found| found.0), Ok(found.clone()), "{path}");
+    }
+    for (path, status) in [
+        ("/data/out", mount3::Status::Acces),
+        ("/data/nowhere", mount3::Status::Acces),
+        ("/data/root", mount3::Status::Acces),
+        ("/data/root/other", mount3::Status::Acces),
+        ("/data/round", mount3::Status::NotDir),
+        ("/data/gone", mount3::Status::NoEnt),
+        ("/data/to/..", mount3::Status::Inval),
+    ] {
+        assert_eq!(mnt(&world, path).map(drop), Err(status), "{path}");
+    }
 }
 
 #[test]

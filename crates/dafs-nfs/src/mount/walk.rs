@@ -1,0 +1,78 @@
+//! The way of a path to mount. Symbolic links are followed as the programs of other servers do that answer
+//! MOUNT, because clients of NFSv3 cannot do it themselves before they have a handle.
+//!
+//! Invariants
+//! * A link is followed within its export: one that leads elsewhere is refused, and nothing is told of what
+//!   is there. An absolute text begins at the root of all exports.
+//! * The way has a bounded number of steps and links.
+
+use crate::limits::{MOUNT_LINKS_MAX, MOUNT_STEPS_MAX};
+use dafs_service::{Caller, Resolved, Service, ServiceError, Unresolved};
+use dafs_store::{FsId, Kind, StoreError};
+use std::collections::VecDeque;
+
+/// A component of what is left of a path, and whether it comes from a link.
+type Step = (Vec<u8>, bool);
+
+fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty())
+}
+
+/// The object at a path, from the root of all exports.
+pub(super) fn follow(
+    service: &Service,
+    caller: Caller<'_>,
+    path: &[u8],
+) -> Result<Resolved, Unresolved> {
+    let root = service.root();
+    let mut at = Resolved { handle: root, components: 0, attr: None };
+    let mut left: VecDeque<Step> = parts(path).map(|part| (part.to_vec(), false)).collect();
+    let (mut links, mut inside): (_, Option<FsId>) = (0, None);
+    while let Some((name, from_link)) = left.pop_front() {
+        let Resolved { handle, components, .. } = at;
+        let failed = |error| Unresolved { error, handle, components };
+        if components >= MOUNT_STEPS_MAX {
+            return Err(failed(StoreError::NameTooLong.into()));
+        }
+        let next = match &*name {
+            b"." if from_link => continue,
+            // Nothing of the export is above its root.
+            b".." if from_link => {
+                let handle = match service.lookup_parent(caller, &handle) {
+                    Ok(above) if Some(above.fs) == inside => above,
+                    Ok(_) | Err(ServiceError::Store(StoreError::NotFound)) => handle,
+                    Err(error) => return Err(failed(error)),
+                };
+                let attr = service.attributes(caller, &handle).map_err(failed)?;
+                Resolved { handle, components, attr: Some(attr) }
+            }
+            _ => service.lookup(caller, &handle, [&*name]).map_err(|step| failed(step.error))?,
+        };
+        if inside.is_some_and(|export| next.handle.fs != export) {
+            return Err(failed(StoreError::Access.into()));
+        }
+        let next = Resolved { components: components + 1, ..next };
+        if next.attr.is_none_or(|attr| attr.kind != Kind::Symlink) {
+            at = next;
+            continue;
+        }
+        links += 1;
+        if links > MOUNT_LINKS_MAX {
+            return Err(failed(StoreError::Symlink.into()));
+        }
+        let text = service.readlink(caller, &next.handle).map_err(failed)?;
+        inside = Some(next.handle.fs);
+        at.components = next.components;
+        if text.first() == Some(&b'/') {
+            (at.handle, at.attr) = (root, None);
+        }
+        parts(&text).rev().for_each(|part| left.push_front((part.to_vec(), true)));
+    }
+    match inside {
+        Some(export) if at.handle.fs != export => {
+            let Resolved { handle, components, .. } = at;
+            Err(Unresolved { error: StoreError::Access.into(), handle, components })
+        }
+        _ => Ok(at),
+    }
+}
