@@ -165,6 +165,20 @@ python3 -c 'import os, sys; os.chown(sys.argv[1], -1, -1)' "$point/owned"
 
 step "locks"
 echo x >"$point/locked"
+python3 - "$point/locked" <<'PYTHON' || fail "who holds a lock"
+import fcntl, os, struct, subprocess, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(fd, fcntl.LOCK_EX, 10, 5)
+ask = """if 1:
+    import fcntl, os, struct, sys
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+    lock = fcntl.fcntl(os.open(sys.argv[1], os.O_RDWR), fcntl.F_GETLK, lock)
+    print(*struct.unpack("hhqqi4x", lock))
+"""
+told = subprocess.run([sys.executable, "-c", ask, sys.argv[1]], stdout=subprocess.PIPE, check=True)
+told = list(map(int, told.stdout.split()))
+assert told == [fcntl.F_WRLCK, 0, 5, 10, os.getpid()], (told, os.getpid())
+PYTHON
 exec 8<>"$point/locked"
 flock 8
 flock -n "$point/locked" true && fail "a lock was given twice"

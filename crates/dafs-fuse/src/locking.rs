@@ -31,6 +31,8 @@ struct Owner {
     open: Arc<File>,
     /// Whether its open is one for writing.
     may_write: bool,
+    /// The process that asked last.
+    process: u32,
     /// The open files that it has locked through.
     handles: Vec<u64>,
     /// Its requests that are under way.
@@ -78,6 +80,8 @@ pub(crate) struct Wanted {
     /// Last byte.
     pub(crate) end: u64,
     pub(crate) exclusive: bool,
+    /// The process that asks.
+    pub(crate) process: u32,
 }
 
 /// The kernel's last byte of a file of any length.
@@ -176,7 +180,8 @@ impl Locks {
     }
 
     /// A request of an owner begins; its open is made if it has none.
-    fn begin(&self, file: &OpenFile, handle: u64, name: u64) -> Outcome<UnderWay<'_>> {
+    fn begin(&self, file: &OpenFile, handle: u64, wanted: &Wanted) -> Outcome<UnderWay<'_>> {
+        let Wanted { owner: name, process, .. } = *wanted;
         let mut made = None;
         let (mut nodes, place) = loop {
             if made.is_none() && self.opened(file.node, name).is_none() {
@@ -196,7 +201,8 @@ impl Locks {
                         }
                         continue;
                     };
-                    owners.push(Owner { name, open, may_write, handles: Vec::new(), requests: 0 });
+                    let (handles, requests) = (Vec::new(), 0);
+                    owners.push(Owner { name, open, may_write, process, handles, requests });
                     let place = owners.len() - 1;
                     break (nodes, place);
                 }
@@ -205,6 +211,7 @@ impl Locks {
         let owners = nodes.entry(file.node).or_default();
         let owner = &mut owners[place];
         owner.requests += 1;
+        owner.process = process;
         if !owner.handles.contains(&handle) {
             owner.handles.push(handle);
         }
@@ -217,7 +224,7 @@ impl Locks {
 
     /// Locks if nobody stands in the way.
     pub(crate) fn try_lock(&self, file: &OpenFile, handle: u64, wanted: &Wanted) -> Outcome<()> {
-        let request = self.begin(file, handle, wanted.owner)?;
+        let request = self.begin(file, handle, wanted)?;
         request.open.try_lock(&wanted.range()).map_err(|error| refusal(&error))
     }
 
@@ -286,13 +293,21 @@ impl Locks {
         done
     }
 
-    /// Who stands in the way.
-    pub(crate) fn test(&self, file: &OpenFile, wanted: &Wanted) -> Outcome<Option<LockHolder>> {
+    /// Who stands in the way, and which process of this mount's that is: 0 for one elsewhere.
+    pub(crate) fn test(
+        &self,
+        file: &OpenFile,
+        wanted: &Wanted,
+    ) -> Outcome<Option<(LockHolder, u32)>> {
         let found = match self.open_of(file.node, wanted.owner) {
             Some(open) => open.test_own_lock(&wanted.range()),
             None => file.file.test_lock(&wanted.range()),
         };
-        found.map_err(|error| refusal(&error))
+        let Some(holder) = found.map_err(|error| refusal(&error))? else { return Ok(None) };
+        let nodes = self.owners();
+        let mut owners = nodes.get(&file.node).into_iter().flatten();
+        let process = owners.find(|owner| owner.open.is_holder(&holder)).map(|owner| owner.process);
+        Ok(Some((holder, process.unwrap_or(0))))
     }
 
     /// # Errors
@@ -385,17 +400,25 @@ impl Locks {
         self.is_paused.store(false, Ordering::SeqCst);
     }
 
-    /// Calls `each` with all owners: node, name, open, and the handles it locked through.
-    pub(crate) fn for_each(&self, mut each: impl FnMut(NodeId, u64, &File, &[u64])) {
+    /// Calls `each` with all owners: node, name and process, open, and the handles it locked through.
+    pub(crate) fn for_each(&self, mut each: impl FnMut(NodeId, (u64, u32), &File, &[u64])) {
         for (node, owners) in self.owners().iter() {
-            owners.iter().for_each(|owner| each(*node, owner.name, &owner.open, &owner.handles));
+            for owner in owners {
+                each(*node, (owner.name, owner.process), &owner.open, &owner.handles);
+            }
         }
     }
 
     /// Takes over an owner of another process.
-    pub(crate) fn take_over(&self, node: NodeId, name: u64, open: (File, bool), handles: Vec<u64>) {
+    pub(crate) fn take_over(
+        &self,
+        node: NodeId,
+        (name, process): (u64, u32),
+        open: (File, bool),
+        handles: Vec<u64>,
+    ) {
         let (open, may_write) = (Arc::new(open.0), open.1);
-        let owner = Owner { name, open, may_write, handles, requests: 0 };
+        let owner = Owner { name, open, may_write, process, handles, requests: 0 };
         self.owners().entry(node).or_default().push(owner);
     }
 }
@@ -433,7 +456,7 @@ impl Waiting {
     /// another process is to go on with it.
     pub(crate) fn lock(&self, file: &OpenFile) -> Option<Outcome<()>> {
         let Request { unique, handle, wanted } = &self.request;
-        let under_way = match self.locks.begin(file, *handle, wanted.owner) {
+        let under_way = match self.locks.begin(file, *handle, wanted) {
             Ok(under_way) => under_way,
             Err(error) => return Some(Err(error)),
         };
@@ -476,7 +499,7 @@ mod tests {
 
     #[test]
     fn ranges_are_told_by_their_last_byte() {
-        let wanted = |start, end| Wanted { owner: 1, start, end, exclusive: true };
+        let wanted = |start, end| Wanted { owner: 1, start, end, exclusive: true, process: 77 };
         assert_eq!(wanted(10, 19).offset_and_length(), (10, 10));
         assert_eq!(wanted(10, LAST).offset_and_length(), (10, u64::MAX));
         assert_eq!(wanted(0, u64::MAX).offset_and_length(), (0, u64::MAX));
@@ -486,7 +509,7 @@ mod tests {
     #[test]
     fn a_request_may_be_given_up_before_it_is_known() {
         let locks = Arc::<Locks>::default();
-        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true };
+        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true, process: 77 };
         let request = |unique| Request { unique, handle: 1, wanted };
         locks.give_up(5);
         let early = Locks::wait(&locks, request(5));
@@ -503,7 +526,7 @@ mod tests {
     #[test]
     fn what_waits_is_left_to_another_process_or_keeps_it_away() {
         let locks = Arc::<Locks>::default();
-        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true };
+        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true, process: 77 };
         let request = Request { unique: 5, handle: 1, wanted };
         let waiting = Locks::wait(&locks, request).unwrap();
         assert!(!locks.pause(Duration::ZERO) && locks.is_paused());
@@ -523,7 +546,7 @@ mod tests {
     #[test]
     fn no_more_wait_than_there_may_be() {
         let locks = Arc::<Locks>::default();
-        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true };
+        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true, process: 77 };
         let request = |unique| Request { unique, handle: 1, wanted };
         let mut waiting: Vec<_> = (0..LOCK_WAITERS_MAX as u64)
             .map(|unique| Locks::wait(&locks, request(unique)))

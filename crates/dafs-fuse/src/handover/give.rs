@@ -197,7 +197,7 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
         state.directories.push(DirectoryState { number, handle, listing });
     }
     let mut lost = false;
-    server.locks.for_each(|node, name, open, handles| {
+    server.locks.for_each(|node, (name, process), open, handles| {
         let Ok(locks) = open.locks() else {
             lost = true;
             return;
@@ -207,6 +207,7 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
         state.owners.push(OwnerState {
             node,
             name,
+            process,
             handle: *open.handle(),
             open_owner: open.open_owner(),
             handles: handles.to_vec(),

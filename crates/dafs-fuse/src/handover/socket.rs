@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
 /// What each says first; the last digits are the version of all that follows.
-const HELLO: &[u8] = b"dafs mount handover 3";
+const HELLO: &[u8] = b"dafs mount handover 4";
 /// The second is connected to the server.
 pub(super) const CONNECTED: &[u8] = b"connected";
 /// The second has everything.

@@ -66,6 +66,8 @@ pub(crate) struct ListingState {
 pub(super) struct OwnerState {
     pub(super) node: NodeId,
     pub(super) name: u64,
+    /// The process that asked last.
+    pub(super) process: u32,
     pub(super) handle: FileHandle,
     pub(super) open_owner: u64,
     /// The open files that it locked through.
@@ -120,9 +122,9 @@ structures! {
     FileState { number, node, handle, flags, open_owner, is_lost }
     DirectoryState { number, handle, listing }
     ListingState { before, names, place }
-    OwnerState { node, name, handle, open_owner, handles, locks }
+    OwnerState { node, name, process, handle, open_owner, handles, locks }
     Request { unique, handle, wanted }
-    Wanted { owner, start, end, exclusive }
+    Wanted { owner, start, end, exclusive, process }
 }
 
 impl Told for bool {
@@ -223,7 +225,7 @@ mod tests {
 
     fn state() -> State {
         let handle = FileHandle { fs: [1; 16], file: [2; 48] };
-        let wanted = Wanted { owner: 1, start: 2, end: 3, exclusive: true };
+        let wanted = Wanted { owner: 1, start: 2, end: 3, exclusive: true, process: 4 };
         let place = ListingPlace { cookie: 9, verifier: [8; 8], end: false };
         let listing =
             ListingState { before: 3, names: vec![(4, b"a".to_vec()), (5, Vec::new())], place };
@@ -243,6 +245,7 @@ mod tests {
             owners: vec![OwnerState {
                 node: 5,
                 name: 6,
+                process: 7,
                 handle,
                 open_owner: 78,
                 handles: vec![1],

@@ -140,7 +140,8 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     }
     for owner in &state.owners {
         let open = open_and_lock(client, owner)?;
-        server.locks.take_over(owner.node, owner.name, open, owner.handles.clone());
+        let name = (owner.name, owner.process);
+        server.locks.take_over(owner.node, name, open, owner.handles.clone());
     }
     sense(state.waiting.len() <= LOCK_WAITERS_MAX)
 }

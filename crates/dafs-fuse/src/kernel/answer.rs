@@ -61,6 +61,8 @@ pub(crate) struct LockFound {
     pub(crate) end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub(crate) kind: i32,
+    /// Which process of this host has it; 0 for one of another, which has no number here.
+    pub(crate) process: u32,
 }
 
 /// The head of an answer with so many bytes behind it.
@@ -200,8 +202,7 @@ pub(crate) fn lock(found: &LockFound) -> Vec<u8> {
     writer.u64(found.start);
     writer.u64(found.end);
     writer.u32(found.kind as u32);
-    // Who holds it may be a process of another host: it has no number here.
-    writer.u32(0);
+    writer.u32(found.process);
     writer.0
 }
 
@@ -292,7 +293,7 @@ mod tests {
         assert_eq!(created(&one, 1, OpenHow::default()).len(), 144);
         assert_eq!(opened(1, OpenHow::default()).len(), 16);
         assert_eq!((written(1).len(), space([0; 5], 1, 1).len()), (8, 80));
-        assert_eq!(lock(&LockFound { start: 0, end: 0, kind: 0 }).len(), 24);
+        assert_eq!(lock(&LockFound { start: 0, end: 0, kind: 0, process: 0 }).len(), 24);
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub(crate) struct LockWanted {
     pub(crate) end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub(crate) kind: i32,
+    /// The process that asks.
+    pub(crate) process: u32,
 }
 
 /// What the kernel wants.
@@ -402,8 +404,8 @@ fn change(body: &mut Reader<'_>) -> Result<Change, Malformed> {
 
 fn lock(body: &mut Reader<'_>) -> Result<LockWanted, Malformed> {
     let (handle, owner, start, end) = (body.u64()?, body.u64()?, body.u64()?, body.u64()?);
-    let (kind, _process) = (body.i32()?, body.u32()?);
-    Ok(LockWanted { handle, owner, start, end, kind })
+    let (kind, process) = (body.i32()?, body.u32()?);
+    Ok(LockWanted { handle, owner, start, end, kind, process })
 }
 
 #[cfg(test)]

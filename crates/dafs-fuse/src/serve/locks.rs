@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 fn wanted(from: &LockWanted) -> Wanted {
     let exclusive = from.kind == libc::F_WRLCK;
-    Wanted { owner: from.owner, start: from.start, end: from.end, exclusive }
+    let LockWanted { owner, start, end, process, .. } = *from;
+    Wanted { owner, start, end, exclusive, process }
 }
 
 impl Server {
@@ -17,12 +18,12 @@ impl Server {
         let last = i64::MAX as u64;
         let answer = match found {
             // One that begins where no file of this system reaches stands in nobody's way.
-            Some(holder) if holder.offset <= last => {
+            Some((holder, process)) if holder.offset <= last => {
                 let kind = if holder.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
                 let end = holder.offset.saturating_add(holder.length.saturating_sub(1)).min(last);
-                LockFound { start: holder.offset, end, kind }
+                LockFound { start: holder.offset, end, kind, process }
             }
-            _ => LockFound { start: 0, end: 0, kind: libc::F_UNLCK },
+            _ => LockFound { start: 0, end: 0, kind: libc::F_UNLCK, process: 0 },
         };
         Ok(kernel::lock(&answer).into())
     }

@@ -86,7 +86,7 @@ impl Mounted {
 
     fn lock(&self, handle: u64, owner: u64) {
         let file = self.server.file(handle).unwrap();
-        let wanted = Wanted { owner, start: 0, end: LAST, exclusive: true };
+        let wanted = Wanted { owner, start: 0, end: LAST, exclusive: true, process: 77 };
         self.server.locks.try_lock(&file, handle, &wanted).unwrap();
     }
 
@@ -137,7 +137,7 @@ fn who_has_no_locks_throws_nothing_away_that_others_keep() {
     let closed = mounted.while_away(|server| server.flush(other, 3).map(drop));
     assert_eq!(closed, Err(Errno::ETIMEDOUT), "it may have written");
     assert!(mounted.is_kept(writer));
-    let wanted = LockWanted { handle: other, owner: 3, start: 0, end: LAST, kind: libc::F_UNLCK };
+    let wanted = LockWanted { handle: other, owner: 3, start: 0, end: LAST, kind: libc::F_UNLCK, process: 77 };
     let node = mounted.server.file(other).unwrap().node;
     let request = request(2, node, Operation::Lock { wanted, waits: false });
     let unlocked = mounted.while_away(|server| server.lock(&request, &wanted, false).map(drop));
@@ -160,7 +160,7 @@ fn an_owner_that_has_unlocked_all_in_parts_is_none_any_more() {
     mounted.lock(handle, 1);
     assert!(mounted.server.locks.holds(file.node, 1) && !mounted.server.locks.holds(file.node, 2));
     for (start, end) in [(0, 99), (100, LAST)] {
-        let part = Wanted { owner: 1, start, end, exclusive: true };
+        let part = Wanted { owner: 1, start, end, exclusive: true, process: 77 };
         mounted.server.locks.unlock(&file, &part).unwrap();
     }
     assert!(!mounted.server.locks.holds(file.node, 1));
