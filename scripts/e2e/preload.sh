@@ -25,6 +25,50 @@ step "a shell, its redirections and its working directory"
 served sh -c 'cd /data && echo one >line && echo two >>line && cat <line >both && pwd' >"$work/said"
 [[ $(<"$work/said") == /data && $(<"$work/tree/both") == $'one\ntwo' ]] || fail "a shell got it wrong"
 
+step "paths mean what they mean on a file system of this host"
+mkdir "$work/local" "$work/tree/paths"
+python3 "$here/scripts/e2e/preload_paths.py" "$work/local" >"$work/wanted" || fail "the local one ended early"
+served python3 "$here/scripts/e2e/preload_paths.py" /data/paths >"$work/said" || fail "the served one ended early"
+diff "$work/wanted" "$work/said" || fail "paths mean something else"
+same_tree() { (cd "$1" && find . -printf '%p %y %m %s %l\n' | sort); }
+diff <(same_tree "$work/local") <(same_tree "$work/tree/paths") || fail "something else was left"
+rm -r "$work/local" "$work/tree/paths"
+
+step "flock, whatever a file was opened for, and who is in the way"
+served flock /data/lock echo locked >"$work/said" || fail "flock(1) does not work"
+[[ $(<"$work/said") == locked ]] || fail "flock(1) did not run its command"
+served python3 - <<'PYTHON' || fail "locks"
+import fcntl, os, struct, subprocess, sys
+
+ways = [os.O_RDONLY, os.O_WRONLY, os.O_RDWR]
+for first in ways:
+    for second in ways:
+        one, two = os.open("/data/lock", first), os.open("/data/lock", second)
+        fcntl.flock(one, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(two, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            sys.exit("locked twice")
+        except BlockingIOError:
+            pass
+        fcntl.flock(one, fcntl.LOCK_SH)
+        fcntl.flock(two, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(one, fcntl.LOCK_UN)
+        fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(two)
+        fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(one)
+fd = os.open("/data/lock", os.O_RDWR)
+fcntl.lockf(fd, fcntl.LOCK_EX, 10, 5)
+ask = """if 1:
+    import fcntl, os, struct
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+    lock = fcntl.fcntl(os.open("/data/lock", os.O_RDWR), fcntl.F_GETLK, lock)
+    print(*struct.unpack("hhqqi4x", lock))
+"""
+told = subprocess.run([sys.executable, "-c", ask], stdout=subprocess.PIPE, check=True).stdout.split()
+assert list(map(int, told)) == [fcntl.F_WRLCK, 0, 5, 10, os.getpid()], (told, os.getpid())
+PYTHON
+
 step "characters of several bytes"
 if command -v rev >/dev/null && command -v column >/dev/null; then
     printf 'eins\tzw\303\266lf\n\342\202\254uro\t\344\270\255\n' >"$work/wide"

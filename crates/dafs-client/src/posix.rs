@@ -76,7 +76,6 @@ impl Times {
     }
 }
 
-/// How to open a file as the access mode in `flags` says, and nothing else in them.
 /// What `chown` does when it is to leave both alone: setuid and setgid end all the same, and the time of
 /// change moves. It never fails for want of ownership where there is nothing to end.
 ///
@@ -94,6 +93,7 @@ pub fn chown_to_same(client: &Client, object: &FileHandle) -> Result<()> {
     }
 }
 
+/// How to open a file as the access mode in `flags` says, and nothing else in them.
 pub fn open_options(flags: c_int) -> OpenOptions {
     match flags & libc::O_ACCMODE {
         libc::O_RDONLY => OpenOptions::read(),

@@ -28,15 +28,21 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
         give_out(record, flags, file)
     };
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        let dir = client.resolve_from(&start, &location.path, Follow::Yes)?;
+        let (_, dir) = names::find(location, Follow::Yes)?;
         let file =
             client.create_unlinked(&dir.handle, &open_options(flags).mode(names::masked(mode)))?;
         return made(Kind::File, *file.handle(), Some(file));
     }
-    let wants_directory = flags & libc::O_DIRECTORY != 0 || location.path.ends_with(b"/");
-    if flags & libc::O_PATH != 0 || (wants_directory && flags & libc::O_CREAT == 0) {
+    let creates = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
+    if creates && location.wants_directory() {
+        // No directory is made in this way, and no file has such a name (POSIX 4.13).
+        names::place(&client, location, |_| libc::EISDIR)?;
+        return Err(Errno(libc::EISDIR));
+    }
+    let wants_directory = flags & libc::O_DIRECTORY != 0 || location.wants_directory();
+    if flags & libc::O_PATH != 0 || (wants_directory && !creates) {
         let follow = if flags & libc::O_NOFOLLOW == 0 { Follow::Yes } else { Follow::No };
-        let found = client.resolve_from(&start, &location.path, follow)?;
+        let (_, found) = names::find(location, follow)?;
         if wants_directory && !found.attributes.is_directory() {
             return Err(Errno(libc::ENOTDIR));
         }
@@ -55,27 +61,27 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
         _ => open_options(flags),
     };
     how = how.truncate(flags & libc::O_TRUNC != 0);
-    if flags & libc::O_CREAT != 0 {
+    if creates {
         let create = if flags & libc::O_EXCL != 0 { Create::New } else { Create::IfMissing };
         how = how.create(create).mode(names::masked(mode));
     }
     let opened = match flags & libc::O_NOFOLLOW {
         0 => client.open_from(&start, &location.path, &how),
         _ => {
-            let place = client.resolve_parent_from(&start, &location.path)?;
+            let place = names::place(&client, location, |_| libc::EISDIR)?;
             client.open_at(&place.dir, &place.name, &how)
         }
     };
     match opened {
         Ok(file) => made(Kind::File, *file.handle(), Some(file)),
         Err(error) if is_directory(&error) && flags & (libc::O_ACCMODE | libc::O_CREAT) == 0 => {
-            let found = client.resolve_from(&start, &location.path, Follow::Yes)?;
+            let (_, found) = names::find(location, Follow::Yes)?;
             match found.attributes.is_directory() {
                 true => made(Kind::Directory, found.handle, None),
                 false => Err(error.into()),
             }
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(names::missed(location, error)),
     }
 }
 
@@ -527,20 +533,25 @@ pub(crate) fn copy(mut from: CopyEnd<'_>, mut to: CopyEnd<'_>, count: usize) -> 
 /// A file opened to cut it by its name.
 pub(crate) fn truncate(location: &Location, size: i64) -> Result<()> {
     let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
+    if location.wants_directory() {
+        names::find(location, Follow::Yes)?;
+        return Err(Errno(libc::EISDIR));
+    }
     let client = session::client(session::number(location.mount))?;
     let start = names::start(&client, location);
-    Ok(client.open_from(&start, &location.path, &OpenOptions::write())?.set_size(size)?)
+    let file = client.open_from(&start, &location.path, &OpenOptions::write());
+    Ok(file.map_err(|error| names::missed(location, error))?.set_size(size)?)
 }
 
-/// Opens a file once more with all the access that there is, for its locks.
-pub(crate) fn open_for_locks(mount: usize, handle: &FileHandle) -> Result<File> {
+/// Opens a file once more with all the access that there is, for its locks, as this owner.
+pub(crate) fn open_for_locks(mount: usize, handle: &FileHandle, owner: u64) -> Result<File> {
     let client = session::client(mount)?;
     for how in [OpenOptions::read_write(), OpenOptions::read()] {
-        if let Ok(file) = client.open_handle(handle, &how) {
+        if let Ok(file) = client.open_as(handle, &how, owner) {
             return Ok(file);
         }
     }
-    Ok(client.open_handle(handle, &OpenOptions::write())?)
+    Ok(client.open_as(handle, &OpenOptions::write(), owner)?)
 }
 
 /// The attributes of what a descriptor stands for.

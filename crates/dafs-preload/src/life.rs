@@ -7,9 +7,10 @@ use crate::limits::{GOODBYE_TIME, OWN_DESCRIPTORS_MIN};
 use crate::next::{aside, aside_with_clients, is_serving};
 use crate::table::{self, Description, locked};
 use crate::{interrupt, names, report, session, streams};
-use dafs_client::descriptors;
+use dafs_client::{File, descriptors};
 use std::ffi::c_int;
 use std::panic::catch_unwind;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[cfg(not(test))]
@@ -56,7 +57,7 @@ fn own_descriptors() -> c_int {
 
 /// Takes up what whoever started this program has opened for it.
 fn inherit(config: &'static Config) {
-    let mut known: Vec<((u64, u64), std::sync::Arc<Description>)> = Vec::new();
+    let mut known: Vec<((u64, u64), Arc<Description>)> = Vec::new();
     for fd in descriptor::inherited() {
         let Ok(inode) = descriptor::kernel::inode(fd) else { continue };
         let description = match known.iter().find(|(other, _)| *other == inode) {
@@ -114,8 +115,10 @@ pub(crate) fn leave(flush: bool) {
             dafs_client::within(GOODBYE_TIME, || {
                 for description in table::all() {
                     // A lock on it is somebody's who is at work; that one finds out.
-                    if let Ok(mut file) = description.file.try_lock() {
-                        drop(file.take());
+                    for file in [&description.file, &description.locked] {
+                        if let Ok(mut file) = file.try_lock() {
+                            drop(file.take());
+                        }
                     }
                 }
                 for client in session::take_all() {
@@ -127,13 +130,15 @@ pub(crate) fn leave(flush: bool) {
 }
 
 /// Closes what nobody in this process uses any more.
-pub(crate) fn last_use(description: std::sync::Arc<Description>) -> crate::failure::Result<()> {
-    let Some(description) = std::sync::Arc::into_inner(description) else { return Ok(()) };
-    let file = locked(&description.file).take();
-    match file.and_then(std::sync::Arc::into_inner) {
+pub(crate) fn last_use(description: Arc<Description>) -> crate::failure::Result<()> {
+    let Some(description) = Arc::into_inner(description) else { return Ok(()) };
+    let close = |file: &Mutex<Option<Arc<File>>>| match locked(file).take().and_then(Arc::into_inner) {
         Some(file) => Ok(file.close()?),
         None => Ok(()),
-    }
+    };
+    // What was written under the lock is told first.
+    let closed = close(&description.file);
+    closed.and(close(&description.locked))
 }
 
 /// As [`leave`], for an end that must not wait: `_exit` may be called by a signal handler that has

@@ -20,14 +20,53 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(crate) struct Location {
     pub(crate) mount: &'static Mount,
-    /// The directory that the path starts at; the root of the server if there is none.
-    pub(crate) start: Option<FileHandle>,
+    /// The directory that the path starts at, and what it is called; the root of the server if there is
+    /// none.
+    pub(crate) start: Option<(FileHandle, Vec<u8>)>,
     /// The path on the server.
     pub(crate) path: Vec<u8>,
     /// The path as the program knows it: absolute, with `..` taken at its word.
     pub(crate) shown: Vec<u8>,
-    /// Whether there is a `..` in the path, so that it need not be what is shown.
-    pub(crate) climbs: bool,
+}
+
+/// The last component of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// There is none: it is the root.
+    Root,
+    /// `.`
+    Dot,
+    /// `..`
+    Up,
+    /// A name, perhaps with slashes behind it.
+    Name,
+}
+
+impl Location {
+    /// What the path ends in.
+    pub(crate) fn last(&self) -> Last {
+        match self.path.rsplit(|&byte| byte == b'/').find(|part| !part.is_empty()) {
+            None => Last::Root,
+            Some(b".") => Last::Dot,
+            Some(b"..") => Last::Up,
+            Some(_) => Last::Name,
+        }
+    }
+
+    /// Whether the path can only lead to a directory, by what it ends in (POSIX 4.13).
+    pub(crate) fn wants_directory(&self) -> bool {
+        self.path.ends_with(b"/") || self.last() != Last::Name
+    }
+
+    /// What is behind the directory that the path starts at, and the names from the prefix to there.
+    pub(crate) fn from_prefix(&self) -> Option<(Vec<Vec<u8>>, &[u8])> {
+        let (shown, rest) = match &self.start {
+            Some((_, shown)) => (shown.as_slice(), self.path.as_slice()),
+            None => (self.mount.prefix.as_slice(), self.path.strip_prefix(&*self.mount.base)?),
+        };
+        let names = parts(below(shown, &self.mount.prefix)?).map(<[u8]>::to_vec);
+        Some((names.collect(), rest))
+    }
 }
 
 /// A path without empty and `.` components and a slash at the end, with `..` taken at its word.
@@ -116,8 +155,7 @@ pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location>
         on_server.push(b'/');
     }
     on_server.extend_from_slice(rest);
-    let climbs = parts(&on_server).any(|part| part == b"..");
-    Some(Location { mount, start: None, path: on_server, shown, climbs })
+    Some(Location { mount, start: None, path: on_server, shown })
 }
 
 /// Whether a path could be served, as far as its text tells; whether a relative one is that begins at a
@@ -190,8 +228,8 @@ fn from_directory(config: &'static Config, from: &Record, path: &[u8]) -> Option
     let mount = config.mounts.get(from.mount)?;
     let depth = parts(below(&from.shown, &mount.prefix)?).count() as isize;
     if std::ptr::eq(found.mount, mount) && depth + lowest(path) >= 0 {
-        (found.start, found.path) = (Some(from.handle), path.to_vec());
-        found.climbs = parts(path).any(|part| part == b"..");
+        found.start = Some((from.handle, from.shown.clone()));
+        found.path = path.to_vec();
     }
     Some(found)
 }
@@ -294,6 +332,24 @@ mod tests {
             assert_eq!(found.start.is_some(), is_from_there);
         }
         assert!(from_directory(config(), &from, b"../../x").is_none());
+    }
+
+    #[test]
+    fn what_a_path_ends_in_says_whether_it_is_for_a_directory() {
+        for (path, last, is_for_directory) in [
+            (&b"/data/f"[..], Last::Name, false),
+            (b"/data/f/", Last::Name, true),
+            (b"/data/f//", Last::Name, true),
+            (b"/data/f/.", Last::Dot, true),
+            (b"/data/f/./", Last::Dot, true),
+            (b"/data/f/..", Last::Up, true),
+            (b"/data/f/.x", Last::Name, false),
+            (b"/data/in/side", Last::Root, true),
+        ] {
+            let found = absolute(config(), path).unwrap();
+            let shown = String::from_utf8_lossy(path);
+            assert_eq!((found.last(), found.wants_directory()), (last, is_for_directory), "{shown}");
+        }
     }
 
     #[test]

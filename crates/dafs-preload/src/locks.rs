@@ -1,7 +1,11 @@
 //! Locks: those of `fcntl`, which belong to the process, and those of the open file.
 //!
 //! A lock of the server's belongs to an open file. So the process has each file that it locks by
-//! `fcntl` open once more; `flock` and `F_OFD_SETLK` lock the open file itself.
+//! `fcntl` open once more, and an open file that is locked by `flock` is open once more, too: how the
+//! program has opened it does not matter then. `F_OFD_SETLK` locks the open file itself.
+//!
+//! Whoever is in the way is told by the name of the open that holds the lock: it has the number of the
+//! process in it, and a mark of this host.
 //!
 //! Invariants
 //! * Closing any descriptor of a file gives up what the process has locked in it, as POSIX wants; a
@@ -17,7 +21,9 @@ use crate::signals;
 use crate::table::{Description, locked};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, flock};
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The owner of what this process locks in a file.
 fn owner(description: &Description) -> Result<Arc<File>> {
@@ -25,7 +31,7 @@ fn owner(description: &Description) -> Result<Arc<File>> {
     if let Some(file) = locked(&process().owners).get(&record.handle) {
         return Ok(file.clone());
     }
-    let file = Arc::new(files::open_for_locks(record.mount, &record.handle)?);
+    let file = Arc::new(files::open_for_locks(record.mount, &record.handle, new_owner())?);
     Ok(locked(&process().owners).entry(record.handle).or_insert(file).clone())
 }
 
@@ -145,22 +151,89 @@ fn test(file: &File, range: &LockRange, lock: &mut flock) -> Result<c_int> {
     lock.l_whence = libc::SEEK_SET as _;
     lock.l_start = i64::try_from(holder.offset).unwrap_or(i64::MAX);
     lock.l_len = i64::try_from(holder.length).unwrap_or(0);
-    // Nobody can say which process of which machine it is.
-    lock.l_pid = -1;
+    lock.l_pid = process_of(&holder.owner);
     Ok(0)
 }
 
-/// `flock`: all bytes, by the open file.
+/// Where in the name of an owner the number of the process is, and behind it the mark of the host. The
+/// highest bit tells these names from others.
+const PROCESS_AT: u32 = 20;
+const HOST_AT: u32 = 42;
+
+/// A name for an open that holds locks of this process.
+fn new_owner() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) % (1 << PROCESS_AT);
+    let process = u64::from(std::process::id()) % (1 << (HOST_AT - PROCESS_AT));
+    1 << 63 | mark_of_host() << HOST_AT | process << PROCESS_AT | count
+}
+
+/// Which process has opened by this name; -1 for one of another host, or of nothing like this.
+fn process_of(owner: &[u8]) -> libc::pid_t {
+    let Ok(name) = owner.try_into().map(u64::from_be_bytes) else { return -1 };
+    match name >> HOST_AT == 1 << (63 - HOST_AT) | mark_of_host() {
+        true => (name >> PROCESS_AT) as libc::pid_t & ((1 << (HOST_AT - PROCESS_AT)) - 1),
+        false => -1,
+    }
+}
+
+/// What tells this host, and the name space of its processes, from others, in 21 bits.
+fn mark_of_host() -> u64 {
+    static MARK: OnceLock<u64> = OnceLock::new();
+    *MARK.get_or_init(|| {
+        let (boot, space) = crate::next::aside(|| {
+            let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+            (boot, std::fs::read_link("/proc/self/ns/pid").unwrap_or_default())
+        });
+        let mut hash = DefaultHasher::new();
+        (boot, space).hash(&mut hash);
+        hash.finish() >> (HOST_AT + 1)
+    })
+}
+
+/// `flock`: all bytes, by the open file, whatever it was opened for.
 pub(crate) fn whole(description: &Description, operation: c_int) -> Result<()> {
-    let file = description.file()?;
+    if description.record.kind != Kind::File {
+        return Err(Errno(libc::EBADF));
+    }
     let range = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => LockRange::shared(),
         libc::LOCK_EX => LockRange::exclusive(),
-        libc::LOCK_UN => return Ok(file.unlock(0, u64::MAX)?),
+        libc::LOCK_UN => {
+            let file = locked(&description.locked).clone();
+            return Ok(file.map_or(Ok(()), |file| file.unlock(0, u64::MAX))?);
+        }
         _ => return Err(Errno(libc::EINVAL)),
     };
+    let record = &description.record;
+    let mut kept = locked(&description.locked);
+    let file = match &*kept {
+        Some(file) => file.clone(),
+        None => {
+            let opened = files::open_for_locks(record.mount, &record.handle, new_owner())?;
+            kept.insert(Arc::new(opened)).clone()
+        }
+    };
+    drop(kept);
     match operation & libc::LOCK_NB {
         0 => wait(&file, &range),
         _ => Ok(file.try_lock(&range)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_by_the_name_of_its_open() {
+        let (first, second) = (new_owner(), new_owner());
+        assert_ne!(first, second);
+        let own = std::process::id() as libc::pid_t;
+        assert_eq!(process_of(&first.to_be_bytes()), own);
+        let elsewhere = first ^ 1 << HOST_AT;
+        for other in [&elsewhere.to_be_bytes()[..], &7_u64.to_be_bytes(), b"", b"an owner"] {
+            assert_eq!(process_of(other), -1, "{other:?}");
+        }
     }
 }

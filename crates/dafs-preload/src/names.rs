@@ -2,14 +2,16 @@
 
 use crate::attributes;
 use crate::failure::{Errno, Result};
-use crate::limits::{DIRECTORY_ENTRIES_MAX, PATH_BYTES_MAX};
-use crate::location::Location;
+use crate::limits::PATH_BYTES_MAX;
+use crate::location::{Last, Location};
 use crate::session;
+use dafs_client::limits::SYMLINKS_FOLLOWED_MAX;
 use dafs_client::{
-    AccessMask, Attributes, Client, FileHandle, Follow, Found, FsStatus, Place, SetAttributes,
-    SetTime, SplitPath, Time,
+    AccessMask, Attributes, Client, Error, FileHandle, Follow, Found, FsStatus, Place,
+    SetAttributes, SetTime, Status, Time, posix,
 };
 use libc::{c_int, mode_t};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The file mode creation mask of this process, which the kernel does not apply here.
@@ -41,31 +43,59 @@ fn client(at: &Location) -> Result<Client> {
 
 /// The directory that the path of a place starts at.
 pub(crate) fn start(client: &Client, at: &Location) -> FileHandle {
-    at.start.unwrap_or_else(|| client.root())
+    at.start.as_ref().map_or_else(|| client.root(), |(handle, _)| *handle)
 }
 
-/// Refuses a path that can be no name: the root of a server has none, and neither have `.` and `..`.
-fn named(at: &Location, for_root: c_int) -> Result<()> {
-    let split = SplitPath::of(&at.path);
-    if split.name.is_empty() || split.ends_in_dots() { Err(Errno(for_root)) } else { Ok(()) }
+/// An error met on the way to a place: in a directory that has been removed there is nothing.
+pub(crate) fn missed(at: &Location, error: Error) -> Errno {
+    match error.status() {
+        Some(Status::Stale) if at.start.is_some() => Errno(libc::ENOENT),
+        _ => error.into(),
+    }
 }
 
-/// Where a name is or is to be. A slash behind it asks for a directory that exists.
-fn place(client: &Client, at: &Location, for_root: c_int) -> Result<Place> {
-    named(at, for_root)?;
-    Ok(client.resolve_parent_from(&start(client, at), &at.path)?)
+/// The place of a name. A path that ends in something else must lead to a directory, and fails as `others`
+/// says.
+pub(crate) fn place(
+    client: &Client,
+    at: &Location,
+    others: impl FnOnce(Last) -> c_int,
+) -> Result<Place> {
+    match at.last() {
+        Last::Name => client
+            .resolve_new_directory_from(&start(client, at), &at.path)
+            .map_err(|error| missed(at, error)),
+        last => {
+            find(at, Follow::Yes)?;
+            Err(Errno(others(last)))
+        }
+    }
+}
+
+/// The place of a name for something new that is no directory: a slash behind it asks for one that is
+/// there.
+fn place_for_new(client: &Client, at: &Location) -> Result<Place> {
+    let place = place(client, at, |_| libc::EEXIST)?;
+    if at.wants_directory() {
+        client.lookup(&place.dir, &place.name).map_err(|error| missed(at, error))?;
+        return Err(Errno(libc::EEXIST));
+    }
+    Ok(place)
 }
 
 pub(crate) fn find(at: &Location, follow: Follow) -> Result<(Client, Found)> {
     let client = client(at)?;
-    let found = client.resolve_from(&start(&client, at), &at.path, follow)?;
-    if at.path.ends_with(b"/") && !found.attributes.is_directory() {
-        // A slash at the end asks for a directory, also through a link.
-        let behind = client.resolve_from(&start(&client, at), &at.path, Follow::Yes)?;
-        if !behind.attributes.is_directory() {
+    let resolve = |follow| {
+        let found = client.resolve_from(&start(&client, at), &at.path, follow);
+        found.map_err(|error| missed(at, error))
+    };
+    let mut found = resolve(follow)?;
+    if at.wants_directory() && !found.attributes.is_directory() {
+        // It is asked for also through a link.
+        found = resolve(Follow::Yes)?;
+        if !found.attributes.is_directory() {
             return Err(Errno(libc::ENOTDIR));
         }
-        return Ok((client, behind));
     }
     Ok((client, found))
 }
@@ -96,20 +126,28 @@ pub(crate) fn access(at: &Location, mode: c_int, follow: Follow) -> Result<()> {
 
 pub(crate) fn make_directory(at: &Location, mode: mode_t) -> Result<()> {
     let client = client(at)?;
-    named(at, libc::EEXIST)?;
-    let place = client.resolve_new_directory_from(&start(&client, at), &at.path)?;
-    client.mkdir(&place.dir, &place.name, &SetAttributes::mode(masked(mode)))?;
+    let place = place(&client, at, |_| libc::EEXIST)?;
+    // Those that lend rights are not for a new directory.
+    let attributes = SetAttributes::mode(masked(mode & 0o1777));
+    client.mkdir(&place.dir, &place.name, &attributes).map_err(|error| missed(at, error))?;
     Ok(())
 }
 
 /// Removes a name; `directory` says what it must be the name of.
 pub(crate) fn remove(at: &Location, directory: bool) -> Result<()> {
     let client = client(at)?;
-    let place = place(&client, at, libc::EBUSY)?;
-    let found = client.resolve_from(&place.dir, &place.name, Follow::No)?;
-    match (found.attributes.is_directory(), directory) {
+    let place = place(&client, at, |last| match (directory, last) {
+        (false, _) => libc::EISDIR,
+        (true, Last::Dot) => libc::EINVAL,
+        (true, Last::Up) => libc::ENOTEMPTY,
+        (true, _) => libc::EBUSY,
+    })?;
+    let found = client.lookup_attributes(&place.dir, &place.name);
+    let (_, found) = found.map_err(|error| missed(at, error))?;
+    match (found.is_directory(), directory) {
         (true, false) => return Err(Errno(libc::EISDIR)),
         (false, true) => return Err(Errno(libc::ENOTDIR)),
+        (false, false) if at.wants_directory() => return Err(Errno(libc::ENOTDIR)),
         _ => {}
     }
     Ok(client.remove(&place.dir, &place.name)?)
@@ -122,10 +160,14 @@ fn both<'a>(from: &'a Location, to: &'a Location) -> Result<Client> {
 
 pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
     let client = both(from, to)?;
-    named(from, libc::EBUSY)?;
-    named(to, libc::EBUSY)?;
-    let (source, target) = client
-        .resolve_rename((&start(&client, from), &from.path), (&start(&client, to), &to.path))?;
+    let source = place(&client, from, |_| libc::EBUSY)?;
+    let target = place(&client, to, |_| libc::EBUSY)?;
+    if from.wants_directory() || to.wants_directory() {
+        let found = client.lookup_attributes(&source.dir, &source.name);
+        if !found.map_err(|error| missed(from, error))?.1.is_directory() {
+            return Err(Errno(libc::ENOTDIR));
+        }
+    }
     match flags {
         0 => {}
         libc::RENAME_NOREPLACE => {
@@ -133,29 +175,51 @@ pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
             match client.lookup(&target.dir, &target.name) {
                 Ok(_) => return Err(Errno(libc::EEXIST)),
                 Err(error) if error.to_errno() == libc::ENOENT => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(missed(to, error)),
             }
         }
         _ => return Err(Errno(libc::EINVAL)),
     }
-    Ok(client.rename(&source.dir, &source.name, &target.dir, &target.name)?)
+    let renamed = client.rename(&source.dir, &source.name, &target.dir, &target.name);
+    renamed.map_err(|error| match (&from.start, &to.start) {
+        (None, None) => error.into(),
+        (Some(_), _) => missed(from, error),
+        _ => missed(to, error),
+    })
 }
 
 pub(crate) fn link(from: &Location, to: &Location, follow: Follow) -> Result<()> {
-    let client = both(from, to)?;
-    let found = client.resolve_from(&start(&client, from), &from.path, follow)?;
-    link_handle(&client, &found.handle, to)
+    both(from, to)?;
+    let (client, found) = find(from, follow)?;
+    link_found(&client, &found.handle, found.attributes.is_directory(), to)
 }
 
-pub(crate) fn link_handle(client: &Client, handle: &FileHandle, to: &Location) -> Result<()> {
-    let place = place(client, to, libc::EEXIST)?;
-    Ok(client.link(handle, &place.dir, &place.name)?)
+/// Gives an object another name.
+pub(crate) fn link_found(
+    client: &Client,
+    handle: &FileHandle,
+    is_directory: bool,
+    to: &Location,
+) -> Result<()> {
+    let place = place_for_new(client, to)?;
+    if is_directory {
+        return match client.lookup(&place.dir, &place.name) {
+            Ok(_) => Err(Errno(libc::EEXIST)),
+            Err(_) => Err(Errno(libc::EPERM)),
+        };
+    }
+    client.link(handle, &place.dir, &place.name).map_err(|error| missed(to, error))
 }
 
 pub(crate) fn symlink(text: &[u8], at: &Location) -> Result<()> {
+    match text.len() {
+        0 => return Err(Errno(libc::ENOENT)),
+        PATH_BYTES_MAX.. => return Err(Errno(libc::ENAMETOOLONG)),
+        _ => {}
+    }
     let client = client(at)?;
-    let place = place(&client, at, libc::EEXIST)?;
-    client.symlink(&place.dir, &place.name, text)?;
+    let place = place_for_new(&client, at)?;
+    client.symlink(&place.dir, &place.name, text).map_err(|error| missed(at, error))?;
     Ok(())
 }
 
@@ -176,6 +240,14 @@ pub(crate) fn change(at: &Location, follow: Follow, change: &SetAttributes) -> R
 pub(crate) fn owners(owner: u32, group: u32) -> SetAttributes {
     let some = |id: u32| (id != u32::MAX).then_some(id);
     SetAttributes { owner: some(owner), group: some(group), ..SetAttributes::default() }
+}
+
+/// `chown` of an object.
+pub(crate) fn own(client: &Client, object: &FileHandle, owners: &SetAttributes) -> Result<()> {
+    match owners.is_empty() {
+        true => Ok(posix::chown_to_same(client, object)?),
+        false => Ok(client.set_attributes(object, owners)?),
+    }
 }
 
 /// The change that `utimensat` asks for; nothing means now.
@@ -202,67 +274,80 @@ pub(crate) fn stat(at: &Location, follow: Follow) -> Result<libc::stat> {
     Ok(attributes::stat(&attributes(at, follow)?))
 }
 
-/// The path of a directory as the program knows it. It is what is shown of `at` unless a `..` in
-/// there stands behind a link: then it is looked for from the directory upwards.
-pub(crate) fn path_of(client: &Client, at: &Location, dir: &FileHandle) -> Result<Vec<u8>> {
-    if !at.climbs {
-        return Ok(at.shown.clone());
-    }
-    let rest = at.shown.strip_prefix(at.mount.prefix.as_slice()).unwrap_or_default();
-    let at_its_word = [at.mount.base.as_slice(), rest, b"/"].concat();
-    if client.resolve(&at_its_word, Follow::Yes).is_ok_and(|found| found.handle == *dir) {
-        return Ok(at.shown.clone());
-    }
-    let top = client.resolve(&[at.mount.base.as_slice(), b"/"].concat(), Follow::Yes)?.handle;
-    let (mut below, mut names) = (*dir, Vec::new());
-    while below != top {
-        let above = client.parent(&below)?;
-        if above == below || names.len() > PATH_BYTES_MAX / 2 {
-            return Err(Errno(libc::ENOENT));
-        }
-        names.push(name_in(client, &above, &below)?);
-        below = above;
-    }
-    let mut path = at.mount.prefix.clone();
-    for name in names.iter().rev() {
-        path.push(b'/');
-        path.extend_from_slice(name);
-    }
-    Ok(path)
+/// An object, and the path that leads to it without a link, as the program knows it: what was asked for
+/// where that is not below the prefix.
+#[derive(Debug)]
+pub(crate) struct Real {
+    pub(crate) client: Client,
+    pub(crate) attributes: Attributes,
+    pub(crate) shown: Vec<u8>,
 }
 
-/// A place without `..` in its path.
-pub(crate) fn straight(at: Location) -> Result<Location> {
-    if !at.climbs {
-        return Ok(at);
-    }
-    let client = client(&at)?;
-    let path = match client.resolve_parent_from(&start(&client, &at), &at.path) {
-        Ok(place) => {
-            // Its directory has the name of the whole without what is behind the last slash.
-            let end = at.shown.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-            let above = Location { shown: at.shown[..end].to_vec(), ..at.clone() };
-            [path_of(&client, &above, &place.dir)?.as_slice(), &place.name].join(&b'/')
-        }
-        Err(_) => path_of(&client, &at, &find(&at, Follow::Yes)?.1.handle)?,
+/// Goes a path component by component, through all links.
+pub(crate) fn real(at: &Location) -> Result<Real> {
+    let client = client(at)?;
+    let ask = |error| missed(at, error);
+    let (mut names, rest) = match at.from_prefix() {
+        Some((names, rest)) => (Some(names), rest),
+        None => (None, at.path.as_slice()),
     };
-/// `chown` of an object.
-pub(crate) fn own(client: &Client, object: &FileHandle, owners: &SetAttributes) -> Result<()> {
-    match owners.is_empty() {
-        true => Ok(posix::chown_to_same(client, object)?),
-        false => Ok(client.set_attributes(object, owners)?),
-    }
-}
-
-    crate::location::find(libc::AT_FDCWD, &path)?.ok_or(Errno(libc::ENOENT))
-}
-
-fn name_in(client: &Client, dir: &FileHandle, of: &FileHandle) -> Result<Vec<u8>> {
-    for entry in client.read_dir(dir).take(DIRECTORY_ENTRIES_MAX) {
-        let entry = entry?;
-        if entry.attributes.is_some_and(|attributes| attributes.handle == *of) {
-            return Ok(entry.name);
+    let base = at.mount.base.as_slice();
+    let top = || client.resolve(&[base, b"/"].concat(), Follow::Yes).map(|top| top.handle);
+    let mut here = match &at.start {
+        Some((handle, _)) => *handle,
+        None => top().map_err(ask)?,
+    };
+    let (mut left, mut links) = (VecDeque::new(), 0);
+    let put = |left: &mut VecDeque<Vec<u8>>, path: &[u8]| {
+        let parts = path.rsplit(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        parts.for_each(|part| left.push_front(part.to_vec()));
+    };
+    put(&mut left, rest);
+    while let Some(name) = left.pop_front() {
+        if name == b".." {
+            // Above the prefix there is no name for it.
+            names = names.filter(|names| !names.is_empty());
+            if let Some(names) = &mut names {
+                names.pop();
+            }
+            if here != client.root() {
+                here = client.parent(&here).map_err(ask)?;
+            }
+            continue;
         }
+        let (handle, attributes) = client.lookup_attributes(&here, &name).map_err(ask)?;
+        if !attributes.is_symlink() {
+            here = handle;
+            if let Some(names) = &mut names {
+                names.push(name);
+            }
+            continue;
+        }
+        links += 1;
+        if links > SYMLINKS_FOLLOWED_MAX {
+            return Err(Errno(libc::ELOOP));
+        }
+        let text = client.readlink(&handle).map_err(ask)?;
+        let mut rest = text.as_slice();
+        if text.first() == Some(&b'/') {
+            (here, names) = (client.root(), None);
+            let behind = text.strip_prefix(base).filter(|rest| rest.first() == Some(&b'/'));
+            if let Some(behind) = behind {
+                (here, names, rest) = (top().map_err(ask)?, Some(Vec::new()), behind);
+            }
+        }
+        put(&mut left, rest);
     }
-    Err(Errno(libc::ENOENT))
+    let attributes = client.attributes(&here).map_err(ask)?;
+    if at.wants_directory() && !attributes.is_directory() {
+        return Err(Errno(libc::ENOTDIR));
+    }
+    let shown = names.map_or_else(
+        || at.shown.clone(),
+        |names| {
+            let from_prefix = names.iter().map(Vec::as_slice);
+            std::iter::once(&*at.mount.prefix).chain(from_prefix).collect::<Vec<_>>().join(&b'/')
+        },
+    );
+    Ok(Real { client, attributes, shown })
 }

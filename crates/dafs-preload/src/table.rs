@@ -29,6 +29,8 @@ pub(crate) struct Description {
     inode: (u64, u64),
     /// The file as this process has opened it at the server, if it has used it.
     pub(crate) file: Mutex<Option<Arc<File>>>,
+    /// The same once more, for `flock`.
+    pub(crate) locked: Mutex<Option<Arc<File>>>,
     /// Held by whoever uses the offset.
     pub(crate) offset: Mutex<()>,
     /// What a directory holds, while it is read by its descriptor.
@@ -37,8 +39,9 @@ pub(crate) struct Description {
 
 impl Description {
     pub(crate) fn new(record: Record, inode: (u64, u64), file: Option<Arc<File>>) -> Arc<Self> {
-        let (file, offset, entries) = (Mutex::new(file), Mutex::default(), Mutex::default());
-        Arc::new(Self { record, inode, file, offset, entries })
+        let (file, locked) = (Mutex::new(file), Mutex::default());
+        let (offset, entries) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { record, inode, file, locked, offset, entries })
     }
 }
 

@@ -35,8 +35,14 @@ unsafe fn pair(
     work: impl FnOnce(&Location, &Location) -> Result<()>,
 ) -> c_int {
     // SAFETY: the caller's promise.
+    let is_empty = unsafe { bytes(from).is_empty() || bytes(to).is_empty() };
+    // SAFETY: the caller's promise.
     match unsafe { (at(from_dir, from), at(to_dir, to)) } {
         (At::Elsewhere, At::Elsewhere) => pass(),
+        // What has no name is nowhere.
+        (At::Here(_), At::Elsewhere) | (At::Elsewhere, At::Here(_)) if is_empty => {
+            serve(|| Err(Errno(libc::ENOENT)))
+        }
         (At::Here(from), At::Here(to)) => serve(|| work(&from, &to).map(|()| 0)),
         (At::Wrong(errno), _) | (_, At::Wrong(errno)) => serve(|| Err(errno)),
         _ => serve(|| Err(Errno(libc::EXDEV))),
@@ -70,7 +76,8 @@ unsafe fn link_either(
     match unsafe { at(to_dir, to) } {
         At::Here(to) if session::number(to.mount) == open.record.mount => serve(|| {
             let client = session::client(open.record.mount)?;
-            names::link_handle(&client, &open.record.handle, &to).map(|()| 0)
+            let is_directory = open.record.kind == Kind::Directory;
+            names::link_found(&client, &open.record.handle, is_directory, &to).map(|()| 0)
         }),
         At::Wrong(errno) => serve(|| Err(errno)),
         _ => serve(|| Err(Errno(libc::EXDEV))),
@@ -96,6 +103,15 @@ fn change_open(file: &Description, change: &SetAttributes) -> Result<c_int> {
     Ok(0)
 }
 
+fn own_open(file: &Description, owners: &SetAttributes) -> Result<c_int> {
+    names::own(&session::client(file.record.mount)?, &file.record.handle, owners).map(|()| 0)
+}
+
+fn own(place: &Location, follow: Follow, owners: &SetAttributes) -> Result<c_int> {
+    let (client, found) = names::find(place, follow)?;
+    names::own(&client, &found.handle, owners).map(|()| 0)
+}
+
 fn change(place: &Location, follow: Follow, change: &SetAttributes) -> Result<c_int> {
     names::change(place, follow, change).map(|()| 0)
 }
@@ -117,24 +133,28 @@ unsafe fn old_times(times: *const timeval) -> Result<SetAttributes> {
 
 /// Makes a place the working directory.
 fn enter(place: &Location) -> Result<c_int> {
-    let (client, found) = names::find(place, Follow::Yes)?;
-    if !found.attributes.is_directory() {
+    let names::Real { client, attributes, shown } = names::real(place)?;
+    if !attributes.is_directory() {
         return Err(Errno(libc::ENOTDIR));
     }
-    let mut lookup = AccessMask::LOOKUP;
-    lookup &= client.access(&found.handle, lookup)?;
-    if lookup.is_empty() {
+    let handle = attributes.handle;
+    if !client.access(&handle, AccessMask::LOOKUP)?.contains(AccessMask::LOOKUP) {
         return Err(Errno(libc::EACCES));
     }
-    let shown = names::path_of(&client, place, &found.handle)?;
-    go(Record {
-        mount: session::number(place.mount),
-        kind: Kind::Directory,
-        handle: found.handle,
-        flags: libc::O_RDONLY,
-        shown,
-    })?;
+    let (mount, kind, flags) = (session::number(place.mount), Kind::Directory, libc::O_RDONLY);
+    go(Record { mount, kind, handle, flags, shown })?;
     Ok(0)
+}
+
+/// A directory that is open, under its own name if the one that it was opened by has links in it.
+fn by_own_name(opened: &Record) -> Record {
+    let place = location::find(AT_FDCWD, &opened.shown);
+    let real = place.ok().flatten().and_then(|place| names::real(&place).ok());
+    let real = real.filter(|real| real.attributes.handle == opened.handle);
+    match real {
+        Some(names::Real { shown, .. }) => Record { shown, ..opened.clone() },
+        None => opened.clone(),
+    }
 }
 
 /// The kernel's own working directory is moved to one that is no more: a relative path that gets past
@@ -239,25 +259,9 @@ unsafe fn real_path(
     // SAFETY: the caller's promise.
     unsafe {
         by_path!(AT_FDCWD, path, pass, |place| {
-            let mut place = names::straight(place)?;
-            // Links at the end are followed by their texts; those in the middle stay in the name.
-            for _ in 0..dafs_client::limits::SYMLINKS_FOLLOWED_MAX {
-                let (client, found) = names::find(&place, Follow::No)?;
-                if !found.attributes.is_symlink() {
-                    let room = if to.is_null() { 0 } else { libc::PATH_MAX as usize };
-                    return give_path(&place.shown, to, room);
-                }
-                let text = client.readlink(&found.handle)?;
-                let end = place.shown.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-                let mut next = place.shown[..=end].to_vec();
-                if text.first() == Some(&b'/') {
-                    next.clear();
-                }
-                next.extend_from_slice(&text);
-                let next = location::find(AT_FDCWD, &next)?.ok_or(Errno(libc::ENOENT))?;
-                place = names::straight(next)?;
-            }
-            Err(Errno(libc::ELOOP))
+            let names::Real { shown, .. } = names::real(&place)?;
+            let room = if to.is_null() { 0 } else { libc::PATH_MAX as usize };
+            give_path(&shown, to, room)
         })
     }
 }
@@ -370,19 +374,19 @@ interpose! {
         })
     }
     fn chown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| change(&place, Follow::Yes, &names::owners(owner, group)))
+        by_path!(AT_FDCWD, path, pass, |place| own(&place, Follow::Yes, &names::owners(owner, group)))
     }
     fn lchown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| change(&place, Follow::No, &names::owners(owner, group)))
+        by_path!(AT_FDCWD, path, pass, |place| own(&place, Follow::No, &names::owners(owner, group)))
     }
     fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| change_open(&file, &names::owners(owner, group)))
+        by_descriptor!(fd, pass, |file| own_open(&file, &names::owners(owner, group)))
     }
     fn fchownat(dir: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int, |pass| {
         if flags & libc::AT_EMPTY_PATH != 0 && bytes(path).is_empty() {
-            by_descriptor!(dir, pass, |file| change_open(&file, &names::owners(owner, group)))
+            by_descriptor!(dir, pass, |file| own_open(&file, &names::owners(owner, group)))
         } else {
-            by_path!(dir, path, pass, |place| change(&place, follow(flags), &names::owners(owner, group)))
+            by_path!(dir, path, pass, |place| own(&place, follow(flags), &names::owners(owner, group)))
         }
     }
     fn utimensat(dir: c_int, path: *const c_char, when: *const timespec, flags: c_int) -> c_int, |pass| {
@@ -427,7 +431,7 @@ interpose! {
             if file.record.kind != Kind::Directory {
                 return Err(Errno(libc::ENOTDIR));
             }
-            go(file.record.clone()).map(|()| 0)
+            go(by_own_name(&file.record)).map(|()| 0)
         })
     }
     fn getcwd(to: *mut c_char, room: size_t) -> *mut c_char, |pass| {

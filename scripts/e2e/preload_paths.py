@@ -1,0 +1,157 @@
+"""What calls on paths answer below a directory, a line for each: for comparison between file systems.
+
+Run as: preload_paths.py DIRECTORY, an empty one."""
+
+import errno
+import os
+import sys
+
+top = sys.argv[1]
+os.umask(0)
+
+
+def at(path):
+    return top + "/" + path
+
+
+def fill(path, text="hello"):
+    with open(at(path), "w") as file:
+        file.write(text)
+
+
+def told(what, call):
+    try:
+        result = call()
+    except OSError as error:
+        result = errno.errorcode[error.errno]
+    print(what, str(result).replace(top, "TOP"))
+
+
+def opened(path, flags):
+    descriptor = os.open(at(path), flags, 0o640)
+    os.close(descriptor)
+    return "opened"
+
+
+def mode(path):
+    return oct(os.lstat(at(path)).st_mode)
+
+
+fill("f")
+os.makedirs(at("dir/sub"))
+os.symlink("f", at("to-f"))
+os.symlink("dir/sub", at("to-dir"))
+os.symlink("nowhere", at("dangling"))
+READ, WRITE, CREATE = os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_CREAT
+CUT = CREATE | os.O_TRUNC
+
+# A path that ends in a slash or a dot is one of a directory (POSIX 4.13).
+for path in ("f/", "f//", "f/.", "f/./", "to-f/", "none/", "none/.", "dangling/", "dir/", "dir/.", "to-dir/"):
+    for name, flags in ("read", READ), ("write", WRITE), ("create", CREATE), ("cut", CUT):
+        told(f"open {path} {name}", lambda: opened(path, flags))
+    told(f"open {path} O_DIRECTORY", lambda: opened(path, READ | os.O_DIRECTORY))
+    told(f"open {path} O_NOFOLLOW", lambda: opened(path, READ | os.O_NOFOLLOW))
+    told(f"truncate {path}", lambda: os.truncate(at(path), 0))
+    told(f"access {path}", lambda: os.access(at(path), os.F_OK))
+    told(f"lstat {path}", lambda: mode(path))
+    told(f"readlink {path}", lambda: os.readlink(at(path)))
+    told(f"chmod {path}", lambda: os.chmod(at(path), 0o777))
+    told(f"chown {path}", lambda: os.lchown(at(path), -1, -1))
+    told(f"utime {path}", lambda: os.utime(at(path), (1, 2)))
+    told(f"chdir {path}", lambda: os.chdir(at(path)))
+    told(f"unlink {path}", lambda: os.unlink(at(path)))
+    told(f"mkdir {path}", lambda: path.startswith("none") or os.mkdir(at(path)))
+    told(f"symlink to {path}", lambda: os.symlink("f", at(path)))
+    told(f"link to {path}", lambda: os.link(at("f"), at(path)))
+    told(f"link from {path}", lambda: os.link(at(path), at("second")))
+    told(f"rename to {path}", lambda: os.rename(at("f"), at(path)))
+    if not path.startswith("dir") and not path.startswith("to-dir"):
+        told(f"rename from {path}", lambda: os.rename(at(path), at("moved")))
+    told("f", lambda: os.path.getsize(at("f")))
+os.chdir("/")
+told("mkdir new/", lambda: os.mkdir(at("new/")))
+told("rename new/ newer/", lambda: os.rename(at("new/"), at("newer/")))
+told("rmdir newer/", lambda: os.rmdir(at("newer/")))
+told("mkdir new/.", lambda: os.mkdir(at("new/.")))
+for path in ("dir/.", "dir/..", "to-dir/", "f/", "f/.", "dir"):
+    told(f"rmdir {path}", lambda: os.rmdir(at(path)))
+    told(f"unlink {path}", lambda: os.unlink(at(path)))
+told("link of a directory", lambda: os.link(at("dir"), at("second")))
+told("rename into itself", lambda: os.rename(at("dir"), at("dir/sub/x")))
+told("rename over a directory", lambda: os.rename(at("f"), at("dir")))
+told("rename over a file", lambda: os.rename(at("dir"), at("f")))
+told("open .. create", lambda: opened("dir/..", CREATE))
+told("truncate dir", lambda: os.truncate(at("dir"), 0))
+
+long = "x" * 256
+for path in (long, long + "/y", "x/" * 2100):
+    told("long stat", lambda: os.stat(at(path)))
+    told("long create", lambda: opened(path, CREATE))
+    told("long mkdir", lambda: os.mkdir(at(path)))
+    told("long unlink", lambda: os.unlink(at(path)))
+    told("long rename", lambda: os.rename(at("f"), at(path)))
+    told("long link", lambda: os.link(at("f"), at(path)))
+told("long text", lambda: os.symlink("x" * 4096, at("second")))
+told("empty text", lambda: os.symlink("", at("second")))
+
+os.chdir(top)
+calls = {
+    "open": lambda: os.open("", READ),
+    "create": lambda: os.open("", CREATE),
+    "stat": lambda: os.stat(""),
+    "mkdir": lambda: os.mkdir(""),
+    "unlink": lambda: os.unlink(""),
+    "rmdir": lambda: os.rmdir(""),
+    "rename from": lambda: os.rename("", at("second")),
+    "rename to": lambda: os.rename(at("f"), ""),
+    "link from": lambda: os.link("", at("second")),
+    "link to": lambda: os.link(at("f"), ""),
+    "symlink": lambda: os.symlink("f", ""),
+    "chdir": lambda: os.chdir(""),
+    "truncate": lambda: os.truncate("", 0),
+}
+for name, call in calls.items():
+    told(f"empty {name}", call)
+
+for bits in (0o777, 0o1777, 0o2755, 0o4755, 0o6755, 0o7777):
+    told(f"mkdir {bits:o}", lambda: os.mkdir(at(f"d{bits:o}"), bits))
+    told(f"mode {bits:o}", lambda: mode(f"d{bits:o}"))
+
+# The owner that it has already.
+for name, owner, group in ("both", 0, 0), ("owner", 0, -1), ("group", -1, 0), ("neither", -1, -1):
+    fill("own")
+    os.chmod(at("own"), 0o6755)
+    before = os.stat(at("own")).st_ctime_ns
+    told(f"chown {name}", lambda: os.geteuid() == 0 and os.chown(at("own"), owner, group))
+    told("mode", lambda: os.geteuid() != 0 or mode("own"))
+    moved = os.geteuid() != 0
+    for _ in range(100000):
+        if moved:
+            break
+        os.chown(at("own"), owner, group)
+        moved = os.stat(at("own")).st_ctime_ns > before
+    told("the time of change has moved", lambda: moved)
+
+# Where one is, by its own name.
+for path in ("to-dir", "to-dir/..", "dir/../to-dir/../sub", "dir/./sub//"):
+    told(f"chdir {path}", lambda: (os.chdir(at(path)), os.getcwd()))
+    os.chdir(top)
+    told(f"relative {path}", lambda: (os.chdir(path), os.getcwd()))
+    told(f"realpath {path}", lambda: os.path.realpath(at(path)))
+    descriptor = os.open(at(path), READ)
+    os.chdir("/")
+    told(f"fchdir {path}", lambda: (os.fchdir(descriptor), os.getcwd()))
+    os.close(descriptor)
+
+os.mkdir(at("gone"))
+os.chdir(at("gone"))
+os.rmdir(at("gone"))
+told("create in what is gone", lambda: os.open("f", CREATE))
+told("exclusively", lambda: os.open("f", CREATE | os.O_EXCL))
+told("open in what is gone", lambda: os.open("f", READ))
+told("stat in what is gone", lambda: os.stat("f"))
+told("mkdir in what is gone", lambda: os.mkdir("sub"))
+told("symlink in what is gone", lambda: os.symlink("f", "g"))
+told("link into what is gone", lambda: os.link(at("f"), "g"))
+told("rename into what is gone", lambda: os.rename(at("f"), "g"))
+told("unlink in what is gone", lambda: os.unlink("f"))
