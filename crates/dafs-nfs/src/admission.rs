@@ -12,7 +12,7 @@
 //!   user and root.
 
 use dafs_rpc::Credential;
-use dafs_service::{Export, Flavour, NO_USER};
+use dafs_service::{Export, Flavour, Host, NO_USER};
 use dafs_store::Cred;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -100,6 +100,15 @@ impl Origin {
     /// Where it is.
     pub fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Whose share of what all have in common callers from here take: that of their user, if they are
+    /// users of this host, or else of their host.
+    pub fn host(&self) -> Host {
+        match self.trust {
+            Trust::Known(uid, _) => Host::User(uid),
+            _ => Host::of(self.address),
+        }
     }
 
     /// Whether callers from here are who they are, whatever they claim.

@@ -19,6 +19,7 @@
 pub mod durable;
 pub mod limits;
 
+mod admit;
 mod append;
 mod client;
 mod delegation;
@@ -32,6 +33,7 @@ mod front;
 mod grace;
 mod guards;
 mod handle;
+mod hosts;
 mod index;
 mod layout;
 mod lock;
@@ -62,6 +64,7 @@ pub use fence::{
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
+pub use hosts::{FairQueue, Host, HostUse, Shared, has_share};
 pub use layout::{DeviceTold, DeviceUse, LayoutGranted, LayoutMode, LayoutRequest, Moved, Ticket};
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
@@ -115,7 +118,7 @@ pub struct ServiceConfig {
     /// Whether delegations are granted.
     pub delegations: bool,
     /// Opens of all clients, and as many delegations, because each keeps a file of a store open; one
-    /// client gets half of that.
+    /// host gets half of that.
     pub files_max: usize,
     /// How long a call that may wait does so for other clients, before its client is told to ask again.
     pub recall_wait: Duration,
@@ -289,13 +292,12 @@ impl Service {
             lock_log.clone(),
             config.files_max,
         );
-        let nobody = Identity { mechanism: "none", principal: Vec::new() };
         Self {
             config,
             namespace: RwLock::new(Arc::new(namespace)),
             clients: Mutex::new(ClientTable::new(config.instance)),
             doomed: Mutex::default(),
-            stateless_client: Client::new(ClientKey(0), ClientKind::Stateless, b"", 0, nobody, 0),
+            stateless_client: Client::stateless(b""),
             records,
             grace,
             fences: Fences::new(),

@@ -1,17 +1,26 @@
 //! Every bound of the service, in one place.
+//!
+//! Bounds of what all clients have together are shared among hosts: each gets more only while it has
+//! less than is left, so that one alone gets half ([`crate::has_share`]).
 
 use std::time::Duration;
 
-/// Clients known at once. A client that is not known cannot hold state.
-pub const CLIENT_COUNT_MAX: usize = 65_536;
+/// Clients known at once that have used their key. A client that is not known cannot hold state.
+pub const CLIENT_COUNT_MAX: usize = 61_440;
 
-/// Records of NFS clients that have not used their key yet; above that, the one that waits longest
-/// goes.
+/// Records of NFS clients that have not used their key yet; above its share of that, a host loses the one
+/// of its own that waits longest.
 pub const UNCONFIRMED_CLIENTS_MAX: usize = 4_096;
 
 /// NFS clients whose lease is over and whose state is kept by courtesy; above that, those that are
 /// away longest lose it.
 pub const COURTESY_CLIENTS_MAX: usize = 16_384;
+
+/// Clients whose lease is over that are ended at a time for room that somebody needs, and the part of a
+/// bound that is enough then.
+pub(crate) const ENDED_FOR_ROOM_MAX: usize = 16;
+/// See [`ENDED_FOR_ROOM_MAX`].
+pub(crate) const ROOM_MADE_FRACTION: usize = 1024;
 
 /// How long state is kept by courtesy after a lease has ended, unless somebody needs it.
 pub const COURTESY_TIME: Duration = Duration::from_secs(24 * 3600);

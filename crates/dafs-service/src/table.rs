@@ -9,6 +9,7 @@
 //!   after it has been released.
 
 use crate::Result;
+use crate::admit::Absent;
 use crate::append::Writers;
 use crate::client::{Client, ClientKey, ClientKind};
 use crate::delegation::DelegationState;
@@ -16,12 +17,9 @@ use crate::error::ServiceError;
 use crate::front::Front;
 use crate::guards::Guards;
 use crate::handle::Handle;
+use crate::hosts::Shared;
 use crate::index::{Held, Index};
 use crate::layout::{Fencing, LayoutState, Lent, Returned};
-use crate::limits::{
-    DELEGATIONS_MAX, DELEGATIONS_PER_CLIENT_MAX, LOCK_STATES_MAX, LOCK_STATES_PER_CLIENT_MAX,
-    OPENS_MAX, OPENS_PER_CLIENT_MAX,
-};
 use crate::lock::{LockBook, LockHolder, LockLog, LockState, Waiter};
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef};
@@ -196,7 +194,8 @@ pub(crate) struct StateTable {
     /// Files with persistent locks whose holders are gone.
     pub(crate) left_files: FxHashSet<Handle>,
     /// Opens that there may be, and as many delegations.
-    files_max: usize,
+    pub(crate) files_max: usize,
+    pub(crate) absent: Absent,
 }
 
 /// How much there is.
@@ -236,6 +235,7 @@ impl StateTable {
             lock_log,
             left_files: FxHashSet::default(),
             files_max,
+            absent: Absent::default(),
         }
     }
 
@@ -262,65 +262,12 @@ impl StateTable {
         }
     }
 
-    /// Opens that one client may have, and as many delegations. Clients give delegations back only
-    /// when they are asked to, so these must not use up what there is for opens.
-    fn own_files_max(&self) -> usize {
-        self.files_max.div_ceil(2)
-    }
-
-    /// Whether there is room for another open of this client.
-    ///
-    /// # Errors
-    /// `Resource` at the limits.
-    pub(crate) fn check_room(&self, client: ClientKey) -> Result<()> {
-        let held = self.by_client.get(&client).map_or(0, |holdings| holdings.opens.len());
-        let (max, own_max) = (OPENS_MAX.min(self.files_max), self.own_files_max());
-        if self.counts.opens >= max || held >= OPENS_PER_CLIENT_MAX.min(own_max) {
-            return Err(ServiceError::Resource);
-        }
-        Ok(())
-    }
-
-    /// A number for another open of this client.
-    ///
-    /// # Errors
-    /// `Resource` at the limits.
-    pub(crate) fn admit_open(&mut self, client: ClientKey) -> Result<StateId> {
-        self.check_room(client)?;
-        self.index.next().ok_or(ServiceError::Resource)
-    }
-
-    /// A number for another lock state of this client.
-    ///
-    /// # Errors
-    /// `Resource` at the limits.
-    pub(crate) fn admit_lock(&mut self, client: ClientKey) -> Result<StateId> {
-        let held = self.by_client.get(&client).map_or(0, |holdings| holdings.locks.len());
-        if self.counts.locks >= LOCK_STATES_MAX || held >= LOCK_STATES_PER_CLIENT_MAX {
-            return Err(ServiceError::Resource);
-        }
-        self.index.next().ok_or(ServiceError::Resource)
-    }
-
-    /// A number for another delegation of this client; revoked ones count until they are freed.
-    ///
-    /// # Errors
-    /// `Resource` at the limits.
-    pub(crate) fn admit_delegation(&mut self, client: ClientKey) -> Result<StateId> {
-        let count = |holdings: &Holdings| holdings.delegations.len() + holdings.revoked.len();
-        let held = self.by_client.get(&client).map_or(0, count);
-        let (max, own_max) = (DELEGATIONS_MAX.min(self.files_max), self.own_files_max());
-        if self.counts.delegations >= max || held >= DELEGATIONS_PER_CLIENT_MAX.min(own_max) {
-            return Err(ServiceError::Resource);
-        }
-        self.index.next().ok_or(ServiceError::Resource)
-    }
-
     pub(crate) fn enter_open(&mut self, open: &Arc<OpenState>) {
         let file = self.files.entry(open.key).or_default();
         self.counts.open_files += usize::from(file.opens.is_empty());
         file.opens.push(open.clone());
         self.counts.opens += 1;
+        open.client.host().add(Shared::Opens, 1);
         self.by_client.entry(open.client.key()).or_default().opens.insert(open.id());
         self.index.insert(Held::Open(open.clone()));
     }
@@ -342,6 +289,7 @@ impl StateTable {
             return;
         }
         self.counts.opens -= 1;
+        open.client.host().remove(Shared::Opens, 1);
         self.counts.open_files -= usize::from(file.opens.is_empty());
         let under = |lock: &&Arc<LockState>| Arc::ptr_eq(&lock.open, open);
         let locks: Vec<_> = file.lock_states.iter().filter(under).cloned().collect();
@@ -372,6 +320,7 @@ impl StateTable {
         let file = self.files.entry(lock.open.key).or_default();
         file.lock_states.push(lock.clone());
         self.counts.locks += 1;
+        lock.open.client.host().add(Shared::Locks, 1);
         self.by_client.entry(lock.open.client.key()).or_default().locks.insert(lock.id);
         self.index.insert(Held::Lock(lock.clone()));
     }
@@ -392,10 +341,11 @@ impl StateTable {
             return;
         }
         self.counts.locks -= 1;
+        lock.open.client.host().remove(Shared::Locks, 1);
         // What is persistent is left behind: whoever gives it up in order has done so before.
         let holder = Arc::new(LockHolder::of(&lock.open.client, &lock.owner));
         let (ranges, left) = file.locks.withdraw(lock.id, &holder);
-        self.count_ranges(client, ranges, 0);
+        self.count_ranges(&lock.open.client, ranges, 0);
         if left > 0 {
             self.left_files.insert(key);
         }
@@ -410,9 +360,11 @@ impl StateTable {
     }
 
     /// Counts ranges of a client that were removed and added.
-    pub(crate) fn count_ranges(&mut self, client: ClientKey, removed: usize, added: usize) {
+    pub(crate) fn count_ranges(&mut self, client: &Client, removed: usize, added: usize) {
         self.counts.ranges = self.counts.ranges + added - removed;
-        if let Some(holdings) = self.by_client.get_mut(&client) {
+        client.host().add(Shared::Ranges, added);
+        client.host().remove(Shared::Ranges, removed);
+        if let Some(holdings) = self.by_client.get_mut(&client.key()) {
             holdings.ranges = holdings.ranges + added - removed;
         }
     }
@@ -422,6 +374,7 @@ impl StateTable {
         let file = self.files.entry(delegation.key).or_default();
         file.delegations.push(delegation.clone());
         self.counts.delegations += 1;
+        client.host().add(Shared::Delegations, 1);
         client.delegated.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.by_client.entry(client.key()).or_default().delegations.insert(delegation.id);
         self.index.insert(Held::Delegation(delegation.clone()));
@@ -449,6 +402,7 @@ impl StateTable {
         }
         ended.unwatch.push((delegation.store.clone(), key.file));
         self.counts.delegations -= 1;
+        delegation.client.host().remove(Shared::Delegations, 1);
         delegation.client.delegated.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         self.guards.remove(&key);
         self.recalling.remove(&delegation.id);
@@ -499,6 +453,7 @@ impl StateTable {
             Held::Layout(_) => {}
         }
         self.counts.revoked += 1;
+        client.host().add(Shared::Delegations, 1);
         let count = if by_admin { &client.admin_revoked } else { &client.revoked };
         count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
@@ -511,6 +466,7 @@ impl StateTable {
             return;
         }
         self.counts.revoked -= 1;
+        client.host().remove(Shared::Delegations, 1);
         let by_admin = held.life().check() == Err(ServiceError::AdminRevoked);
         let count = if by_admin { &client.admin_revoked } else { &client.revoked };
         count.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);

@@ -4,7 +4,7 @@ use super::back::{Address, Mail};
 use super::batch::{Batches, Gate};
 use crate::limits::SessionLimits;
 use dafs_dat::PeerInfo;
-use dafs_service::{Client, ClientKey, Identity};
+use dafs_service::{Client, ClientKey, Host, Identity};
 use dafs_wire::dafs::SessionId;
 use rustc_hash::FxHashMap;
 use std::net::IpAddr;
@@ -27,6 +27,16 @@ impl Origin {
             (.., Some(host)) => Self::Sim(host),
             _ => Self::Unknown,
         }
+    }
+}
+
+/// Whose share of what all clients have in common one with this peer takes.
+pub(super) fn host_of(peer: &PeerInfo) -> Host {
+    match (peer.process, peer.address, peer.sim_host) {
+        (Some(process), ..) => Host::User(process.uid),
+        (_, Some(address), _) => Host::of(address.ip()),
+        (.., Some(host)) => Host::V4(host.to_be_bytes()),
+        _ => Host::Unknown,
     }
 }
 

@@ -5,7 +5,7 @@ use super::batch::Queue;
 use super::connection::{Channel, Phase, Proven, Session};
 use super::convert;
 use super::durable::journal_session;
-use super::registry::SessionEntry;
+use super::registry::{SessionEntry, host_of};
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Pending, PendingId, Rest, Work, submit};
 use crate::auth::{Admission, Proof};
@@ -259,9 +259,9 @@ impl Context<'_> {
     fn begin_session(&mut self, call: &Call, admission: Admission) -> Done {
         let Some(session) = &self.connection.session else { return Err(Status::IllegalState) };
         let (name, verifier) = (&session.client_name, session.client_verifier);
-        let (service, identity, now_ns) =
-            (&self.shared.service, admission.identity.clone(), self.now.0);
-        let registered = service.register_client_at_once(name, verifier, identity, now_ns);
+        let (service, identity) = (&self.shared.service, admission.identity.clone());
+        let (host, now_ns) = (host_of(&self.connection.peer), self.now.0);
+        let registered = service.register_client_at_once(name, verifier, identity, host, now_ns);
         if registered.as_ref().err() != Some(&ServiceError::WouldWait) {
             return self.client_registered(call, admission, registered);
         }
@@ -272,7 +272,7 @@ impl Context<'_> {
         let id = self.pending.insert(Pending { endpoint, call: *call, work });
         submit((&*self.shared.pool, 0), self.inbox, id, move || {
             let identity = admission.identity.clone();
-            let registered = service.register_client(&name, verifier, identity, now_ns);
+            let registered = service.register_client(&name, verifier, identity, host, now_ns);
             JobResult::Call(Rest(Box::new(move |context, call| {
                 context.client_registered(call, admission, registered)
             })))

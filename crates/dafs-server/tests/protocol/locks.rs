@@ -292,7 +292,7 @@ fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
             let write = world.clients[two].post(&request);
             world.run_until("its job", |world| world.jobs() == 1);
             let identity = Identity { mechanism: "none", principal: Vec::new() };
-            world.service.register_client(b"a", 99, identity, 0).unwrap();
+            world.service.register_client(b"a", 99, identity, Default::default(), 0).unwrap();
             world.hold_jobs = false;
             let status = world.wait(two, write).unwrap().status();
             let expected = if anonymous { Status::Locked } else { Status::StaleStateId };

@@ -326,7 +326,7 @@ fn opens_of_one_owner_at_once_do_not_disturb_each_other() {
     let world = World::new(Setup::default());
     let service = world.service.clone();
     let identity = Identity { mechanism: "none", principal: Vec::new() };
-    let client = service.register_client(b"c", 1, identity, 0).unwrap().client;
+    let client = service.register_client(b"c", 1, identity, Default::default(), 0).unwrap().client;
     let (root, maker, reader) = (service.root(), Cred::new(1, 1), Cred::new(2, 2));
     let read = Share { read: true, ..Share::default() };
     let both = Share { write: true, ..read };
@@ -362,7 +362,8 @@ fn an_open_under_way_is_refused_when_its_client_is_replaced() {
     let world = World::new(Setup::default());
     let service = world.service.clone();
     let identity = Identity { mechanism: "none", principal: Vec::new() };
-    let client = service.register_client(b"c", 1, identity.clone(), 0).unwrap().client;
+    let client =
+        service.register_client(b"c", 1, identity.clone(), Default::default(), 0).unwrap().client;
     let (root, cred) = (service.root(), Cred::new(1, 1));
     let open = |how| {
         let share = Share { read: true, ..Share::default() };
@@ -374,7 +375,7 @@ fn an_open_under_way_is_refused_when_its_client_is_replaced() {
     open(make).unwrap();
     let other = service.clone();
     world.disk.on_open(move || {
-        other.register_client(b"c", 2, identity, 0).unwrap();
+        other.register_client(b"c", 2, identity, Default::default(), 0).unwrap();
     });
     assert_eq!(open(OpenHow::Existing), Err(ServiceError::Expired));
     assert_eq!(service.counts().opens, 0);

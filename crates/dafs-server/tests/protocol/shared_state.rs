@@ -27,7 +27,8 @@ struct NfsClient {
 impl NfsClient {
     fn new(world: &World) -> Self {
         let identity = Identity { mechanism: "sys", principal: Vec::new() };
-        let request = ExchangeId { owner: b"nfs", verifier: [1; 8], identity, update: false };
+        let host = Default::default();
+        let request = ExchangeId { owner: b"nfs", verifier: [1; 8], identity, host, update: false };
         let key = world.service.exchange_id(&request, 0).unwrap().client.key();
         let client = world.service.confirm_client(key, 0).unwrap();
         world.service.set_front(&client, Weak::<Silent>::new());

@@ -4,14 +4,14 @@
 //! * A key is a keyed hash of server instance, name and verifier, so that two sessions of a client
 //!   that connect at once are told the same key, and a key changes when the server restarts.
 
-use super::{Client, ClientKey, ClientKind, ClientTable, Identity};
+use super::{Client, ClientKey, ClientTable, Identity};
 use crate::error::ServiceError;
-use crate::limits::{CLIENT_COUNT_MAX, CLIENT_NAME_BYTES_MAX};
+use crate::hosts::Host;
+use crate::limits::CLIENT_NAME_BYTES_MAX;
 use crate::{Result, Service};
 use dafs_store::Wait;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 /// What [`Service::register_client`] found.
@@ -37,15 +37,16 @@ impl Service {
     ///
     /// # Errors
     /// `ClientInUse` when the name belongs to somebody else, `Resource` when the name is too long
-    /// or the table is full of clients that are alive.
+    /// or the host has as many clients as it may.
     pub fn register_client(
         &self,
         name: &[u8],
         verifier: u64,
         identity: Identity,
+        host: Host,
         now_ns: u64,
     ) -> Result<Registered> {
-        self.register(name, verifier, identity, now_ns, Wait::Allowed)
+        self.register(name, verifier, identity, host, now_ns, Wait::Allowed)
     }
 
     /// The same for a caller that may not wait.
@@ -57,9 +58,10 @@ impl Service {
         name: &[u8],
         verifier: u64,
         identity: Identity,
+        host: Host,
         now_ns: u64,
     ) -> Result<Registered> {
-        self.register(name, verifier, identity, now_ns, Wait::Never)
+        self.register(name, verifier, identity, host, now_ns, Wait::Never)
     }
 
     fn register(
@@ -67,6 +69,7 @@ impl Service {
         name: &[u8],
         verifier: u64,
         identity: Identity,
+        host: Host,
         now_ns: u64,
         wait: Wait,
     ) -> Result<Registered> {
@@ -74,7 +77,8 @@ impl Service {
             return Err(ServiceError::Resource);
         }
         let key = self.client_key(name, verifier);
-        let mut table = self.lock_clients();
+        let newcomer = |table: &ClientTable| (!table.dafs.contains_key(name)).then_some(host);
+        let mut table = self.clients_with_room(newcomer, now_ns, wait)?;
         let old = table.dafs.get(name).cloned();
         if let Some(old) = &old {
             if old.identity != identity {
@@ -88,19 +92,14 @@ impl Service {
                 return Err(ServiceError::WouldWait);
             }
             // Before the new one can be recorded, so that the old one no longer is.
-            old.gone.store(true, Ordering::SeqCst);
-            table.remove(old);
-        } else if table.len() >= CLIENT_COUNT_MAX {
-            return Err(ServiceError::Resource);
+            table.drop_record(old);
         }
         // An older instance may have left a record, or locks.
         let left = self.is_awaited(name) || !self.lock_table().left_files.is_empty();
         if wait == Wait::Never && left {
             return Err(ServiceError::WouldWait);
         }
-        let client = Client::new(key, ClientKind::Dafs, name, verifier, identity, now_ns);
-        table.dafs.insert(name.to_vec(), client.clone());
-        table.by_key.insert(key, client.clone());
+        let client = table.enter_dafs(key, name, verifier, identity, host, now_ns);
         drop(table);
         self.discard_replies_of_others(&client);
         if let Some(old) = &old {

@@ -4,10 +4,11 @@
 use super::table::ClientTable;
 use super::{Client, ClientKey, ClientKind, Identity};
 use crate::error::ServiceError;
-use crate::limits::{CLIENT_COUNT_MAX, CLIENT_NAME_BYTES_MAX, UNCONFIRMED_CLIENTS_MAX};
+use crate::hosts::Host;
+use crate::limits::CLIENT_NAME_BYTES_MAX;
 use crate::{Result, Service};
+use dafs_store::Wait;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What a client says about itself in EXCHANGE_ID.
 #[derive(Debug, Clone)]
@@ -18,6 +19,8 @@ pub struct ExchangeId<'a> {
     pub verifier: [u8; 8],
     /// Who sent the request.
     pub identity: Identity,
+    /// Where it is.
+    pub host: Host,
     /// EXCHGID4_FLAG_UPD_CONFIRMED_REC_A: the confirmed record is meant, and no other.
     pub update: bool,
 }
@@ -37,8 +40,7 @@ impl Service {
     ///
     /// # Errors
     /// `ClientInUse` (case 3), `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9);
-    /// `Resource` when the name is too long or the table is full of clients that are alive; `Delay`
-    /// when the disk fails.
+    /// `Resource` when the name is too long; `Delay` when the disk fails.
     pub fn exchange_id(&self, request: &ExchangeId<'_>, now_ns: u64) -> Result<Exchanged> {
         if request.owner.len() > CLIENT_NAME_BYTES_MAX {
             return Err(ServiceError::Resource);
@@ -79,16 +81,11 @@ impl Service {
             // A restarted client: both records live until the new one is confirmed.
             Some(_) | None => None,
         };
-        let full = table.len() >= CLIENT_COUNT_MAX;
-        if full && displaced.is_none() {
-            return Err(ServiceError::Resource);
-        }
         if let Some(old) = &displaced {
-            old.gone.store(true, Ordering::SeqCst);
-            table.remove(old);
+            table.drop_record(old);
         }
-        let identity = request.identity.clone();
-        let client = enter_unconfirmed(&mut table, request.owner, verifier, identity, now_ns);
+        let (identity, host) = (request.identity.clone(), request.host);
+        let client = table.enter_unconfirmed(request.owner, verifier, identity, host, now_ns);
         drop(table);
         if let Some(old) = displaced {
             self.forget_record(&old);
@@ -109,30 +106,28 @@ impl Service {
 
     /// The client has used its key (CREATE_SESSION): its record is the one of this name from now on,
     /// its lease starts, and what an older instance held is released. Nothing happens when the
-    /// record is confirmed already. May wait for the disk when an instance is replaced.
+    /// record is confirmed already. May wait for the disk when an instance is replaced, or has to make
+    /// room.
     ///
     /// # Errors
-    /// `StaleClientId` when there is no such record.
+    /// `StaleClientId` when there is no such record; `Resource` when its host has as many clients as it
+    /// may; `Delay` when the disk fails.
     pub fn confirm_client(&self, key: ClientKey, now_ns: u64) -> Result<Arc<Client>> {
-        let mut guard = self.lock_clients();
-        let table = &mut *guard;
+        let newcomer = |table: &ClientTable| {
+            let client = table.by_key.get(&key).filter(|client| !client.is_confirmed())?;
+            let owner = table.nfs.get(&client.name);
+            let is_known = owner.is_some_and(|owner| owner.confirmed.is_some());
+            (!is_known).then(|| client.host().host())
+        };
+        let mut table = self.clients_with_room(newcomer, now_ns, Wait::Allowed)?;
         let client = table.by_key.get(&key).filter(|client| client.kind == ClientKind::Nfs);
         let client = client.cloned().ok_or(ServiceError::StaleClientId)?;
         client.renew(now_ns);
         if client.is_confirmed() {
             return Ok(client);
         }
-        let owner = table.nfs.entry(client.name.clone()).or_default();
-        let old = owner.confirmed.replace(client.clone());
-        if owner.unconfirmed.take().is_some() {
-            table.unconfirmed -= 1;
-        }
-        client.confirmed.store(true, Ordering::Relaxed);
-        if let Some(old) = &old {
-            old.gone.store(true, Ordering::SeqCst);
-            table.by_key.remove(&old.key);
-        }
-        drop(guard);
+        let old = table.confirm(&client);
+        drop(table);
         if let Some(old) = old {
             // Nothing hangs on the success of this: the record names the old verifier, and only a
             // client with that one may reclaim by it.
@@ -155,8 +150,7 @@ impl Service {
         if self.is_in_use(&client) {
             return Err(ServiceError::ClientIdBusy);
         }
-        client.gone.store(true, Ordering::SeqCst);
-        table.remove(&client);
+        table.drop_record(&client);
         drop(table);
         self.forget_record(&client);
         // It may have opened something after it was looked at.
@@ -168,32 +162,4 @@ impl Service {
     fn is_in_use(&self, client: &Client) -> bool {
         client.sessions() > 0 || self.lock_table().holds_anything(client.key)
     }
-}
-
-/// Makes an unconfirmed record. An older one of the same owner goes (case 4), and so does the one
-/// that waits longest when there are too many.
-fn enter_unconfirmed(
-    table: &mut ClientTable,
-    name: &[u8],
-    verifier: u64,
-    identity: Identity,
-    now_ns: u64,
-) -> Arc<Client> {
-    let old = table.nfs.get(name).and_then(|owner| owner.unconfirmed.clone());
-    let crowded = table.unconfirmed >= UNCONFIRMED_CLIENTS_MAX;
-    let oldest = || {
-        let waiting = table.by_key.values().filter(|client| !client.is_confirmed());
-        waiting.max_by_key(|client| client.idle_ns(now_ns)).cloned()
-    };
-    let old = old.or_else(|| if crowded { oldest() } else { None });
-    if let Some(old) = old {
-        old.gone.store(true, Ordering::SeqCst);
-        table.remove(&old);
-    }
-    let key = table.next_key();
-    let client = Client::new(key, ClientKind::Nfs, name, verifier, identity, now_ns);
-    table.by_key.insert(key, client.clone());
-    table.nfs.entry(name.to_vec()).or_default().unconfirmed = Some(client.clone());
-    table.unconfirmed += 1;
-    client
 }

@@ -4,10 +4,14 @@
 //! * The durable record of a client is removed before anything it held is given to others, so
 //!   that it cannot reclaim after a restart what it has lost (RFC 8881 8.4.2.1).
 
-use super::{Client, ClientKey, ClientKind};
+use super::{Client, ClientKey, ClientKind, ClientTable};
+use crate::admit::Absent;
 use crate::error::ServiceError;
+use crate::hosts::{Host, Shared};
 use crate::limits::COURTESY_CLIENTS_MAX;
+use crate::open::Clock;
 use crate::{Result, Service};
+use dafs_store::Wait;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -36,8 +40,7 @@ impl Service {
         over.retain(|client| {
             let forget = client.kind == ClientKind::Nfs && !client.is_confirmed();
             if forget {
-                client.gone.store(true, Ordering::SeqCst);
-                table.remove(client);
+                table.drop_record(client);
             }
             !forget
         });
@@ -45,25 +48,67 @@ impl Service {
         // The most patient ones last, so that a crowd loses those that are away longest.
         over.sort_by_key(|client| std::cmp::Reverse(client.idle_ns(now_ns)));
         let mut courteous = over.len();
-        let mut released = 0;
-        for client in &over {
+        let (mut released, mut kept) = (0, Vec::new());
+        for client in over {
             let crowded = courteous > COURTESY_CLIENTS_MAX;
             let away = client.idle_ns(now_ns) > courtesy_ns;
             let keeps = || match client.kind {
-                ClientKind::Dafs => self.lock_table().keeps_locks(client),
+                ClientKind::Dafs => self.lock_table().keeps_locks(&client),
                 // One that holds nothing would only keep others waiting after a restart.
                 _ => self.lock_table().holds_anything(client.key),
             };
             if !crowded && !away && keeps() {
+                kept.push(client);
                 continue;
             }
             courteous -= 1;
-            released += self.end_lease(client, now_ns).unwrap_or(0);
+            released += self.end_lease(&client, now_ns).unwrap_or(0);
         }
+        self.lock_table().absent = Absent::new(kept);
         if released > 0 {
             tracing::info!(released, "leases have ended");
         }
         released
+    }
+
+    /// The table of clients, held. Where `newcomer` names the host of a client that would be one more, the
+    /// host has room for it. May wait for the disk, because those that are away make room.
+    ///
+    /// # Errors
+    /// Those of [`make_room`](Self::make_room).
+    pub(super) fn clients_with_room(
+        &self,
+        newcomer: impl Fn(&ClientTable) -> Option<Host>,
+        now_ns: u64,
+        wait: Wait,
+    ) -> Result<MutexGuard<'_, ClientTable>> {
+        loop {
+            let table = self.lock_clients();
+            let lacks_room = |host: &Host| !table.has_room(*host);
+            if newcomer(&table).filter(lacks_room).is_none() {
+                return Ok(table);
+            }
+            let max = table.count_max();
+            drop(table);
+            self.make_room(Shared::Clients, max, now_ns, wait)?;
+        }
+    }
+
+    /// Makes room for more of something, where `max` is the bound: some clients whose lease is over lose
+    /// what they hold, those away longest first.
+    ///
+    /// # Errors
+    /// `Resource` when nobody is away who has any of it; `WouldWait`; `Delay` when the disk fails.
+    pub fn make_room(&self, shared: Shared, max: usize, now_ns: u64, wait: Wait) -> Result<()> {
+        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let absent = self.lock_table().absent_with(shared, max, clock);
+        if absent.is_empty() {
+            return Err(ServiceError::Resource);
+        }
+        if wait == Wait::Never {
+            return Err(ServiceError::WouldWait);
+        }
+        absent.iter().try_for_each(|client| self.end_lease(client, now_ns).map(drop))
     }
 
     /// Has the next tick end the leases of clients that are over.
@@ -114,8 +159,7 @@ impl Service {
         }
         // The session of a DAFS client goes on; it finds its state-ids stale.
         if client.kind != ClientKind::Dafs || client.sessions() == 0 {
-            client.gone.store(true, Ordering::SeqCst);
-            table.remove(client);
+            table.drop_record(client);
         }
         drop(table);
         let released = self.release_client(client);
@@ -135,8 +179,7 @@ impl Service {
         let client = find().ok_or(ServiceError::StaleClientId)?;
         self.remove_record(&client).map_err(|_| ServiceError::Delay)?;
         let mut table = self.lock_clients();
-        client.gone.store(true, Ordering::SeqCst);
-        table.remove(&client);
+        table.drop_record(&client);
         drop(table);
         self.release_client(&client);
         Ok(())

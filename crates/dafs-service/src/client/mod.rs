@@ -22,6 +22,7 @@ pub(crate) use table::ClientTable;
 
 use crate::Service;
 use crate::front::Front;
+use crate::hosts::{HostUse, Shared};
 use crate::layout::{Late, Watching, WideRecalls};
 use crate::metrics::Usage;
 use dafs_store::Cred;
@@ -74,6 +75,10 @@ pub struct Client {
     name: Vec<u8>,
     verifier: u64,
     identity: Identity,
+    /// What all clients of its host have.
+    host: Arc<HostUse>,
+    /// Its place among those that have not used their key.
+    number: AtomicU64,
     /// Time of the last request, in nanoseconds.
     renewed_ns: AtomicU64,
     sessions: AtomicU32,
@@ -129,6 +134,7 @@ impl Client {
         name: &[u8],
         verifier: u64,
         identity: Identity,
+        host: Arc<HostUse>,
         now_ns: u64,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -137,6 +143,8 @@ impl Client {
             name: name.to_vec(),
             verifier,
             identity,
+            host,
+            number: AtomicU64::new(0),
             renewed_ns: AtomicU64::new(now_ns),
             sessions: AtomicU32::new(0),
             gone: AtomicBool::new(false),
@@ -160,6 +168,12 @@ impl Client {
             usage: Usage::default(),
             creds: Mutex::new(Vec::new()),
         })
+    }
+
+    /// One without state of its own, which is in no table.
+    pub(crate) fn stateless(name: &[u8]) -> Arc<Self> {
+        let nobody = Identity { mechanism: "none", principal: Vec::new() };
+        Self::new(ClientKey(0), ClientKind::Stateless, name, 0, nobody, Arc::default(), 0)
     }
 
     /// Its key.
@@ -187,6 +201,11 @@ impl Client {
         &self.identity
     }
 
+    /// Where it was when it made its record, and what all clients from there have.
+    pub fn host(&self) -> &HostUse {
+        &self.host
+    }
+
     /// The verifier of this instance (RFC 8881 co_verifier).
     pub fn verifier(&self) -> [u8; 8] {
         self.verifier.to_be_bytes()
@@ -200,12 +219,14 @@ impl Client {
     /// A session begins.
     pub fn session_started(&self) {
         self.sessions.fetch_add(1, Ordering::Relaxed);
+        self.host.add(Shared::Sessions, 1);
     }
 
     /// A session is over.
     pub fn session_ended(&self) {
         let before = self.sessions.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a session ended that had not begun");
+        self.host.remove(Shared::Sessions, 1);
     }
 
     /// Sessions it has now.

@@ -1,8 +1,16 @@
 //! All client records, found by name and by key.
+//!
+//! Invariants
+//! * Records of NFS clients that have not used their key are bounded by themselves, so that they never
+//!   keep one that has from being entered. One of a host goes for another of the same host.
+//! * Records that are in use are shared among hosts, and counted with their host while they are here.
 
-use super::{Client, ClientKey, ClientKind};
+use super::{Client, ClientKey, ClientKind, Identity};
+use crate::hosts::{FairQueue, Host, HostUse, Shared, has_share};
+use crate::limits::{CLIENT_COUNT_MAX, UNCONFIRMED_CLIENTS_MAX};
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// The records of one NFSv4 client owner (RFC 8881 18.35.5).
 #[derive(Debug, Default)]
@@ -17,6 +25,33 @@ impl Owner {
     }
 }
 
+/// What is counted of hosts, as long as they have records.
+#[derive(Debug, Default)]
+struct Hosts {
+    by_host: FxHashMap<Host, Weak<HostUse>>,
+    /// At how many those that are over are looked for.
+    prune_at: usize,
+}
+
+impl Hosts {
+    fn find(&self, host: Host) -> Option<Arc<HostUse>> {
+        self.by_host.get(&host)?.upgrade()
+    }
+
+    fn enter(&mut self, host: Host) -> Arc<HostUse> {
+        if let Some(known) = self.find(host) {
+            return known;
+        }
+        if self.by_host.len() >= self.prune_at {
+            self.by_host.retain(|_, known| known.strong_count() > 0);
+            self.prune_at = (2 * self.by_host.len()).max(64);
+        }
+        let new = Arc::new(HostUse::new(host));
+        self.by_host.insert(host, Arc::downgrade(&new));
+        new
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct ClientTable {
     pub(super) instance: u32,
@@ -25,18 +60,28 @@ pub(crate) struct ClientTable {
     pub(super) dafs: FxHashMap<Vec<u8>, Arc<Client>>,
     pub(super) nfs: FxHashMap<Vec<u8>, Owner>,
     pub(crate) by_key: FxHashMap<ClientKey, Arc<Client>>,
-    pub(super) unconfirmed: usize,
+    /// Those that have not used their key.
+    unconfirmed: FairQueue<Arc<Client>>,
+    hosts: Hosts,
+    /// How many that have used their key there may be.
+    count_max: usize,
 }
 
 impl ClientTable {
     pub(crate) fn new(instance: u32) -> Self {
+        Self::with_bounds(instance, CLIENT_COUNT_MAX, UNCONFIRMED_CLIENTS_MAX)
+    }
+
+    fn with_bounds(instance: u32, count_max: usize, unconfirmed_max: usize) -> Self {
         Self {
             instance,
             last: 0,
             dafs: FxHashMap::default(),
             nfs: FxHashMap::default(),
             by_key: FxHashMap::default(),
-            unconfirmed: 0,
+            unconfirmed: FairQueue::new(unconfirmed_max),
+            hosts: Hosts::default(),
+            count_max,
         }
     }
 
@@ -45,7 +90,18 @@ impl ClientTable {
     }
 
     pub(crate) fn unconfirmed(&self) -> usize {
-        self.unconfirmed
+        self.unconfirmed.len()
+    }
+
+    /// How many clients there may be that have used their key.
+    pub(super) fn count_max(&self) -> usize {
+        self.count_max
+    }
+
+    /// Whether a host may have another client that has used its key.
+    pub(super) fn has_room(&self, host: Host) -> bool {
+        let own = self.hosts.find(host).map_or(0, |host| host.count(Shared::Clients));
+        has_share(own, self.len() - self.unconfirmed(), self.count_max)
     }
 
     /// A key for a new NFSv4 record: the instance tells runs of the server apart.
@@ -59,8 +115,75 @@ impl ClientTable {
         }
     }
 
+    /// Makes an unconfirmed record. An older one of the same owner goes (case 4), and so does one that
+    /// has waited long when there are too many.
+    pub(super) fn enter_unconfirmed(
+        &mut self,
+        name: &[u8],
+        verifier: u64,
+        identity: Identity,
+        host: Host,
+        now_ns: u64,
+    ) -> Arc<Client> {
+        if let Some(old) = self.nfs.get(name).and_then(|owner| owner.unconfirmed.clone()) {
+            self.drop_record(&old);
+        }
+        let (key, of_host) = (self.next_key(), self.hosts.enter(host));
+        let client = Client::new(key, ClientKind::Nfs, name, verifier, identity, of_host, now_ns);
+        let (number, gone) = self.unconfirmed.push(host, client.clone());
+        client.number.store(number, Ordering::Relaxed);
+        if let Some(gone) = gone {
+            self.drop_record(&gone);
+        }
+        self.by_key.insert(key, client.clone());
+        self.nfs.entry(name.to_vec()).or_default().unconfirmed = Some(client.clone());
+        client
+    }
+
+    /// The record of an owner that has not used its key is the one of that name from now on. Returns the
+    /// one before.
+    pub(super) fn confirm(&mut self, client: &Arc<Client>) -> Option<Arc<Client>> {
+        self.unconfirmed.remove(client.number.load(Ordering::Relaxed));
+        client.confirmed.store(true, Ordering::Relaxed);
+        client.host().add(Shared::Clients, 1);
+        let owner = self.nfs.entry(client.name.clone()).or_default();
+        owner.unconfirmed = None;
+        let old = owner.confirmed.replace(client.clone());
+        if let Some(old) = &old {
+            self.drop_record(old);
+        }
+        old
+    }
+
+    /// Makes the record of a DAFS client.
+    pub(super) fn enter_dafs(
+        &mut self,
+        key: ClientKey,
+        name: &[u8],
+        verifier: u64,
+        identity: Identity,
+        host: Host,
+        now_ns: u64,
+    ) -> Arc<Client> {
+        let of_host = self.hosts.enter(host);
+        let client = Client::new(key, ClientKind::Dafs, name, verifier, identity, of_host, now_ns);
+        if let Some(other) = self.by_key.get(&key).cloned() {
+            self.drop_record(&other);
+        }
+        client.host().add(Shared::Clients, 1);
+        self.dafs.insert(name.to_vec(), client.clone());
+        self.by_key.insert(key, client.clone());
+        client
+    }
+
+    /// Marks a record as gone and takes it out of all maps.
+    pub(super) fn drop_record(&mut self, client: &Arc<Client>) {
+        client.gone.store(true, Ordering::SeqCst);
+        self.remove(client);
+    }
+
     /// Takes a record out of all maps.
-    pub(super) fn remove(&mut self, client: &Arc<Client>) {
+    fn remove(&mut self, client: &Arc<Client>) {
         let same = |other: &Option<Arc<Client>>| {
             other.as_ref().is_some_and(|other| Arc::ptr_eq(other, client))
         };
@@ -77,7 +200,6 @@ impl ClientTable {
                     }
                     if same(&owner.unconfirmed) {
                         owner.unconfirmed = None;
-                        self.unconfirmed -= 1;
                     }
                     if owner.is_empty() {
                         self.nfs.remove(&client.name);
@@ -88,6 +210,11 @@ impl ClientTable {
         }
         if self.by_key.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client)) {
             self.by_key.remove(&client.key);
+            if client.is_confirmed() {
+                client.host().remove(Shared::Clients, 1);
+            } else {
+                self.unconfirmed.remove(client.number.load(Ordering::Relaxed));
+            }
         }
     }
 }

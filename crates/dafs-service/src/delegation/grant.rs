@@ -7,7 +7,7 @@ use crate::handle::Handle;
 use crate::index::Life;
 use crate::limits::{RECALL_QUIET_NS, WRITE_QUIET_NS};
 use crate::open::{OpenClaim, OpenRequest, OpenState};
-use crate::table::StateTable;
+use crate::table::{Blocked, StateTable};
 use crate::{Caller, Service};
 use dafs_store::{Attr, Kind, OpenMode, StoreError, Watch};
 use std::sync::{Arc, Mutex};
@@ -47,16 +47,21 @@ impl Service {
         export.store().watch(&key.file, what).map_err(|_| NoDelegation::Policy)?;
         // Counted before the look at recent writes; see the guards.
         self.guards.add(&key);
-        let mut table = self.lock_table();
+        let (mut table, mut absent) = (self.lock_table(), Vec::new());
         let id = self.check_free(&table, caller, &key, kind, request.claim).and_then(|()| {
             let current = StateTable::check_current(caller.client).is_ok();
-            let id = table.admit_delegation(caller.client.key());
-            id.ok().filter(|_| current && open.life.is_live()).ok_or(NoDelegation::Resource)
+            match table.admit_delegation(caller.client, self.clock(caller)) {
+                Ok(id) if current && open.life.is_live() => return Ok(id),
+                Err(Blocked::Expire(clients)) => absent = clients,
+                _ => {}
+            }
+            Err(NoDelegation::Resource)
         });
         let id = match id {
             Ok(id) => id,
             Err(error) => {
                 drop(table);
+                self.doom(absent);
                 self.guards.remove(&key);
                 export.store().unwatch(&key.file);
                 return Err(error);

@@ -7,7 +7,7 @@
 
 use super::Durability;
 use super::ledger::Kept;
-use crate::client::{Client, ClientKey, ClientKind, Identity};
+use crate::client::Client;
 use crate::{Service, durable};
 use std::sync::Arc;
 
@@ -56,7 +56,6 @@ impl Service {
     /// Stands for a client of an earlier run, by its name: it holds nothing and is not in the table of
     /// clients.
     pub fn absent_client(&self, name: &[u8]) -> Arc<Client> {
-        let nobody = Identity { mechanism: "none", principal: Vec::new() };
-        Client::new(ClientKey(0), ClientKind::Stateless, name, 0, nobody, 0)
+        Client::stateless(name)
     }
 }

@@ -6,8 +6,8 @@ use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
-use crate::limits::{LAYOUTS_MAX, LAYOUTS_PER_CLIENT_MAX};
-use crate::state::{StateId, StateRef, check_seqid, next_seqid};
+use crate::open::Clock;
+use crate::state::{StateRef, check_seqid, next_seqid};
 use crate::table::{Blocked, Ended, StateTable};
 use crate::{Caller, Result, Service};
 use dafs_store::{LayoutForm, Layouts, Placement, Store, StoreError};
@@ -74,21 +74,32 @@ impl Service {
             return Err(ServiceError::LayoutTooBig);
         }
         let places = request.write.then(|| Arc::new(places(&*store, &placement)));
+        let clock = self.clock(caller);
         let entered = self.attempt(|table, _| {
-            let state =
-                table.lay_out(caller, (handle, key), request, (&store, belief), &placement)?;
+            let state = table.lay_out(
+                caller,
+                clock,
+                (handle, key),
+                request,
+                (&store, belief),
+                &placement,
+            )?;
             if let Some(places) = &places {
                 table.lend(key, caller.client, &store, places.clone());
             }
             Ok(state)
         });
         let state = entered.map_err(|blocked| match blocked {
+            // The file can be reached without one.
+            Blocked::Refused(ServiceError::Resource) => ServiceError::LayoutUnavailable,
             Blocked::Refused(error) => error,
-            Blocked::Recall(_)
-            | Blocked::Expire(_)
-            | Blocked::Fence(_)
-            | Blocked::Settle(_)
-            | Blocked::Undo(_) => ServiceError::LayoutTryLater,
+            Blocked::Expire(absent) => {
+                self.doom(absent);
+                ServiceError::LayoutUnavailable
+            }
+            Blocked::Recall(_) | Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => {
+                ServiceError::LayoutTryLater
+            }
         })?;
         // What has fenced the file meanwhile has seen the layout, or is seen here.
         self.check_layout_allowed(caller, &key).inspect_err(|_| self.abandon(caller, &key))?;
@@ -217,6 +228,7 @@ impl StateTable {
     fn lay_out(
         &mut self,
         caller: Caller<'_>,
+        clock: Clock,
         (handle, key): (&Handle, Handle),
         request: LayoutRequest,
         (store, belief): (&Arc<dyn Store>, Duration),
@@ -263,7 +275,11 @@ impl StateTable {
             inner.name_devices(placement);
             return Ok(StateRef { id: layout.id, seqid: inner.seqid });
         }
-        let id = self.admit_layout(caller, store)?;
+        // Who cannot be called back would keep others waiting for a lease.
+        if !caller.client.back_channel() {
+            return Err(ServiceError::LayoutUnavailable.into());
+        }
+        let id = self.admit_layout(caller.client, self.fencing.len_of(store), clock)?;
         let written = request.write && self.returned_layouts.has(&key);
         let (read, write) = match request.write {
             true => (Spans::default(), Spans::whole()),
@@ -297,18 +313,5 @@ impl StateTable {
         });
         self.enter_layout(&layout);
         Ok(StateRef { id, seqid: 1 })
-    }
-
-    fn admit_layout(&mut self, caller: Caller<'_>, store: &Arc<dyn Store>) -> Result<StateId> {
-        let held = self.by_client.get(&caller.client.key());
-        let held = held.map_or(0, |held| held.layouts.len());
-        // Who cannot be called back would keep others waiting for a lease.
-        if self.counts.layouts + self.fencing.len_of(store) >= LAYOUTS_MAX
-            || held >= LAYOUTS_PER_CLIENT_MAX
-            || !caller.client.back_channel()
-        {
-            return Err(ServiceError::LayoutUnavailable);
-        }
-        self.index.next().ok_or(ServiceError::LayoutUnavailable)
     }
 }

@@ -51,6 +51,7 @@ use crate::client::{Client, Holding};
 use crate::error::ServiceError;
 use crate::fence::FenceObject;
 use crate::handle::Handle;
+use crate::hosts::Shared;
 use crate::index::{Held, Life};
 use crate::limits::ENDED_AT_ONCE_MAX;
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
@@ -189,6 +190,7 @@ impl StateTable {
     pub(crate) fn enter_layout(&mut self, layout: &Arc<LayoutState>) {
         self.files.entry(layout.key).or_default().layouts.push(layout.clone());
         self.counts.layouts += 1;
+        layout.client.host().add(Shared::Layouts, 1);
         layout.client.laid_out.fetch_add(1, Ordering::Relaxed);
         self.by_client.entry(layout.client.key()).or_default().layouts.insert(layout.id);
         self.index.insert(Held::Layout(layout.clone()));
@@ -229,6 +231,7 @@ impl StateTable {
             return;
         }
         self.counts.layouts -= 1;
+        layout.client.host().remove(Shared::Layouts, 1);
         layout.client.laid_out.fetch_sub(1, Ordering::Relaxed);
         self.recalling_layouts.remove(&layout.id);
         if let Some(holdings) = self.by_client.get_mut(&client) {

@@ -100,7 +100,15 @@ mod tests {
     fn a_ticket_says_who_and_nothing_else_opens() {
         let identity = Identity { mechanism: "text", principal: b"anna".to_vec() };
         let kind = ClientKind::Dafs;
-        let client = Client::new(ClientKey(1), kind, b"a client", 2, identity.clone(), 0);
+        let client = Client::new(
+            ClientKey(1),
+            kind,
+            b"a client",
+            2,
+            identity.clone(),
+            Default::default(),
+            0,
+        );
         let bytes = Ticket::seal(&client, word).expect("a ticket");
         let ticket = Ticket::open(&bytes, word).expect("sealed so");
         assert_eq!(ticket, Ticket { owner: b"a client".to_vec(), identity });

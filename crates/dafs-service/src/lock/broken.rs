@@ -11,6 +11,7 @@ use super::{LockConflict, Range};
 use crate::client::Client;
 use crate::error::ServiceError;
 use crate::handle::Handle;
+use crate::hosts::Host;
 use crate::index::Held;
 use crate::limits::LEFT_FILES_SWEPT_MAX;
 use crate::table::{Ended, StateTable};
@@ -68,7 +69,7 @@ impl StateTable {
     /// Enters what the records say.
     fn restore_lock(&mut self, key: Handle, record: &LockRecord) {
         self.lock_log.skip_to(record.number);
-        self.lock_log.add_kept(&record.holder.name);
+        self.lock_log.add_kept(&record.holder.name, Host::Unknown);
         if record.broken {
             self.guards.add_broken(&key);
         }

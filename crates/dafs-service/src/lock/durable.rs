@@ -9,11 +9,12 @@
 
 use super::records::LockChange;
 use crate::Result;
+use crate::client::Client;
 use crate::error::ServiceError;
+use crate::hosts::{ByName, Host, has_share};
 use crate::limits::{KEPT_LOCKS_MAX, KEPT_LOCKS_PER_CLIENT_MAX};
 use crate::records::ClientRecords;
 use dafs_store::StoreError;
-use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -54,9 +55,8 @@ pub(crate) struct LockLog {
     last: AtomicU64,
     /// Locks with a record, held or left.
     kept: AtomicUsize,
-    /// The same by the names of the clients that hold or held them. Changed only under the table's
-    /// lock.
-    kept_of: Mutex<FxHashMap<Box<[u8]>, usize>>,
+    /// Whose they are. Changed only under the table's lock.
+    kept_of: Mutex<ByName>,
 }
 
 impl LockLog {
@@ -74,20 +74,21 @@ impl LockLog {
         self.kept.load(Ordering::SeqCst)
     }
 
-    /// Whether a client of this name may have another lock with a record.
-    pub(crate) fn has_room(&self, client: &[u8]) -> bool {
-        let own = self.lock_kept_of().get(client).copied().unwrap_or(0);
-        self.kept() < KEPT_LOCKS_MAX && own < KEPT_LOCKS_PER_CLIENT_MAX
+    /// Whether a client may have another lock with a record. What its name has counts for its host from
+    /// now on.
+    pub(crate) fn has_room(&self, client: &Client) -> bool {
+        let (mut kept_of, host) = (self.lock_kept_of(), client.host().host());
+        kept_of.move_to(client.name(), host);
+        let own = kept_of.of_name(client.name()) as usize;
+        let of_host = kept_of.of_host(host) as usize;
+        own < KEPT_LOCKS_PER_CLIENT_MAX && has_share(of_host, self.kept(), KEPT_LOCKS_MAX)
     }
 
-    /// There is another lock with a record, of a client of this name.
-    pub(crate) fn add_kept(&self, client: &[u8]) {
+    /// There is another lock with a record, of a client of this name, which is at this host if its name
+    /// is not known yet.
+    pub(crate) fn add_kept(&self, client: &[u8], host: Host) {
         self.kept.fetch_add(1, Ordering::SeqCst);
-        let mut kept_of = self.lock_kept_of();
-        match kept_of.get_mut(client) {
-            Some(count) => *count += 1,
-            None => drop(kept_of.insert(client.into(), 1)),
-        }
+        self.lock_kept_of().add(client, host, 1);
     }
 
     /// There are so many fewer.
@@ -97,15 +98,12 @@ impl LockLog {
         }
         let before = self.kept.fetch_sub(count, Ordering::SeqCst);
         let mut kept_of = self.lock_kept_of();
-        let own = kept_of.get(client).copied().unwrap_or(0);
+        let own = kept_of.of_name(client) as usize;
         debug_assert!(before >= own && own >= count, "more locks were given up than there were");
-        match own.saturating_sub(count) {
-            0 => drop(kept_of.remove(client)),
-            left => drop(kept_of.insert(client.into(), left)),
-        }
+        kept_of.remove(client, count as u64);
     }
 
-    fn lock_kept_of(&self) -> MutexGuard<'_, FxHashMap<Box<[u8]>, usize>> {
+    fn lock_kept_of(&self) -> MutexGuard<'_, ByName> {
         self.kept_of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,6 +196,8 @@ impl Drop for Writing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::{ClientKey, ClientKind, Identity};
+    use crate::hosts::HostUse;
     use crate::records::{ClientRecord, RecordsError};
     use std::sync::atomic::AtomicBool;
 
@@ -261,20 +261,35 @@ mod tests {
     }
 
     #[test]
-    fn one_client_does_not_take_all_room_for_records() {
+    fn no_client_and_no_host_takes_all_room_for_records() {
         let log = LockLog::default();
-        (0..KEPT_LOCKS_PER_CLIENT_MAX).for_each(|_| log.add_kept(b"greedy"));
-        assert!(!log.has_room(b"greedy") && log.has_room(b"other"));
-        log.remove_kept(b"greedy", 1);
-        assert!(log.has_room(b"greedy"));
-        for name in [b"b", b"c", b"d"] {
-            (0..KEPT_LOCKS_PER_CLIENT_MAX).for_each(|_| log.add_kept(name));
-        }
-        assert!(log.has_room(b"other"));
-        log.add_kept(b"other");
-        assert!(!log.has_room(b"another"), "there is a bound for all");
-        log.remove_kept(b"other", 1);
-        assert!(log.has_room(b"another") && log.lock_kept_of().len() == 4);
+        let client = |name: &str, host| {
+            let (key, nobody) = (ClientKey(1), Identity { mechanism: "none", principal: vec![] });
+            let host = Arc::new(HostUse::new(Host::User(host)));
+            Client::new(key, ClientKind::Dafs, name.as_bytes(), 1, nobody, host, 0)
+        };
+        let fill = |client: &Client| {
+            let add = |_: &usize| {
+                let has_room = log.has_room(client);
+                if has_room {
+                    log.add_kept(client.name(), client.host().host());
+                }
+                has_room
+            };
+            (0..).take_while(add).count()
+        };
+        let greedy = ["a", "b", "c"].map(|name| client(name, 1));
+        let quarter = KEPT_LOCKS_MAX / 4;
+        assert_eq!(greedy.each_ref().map(|client| fill(client)), [quarter, quarter, 0]);
+        log.remove_kept(b"a", 1);
+        assert!(log.has_room(&greedy[2]));
+        log.add_kept(b"a", Host::Unknown);
+        assert!(log.has_room(&client("other", 2)) && !log.has_room(&greedy[2]));
+        // Its locks go with a client to where it is.
+        assert!(!log.has_room(&client("a", 3)) && log.has_room(&greedy[2]));
+        log.remove_kept(b"a", quarter);
+        log.remove_kept(b"b", quarter);
+        assert!(log.lock_kept_of().is_empty() && log.kept() == 0);
     }
 
     #[test]

@@ -6,13 +6,12 @@ use super::durable::Ticket;
 use super::ranges::Special;
 use super::records::{LockChange, LockRecord};
 use super::{LockConflict, LockExtras, LockKind, LockOwner, LockRequest, LockState, Range};
-use crate::client::{ClientKey, ClientKind};
+use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
 use crate::handle::Handle;
+use crate::hosts::Host;
 use crate::index::Held;
-use crate::limits::{
-    LOCK_RANGES_MAX, LOCK_RANGES_PER_CLIENT_MAX, LOCK_RANGES_PER_FILE_MAX, OWNER_BYTES_MAX,
-};
+use crate::limits::OWNER_BYTES_MAX;
 use crate::open::{Clock, OpenState};
 use crate::state::{StateId, StateRef};
 use crate::table::{Blocked, Ended, FileState, StateTable};
@@ -170,7 +169,7 @@ impl Service {
         let mut table = self.lock_table();
         lock.set_busy(false);
         if written.is_err() {
-            table.take_back(caller.client.key(), &lock, granted, &mut ended);
+            table.take_back(caller.client, &lock, granted, &mut ended);
         }
         drop(table);
         self.finish(ended);
@@ -290,6 +289,7 @@ impl Service {
         let whole = range == Range { first: 0, last: u64::MAX };
         self.settle_before_unlock(caller, &lock.open.key)?;
         let changes = self.keep_changes(caller, lock, whole)?;
+        let clock = self.clock(caller);
         let given_up = self.enter(caller, |table, ended| {
             lock.life.check()?;
             if lock.is_busy() {
@@ -299,10 +299,10 @@ impl Service {
             let numbers = file.locks.kept_in(range, lock.id);
             let numbers = numbers.map_err(|_| ServiceError::LockRange)?;
             if file.locks.ranges.splits(range, lock.id) {
-                table.admit_range(caller.client.key(), &lock.open.key)?;
+                table.admit_range(caller.client, &lock.open.key, clock)?;
             }
             if numbers.is_empty() {
-                table.clear_range(caller.client.key(), lock, range, ended);
+                table.clear_range(caller.client, lock, range, ended);
                 return Ok(None);
             }
             if caller.wait == Wait::Never {
@@ -338,7 +338,7 @@ impl Service {
         let mut table = self.lock_table();
         lock.set_busy(false);
         if written && lock.life.is_live() {
-            table.clear_range(caller.client.key(), lock, range, &mut ended);
+            table.clear_range(caller.client, lock, range, &mut ended);
             self.lock_log.remove_kept(caller.client.name(), numbers.len());
         } else if written {
             // The lease has ended meanwhile; what was given up is not left behind.
@@ -429,19 +429,6 @@ impl FileState {
 }
 
 impl StateTable {
-    /// Whether there is room for another range.
-    fn admit_range(&self, client: ClientKey, key: &Handle) -> Result<()> {
-        let held = self.by_client.get(&client).map_or(0, |holdings| holdings.ranges);
-        let in_file = self.files.get(key).map_or(0, |file| file.locks.ranges.len());
-        if self.counts.ranges >= LOCK_RANGES_MAX
-            || held >= LOCK_RANGES_PER_CLIENT_MAX
-            || in_file >= LOCK_RANGES_PER_FILE_MAX
-        {
-            return Err(ServiceError::Resource);
-        }
-        Ok(())
-    }
-
     /// Enters a lock, or says in `refused` why not.
     fn lock(
         &mut self,
@@ -521,14 +508,14 @@ impl StateTable {
         if special.is_some() && caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait.into());
         }
-        if special.is_some() && !self.lock_log.has_room(caller.client.name()) {
+        if special.is_some() && !self.lock_log.has_room(caller.client) {
             return Err(ServiceError::Resource.into());
         }
-        self.admit_range(caller.client.key(), &key)?;
+        self.admit_range(caller.client, &key, clock)?;
         let lock = match known {
             Some(lock) => lock,
             None => {
-                let id = self.admit_lock(caller.client.key())?;
+                let id = self.admit_lock(caller.client, clock)?;
                 let lock = LockState::new(id, open.clone(), name.into());
                 self.enter_lock(&lock);
                 lock
@@ -536,7 +523,7 @@ impl StateTable {
         };
         self.drop_waiter(caller.client, &key, name, range);
         let wish = Wish { own: Some(lock.id), ..wish };
-        let unwritten = self.grant_range(caller.client.key(), &key, &wish, &lock, special, attempt);
+        let unwritten = self.grant_range(&key, &wish, &lock, special, attempt);
         // A lock for reading in place of one for writing lets others in.
         self.wake_waiters(&key, ended);
         Ok(Entered { state: lock.changed(), lock, unwritten })
@@ -557,7 +544,6 @@ impl StateTable {
     /// Enters a range that nothing stands against, and queues its record if it has one.
     fn grant_range(
         &mut self,
-        client: ClientKey,
         key: &Handle,
         wish: &Wish<'_, StateId>,
         lock: &Arc<LockState>,
@@ -566,13 +552,14 @@ impl StateTable {
     ) -> Option<(Arc<Ticket>, Granted<StateId>)> {
         let file = self.files.get_mut(key)?;
         let granted = file.locks.grant(wish, lock.id, special);
-        self.count_ranges(client, granted.changed.removed, granted.changed.added);
+        let (removed, added) = (granted.changed.removed, granted.changed.added);
+        self.count_ranges(attempt.caller.client, removed, added);
         let (special, holder) = (special?, attempt.me.clone()?);
         let left = Left { range: wish.range, kind: wish.kind, special, holder };
         let mut changes: Vec<_> = granted.numbers().map(LockChange::Remove).collect();
         let own = &left.holder.name;
         granted.former(own).for_each(|name| self.lock_log.remove_kept(name, 1));
-        self.lock_log.add_kept(own);
+        self.lock_log.add_kept(own, attempt.caller.client.host().host());
         changes.push(LockChange::Put(LockRecord::of(key, &left, false)));
         granted.repaired.iter().for_each(|_| self.guards.remove_broken(key));
         self.note_left(key);
@@ -583,7 +570,7 @@ impl StateTable {
     /// Takes a lock back that could not be made durable.
     fn take_back(
         &mut self,
-        client: ClientKey,
+        client: &Client,
         lock: &Arc<LockState>,
         granted: Granted<StateId>,
         ended: &mut Ended,
@@ -595,7 +582,7 @@ impl StateTable {
         }
         let name = lock.open.client.name();
         self.lock_log.remove_kept(name, 1);
-        granted.former(name).for_each(|name| self.lock_log.add_kept(name));
+        granted.former(name).for_each(|name| self.lock_log.add_kept(name, Host::Unknown));
         granted.repaired.iter().for_each(|_| self.guards.add_broken(&key));
         let Some(file) = self.files.get_mut(&key) else { return };
         let changed = file.locks.revert(granted, lock.id);
@@ -606,7 +593,7 @@ impl StateTable {
 
     fn clear_range(
         &mut self,
-        client: ClientKey,
+        client: &Client,
         lock: &Arc<LockState>,
         range: Range,
         ended: &mut Ended,

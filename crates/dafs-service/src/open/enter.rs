@@ -112,7 +112,7 @@ impl StateTable {
             self.guard_open(&state);
             return Ok(Reserved { state, before, changes });
         }
-        let id = self.admit_open(caller.client.key())?;
+        let id = self.admit_open(caller.client, clock)?;
         let state = Arc::new(OpenState {
             id,
             client: caller.client.clone(),

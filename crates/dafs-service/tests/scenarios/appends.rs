@@ -47,7 +47,10 @@ fn meet(service: &Service, appenders: usize) {
     let (root, now_ns) = (service.root(), SECOND_NS);
     let identity = || dafs_service::Identity { mechanism: "none", principal: Vec::new() };
     let client = |name: String| {
-        service.register_client(name.as_bytes(), 1, identity(), now_ns).unwrap().client
+        service
+            .register_client(name.as_bytes(), 1, identity(), Default::default(), now_ns)
+            .unwrap()
+            .client
     };
     let caller = |client: &Arc<Client>| -> Caller<'_> {
         Caller {

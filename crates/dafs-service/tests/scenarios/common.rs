@@ -3,9 +3,10 @@
 
 use dafs_service::{
     Caller, Client, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export, ExportOptions,
-    Front, Handle, Identity, LockChange, LockError, LockExtras, LockKind, LockOwner, LockRecord,
-    LockRequest, Namespace, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, RecordsError,
-    Result, Service, ServiceConfig, ServiceError, Share, Squash, StateRef, Subject, Want,
+    Front, Handle, Host, Identity, LockChange, LockError, LockExtras, LockKind, LockOwner,
+    LockRecord, LockRequest, Namespace, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened,
+    RecordsError, Result, Service, ServiceConfig, ServiceError, Share, Squash, StateRef, Subject,
+    Want,
 };
 use dafs_store::{CreateHow, Cred, DeviceKey, MemoryStore, OpenMode, SetAttr, Store, Wait};
 use std::cell::Cell;
@@ -172,6 +173,8 @@ pub(crate) struct World {
     runs: u32,
     pub(crate) root: Handle,
     pub(crate) cred: Cred,
+    /// Where new clients come from.
+    pub(crate) host: Cell<Host>,
 }
 
 impl World {
@@ -184,7 +187,8 @@ impl World {
         let service = start(&store, &disk, 1, SECOND_NS);
         let root = service.root();
         let (ear, cred) = (Arc::default(), Cred::new(0, 0));
-        Self { service, store, disk, ear, now_ns: Cell::new(SECOND_NS), runs: 1, root, cred }
+        let (now_ns, host) = (Cell::new(SECOND_NS), Cell::default());
+        Self { service, store, disk, ear, now_ns, runs: 1, root, cred, host }
     }
 
     /// A server that can have so many files open.
@@ -253,7 +257,8 @@ impl World {
     }
 
     pub(crate) fn exchange(&self, name: &str, verifier: u8) -> Arc<Client> {
-        self.service.exchange_id(&exchange_id(name, verifier), self.now_ns.get()).unwrap().client
+        let request = ExchangeId { host: self.host.get(), ..exchange_id(name, verifier) };
+        self.service.exchange_id(&request, self.now_ns.get()).unwrap().client
     }
 
     /// A client with a session and a back channel that has not said that it reclaims nothing.
@@ -276,10 +281,16 @@ impl World {
     pub(crate) fn dafs(&self, name: &str) -> Arc<Client> {
         let identity = Identity { mechanism: "none", principal: Vec::new() };
         let now_ns = self.now_ns.get();
-        let registered = self.service.register_client(name.as_bytes(), 1, identity, now_ns);
+        let (name, host) = (name.as_bytes(), self.host.get());
+        let registered = self.service.register_client(name, 1, identity, host, now_ns);
         let client = registered.unwrap().client;
         self.service.record_client(&client);
         client
+    }
+
+    /// Clients come from the user of this number from now on.
+    pub(crate) fn come_from(&self, user: u32) {
+        self.host.set(Host::User(user));
     }
 
     /// A request to open a file, made if it is not there, that wants no delegation.
@@ -353,7 +364,8 @@ impl World {
 
 pub(crate) fn exchange_id(name: &str, verifier: u8) -> ExchangeId<'_> {
     let identity = Identity { mechanism: "sys", principal: b"0".to_vec() };
-    ExchangeId { owner: name.as_bytes(), verifier: [verifier; 8], identity, update: false }
+    let host = Host::default();
+    ExchangeId { owner: name.as_bytes(), verifier: [verifier; 8], identity, host, update: false }
 }
 
 fn start(store: &Arc<dyn Store>, disk: &Disk, instance: u32, now_ns: u64) -> Service {

@@ -117,7 +117,8 @@ impl World {
         let config = ServiceConfig::new(Duration::from_secs(30), u32::from(boot));
         let service = Service::new(config, namespace);
         let identity = Identity { mechanism: "none", principal: Vec::new() };
-        let client = service.register_client(b"client", 7, identity, 0).unwrap().client;
+        let client =
+            service.register_client(b"client", 7, identity, Default::default(), 0).unwrap().client;
         let (jobs, told, cred) = (Arc::default(), Arc::default(), cred());
         Self { store, service, client, disk, jobs, told, mode, boot, cred, sequence: 0 }
     }

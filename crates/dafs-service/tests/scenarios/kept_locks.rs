@@ -21,7 +21,13 @@ const INVALID: LockError = LockError::Service(ServiceError::Store(StoreError::In
 pub(crate) fn instance(world: &World, name: &str, verifier: u64) -> Arc<Client> {
     let identity = Identity { mechanism: "none", principal: Vec::new() };
     let now_ns = world.now_ns.get();
-    let registered = world.service.register_client(name.as_bytes(), verifier, identity, now_ns);
+    let registered = world.service.register_client(
+        name.as_bytes(),
+        verifier,
+        identity,
+        Default::default(),
+        now_ns,
+    );
     registered.unwrap().client
 }
 

@@ -6,6 +6,7 @@ mod appends;
 mod beside_layouts;
 mod clients;
 mod common;
+mod crowds;
 mod delegations;
 mod delegations_prop;
 mod durable;

@@ -262,17 +262,23 @@ fn an_export_that_goes_takes_its_state_along() {
 }
 
 #[test]
-fn no_client_takes_all_files_that_can_be_open() {
+fn no_host_takes_all_files_that_can_be_open() {
     let world = World::with_files_max(4);
     let open = |client: &Arc<Client>, name: &str| world.open(client, name, READ).map(drop);
-    let clients = ["a", "b", "c"].map(|name| world.nfs(name));
+    let hosts = [(1, "a"), (1, "b"), (2, "c"), (3, "d")];
+    let clients = hosts.map(|(host, name)| {
+        world.come_from(host);
+        world.nfs(name)
+    });
+    assert_eq!([0, 1].map(|at| open(&clients[at], "f")), [Ok(()), Ok(())]);
     for client in &clients[..2] {
-        assert_eq!(["f", "g"].map(|name| open(client, name)), [Ok(()), Ok(())]);
         assert_eq!(open(client, "h"), Err(ServiceError::Resource));
     }
     let made = world.service.lookup(world.caller(&clients[0]), &world.root, [&b"h"[..]]);
     assert!(made.is_err(), "what cannot be opened is not made");
-    assert_eq!(open(&clients[2], "f"), Err(ServiceError::Resource));
+    assert_eq!(open(&clients[2], "f"), Ok(()));
+    assert_eq!(open(&clients[2], "g"), Err(ServiceError::Resource));
+    assert_eq!(open(&clients[3], "f"), Ok(()));
 }
 
 /// Nobody writes by an open that was had while the export could be written to.

@@ -14,7 +14,11 @@ fn key(session: u8, stream: u16, sequence: u16) -> RequestKey {
 fn client(world: &World, name: &str, verifier: u64, principal: &[u8]) -> Arc<Client> {
     let identity = Identity { mechanism: "text", principal: principal.to_vec() };
     let now_ns = world.now_ns.get();
-    world.service.register_client(name.as_bytes(), verifier, identity, now_ns).unwrap().client
+    world
+        .service
+        .register_client(name.as_bytes(), verifier, identity, Default::default(), now_ns)
+        .unwrap()
+        .client
 }
 
 fn end(world: &World, client: &Client, session: u8, bytes: &[u8]) {

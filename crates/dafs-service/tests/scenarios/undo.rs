@@ -43,7 +43,10 @@ impl Undoing {
     fn client(&self, name: &str, verifier: u64) -> Arc<Client> {
         let identity = Identity { mechanism: "none", principal: Vec::new() };
         let (service, now_ns) = (&self.world.service, self.world.now_ns.get());
-        service.register_client(name.as_bytes(), verifier, identity, now_ns).unwrap().client
+        service
+            .register_client(name.as_bytes(), verifier, identity, Default::default(), now_ns)
+            .unwrap()
+            .client
     }
 
     fn open(&self, client: &Arc<Client>) -> Opened {

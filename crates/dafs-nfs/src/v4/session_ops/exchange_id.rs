@@ -37,6 +37,7 @@ pub(crate) fn exchange_id(cx: &mut Compound<'_>, args: &ExchangeIdArgs<'_>) -> O
         owner: args.owner.owner_id,
         verifier: args.owner.verifier.0,
         identity: principal.identity(),
+        host: cx.call.origin.host(),
         update: args.flags.contains(ExchangeFlags::UPD_CONFIRMED_REC_A),
     };
     let exchanged = cx.shared.service.exchange_id(&request, cx.call.now_ns)?;

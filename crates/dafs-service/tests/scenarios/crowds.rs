@@ -1,0 +1,150 @@
+//! Crowds: what clients that are away, and hosts that take all they can get, leave to others.
+
+use crate::common::*;
+use dafs_service::limits::{CLIENT_COUNT_MAX, LOCK_RANGES_PER_FILE_MAX};
+use dafs_service::{Client, Identity, LockError, LockKind, OpenRequest, Opened, ServiceError};
+use std::sync::Arc;
+
+/// A file that the client may wait for.
+fn open_patiently(world: &World, client: &Arc<Client>, name: &str) -> dafs_service::Result<Opened> {
+    let request: OpenRequest<'_> = world.plain(name, "owner", READ);
+    world.service.open(world.patient(client), &request)
+}
+
+/// Clients of a host that open files until no more is to be had; the names that they were given.
+fn fill(world: &World, host: u32) -> Vec<Arc<Client>> {
+    world.come_from(host);
+    let mut clients = Vec::new();
+    loop {
+        let client = world.nfs(&format!("{host}-{}", clients.len()));
+        let opens = (0..3).take_while(|at| world.open(&client, &format!("f{at}"), READ).is_ok());
+        let count = opens.count();
+        clients.push(client);
+        if count < 3 {
+            return clients;
+        }
+    }
+}
+
+/// Two clients that had all opens, and are gone, do not keep everybody from opening for a day.
+#[test]
+fn clients_that_are_gone_make_room_for_opens() {
+    let world = World::with_files_max(12);
+    let (one, two) = (fill(&world, 1), fill(&world, 2));
+    world.come_from(3);
+    let honest = world.nfs("honest");
+    world.pass_with(&[&honest], LEASE_NS + SECOND_NS);
+    for at in 0..6 {
+        open_patiently(&world, &honest, &format!("mine{at}")).unwrap();
+    }
+    let gone = one.iter().chain(&two).filter(|client| client.is_gone());
+    // Their durable records went first.
+    assert_eq!(world.disk.owners().len(), 1 + one.len() + two.len() - gone.count());
+    // A caller that may not wait comes again, as it is told to.
+    world.come_from(4);
+    let dafs = world.dafs("dafs");
+    dafs.session_started();
+    world.pass_with(&[&honest, &dafs], SECOND_NS);
+    let open = || world.open(&dafs, "theirs", READ).map(drop);
+    assert!(matches!(open(), Ok(()) | Err(ServiceError::WouldWait)));
+    world.pass(SECOND_NS);
+    open().unwrap();
+}
+
+#[test]
+fn those_away_longest_lose_first_and_those_that_are_there_nothing() {
+    let world = World::with_files_max(6);
+    let come = |host, name| {
+        world.come_from(host);
+        world.nfs(name)
+    };
+    let [first, second, alive, honest] =
+        [(1, "first"), (2, "second"), (3, "alive"), (4, "honest")].map(|(h, n)| come(h, n));
+    for (client, files) in [(&first, 2), (&second, 1), (&alive, 1)] {
+        for at in 0..files {
+            world.open(client, &format!("f{at}"), READ).unwrap();
+        }
+    }
+    world.pass_with(&[&second, &alive, &honest], SECOND_NS);
+    world.pass_with(&[&alive, &honest], LEASE_NS + SECOND_NS);
+    // Both are away, and there is room.
+    open_patiently(&world, &honest, "a").unwrap();
+    assert!(!first.is_gone() && !second.is_gone());
+    open_patiently(&world, &honest, "b").unwrap();
+    assert!(first.is_gone() && !second.is_gone());
+    let held: Vec<_> =
+        (0..6).map(|at| open_patiently(&world, &honest, &format!("c{at}"))).collect();
+    assert!(held.iter().any(|opened| matches!(opened, Err(ServiceError::Resource))));
+    assert!(second.is_gone() && !alive.is_gone());
+    assert_eq!(world.service.counts().clients, 2);
+}
+
+/// One that has come back since it was looked for keeps what it holds.
+#[test]
+fn one_that_is_back_is_not_taken_for_one_that_is_away() {
+    let world = World::with_files_max(2);
+    world.come_from(1);
+    let away = world.nfs("away");
+    world.open(&away, "f", READ).unwrap();
+    world.pass(LEASE_NS + SECOND_NS);
+    away.renew(world.now_ns.get());
+    let other = world.nfs("other");
+    assert_eq!(error(open_patiently(&world, &other, "f")), ServiceError::Resource);
+    assert!(!away.is_gone());
+}
+
+#[test]
+fn one_host_leaves_ranges_of_a_file_to_others() {
+    let world = World::new();
+    world.come_from(1);
+    let greedy = world.nfs("greedy");
+    world.come_from(2);
+    let honest = world.nfs("honest");
+    let files = [&greedy, &honest].map(|client| world.open(client, "f", BOTH).unwrap());
+    let lock = |at: u64| world.lock(&greedy, &files[0], "l", (2 * at, 1), LockKind::Read);
+    let had = (0..).take_while(|at| lock(*at).is_ok()).count();
+    assert_eq!(had, LOCK_RANGES_PER_FILE_MAX / 2);
+    let refused = lock(had as u64);
+    assert_eq!(refused, Err(LockError::Service(ServiceError::Resource)));
+    world.lock(&honest, &files[1], "l", (1, 1), LockKind::Write).unwrap();
+    // Away, it makes room.
+    world.come_from(1);
+    let neighbour = world.nfs("neighbour");
+    let opened = world.open(&neighbour, "f", BOTH).unwrap();
+    world.pass_with(&[&honest, &neighbour], LEASE_NS + SECOND_NS);
+    let lock = || world.lock(&neighbour, &opened, "l", (3, 1), LockKind::Read);
+    assert_eq!(lock(), Err(LockError::Service(ServiceError::WouldWait)));
+    world.pass_with(&[&honest, &neighbour], SECOND_NS);
+    lock().unwrap();
+    assert!(greedy.is_gone() && !honest.is_gone());
+}
+
+/// A host that makes clients as fast as it can keeps nobody else out.
+#[test]
+fn one_host_does_not_fill_the_table_of_clients() {
+    let world = World::new();
+    world.come_from(1);
+    let now_ns = world.now_ns.get();
+    let confirm = |name: &str| {
+        let key = world.exchange(name, 1).key();
+        world.service.confirm_client(key, now_ns)
+    };
+    let made = (0..).take_while(|number: &u32| confirm(&number.to_string()).is_ok()).count();
+    assert_eq!(made, CLIENT_COUNT_MAX / 2);
+    assert_eq!(error(confirm("more")), ServiceError::Resource);
+    // A client of it that has restarted is not another one.
+    let key = world.exchange("0", 2).key();
+    world.service.confirm_client(key, now_ns).unwrap();
+    for host in 2..6 {
+        world.come_from(host);
+        confirm("honest").unwrap();
+        let nobody = Identity { mechanism: "none", principal: Vec::new() };
+        let (name, host) = (b"honest", world.host.get());
+        world.service.register_client(name, 1, nobody, host, now_ns).unwrap();
+    }
+    // What they held was nothing, so it is over with their leases.
+    world.pass(LEASE_NS + SECOND_NS);
+    assert_eq!(world.service.counts().clients, 0);
+    world.come_from(1);
+    confirm("again").unwrap();
+}
