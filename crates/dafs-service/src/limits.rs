@@ -202,10 +202,10 @@ pub(crate) const FENCE_LISTS_SWEPT_MAX: usize = 64;
 
 /// Files under locks whose changes may have to be undone. Each has a log of its own in the state
 /// directory.
-pub const UNDO_LOCKS_MAX: usize = 1_024;
+pub const UNDO_LOCKS_MAX: u64 = 1_024;
 
 /// Of these, the ones of a client of one name, with what its older instances have left behind.
-pub const UNDO_LOCKS_PER_CLIENT_MAX: usize = UNDO_LOCKS_MAX / 4;
+pub const UNDO_LOCKS_PER_CLIENT_MAX: u64 = UNDO_LOCKS_MAX / 4;
 
 /// Bytes saved for one such lock; a write that needs more saved is refused for want of space, and
 /// nothing of it happens. A write saves what it overwrites, in blocks of 16 KiB, once; one behind the

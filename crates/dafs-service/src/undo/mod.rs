@@ -26,6 +26,7 @@ use crate::Result;
 use crate::append::Writers;
 use crate::error::ServiceError;
 use crate::handle::Handle;
+use crate::hosts::Host;
 use dafs_journal::Spawn;
 use dafs_mem::VolatileSlice;
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
@@ -210,7 +211,7 @@ impl Undo {
         entries.values().cloned().collect()
     }
 
-    /// Begins to save what is overwritten in a file, which `holder` has locked, if it still `holds`
+    /// Begins to save what is overwritten in a file, which `holder` has locked from `host`, if it still `holds`
     /// the lock when all is ready. `file` is open for reading and writing and not counted among the
     /// writers. If the holder had the lock before and has taken it back, all since its first lock
     /// stays undoable.
@@ -221,7 +222,7 @@ impl Undo {
     pub(crate) fn begin(
         &self,
         key: Handle,
-        holder: Holder,
+        (holder, host): (Holder, Host),
         persist: bool,
         file: Arc<dyn OpenFile>,
         writers: &Writers,
@@ -241,7 +242,7 @@ impl Undo {
             return Ok(());
         }
         let client = holder.name.clone();
-        let room = self.room.take_lock(&client)?;
+        let room = self.room.take_lock(&client, host)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!("{number}.{SUFFIX}"));
         // Whoever writes from now on sees the entry.

@@ -6,16 +6,16 @@
 //! Invariants
 //! * What is taken is given back once, when the lock is kept or undone; what earlier runs have left is
 //!   counted like everything else.
-//! * One client leaves room for others.
+//! * One client leaves room for others, and so does one host with all its clients.
 
 use crate::Result;
 use crate::error::ServiceError;
+use crate::hosts::{ByName, Host};
 use crate::limits::{
     UNDO_BYTES_MAX, UNDO_BYTES_PER_CLIENT_MAX, UNDO_BYTES_PER_LOCK_MAX, UNDO_LOCKS_MAX,
     UNDO_LOCKS_PER_CLIENT_MAX,
 };
 use dafs_store::StoreError;
-use rustc_hash::FxHashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What is taken.
@@ -24,14 +24,28 @@ pub(super) struct Room(Mutex<Taken>);
 
 #[derive(Default)]
 struct Taken {
-    all: Share,
-    clients: FxHashMap<Box<[u8]>, Share>,
+    locks: Counted,
+    bytes: Counted,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Share {
-    locks: usize,
-    bytes: u64,
+/// Something that is counted, and whose it is.
+#[derive(Default)]
+struct Counted {
+    all: u64,
+    whose: ByName,
+}
+
+impl Counted {
+    fn add(&mut self, client: &[u8], host: Host, more: u64) {
+        self.all += more;
+        self.whose.add(client, host, more);
+    }
+
+    fn remove(&mut self, client: &[u8], less: u64) {
+        debug_assert!(self.all >= less && self.whose.of_name(client) >= less, "given back twice");
+        self.all = self.all.saturating_sub(less);
+        self.whose.remove(client, less);
+    }
 }
 
 /// The room of one lock, given back when it goes.
@@ -57,93 +71,71 @@ impl Drop for LockRoom<'_> {
 }
 
 impl Room {
-    /// Takes the room of another lock of a client.
+    /// Takes the room of another lock of a client, which is at this host now.
     ///
     /// # Errors
-    /// `Resource` when the client, or all together, have as many as they may.
-    pub(super) fn take_lock<'a>(&'a self, client: &'a [u8]) -> Result<LockRoom<'a>> {
+    /// `Resource` when the client, or its host, has as many as it may.
+    pub(super) fn take_lock<'a>(&'a self, client: &'a [u8], host: Host) -> Result<LockRoom<'a>> {
         let mut taken = self.lock();
-        let own = taken.clients.get(client).map_or(0, |share| share.locks);
-        if taken.all.locks >= UNDO_LOCKS_MAX || own >= UNDO_LOCKS_PER_CLIENT_MAX {
+        taken.locks.whose.move_to(client, host);
+        taken.bytes.whose.move_to(client, host);
+        let (all, own) = (taken.locks.all, taken.locks.whose.of_name(client));
+        let of_host = taken.locks.whose.of_host(host);
+        if own >= UNDO_LOCKS_PER_CLIENT_MAX || of_host >= UNDO_LOCKS_MAX.saturating_sub(all) {
             return Err(ServiceError::Resource);
         }
-        taken.add(client, Share { locks: 1, bytes: 0 });
+        taken.locks.add(client, host, 1);
         Ok(LockRoom { room: self, client, kept: false })
     }
 
     /// Counts a lock that an earlier run has left, with what was saved for it.
     pub(super) fn count_left(&self, client: &[u8], bytes: u64) {
-        self.lock().add(client, Share { locks: 1, bytes });
+        let mut taken = self.lock();
+        taken.locks.add(client, Host::Unknown, 1);
+        taken.bytes.add(client, Host::Unknown, bytes);
     }
 
     /// Gives back a lock, with what was saved for it.
     pub(super) fn give_lock(&self, client: &[u8], bytes: u64) {
-        self.lock().remove(client, Share { locks: 1, bytes });
+        let mut taken = self.lock();
+        taken.locks.remove(client, 1);
+        taken.bytes.remove(client, bytes);
     }
 
     /// Takes room to save `more` bytes for a lock of a client that has `held` bytes.
     ///
     /// # Errors
-    /// `Quota` when the client has as many as it may for all its locks; `NoSpace` when the lock has,
-    /// or all locks together have.
+    /// `Quota` when the client, or its host, has as many as it may for all its locks; `NoSpace` when
+    /// the lock has.
     pub(super) fn take_bytes(&self, client: &[u8], held: u64, more: u64) -> dafs_store::Result<()> {
         let mut taken = self.lock();
-        let own = taken.clients.get(client).map_or(0, |share| share.bytes);
-        if held + more > UNDO_BYTES_PER_LOCK_MAX || taken.all.bytes + more > UNDO_BYTES_MAX {
+        if held + more > UNDO_BYTES_PER_LOCK_MAX || taken.bytes.all + more > UNDO_BYTES_MAX {
             return Err(StoreError::NoSpace);
         }
-        if own + more > UNDO_BYTES_PER_CLIENT_MAX {
+        let host = taken.locks.whose.host(client);
+        let (own, of_host) = (taken.bytes.whose.of_name(client), taken.bytes.whose.of_host(host));
+        let left = UNDO_BYTES_MAX - taken.bytes.all;
+        if own + more > UNDO_BYTES_PER_CLIENT_MAX || of_host + more > left {
             return Err(StoreError::Quota);
         }
-        taken.add(client, Share { locks: 0, bytes: more });
+        taken.bytes.add(client, host, more);
         Ok(())
     }
 
     /// Gives back bytes of a lock that goes on.
     pub(super) fn give_bytes(&self, client: &[u8], bytes: u64) {
-        self.lock().remove(client, Share { locks: 0, bytes });
+        self.lock().bytes.remove(client, bytes);
     }
 
     /// Bytes of all.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
-        self.lock().all.bytes
+        self.lock().bytes.all
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
         // Nothing in here panics but assertions, which leave it whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Taken {
-    fn add(&mut self, client: &[u8], more: Share) {
-        let add = |share: &mut Share| {
-            share.locks += more.locks;
-            share.bytes += more.bytes;
-        };
-        add(&mut self.all);
-        match self.clients.get_mut(client) {
-            Some(share) => add(share),
-            None => drop(self.clients.insert(client.into(), more)),
-        }
-    }
-
-    fn remove(&mut self, client: &[u8], less: Share) {
-        let remove = |share: &mut Share| {
-            debug_assert!(
-                share.locks >= less.locks && share.bytes >= less.bytes,
-                "given back twice"
-            );
-            share.locks = share.locks.saturating_sub(less.locks);
-            share.bytes = share.bytes.saturating_sub(less.bytes);
-        };
-        remove(&mut self.all);
-        let Some(share) = self.clients.get_mut(client) else { return };
-        remove(share);
-        if *share == Share::default() {
-            self.clients.remove(client);
-        }
     }
 }
 
@@ -153,42 +145,52 @@ mod tests {
 
     const LOCK: u64 = UNDO_BYTES_PER_LOCK_MAX;
 
+    const ONE: Host = Host::User(1);
+    const TWO: Host = Host::User(2);
+
     #[test]
-    fn one_client_does_not_take_all_locks() {
+    fn no_client_and_no_host_takes_all_locks() {
         let room = Room::default();
-        let take = |client| room.take_lock(client).map(LockRoom::keep);
-        (0..UNDO_LOCKS_PER_CLIENT_MAX).for_each(|_| take(b"greedy").unwrap());
-        assert_eq!(take(b"greedy"), Err(ServiceError::Resource));
-        take(b"other").unwrap();
+        let take = |client, host| room.take_lock(client, host).map(LockRoom::keep);
+        let fill = |client, host| (0..).take_while(|_| take(client, host).is_ok()).count() as u64;
+        assert_eq!(fill(b"greedy", ONE), UNDO_LOCKS_PER_CLIENT_MAX);
+        assert_eq!(take(b"greedy", ONE), Err(ServiceError::Resource));
         room.give_lock(b"greedy", 0);
         // One that comes to nothing leaves nothing.
-        drop(room.take_lock(b"greedy").unwrap());
-        take(b"greedy").unwrap();
-        for client in [b"c", b"d"] {
-            (0..UNDO_LOCKS_PER_CLIENT_MAX).for_each(|_| take(client).unwrap());
-        }
-        (1..UNDO_LOCKS_PER_CLIENT_MAX).for_each(|_| take(b"other").unwrap());
-        assert_eq!(take(b"another"), Err(ServiceError::Resource), "there is a bound for all");
+        drop(room.take_lock(b"greedy", ONE).unwrap());
+        take(b"greedy", ONE).unwrap();
+        assert_eq!(fill(b"again", ONE), UNDO_LOCKS_MAX / 2 - UNDO_LOCKS_PER_CLIENT_MAX);
+        assert_eq!(take(b"another", ONE), Err(ServiceError::Resource), "its host has half");
+        assert_eq!(fill(b"other", TWO), UNDO_LOCKS_MAX / 4);
+        take(b"honest", Host::User(3)).unwrap();
     }
 
     #[test]
-    fn one_client_does_not_take_all_bytes() {
+    fn no_client_and_no_host_takes_all_bytes() {
         let room = Room::default();
         let locks = UNDO_BYTES_PER_CLIENT_MAX / LOCK;
         for _ in 0..locks {
-            room.take_lock(b"greedy").map(LockRoom::keep).unwrap();
+            room.take_lock(b"greedy", ONE).map(LockRoom::keep).unwrap();
             assert_eq!(room.take_bytes(b"greedy", 0, LOCK), Ok(()));
             assert_eq!(room.take_bytes(b"greedy", LOCK, 1), Err(StoreError::NoSpace));
         }
         assert_eq!(room.take_bytes(b"greedy", 0, 1), Err(StoreError::Quota));
+        for (client, host) in [(b"again", ONE), (b"other", TWO)] {
+            room.take_lock(client, host).map(LockRoom::keep).unwrap();
+        }
+        assert_eq!(room.take_bytes(b"again", 0, 1), Err(StoreError::Quota), "its host has half");
         assert_eq!(room.take_bytes(b"other", 0, 1), Ok(()));
-        room.give_bytes(b"other", 1);
+        room.give_lock(b"other", 1);
+        room.give_lock(b"again", 0);
         // What an earlier run has left counts, too.
         let left = UNDO_BYTES_MAX - UNDO_BYTES_PER_CLIENT_MAX;
         room.count_left(b"left", left);
         assert_eq!(room.take_bytes(b"other", 0, 1), Err(StoreError::NoSpace));
         room.give_lock(b"left", left);
         (0..locks).for_each(|_| room.give_lock(b"greedy", LOCK));
-        assert!(room.bytes() == 0 && room.lock().clients.is_empty());
+        let taken = room.lock();
+        assert!(
+            taken.bytes.all == 0 && taken.bytes.whose.is_empty() && taken.locks.whose.is_empty()
+        );
     }
 }

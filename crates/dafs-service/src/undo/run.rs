@@ -127,7 +127,7 @@ impl Service {
         let begun = self.begin_change(caller, open.key, Some(u64::MAX)).and_then(|_change| {
             let file = open_as_server(&self.namespace(), &open.key)?;
             let holds = |entry: &Entry| self.lock_table().is_held(entry);
-            let holder = Holder::of(holder);
+            let holder = (Holder::of(holder), caller.client.host().host());
             self.writers.undo.begin(open.key, holder, persist, file, &self.writers, holds)
         });
         if begun.is_err() {

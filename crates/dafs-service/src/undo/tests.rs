@@ -1,6 +1,7 @@
 //! Files of real and simulated stores, changed in every way and put back.
 
 use super::*;
+use crate::hosts::Host;
 use crate::limits::UNDO_BYTES_PER_LOCK_MAX;
 use dafs_store::{
     CreateHow, Cred, ExportSecret, FsId, MemoryStore, OpenMode, PosixOptions, PosixStore, SetAttr,
@@ -72,7 +73,14 @@ impl World {
 
     fn try_begin(&self, owner: &[u8]) -> Result<()> {
         let file = self.plain();
-        self.undo().begin(self.key, holder(owner), false, file, &self.writers, |_| true)
+        self.undo().begin(
+            self.key,
+            (holder(owner), Host::Unknown),
+            false,
+            file,
+            &self.writers,
+            |_| true,
+        )
     }
 
     /// The server is killed and started again.
@@ -215,8 +223,14 @@ fn it_does_not_matter_for_whom_the_thread_worked_last() {
     };
     let file = world.plain();
     work_for_somebody();
-    let begun =
-        world.undo().begin(world.key, holder(b"owner"), false, file, &world.writers, |_| true);
+    let begun = world.undo().begin(
+        world.key,
+        (holder(b"owner"), Host::Unknown),
+        false,
+        file,
+        &world.writers,
+        |_| true,
+    );
     assert_eq!(begun, Ok(()));
     let entry = world.undo().find(&world.key).unwrap();
     work_for_somebody();
@@ -251,11 +265,18 @@ fn one_holder_at_a_time_and_it_finds_its_own_again() {
 fn a_lock_that_was_lost_at_once_undoes_nothing() {
     let world = World::new(false);
     let (holder, file) = (holder(b"owner"), world.plain());
-    let begun = world.undo().begin(world.key, holder, false, file, &world.writers, |entry| {
-        assert!(world.undo().find(&world.key).is_some(), "whoever comes later sees it");
-        assert!(!entry.is_doomed());
-        false
-    });
+    let begun = world.undo().begin(
+        world.key,
+        (holder, Host::Unknown),
+        false,
+        file,
+        &world.writers,
+        |entry| {
+            assert!(world.undo().find(&world.key).is_some(), "whoever comes later sees it");
+            assert!(!entry.is_doomed());
+            false
+        },
+    );
     assert_eq!(begun, Err(ServiceError::Expired));
     world.assert_untouched();
 }
@@ -313,8 +334,14 @@ fn a_lock_keeps_so_much_and_no_more() {
 fn without_a_directory_nothing_is_promised() {
     let world = World::new(false);
     let fresh = Undo::default();
-    let begun =
-        fresh.begin(world.key, holder(b"o"), false, world.plain(), &world.writers, |_| true);
+    let begun = fresh.begin(
+        world.key,
+        (holder(b"o"), Host::Unknown),
+        false,
+        world.plain(),
+        &world.writers,
+        |_| true,
+    );
     assert_eq!(begun, Err(ServiceError::NotSupported));
 }
 
