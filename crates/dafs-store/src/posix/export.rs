@@ -89,8 +89,6 @@ impl Export {
     pub(super) fn open(path: &Path, options: PosixOptions) -> Result<Self> {
         let identity = Identity::detect()?;
         let _server = identity.server()?;
-        // Permission bits of new objects are the caller's affair alone.
-        rustix::process::umask(Mode::empty());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
         let mount = reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;

@@ -56,6 +56,7 @@ mod resolve;
 mod store;
 mod sys;
 mod tree;
+mod umask;
 mod watch;
 mod xattr;
 
@@ -97,8 +98,8 @@ pub struct PosixStore {
 }
 
 impl PosixStore {
-    /// Opens a directory. Sets the process's umask to 0, because the permission bits of new objects
-    /// are their makers' affair.
+    /// Opens a directory. The umask of the process stays as it is: threads that make objects for callers
+    /// have one of their own.
     ///
     /// # Errors
     /// That of the first system call that fails, such as

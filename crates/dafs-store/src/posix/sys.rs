@@ -213,6 +213,13 @@ pub(super) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
 }
 
+/// Gives the calling thread a umask of its own, which begins as that of the process. With it come a working
+/// directory and a root directory.
+pub(super) fn separate_umask() -> Result<(), Errno> {
+    // SAFETY: the call takes a plain number and changes the calling thread only.
+    check(libc::c_long::from(unsafe { libc::unshare(libc::CLONE_FS) })).map(drop)
+}
+
 /// The size of a page of memory, which is what the kernel keeps file content in.
 pub(super) fn page_bytes() -> u64 {
     static PAGE_BYTES: std::sync::OnceLock<u64> = std::sync::OnceLock::new();

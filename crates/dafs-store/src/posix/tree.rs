@@ -13,7 +13,7 @@ use super::file::{PosixFile, check_regular, data_flags, open_error};
 use super::id::device;
 use super::ident::Caller;
 use super::node::Node;
-use super::sys;
+use super::{sys, umask};
 use crate::limits::{
     CREATE_RETRIES_MAX, DIRECTORY_MODE_DEFAULT, FILE_MODE_DEFAULT, MODE_BITS, SPECIAL_MODE_DEFAULT,
 };
@@ -80,7 +80,9 @@ impl Export {
         let possible = self.check_wish(cred, dir, Kind::Regular, wish);
         for _ in 0..CREATE_RETRIES_MAX {
             let opened = match possible {
-                Ok(()) => self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits)),
+                Ok(()) => umask::without(|| {
+                    self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits))
+                }),
                 // A file that is there already is not given these attributes.
                 Err(error) => match self.step(dir, name) {
                     Ok(_) => Err(Errno::EXIST),
@@ -141,7 +143,8 @@ impl Export {
         let flags = flags | OFlags::RDWR | OFlags::TMPFILE;
         let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
         self.check_wish(cred, dir, Kind::Regular, wish)?;
-        let fd = self.open_beneath(dir, b".", flags, Mode::from_raw_mode(bits));
+        let mode_bits = Mode::from_raw_mode(bits);
+        let fd = umask::without(|| self.open_beneath(dir, b".", flags, mode_bits));
         let fd = Arc::new(fd.map_err(|errno| match errno {
             // What file systems say that do not know such files.
             Errno::ISDIR | Errno::INVAL => StoreError::NotSupported,
@@ -373,7 +376,7 @@ impl Export {
         }
         // File systems take their times from this clock.
         let earliest = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
-        let made = match object {
+        let made = umask::without(|| match object {
             NewObject::Directory => {
                 let mode = Mode::from_raw_mode(bits(DIRECTORY_MODE_DEFAULT));
                 rustix::fs::mkdirat(dir, name, mode)
@@ -387,7 +390,7 @@ impl Export {
             }
             NewObject::Socket => special(FileType::Socket, 0),
             NewObject::Fifo => special(FileType::Fifo, 0),
-        };
+        });
         made.map_err(|errno| self.name_error(dir, errno))?;
         let (node, stat) = self
             .step(dir, name)
