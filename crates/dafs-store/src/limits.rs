@@ -173,6 +173,15 @@ pub(crate) const FORGET_WAIT: Duration = Duration::from_secs(2);
 /// Striped store: removed files whose components one sweep takes away.
 pub(crate) const REMOVALS_PER_SWEEP: usize = 256;
 
+/// Striped store: the longest entry of a list of files; one has the numbers of some nodes.
+pub(crate) const LIST_ENTRY_BYTES_MAX: usize = 16 << 10;
+
+/// Striped store: the longest list of nodes that are being emptied, or have lost what they had.
+pub(crate) const NODE_MARKS_BYTES_MAX: usize = 64 << 10;
+
+/// Striped store: the longest file that says which node a directory is of.
+pub(crate) const NODE_MARKER_BYTES_MAX: usize = 256;
+
 /// Striped store: what is copied at once of a file that is moved, while nobody else uses the file.
 pub(crate) const MOVE_BYTES: usize = 1 << 20;
 

@@ -221,14 +221,48 @@ fn a_removal_that_a_crash_undid_takes_nothing_away() {
     let placement = stripes(layouts(&store).placement(&created.id, false).unwrap().unwrap());
     let component = ComponentId(*placement.handles[0][32..].first_chunk().unwrap());
     drop((created.file, store));
-    // What the removal had entered, on another disk.
+    // What the removal had entered, on another disk: in the form of an earlier version.
     let mut entry = created.id.0.to_vec();
     entry.extend([1u32, 2, 3].iter().flat_map(|node| node.to_le_bytes()));
-    std::fs::write(dir.path().join("removed").join(component.to_string()), entry).unwrap();
+    std::fs::write(dir.path().join("removed").join(component.to_string()), &entry).unwrap();
+    std::fs::remove_file(dir.path().join("removed.coded")).unwrap();
     let store = open(dir.path());
     store.sweep();
     assert_eq!(read(&*reopen(&store, "f").1, 0, long.len()).unwrap(), long);
     assert_eq!(std::fs::read_dir(dir.path().join("removed")).unwrap().count(), 0);
+}
+
+#[test]
+fn an_entry_that_another_user_wrote_removes_nothing() {
+    let dir = base();
+    let store = open(dir.path());
+    let long = pattern(5 * UNIT as usize, 4);
+    let victim = create(&store, "victim");
+    write(&*victim.file, 0, &long).unwrap();
+    let placement = stripes(layouts(&store).placement(&victim.id, false).unwrap().unwrap());
+    let component = ComponentId(*placement.handles[0][32..].first_chunk().unwrap());
+    // A file that is gone, and the components of one that is there.
+    let gone = create(&store, "gone").id;
+    store.remove(&me(), &Store::root(&store), b"gone").unwrap();
+    let mut entry = gone.0.to_vec();
+    entry.extend([1u32, 2, 3].iter().flat_map(|node| node.to_le_bytes()));
+    let path = dir.path().join("removed").join(component.to_string());
+    std::fs::write(&path, &entry).unwrap();
+    store.sweep();
+    assert_eq!(components(dir.path()).len(), 3);
+    assert_eq!(read(&*victim.file, 0, long.len()).unwrap(), long);
+    // A file of root's is not written to, whatever stands in the place of an entry.
+    let precious = dir.path().join("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for name in [path.clone(), path.with_extension("new")] {
+        std::os::unix::fs::symlink(&precious, name).unwrap();
+    }
+    drop(victim.file);
+    store.remove(&me(), &Store::root(&store), b"victim").unwrap();
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    store.sweep();
+    assert!(components(dir.path()).is_empty());
 }
 
 #[test]

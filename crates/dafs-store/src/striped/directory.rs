@@ -6,13 +6,18 @@
 //! Invariants
 //! * A directory is used only if it holds the marker of the node: a file system that is not mounted
 //!   is told from a node that has nothing yet.
+//! * Nor is it used if others may write to it, or to a directory in it, or if it belongs to another user than the
+//!   server's or root. No symlink is followed below it.
 //! * The system tells once that data is lost, be it to whoever asks first. Whoever is told tells everybody
 //!   else before the next one may ask about that component. So a component stays open until what was
 //!   written to it is stable: with its last descriptor the system may forget what it had to tell.
 
 use super::lock;
 use super::node::{ComponentId, Node, NodeSpace, Written};
-use crate::limits::{COMPONENTS_CLOSED, COMPONENTS_OPEN_MAX, FILE_BYTES_MAX};
+use crate::limits::{
+    COMPONENTS_CLOSED, COMPONENTS_OPEN_MAX, FILE_BYTES_MAX, NODE_MARKER_BYTES_MAX,
+};
+use crate::own::{self, OwnError};
 use crate::uses::Uses;
 use crate::vectors::{before, continued, continued_to_end};
 use crate::{Result, Stability, StoreError, TimeSpec, Wait};
@@ -42,8 +47,19 @@ pub enum DirectoryError {
     NotEmpty(PathBuf),
     #[error("{0} belongs to another node or another store")]
     Other(PathBuf),
+    #[error("{0}")]
+    Own(OwnError),
     #[error("{0}: {1}")]
     Io(PathBuf, std::io::Error),
+}
+
+impl From<OwnError> for DirectoryError {
+    fn from(error: OwnError) -> Self {
+        match error {
+            OwnError::Io(path, error) => Self::Io(path, error),
+            error => Self::Own(error),
+        }
+    }
 }
 
 /// An open component.
@@ -130,6 +146,7 @@ impl DirectoryNode {
     /// # Errors
     /// [`DirectoryError::NotEmpty`] if there is something in it.
     pub fn check_empty(path: &Path) -> std::result::Result<(), DirectoryError> {
+        own::check_directory(path)?;
         // What a new file system holds by itself does not count.
         let other = fs::read_dir(path)
             .map_err(|error| DirectoryError::Io(path.to_owned(), error))?
@@ -142,7 +159,7 @@ impl DirectoryNode {
     /// # Errors
     /// [`DirectoryError::Other`] for a marker that is none.
     pub fn marked(path: &Path) -> std::result::Result<Option<([u8; 16], u32)>, DirectoryError> {
-        let text = match fs::read(path.join(MARKER)) {
+        let text = match own::read(&path.join(MARKER), NODE_MARKER_BYTES_MAX) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(DirectoryError::Io(path.to_owned(), error)),
@@ -172,6 +189,7 @@ impl DirectoryNode {
         addresses: Vec<SocketAddr>,
     ) -> std::result::Result<Self, DirectoryError> {
         check_marker(path, store, number)?;
+        check_inside(path)?;
         let mut verifier = [0; 8];
         getrandom::fill(&mut verifier)
             .map_err(|_| DirectoryError::Io(path.to_owned(), ErrorKind::Other.into()))?;
@@ -307,7 +325,7 @@ impl DirectoryNode {
             }
             // A read needs no more than reading.
             Err(error) if !make && is_read_only(&error) => {
-                let file = File::open(&path)?;
+                let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
                 return Ok(Some(Arc::new(Held::new(file, true))));
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -408,7 +426,8 @@ fn check_marker(
     store: &[u8; 16],
     number: u32,
 ) -> std::result::Result<(), DirectoryError> {
-    match fs::read(path.join(MARKER)) {
+    own::check_directory(path)?;
+    match own::read(&path.join(MARKER), NODE_MARKER_BYTES_MAX) {
         Ok(text) if text == marker(store, number).as_bytes() => Ok(()),
         Ok(_) => Err(DirectoryError::Other(path.to_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -416,6 +435,19 @@ fn check_marker(
         }
         Err(error) => Err(DirectoryError::Io(path.to_owned(), error)),
     }
+}
+
+/// Looks at the directories that components lie in.
+fn check_inside(path: &Path) -> std::result::Result<(), DirectoryError> {
+    let failed = |error| DirectoryError::Io(path.to_owned(), error);
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let is_first_byte = |name: &str| name.len() == 2 && u8::from_str_radix(name, 16).is_ok();
+        if name.to_str().is_some_and(is_first_byte) {
+            own::check_inner_directory(&path.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 impl Node for DirectoryNode {
@@ -566,6 +598,34 @@ mod tests {
         fn lost(&self) -> usize {
             self.lost.load(Ordering::SeqCst)
         }
+    }
+
+    #[test]
+    fn a_directory_that_others_can_change_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = || DirectoryNode::open(dir.path(), &[1; 16], 1, vec![]).map(drop);
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+                .expect("a mode");
+        };
+        set(dir.path(), 0o777);
+        let made = DirectoryNode::make(dir.path(), &[1; 16], 1);
+        assert!(matches!(made, Err(DirectoryError::Own(OwnError::Writable(_)))), "{made:?}");
+        set(dir.path(), 0o755);
+        DirectoryNode::make(dir.path(), &[1; 16], 1).expect("made");
+        open().expect("opened");
+        let below = dir.path().join("0a");
+        set(dir.path(), 0o757);
+        assert!(matches!(open(), Err(DirectoryError::Own(OwnError::Writable(_)))));
+        set(dir.path(), 0o755);
+        for mode in [0o775, 0o757] {
+            fs::create_dir(&below).expect("a directory");
+            set(&below, mode);
+            assert!(matches!(open(), Err(DirectoryError::Own(OwnError::Writable(_)))));
+            fs::remove_dir(&below).expect("removed");
+        }
+        std::os::unix::fs::symlink("/etc", &below).expect("a symlink");
+        assert!(matches!(open(), Err(DirectoryError::Own(OwnError::NoDirectory(_)))));
     }
 
     #[test]

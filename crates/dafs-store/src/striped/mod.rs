@@ -52,7 +52,7 @@ use crate::posix::{PosixStore, ServerGuard};
 use crate::vectors::before;
 use crate::{Attr, Cred, FileId, FsId, Kind, Result, Stability, StoreError};
 use dafs_mem::VolatileSlice;
-use pending::Pending;
+use pending::{List, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use slots::{Slot, Slots};
 use state::{FileState, Place};
@@ -192,12 +192,13 @@ impl StripedStore {
         if !meta.capabilities().xattrs {
             return Err(StoreError::NotSupported);
         }
-        let removed = Pending::open(&options.removed)?;
-        let mends = Pending::open(&options.mends)?;
-        let left = Pending::open(&options.left)?;
+        let key = options.secret;
+        let removed = Pending::open(&options.removed, List::Removed, key)?;
+        let mends = Pending::open(&options.mends, List::Mends, key)?;
+        let left = Pending::open(&options.left, List::Left, key)?;
         let shared = Arc::new(Shared {
             meta,
-            slots: Slots::open(nodes, &options.leaving)?,
+            slots: Slots::open(nodes, &options.leaving, key)?,
             options,
             states: Mutex::default(),
             held: Mutex::default(),

@@ -2,16 +2,19 @@
 //!
 //! Invariants
 //! * A node that is being emptied gets no new files, after a restart either: that is kept in a file, and
-//!   so is which nodes have lost all that they had.
+//!   so is which nodes have lost all that they had. Its last line is a code keyed with the store's secret, so
+//!   that nothing is believed which this server did not write.
 //! * One node at least takes new files.
 
 use super::lock;
 use super::node::Node;
 use crate::layouts::DEVICE_SERVERS_MAX;
-use crate::{Result, StoreError};
+use crate::limits::NODE_MARKS_BYTES_MAX;
+use crate::{Result, StoreError, own};
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -28,6 +31,7 @@ pub(super) struct Slots {
     marked: Mutex<Marked>,
     /// Where these are kept.
     memory: PathBuf,
+    key: [u8; 16],
 }
 
 /// What administrators have said of nodes, by their numbers.
@@ -42,12 +46,19 @@ struct Marked {
 /// What the lines of lost nodes begin with.
 const LOST: &str = "lost ";
 
+/// What the last line begins with.
+const CODE: &str = "code ";
+
+/// What the name of the file ends with. Earlier versions wrote one without a code, which has not.
+const CODED: &str = "coded";
+
 impl Slots {
-    pub(super) fn open(nodes: Vec<Arc<dyn Node>>, memory: &Path) -> Result<Self> {
+    /// All of them, of which that is remembered in a file. `key` is the server's secret.
+    pub(super) fn open(nodes: Vec<Arc<dyn Node>>, memory: &Path, key: [u8; 16]) -> Result<Self> {
         let slot = |node| Arc::new(Slot { node, verifier: Mutex::default() });
         let all: Vec<_> = nodes.into_iter().map(slot).collect();
         let known = |number: &u32| all.iter().any(|slot| slot.node.number() == *number);
-        let mut marked = read(memory)?;
+        let mut marked = read(memory, &key)?;
         // Those that have gone since.
         marked.leaving.retain(known);
         marked.lost.retain(known);
@@ -58,7 +69,7 @@ impl Slots {
             marked.leaving.clear();
         }
         let (all, memory) = (RwLock::new(Arc::new(all)), memory.to_owned());
-        Ok(Self { all, marked: Mutex::new(marked), memory })
+        Ok(Self { all, marked: Mutex::new(marked), memory, key })
     }
 
     pub(super) fn all(&self) -> Arc<Vec<Arc<Slot>>> {
@@ -143,22 +154,54 @@ impl Slots {
         let mut next = marked.clone();
         change(&mut next)?;
         if next != *marked {
-            write(&self.memory, &next)?;
+            write(&self.memory, &next, &self.key)?;
             *marked = next;
         }
         Ok(())
     }
 }
 
-fn read(path: &Path) -> Result<Marked> {
-    match fs::read_to_string(path) {
-        Ok(text) => parse(&text).ok_or_else(|| {
-            tracing::error!(file = %path.display(), "the list of nodes to be emptied is damaged");
-            StoreError::Io
-        }),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Marked::default()),
-        Err(error) => Err(error.into()),
+fn read(path: &Path, key: &[u8; 16]) -> Result<Marked> {
+    let coded = path.with_extension(CODED);
+    let text = |path| own::read(path, NODE_MARKS_BYTES_MAX);
+    match text(&coded) {
+        Ok(text) => return check(&text, key).ok_or_else(|| damaged(&coded)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(unreadable(&error)),
     }
+    match text(path) {
+        Ok(text) => {
+            let text = String::from_utf8(text).ok();
+            let marked = text.and_then(|text| parse(&text)).ok_or_else(|| damaged(path))?;
+            write(path, &marked, key)?;
+            fs::remove_file(path)?;
+            Ok(marked)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Marked::default()),
+        Err(error) => Err(unreadable(&error)),
+    }
+}
+
+fn unreadable(error: &std::io::Error) -> StoreError {
+    tracing::error!("the list of nodes to be emptied cannot be read: {error}");
+    StoreError::Io
+}
+
+fn damaged(path: &Path) -> StoreError {
+    tracing::error!(
+        "{}: the list of nodes to be emptied is damaged, or this server did not write it; bring it back \
+         from a backup, or remove it, and say again which nodes are to be emptied or replaced: dafs \
+         cluster drain, dafs cluster replace",
+        path.display()
+    );
+    StoreError::Io
+}
+
+fn check(text: &[u8], key: &[u8; 16]) -> Option<Marked> {
+    let text = std::str::from_utf8(text).ok()?;
+    let body = text.strip_suffix('\n')?.rsplit_once('\n').map_or("", |(body, _)| body);
+    let marked = parse(body)?;
+    (coded_text(&marked, key) == text).then_some(marked)
 }
 
 fn parse(text: &str) -> Option<Marked> {
@@ -172,13 +215,18 @@ fn parse(text: &str) -> Option<Marked> {
     Some(marked)
 }
 
-fn write(path: &Path, marked: &Marked) -> Result<()> {
-    let unfinished = path.with_extension("new");
-    let mut file = File::create(&unfinished)?;
-    marked.leaving.iter().try_for_each(|number| writeln!(file, "{number}"))?;
-    marked.lost.iter().try_for_each(|number| writeln!(file, "{LOST}{number}"))?;
-    file.sync_all()?;
-    fs::rename(unfinished, path)?;
+fn coded_text(marked: &Marked, key: &[u8; 16]) -> String {
+    let leaving = marked.leaving.iter().map(|number| format!("{number}\n"));
+    let lost = marked.lost.iter().map(|number| format!("{LOST}{number}\n"));
+    let mut text: String = leaving.chain(lost).collect();
+    let code = own::code(key, &[b"nodes", text.as_bytes()]);
+    let _ = writeln!(text, "{CODE}{:032x}", u128::from_be_bytes(code));
+    text
+}
+
+fn write(path: &Path, marked: &Marked, key: &[u8; 16]) -> Result<()> {
+    let text = coded_text(marked, key);
+    own::replace(&path.with_extension(CODED), &path.with_extension("new"), text.as_bytes())?;
     Ok(File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?)
 }
 
@@ -186,19 +234,56 @@ fn write(path: &Path, marked: &Marked) -> Result<()> {
 mod tests {
     use super::*;
 
+    const KEY: [u8; 16] = [5; 16];
+
     #[test]
     fn what_was_said_of_nodes_is_read_back() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("marked");
-        assert_eq!(read(&path), Ok(Marked::default()));
-        let marked = Marked { leaving: [3, 40].into(), lost: [3, 7].into() };
-        write(&path, &marked).expect("written");
-        assert_eq!(read(&path), Ok(marked));
+        assert_eq!(read(&path, &KEY), Ok(Marked::default()));
+        for marked in [
+            Marked { leaving: [3, 40].into(), lost: [3, 7].into() },
+            Marked::default(),
+            Marked { lost: [7].into(), ..Marked::default() },
+        ] {
+            write(&path, &marked, &KEY).expect("written");
+            assert_eq!(read(&path, &KEY), Ok(marked));
+            assert_eq!(read(&path, &[6; 16]), Err(StoreError::Io), "another server's");
+        }
         for wrong in ["x", "3 4", "lost", "lost x", "-1"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
-        // As it was before nodes could be lost.
-        let before = Marked { leaving: [1, 2].into(), ..Marked::default() };
-        assert_eq!(parse("1\n2\n"), Some(before));
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_is_taken_over_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("marked");
+        fs::write(&path, "1\n2\n").expect("written");
+        let marked = Marked { leaving: [1, 2].into(), ..Marked::default() };
+        assert_eq!(read(&path, &KEY), Ok(marked.clone()));
+        assert!(!path.exists());
+        fs::write(&path, "3\n").expect("planted");
+        assert_eq!(read(&path, &KEY), Ok(marked));
+    }
+
+    #[test]
+    fn no_damage_goes_unnoticed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("marked");
+        let marked = Marked { leaving: [3, 40].into(), lost: [7].into() };
+        let text = coded_text(&marked, &KEY).into_bytes();
+        let cut = (0..text.len()).map(|len| text[..len].to_vec());
+        let flipped = (0..text.len()).map(|at| {
+            let mut flipped = text.clone();
+            flipped[at] ^= 1;
+            flipped
+        });
+        for wrong in cut.chain(flipped) {
+            fs::write(path.with_extension(CODED), &wrong).expect("written");
+            assert_eq!(read(&path, &KEY), Err(StoreError::Io), "{wrong:?}");
+        }
+        fs::write(path.with_extension(CODED), text).expect("brought back");
+        assert_eq!(read(&path, &KEY), Ok(marked));
     }
 }

@@ -1,0 +1,345 @@
+//! Files of the server's own: in its state directory, and those by which it knows the directories of nodes.
+//!
+//! They are safe from other users of the host because these can write neither to them nor to the directories
+//! that hold them. What is kept in lists and marks carries a code as well, by which damage is told from
+//! what was written.
+//!
+//! Invariants
+//! * Files and directories are made for the server's user alone, whatever the umask.
+//! * No symlink is followed to a file.
+//! * Nothing is used that belongs to another user than the server's or root, and no directory that others
+//!   may write to.
+
+use rustix::fs::{Mode, OFlags};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::hash::Hasher;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The mode of files.
+const FILE_MODE: u32 = 0o600;
+
+/// The mode of directories.
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// The permissions of a group and of others to write.
+const WRITABLE: u32 = 0o022;
+
+/// The first of them.
+const GROUP_WRITABLE: u32 = 0o020;
+
+/// The bit by which only owners remove names from a directory.
+const STICKY: u32 = 0o1000;
+
+/// Why something is not used as the server's own.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum OwnError {
+    #[error(
+        "{path} can be written to by other users, who could replace what the server keeps there; run: \
+         chmod go-w {path}",
+        path = .0.display()
+    )]
+    Writable(PathBuf),
+    #[error(
+        "{path} belongs to user {owner}, who could change what the server trusts; run: chown {to} {path}",
+        path = .path.display()
+    )]
+    Owner { path: PathBuf, owner: u32, to: String },
+    #[error(
+        "{0} is a symlink or no regular file, and the server does not follow it; put a file in its place, \
+         or remove it"
+    )]
+    NoFile(PathBuf),
+    #[error("{0} is a symlink or no directory, and the server does not follow it; remove it")]
+    NoDirectory(PathBuf),
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
+}
+
+impl From<OwnError> for io::Error {
+    fn from(error: OwnError) -> Self {
+        match error {
+            OwnError::Io(_, error) => error,
+            error => Self::new(ErrorKind::PermissionDenied, error),
+        }
+    }
+}
+
+/// Whether something of this owner is trusted: the server's user and root are.
+///
+/// # Errors
+/// [`OwnError::Owner`].
+pub fn check_owner(path: &Path, owner: u32) -> Result<(), OwnError> {
+    let own = rustix::process::geteuid();
+    if owner == 0 || owner == own.as_raw() {
+        return Ok(());
+    }
+    let to = if own.is_root() { "root".to_owned() } else { own.as_raw().to_string() };
+    Err(OwnError::Owner { path: path.to_owned(), owner, to })
+}
+
+/// Whether something is of an ordinary user who runs the server, and of his group. With the usual umask of 002
+/// such a group can write to all that the user makes.
+fn is_own_group(found: &fs::Metadata) -> bool {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    !user.is_root() && found.uid() == user.as_raw() && found.gid() == group.as_raw()
+}
+
+/// Whether a directory that an administrator has named may hold what the server trusts. It is closed to
+/// the group of an ordinary user who runs the server.
+///
+/// # Errors
+/// When others may write to it, or it belongs to another user; the system's.
+pub fn check_directory(path: &Path) -> Result<(), OwnError> {
+    let failed = |error| OwnError::Io(path.to_owned(), error);
+    let found = fs::metadata(path).map_err(failed)?;
+    check_owner(path, found.uid())?;
+    let mode = found.mode();
+    if mode & WRITABLE == GROUP_WRITABLE && is_own_group(&found) {
+        fs::set_permissions(path, Permissions::from_mode(mode & 0o7777 & !WRITABLE))
+            .map_err(failed)?;
+        tracing::info!("{}: the group can no longer write to it", path.display());
+    } else if mode & WRITABLE != 0 {
+        return Err(OwnError::Writable(path.to_owned()));
+    }
+    // The administrator has chosen the place, so a word must do.
+    let full = fs::canonicalize(path).map_err(failed)?;
+    for above in full.ancestors().skip(1) {
+        let mode = fs::metadata(above).map_or(0, |found| found.mode());
+        if mode & 0o002 != 0 && mode & STICKY == 0 {
+            tracing::warn!(
+                "other users can replace {}, because everybody may write to {above}; run: chmod o-w {above}",
+                path.display(),
+                above = above.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory inside one that was looked at is the server's own, and no symlink.
+///
+/// # Errors
+/// When it is not; the system's.
+pub fn check_inner_directory(path: &Path) -> Result<(), OwnError> {
+    let found = fs::symlink_metadata(path).map_err(|error| OwnError::Io(path.to_owned(), error))?;
+    check_inner(path, &found)
+}
+
+fn check_inner(path: &Path, found: &fs::Metadata) -> Result<(), OwnError> {
+    if !found.is_dir() {
+        return Err(OwnError::NoDirectory(path.to_owned()));
+    }
+    check_owner(path, found.uid())?;
+    if found.mode() & WRITABLE != 0 {
+        return Err(OwnError::Writable(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// Makes a directory inside of the state directory, or takes the one that is there. One to which others may
+/// write is closed to them: earlier versions left such directories behind.
+///
+/// # Errors
+/// When it belongs to another user or is a symlink; the system's.
+pub fn make_directory(path: &Path) -> Result<(), OwnError> {
+    let failed = |error| OwnError::Io(path.to_owned(), error);
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path).map_err(failed)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+        rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP => {
+            OwnError::NoDirectory(path.to_owned())
+        }
+        errno => failed(errno.into()),
+    })?;
+    let directory = File::from(directory);
+    let found = directory.metadata().map_err(failed)?;
+    check_owner(path, found.uid())?;
+    if found.mode() & WRITABLE != 0 {
+        tracing::warn!(
+            "other users could write to {path}, as an earlier version allowed; now they cannot. If any \
+             of them is not trusted, look at what is there",
+            path = path.display()
+        );
+        directory.set_permissions(Permissions::from_mode(DIRECTORY_MODE)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// How every file is opened.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    // What is put in the place of a file keeps nobody waiting.
+    options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
+    options
+}
+
+fn opened(path: &Path, file: io::Result<File>) -> io::Result<File> {
+    let no_file = || OwnError::NoFile(path.to_owned());
+    let file = file.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP | libc::ENXIO | libc::EISDIR) => no_file().into(),
+        _ => error,
+    })?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(no_file().into());
+    }
+    check_owner(path, found.uid())?;
+    Ok(file)
+}
+
+/// Opens a file for reading and writing; one that is not there is made with `make` alone. From then on nobody
+/// else may use it.
+///
+/// # Errors
+/// When it is no file of the server's own; the system's.
+pub fn open(path: &Path, make: bool) -> io::Result<File> {
+    let file = opened(path, options().read(true).write(true).create(make).open(path))?;
+    // Earlier versions let everybody write to some.
+    if file.metadata()?.mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    }
+    Ok(file)
+}
+
+/// Reads a file that has at most so many bytes.
+///
+/// # Errors
+/// When it is longer, or no file of the server's own; the system's.
+pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let file = opened(path, options().read(true).open(path))?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    match bytes.len() <= bytes_max {
+        true => Ok(bytes),
+        false => Err(io::Error::new(ErrorKind::InvalidData, "the file is too long")),
+    }
+}
+
+/// Writes a file aside, and puts it in the place of whatever has its name. The content is stable then, the
+/// name is not yet.
+///
+/// # Errors
+/// The system's.
+pub fn replace(path: &Path, aside: &Path, bytes: &[u8]) -> io::Result<()> {
+    match fs::remove_file(aside) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = options().write(true).create_new(true).open(aside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(aside, path)
+}
+
+/// A code of some parts under a key: one that is secret shows who has written them, any other one that they are
+/// as they were.
+pub fn code(key: &[u8; 16], parts: &[&[u8]]) -> [u8; 16] {
+    let mut hasher = SipHasher24::new_with_key(key);
+    for part in parts {
+        hasher.write(&(part.len() as u64).to_be_bytes());
+        hasher.write(part);
+    }
+    let hash = hasher.finish128();
+    (u128::from(hash.h1) << 64 | u128::from(hash.h2)).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).expect("it is there").mode() & 0o7777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+    }
+
+    #[test]
+    fn no_file_is_reached_by_a_symlink_nor_read_from_another_kind() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("victim"), "precious").expect("written");
+        symlink(path("victim"), path("link")).expect("a symlink");
+        symlink(path("victim"), path("aside")).expect("a symlink");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            path("fifo"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .expect("a pipe");
+        for name in ["link", "fifo", "."] {
+            assert!(read(&path(name), 100).is_err(), "{name}");
+            assert!(open(&path(name), true).is_err(), "{name}");
+        }
+        replace(&path("link"), &path("aside"), b"new").expect("replaced");
+        assert_eq!(fs::read(path("victim")).expect("content"), b"precious");
+        assert_eq!(read(&path("link"), 3).expect("content"), b"new");
+        assert_eq!(mode(&path("link")), 0o600);
+        assert!(read(&path("link"), 2).is_err(), "too long");
+        assert_eq!(open(&path("absent"), false).expect_err("absent").kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_earlier_versions_left_open_is_closed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (inner, file) = (dir.path().join("a/b"), dir.path().join("a/b/file"));
+        make_directory(&inner).expect("made");
+        assert_eq!(mode(&inner), 0o700);
+        set_mode(&inner, 0o777);
+        make_directory(&inner).expect("taken");
+        assert_eq!(mode(&inner), 0o700);
+        fs::write(&file, "").expect("written");
+        set_mode(&file, 0o666);
+        open(&file, false).expect("opened");
+        assert_eq!(mode(&file), 0o600);
+        assert!(make_directory(&file).is_err());
+        let link = dir.path().join("link");
+        symlink(&inner, &link).expect("a symlink");
+        assert!(matches!(make_directory(&link), Err(OwnError::NoDirectory(_))));
+        assert!(matches!(check_inner_directory(&link), Err(OwnError::NoDirectory(_))));
+        check_directory(&link).expect("an administrator may name it so");
+    }
+
+    #[test]
+    fn directories_that_others_can_change_are_refused_with_the_remedy() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let is_root = rustix::process::geteuid().is_root();
+        for (open, refused) in [(0o700, false), (0o755, false), (0o775, is_root), (0o757, true)] {
+            set_mode(dir.path(), open);
+            let checked = check_directory(dir.path());
+            assert_eq!(checked.is_err(), refused, "{open:o}");
+            if let Err(error) = checked {
+                let remedy = format!("chmod go-w {}", dir.path().display());
+                assert!(error.to_string().contains(&remedy), "{error}");
+            } else {
+                assert_eq!(mode(dir.path()) & WRITABLE, 0);
+            }
+        }
+        set_mode(dir.path(), 0o755);
+        if !is_root {
+            return;
+        }
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("written");
+        for path in [&file, dir.path()] {
+            std::os::unix::fs::chown(path, Some(1), None).expect("somebody else's");
+        }
+        for error in [
+            check_directory(dir.path()).expect_err("another user's").to_string(),
+            check_inner_directory(dir.path()).expect_err("another user's").to_string(),
+            read(&file, 1).expect_err("another user's").to_string(),
+            open(&file, true).expect_err("another user's").to_string(),
+        ] {
+            assert!(error.contains("chown root"), "{error}");
+        }
+    }
+}
