@@ -71,3 +71,6 @@ const _: () = assert!(DRAIN_TIME.as_millis() * 2 < HELLO_TIME.as_millis());
 const _: () = assert!(TURN_TIME.as_millis() < STUCK_TIME.as_millis());
 const _: () = assert!(STUCK_TIME.as_millis() < CALL_TIME.as_millis());
 const _: () = assert!(ASK_TIME.as_millis() < CALL_TIME.as_millis());
+
+/// The longest file with the mark of a directory.
+pub(crate) const MARK_BYTES_MAX: usize = 512;

@@ -4,14 +4,20 @@
 //! that comes back with a lower count than the metadata server has is an older state of itself. A higher
 //! one means that the metadata server did not come to keep it, or is itself from a backup.
 //!
+//! A sum of both stands behind the count, for damage to be told. Against other users of the host marks are safe
+//! where they lie: the directories are not written to by others, which is checked. A code with a key would
+//! help nobody: a directory is moved to other servers, and an administrator may have to edit a mark.
+//!
 //! Invariants
 //! * A mark on the disk is an earlier one or a later one, also after a crash.
 
 use crate::hello::HelloError;
+use crate::limits::MARK_BYTES_MAX;
+use dafs_store::own;
 use dafs_store::striped::ComponentId;
 use dafs_wire::cluster::Membership;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -50,36 +56,55 @@ impl Mark {
 
     /// What a file says; `None` if it is not there.
     pub(crate) fn read(path: &Path) -> io::Result<Option<Self>> {
-        let text = match fs::read_to_string(path) {
+        let text = match own::read(path, MARK_BYTES_MAX) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
             Err(error) => return Err(error),
         };
         let damaged = || {
-            let text = format!("the file {} is damaged", path.display());
+            let text = format!(
+                "{} is damaged. The metadata server keeps the same text in `nodes` of its state directory as \
+                 the node in `incarnation` of its directory: copy the one that is whole to the other. If \
+                 neither is, empty the first and remove the second: the directory is then taken as it is",
+                path.display()
+            );
             io::Error::new(ErrorKind::InvalidData, text)
         };
-        Self::parse(&text).ok_or_else(damaged).map(Some)
+        let parsed = String::from_utf8(text).ok().and_then(|text| Self::parse(&text));
+        parsed.ok_or_else(damaged).map(Some)
     }
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let incarnation = ComponentId::parse(lines.next()?)?.0;
-        // Earlier versions counted nothing.
-        let joins = lines.next().map_or(Some(0), |joins| joins.parse().ok())?;
-        lines.next().is_none().then_some(Self { incarnation, joins })
+        // Earlier versions counted nothing, and then without a sum.
+        let (joins, sum) = match lines.next() {
+            Some(line) => {
+                line.split_once(' ').map_or((line, None), |(joins, sum)| (joins, Some(sum)))
+            }
+            None => ("0", None),
+        };
+        let mark = Self { incarnation, joins: joins.parse().ok()? };
+        let sound = sum.is_none_or(|sum| sum == mark.sum());
+        (sound && lines.next().is_none()).then_some(mark)
+    }
+
+    fn sum(&self) -> String {
+        let code = own::code(&[0; 16], &[b"mark", &self.incarnation, &self.joins.to_be_bytes()]);
+        format!("{:016x}", u128::from_be_bytes(code) >> 64)
     }
 
     fn text(&self) -> String {
         // As long for each count.
-        format!("{}\n{:020}\n", ComponentId(self.incarnation), self.joins)
+        format!("{}\n{:020} {}\n", ComponentId(self.incarnation), self.joins, self.sum())
     }
 
     /// Writes it to a file, to outlive a crash. A full file system takes a new count, too: that is written
     /// in place, and less than disks write at once.
     pub(crate) fn keep(&self, path: &Path) -> io::Result<()> {
         let text = self.text();
-        match OpenOptions::new().write(true).open(path) {
+        match own::open(path, false) {
             Ok(file) if file.metadata()?.len() == text.len() as u64 => {
                 file.write_all_at(text.as_bytes(), 0)?;
                 return file.sync_all();
@@ -88,11 +113,7 @@ impl Mark {
             _ => {}
         }
         let directory = path.parent().unwrap_or(Path::new("."));
-        let unfinished = path.with_extension("new");
-        let mut file = File::create(&unfinished)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(unfinished, path)?;
+        own::replace(path, &path.with_extension("new"), text.as_bytes())?;
         File::open(directory)?.sync_all()
     }
 }
@@ -100,6 +121,7 @@ impl Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_mark_is_kept_and_counted() {
@@ -128,6 +150,9 @@ mod tests {
         assert_eq!(Mark::read(&path).expect("read"), Some(mark));
         mark.joined().keep(&path).expect("kept");
         assert_eq!(Mark::read(&path).expect("read"), Some(mark.joined()));
+        let counted = Mark { joins: 7, ..mark };
+        fs::write(&path, format!("{}\n{:020}\n", "ab".repeat(16), 7)).expect("written");
+        assert_eq!(Mark::read(&path).expect("read"), Some(counted));
         let half = "ab".repeat(16);
         for wrong in ["", "\n", "ab\n", &format!("{half}\nx\n"), &format!("{half}\n-1\n")] {
             fs::write(&path, wrong).expect("written");
@@ -148,5 +173,43 @@ mod tests {
         assert!(matches!(known([2; 16], 5), Err(HelloError::OtherDirectory)));
         mark.check(Membership::New).expect("any");
         mark.check(Membership::Marked).expect("any");
+    }
+
+    #[test]
+    fn a_damaged_mark_is_told_with_the_remedy() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("mark");
+        let mark = Mark { joins: 41, ..Mark::make().expect("made") };
+        mark.keep(&path).expect("kept");
+        let text = fs::read(&path).expect("a mark");
+        for at in 0..text.len() - 1 {
+            let mut damaged = text.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, damaged).expect("damaged");
+            // One line alone is what an administrator leaves who takes an older directory.
+            let error = Mark::read(&path).expect_err("it is told").to_string();
+            assert!(error.contains("is damaged") && error.contains("copy"), "{at}: {error}");
+        }
+        fs::write(&path, text).expect("copied from the other side");
+        assert_eq!(Mark::read(&path).expect("read"), Some(mark));
+    }
+
+    #[test]
+    fn a_mark_is_not_written_through_a_symlink() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, victim) = (dir.path().join("mark"), dir.path().join("victim"));
+        let mark = Mark::make().expect("made");
+        // As long as a mark, which is written in place.
+        let precious = "x".repeat(mark.text().len());
+        fs::write(&victim, &precious).expect("written");
+        for name in ["mark", "mark.new"] {
+            let link = dir.path().join(name);
+            std::os::unix::fs::symlink(&victim, &link).expect("a symlink");
+            let kept = mark.keep(&path);
+            assert_eq!(fs::read_to_string(&victim).expect("content"), precious);
+            assert_eq!(kept.is_ok(), name != "mark", "{kept:?}");
+            let _ = fs::remove_file(link);
+        }
+        assert_eq!(Mark::read(&path).expect("read"), Some(mark));
     }
 }

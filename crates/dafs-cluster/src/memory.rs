@@ -6,6 +6,7 @@
 
 use crate::hello::HelloError;
 use crate::mark::Mark;
+use dafs_store::own;
 use dafs_store::striped::{DirectoryError, DirectoryNode};
 use dafs_wire::cluster::Membership;
 use std::fs::{self, File};
@@ -18,9 +19,16 @@ use thiserror::Error;
 pub(crate) const INCARNATION: &str = "incarnation";
 
 pub(crate) fn recall(memory: &Path) -> io::Result<Membership> {
-    match fs::metadata(memory) {
+    match fs::symlink_metadata(memory) {
         // So earlier versions remembered directories of this machine, which the node may have been.
-        Ok(metadata) if metadata.len() == 0 => return Ok(Membership::Marked),
+        Ok(metadata) if metadata.is_file() && metadata.len() == 0 => {
+            tracing::warn!(
+                "{} is empty, as earlier versions left it or as an administrator made it: a directory of \
+                 this node is taken whatever its mark",
+                memory.display()
+            );
+            return Ok(Membership::Marked);
+        }
         _ => {}
     }
     let known = Mark::read(memory)?;
@@ -31,7 +39,7 @@ pub(crate) fn recall(memory: &Path) -> io::Result<Membership> {
 }
 
 pub(crate) fn remember(memory: &Path, mark: Mark) -> io::Result<()> {
-    fs::create_dir_all(memory.parent().unwrap_or(Path::new(".")))?;
+    own::make_directory(memory.parent().unwrap_or(Path::new(".")))?;
     mark.keep(memory)
 }
 

@@ -5,6 +5,7 @@
 use blake2::Blake2bMac;
 use blake2::digest::consts::U32;
 use blake2::digest::{KeyInit, Mac};
+use dafs_store::own::{self, OwnError};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -21,6 +22,8 @@ pub enum SecretError {
     Length(PathBuf),
     #[error("{0} can be read by other users, so it is no secret: chmod 600 it")]
     Open(PathBuf),
+    #[error(transparent)]
+    Owner(#[from] OwnError),
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
 }
@@ -65,7 +68,9 @@ impl ClusterSecret {
     pub fn load(path: &Path) -> Result<Self, SecretError> {
         let failed = |error| SecretError::Io(path.to_owned(), error);
         let file = File::open(path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.mode() & 0o077 != 0 {
+        let found = file.metadata().map_err(failed)?;
+        own::check_owner(path, found.uid())?;
+        if found.mode() & 0o077 != 0 {
             return Err(SecretError::Open(path.to_owned()));
         }
         let mut bytes = Vec::new();
