@@ -110,7 +110,7 @@ pub const TIDY_EVERY_NS: u64 = 1_000_000_000;
 /// be a look at an object on the disk.
 pub const READDIR_INLINE_BYTES_MAX: usize = 32 * 1024;
 
-/// Pieces of one READ_PLUS.
+/// Pieces of one READ_PLUS, but for one of data that has all the rest.
 pub const READ_PLUS_PIECES_MAX: u32 = 64;
 
 /// The longest COPY that is made before its reply, in bytes; longer ones are cut, or go on behind the

@@ -105,6 +105,25 @@ fn holes_are_told_as_holes() {
     }
 }
 
+/// Linux makes room for the bytes that it asks for and the frame of one piece.
+#[test]
+fn a_reply_with_a_short_hole_is_no_longer_than_its_client_has_room_for() {
+    let (_dir, mut client) = client();
+    let (fh, stateid) = client.file(b"f");
+    client.send(&[putfh(&fh), write(stateid, 0, &[7; 4096]), write(stateid, 1 << 20, b"end")]);
+    for count in 4090..4160 {
+        let plus = Op::ReadPlus(ReadPlusArgs { stateid, offset: 0, count });
+        let answer = client.send(&[putfh(&fh), plus]);
+        let ResultBody::ReadPlus(result) = answer.body(2) else { panic!() };
+        let bytes = |piece: &ReadPlusContent<'_>| match piece {
+            ReadPlusContent::Data { data, .. } => 16 + data.len().next_multiple_of(4),
+            ReadPlusContent::Hole { .. } => 20,
+        };
+        let told: usize = result.contents.iter().map(bytes).sum();
+        assert!(told <= count as usize + 20, "{count}: {told}");
+    }
+}
+
 #[test]
 fn lists_of_rights_are_kept() {
     let (_dir, mut client) = client();

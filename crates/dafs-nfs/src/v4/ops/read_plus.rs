@@ -4,6 +4,9 @@
 //! * The pieces follow each other without gaps from the offset on, none reaches beyond the range
 //!   asked for, and none is empty.
 //! * A hole is told only where the store knows one; anything else is data.
+//! * All pieces together take at most 20 bytes more than the range has: a client such as Linux makes room
+//!   for the bytes that it asks for and the frame of one piece (`decode_read_plus_maxsz`), and reports EIO for
+//!   a longer reply.
 
 use super::read::{READ, read_part};
 use crate::limits::{READ_PLUS_PIECES_MAX, TRANSFER_BYTES_MAX};
@@ -16,13 +19,25 @@ use dafs_wire::nfs4::{ReadPlusArgs, ReadPlusContent, Status};
 /// Bytes of a result without pieces: end-of-file flag and count.
 const FRAME_BYTES: usize = 8;
 
-/// Bytes of a piece without data: kind, offset, and length of 4 or 8 bytes.
-const PIECE_FRAME_BYTES: usize = 4 + 8 + 8;
+/// Bytes of a hole: kind, offset, length.
+const HOLE_FRAME_BYTES: usize = 4 + 8 + 8;
 
-/// What a file has from some offset on.
-enum Next {
-    Data { end: u64 },
-    Hole { end: u64 },
+/// Bytes of a piece of data without its content and padding: kind, offset, length.
+const DATA_FRAME_BYTES: usize = 4 + 8 + 4;
+
+/// The longest padding of data.
+const PADDING_BYTES_MAX: usize = 3;
+
+/// A hole that is shorter costs as many bytes as it spares, and is data: it has a frame of its own, and
+/// so has the data behind it.
+const HOLE_BYTES_MIN: u64 = (HOLE_FRAME_BYTES + DATA_FRAME_BYTES + PADDING_BYTES_MAX) as u64;
+
+/// A part of the range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    is_hole: bool,
+    offset: u64,
+    end: u64,
 }
 
 pub(crate) fn read_plus(cx: &mut Compound<'_>, args: &ReadPlusArgs) -> OpResult {
@@ -34,41 +49,83 @@ pub(crate) fn read_plus(cx: &mut Compound<'_>, args: &ReadPlusArgs) -> OpResult 
     // A file that has all its space has no holes worth looking for.
     let dense = attr.space_used >= attr.size;
     let end = args.offset.saturating_add(args.count.min(TRANSFER_BYTES_MAX).into()).min(attr.size);
+    let seek = |at, what| if dense { Err(StoreError::NotSupported) } else { file.seek(at, what) };
+    let plan = plan(args.offset, end, seek)?;
     let mut encoder = cx.encoder();
     let head = encoder.position();
     encoder.bool(false);
     encoder.u32(0);
     let (mut at, mut pieces) = (args.offset, 0);
     let mut ended = false;
-    while at < end && !ended && pieces < READ_PLUS_PIECES_MAX {
-        let room = cx.room().saturating_sub(FRAME_BYTES + PIECE_FRAME_BYTES) / 4 * 4;
+    for piece in plan {
+        let room = cx.room().saturating_sub(FRAME_BYTES + HOLE_FRAME_BYTES) / 4 * 4;
         if room == 0 {
             break;
         }
-        let next = if dense { Next::Data { end } } else { next(&*file, at, end)? };
-        match next {
-            Next::Hole { end } => {
-                let length = end - at;
-                cx.encoder().value(&ReadPlusContent::Hole { offset: at, length });
-                at = end;
-            }
-            Next::Data { end } => {
-                let wanted = (end - at).min(room as u64) as usize;
-                let count = data(cx, &*file, at, wanted)?;
-                // The file has become shorter meanwhile.
-                ended = count < wanted;
-                at += count as u64;
-                if count == 0 {
-                    break;
-                }
+        let Piece { is_hole, offset, end } = piece;
+        if is_hole {
+            cx.encoder().value(&ReadPlusContent::Hole { offset, length: end - offset });
+            at = end;
+        } else {
+            let wanted = (end - offset).min(room as u64) as usize;
+            let count = data(cx, &*file, offset, wanted)?;
+            at += count as u64;
+            // The file has become shorter meanwhile.
+            ended = count < wanted;
+            if count == 0 {
+                break;
             }
         }
         pieces += 1;
+        if at < end {
+            break;
+        }
     }
     let mut encoder = cx.encoder();
     encoder.patch_u32(head, (ended || at >= attr.size).into());
     encoder.patch_u32(head + 4, pieces);
     Ok(())
+}
+
+/// Cuts the range from `offset` to `end` into data and holes, which alternate. `seek` says what the file
+/// has, may stop between two extents of one kind, and may say something else the next time.
+fn plan(
+    offset: u64,
+    end: u64,
+    mut seek: impl FnMut(u64, SeekWhat) -> dafs_store::Result<Option<u64>>,
+) -> dafs_store::Result<Vec<Piece>> {
+    // Where holes cannot be told, or the file has become shorter, reading says what there is.
+    let mut next = |at, what, otherwise| match seek(at, what) {
+        Ok(found) => Ok(found.unwrap_or(end).clamp(at, end)),
+        Err(StoreError::NotSupported | StoreError::PastEnd) => Ok(otherwise),
+        Err(error) => Err(error),
+    };
+    let mut pieces = Vec::new();
+    let mut at = offset;
+    for _ in 0..READ_PLUS_PIECES_MAX / 2 {
+        if at >= end {
+            return Ok(pieces);
+        }
+        let data = next(at, SeekWhat::Data, at)?;
+        add(&mut pieces, Piece { is_hole: data - at >= HOLE_BYTES_MIN, offset: at, end: data });
+        if data >= end {
+            return Ok(pieces);
+        }
+        let hole = next(data, SeekWhat::Hole, end)?;
+        add(&mut pieces, Piece { is_hole: false, offset: data, end: hole });
+        at = hole;
+    }
+    add(&mut pieces, Piece { is_hole: false, offset: at, end });
+    Ok(pieces)
+}
+
+/// Adds what follows the last piece, to that if it is of the same kind.
+fn add(pieces: &mut Vec<Piece>, piece: Piece) {
+    match pieces.last_mut() {
+        _ if piece.offset >= piece.end => {}
+        Some(last) if last.is_hole == piece.is_hole => last.end = piece.end,
+        _ => pieces.push(piece),
+    }
 }
 
 /// Writes a piece of data; nothing if there is none.
@@ -94,23 +151,85 @@ fn data(
     Ok(part.count)
 }
 
-/// What the file has at `at`, up to `end`, which is not behind the file's.
-fn next(file: &dyn OpenFile, at: u64, end: u64) -> Result<Next, OpError> {
-    let data = match file.seek(at, SeekWhat::Data) {
-        Ok(data) => data.unwrap_or(end).clamp(at, end),
-        // Where holes cannot be told, or the file has become shorter, reading says what there is.
-        Err(StoreError::NotSupported | StoreError::PastEnd) => return Ok(Next::Data { end }),
-        Err(error) => return Err(error.into()),
-    };
-    if data > at {
-        return Ok(Next::Hole { end: data });
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Where each extent ends, and whether it is a hole; two of one kind may follow each other.
+    type Extents = Vec<(u64, bool)>;
+
+    fn seek(extents: &Extents, at: u64, what: SeekWhat) -> dafs_store::Result<Option<u64>> {
+        let size = extents.last().map_or(0, |last| last.0);
+        if at >= size {
+            return Err(StoreError::PastEnd);
+        }
+        let here = extents.iter().position(|extent| at < extent.0).unwrap();
+        let found = match what {
+            SeekWhat::Data => (here..extents.len()).find(|&index| !extents[index].1),
+            // As file systems do that keep unwritten extents: the end of this one counts.
+            SeekWhat::Hole if extents[here].1 => Some(here),
+            SeekWhat::Hole => return Ok(Some(extents[here].0)),
+        };
+        Ok(found.map(|index| if index == here { at } else { extents[index - 1].0 }))
     }
-    let hole = match file.seek(at, SeekWhat::Hole) {
-        Ok(hole) => hole.unwrap_or(end),
-        Err(StoreError::NotSupported | StoreError::PastEnd) => end,
-        Err(error) => return Err(error.into()),
-    };
-    // Never empty, whatever happens to the file meanwhile.
-    let end = if hole > at { hole.min(end) } else { end };
-    Ok(Next::Data { end })
+
+    fn encoded_bytes(pieces: &[Piece]) -> u64 {
+        let bytes = |piece: &Piece| match piece.is_hole {
+            true => HOLE_FRAME_BYTES as u64,
+            false => DATA_FRAME_BYTES as u64 + (piece.end - piece.offset).next_multiple_of(4),
+        };
+        pieces.iter().map(bytes).sum()
+    }
+
+    /// All is there, in turn, and in the room that Linux has.
+    fn check(extents: &Extents, pieces: &[Piece], offset: u64, end: u64) {
+        let mut at = offset;
+        for (index, piece) in pieces.iter().enumerate() {
+            assert!(piece.offset == at && piece.end > at && piece.end <= end, "{pieces:?}");
+            assert!(index == 0 || pieces[index - 1].is_hole != piece.is_hole, "{pieces:?}");
+            let mut from = 0;
+            for &(until, is_hole) in extents {
+                let within = from.max(piece.offset) < until.min(piece.end);
+                assert!(!piece.is_hole || is_hole || !within, "{pieces:?} has data as a hole");
+                from = until;
+            }
+            at = piece.end;
+        }
+        assert_eq!(at, end.max(offset));
+        assert!(encoded_bytes(pieces) <= end.saturating_sub(offset) + 20, "{pieces:?}");
+    }
+
+    #[test]
+    fn a_hole_that_costs_more_than_it_spares_is_data() {
+        let extents = vec![(4096, false), (1 << 20, true)];
+        for count in 4090..4200 {
+            let pieces = plan(0, count, |at, what| seek(&extents, at, what)).unwrap();
+            check(&extents, &pieces, 0, count);
+            assert_eq!(pieces.len(), if count < 4096 + HOLE_BYTES_MIN { 1 } else { 2 });
+        }
+    }
+
+    #[test]
+    fn data_that_lies_in_several_extents_is_one_piece() {
+        let extents = vec![(4096, false), (8192, false), (12288, false), (1 << 20, true)];
+        let pieces = plan(0, 12288, |at, what| seek(&extents, at, what)).unwrap();
+        assert_eq!(pieces, [Piece { is_hole: false, offset: 0, end: 12288 }]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_range_fits_the_room_of_its_client(
+            lengths in prop::collection::vec((1_u64..9000, any::<bool>()), 1..200),
+            offset in 0_u64..100_000,
+            count in 0_u64..1_000_000,
+        ) {
+            let mut size = 0;
+            let grow = |(length, is_hole)| { size += length; (size, is_hole) };
+            let extents: Extents = lengths.into_iter().map(grow).collect();
+            let end = (offset + count).min(size);
+            let pieces = plan(offset, end, |at, what| seek(&extents, at, what)).unwrap();
+            check(&extents, &pieces, offset, end);
+        }
+    }
 }
