@@ -29,6 +29,7 @@ mod keys;
 mod memory;
 mod naming;
 mod offers;
+mod owner;
 pub mod shm;
 pub mod sim;
 mod time;
@@ -39,6 +40,7 @@ pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
 pub use memory::{MemoryRegion, RegionTable};
 pub use naming::{shm_socket_candidates, shm_socket_name};
 pub use offers::CpuOffers;
+pub use owner::{is_of_this_host, tcp_peer};
 pub use time::Instant;
 pub use types::{
     Access, Address, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, PeerInfo,

@@ -168,13 +168,16 @@ pub type PrivateData = Vec<u8>;
 pub struct PeerInfo {
     /// The peer's network address.
     pub address: Option<SocketAddr>,
-    /// The peer process's user, group and process id, told by the kernel (shared memory only).
+    /// The peer process's user and group, told by the kernel of this host. Its process id, too, over
+    /// shared memory; over TCP that is 0, and the group the user's main one.
     pub process: Option<PeerProcess>,
+    /// Whether the peer is on this host. Without `process` it may be any user of this host then.
+    pub is_local: bool,
     /// A number for the simulated network.
     pub sim_host: Option<u32>,
 }
 
-/// Credentials of a process on this host (`SO_PEERCRED`).
+/// Credentials of a process on this host (`SO_PEERCRED`, or the owner of its socket).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerProcess {
     /// Process id.

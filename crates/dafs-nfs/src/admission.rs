@@ -6,12 +6,14 @@
 //! let in only where an export allows unprivileged ports.
 //!
 //! Invariants
+//! * A port says nothing about a process of this host, whose kernel may let anybody have it. One whose
+//!   user the kernel does not tell is refused.
 //! * A process of this host that is neither root's nor the server's own user's acts as its own
 //!   user, whatever it claims.
 //! * A server that cannot act as other users lends its own rights to nobody of this host but its own
 //!   user and root.
 
-use dafs_rpc::Credential;
+use dafs_rpc::{CallerProcess, Credential};
 use dafs_service::{Export, Flavour, Host, NO_USER};
 use dafs_store::Cred;
 use std::net::{IpAddr, SocketAddr};
@@ -20,22 +22,11 @@ use std::sync::Arc;
 /// Ports from here on can be had by every user of a host.
 const UNPRIVILEGED_PORT_MIN: u16 = 1024;
 
-/// Finds the user and main group of the process of this host that connected from an address.
-pub type FindOwner = Arc<dyn Fn(SocketAddr) -> Option<(u32, u32)> + Send + Sync>;
-
 /// What admission depends on.
-#[derive(Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Admission {
-    /// Looks at this host's processes.
-    pub find_owner: FindOwner,
     /// The user that the server runs as.
     pub own_uid: u32,
-}
-
-impl std::fmt::Debug for Admission {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admission").field("own_uid", &self.own_uid).finish_non_exhaustive()
-    }
 }
 
 /// What the place that a connection comes from says about its callers.
@@ -49,12 +40,15 @@ enum Trust {
     Anybody,
     /// They are of this host, and would borrow the server's rights.
     Refused,
+    /// They are of this host, and the kernel does not tell whose.
+    Unknown,
 }
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     address: IpAddr,
+    is_local: bool,
     trust: Trust,
 }
 
@@ -68,24 +62,20 @@ pub struct Who {
 }
 
 impl Admission {
-    /// Looks at where a connection comes from, once for each. `process` is who is at the other end,
-    /// with its main group, if the transport has it from the kernel.
-    pub fn origin(&self, peer: SocketAddr, process: Option<(u32, u32)>) -> Origin {
-        let address = peer.ip().to_canonical();
-        let trust = if let Some(process) = process {
-            self.trust(process)
-        } else if peer.port() < UNPRIVILEGED_PORT_MIN {
-            Trust::Believed
-        } else if !address.is_loopback() {
-            Trust::Anybody
-        } else {
-            (self.find_owner)(peer).map_or(Trust::Anybody, |owner| self.trust(owner))
+    /// Looks at where a connection comes from, once for each.
+    pub fn origin(&self, peer: SocketAddr, process: CallerProcess) -> Origin {
+        let trust = match process {
+            CallerProcess::Known(process) => self.trust(process.uid, process.gid),
+            CallerProcess::Unknown => Trust::Unknown,
+            CallerProcess::Elsewhere if peer.port() < UNPRIVILEGED_PORT_MIN => Trust::Believed,
+            CallerProcess::Elsewhere => Trust::Anybody,
         };
-        Origin { address, trust }
+        let is_local = process != CallerProcess::Elsewhere;
+        Origin { address: peer.ip().to_canonical(), is_local, trust }
     }
 
     /// What a user of this host is worth.
-    fn trust(&self, (uid, gid): (u32, u32)) -> Trust {
+    fn trust(&self, uid: u32, gid: u32) -> Trust {
         if uid == 0 || uid == self.own_uid {
             Trust::Believed
         } else if self.own_uid == 0 {
@@ -135,7 +125,7 @@ impl Origin {
         let privileged = match self.trust {
             Trust::Believed | Trust::Known(..) => true,
             Trust::Anybody => false,
-            Trust::Refused => return false,
+            Trust::Refused | Trust::Unknown => return false,
         };
         export.options().admits.admits(self.address, flavour, privileged)
     }
@@ -150,6 +140,7 @@ impl Origin {
         let by_port = |flavour: &Flavour| admits.admits(self.address, *flavour, true);
         Some(match self.trust {
             Trust::Refused => Refusal::Rights,
+            Trust::Unknown => Refusal::Owner,
             _ if flavours.iter().any(by_port) => Refusal::Port,
             _ => Refusal::Network,
         })
@@ -165,11 +156,14 @@ pub(crate) enum Refusal {
     Port,
     /// A user of this host would borrow the server's rights.
     Rights,
+    /// A user of this host that the kernel does not tell.
+    Owner,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_rpc::PeerProcess;
     use dafs_service::{Admits, ExportOptions};
     use dafs_store::{MemoryOptions, MemoryStore};
 
@@ -178,9 +172,16 @@ mod tests {
         Export::new("", store, ExportOptions { admits, ..ExportOptions::default() })
     }
 
-    fn admission(own_uid: u32) -> Admission {
-        // Each port belongs to the user of that number.
-        Admission { find_owner: Arc::new(|peer| Some((peer.port().into(), 100))), own_uid }
+    fn local(uid: u32) -> CallerProcess {
+        CallerProcess::Known(PeerProcess { pid: 0, uid, gid: 100 })
+    }
+
+    fn from(text: &str, own_uid: u32, process: CallerProcess) -> Origin {
+        Admission { own_uid }.origin(text.parse().unwrap(), process)
+    }
+
+    fn from_afar(text: &str) -> Origin {
+        from(text, 0, CallerProcess::Elsewhere)
     }
 
     fn sys(uid: u32) -> Credential<'static> {
@@ -191,35 +192,38 @@ mod tests {
     #[test]
     fn a_local_user_is_itself_whatever_it_claims() {
         let export = export(Admits::default());
-        let origin = admission(0).origin("127.0.0.1:2000".parse().unwrap(), None);
-        assert!(origin.admitted(&export, Flavour::Sys));
-        assert_eq!(origin.who(&sys(0)).cred, Cred::new(2000, 100));
-        let kernel = admission(0).origin("127.0.0.1:800".parse().unwrap(), None);
-        assert!(kernel.admitted(&export, Flavour::Sys));
-        assert_eq!(kernel.who(&sys(5)).cred.uid, 5);
+        // A port below 1024 does not make it root.
+        for address in ["127.0.0.1:2000", "127.0.0.1:800"] {
+            let origin = from(address, 0, local(2000));
+            assert!(origin.admitted(&export, Flavour::Sys));
+            assert_eq!(origin.who(&sys(0)).cred, Cred::new(2000, 100));
+            let kernel = from(address, 0, local(0));
+            assert!(kernel.admitted(&export, Flavour::Sys));
+            assert_eq!(kernel.who(&sys(5)).cred.uid, 5);
+            // It may be anybody, so it is nobody.
+            let unknown = from(address, 0, CallerProcess::Unknown);
+            assert_eq!(unknown.refusal(&export), Some(Refusal::Owner));
+        }
     }
 
     #[test]
     fn an_unprivileged_server_serves_no_other_local_user() {
         let export = export(Admits { unprivileged_ports: true, ..Admits::default() });
-        let admits = |port: u16| {
-            let peer = SocketAddr::from(([127, 0, 0, 1], port));
-            admission(3000).origin(peer, None).admitted(&export, Flavour::Sys)
-        };
-        assert!(admits(3000) && !admits(2000));
+        let admits =
+            |uid: u32| from("127.0.0.1:1", 3000, local(uid)).admitted(&export, Flavour::Sys);
+        assert!(admits(3000) && admits(0) && !admits(2000));
     }
 
     #[test]
     fn a_process_that_the_kernel_names_is_that_user_whatever_its_port() {
         let export = export(Admits::default());
-        for port in [1, 65_535] {
-            let peer = SocketAddr::from(([127, 0, 0, 1], port));
-            let user = admission(0).origin(peer, Some((4000, 100)));
+        for address in ["127.0.0.1:1", "127.0.0.1:65535"] {
+            let user = from(address, 0, local(4000));
             assert_eq!(user.who(&sys(0)).cred, Cred::new(4000, 100));
             assert!(user.admitted(&export, Flavour::Sys));
-            let root = admission(3000).origin(peer, Some((0, 0)));
+            let root = from(address, 3000, local(0));
             assert_eq!(root.who(&sys(5)).cred.uid, 5);
-            let other = admission(3000).origin(peer, Some((4000, 100)));
+            let other = from(address, 3000, local(4000));
             assert_eq!(other.refusal(&export), Some(Refusal::Rights));
         }
     }
@@ -228,11 +232,10 @@ mod tests {
     fn a_refusal_has_a_reason() {
         let networks = vec!["192.0.2.0/24".parse().unwrap()];
         let open = export(Admits { networks, ..Admits::default() });
-        let from = |text: &str| admission(0).origin(text.parse().unwrap(), None);
-        assert_eq!(from("192.0.2.1:1023").refusal(&open), None);
-        assert_eq!(from("192.0.2.1:20049").refusal(&open), Some(Refusal::Port));
-        assert_eq!(from("192.0.3.1:20049").refusal(&open), Some(Refusal::Network));
-        assert_eq!(from("192.0.3.1:1023").refusal(&open), Some(Refusal::Network));
+        assert_eq!(from_afar("192.0.2.1:1023").refusal(&open), None);
+        assert_eq!(from_afar("192.0.2.1:20049").refusal(&open), Some(Refusal::Port));
+        assert_eq!(from_afar("192.0.3.1:20049").refusal(&open), Some(Refusal::Network));
+        assert_eq!(from_afar("192.0.3.1:1023").refusal(&open), Some(Refusal::Network));
     }
 
     #[test]
@@ -240,17 +243,16 @@ mod tests {
         let networks = vec!["192.0.2.0/24".parse().unwrap()];
         let closed = export(Admits::default());
         let open = export(Admits { networks, ..Admits::default() });
-        let from = |text: &str| admission(0).origin(text.parse().unwrap(), None);
-        assert!(from("192.0.2.1:1023").admitted(&open, Flavour::Sys));
-        assert!(!from("192.0.2.1:1024").admitted(&open, Flavour::Sys));
-        assert!(!from("192.0.3.1:1023").admitted(&open, Flavour::Sys));
-        assert!(!from("192.0.2.1:1023").admitted(&closed, Flavour::Sys));
-        assert!(!from("192.0.2.1:1023").admitted(&open, Flavour::None));
+        assert!(from_afar("192.0.2.1:1023").admitted(&open, Flavour::Sys));
+        assert!(!from_afar("192.0.2.1:1024").admitted(&open, Flavour::Sys));
+        assert!(!from_afar("192.0.3.1:1023").admitted(&open, Flavour::Sys));
+        assert!(!from_afar("192.0.2.1:1023").admitted(&closed, Flavour::Sys));
+        assert!(!from_afar("192.0.2.1:1023").admitted(&open, Flavour::None));
     }
 
     #[test]
     fn callers_that_say_nothing_are_nobody() {
-        let origin = admission(0).origin("192.0.2.1:1000".parse().unwrap(), None);
+        let origin = from_afar("192.0.2.1:1000");
         let who = origin.who(&Credential::None);
         assert_eq!((who.cred, who.flavour), (Cred::new(NO_USER, NO_USER), Flavour::None));
     }

@@ -94,10 +94,9 @@ impl NfsHandler {
     }
 
     fn peer(&mut self, call: &Call<'_>) -> &mut PeerState {
-        let process = call.process.map(|process| (process.uid, process.gid));
         self.connections.entry(call.connection_id).or_insert_with(|| PeerState {
             connection: Connection::new(call.connection()),
-            origin: self.shared.admission().origin(call.peer, process),
+            origin: self.shared.admission().origin(call.peer, call.process),
             last: None,
         })
     }

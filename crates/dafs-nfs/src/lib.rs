@@ -21,7 +21,7 @@ mod v3;
 mod v4;
 mod wire_handle;
 
-pub use admission::{Admission, FindOwner, Origin, Who};
+pub use admission::{Admission, Origin, Who};
 pub use data_server::{DataRole, ForeignStates, ForeignUse};
 pub use handler::NfsHandler;
 pub use shared::{Job, NfsCounts, NfsOptions, NfsShared, Pool};

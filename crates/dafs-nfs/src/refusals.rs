@@ -40,6 +40,12 @@ impl Refusals {
                  have, as NFS over RDMA always does, and other clients with noresvport; to let it in, \
                  set unprivileged_ports = true for the export, or give --nfs-unprivileged-ports"
             ),
+            Refusal::Owner => tracing::warn!(
+                %host, export,
+                "a client on this host was refused because the kernel does not tell whose process it \
+                 is, as with RDMA devices, sockets bound to a device, and connections from another \
+                 network name space by an address of this host; mount over TCP by localhost"
+            ),
             Refusal::Rights => tracing::warn!(
                 %host, export,
                 "a user of this host was refused because this server does not run as root and would \

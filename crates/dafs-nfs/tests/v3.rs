@@ -64,7 +64,7 @@ impl Server {
             Arc::new(Service::new(config, namespace)),
             jobs.clone(),
             Arc::new(WriteVerifier::new(1)),
-            Admission { find_owner: Arc::new(|_| None), own_uid: 0 },
+            Admission { own_uid: 0 },
             NfsOptions {
                 server_owner: b"owner".to_vec(),
                 server_scope: b"scope".to_vec(),

@@ -4,7 +4,7 @@ use crate::exchange::Exchange;
 use crate::inbox::{BackCall, Command, Inbox};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
-use dafs_dat::PeerProcess;
+use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::AuthSys;
 use dafs_wire::xdr::{Apart, Decoder};
@@ -58,6 +58,28 @@ pub enum Credential<'a> {
     Sys(AuthSys<'a>),
 }
 
+/// The process that calls, as far as the kernel of this host knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CallerProcess {
+    /// It is on another host.
+    #[default]
+    Elsewhere,
+    /// It is this one of this host.
+    Known(PeerProcess),
+    /// It is one of this host, and may be any user's.
+    Unknown,
+}
+
+impl From<&PeerInfo> for CallerProcess {
+    fn from(peer: &PeerInfo) -> Self {
+        match (peer.process, peer.is_local) {
+            (Some(process), _) => Self::Known(process),
+            (None, true) => Self::Unknown,
+            (None, false) => Self::Elsewhere,
+        }
+    }
+}
+
 /// A call that has arrived.
 #[derive(Debug)]
 pub struct Call<'a> {
@@ -77,8 +99,8 @@ pub struct Call<'a> {
     /// memory is a port of the loopback address: a privileged one if the system says that it runs
     /// as the superuser or as this process's own user.
     pub peer: SocketAddr,
-    /// Which process calls, if the system vouches for that.
-    pub process: Option<PeerProcess>,
+    /// Which process calls.
+    pub process: CallerProcess,
     /// Whether the connection is one over RDMA, or something that behaves like it.
     pub is_rdma: bool,
     /// The connection.

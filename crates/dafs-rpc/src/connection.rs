@@ -7,7 +7,7 @@
 //! * Replies that nobody asked for are ignored; what is not RPC ends the connection.
 
 use crate::back::{self, Back};
-use crate::call::ConnectionId;
+use crate::call::{CallerProcess, ConnectionId};
 use crate::dispatch::{Incoming, Outcome, dispatch};
 use crate::handler::{BackError, Handler};
 use crate::inbox::{BackCall, Inbox};
@@ -91,6 +91,7 @@ pub(crate) struct Tally {
 pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
     pub(crate) peer: SocketAddr,
+    process: CallerProcess,
     reader: RecordReader,
     /// Input that was read and must wait.
     aside: Option<Aside>,
@@ -117,10 +118,16 @@ struct Aside {
 }
 
 impl Connection {
-    pub(crate) fn new(id: ConnectionId, peer: SocketAddr, config: &Config, now_ns: u64) -> Self {
+    pub(crate) fn new(
+        id: ConnectionId,
+        (peer, process): (SocketAddr, CallerProcess),
+        config: &Config,
+        now_ns: u64,
+    ) -> Self {
         Self {
             id,
             peer,
+            process,
             reader: RecordReader::new(config.record_bytes_max),
             aside: None,
             output: Output::default(),
@@ -292,7 +299,7 @@ impl Connection {
             held_bytes,
             connection_id: self.id,
             peer: self.peer,
-            process: None,
+            process: self.process,
             is_rdma: false,
         };
         match dispatch(&incoming, &mut self.known, turn)? {

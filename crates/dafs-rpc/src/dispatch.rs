@@ -4,13 +4,12 @@
 //! * Whatever the record holds, the handler sees only calls whose header and credential are good.
 
 use crate::auth::authenticate;
-use crate::call::{Call, ConnectionId};
+use crate::call::{Call, CallerProcess, ConnectionId};
 use crate::connection::{Turn, shielded};
 use crate::exchange::Exchange;
 use crate::handler::{Handled, Handler};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
-use dafs_dat::PeerProcess;
 use dafs_wire::rpc::{AcceptStatus, CallError, CallHeader, RejectStatus};
 use dafs_wire::xdr::{Decoder, XdrError};
 use std::cell::Cell;
@@ -28,7 +27,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) held_bytes: usize,
     pub(crate) connection_id: ConnectionId,
     pub(crate) peer: SocketAddr,
-    pub(crate) process: Option<PeerProcess>,
+    pub(crate) process: CallerProcess,
     pub(crate) is_rdma: bool,
 }
 

@@ -140,7 +140,9 @@ mod record;
 mod reply;
 pub mod server;
 
-pub use call::{Call, ConnectionId, ConnectionRef, Credential, OwnedArgs, Responder};
+pub use call::{
+    Call, CallerProcess, ConnectionId, ConnectionRef, Credential, OwnedArgs, Responder,
+};
 pub use dafs_dat::PeerProcess;
 pub use dafs_wire::rpc::{AcceptStatus, AuthStatus, AuthSys, Groups, RejectStatus, VersionRange};
 pub use handler::{BackError, Handled, Handler};

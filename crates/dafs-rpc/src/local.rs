@@ -3,7 +3,7 @@
 //! Invariants
 //! * A handler cannot tell such calls from others, but for the reactor that never wakes.
 
-use crate::call::{Call, ConnectionId, ConnectionRef, Credential};
+use crate::call::{Call, CallerProcess, ConnectionId, ConnectionRef, Credential};
 use crate::handler::{Handled, Handler};
 use crate::inbox::{BackCall, Command, Inbox, Injector};
 use crate::reply::{Rejection, Reply};
@@ -40,6 +40,8 @@ pub struct LocalReactor {
     inbox: Arc<Inbox>,
     /// The address that calls seem to come from.
     pub peer: SocketAddr,
+    /// The process that they seem to come from; at first one of another host.
+    pub process: CallerProcess,
 }
 
 impl LocalReactor {
@@ -51,6 +53,7 @@ impl LocalReactor {
         Ok(Self {
             inbox: Arc::new(Inbox::new()?),
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+            process: CallerProcess::Elsewhere,
         })
     }
 
@@ -83,7 +86,7 @@ impl LocalReactor {
             credential: request.credential,
             args: request.args,
             peer: self.peer,
-            process: None,
+            process: self.process,
             is_rdma: false,
             connection_id: id(connection),
             now_ns: request.now_ns,

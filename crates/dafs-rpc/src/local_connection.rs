@@ -42,7 +42,7 @@ impl LocalConnection {
     pub fn new(reactor: &LocalReactor, number: u32, config: Config) -> Self {
         let id = reactor.connection(number).id();
         Self {
-            connection: Connection::new(id, reactor.peer, &config, 0),
+            connection: Connection::new(id, (reactor.peer, reactor.process), &config, 0),
             budget: Budget::new(config.assembly_bytes_max),
             config,
             unread: VecDeque::new(),

@@ -75,8 +75,6 @@ pub struct Authenticator {
     own_identity: Option<OwnIdentity>,
     /// Whether requests can run as other users; otherwise all run as this one.
     privileged: bool,
-    /// Ports of ours, to find the processes that connect to them.
-    ports: Vec<u16>,
     /// The hash that unknown users are compared with.
     decoy: String,
 }
@@ -99,23 +97,8 @@ impl Authenticator {
             own_uid: rustix::process::geteuid().as_raw(),
             own_identity: config.own_identity.clone(),
             privileged: rustix::process::geteuid().is_root(),
-            ports: Vec::new(),
             decoy,
         })
-    }
-
-    /// Tells the ports that clients connect to.
-    #[must_use]
-    pub fn with_ports(mut self, ports: Vec<u16>) -> Self {
-        self.ports = ports;
-        self
-    }
-
-    /// Adds what this host knows of the process at the other end.
-    pub fn identify(&self, peer: &mut PeerInfo) {
-        if let (None, Some(address)) = (peer.process, peer.address) {
-            peer.process = crate::loopback::owner(address, &self.ports);
-        }
     }
 
     /// What the server shows to clients that ask for its proof.
@@ -178,6 +161,10 @@ impl Authenticator {
             return true;
         }
         let Some(address) = peer.address else { return false };
+        // A range of a network is about other hosts; users of this one may have its address there.
+        if peer.is_local && !address.ip().to_canonical().is_loopback() {
+            return false;
+        }
         self.trusted.iter().any(|range| range.contains(address.ip()))
     }
 }
@@ -294,6 +281,20 @@ mod tests {
             // This server could only serve them as itself.
             assert!(other.is_none());
         }
+    }
+
+    #[test]
+    fn a_trusted_network_is_one_of_other_hosts() {
+        let mut config = Config::for_directory("/nowhere".into());
+        config.trusted = vec!["192.0.2.0/24".parse().unwrap()];
+        let auth = Authenticator::new(&config).unwrap();
+        let own = PeerInfo { is_local: true, ..peer("192.0.2.1:999") };
+        // This host has an address there, and any of its users may connect by it.
+        assert!(auth.admit(&own, &Proof::None).is_none());
+        let process = Some(PeerProcess { pid: 0, uid: 4242, gid: 5 });
+        let user = PeerInfo { process, ..own };
+        assert!(auth.admit(&user, &Proof::None).is_none_or(|admission| !admission.trusted));
+        assert!(auth.admit(&peer("192.0.2.1:999"), &Proof::None).unwrap().trusted);
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod auth;
 mod config;
 mod engine;
 mod limits;
-mod loopback;
 mod metrics;
 mod pool;
 mod reactor;

@@ -222,9 +222,7 @@ impl Adapter for IwarpAdapter {
 
     fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {
         match self.slots.get(endpoint.0)? {
-            Entry::Connection(connection) => {
-                Some(PeerInfo { address: Some(connection.peer), ..PeerInfo::default() })
-            }
+            Entry::Connection(connection) => Some(connection.peer.clone()),
             _ => None,
         }
     }

@@ -16,10 +16,10 @@ use super::sys;
 use super::teardown::End;
 use super::transmit::{Progress, SendFailure, Transmitter};
 use crate::descriptors::Guarded;
-use crate::{Instant, Operation, ProtectionDomain, WorkStatus};
+use crate::{Instant, Operation, PeerInfo, ProtectionDomain, WorkStatus};
 use dafs_mem::VolatileSlice;
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(super) enum Stage {
 pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) stream: Guarded<TcpStream>,
-    pub(super) peer: SocketAddr,
+    pub(super) peer: PeerInfo,
     pub(super) domain: ProtectionDomain,
     pub(super) initiator: bool,
     pub(super) stage: Stage,
@@ -71,7 +71,7 @@ impl Connection {
     pub(super) fn new(
         id: u64,
         stream: Guarded<TcpStream>,
-        peer: SocketAddr,
+        peer: PeerInfo,
         domain: ProtectionDomain,
         initiator: bool,
         stage: Stage,

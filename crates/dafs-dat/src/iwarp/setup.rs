@@ -24,7 +24,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) stream: Guarded<TcpStream>,
-    pub(super) peer: SocketAddr,
+    pub(super) peer: PeerInfo,
     listener: ListenerId,
     bytes: Vec<u8>,
     /// The request, once it is here and the consumer was told.
@@ -131,7 +131,8 @@ impl IwarpAdapter {
         let stage =
             Stage::Connecting { request: handshake::request(&self.core.config, private_data) };
         let stream = Guarded::new(TcpStream::from(socket), &self.core.watch);
-        let id = self.insert_connection(stream, *address, domain, true, stage)?;
+        let peer = PeerInfo { address: Some(*address), ..PeerInfo::default() };
+        let id = self.insert_connection(stream, peer, domain, true, stage)?;
         let added = match self.slots.get(id) {
             Some(Entry::Connection(connection)) => {
                 let events = sys::READABLE | sys::WRITABLE;
@@ -150,7 +151,7 @@ impl IwarpAdapter {
     fn insert_connection(
         &mut self,
         stream: Guarded<TcpStream>,
-        peer: SocketAddr,
+        peer: PeerInfo,
         domain: ProtectionDomain,
         initiator: bool,
         stage: Stage,
@@ -234,6 +235,8 @@ impl IwarpAdapter {
         }
         // Of those that listen none shares its process with a program.
         let stream = Guarded::new(stream, &Watch::default());
+        // Now, while the peer has had no time to go and leave its port to somebody else.
+        let peer = crate::tcp_peer(&*stream, peer);
         let request = Request { stream, peer, listener, bytes: Vec::new(), offer: None };
         let Some(id) = self.slots.insert(|_| Entry::Request(Box::new(request))) else { return };
         self.request_count += 1;
@@ -274,7 +277,10 @@ impl IwarpAdapter {
             Err(error) => {
                 if bytes.is_empty() || FrameKind::Request.is_begun_by(bytes) {
                     tracing::info!(%peer, "connection refused: {error}");
-                } else if self.complaints.may_complain(peer.ip(), self.now) {
+                } else if peer
+                    .address
+                    .is_some_and(|address| self.complaints.may_complain(address.ip(), self.now))
+                {
                     let port = stream.local_addr().map_or(0, |address| address.port());
                     tracing::warn!(
                         "a plain TCP client (not iWARP) connected to port {port} from {peer} and \
@@ -296,7 +302,7 @@ impl IwarpAdapter {
             listener: request.listener,
             request: RequestId(id),
             private_data: Box::new(offer.private_data.clone()),
-            peer: Box::new(PeerInfo { address: Some(request.peer), ..PeerInfo::default() }),
+            peer: Box::new(request.peer.clone()),
         };
         request.bytes = Vec::new();
         request.offer = Some(offer);

@@ -65,7 +65,8 @@ fn check_private_data(private_data: &[u8]) -> Result<(), ConnectError> {
 }
 
 fn peer_info(socket: &OwnedFd) -> PeerInfo {
-    PeerInfo { process: sys::peer_process(socket.as_fd()), ..PeerInfo::default() }
+    let process = sys::peer_process(socket.as_fd());
+    PeerInfo { process, is_local: true, ..PeerInfo::default() }
 }
 
 /// How one attempt to reach a listener ended.

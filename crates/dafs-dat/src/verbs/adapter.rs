@@ -252,9 +252,7 @@ impl Adapter for VerbsAdapter {
 
     fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {
         match self.slots.get(endpoint.0)? {
-            Entry::Connection(connection) => {
-                Some(PeerInfo { address: Some(connection.peer), ..PeerInfo::default() })
-            }
+            Entry::Connection(connection) => Some(super::setup::peer_info(connection.peer)),
             _ => None,
         }
     }

@@ -283,7 +283,7 @@ impl VerbsAdapter {
             listener,
             request: RequestId(id),
             private_data: Box::new(data),
-            peer: Box::new(PeerInfo { address: Some(peer), ..PeerInfo::default() }),
+            peer: Box::new(peer_info(peer)),
         });
     }
 
@@ -420,6 +420,12 @@ impl VerbsAdapter {
 }
 
 /// The error that the connection manager reports by its number, negative or not.
+/// What is known of a peer: a connection of an RDMA device has no socket whose owner the kernel knows.
+pub(super) fn peer_info(peer: SocketAddr) -> PeerInfo {
+    let is_local = crate::is_of_this_host(peer);
+    PeerInfo { address: Some(peer), is_local, ..PeerInfo::default() }
+}
+
 fn system_error(status: i32) -> io::Error {
     io::Error::from_raw_os_error(status.saturating_abs())
 }

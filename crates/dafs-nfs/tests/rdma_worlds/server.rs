@@ -51,7 +51,7 @@ impl Server {
             clock: || 0,
             slow_operation_ns: None,
         };
-        let admission = Admission { find_owner: Arc::new(|_| None), own_uid: 0 };
+        let admission = Admission { own_uid: 0 };
         let verifier = Arc::new(WriteVerifier::new(1));
         let shared = NfsShared::new(Arc::new(service), pool.clone(), verifier, admission, options);
         let group = Group::new(Vec::new(), 1, config).unwrap();

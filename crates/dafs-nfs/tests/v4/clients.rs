@@ -1,6 +1,7 @@
 //! EXCHANGE_ID, CREATE_SESSION, DESTROY_SESSION, DESTROY_CLIENTID (RFC 8881 18.35 - 18.37, 18.50).
 
 use crate::common::*;
+use dafs_rpc::{CallerProcess, PeerProcess};
 use dafs_wire::nfs4::*;
 
 fn exchange_with(flags: ExchangeFlags, protect: StateProtectArgs<'static>) -> Op<'static> {
@@ -237,7 +238,7 @@ fn clients_that_never_confirm_are_forgotten() {
 fn local_users_get_no_sessions_of_other_peoples_clients() {
     let mut world = World::default();
     let client = world.client(b"client");
-    world.reactor.peer = "127.0.0.1:2000".parse().unwrap();
+    world.reactor.process = CallerProcess::Known(PeerProcess { pid: 0, uid: 2000, gid: 100 });
     // Neither the kept result of the first session nor another one, whoever they say they are.
     for sequence in [client.created.sequence, client.created.sequence + 1] {
         let args = create_session(client.client_id, sequence);

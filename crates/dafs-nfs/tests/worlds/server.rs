@@ -122,7 +122,7 @@ impl Parts {
             clock: || 0,
             slow_operation_ns: None,
         };
-        let admission = Admission { find_owner: Arc::new(|_| None), own_uid: 0 };
+        let admission = Admission { own_uid: 0 };
         let verifier = Arc::new(WriteVerifier::new(u64::from(run)));
         let shared = NfsShared::new(Arc::new(service), pool.clone(), verifier, admission, options);
         let handler = NfsHandler::new(shared.clone());

@@ -9,7 +9,7 @@ use super::group::{Refusal, Shared, add};
 use super::peer::{EVENTS, Peer};
 use super::spin::Spin;
 use super::worker::Worker;
-use crate::call::ConnectionId;
+use crate::call::{CallerProcess, ConnectionId};
 use crate::connection::{Connection, Ending, shielded};
 use crate::handler::{BackError, Handler};
 use crate::inbox::{Command, Injector};
@@ -401,7 +401,8 @@ impl<H: Handler> Reactor<H> {
             return;
         }
         let config = &self.worker.shared.config;
-        let connection = Connection::new(id, address, config, self.worker.now_ns);
+        let process = CallerProcess::from(&dafs_dat::tcp_peer(&stream, address));
+        let connection = Connection::new(id, (address, process), config, self.worker.now_ns);
         let peer = Some(Box::new(Peer::new(stream, connection)));
         match self.slots.get_mut(slot as usize) {
             Some(place) => *place = peer,

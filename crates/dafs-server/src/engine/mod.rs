@@ -373,10 +373,9 @@ impl Engine {
         port: usize,
         request: RequestId,
         private_data: &[u8],
-        mut peer: PeerInfo,
+        peer: PeerInfo,
         now: Instant,
     ) {
-        self.shared.authenticator.identify(&mut peer);
         let Port { link, connections, .. } = &mut self.ports[port];
         let refuse = |link: &mut Link, why: &str| {
             tracing::warn!(%peer, "connection refused: {why}");

@@ -178,13 +178,11 @@ impl DataServer {
         let service = Arc::new(service);
         let verifier = write_verifier.clone();
         let role = DataRole { files: files.clone(), states };
-        let ports = [listener.local_addr()?].into_iter().chain(rdma.soft());
-        let ports = ports.map(|address| address.port()).collect();
         let nfs = NfsShared::new_data_server(
             service.clone(),
             Arc::new(Elsewhere(pool.clone())),
             write_verifier,
-            nfs::admission(ports),
+            nfs::admission(),
             nfs::options(config, &identity, random.secret),
             role.clone(),
         );

@@ -315,12 +315,11 @@ impl Server {
         let listeners =
             config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
-        let ports = listeners.iter().map(|listener| listener.address.port()).collect();
         let pool = Arc::new(ThreadPool::new());
         let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
         let shared = Arc::new(Shared {
             service: service.clone(),
-            authenticator: Arc::new(Authenticator::new(config)?.with_ports(ports)),
+            authenticator: Arc::new(Authenticator::new(config)?),
             registry: Arc::new(Registry::new(random.registry_key)),
             pool: pool.clone(),
             limits: config.limits,

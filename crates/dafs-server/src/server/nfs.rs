@@ -67,9 +67,7 @@ impl NfsServer {
         let options = options(config, &identity.server, identity.secret);
         let pool = Arc::new(Elsewhere(shared.pool.clone()));
         let verifier = shared.write_verifier.clone();
-        let ports = addresses.iter().chain(&rdma.soft()).map(SocketAddr::port).collect();
-        let admission = admission(ports);
-        let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission, options);
+        let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission(), options);
         let threads = config.threads.clamp(1, THREADS_MAX);
         let tcp_threads = if listeners.is_empty() { 0 } else { threads };
         let rdma_threads = if rdma.is_empty() { 0 } else { threads };
@@ -138,14 +136,8 @@ pub(super) fn options(config: &Config, server: &[u8], secret: [u8; 16]) -> NfsOp
     }
 }
 
-/// `ports` are those at which the kernel knows connections to processes of this host.
-pub(super) fn admission(ports: Vec<u16>) -> Admission {
-    let find_owner = move |peer| {
-        let process = crate::loopback::owner(peer, &ports)?;
-        Some((process.uid, process.gid))
-    };
-    let own_uid = rustix::process::geteuid().as_raw();
-    Admission { find_owner: Arc::new(find_owner), own_uid }
+pub(super) fn admission() -> Admission {
+    Admission { own_uid: rustix::process::geteuid().as_raw() }
 }
 
 pub(super) fn rpc_config(config: &Config) -> RpcConfig {

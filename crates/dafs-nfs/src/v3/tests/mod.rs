@@ -11,6 +11,7 @@ mod random;
 use super::*;
 use crate::admission::Admission;
 use crate::shared::{Job, NfsOptions, Pool};
+use dafs_rpc::CallerProcess;
 use dafs_service::{
     Export, ExportOptions, Flavour, Namespace, ServiceConfig, Squash, WriteVerifier,
 };
@@ -30,10 +31,10 @@ pub(super) struct World {
     xid: Cell<u32>,
 }
 
-/// A connection from an address; the owners of this host's ports are not known.
+/// A connection from an address of another host.
 pub(super) fn from(peer: &str) -> Origin {
-    let admission = Admission { find_owner: Arc::new(|_| None), own_uid: 0 };
-    admission.origin(peer.parse().unwrap(), None)
+    let admission = Admission { own_uid: 0 };
+    admission.origin(peer.parse().unwrap(), CallerProcess::Elsewhere)
 }
 
 /// The bytes of a handle.
@@ -159,7 +160,7 @@ fn shared(service: Arc<Service>) -> Arc<NfsShared> {
         slow_operation_ns: None,
     };
     let verifier = Arc::new(WriteVerifier::new(7));
-    let admission = Admission { find_owner: Arc::new(|_| None), own_uid: 0 };
+    let admission = Admission { own_uid: 0 };
     NfsShared::new(service, Arc::new(Nowhere), verifier, admission, options)
 }
 

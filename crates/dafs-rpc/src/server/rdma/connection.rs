@@ -8,11 +8,9 @@
 use super::credits::Credits;
 use super::memory::Receives;
 use crate::back::Back;
-use crate::call::ConnectionId;
+use crate::call::{CallerProcess, ConnectionId};
 use crate::limits::{RDMA_BACK_CREDITS, RDMA_CREDITS_INITIAL};
-use dafs_dat::{
-    ConnectError, DisconnectReason, EndpointId, PeerInfo, PeerProcess, PostError, RegisterError,
-};
+use dafs_dat::{ConnectError, DisconnectReason, EndpointId, PeerInfo, PostError, RegisterError};
 use dafs_wire::rpcrdma::{HeaderError, PrivateData, limits::INLINE_BYTES_DEFAULT};
 use dafs_wire::xdr::XdrError;
 use smallvec::SmallVec;
@@ -73,7 +71,7 @@ pub(super) struct Connection {
     pub(super) port: usize,
     pub(super) endpoint: EndpointId,
     pub(super) peer: SocketAddr,
-    pub(super) process: Option<PeerProcess>,
+    pub(super) process: CallerProcess,
     pub(super) receives: Receives,
     pub(super) credits: Credits,
     /// The longest message that may be sent.
@@ -131,7 +129,7 @@ impl Connection {
         id: ConnectionId,
         (port, endpoint): (usize, EndpointId),
         peer: SocketAddr,
-        process: Option<PeerProcess>,
+        process: CallerProcess,
         now_ns: u64,
     ) -> Self {
         Self {
@@ -204,7 +202,7 @@ mod tests {
     #[test]
     fn processes_of_this_host_get_ports_by_their_user() {
         let port = |uid| {
-            let process = Some(PeerProcess { pid: 1, uid, gid: 1 });
+            let process = Some(dafs_dat::PeerProcess { pid: 1, uid, gid: 1 });
             address(&PeerInfo { process, ..PeerInfo::default() }).port()
         };
         let own = rustix::process::geteuid().as_raw();
@@ -215,7 +213,8 @@ mod tests {
     fn a_peer_that_tells_nothing_gets_short_messages() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let place = (0, EndpointId(1));
-        let mut connection = Connection::new(ConnectionId::new(0, 0, 1), place, address, None, 0);
+        let (id, process) = (ConnectionId::new(0, 0, 1), CallerProcess::Elsewhere);
+        let mut connection = Connection::new(id, place, address, process, 0);
         connection.learn(b"something else", 4096);
         assert_eq!((connection.send_bytes_max, connection.invalidates), (1024, false));
         let told = PrivateData { remote_invalidation: true, send_bytes: 1024, receive_bytes: 8192 };

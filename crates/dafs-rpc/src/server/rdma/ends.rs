@@ -59,7 +59,7 @@ impl<H: Handler> RdmaReactor<H> {
         self.serial += 1;
         let id = ConnectionId::new(self.core.number as u8, slot, self.serial);
         let now_ns = self.core.now_ns;
-        let mut connection = Connection::new(id, (port, endpoint), peer, info.process, now_ns);
+        let mut connection = Connection::new(id, (port, endpoint), peer, info.into(), now_ns);
         connection.learn(private_data, inline_bytes);
         tracing::debug!(%peer, ?id, transport = adapter.name(), "connected");
         let connection = Some(Box::new(connection));

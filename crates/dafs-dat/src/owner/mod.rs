@@ -1,0 +1,236 @@
+//! Whose process is at the other end of an accepted TCP connection.
+//!
+//! An address of this host says nothing about the user behind it, nor does a port below 1024, and a
+//! client may claim to be anybody. The kernel knows the owner of each socket.
+//!
+//! Invariants
+//! * The owner is that of the socket whose two ends are those of the accepted one, in reverse, while
+//!   both are established. What is at the same port for another address of this host does not count.
+//! * A peer at an address of this host whose socket is not found is never taken for another host: it
+//!   may be about to close, in another network name space, or bound to a device.
+//! * It takes microseconds however many connections there are, and never waits.
+
+mod diag;
+
+use crate::{PeerInfo, PeerProcess};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Once;
+
+/// The group of a user without an entry in `/etc/passwd`.
+const NO_GROUP: u32 = 65_534;
+
+/// What this host knows of the peer of an accepted TCP connection.
+pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> PeerInfo {
+    let uid = match owner(socket.as_fd(), peer) {
+        Ok(uid) => uid,
+        Err(error) => {
+            complain(&error);
+            None
+        }
+    };
+    let is_local = uid.is_some() || is_of_this_host(peer);
+    let process = uid.map(|uid| {
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        PeerProcess { pid: 0, uid, gid: primary_group(&users, uid).unwrap_or(NO_GROUP) }
+    });
+    PeerInfo { address: Some(peer), process, is_local, ..PeerInfo::default() }
+}
+
+/// Says once why no user of this host is known.
+fn complain(error: &io::Error) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            %error,
+            "the kernel does not tell whose processes of this host connect over TCP, so all of them \
+             are strangers; let this process use AF_NETLINK (systemd: RestrictAddressFamilies), and \
+             load the kernel's module tcp_diag"
+        );
+    });
+}
+
+/// Whether an address is one of this host's own.
+pub fn is_of_this_host(address: SocketAddr) -> bool {
+    let address = canonical(address);
+    if address.ip().is_loopback() {
+        return true;
+    }
+    // Without the routing table: only own addresses can be bound to, if the administrator has not
+    // opened that to all of them.
+    diag::is_local(address).unwrap_or_else(|_| UdpSocket::bind(with_port(address, 0)).is_ok())
+}
+
+/// The user of the socket at the other end of `socket`, if that is one of this host.
+fn owner(socket: BorrowedFd<'_>, peer: SocketAddr) -> io::Result<Option<u32>> {
+    let own = canonical(SocketAddr::try_from(rustix::net::getsockname(socket)?)?);
+    let peer = canonical(peer);
+    let Some(found) = diag::find(peer, own)? else { return Ok(None) };
+    // A socket that is closed while it is looked at belongs to nobody any more, which the kernel calls
+    // user 0. It is not established then.
+    let again = diag::find(peer, own)?;
+    let same = again.is_some_and(|again| again.cookie == found.cookie);
+    // Nor did the peer close and leave its port to somebody else before.
+    Ok((same && is_established(socket)?).then_some(found.uid))
+}
+
+/// Whether a connected socket has neither failed nor heard the end of its peer.
+fn is_established(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut sockets = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    let over = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    Ok(!sockets[0].revents().intersects(over))
+}
+
+/// The same end, as IPv4 if an IPv6 socket was reached by it.
+fn canonical(end: SocketAddr) -> SocketAddr {
+    match (end, end.ip().to_canonical()) {
+        (SocketAddr::V6(_), ip @ IpAddr::V4(_)) => SocketAddr::new(ip, end.port()),
+        _ => end,
+    }
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+fn primary_group(passwd: &str, uid: u32) -> Option<u32> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        let own: u32 = fields.next()?.parse().ok()?;
+        if own == uid { fields.next()?.parse().ok() } else { None }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Uid, geteuid};
+    use socket2::{Domain, Socket, Type};
+    use std::io::Write;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+
+    fn listener(address: &str) -> TcpListener {
+        TcpListener::bind(address).unwrap()
+    }
+
+    fn accept(listener: &TcpListener) -> (TcpStream, PeerInfo) {
+        let (stream, peer) = listener.accept().unwrap();
+        let info = tcp_peer(&stream, peer);
+        (stream, info)
+    }
+
+    /// Connects from a port that others use, too.
+    fn dial(from: SocketAddr, to: SocketAddr) -> Socket {
+        let socket = Socket::new(Domain::for_address(from), Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&from.into()).unwrap();
+        socket.connect(&to.into()).unwrap();
+        socket
+    }
+
+    /// Runs `work` on a thread that is this user's.
+    fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+        let run = move || {
+            let uid = Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+    }
+
+    #[test]
+    fn the_kernel_names_the_owner_of_a_connection() {
+        let own = geteuid().as_raw();
+        for (address, way) in [
+            ("127.0.0.1:0", None),
+            ("127.0.0.2:0", None),
+            ("[::1]:0", None),
+            // A socket of one family may be reached by one of the other.
+            ("[::]:0", Some("127.0.0.1")),
+            ("127.0.0.1:0", Some("::ffff:127.0.0.1")),
+        ] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let mut to = listener.local_addr().unwrap();
+            if let Some(way) = way {
+                to.set_ip(way.parse().unwrap());
+            }
+            let Ok(_stream) = TcpStream::connect(to) else { continue };
+            let (_accepted, info) = accept(&listener);
+            assert_eq!(info.process.map(|process| process.uid), Some(own), "{address} {way:?}");
+            assert!(info.is_local);
+        }
+    }
+
+    #[test]
+    fn the_same_port_to_another_address_is_another_connection() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let listener = listener("0.0.0.0:0");
+        let port = listener.local_addr().unwrap().port();
+        let to = |last: u8| SocketAddr::from(([127, 0, 0, last], port));
+        let roots = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        roots.set_reuse_address(true).unwrap();
+        roots.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        roots.connect(&to(1).into()).unwrap();
+        let from = roots.local_addr().unwrap().as_socket().unwrap();
+        let (_first, info) = accept(&listener);
+        assert_eq!(info.process.unwrap().uid, 0);
+        let _theirs = as_user(1234, || dial(from, to(2)));
+        let (_second, info) = accept(&listener);
+        assert_eq!((info.address, info.process.unwrap().uid), (Some(from), 1234));
+    }
+
+    #[test]
+    fn a_peer_that_has_closed_is_nobody() {
+        let listener = listener("127.0.0.1:0");
+        let to = listener.local_addr().unwrap();
+        for half in [false, true] {
+            let mut stream = TcpStream::connect(to).unwrap();
+            stream.write_all(b"a request").unwrap();
+            let kept = half.then(|| stream.shutdown(Shutdown::Write).map(|()| stream));
+            let (_accepted, info) = accept(&listener);
+            assert_eq!((info.process, info.is_local), (None, true), "{half}");
+            drop(kept);
+        }
+    }
+
+    #[test]
+    fn a_port_that_another_socket_has_taken_over_is_not_asked_about() {
+        let listener = listener("127.0.0.1:0");
+        let to = listener.local_addr().unwrap();
+        let first = dial("127.0.0.1:0".parse().unwrap(), to);
+        let from = first.local_addr().unwrap().as_socket().unwrap();
+        let (old, _) = listener.accept().unwrap();
+        // The reset frees both ends at once.
+        first.set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        drop(first);
+        let _second = dial(from, to);
+        let (new, _) = listener.accept().unwrap();
+        assert_eq!(tcp_peer(&old, from).process, None);
+        assert!(tcp_peer(&new, from).process.is_some());
+    }
+
+    #[test]
+    fn addresses_of_this_host_are_told_from_others() {
+        let is_ours = |text: &str| is_of_this_host(text.parse().unwrap());
+        assert!(is_ours("127.9.9.9:1") && is_ours("[::1]:1") && is_ours("[::ffff:127.0.0.1]:1"));
+        assert!(!is_ours("192.0.2.77:1") && !is_ours("[2001:db8::77]:1"));
+        // The address that this host has on a network, if it has one.
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        if socket.connect("192.0.2.77:9").is_ok() {
+            assert!(is_of_this_host(socket.local_addr().unwrap()));
+        }
+    }
+
+    #[test]
+    fn groups_come_from_the_password_file() {
+        let passwd = "root:x:0:0:root:/:/bin/sh\nanna:x:1000:100:Anna:/:/bin/sh\n";
+        assert_eq!(primary_group(passwd, 1000), Some(100));
+        assert_eq!(primary_group(passwd, 7), None);
+    }
+}
