@@ -557,7 +557,7 @@ fn data_and_holes_are_found() {
     const MIB: u64 = 1 << 20;
     world.write(client, file, MIB, &pattern(5, 1));
     world.write(client, file, 3 * MIB, &pattern(5, 1));
-    for id in [file.id, dafs::StateId::ZERO] {
+    for id in [file.id, StateId::ZERO] {
         let mut seek = |offset, what| {
             let request = Request::XSeek(dafs::XSeek { fh: file.fh, state_id: id, offset, what });
             let answer = world.call(client, &request);

@@ -35,7 +35,7 @@ macro_rules! procedures {
 
         impl Procedure {
             /// Every procedure, in the order of the numbers.
-            pub const ALL: [Self; 63] = [$( Self::$variant, )*];
+            pub const ALL: [Self; 64] = [$( Self::$variant, )*];
 
             /// The procedure with this number.
             #[inline]
