@@ -14,6 +14,7 @@ use argon2::password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash}
 use dafs_dat::PeerInfo;
 use dafs_service::{AddressRange, Identity};
 use dafs_store::Cred;
+use dafs_store::own::{self, OwnError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -38,6 +39,8 @@ pub enum PasswordFileError {
         path = .path.display()
     )]
     Permissions { path: PathBuf },
+    #[error(transparent)]
+    Owner(#[from] OwnError),
 }
 
 /// Proof of identity that has been accepted.
@@ -182,13 +185,17 @@ fn hash_password(password: &[u8]) -> String {
 }
 
 fn read_password_file(path: &Path) -> Result<BTreeMap<Vec<u8>, User>, PasswordFileError> {
+    use std::io::Read;
     use std::os::unix::fs::MetadataExt;
     let read = |error| PasswordFileError::Read { path: path.to_owned(), error };
-    let mode = std::fs::metadata(path).map_err(read)?.mode();
-    if mode & 0o077 != 0 {
+    let mut file = std::fs::File::open(path).map_err(read)?;
+    let found = file.metadata().map_err(read)?;
+    own::check_owner(path, found.uid())?;
+    if found.mode() & 0o077 != 0 {
         return Err(PasswordFileError::Permissions { path: path.to_owned() });
     }
-    let text = std::fs::read_to_string(path).map_err(read)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(read)?;
     let mut users = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
         if line.is_empty() || line.starts_with('#') {
@@ -303,5 +310,17 @@ mod tests {
         assert!(error.contains("line 2") && error.contains("dafs passwd"), "{error}");
         let error = authenticator("", 0o644).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(read_password_file(file.path()).is_ok());
+        std::os::unix::fs::chown(file.path(), Some(1), None).unwrap();
+        let error = read_password_file(file.path()).unwrap_err().to_string();
+        assert!(error.contains("chown root"), "{error}");
     }
 }

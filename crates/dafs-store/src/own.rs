@@ -54,7 +54,10 @@ pub enum OwnError {
          or remove it"
     )]
     NoFile(PathBuf),
-    #[error("{0} is a symlink or no directory, and the server does not follow it; remove it")]
+    #[error(
+        "{0} is a symlink or no directory, and the server does not follow it; put a directory in its place, \
+         which may be a mount point, or remove it"
+    )]
     NoDirectory(PathBuf),
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
@@ -121,24 +124,33 @@ pub fn check_directory(path: &Path) -> Result<(), OwnError> {
     Ok(())
 }
 
+/// Whether a file of the server's own is one, if it is there.
+///
+/// # Errors
+/// When it belongs to another user, or is a symlink or anything else; the system's.
+pub fn check_file(path: &Path) -> Result<(), OwnError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => check_owner(path, found.uid()),
+        Ok(_) => Err(OwnError::NoFile(path.to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(OwnError::Io(path.to_owned(), error)),
+    }
+}
+
 /// Whether a directory inside one that was looked at is the server's own, and no symlink.
 ///
 /// # Errors
 /// When it is not; the system's.
 pub fn check_inner_directory(path: &Path) -> Result<(), OwnError> {
     let found = fs::symlink_metadata(path).map_err(|error| OwnError::Io(path.to_owned(), error))?;
-    check_inner(path, &found)
-}
-
-fn check_inner(path: &Path, found: &fs::Metadata) -> Result<(), OwnError> {
     if !found.is_dir() {
         return Err(OwnError::NoDirectory(path.to_owned()));
     }
     check_owner(path, found.uid())?;
-    if found.mode() & WRITABLE != 0 {
-        return Err(OwnError::Writable(path.to_owned()));
+    match found.mode() & WRITABLE {
+        0 => Ok(()),
+        _ => Err(OwnError::Writable(path.to_owned())),
     }
-    Ok(())
 }
 
 /// Makes a directory inside of the state directory, or takes the one that is there. One to which others may
@@ -148,7 +160,11 @@ fn check_inner(path: &Path, found: &fs::Metadata) -> Result<(), OwnError> {
 /// When it belongs to another user or is a symlink; the system's.
 pub fn make_directory(path: &Path) -> Result<(), OwnError> {
     let failed = |error| OwnError::Io(path.to_owned(), error);
-    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path).map_err(failed)?;
+    let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path);
+    made.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => OwnError::NoDirectory(path.to_owned()),
+        _ => failed(error),
+    })?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
         rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP => {
@@ -277,6 +293,7 @@ mod tests {
         )
         .expect("a pipe");
         for name in ["link", "fifo", "."] {
+            assert!(matches!(check_file(&path(name)), Err(OwnError::NoFile(_))), "{name}");
             assert!(read(&path(name), 100).is_err(), "{name}");
             assert!(open(&path(name), true).is_err(), "{name}");
         }
@@ -303,6 +320,9 @@ mod tests {
         assert_eq!(mode(&file), 0o600);
         assert!(make_directory(&file).is_err());
         let link = dir.path().join("link");
+        symlink(&file, &link).expect("a symlink");
+        assert!(matches!(make_directory(&link), Err(OwnError::NoDirectory(_))));
+        fs::remove_file(&link).expect("removed");
         symlink(&inner, &link).expect("a symlink");
         assert!(matches!(make_directory(&link), Err(OwnError::NoDirectory(_))));
         assert!(matches!(check_inner_directory(&link), Err(OwnError::NoDirectory(_))));
@@ -336,6 +356,7 @@ mod tests {
         for error in [
             check_directory(dir.path()).expect_err("another user's").to_string(),
             check_inner_directory(dir.path()).expect_err("another user's").to_string(),
+            check_file(&file).expect_err("another user's").to_string(),
             read(&file, 1).expect_err("another user's").to_string(),
             open(&file, true).expect_err("another user's").to_string(),
         ] {

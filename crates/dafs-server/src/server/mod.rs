@@ -48,6 +48,7 @@ use dafs_service::{
     RecordsError, Service, ServiceConfig, ServiceCounts, UndoError, WriteVerifier,
 };
 use dafs_store::StoreError;
+use dafs_store::own::OwnError;
 use data::{DataServer, Spread};
 use inherited::Inherited;
 use listen::Listener;
@@ -150,6 +151,9 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// The state directory, or something in it, is not the server's own.
+    #[error("cannot trust the state directory: {0}")]
+    Own(#[from] OwnError),
     /// An address.
     #[error("cannot listen on {address}: {error}")]
     Listen {
@@ -260,6 +264,7 @@ impl Server {
         config.check_exposure()?;
         raise_descriptor_limit();
         let directory = state::state_directory(config.state_directory.as_deref())?;
+        state::open_directory(&directory)?;
         let secret = state::handle_secret(&directory)?;
         let (exports, stores) = open_exports(&config.exports, secret, &directory, &[])?;
         let records: Box<dyn ClientRecords> =

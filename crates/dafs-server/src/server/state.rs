@@ -2,11 +2,39 @@
 
 use super::StartError;
 use dafs_store::ExportSecret;
+use dafs_store::own::{self, OwnError};
 use siphasher::sip128::{Hasher128, SipHasher24};
+use std::fs::DirBuilder;
 use std::hash::Hasher;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+/// Directories in the state directory.
+const DIRECTORIES: [&str; 6] = ["journal", "moved", "mends", "nodes", "removed", "undo"];
+
+/// Files in it.
+const FILES: [&str; 4] = ["clients.redb", "fences.redb", "handle-key", "inventory"];
+
+/// Makes the state directory, or looks whether nobody else can change what is in the one that is there.
+pub(super) fn open_directory(directory: &Path) -> Result<(), StartError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| StartError::State { path: directory.to_owned(), error })?;
+    let check = || {
+        own::check_directory(directory)?;
+        for path in DIRECTORIES.map(|name| directory.join(name)) {
+            if path.symlink_metadata().is_ok() {
+                // Earlier versions left some open to all.
+                own::make_directory(&path)?;
+            }
+        }
+        FILES.iter().try_for_each(|name| own::check_file(&directory.join(name)))
+    };
+    match check() {
+        Err(OwnError::Io(path, error)) => Err(StartError::State { path, error }),
+        checked => Ok(checked?),
+    }
+}
 
 /// The key that signs file handles, made at the first start.
 pub(super) fn handle_secret(directory: &Path) -> Result<ExportSecret, StartError> {
@@ -26,18 +54,11 @@ pub(super) fn handle_secret(directory: &Path) -> Result<ExportSecret, StartError
     let secret =
         ExportSecret::generate().map_err(|error| failed(io::Error::other(error.to_string())))?;
     let save = || {
-        std::fs::create_dir_all(directory)?;
         // Written aside and linked into place, so that two servers that start at once agree and no
         // half-written key is ever seen.
         let aside = directory.join(format!("handle-key.{}", std::process::id()));
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&aside)?;
-        file.write_all(secret.as_bytes())?;
-        file.sync_all()?;
+        let whole = directory.join(format!("handle-key.{}.new", std::process::id()));
+        own::replace(&aside, &whole, secret.as_bytes())?;
         let linked = std::fs::hard_link(&aside, &path);
         std::fs::remove_file(&aside)?;
         match linked {
@@ -90,4 +111,41 @@ pub fn default_state_directory() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let home = || absolute("HOME").map(|home| home.join(".local/state"));
     Some(absolute("XDG_STATE_HOME").or_else(home)?.join("dafs"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, create_dir, metadata, set_permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_state_directory_is_nobody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("new/state");
+        let mode = |path: &Path| metadata(path).unwrap().permissions().mode() & 0o777;
+        open_directory(&state).unwrap();
+        assert_eq!(mode(&state), 0o700);
+        handle_secret(&state).unwrap();
+        assert_eq!(mode(&state.join("handle-key")), 0o600);
+        for open in [0o755, 0o700] {
+            set_permissions(&state, Permissions::from_mode(open)).unwrap();
+            open_directory(&state).unwrap();
+        }
+        set_permissions(&state, Permissions::from_mode(0o757)).unwrap();
+        let error = open_directory(&state).unwrap_err().to_string();
+        assert!(error.contains(&format!("chmod go-w {}", state.display())), "{error}");
+        set_permissions(&state, Permissions::from_mode(0o700)).unwrap();
+        // As earlier versions left it.
+        create_dir(state.join("nodes")).unwrap();
+        set_permissions(state.join("nodes"), Permissions::from_mode(0o777)).unwrap();
+        open_directory(&state).unwrap();
+        assert_eq!(mode(&state.join("nodes")), 0o700);
+        for name in ["journal", "clients.redb"] {
+            symlink("/etc", state.join(name)).unwrap();
+            let error = open_directory(&state).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("symlink"), "{error}");
+            std::fs::remove_file(state.join(name)).unwrap();
+        }
+    }
 }

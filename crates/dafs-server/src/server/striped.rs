@@ -27,7 +27,7 @@ use dafs_store::striped::{
 };
 use dafs_store::{
     ExportSecret, FileId, FsId, PosixOptions, PosixStore, Stability, Store, StoreError,
-    StripedOptions, StripedStore,
+    StripedOptions, StripedStore, own,
 };
 use mending::Mender;
 use replacing::Replacing;
@@ -161,7 +161,9 @@ pub(super) fn open(
     let components = cluster.as_ref().map_or(stripes, |secret| secret.component_secret(&identity));
     let component_fs = Export::fs_of(&component_store_fs(&components), "");
     let joining = Joining::new(cluster, identity, state, true);
-    std::fs::create_dir_all(state.join(NODES))?;
+    for list in [NODES, REMOVED, MOVED, MENDS] {
+        own::make_directory(&state.join(list))?;
+    }
     let verifier = Arc::new(OnceLock::<Arc<WriteVerifier>>::new());
     let lost = || {
         let changed = verifier.clone();

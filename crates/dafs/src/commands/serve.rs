@@ -118,6 +118,7 @@ impl Serve {
             return Err(Failure::Usage(text));
         }
         self.start_log()?;
+        set_umask();
         if self.role == Role::Data {
             return self.run_data(session.wake);
         }
@@ -269,6 +270,12 @@ fn announce(server: &Server) -> Result<(), Failure> {
         .map_err(|error| Failure::local("cannot write to standard output", &error))
 }
 
+/// Makes what the server keeps for itself nobody else's, should a mode be forgotten somewhere. What clients make
+/// has the modes that they ask for all the same.
+pub(crate) fn set_umask() {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+}
+
 pub(crate) fn start_failure(error: &StartError) -> Failure {
     match error {
         StartError::Listen { error: reason, .. } => {
@@ -298,6 +305,7 @@ pub(crate) fn start_failure(error: &StartError) -> Failure {
         StartError::Config(_)
         | StartError::Passwords(_)
         | StartError::Namespace(_)
+        | StartError::Own(_)
         | StartError::Secret(_) => Failure::Usage(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     }

@@ -1,6 +1,6 @@
 //! `dafs cluster demo`: a cluster on loopback, to look at.
 
-use crate::commands::serve::start_failure;
+use crate::commands::serve::{set_umask, start_failure};
 use crate::failure::Failure;
 use crate::output::say;
 use dafs_server::{
@@ -46,6 +46,8 @@ impl Demo {
         let mut signals = Signals::new([SIGTERM, SIGINT])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
         let secret = self.make("names").and_then(|_| {
+            // The names are for those whom their modes let in, all else is for nobody.
+            set_umask();
             let secret = self.directory.join("secret");
             if !secret.exists() {
                 ClusterSecret::make(&secret).map_err(|error| Failure::Failed(error.to_string()))?;
