@@ -14,9 +14,9 @@
 //!   user and root.
 
 use dafs_rpc::{CallerProcess, Credential};
-use dafs_service::{Export, Flavour, Host, NO_USER};
+use dafs_service::{ClientAddress, Export, Flavour, Host, NO_USER, Namespace};
 use dafs_store::Cred;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Ports from here on can be had by every user of a host.
@@ -101,6 +101,13 @@ impl Origin {
         }
     }
 
+    /// The same for who a client is: all addresses of this host are one.
+    pub fn client_address(&self) -> ClientAddress {
+        let ip = if self.is_local { Ipv4Addr::LOCALHOST.into() } else { self.address };
+        let privileged = matches!(self.trust, Trust::Believed | Trust::Known(..));
+        ClientAddress { ip, privileged }
+    }
+
     /// Whether callers from here are who they are, whatever they claim.
     pub fn is_certain(&self) -> bool {
         matches!(self.trust, Trust::Known(..))
@@ -128,6 +135,22 @@ impl Origin {
             Trust::Refused | Trust::Unknown => return false,
         };
         export.options().admits.admits(self.address, flavour, privileged)
+    }
+
+    /// An export that no caller from here may reach, if there is none that some may. Such callers can do
+    /// nothing, so nothing is kept for them.
+    pub(crate) fn refused<'a>(&self, namespace: &'a Namespace) -> Option<&'a Export> {
+        let mut exports = namespace.exports().map(|export| (&**export, self.refusal(export)));
+        let (first, refusal) = exports.next()?;
+        refusal?;
+        let others: Vec<_> = exports.collect();
+        if others.iter().any(|(_, refusal)| refusal.is_none()) {
+            return None;
+        }
+        // That the address would do elsewhere says more than that it does not here.
+        let near = others.iter().find(|(_, refusal)| *refusal != Some(Refusal::Network));
+        let is_far = refusal == Some(Refusal::Network);
+        Some(near.filter(|_| is_far).map_or(first, |(export, _)| *export))
     }
 
     /// Why no caller from here may reach an export; `None` if some may.

@@ -2,6 +2,7 @@
 //!
 //! Invariants
 //! * A call is answered on the reactor, or moves as a whole to the pool; nothing here waits.
+//! * Callers that no export admits are refused before anything is kept for them. NULL is for everybody.
 
 use crate::admission::{Origin, Who};
 use crate::args::Args;
@@ -11,14 +12,17 @@ use crate::shared::NfsShared;
 use crate::v3::{self, Sender};
 use crate::v4::compound::{self, Answer, CallContext, Parked};
 use dafs_rpc::{
-    AcceptStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler, OwnedArgs,
-    Reply, Responder, VersionRange,
+    AcceptStatus, AuthStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler,
+    OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
 };
 use dafs_store::Wait;
 use dafs_wire::xdr::padded;
 use dafs_wire::{mount3, nfs3, nfs4};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+/// Of every program.
+const PROCEDURE_NULL: u32 = 0;
 
 /// The NFS programs on one reactor.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub struct NfsHandler {
 struct PeerState {
     connection: Arc<Connection>,
     origin: Origin,
+    /// Whether some export admits callers from there, as of a version of the exports.
+    admitted: Option<(u64, bool)>,
     /// The credential that came last and who that was, because the next call is most likely to bring
     /// it again.
     last: Option<(u32, u32, Groups, Who)>,
@@ -97,8 +103,28 @@ impl NfsHandler {
         self.connections.entry(call.connection_id).or_insert_with(|| PeerState {
             connection: Connection::new(call.connection()),
             origin: self.shared.admission().origin(call.peer, call.process),
+            admitted: None,
             last: None,
         })
+    }
+
+    /// Whether there is an export for whoever calls over this connection.
+    fn is_admitted(&mut self, call: &Call<'_>) -> bool {
+        let shared = self.shared.clone();
+        let version = shared.service.namespace_version();
+        let peer = self.peer(call);
+        if let Some((at, admitted)) = peer.admitted
+            && at == version
+        {
+            return admitted;
+        }
+        let namespace = shared.service.namespace();
+        let refused = peer.origin.refused(&namespace);
+        if let Some(export) = refused {
+            shared.note_refusal(&peer.origin, export);
+        }
+        peer.admitted = Some((version, refused.is_none()));
+        refused.is_none()
     }
 
     fn sender(&mut self, call: &Call<'_>) -> Sender {
@@ -126,6 +152,10 @@ impl Handler for NfsHandler {
     type Message = ();
 
     fn call(&mut self, call: Call<'_>) -> Handled {
+        if call.procedure != PROCEDURE_NULL && !self.is_admitted(&call) {
+            let status = RejectStatus::Auth(AuthStatus::TooWeak);
+            return Handled::Reject(Rejection::Reject(status));
+        }
         match (call.program, call.version) {
             (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => self.call_v4(call),
             (nfs4::limits::PROGRAM, _) if self.shared.data_role().is_some() => {

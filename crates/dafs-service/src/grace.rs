@@ -205,6 +205,16 @@ impl Service {
             && self.grace.lock().waiting.contains_key(&(ClientKind::Dafs, name.to_vec()))
     }
 
+    /// Whether a client is waited for under a name that is not the one that asks for it.
+    pub(crate) fn awaits_another(
+        &self,
+        name: (ClientKind, Vec<u8>),
+        is_asking: impl FnOnce(&ClientRecord) -> bool,
+    ) -> bool {
+        self.in_grace()
+            && self.grace.lock().waiting.get(&name).is_some_and(|record| !is_asking(record))
+    }
+
     /// A client has ended in order, or at an administrator's word: nobody waits for it.
     fn wait_no_more(&self, client: &Client) {
         if !self.in_grace() {

@@ -51,8 +51,8 @@ mod undo;
 mod write_verifier;
 
 pub use client::{
-    Client, ClientInfo, ClientKey, ClientKind, ClientStatus, ExchangeId, Exchanged, Holding,
-    Identity, Registered,
+    Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, ExchangeId, Exchanged,
+    Holding, Identity, Registered,
 };
 pub use delegation::{AttrAnswer, Delegation, DelegationKind, NoDelegation, Want, WantKind};
 pub use error::ServiceError;
@@ -111,6 +111,8 @@ pub struct ServiceConfig {
     pub lease_time: Duration,
     /// Differs between two runs of the server, so that ids of the last run are told apart.
     pub instance: u32,
+    /// Makes keys of clients that cannot be guessed; differs between two runs, too.
+    pub secret: [u64; 2],
     /// How long clients may reclaim after a restart, at most.
     pub grace_time: Duration,
     /// How long an NFS client's state is kept after its lease while nobody needs it.
@@ -126,7 +128,7 @@ pub struct ServiceConfig {
 
 impl ServiceConfig {
     /// The usual configuration for a lease: grace takes as long as one, courtesy a day, delegations
-    /// are granted, and nothing but [`limits`] bounds open files.
+    /// are granted, and nothing but [`limits`] bounds open files. The secret is for tests.
     pub fn new(lease_time: Duration, instance: u32) -> Self {
         let courtesy_time = limits::COURTESY_TIME;
         let (grace_time, delegations, files_max) = (lease_time, true, usize::MAX);
@@ -134,6 +136,7 @@ impl ServiceConfig {
         Self {
             lease_time,
             instance,
+            secret: [u64::from(instance), 0],
             grace_time,
             courtesy_time,
             delegations,
@@ -163,6 +166,8 @@ pub struct Caller<'a> {
 pub struct Service {
     config: ServiceConfig,
     namespace: RwLock<Arc<Namespace>>,
+    /// How often the exports were replaced.
+    namespaces: AtomicU64,
     clients: Mutex<ClientTable>,
     /// Clients whose lease is over and who stood in the way of a caller that may not wait.
     doomed: Mutex<Vec<Arc<Client>>>,
@@ -295,7 +300,8 @@ impl Service {
         Self {
             config,
             namespace: RwLock::new(Arc::new(namespace)),
-            clients: Mutex::new(ClientTable::new(config.instance)),
+            namespaces: AtomicU64::new(0),
+            clients: Mutex::new(ClientTable::new(config.secret)),
             doomed: Mutex::default(),
             stateless_client: Client::stateless(b""),
             records,
@@ -338,12 +344,18 @@ impl Service {
         self.namespace.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// A number that changes when the exports are replaced.
+    pub fn namespace_version(&self) -> u64 {
+        self.namespaces.load(Ordering::Acquire)
+    }
+
     /// Puts other exports in place of the present ones. Requests under way finish with the old ones.
     /// What is held on an export that is no longer there is taken away from its clients, who are told
     /// so; everything else goes on.
     pub fn replace_namespace(&self, namespace: Namespace) {
         let namespace = Arc::new(namespace);
         *self.namespace.write().unwrap_or_else(PoisonError::into_inner) = namespace.clone();
+        self.namespaces.fetch_add(1, Ordering::Release);
         self.stateless.clear();
         let mut ended = Ended::default();
         let mut table = self.lock_table();

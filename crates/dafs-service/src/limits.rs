@@ -8,6 +8,9 @@ use std::time::Duration;
 /// Clients known at once that have used their key. A client that is not known cannot hold state.
 pub const CLIENT_COUNT_MAX: usize = 61_440;
 
+/// Addresses that are known of an NFS client.
+pub const CLIENT_ADDRESSES_MAX: usize = 16;
+
 /// Records of NFS clients that have not used their key yet; above its share of that, a host loses the one
 /// of its own that waits longest.
 pub const UNCONFIRMED_CLIENTS_MAX: usize = 4_096;

@@ -6,7 +6,7 @@
 //! * A record is removed only together with the verifier that it was written with, so that the late
 //!   end of an old instance does not take the record of a new one.
 
-use crate::client::{Client, ClientKey, ClientKind};
+use crate::client::{Client, ClientKey, ClientKind, Identity};
 use crate::handle::Handle;
 use crate::lock::{LockChange, LockHolder, LockKind, LockRecord};
 use dafs_store::{FileId, FsId};
@@ -30,6 +30,8 @@ pub struct ClientRecord {
     pub mechanism: String,
     /// Who it is.
     pub principal: Vec<u8>,
+    /// The address that it called from, if it is an NFS client's; empty if that is not known.
+    pub host: Vec<u8>,
 }
 
 impl ClientRecord {
@@ -40,12 +42,21 @@ impl ClientRecord {
             verifier: client.verifier(),
             mechanism: client.identity().mechanism.to_owned(),
             principal: client.identity().principal.clone(),
+            host: client.host(),
         }
     }
 
-    /// True when the client is the one that was recorded, back again.
+    /// True when the client is the one that was recorded, back again, from wherever.
     pub(crate) fn is_of(&self, client: &Client) -> bool {
-        *self == Self::of(client)
+        self.kind == client.kind()
+            && self.owner == client.name()
+            && self.verifier == client.verifier()
+            && self.is_by(client.identity())
+    }
+
+    /// True when it is somebody's who has shown to be this.
+    pub(crate) fn is_by(&self, identity: &Identity) -> bool {
+        self.mechanism == identity.mechanism && self.principal == identity.principal
     }
 }
 
@@ -141,6 +152,10 @@ type ClientTable = TableDefinition<'static, &'static [u8], Value>;
 /// By owner name.
 const NFS_CLIENTS: ClientTable = TableDefinition::new("clients");
 
+/// Where they called from, by owner name.
+const NFS_HOSTS: TableDefinition<'static, &'static [u8], &'static [u8]> =
+    TableDefinition::new("client_hosts");
+
 /// By client name.
 const DAFS_CLIENTS: ClientTable = TableDefinition::new("dafs_clients");
 
@@ -200,6 +215,7 @@ impl FileRecords {
         // Tables that exist make reading simple.
         let tables = |transaction: &WriteTransaction| {
             transaction.open_table(NFS_CLIENTS)?;
+            transaction.open_table(NFS_HOSTS)?;
             transaction.open_table(DAFS_CLIENTS)?;
             transaction.open_table(LOCKS)?;
             Ok(())
@@ -220,16 +236,19 @@ impl FileRecords {
     fn read(&self) -> Result<Vec<ClientRecord>, redb::Error> {
         let transaction = self.database.begin_read()?;
         let mut records = Vec::new();
+        let hosts = transaction.open_table(NFS_HOSTS)?;
         for kind in [ClientKind::Nfs, ClientKind::Dafs] {
             for entry in transaction.open_table(table_of(kind))?.iter()? {
                 let (owner, value) = entry?;
                 let (verifier, mechanism, principal) = value.value();
+                let host = hosts.get(owner.value())?.filter(|_| kind == ClientKind::Nfs);
                 records.push(ClientRecord {
                     kind,
                     owner: owner.value().to_vec(),
                     verifier,
                     mechanism: mechanism.to_owned(),
                     principal: principal.to_vec(),
+                    host: host.map_or_else(Vec::new, |host| host.value().to_vec()),
                 });
             }
         }
@@ -306,6 +325,10 @@ impl ClientRecords for FileRecords {
         let put = self.write(|transaction| {
             let mut table = transaction.open_table(table_of(record.kind))?;
             table.insert(record.owner.as_slice(), value)?;
+            if record.kind == ClientKind::Nfs {
+                let mut hosts = transaction.open_table(NFS_HOSTS)?;
+                hosts.insert(record.owner.as_slice(), record.host.as_slice())?;
+            }
             Ok(())
         });
         put.map_err(RecordsError::new)
@@ -322,6 +345,9 @@ impl ClientRecords for FileRecords {
                 let same = table.get(owner)?.is_some_and(|old| old.value().0 == record.verifier);
                 if same {
                     table.remove(owner)?;
+                    if record.kind == ClientKind::Nfs {
+                        transaction.open_table(NFS_HOSTS)?.remove(owner)?;
+                    }
                 }
             }
             Ok(())
@@ -363,6 +389,7 @@ mod tests {
             verifier: [verifier; 8],
             mechanism: "sys".to_owned(),
             principal: b"0@host".to_vec(),
+            host: vec![192, 0, 2, verifier],
         }
     }
 
@@ -400,7 +427,7 @@ mod tests {
     fn kinds_of_clients_do_not_share_names() {
         let dir = tempfile::tempdir().unwrap();
         let records = FileRecords::open(&dir.path().join("clients.redb")).unwrap();
-        let dafs = ClientRecord { kind: ClientKind::Dafs, ..record(b"a", 1) };
+        let dafs = ClientRecord { kind: ClientKind::Dafs, host: vec![], ..record(b"a", 1) };
         records.put(&record(b"a", 1)).unwrap();
         records.put(&dafs).unwrap();
         assert_eq!(records.load().unwrap(), [record(b"a", 1), dafs.clone()]);

@@ -409,6 +409,8 @@ impl<'a> Compound<'a> {
             return Err(if dead { Status::DeadSession } else { Status::BadSession }.into());
         };
         connection.set_recent_session(&session);
+        // Only its client knows the session.
+        session.client().add_address(self.call.origin.client_address());
         Ok(session)
     }
 

@@ -1,7 +1,7 @@
 //! EXCHANGE_ID, CREATE_SESSION, DESTROY_SESSION, DESTROY_CLIENTID (RFC 8881 18.35 - 18.37, 18.50).
 
 use crate::common::*;
-use dafs_rpc::{CallerProcess, PeerProcess};
+use dafs_rpc::{AuthStatus, CallerProcess, PeerProcess, RejectStatus, Rejection};
 use dafs_wire::nfs4::*;
 
 fn exchange_with(flags: ExchangeFlags, protect: StateProtectArgs<'static>) -> Op<'static> {
@@ -252,4 +252,74 @@ fn local_users_get_no_sessions_of_other_peoples_clients() {
     for args in [args.clone(), CreateSessionArgs { sequence: args.sequence + 1, ..args }] {
         assert_eq!(world.send(9, 0, &[Op::CreateSession(args)]).status(), Status::Ok);
     }
+}
+
+/// Makes the next calls come from there.
+fn move_to(world: &mut World, peer: &str) {
+    world.reactor.peer = peer.parse().unwrap();
+}
+
+#[test]
+fn hosts_that_no_export_admits_hold_nothing() {
+    let mut world = World::default();
+    let mut session = world.client(b"client");
+    for (connection, peer) in [(5, "192.0.2.1:700"), (6, "127.0.0.1:50000")] {
+        move_to(&mut world, peer);
+        let args = world.encode(&[exchange_id(b"client", 2)]);
+        let refused = Rejection::Reject(RejectStatus::Auth(AuthStatus::TooWeak));
+        assert_eq!(world.raw(connection, 0, &args), Err(refused));
+    }
+    move_to(&mut world, "127.0.0.1:1");
+    assert_eq!(world.next(&mut session, &[]).status(), Status::Ok);
+    let counts = world.shared.counts();
+    assert_eq!((counts.clients, counts.sessions), (1, 1));
+}
+
+/// A client with a session from one host, and the next calls from another one.
+fn with_a_stranger() -> (World, Session) {
+    let mut world = World::for_networks(&["192.0.2.0/24"]);
+    move_to(&mut world, "192.0.2.1:700");
+    let session = world.client(b"client");
+    move_to(&mut world, "192.0.2.2:700");
+    (world, session)
+}
+
+#[test]
+fn a_stranger_does_not_end_a_client_by_its_name() {
+    let (mut world, mut session) = with_a_stranger();
+    let answer = world.send(9, 0, &[exchange_id(b"client", 2)]);
+    assert_eq!(answer.status(), Status::ClidInUse);
+    move_to(&mut world, "192.0.2.1:700");
+    assert_eq!(world.next(&mut session, &[]).status(), Status::Ok);
+    // Nor do other users of its host, where an export admits them.
+    let mut world = World::for_networks(&["192.0.2.0/24"]);
+    move_to(&mut world, "192.0.2.1:700");
+    let mut session = world.client(b"client");
+    move_to(&mut world, "192.0.2.1:50000");
+    let answer = world.send(9, 0, &[exchange_id(b"client", 2)]);
+    assert_eq!(answer.status(), Status::ClidInUse);
+    assert_eq!(world.next(&mut session, &[]).status(), Status::Ok);
+}
+
+#[test]
+fn a_stranger_gets_no_session_by_a_client_id() {
+    let (mut world, mut session) = with_a_stranger();
+    // Neither the kept result of the first session nor another one.
+    for sequence in [session.created.sequence, session.created.sequence + 1] {
+        let args = create_session(session.client_id, sequence);
+        let answer = world.send(9, 0, &[Op::CreateSession(args)]);
+        assert_eq!(answer.status(), Status::ClidInUse);
+    }
+    let destroy = Op::DestroyClientid(DestroyClientidArgs { client_id: session.client_id });
+    assert_eq!(world.send(9, 0, &[destroy]).status(), Status::StaleClientId);
+    let other = world.exchange(0, b"other", 1);
+    move_to(&mut world, "192.0.2.3:700");
+    let args = create_session(other.client_id, other.sequence_id);
+    assert_eq!(world.send(10, 0, &[Op::CreateSession(args)]).status(), Status::ClidInUse);
+    // Who knows the session is the client, wherever it has moved to.
+    session.sequence += 1;
+    let ops = with_sequence(session.sequence_args(), &[]);
+    assert_eq!(world.send(11, 0, &ops).status(), Status::Ok);
+    let args = create_session(session.client_id, session.created.sequence + 1);
+    assert_eq!(world.send(11, 0, &[Op::CreateSession(args)]).status(), Status::Ok);
 }

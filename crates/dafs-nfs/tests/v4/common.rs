@@ -9,7 +9,7 @@ use dafs_rpc::{
 };
 use dafs_service::durable::Journal;
 use dafs_service::{
-    ClientKind, ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord,
+    Admits, ClientKind, ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord,
     Namespace, RecordsError, Service, ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore, Store};
@@ -133,6 +133,15 @@ impl World {
         Self::run_of(7, store, options, None)
     }
 
+    /// A server whose export admits these networks, from any port.
+    pub(crate) fn for_networks(networks: &[&str]) -> Self {
+        let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
+        let admits = Admits { networks, unprivileged_ports: true, ..Admits::default() };
+        let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
+        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        Self::run_of(7, store, options, None)
+    }
+
     /// One of several runs of a server, with a journal on that disk in that run of the system.
     pub(crate) fn run_of(
         instance: u32,
@@ -214,7 +223,7 @@ impl ClientRecords for OneRecord {
     fn load(&self) -> Result<Vec<ClientRecord>, RecordsError> {
         let (mechanism, principal) = ("sys".to_owned(), vec![0; 4]);
         let (kind, owner, verifier) = (ClientKind::Nfs, self.0.clone(), [1; 8]);
-        Ok(vec![ClientRecord { kind, owner, verifier, mechanism, principal }])
+        Ok(vec![ClientRecord { kind, owner, verifier, mechanism, principal, host: vec![] }])
     }
 
     fn put(&self, _: &ClientRecord) -> Result<(), RecordsError> {

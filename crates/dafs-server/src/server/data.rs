@@ -172,7 +172,10 @@ impl DataServer {
         let store = Arc::new(DataStore::new(files.clone()));
         let namespace = Namespace::new(vec![Export::new("", store, options)])?;
         let random = Random::draw()?;
-        let service = ServiceConfig::new(config.lease_time, random.instance);
+        let service = ServiceConfig {
+            secret: random.client_key,
+            ..ServiceConfig::new(config.lease_time, random.instance)
+        };
         let now_ns = Instant::now().0;
         let service = Service::with_records(service, namespace, Box::new(NoRecords), now_ns)?;
         let service = Arc::new(service);

@@ -595,6 +595,7 @@ fn new_service(
         grace_time: config.nfs.grace_time.unwrap_or(config.lease_time),
         delegations: !config.nfs.no_delegations,
         files_max: files_max(),
+        secret: random.client_key,
         ..ServiceConfig::new(config.lease_time, random.instance)
     };
     let now_ns = dafs_dat::Instant::now().0;
@@ -604,6 +605,7 @@ fn new_service(
 /// The numbers that make one run of the server different from another.
 struct Random {
     instance: u32,
+    client_key: [u64; 2],
     registry_key: [u64; 2],
     write_verifier: u64,
     secret: [u8; 16],
@@ -611,7 +613,7 @@ struct Random {
 
 impl Random {
     fn draw() -> io::Result<Self> {
-        let mut bytes = [0; 44];
+        let mut bytes = [0; 60];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -621,6 +623,7 @@ impl Random {
         Ok(Self {
             // Zero is left out, because state-ids below 2^32 would look like small numbers.
             instance: (word(20) as u32).max(1),
+            client_key: [word(44), word(52)],
             registry_key: [word(0), word(8)],
             write_verifier: word(16),
             secret: std::array::from_fn(|at| bytes[28 + at]),

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use dafs_service::{
-    Caller, Client, ClientKey, ExchangeId, Front, Handle, Identity, OpenHow, OpenRequest, Opened,
-    Share, StateRef,
+    Caller, Client, ClientAddress, ClientKey, ExchangeId, Front, Handle, Identity, OpenHow,
+    OpenRequest, Opened, Share, StateRef,
 };
 use dafs_store::{CreateHow, Cred, SetAttr, Wait};
 use dafs_wire::dafs::{self, Status};
@@ -27,8 +27,18 @@ struct NfsClient {
 impl NfsClient {
     fn new(world: &World) -> Self {
         let identity = Identity { mechanism: "sys", principal: Vec::new() };
-        let host = Default::default();
-        let request = ExchangeId { owner: b"nfs", verifier: [1; 8], identity, host, update: false };
+        let request = {
+            let address = ClientAddress { ip: [192, 0, 2, 1].into(), privileged: true };
+            let host = Default::default();
+            ExchangeId {
+                owner: b"nfs",
+                verifier: [1; 8],
+                identity,
+                host,
+                address,
+                update: false,
+            }
+        };
         let key = world.service.exchange_id(&request, 0).unwrap().client.key();
         let client = world.service.confirm_client(key, 0).unwrap();
         world.service.set_front(&client, Weak::<Silent>::new());

@@ -1,7 +1,7 @@
 //! Records of DAFS clients.
 //!
 //! Invariants
-//! * A key is a keyed hash of server instance, name and verifier, so that two sessions of a client
+//! * A key is a keyed hash of name and verifier, with the secret of the run of the server, so that two sessions of a client
 //!   that connect at once are told the same key, and a key changes when the server restarts.
 
 use super::{Client, ClientKey, ClientTable, Identity};
@@ -26,7 +26,9 @@ pub struct Registered {
 impl Service {
     /// The key that a DAFS client of this name and verifier has or would get.
     pub fn client_key(&self, name: &[u8], verifier: u64) -> ClientKey {
-        let mut hasher = SipHasher24::new_with_keys(u64::from(self.config().instance), verifier);
+        let [first, second] = self.config().secret;
+        let mut hasher = SipHasher24::new_with_keys(first, second);
+        hasher.write_u64(verifier);
         hasher.write(name);
         ClientKey(hasher.finish().max(1))
     }
@@ -93,6 +95,10 @@ impl Service {
             }
             // Before the new one can be recorded, so that the old one no longer is.
             table.drop_record(old);
+        }
+        let owner = (ClientKind::Dafs, name.to_vec());
+        if self.awaits_another(owner, |record| record.is_by(&identity)) {
+            return Err(ServiceError::ClientInUse);
         }
         // An older instance may have left a record, or locks.
         let left = self.is_awaited(name) || !self.lock_table().left_files.is_empty();

@@ -2,10 +2,11 @@
 //! 18.50).
 
 use super::table::ClientTable;
-use super::{Client, ClientKey, ClientKind, Identity};
+use super::{Client, ClientAddress, ClientKey, ClientKind, Identity};
 use crate::error::ServiceError;
 use crate::hosts::Host;
 use crate::limits::CLIENT_NAME_BYTES_MAX;
+use crate::records::ClientRecord;
 use crate::{Result, Service};
 use dafs_store::Wait;
 use std::sync::Arc;
@@ -19,10 +20,33 @@ pub struct ExchangeId<'a> {
     pub verifier: [u8; 8],
     /// Who sent the request.
     pub identity: Identity,
-    /// Where it is.
+    /// Whose share of what all have in common it takes.
     pub host: Host,
+    /// From where.
+    pub address: ClientAddress,
     /// EXCHGID4_FLAG_UPD_CONFIRMED_REC_A: the confirmed record is meant, and no other.
     pub update: bool,
+}
+
+impl ExchangeId<'_> {
+    fn verifier(&self) -> u64 {
+        u64::from_be_bytes(self.verifier)
+    }
+
+    /// Whether a record is that of the sender. Another instance of a client has to come from where the
+    /// client was: without state protection anybody could say to be one, and end what it holds.
+    fn is_of(&self, client: &Client) -> bool {
+        let same = client.verifier == self.verifier() || client.calls_from(&self.address);
+        client.identity == self.identity && same
+    }
+
+    /// The same for a record of an earlier run of the server.
+    fn is_of_record(&self, record: &ClientRecord) -> bool {
+        let same = record.verifier == self.verifier
+            || record.host.is_empty()
+            || record.host == self.address.host();
+        record.is_by(&self.identity) && same
+    }
 }
 
 /// What EXCHANGE_ID found or made.
@@ -38,16 +62,20 @@ impl Service {
     /// EXCHANGE_ID in all its nine cases (RFC 8881 18.35.5). A new record holds nothing until
     /// [`confirm_client`](Self::confirm_client), and is forgotten after one lease without that.
     ///
+    /// A restarted client that comes from another address is another principal (case 3) until its lease
+    /// is over.
+    ///
     /// # Errors
-    /// `ClientInUse` (case 3), `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9);
-    /// `Resource` when the name is too long; `Delay` when the disk fails.
+    /// `ClientInUse` (case 3; after a restart of the server also for a client that is waited for),
+    /// `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9); `Resource` when the name is too
+    /// long; `Delay` when the disk fails.
     pub fn exchange_id(&self, request: &ExchangeId<'_>, now_ns: u64) -> Result<Exchanged> {
         if request.owner.len() > CLIENT_NAME_BYTES_MAX {
             return Err(ServiceError::Resource);
         }
-        let verifier = u64::from_be_bytes(request.verifier);
+        let verifier = request.verifier();
         let other = |client: &Arc<Client>| {
-            !request.update && client.identity != request.identity && self.is_over(client, now_ns)
+            !request.update && !request.is_of(client) && self.is_over(client, now_ns)
         };
         let mut table = self.lock_clients();
         let away = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
@@ -70,7 +98,7 @@ impl Service {
                 }
                 return known(old);
             }
-            Some(old) if old.identity != request.identity => {
+            Some(old) if !request.is_of(&old) => {
                 if self.is_in_use(&old) {
                     return Err(ServiceError::ClientInUse);
                 }
@@ -81,11 +109,16 @@ impl Service {
             // A restarted client: both records live until the new one is confirmed.
             Some(_) | None => None,
         };
+        let owner = (ClientKind::Nfs, request.owner.to_vec());
+        if self.awaits_another(owner, |record| request.is_of_record(record)) {
+            return Err(ServiceError::ClientInUse);
+        }
         if let Some(old) = &displaced {
             table.drop_record(old);
         }
         let (identity, host) = (request.identity.clone(), request.host);
         let client = table.enter_unconfirmed(request.owner, verifier, identity, host, now_ns);
+        client.add_address(request.address);
         drop(table);
         if let Some(old) = displaced {
             self.forget_record(&old);

@@ -5,16 +5,20 @@
 //!   new instance: it gets a new key, and what the old one held is released at that moment (DAFS
 //!   4.1 case C, RFC 8881 18.35.5 case 5).
 //! * A name belongs to the mechanism and principal that used it first (DAFS O6), for as long as
-//!   that one is alive or holds state.
+//!   that one is alive or holds state. An NFS client's name belongs to the addresses that it calls
+//!   from, too, because its principal is no more than a claim.
+//! * Keys cannot be guessed by whoever does not know the service's secret.
 //! * A record is marked as gone before what it holds is released under the table's lock, and
 //!   nothing is entered for a record that is gone; so nothing outlives its client.
 
+mod address;
 mod admin;
 mod dafs;
 mod exchange;
 mod expire;
 mod table;
 
+pub use address::ClientAddress;
 pub use admin::{ClientInfo, Holding};
 pub use dafs::Registered;
 pub use exchange::{ExchangeId, Exchanged};
@@ -115,6 +119,8 @@ pub struct Client {
     /// Not held: the front door holds the service.
     front: Mutex<Option<Weak<dyn Front>>>,
     peer: Mutex<String>,
+    /// Where an NFS client calls from.
+    addresses: Mutex<Vec<ClientAddress>>,
     usage: Usage,
     /// Registered credentials, and by how many registrations.
     creds: Mutex<Vec<Option<(Cred, u32)>>>,
@@ -165,6 +171,7 @@ impl Client {
             back_channel: AtomicBool::new(false),
             front: Mutex::new(None),
             peer: Mutex::new(String::new()),
+            addresses: Mutex::default(),
             usage: Usage::default(),
             creds: Mutex::new(Vec::new()),
         })

@@ -9,6 +9,8 @@ use super::{Client, ClientKey, ClientKind, Identity};
 use crate::hosts::{FairQueue, Host, HostUse, Shared, has_share};
 use crate::limits::{CLIENT_COUNT_MAX, UNCONFIRMED_CLIENTS_MAX};
 use rustc_hash::FxHashMap;
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -54,9 +56,9 @@ impl Hosts {
 
 #[derive(Debug)]
 pub(crate) struct ClientTable {
-    pub(super) instance: u32,
+    secret: [u64; 2],
     /// The number of the last NFSv4 record.
-    pub(super) last: u32,
+    last: u64,
     pub(super) dafs: FxHashMap<Vec<u8>, Arc<Client>>,
     pub(super) nfs: FxHashMap<Vec<u8>, Owner>,
     pub(crate) by_key: FxHashMap<ClientKey, Arc<Client>>,
@@ -68,13 +70,13 @@ pub(crate) struct ClientTable {
 }
 
 impl ClientTable {
-    pub(crate) fn new(instance: u32) -> Self {
-        Self::with_bounds(instance, CLIENT_COUNT_MAX, UNCONFIRMED_CLIENTS_MAX)
+    pub(crate) fn new(secret: [u64; 2]) -> Self {
+        Self::with_bounds(secret, CLIENT_COUNT_MAX, UNCONFIRMED_CLIENTS_MAX)
     }
 
-    fn with_bounds(instance: u32, count_max: usize, unconfirmed_max: usize) -> Self {
+    fn with_bounds(secret: [u64; 2], count_max: usize, unconfirmed_max: usize) -> Self {
         Self {
-            instance,
+            secret,
             last: 0,
             dafs: FxHashMap::default(),
             nfs: FxHashMap::default(),
@@ -104,11 +106,14 @@ impl ClientTable {
         has_share(own, self.len() - self.unconfirmed(), self.count_max)
     }
 
-    /// A key for a new NFSv4 record: the instance tells runs of the server apart.
+    /// A key for a new NFSv4 record: a keyed hash of its number, so that the keys of others cannot be
+    /// told from one's own.
     pub(super) fn next_key(&mut self) -> ClientKey {
         loop {
-            self.last = self.last.wrapping_add(1);
-            let key = ClientKey(u64::from(self.instance) << 32 | u64::from(self.last));
+            self.last += 1;
+            let mut hasher = SipHasher24::new_with_keys(self.secret[0], self.secret[1]);
+            hasher.write_u64(self.last);
+            let key = ClientKey(hasher.finish());
             if key.0 != 0 && !self.by_key.contains_key(&key) {
                 return key;
             }

@@ -1,7 +1,9 @@
 //! EXCHANGE_ID in its nine cases, confirmation, destruction, leases and courtesy.
 
 use crate::common::*;
-use dafs_service::{ClientKey, ExchangeId, Identity, LockExtras, LockKind, ServiceError};
+use dafs_service::{
+    ClientAddress, ClientKey, ExchangeId, Identity, LockExtras, LockKind, ServiceError,
+};
 use std::sync::Arc;
 
 fn other_principal() -> Identity {
@@ -65,6 +67,59 @@ fn a_name_in_use_belongs_to_its_principal() {
     let key = exchange(now_ns).unwrap();
     assert!(client.is_gone() && key != client.key());
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+}
+
+/// Anybody can give the name and the user of another client.
+#[test]
+fn a_name_in_use_belongs_to_the_addresses_of_its_client() {
+    let world = World::new();
+    let client = world.nfs("a");
+    world.open(&client, "f", DENY_WRITE).unwrap();
+    let exchange = |verifier, address| {
+        let request = ExchangeId { address, ..exchange_id("a", verifier) };
+        let exchanged = world.service.exchange_id(&request, world.now_ns.get());
+        exchanged.map(|exchanged| (exchanged.client.key(), exchanged.confirmed))
+    };
+    assert_eq!(exchange(2, from(2)), Err(ServiceError::ClientInUse));
+    // Nor is another user of its host the client, which comes from a port of root's.
+    let unprivileged = ClientAddress { privileged: false, ..from(1) };
+    assert_eq!(exchange(2, unprivileged), Err(ServiceError::ClientInUse));
+    assert!(!client.is_gone());
+    // One that moves shows its verifier, and is known there once it has used a session.
+    assert_eq!(exchange(1, from(2)), Ok((client.key(), true)));
+    assert!(!client.calls_from(&from(2)));
+    client.add_address(from(2));
+    assert!(!exchange(2, from(2)).unwrap().1);
+    assert!(!exchange(2, from(1)).unwrap().1);
+    assert_eq!(exchange(2, from(3)), Err(ServiceError::ClientInUse));
+    // One that restarts elsewhere has its name back with the end of its lease.
+    world.pass(LEASE_NS + 1);
+    assert!(!exchange(2, from(3)).unwrap().1);
+    assert!(client.is_gone());
+    assert_eq!(world.service.counts().opens, 0);
+}
+
+#[test]
+fn addresses_of_a_client_are_bounded() {
+    let world = World::new();
+    let client = world.nfs("a");
+    for last in 1..=dafs_service::limits::CLIENT_ADDRESSES_MAX as u8 + 1 {
+        client.add_address(from(last));
+        client.add_address(from(last));
+    }
+    assert!(!client.calls_from(&from(1)));
+    assert!(client.calls_from(&from(2)));
+}
+
+/// One key says nothing of others.
+#[test]
+fn keys_of_clients_are_not_in_a_row() {
+    let world = World::new();
+    let keys: Vec<u64> =
+        ["a", "b", "c"].iter().map(|name| world.exchange(name, 1).key().0).collect();
+    for pair in keys.windows(2) {
+        assert!(pair[0].abs_diff(pair[1]) > 1 << 16, "{keys:x?}");
+    }
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //! only note what they are told.
 
 use dafs_service::{
-    Caller, Client, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export, ExportOptions,
-    Front, Handle, Host, Identity, LockChange, LockError, LockExtras, LockKind, LockOwner,
+    Caller, Client, ClientAddress, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export,
+    ExportOptions, Front, Handle, Host, Identity, LockChange, LockError, LockExtras, LockKind,
+    LockOwner,
     LockRecord, LockRequest, Namespace, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened,
     RecordsError, Result, Service, ServiceConfig, ServiceError, Share, Squash, StateRef, Subject,
     Want,
@@ -362,10 +363,16 @@ impl World {
     }
 }
 
+/// A host of a network.
+pub(crate) fn from(last: u8) -> ClientAddress {
+    ClientAddress { ip: [192, 0, 2, last].into(), privileged: true }
+}
+
 pub(crate) fn exchange_id(name: &str, verifier: u8) -> ExchangeId<'_> {
     let identity = Identity { mechanism: "sys", principal: b"0".to_vec() };
-    let host = Host::default();
-    ExchangeId { owner: name.as_bytes(), verifier: [verifier; 8], identity, host, update: false }
+    let (host, address) = (Host::default(), from(1));
+    let (owner, verifier) = (name.as_bytes(), [verifier; 8]);
+    ExchangeId { owner, verifier, identity, host, address, update: false }
 }
 
 fn start(store: &Arc<dyn Store>, disk: &Disk, instance: u32, now_ns: u64) -> Service {

@@ -1,7 +1,10 @@
 //! Restarts: grace, reclaim, and the edge conditions of RFC 8881 8.4.2.1.
 
 use crate::common::*;
-use dafs_service::{Handle, LockKind, LockOwner, LockRequest, RemoveMode, ServiceError, StateRef};
+use dafs_service::{
+    ExchangeId, Handle, Identity, LockKind, LockOwner, LockRequest, RemoveMode, ServiceError,
+    StateRef,
+};
 use std::sync::atomic::Ordering;
 
 /// Puts a client with an open file into the world.
@@ -322,4 +325,32 @@ fn a_client_that_is_back_is_not_written_down_again() {
     assert!(world.disk.owners().is_empty());
     world.service.reclaim_complete(&late).unwrap();
     assert_eq!(world.disk.owners(), [b"a"]);
+}
+
+/// Whoever gives the name of a client that is waited for must not end its right to reclaim.
+#[test]
+fn the_name_of_a_client_that_is_waited_for_is_kept_for_it() {
+    let mut world = World::new();
+    world.nfs("a");
+    world.dafs("b");
+    world.restart();
+    let exchange = |address, identity: Option<Identity>, verifier| {
+        let own = exchange_id("a", verifier);
+        let identity = identity.unwrap_or(own.identity.clone());
+        let request = ExchangeId { address, identity, ..own };
+        world.service.exchange_id(&request, world.now_ns.get())
+    };
+    let other = Identity { mechanism: "sys", principal: b"7".to_vec() };
+    assert_eq!(error(exchange(from(2), None, 2)), ServiceError::ClientInUse);
+    assert_eq!(error(exchange(from(1), Some(other.clone()), 1)), ServiceError::ClientInUse);
+    let stolen = world.service.register_client(b"b", 2, other.clone(), world.now_ns.get());
+    assert_eq!(error(stolen), ServiceError::ClientInUse);
+    // It may come from elsewhere itself, and its host may have restarted.
+    exchange(from(2), None, 1).unwrap();
+    exchange(from(1), None, 2).unwrap();
+    // When nobody is waited for any more the name is free.
+    world.pass(2 * LEASE_NS);
+    assert!(!world.service.in_grace());
+    exchange(from(2), Some(other.clone()), 2).unwrap();
+    world.service.register_client(b"b", 2, other, world.now_ns.get()).unwrap();
 }

@@ -4,7 +4,8 @@
 //! * The sequence of the client's one slot moves only with a success, whose result is kept for
 //!   retries; whatever fails can be repeated under the same sequence.
 //! * Only who made the client's record can confirm it, and of callers that are known for certain
-//!   only that one gets further sessions: ids of clients can be guessed.
+//!   only that one gets further sessions.
+//! * Whoever knows no session of a client gets one from the client's addresses only.
 
 use super::channel;
 use crate::principal::Principal;
@@ -28,6 +29,9 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
     // Who only claims to be somebody could claim to be this one.
     let matters = !confirmed || cx.call.origin.is_certain();
     if matters && *owner.principal() != Principal::of(&cx.call.who) {
+        return Err(Status::ClidInUse.into());
+    }
+    if !owner.record().calls_from(&cx.call.origin.client_address()) {
         return Err(Status::ClidInUse.into());
     }
     // Held to the end, so that two requests with one sequence do not both make a session.

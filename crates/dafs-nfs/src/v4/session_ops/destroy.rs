@@ -25,10 +25,13 @@ pub(crate) fn destroy_session(cx: &mut Compound<'_>, args: &DestroySessionArgs) 
     Ok(())
 }
 
-/// Forgets a client that has neither sessions nor state.
+/// Forgets a client that has neither sessions nor state, for itself alone.
 pub(crate) fn destroy_clientid(cx: &mut Compound<'_>, args: &DestroyClientidArgs) -> OpResult {
     let key = ClientKey(args.client_id);
-    cx.shared.service.find_client(key)?;
+    let client = cx.shared.service.find_client(key)?;
+    if !client.calls_from(&cx.call.origin.client_address()) {
+        return Err(Status::StaleClientId.into());
+    }
     // The durable record goes first.
     cx.may_wait()?;
     cx.shared.service.destroy_client(key)?;

@@ -38,6 +38,7 @@ pub(crate) fn exchange_id(cx: &mut Compound<'_>, args: &ExchangeIdArgs<'_>) -> O
         verifier: args.owner.verifier.0,
         identity: principal.identity(),
         host: cx.call.origin.host(),
+        address: cx.call.origin.client_address(),
         update: args.flags.contains(ExchangeFlags::UPD_CONFIRMED_REC_A),
     };
     let exchanged = cx.shared.service.exchange_id(&request, cx.call.now_ns)?;
