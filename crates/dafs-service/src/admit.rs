@@ -24,6 +24,15 @@ use std::sync::Arc;
 
 type Room<T> = Result<T, Blocked>;
 
+/// A client that is to have more.
+#[derive(Clone, Copy)]
+pub(crate) struct Applicant<'a> {
+    pub(crate) client: &'a Client,
+    /// It takes back what it had before a restart of the server.
+    pub(crate) reclaims: bool,
+    pub(crate) clock: Clock,
+}
+
 /// Clients whose lease was over when leases were last looked at, those away longest first.
 #[derive(Default)]
 pub(crate) struct Absent {
@@ -87,18 +96,20 @@ impl StateTable {
         found
     }
 
-    /// Whether the host of a client may have more of something that there is `all` of.
+    /// Whether the host of a client may have more of something that there is `all` of. What is taken back
+    /// was had before: no host had more than half, but those that had less may be back first.
     fn check_share(
         &mut self,
-        client: &Client,
+        by: Applicant<'_>,
         shared: Shared,
         (all, max): (usize, usize),
-        clock: Clock,
     ) -> Room<()> {
-        if has_share(client.host().count(shared), all, max) {
+        let own = by.client.host().count(shared);
+        let had = by.reclaims && own < max.div_ceil(2) && all < max;
+        if had || has_share(own, all, max) {
             return Ok(());
         }
-        let absent = self.absent_with(shared, max, clock);
+        let absent = self.absent_with(shared, max, by.clock);
         if absent.is_empty() {
             return Err(ServiceError::Resource.into());
         }
@@ -114,41 +125,41 @@ impl StateTable {
     }
 
     /// Whether there is room for another open of this client.
-    pub(crate) fn check_room(&mut self, client: &Client, clock: Clock) -> Room<()> {
-        self.check_own(client, Shared::Opens, OPENS_PER_CLIENT_MAX)?;
+    pub(crate) fn check_room(&mut self, by: Applicant<'_>) -> Room<()> {
+        self.check_own(by.client, Shared::Opens, OPENS_PER_CLIENT_MAX)?;
         let level = (self.counts.opens, OPENS_MAX.min(self.files_max));
-        self.check_share(client, Shared::Opens, level, clock)
+        self.check_share(by, Shared::Opens, level)
     }
 
     /// A number for another open of this client.
-    pub(crate) fn admit_open(&mut self, client: &Client, clock: Clock) -> Room<StateId> {
-        self.check_room(client, clock)?;
+    pub(crate) fn admit_open(&mut self, by: Applicant<'_>) -> Room<StateId> {
+        self.check_room(by)?;
         self.next_id()
     }
 
     /// A number for another lock state of this client.
-    pub(crate) fn admit_lock(&mut self, client: &Client, clock: Clock) -> Room<StateId> {
-        self.check_own(client, Shared::Locks, LOCK_STATES_PER_CLIENT_MAX)?;
+    pub(crate) fn admit_lock(&mut self, by: Applicant<'_>) -> Room<StateId> {
+        self.check_own(by.client, Shared::Locks, LOCK_STATES_PER_CLIENT_MAX)?;
         let level = (self.counts.locks, LOCK_STATES_MAX);
-        self.check_share(client, Shared::Locks, level, clock)?;
+        self.check_share(by, Shared::Locks, level)?;
         self.next_id()
     }
 
     /// Whether there is room for another range of this client in a file.
-    pub(crate) fn admit_range(&mut self, client: &Client, key: &Handle, clock: Clock) -> Room<()> {
-        self.check_own(client, Shared::Ranges, LOCK_RANGES_PER_CLIENT_MAX)?;
-        self.check_share(client, Shared::Ranges, (self.counts.ranges, LOCK_RANGES_MAX), clock)?;
-        self.check_file_ranges(client, key, clock)
+    pub(crate) fn admit_range(&mut self, by: Applicant<'_>, key: &Handle) -> Room<()> {
+        self.check_own(by.client, Shared::Ranges, LOCK_RANGES_PER_CLIENT_MAX)?;
+        self.check_share(by, Shared::Ranges, (self.counts.ranges, LOCK_RANGES_MAX))?;
+        self.check_file_ranges(by, key)
     }
 
     /// The same of the ranges of one file, each change of which looks at all of them.
-    fn check_file_ranges(&self, client: &Client, key: &Handle, clock: Clock) -> Room<()> {
+    fn check_file_ranges(&self, by: Applicant<'_>, key: &Handle) -> Room<()> {
         let Some(file) = self.files.get(key) else { return Ok(()) };
         let all = file.locks.ranges.len();
         if all < LOCK_RANGES_PER_FILE_MAX / 2 {
             return Ok(());
         }
-        let host = client.host().host();
+        let host = by.client.host().host();
         let owners: FxHashSet<StateId> = file
             .lock_states
             .iter()
@@ -156,7 +167,9 @@ impl StateTable {
             .map(|lock| lock.id)
             .collect();
         let own = file.locks.ranges.iter().filter(|range| owners.contains(&range.owner)).count();
-        if has_share(own, all, LOCK_RANGES_PER_FILE_MAX) {
+        let max = LOCK_RANGES_PER_FILE_MAX;
+        let had = by.reclaims && own < max / 2 && all < max;
+        if had || has_share(own, all, max) {
             return Ok(());
         }
         let holders: FxHashSet<StateId> =
@@ -164,9 +177,9 @@ impl StateTable {
         let absent = file
             .lock_states
             .iter()
-            .filter(|lock| holders.contains(&lock.id) && clock.is_over(&lock.open.client))
+            .filter(|lock| holders.contains(&lock.id) && by.clock.is_over(&lock.open.client))
             .map(|lock| &lock.open.client)
-            .max_by_key(|client| client.idle_ns(clock.now_ns));
+            .max_by_key(|client| client.idle_ns(by.clock.now_ns));
         Err(match absent {
             Some(absent) => Blocked::Expire(vec![absent.clone()]),
             None => ServiceError::Resource.into(),
@@ -174,25 +187,108 @@ impl StateTable {
     }
 
     /// A number for another delegation of this client; revoked ones count until they are freed.
-    pub(crate) fn admit_delegation(&mut self, client: &Client, clock: Clock) -> Room<StateId> {
-        self.check_own(client, Shared::Delegations, DELEGATIONS_PER_CLIENT_MAX)?;
+    pub(crate) fn admit_delegation(&mut self, by: Applicant<'_>) -> Room<StateId> {
+        self.check_own(by.client, Shared::Delegations, DELEGATIONS_PER_CLIENT_MAX)?;
         let all = self.counts.delegations + self.counts.revoked;
         let level = (all, DELEGATIONS_MAX.min(self.files_max));
-        self.check_share(client, Shared::Delegations, level, clock)?;
+        self.check_share(by, Shared::Delegations, level)?;
         self.next_id()
     }
 
     /// A number for another layout of this client, of a store that has so many files which data servers
     /// may still go by after their layouts are over.
-    pub(crate) fn admit_layout(
-        &mut self,
-        client: &Client,
-        fenced: usize,
-        clock: Clock,
-    ) -> Room<StateId> {
-        self.check_own(client, Shared::Layouts, LAYOUTS_PER_CLIENT_MAX)?;
+    pub(crate) fn admit_layout(&mut self, by: Applicant<'_>, fenced: usize) -> Room<StateId> {
+        self.check_own(by.client, Shared::Layouts, LAYOUTS_PER_CLIENT_MAX)?;
         let level = (self.counts.layouts + fenced, LAYOUTS_MAX);
-        self.check_share(client, Shared::Layouts, level, clock)?;
+        self.check_share(by, Shared::Layouts, level)?;
         self.next_id()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Service;
+    use crate::client::{ClientKey, Identity};
+    use crate::hosts::{Host, HostUse};
+
+    const CLOCK: Clock = Clock { now_ns: 1000, lease_ns: 90 };
+
+    fn client(key: u64, host: u32, renewed_ns: u64) -> Arc<Client> {
+        let (host, nobody) =
+            (HostUse::new(Host::User(host)), Identity { mechanism: "none", principal: Vec::new() });
+        let key = ClientKey(key);
+        Client::new(key, ClientKind::Nfs, b"c", 1, nobody, Arc::new(host), renewed_ns)
+    }
+
+    /// What would be entered for a client now.
+    fn admit(table: &mut StateTable, shared: Shared, client: &Client) -> Room<()> {
+        admit_by(table, shared, Applicant { client, reclaims: false, clock: CLOCK })
+    }
+
+    fn admit_by(table: &mut StateTable, shared: Shared, by: Applicant<'_>) -> Room<()> {
+        let key = Handle { fs: dafs_store::FsId([0; 16]), file: FILE };
+        match shared {
+            Shared::Opens => table.admit_open(by).map(drop),
+            Shared::Locks => table.admit_lock(by).map(drop),
+            Shared::Ranges => table.admit_range(by, &key),
+            Shared::Delegations => table.admit_delegation(by).map(drop),
+            Shared::Layouts => table.admit_layout(by, 0).map(drop),
+            Shared::Clients | Shared::Sessions => unreachable!("these are not held in the table"),
+        }
+    }
+
+    const FILE: dafs_store::FileId = dafs_store::FileId([0; 48]);
+
+    /// At every bound: first those that are away, then shares by host.
+    #[test]
+    fn each_bound_is_shared_and_those_away_make_room() {
+        let kinds = [
+            (Shared::Opens, OPENS_MAX),
+            (Shared::Locks, LOCK_STATES_MAX),
+            (Shared::Ranges, LOCK_RANGES_MAX),
+            (Shared::Delegations, DELEGATIONS_MAX),
+            (Shared::Layouts, LAYOUTS_MAX),
+        ];
+        for (shared, max) in kinds {
+            let service = Service::of_memory();
+            let mut guard = service.lock_table();
+            let table = &mut *guard;
+            let (greedy, honest) = (client(1, 1, CLOCK.now_ns), client(2, 2, CLOCK.now_ns));
+            let away = [client(3, 1, 20), client(4, 3, 10)];
+            greedy.host().add(shared, max / 2);
+            let counts = &mut table.counts;
+            (counts.opens, counts.locks, counts.ranges) = (max / 2, max / 2, max / 2);
+            (counts.delegations, counts.layouts) = (max / 2, max / 2);
+            assert!(admit(table, shared, &honest).is_ok());
+            let refused =
+                |outcome| matches!(outcome, Err(Blocked::Refused(ServiceError::Resource)));
+            assert!(refused(admit(table, shared, &greedy)), "{shared:?}");
+            // What was had before a restart is had again, whoever was back first.
+            let returned = client(5, 4, CLOCK.now_ns);
+            returned.host().add(shared, max / 2 - 1);
+            let returns = Applicant { client: &returned, reclaims: true, clock: CLOCK };
+            assert!(admit_by(table, shared, returns).is_ok());
+            returned.host().add(shared, 1);
+            assert!(refused(admit_by(table, shared, returns)));
+            // Those that hold nothing of the kind are not bothered.
+            for absent in [&away[1], &away[0]] {
+                table.absent = Absent::new(vec![away[1].clone(), away[0].clone()]);
+                assert!(refused(admit(table, shared, &greedy)));
+                let held = table.by_client.entry(absent.key()).or_default();
+                let id = StateId(absent.key().0);
+                held.ranges = 1;
+                for ids in [&mut held.opens, &mut held.locks, &mut held.delegations] {
+                    ids.insert(id);
+                }
+                held.layouts.insert(id);
+                table.absent = Absent::new(vec![away[1].clone(), away[0].clone()]);
+                let Err(Blocked::Expire(clients)) = admit(table, shared, &greedy) else {
+                    panic!("{shared:?}")
+                };
+                assert!(clients.len() == 1 && Arc::ptr_eq(&clients[0], absent));
+                table.by_client.clear();
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! * No store call and no call of a front door happens with the table's lock held.
 //! * A caller waits for a bounded time, and only if it may.
 
+use crate::admit::Applicant;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::limits::{CLEARED_MAX, RECALL_NAP, RECALL_WAITERS_MAX};
@@ -47,6 +48,11 @@ impl Service {
 
     pub(crate) fn clock(&self, caller: Caller<'_>) -> Clock {
         Clock { now_ns: caller.now_ns, lease_ns: self.lease_ns() }
+    }
+
+    /// One that asks for something new.
+    pub(crate) fn applicant<'a>(&self, caller: Caller<'a>) -> Applicant<'a> {
+        Applicant { client: caller.client, reclaims: false, clock: self.clock(caller) }
     }
 
     /// Runs `attempt` under the table's lock until it is not blocked by others any more: recalls
@@ -100,9 +106,7 @@ impl Service {
                 are_new
             }
             Blocked::Expire(clients) if may_wait => {
-                for client in clients {
-                    self.end_lease(&client, caller.now_ns)?;
-                }
+                self.end_leases(&clients, caller.now_ns)?;
                 true
             }
             Blocked::Undo(key) if may_wait => {

@@ -102,7 +102,7 @@ impl Service {
             // Under the table's lock, so that nothing is entered that counts on this record.
             client.set_written(false);
             drop(table);
-            let _logged = self.remove_record_in_order(&client, order);
+            let _logged = self.remove_records_in_order(&[&client], order);
         }
     }
 
@@ -415,30 +415,42 @@ impl Service {
     /// # Errors
     /// Those of the disk.
     pub(crate) fn remove_record(&self, client: &Client) -> std::result::Result<(), RecordsError> {
-        self.remove_record_in_order(client, self.lock_record_order())
+        self.remove_records_in_order(&[client], self.lock_record_order())
     }
 
-    fn remove_record_in_order(
+    /// The same of several clients, in one step.
+    pub(crate) fn remove_records(
         &self,
-        client: &Client,
+        clients: &[Arc<Client>],
+    ) -> std::result::Result<(), RecordsError> {
+        let clients: Vec<&Client> = clients.iter().map(|client| &**client).collect();
+        self.remove_records_in_order(&clients, self.lock_record_order())
+    }
+
+    fn remove_records_in_order(
+        &self,
+        clients: &[&Client],
         order: MutexGuard<'_, ()>,
     ) -> std::result::Result<(), RecordsError> {
-        if !client.is_recorded() {
+        let recorded = clients.iter().copied().filter(|client| client.is_recorded());
+        let recorded: Vec<(&Client, bool)> =
+            recorded.map(|client| (client, client.is_written())).collect();
+        if recorded.is_empty() {
             return Ok(());
         }
-        let written = client.is_written();
-        client.set_written(false);
-        let removed = self.records.remove(&[ClientRecord::of(client)]);
+        recorded.iter().for_each(|(client, _)| client.set_written(false));
+        let records: Vec<_> = recorded.iter().map(|(client, _)| ClientRecord::of(client)).collect();
+        let removed = self.records.remove(&records);
         match &removed {
             Ok(()) => {
-                client.set_recorded(false);
+                recorded.iter().for_each(|(client, _)| client.set_recorded(false));
                 drop(order);
-                self.wait_no_more(client);
+                recorded.iter().for_each(|(client, _)| self.wait_no_more(client));
             }
             Err(error) => {
-                client.set_written(written);
-                let client = client.name().escape_ascii();
-                tracing::error!(%client, %error, "client record cannot be removed");
+                recorded.iter().for_each(|(client, written)| client.set_written(*written));
+                let (client, count) = (recorded[0].0.name().escape_ascii(), recorded.len());
+                tracing::error!(%client, count, %error, "records of clients cannot be removed");
             }
         }
         removed

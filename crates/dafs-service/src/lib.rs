@@ -490,6 +490,18 @@ impl Service {
     }
 }
 
+#[cfg(test)]
+impl Service {
+    /// One over an empty file system in memory.
+    fn of_memory() -> Self {
+        let store = Arc::new(dafs_store::MemoryStore::default());
+        let export = Export::new("", store, ExportOptions::default());
+        let config = ServiceConfig::new(Duration::from_secs(90), 1);
+        // INVARIANT: one export has no name twice.
+        Self::new(config, Namespace::new(vec![export]).expect("one export"))
+    }
+}
+
 /// Whether something was done last at least `every_ns` ago; then it is the caller who does it now.
 fn is_due(last_ns: &AtomicU64, now_ns: u64, every_ns: u64) -> bool {
     let last = last_ns.load(Ordering::Relaxed);

@@ -8,11 +8,10 @@ use super::{Client, ClientKey, ClientKind, ClientTable};
 use crate::admit::Absent;
 use crate::error::ServiceError;
 use crate::hosts::{Host, Shared};
-use crate::limits::COURTESY_CLIENTS_MAX;
+use crate::limits::{COURTESY_CLIENTS_MAX, ENDED_AT_ONCE_MAX};
 use crate::open::Clock;
 use crate::{Result, Service};
 use dafs_store::Wait;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Service {
@@ -48,7 +47,7 @@ impl Service {
         // The most patient ones last, so that a crowd loses those that are away longest.
         over.sort_by_key(|client| std::cmp::Reverse(client.idle_ns(now_ns)));
         let mut courteous = over.len();
-        let (mut released, mut kept) = (0, Vec::new());
+        let (mut ending, mut kept) = (Vec::new(), Vec::new());
         for client in over {
             let crowded = courteous > COURTESY_CLIENTS_MAX;
             let away = client.idle_ns(now_ns) > courtesy_ns;
@@ -62,9 +61,12 @@ impl Service {
                 continue;
             }
             courteous -= 1;
-            released += self.end_lease(&client, now_ns).unwrap_or(0);
+            ending.push(client);
         }
         self.lock_table().absent = Absent::new(kept);
+        // A crowd that is gone costs few writes.
+        let some = ending.chunks(ENDED_AT_ONCE_MAX);
+        let released = some.map(|some| self.end_leases(some, now_ns).unwrap_or(0)).sum();
         if released > 0 {
             tracing::info!(released, "leases have ended");
         }
@@ -108,7 +110,7 @@ impl Service {
         if wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        absent.iter().try_for_each(|client| self.end_lease(client, now_ns).map(drop))
+        self.end_leases(&absent, now_ns).map(drop)
     }
 
     /// Has the next tick end the leases of clients that are over.
@@ -123,10 +125,8 @@ impl Service {
 
     pub(crate) fn end_doomed_leases(&self, now_ns: u64) {
         let doomed = std::mem::take(&mut *self.lock_doomed());
-        for client in doomed {
-            if self.end_lease(&client, now_ns).is_err() {
-                self.doom(vec![client]);
-            }
+        if self.end_leases(&doomed, now_ns).is_err() {
+            self.doom(doomed);
         }
     }
 
@@ -140,22 +140,35 @@ impl Service {
     /// # Errors
     /// `Delay` when its durable record cannot be removed.
     pub(crate) fn end_lease(&self, client: &Arc<Client>, now_ns: u64) -> Result<usize> {
-        let recorded = client.recorded.load(Ordering::SeqCst);
-        if recorded {
-            self.remove_record(client).map_err(|_| ServiceError::Delay)?;
-        }
+        self.end_leases(std::slice::from_ref(client), now_ns)
+    }
+
+    /// The same of several clients, whose records are removed together.
+    ///
+    /// # Errors
+    /// `Delay` when these cannot be removed.
+    pub(crate) fn end_leases(&self, clients: &[Arc<Client>], now_ns: u64) -> Result<usize> {
+        let recorded: Vec<bool> = clients.iter().map(|client| client.is_recorded()).collect();
+        self.remove_records(clients).map_err(|_| ServiceError::Delay)?;
+        let clients = clients.iter().zip(recorded);
+        let end = |(client, recorded)| self.end_unrecorded(client, recorded, now_ns);
+        Ok(clients.map(end).sum())
+    }
+
+    /// The same of one whose record, if it was `recorded`, has just been removed.
+    fn end_unrecorded(&self, client: &Arc<Client>, recorded: bool, now_ns: u64) -> usize {
         let mut table = self.lock_clients();
         if client.is_gone() {
             // Somebody else is at it; two do it as well as one.
             drop(table);
-            return Ok(self.release_client(client));
+            return self.release_client(client);
         }
         if !self.is_over(client, now_ns) {
             drop(table);
             if recorded {
                 self.put_record(client);
             }
-            return Ok(0);
+            return 0;
         }
         // The session of a DAFS client goes on; it finds its state-ids stale.
         if client.kind != ClientKind::Dafs || client.sessions() == 0 {
@@ -167,7 +180,7 @@ impl Service {
             let client = client.name.escape_ascii();
             tracing::info!(%client, released, "lease has ended; state is revoked");
         }
-        Ok(released)
+        released
     }
 
     /// Ends everything a client holds at an administrator's word, and forgets the client.

@@ -223,3 +223,123 @@ impl ClientTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ExchangeId, Service};
+    use proptest::prelude::*;
+
+    const COUNT_MAX: usize = 24;
+    const UNCONFIRMED_MAX: usize = 12;
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn service() -> Service {
+        let service = Service::of_memory();
+        *service.lock_clients() = ClientTable::with_bounds(1, COUNT_MAX, UNCONFIRMED_MAX);
+        service
+    }
+
+    fn nobody() -> Identity {
+        Identity { mechanism: "none", principal: Vec::new() }
+    }
+
+    fn exchange(service: &Service, host: u32, name: &str, verifier: u8, now_ns: u64) -> ClientKey {
+        let request = ExchangeId {
+            owner: name.as_bytes(),
+            verifier: [verifier; 8],
+            identity: nobody(),
+            host: Host::User(host),
+            update: false,
+        };
+        service.exchange_id(&request, now_ns).unwrap().client.key()
+    }
+
+    /// What clients of other hosts do meanwhile.
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Exchange { host: u32, name: u8, verifier: u8 },
+        Confirm { nth: usize },
+        Register { host: u32, name: u8 },
+        Destroy { nth: usize },
+        Pass { seconds: u64 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let host = || 1..4_u32;
+        prop_oneof![
+            8 => (host(), 0..50_u8, 0..2_u8)
+                .prop_map(|(host, name, verifier)| Step::Exchange { host, name, verifier }),
+            6 => (0..100_usize).prop_map(|nth| Step::Confirm { nth }),
+            3 => (host(), 0..50_u8).prop_map(|(host, name)| Step::Register { host, name }),
+            1 => (0..100_usize).prop_map(|nth| Step::Destroy { nth }),
+            1 => (1..120_u64).prop_map(|seconds| Step::Pass { seconds }),
+        ]
+    }
+
+    /// Bounds hold, and what is counted of hosts is what is there.
+    fn check(service: &Service) {
+        let table = service.lock_clients();
+        assert!(table.unconfirmed() <= UNCONFIRMED_MAX);
+        assert!(table.len() - table.unconfirmed() <= COUNT_MAX);
+        let unconfirmed = table.by_key.values().filter(|client| !client.is_confirmed());
+        assert_eq!(unconfirmed.count(), table.unconfirmed());
+        for host in [1, 2, 3, 9].map(Host::User) {
+            let own = |client: &&Arc<Client>| client.host().host() == host && client.is_confirmed();
+            let count = table.by_key.values().filter(own).count();
+            let counted = table.hosts.find(host).map_or(0, |host| host.count(Shared::Clients));
+            assert_eq!(counted, count, "{host:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever clients of others come in between, each step of one that comes anew is answered.
+        #[test]
+        fn a_newcomer_is_never_refused(steps in prop::collection::vec(step(), 1..200)) {
+            let (service, mut now_ns, mut keys) = (service(), SECOND_NS, Vec::new());
+            let mut mine = exchange(&service, 9, "honest", 0, now_ns);
+            for (at, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Exchange { host, name, verifier } => {
+                        keys.push(exchange(&service, host, &name.to_string(), verifier, now_ns));
+                    }
+                    Step::Confirm { nth } if !keys.is_empty() => {
+                        let _ = service.confirm_client(keys[keys.len() - 1 - nth % keys.len()], now_ns);
+                    }
+                    Step::Destroy { nth } if !keys.is_empty() => {
+                        let _ = service.destroy_client(keys[nth % keys.len()]);
+                    }
+                    Step::Register { host, name } => {
+                        let (name, host) = (name.to_string(), Host::User(host));
+                        let name = name.as_bytes();
+                        let _ = service.register_client(name, 1, nobody(), host, now_ns);
+                    }
+                    Step::Confirm { .. } | Step::Destroy { .. } => {}
+                    Step::Pass { seconds } => {
+                        // It does not dawdle itself.
+                        service.confirm_client(mine, now_ns).unwrap();
+                        now_ns += seconds * SECOND_NS;
+                        service.find_client(mine).unwrap().renew(now_ns);
+                        service.tick(now_ns);
+                    }
+                }
+                check(&service);
+                if at % 7 == 0 {
+                    service.confirm_client(mine, now_ns).unwrap();
+                    service.destroy_client(mine).unwrap();
+                    mine = exchange(&service, 9, "honest", 0, now_ns);
+                }
+            }
+            service.confirm_client(mine, now_ns).unwrap();
+        }
+    }
+
+    #[test]
+    fn hosts_that_have_no_records_are_forgotten() {
+        let mut hosts = Hosts::default();
+        let kept = hosts.enter(Host::User(0));
+        (1..10_000).for_each(|host| drop(hosts.enter(Host::User(host))));
+        assert!(hosts.by_host.len() <= 64);
+        assert!(Arc::ptr_eq(&kept, &hosts.enter(Host::User(0))));
+    }
+}

@@ -1,6 +1,7 @@
 //! Who gets a delegation.
 
 use super::{Delegation, DelegationKind, DelegationState, Inner, NoDelegation, WantKind};
+use crate::admit::Applicant;
 use crate::client::ClientKind;
 use crate::export::Export;
 use crate::handle::Handle;
@@ -50,7 +51,8 @@ impl Service {
         let (mut table, mut absent) = (self.lock_table(), Vec::new());
         let id = self.check_free(&table, caller, &key, kind, request.claim).and_then(|()| {
             let current = StateTable::check_current(caller.client).is_ok();
-            match table.admit_delegation(caller.client, self.clock(caller)) {
+            let reclaims = matches!(request.claim, OpenClaim::Previous(_));
+            match table.admit_delegation(Applicant { reclaims, ..self.applicant(caller) }) {
                 Ok(id) if current && open.life.is_live() => return Ok(id),
                 Err(Blocked::Expire(clients)) => absent = clients,
                 _ => {}

@@ -2,11 +2,11 @@
 
 use super::late::Places;
 use super::{Inner, LayoutState, Spans};
+use crate::admit::Applicant;
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
-use crate::open::Clock;
 use crate::state::{StateRef, check_seqid, next_seqid};
 use crate::table::{Blocked, Ended, StateTable};
 use crate::{Caller, Result, Service};
@@ -74,16 +74,10 @@ impl Service {
             return Err(ServiceError::LayoutTooBig);
         }
         let places = request.write.then(|| Arc::new(places(&*store, &placement)));
-        let clock = self.clock(caller);
+        let by = self.applicant(caller);
         let entered = self.attempt(|table, _| {
-            let state = table.lay_out(
-                caller,
-                clock,
-                (handle, key),
-                request,
-                (&store, belief),
-                &placement,
-            )?;
+            let state =
+                table.lay_out(caller, by, (handle, key), request, (&store, belief), &placement)?;
             if let Some(places) = &places {
                 table.lend(key, caller.client, &store, places.clone());
             }
@@ -228,7 +222,7 @@ impl StateTable {
     fn lay_out(
         &mut self,
         caller: Caller<'_>,
-        clock: Clock,
+        by: Applicant<'_>,
         (handle, key): (&Handle, Handle),
         request: LayoutRequest,
         (store, belief): (&Arc<dyn Store>, Duration),
@@ -279,7 +273,7 @@ impl StateTable {
         if !caller.client.back_channel() {
             return Err(ServiceError::LayoutUnavailable.into());
         }
-        let id = self.admit_layout(caller.client, self.fencing.len_of(store), clock)?;
+        let id = self.admit_layout(by, self.fencing.len_of(store))?;
         let written = request.write && self.returned_layouts.has(&key);
         let (read, write) = match request.write {
             true => (Spans::default(), Spans::whole()),

@@ -6,6 +6,7 @@ use super::durable::Ticket;
 use super::ranges::Special;
 use super::records::{LockChange, LockRecord};
 use super::{LockConflict, LockExtras, LockKind, LockOwner, LockRequest, LockState, Range};
+use crate::admit::Applicant;
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
 use crate::handle::Handle;
@@ -289,7 +290,7 @@ impl Service {
         let whole = range == Range { first: 0, last: u64::MAX };
         self.settle_before_unlock(caller, &lock.open.key)?;
         let changes = self.keep_changes(caller, lock, whole)?;
-        let clock = self.clock(caller);
+        let by = self.applicant(caller);
         let given_up = self.enter(caller, |table, ended| {
             lock.life.check()?;
             if lock.is_busy() {
@@ -299,7 +300,7 @@ impl Service {
             let numbers = file.locks.kept_in(range, lock.id);
             let numbers = numbers.map_err(|_| ServiceError::LockRange)?;
             if file.locks.ranges.splits(range, lock.id) {
-                table.admit_range(caller.client, &lock.open.key, clock)?;
+                table.admit_range(by, &lock.open.key)?;
             }
             if numbers.is_empty() {
                 table.clear_range(caller.client, lock, range, ended);
@@ -511,11 +512,12 @@ impl StateTable {
         if special.is_some() && !self.lock_log.has_room(caller.client) {
             return Err(ServiceError::Resource.into());
         }
-        self.admit_range(caller.client, &key, clock)?;
+        let by = Applicant { client: caller.client, reclaims: request.reclaim, clock };
+        self.admit_range(by, &key)?;
         let lock = match known {
             Some(lock) => lock,
             None => {
-                let id = self.admit_lock(caller.client, clock)?;
+                let id = self.admit_lock(by)?;
                 let lock = LockState::new(id, open.clone(), name.into());
                 self.enter_lock(&lock);
                 lock

@@ -1,7 +1,8 @@
 //! Opens in the table: the check for conflicts and the entry, in one step.
 
-use super::{Inner, Modes, OpenRequest, OpenState, RemoveMode, Share};
+use super::{Inner, Modes, OpenClaim, OpenRequest, OpenState, RemoveMode, Share};
 use crate::Caller;
+use crate::admit::Applicant;
 use crate::client::Client;
 use crate::error::ServiceError;
 use crate::handle::Handle;
@@ -112,7 +113,8 @@ impl StateTable {
             self.guard_open(&state);
             return Ok(Reserved { state, before, changes });
         }
-        let id = self.admit_open(caller.client, clock)?;
+        let reclaims = matches!(request.claim, OpenClaim::Previous(_));
+        let id = self.admit_open(Applicant { client: caller.client, reclaims, clock })?;
         let state = Arc::new(OpenState {
             id,
             client: caller.client.clone(),

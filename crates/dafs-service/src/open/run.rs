@@ -162,8 +162,8 @@ impl Service {
             CreateHow::Unchecked | CreateHow::Guarded => CreateHow::Guarded,
         };
         // What cannot be opened afterwards is better not made.
-        let clock = self.clock(caller);
-        self.enter(caller, |table, _| table.check_room(caller.client, clock))?;
+        let by = self.applicant(caller);
+        self.enter(caller, |table, _| table.check_room(by))?;
         let made = store.create(&cred, &dir.file, name, how, &attr, request.share.mode())?;
         self.open_made(caller, export, request, dir, made)
     }
@@ -179,8 +179,8 @@ impl Service {
         let OpenHow::Create(CreateHow::Unchecked | CreateHow::Guarded, attr) = request.how else {
             return Err(StoreError::Invalid.into());
         };
-        let clock = self.clock(caller);
-        self.enter(caller, |table, _| table.check_room(caller.client, clock))?;
+        let by = self.applicant(caller);
+        self.enter(caller, |table, _| table.check_room(by))?;
         let (cred, mode) = (export.map_cred(caller.cred), request.share.mode());
         let made = export.store().create_unlinked(&cred, &dir.file, &attr, mode)?;
         self.open_made(caller, export, request, dir, made)

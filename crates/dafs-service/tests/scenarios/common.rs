@@ -95,6 +95,7 @@ pub(crate) struct Disk {
     pub(crate) locks: Arc<Mutex<Vec<LockRecord>>>,
     pub(crate) broken: Arc<AtomicBool>,
     pub(crate) writes: Arc<AtomicUsize>,
+    pub(crate) removals: Arc<AtomicUsize>,
     /// The next removal waits here, once when it begins and once more before it does anything.
     pub(crate) removal: Arc<Mutex<Option<Arc<Barrier>>>>,
 }
@@ -132,6 +133,7 @@ impl ClientRecords for Disk {
 
     fn remove(&self, gone: &[ClientRecord]) -> std::result::Result<(), RecordsError> {
         self.check()?;
+        self.removals.fetch_add(1, Ordering::Relaxed);
         let stop = self.removal.lock().unwrap().take();
         if let Some(stop) = stop {
             stop.wait();

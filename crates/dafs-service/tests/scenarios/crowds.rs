@@ -2,7 +2,12 @@
 
 use crate::common::*;
 use dafs_service::limits::{CLIENT_COUNT_MAX, LOCK_RANGES_PER_FILE_MAX};
-use dafs_service::{Client, Identity, LockError, LockKind, OpenRequest, Opened, ServiceError};
+use dafs_service::{
+    Client, Identity, LockError, LockKind, OpenRequest, Opened, ServiceError, Shared,
+};
+use dafs_store::Wait;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A file that the client may wait for.
@@ -147,4 +152,104 @@ fn one_host_does_not_fill_the_table_of_clients() {
     assert_eq!(world.service.counts().clients, 0);
     world.come_from(1);
     confirm("again").unwrap();
+}
+
+/// A crowd that is gone does not keep whoever ends leases writing for minutes.
+#[test]
+fn records_of_many_that_are_gone_are_removed_together() {
+    let world = World::new();
+    let clients: Vec<_> = (0..200).map(|number| world.nfs(&number.to_string())).collect();
+    assert_eq!(world.disk.owners().len(), 200);
+    world.open(&clients[0], "f", READ).unwrap();
+    world.pass(LEASE_NS + SECOND_NS);
+    assert_eq!(world.disk.owners(), [b"0".to_vec()]);
+    assert_eq!(world.disk.removals.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+/// Sessions are a front door's, which is told whose are over.
+#[test]
+fn clients_that_are_gone_make_room_for_sessions() {
+    let world = World::new();
+    let [one, two] = ["one", "two"].map(|name| world.nfs(name));
+    let make_room = |wait| world.service.make_room(Shared::Sessions, 2, world.now_ns.get(), wait);
+    for client in [&one, &two] {
+        world.open(client, "f", READ).unwrap();
+    }
+    assert_eq!(make_room(Wait::Allowed), Err(ServiceError::Resource));
+    world.pass_with(&[&two], SECOND_NS);
+    world.pass(LEASE_NS + SECOND_NS);
+    assert_eq!(make_room(Wait::Never), Err(ServiceError::WouldWait));
+    make_room(Wait::Allowed).unwrap();
+    assert_eq!(world.ear.take(), [Told::Gone(one.key())]);
+    assert!(one.is_gone() && !two.is_gone());
+}
+
+/// What clients of other hosts do meanwhile.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A client of this host, perhaps a new one, opens a file.
+    Open {
+        host: u32,
+        name: u8,
+        file: u8,
+    },
+    /// All clients of a host are heard of again.
+    Renew {
+        host: u32,
+    },
+    Pass {
+        seconds: u64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (1..5_u32, 0..6_u8, 0..20_u8)
+            .prop_map(|(host, name, file)| Step::Open { host, name, file }),
+        1 => (1..5_u32).prop_map(|host| Step::Renew { host }),
+        1 => (1..100_u64).prop_map(|seconds| Step::Pass { seconds }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// However others crowd in, one that asks for little is never refused, and loses nothing.
+    #[test]
+    fn an_honest_client_is_never_refused(steps in prop::collection::vec(step(), 1..150)) {
+        let world = World::with_files_max(24);
+        world.come_from(9);
+        let honest = world.nfs("honest");
+        let kept = world.open(&honest, "kept", READ).unwrap();
+        // By host and name, with the time when they were heard of last.
+        let mut others: BTreeMap<(u32, u8), (u64, Arc<Client>)> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Open { host, name, file } => {
+                    let now_ns = world.now_ns.get();
+                    others.retain(|_, (_, client)| !client.is_gone());
+                    world.come_from(host);
+                    let make = || (now_ns, world.nfs(&format!("{host}-{name}")));
+                    let (heard_ns, client) = others.entry((host, name)).or_insert_with(make);
+                    client.renew(now_ns);
+                    *heard_ns = now_ns;
+                    let _ = open_patiently(&world, &client.clone(), &format!("f{file}"));
+                    let alive = others.values().filter(|(at_ns, _)| now_ns - at_ns <= LEASE_NS);
+                    prop_assert!(alive.into_iter().all(|(_, client)| !client.is_gone()));
+                }
+                Step::Renew { host } => {
+                    for (_, (heard_ns, client)) in others.iter_mut().filter(|(key, _)| key.0 == host) {
+                        *heard_ns = world.now_ns.get();
+                        client.renew(*heard_ns);
+                    }
+                    others.retain(|_, (_, client)| !client.is_gone());
+                }
+                Step::Pass { seconds } => world.pass_with(&[&honest], seconds * SECOND_NS),
+            }
+            let opened = open_patiently(&world, &honest, "mine");
+            prop_assert!(opened.is_ok());
+            world.close(&honest, &opened.unwrap());
+        }
+        prop_assert!(kept.state.file(MODE_READ).is_ok());
+    }
 }
