@@ -4,6 +4,7 @@ use super::{Entry, Kept, KeptReply, RequestKey};
 use crate::Service;
 use crate::client::{Client, Identity};
 use crate::durable::Answer;
+use crate::hosts::Host;
 use crate::limits::{
     REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_MAX,
     REPLY_SESSIONS_PER_CLIENT_MAX,
@@ -57,6 +58,7 @@ impl Owner {
 #[derive(Debug)]
 struct KeptSession {
     owner: Arc<Owner>,
+    host: Host,
     verifier: [u8; 8],
     session: EndedSession,
     len_bytes: usize,
@@ -65,8 +67,9 @@ struct KeptSession {
     until_ns: u64,
 }
 
+/// Those of one owner, or of one host.
 #[derive(Debug, Default)]
-struct OwnerSessions {
+struct SomeSessions {
     /// By age.
     sessions: BTreeSet<u64>,
     len_bytes: usize,
@@ -75,27 +78,40 @@ struct OwnerSessions {
 #[derive(Debug, Default)]
 struct Table {
     sessions: FxHashMap<[u8; 8], KeptSession>,
-    owners: FxHashMap<Arc<Owner>, OwnerSessions>,
+    owners: FxHashMap<Arc<Owner>, SomeSessions>,
+    hosts: FxHashMap<Host, SomeSessions>,
     /// All sessions, by age, which is the order in which their time is over too.
     by_age: BTreeMap<u64, [u8; 8]>,
     next: u64,
     len_bytes: usize,
 }
 
+impl SomeSessions {
+    fn add(&mut self, number: u64, len_bytes: usize) {
+        self.sessions.insert(number);
+        self.len_bytes += len_bytes;
+    }
+
+    fn remove(&mut self, kept: &KeptSession) {
+        self.sessions.remove(&kept.number);
+        self.len_bytes -= kept.len_bytes;
+    }
+}
+
 impl Table {
-    fn insert(&mut self, id: [u8; 8], owner: Owner, verifier: [u8; 8], session: EndedSession) {
+    fn insert(&mut self, id: [u8; 8], client: &Client, session: EndedSession, until_ns: u64) {
         self.remove(id);
         self.next += 1;
-        let len_bytes = session.len_bytes();
+        let (len_bytes, owner, host) =
+            (session.len_bytes(), Owner::of(client), client.host().host());
         let known = self.owners.get_key_value(&owner).map(|(owner, _)| owner.clone());
         let owner = known.unwrap_or_else(|| Arc::new(owner));
-        let number = self.next;
+        let (number, verifier) = (self.next, client.verifier());
         self.by_age.insert(number, id);
         self.len_bytes += len_bytes;
-        let of_owner = self.owners.entry(owner.clone()).or_default();
-        of_owner.sessions.insert(number);
-        of_owner.len_bytes += len_bytes;
-        let kept = KeptSession { owner, verifier, session, len_bytes, number, until_ns: u64::MAX };
+        self.owners.entry(owner.clone()).or_default().add(number, len_bytes);
+        self.hosts.entry(host).or_default().add(number, len_bytes);
+        let kept = KeptSession { owner, host, verifier, session, len_bytes, number, until_ns };
         self.sessions.insert(id, kept);
     }
 
@@ -104,22 +120,35 @@ impl Table {
         self.by_age.remove(&kept.number);
         self.len_bytes -= kept.len_bytes;
         if let Some(of_owner) = self.owners.get_mut(&kept.owner) {
-            of_owner.sessions.remove(&kept.number);
-            of_owner.len_bytes -= kept.len_bytes;
+            of_owner.remove(&kept);
             if of_owner.sessions.is_empty() {
                 self.owners.remove(&kept.owner);
+            }
+        }
+        if let Some(of_host) = self.hosts.get_mut(&kept.host) {
+            of_host.remove(&kept);
+            if of_host.sessions.is_empty() {
+                self.hosts.remove(&kept.host);
             }
         }
         Some(kept)
     }
 
-    /// The sessions that are too many, the oldest first, once `owner` has got another one.
-    fn excess(&self, owner: &Owner) -> Option<[u8; 8]> {
-        let of_owner = self.owners.get(owner)?;
+    /// A session that is too much, once `client` has got another one: the oldest of its own, of its host
+    /// where that has more than is left, or of all.
+    fn excess(&self, client: &Client) -> Option<[u8; 8]> {
+        let of_owner = self.owners.get(&Owner::of(client))?;
+        let of_host = self.hosts.get(&client.host().host())?;
+        let left = REPLY_SESSIONS_MAX.saturating_sub(self.sessions.len());
+        let left_bytes = REPLY_BYTES_MAX.saturating_sub(self.len_bytes);
         let number = if of_owner.sessions.len() > REPLY_SESSIONS_PER_CLIENT_MAX
             || of_owner.len_bytes > REPLY_BYTES_PER_CLIENT_MAX
         {
             of_owner.sessions.first()?
+        } else if of_host.sessions.len() > 1
+            && (of_host.sessions.len() > left || of_host.len_bytes > left_bytes)
+        {
+            of_host.sessions.first()?
         } else if self.sessions.len() > REPLY_SESSIONS_MAX || self.len_bytes > REPLY_BYTES_MAX {
             self.by_age.keys().next()?
         } else {
@@ -149,15 +178,11 @@ impl Service {
     pub fn keep_replies(&self, id: [u8; 8], client: &Client, session: EndedSession, now_ns: u64) {
         // Held so that a new instance of the client, which frees them, comes before or after.
         let Some(_clients) = self.not_replaced(client) else { return self.forget_session(&id) };
-        let owner = Owner::of(client);
         let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
         let mut table = self.ended_sessions.lock();
-        table.insert(id, owner.clone(), client.verifier(), session);
-        if let Some(kept) = table.sessions.get_mut(&id) {
-            kept.until_ns = now_ns.saturating_add(retention_ns);
-        }
+        table.insert(id, client, session, now_ns.saturating_add(retention_ns));
         let mut excess = Vec::new();
-        while let Some(id) = table.excess(&owner) {
+        while let Some(id) = table.excess(client) {
             table.remove(id);
             excess.push(id);
         }

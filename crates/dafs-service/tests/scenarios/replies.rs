@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use dafs_service::limits::{
-    REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_PER_CLIENT_MAX,
+    REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_MAX,
+    REPLY_SESSIONS_PER_CLIENT_MAX,
 };
 use dafs_service::{Client, Identity, Kept, NoReply, RequestKey, SessionReplies};
 use std::sync::Arc;
@@ -13,12 +14,9 @@ fn key(session: u8, stream: u16, sequence: u16) -> RequestKey {
 
 fn client(world: &World, name: &str, verifier: u64, principal: &[u8]) -> Arc<Client> {
     let identity = Identity { mechanism: "text", principal: principal.to_vec() };
-    let now_ns = world.now_ns.get();
-    world
-        .service
-        .register_client(name.as_bytes(), verifier, identity, Default::default(), now_ns)
-        .unwrap()
-        .client
+    let (host, now_ns) = (world.host.get(), world.now_ns.get());
+    let name = name.as_bytes();
+    world.service.register_client(name, verifier, identity, host, now_ns).unwrap().client
 }
 
 fn end(world: &World, client: &Client, session: u8, bytes: &[u8]) {
@@ -101,4 +99,21 @@ fn one_client_fills_its_own_share_only() {
     }
     assert_eq!(world.service.counts().ended_sessions, 2, "the latest of hers, and his");
     assert!(world.service.kept_reply(&bert, &key(255, 3, 7)).is_ok());
+}
+
+/// A host whose clients end sessions without end pushes out its own replies.
+#[test]
+fn one_host_takes_no_replies_from_others() {
+    let world = World::new();
+    let anna = client(&world, "a", 1, b"anna");
+    end(&world, &anna, 1, b"done");
+    world.come_from(7);
+    let per_client = REPLY_SESSIONS_PER_CLIENT_MAX;
+    for number in 0..REPLY_SESSIONS_MAX + 1 {
+        let other = client(&world, &(number / per_client).to_string(), 1, b"anna");
+        let name = (1000 + number as u64).to_be_bytes();
+        end_named(&world, &other, name, b"x");
+    }
+    assert!(world.service.kept_reply(&anna, &key(1, 3, 7)).is_ok());
+    assert_eq!(world.service.counts().ended_sessions, REPLY_SESSIONS_MAX / 2);
 }
