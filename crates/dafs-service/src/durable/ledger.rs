@@ -134,6 +134,8 @@ pub(super) struct Ledger {
     /// What all records that are of use take in a checkpoint, and may take.
     bytes: usize,
     bytes_max: usize,
+    /// The same of the sessions of each host.
+    of_host: FxHashMap<Vec<u8>, usize>,
 }
 
 impl Default for Ledger {
@@ -152,6 +154,7 @@ impl Default for Ledger {
             buffer: Vec::new(),
             bytes: 0,
             bytes_max: DURABLE_BYTES_MAX,
+            of_host: FxHashMap::default(),
         }
     }
 }
@@ -164,8 +167,12 @@ impl Ledger {
 
     /// Counts what is kept anew, after it was read.
     pub(super) fn count(&mut self) {
+        self.of_host.clear();
         for kept in self.sessions.values_mut() {
             kept.bytes = kept.count();
+            if let Some(session) = &kept.session {
+                *self.of_host.entry(session.host.clone()).or_default() += kept.bytes;
+            }
         }
         self.bytes = self.live().map(cost).sum();
     }
@@ -186,17 +193,26 @@ impl Ledger {
         self.bytes_max.saturating_sub(used)
     }
 
-    /// Whether there is room for another change, and its reply, of anybody.
-    pub(super) fn has_room(&self) -> bool {
+    /// What is left of that to new changes.
+    fn left_bytes(&self) -> usize {
         let reserve = DURABLE_RESERVE_BYTES.min(self.bytes_max / 8);
-        self.flights.len() < DURABLE_CHANGES_MAX
-            && self.spare_bytes() >= reserve + DURABLE_CHANGE_BYTES
+        self.spare_bytes().saturating_sub(reserve)
     }
 
-    /// The same of a session.
+    /// Whether there is room for another change, and its reply, of anybody.
+    pub(super) fn has_room(&self) -> bool {
+        self.flights.len() < DURABLE_CHANGES_MAX && self.left_bytes() >= DURABLE_CHANGE_BYTES
+    }
+
+    /// The same of a session: of its host not more is kept than is left.
     pub(super) fn has_room_for(&self, id: &[u8; 8]) -> bool {
-        let kept_bytes = self.sessions.get(id).map_or(0, |kept| kept.bytes);
-        self.has_room() && kept_bytes + DURABLE_CHANGE_BYTES <= DURABLE_SESSION_BYTES_MAX
+        let kept = self.sessions.get(id);
+        let kept_bytes = kept.map_or(0, |kept| kept.bytes);
+        let host = kept.and_then(|kept| kept.session.as_ref()).map(|session| &session.host);
+        let of_host = host.and_then(|host| self.of_host.get(host)).copied().unwrap_or(0);
+        self.has_room()
+            && kept_bytes + DURABLE_CHANGE_BYTES <= DURABLE_SESSION_BYTES_MAX
+            && of_host + DURABLE_CHANGE_BYTES <= self.left_bytes()
     }
 
     /// Whether the record of a change may come to take so much.
@@ -212,6 +228,9 @@ impl Ledger {
         if let Some(kept) = self.sessions.get_mut(id) {
             kept.bytes = kept.bytes + after - before;
             self.bytes = self.bytes + after - before;
+            if let Some(session) = &kept.session {
+                count_host(&mut self.of_host, session, before, after);
+            }
         }
     }
 
@@ -261,7 +280,11 @@ impl Ledger {
     /// Notes whose a session is; the number of the record, if there was none before. When there is no
     /// room, there is none for its changes either, and it is told with the first one for which there is.
     pub(super) fn introduce(&mut self, log: &Arc<Log>, session: &Session) -> Option<u64> {
-        self.sessions.entry(session.id).or_default().session = Some(session.clone());
+        let kept = self.sessions.entry(session.id).or_default();
+        if let Some(before) = kept.session.replace(session.clone()) {
+            count_host(&mut self.of_host, &before, kept.bytes, 0);
+        }
+        count_host(&mut self.of_host, session, 0, kept.bytes);
         let mut record = Vec::new();
         record::put_session(session, false, &mut record);
         match cost(&record) <= self.spare_bytes() {
@@ -427,9 +450,31 @@ impl Ledger {
     pub(super) fn forget(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
         let kept = self.sessions.remove(id)?;
         self.bytes -= kept.bytes;
+        if let Some(session) = &kept.session {
+            count_host(&mut self.of_host, session, kept.bytes, 0);
+        }
         self.recovered_sessions -= usize::from(kept.recovered);
         let known = !kept.record.is_empty();
         known.then(|| self.append(log, |out| record::put_forgotten(id, out)))
+    }
+}
+
+/// The records of a session take `after` bytes instead of `before`.
+fn count_host(
+    of_host: &mut FxHashMap<Vec<u8>, usize>,
+    session: &Session,
+    before: usize,
+    after: usize,
+) {
+    match of_host.get_mut(&session.host) {
+        Some(bytes) => {
+            *bytes = *bytes + after - before;
+            if *bytes == 0 {
+                of_host.remove(&session.host);
+            }
+        }
+        None if after > before => drop(of_host.insert(session.host.clone(), after - before)),
+        None => {}
     }
 }
 
@@ -453,10 +498,10 @@ mod tests {
         }
     }
 
-    fn intend(ledger: &mut Ledger, log: &Arc<Log>, number: u64, stream: u16) -> About {
+    fn intend(ledger: &mut Ledger, log: &Arc<Log>, session: &Session, stream: u16) -> About {
         ledger.next_op += 1;
-        let key = RequestKey { session: number.to_be_bytes(), stream, sequence: 1, procedure: 9 };
-        ledger.introduce(log, &session(number));
+        let key = RequestKey { session: session.id, stream, sequence: 1, procedure: 9 };
+        ledger.introduce(log, session);
         let about = About { op: ledger.next_op, key, power: false };
         let file = Handle { fs: FsId([1; 16]), file: FileId([2; 48]) };
         ledger.intend(log, &about, &Intent::Append { file, offset: 0, len: 1, digest: 3 });
@@ -493,8 +538,35 @@ mod tests {
             record::put_session(&session(1), leaves_out, &mut record);
             assert!(live.len() == 2 && live[0] == record);
             ledger.forget(&log, &session(1).id);
-            assert_eq!(ledger.bytes, 0);
+            assert!(ledger.bytes == 0 && ledger.of_host.is_empty());
         }
+    }
+
+    /// One host's sessions leave room for changes of others.
+    #[test]
+    fn no_host_takes_all_that_can_be_kept() {
+        let log = log();
+        let mut ledger = Ledger { bytes_max: 256 << 10, ..Ledger::default() };
+        let mut fill = |host: u8| {
+            let mut count = 0_u32;
+            for number in 1000 * u64::from(host)..1000 * u64::from(host) + 500 {
+                let own = Session { host: vec![host], ..session(number) };
+                ledger.introduce(&log, &own);
+                if !ledger.has_room_for(&own.id) {
+                    ledger.forget(&log, &own.id);
+                    break;
+                }
+                let about = intend(&mut ledger, &log, &own, 0);
+                ledger.ended(&log, &about, None);
+                ledger.reply(&log, &about, false, &[7; 1000]);
+                count += 1;
+            }
+            count
+        };
+        let (first, second) = (fill(1), fill(2));
+        assert!((first / 2).abs_diff(second) <= 2, "{first} {second}");
+        assert!(fill(3) > 0);
+        assert!(ledger.of_host.values().sum::<usize>() == ledger.bytes);
     }
 
     /// Whatever clients do, the next start can read the journal.
@@ -503,13 +575,13 @@ mod tests {
         let log = log();
         let mut ledger = Ledger { bytes_max: 256 << 10, ..Ledger::default() };
         let mut replies = 0;
-        for session in 0..2000 {
+        for number in 0..2000 {
             if !ledger.has_room() {
                 continue;
             }
-            let about = intend(&mut ledger, &log, session, 0);
+            let about = intend(&mut ledger, &log, &session(number), 0);
             // Some are under way for ever.
-            if session % 8 != 0 {
+            if number % 8 != 0 {
                 ledger.ended(&log, &about, None);
                 ledger.reply(&log, &about, false, &[7; 3000]);
                 replies += 1;
@@ -518,7 +590,7 @@ mod tests {
         // A reply takes of the room that is left to those which were let in, and no more.
         let before = ledger.bytes;
         let under_way: Vec<_> =
-            (1..20).map(|stream| intend(&mut ledger, &log, 1, stream)).collect();
+            (1..20).map(|stream| intend(&mut ledger, &log, &session(1), stream)).collect();
         for about in &under_way {
             ledger.reply(&log, about, false, &[7; 3000]);
         }
