@@ -23,6 +23,7 @@ pub use records::{FenceRecord, FenceRecords, FileFences, NoFenceRecords};
 
 use crate::export::Export;
 use crate::handle::Handle;
+use crate::hosts::{Host, has_share};
 use crate::limits::{FENCE_LISTS_MAX, FENCE_LISTS_SWEPT_MAX};
 use crate::records::RecordsError;
 use crate::{Caller, Client, ClientKey, Result, Service, ServiceError};
@@ -124,8 +125,9 @@ pub(crate) struct Fences {
     count: AtomicUsize,
     lists: RwLock<FxHashMap<FenceObject, FenceList>>,
     records: Box<dyn FenceRecords>,
-    /// Held from a look at a list until it has been changed.
-    update: Mutex<()>,
+    /// From where clients of this run have made lists. Held from a look at a list until it has been
+    /// changed.
+    update: Mutex<FxHashMap<FenceObject, Host>>,
     doors: Mutex<Vec<Weak<dyn Drain>>>,
     /// Work of front doors that do not drain themselves.
     gate: Gate<Worker, Draining>,
@@ -141,7 +143,7 @@ impl Fences {
             count: AtomicUsize::new(0),
             lists: RwLock::default(),
             records: Box::new(NoFenceRecords),
-            update: Mutex::new(()),
+            update: Mutex::default(),
             doors: Mutex::default(),
             gate: Gate::new(),
             waiting: Arc::default(),
@@ -177,6 +179,21 @@ impl Fences {
             }
         }
         self.count.store(lists.len(), Ordering::SeqCst);
+    }
+
+    /// Whether there is room for another list. Hosts share it, and leave some to administrators.
+    fn check_room(
+        &self,
+        makers: &mut FxHashMap<FenceObject, Host>,
+        host: Option<Host>,
+    ) -> Result<()> {
+        let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
+        makers.retain(|object, _| lists.contains_key(object));
+        let own = makers.values().filter(|maker| Some(**maker) == host).count();
+        match has_share(own, lists.len(), FENCE_LISTS_MAX) {
+            true => Ok(()),
+            false => Err(ServiceError::Resource),
+        }
     }
 
     fn ask_doors(&self, draining: &Draining) {
@@ -304,16 +321,17 @@ impl Service {
         update: FenceUpdate<'_>,
         drained: Drained,
     ) -> Result<()> {
-        let updating = self.fences.update.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut makers = self.fences.update.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever was shut out by the last update has nothing to say any more.
         let key = self.fence_key(right, object)?;
         let before = self.fences.with(&key, |list| list.cloned());
         let after = FenceList::updated(before.as_ref(), update)?;
-        if before.is_none()
-            && after.is_some()
-            && self.fences.count.load(Ordering::Relaxed) >= FENCE_LISTS_MAX
-        {
-            return Err(ServiceError::Resource);
+        let host = match right {
+            FenceRight::Client(caller, _) => Some(caller.client.host().host()),
+            FenceRight::Administrator => None,
+        };
+        if before.is_none() && after.is_some() {
+            self.fences.check_room(&mut makers, host)?;
         }
         if before != after {
             let names = after.as_ref().map(FenceList::names);
@@ -322,8 +340,11 @@ impl Service {
                 return Err(StoreError::Io.into());
             }
             self.fences.enter(vec![(key, after.clone())]);
+            if let (None, Some(host)) = (&before, host) {
+                makers.insert(key, host);
+            }
         }
-        drop(updating);
+        drop(makers);
         tracing::info!(object = ?key, list = ?after, "fence");
         if after.is_some() {
             // Data servers know nothing of fences, so clients come here from now on.
@@ -404,5 +425,33 @@ impl Service {
             Ok(()) => self.fences.enter(gone.into_iter().map(|object| (object, None)).collect()),
             Err(error) => tracing::warn!(%error, "fences of files that are gone cannot be removed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_store::FileId;
+
+    #[test]
+    fn no_host_makes_all_lists() {
+        let (fences, mut makers) = (Fences::new(), FxHashMap::default());
+        let object = |number: usize| {
+            let mut file = [0; 48];
+            file[..8].copy_from_slice(&number.to_be_bytes());
+            FenceObject::File(Handle { fs: FsId([1; 16]), file: FileId(file) })
+        };
+        let all: Vec<_> = (0..FENCE_LISTS_MAX / 2).map(object).collect();
+        makers.extend(all.iter().map(|object| (*object, Host::User(1))));
+        let list = FenceList::of(&[b"n"]).expect("a list");
+        fences.enter(all.into_iter().map(|object| (object, Some(list.clone()))).collect());
+        let room = |makers: &mut _, host| fences.check_room(makers, host);
+        let refused = Err(ServiceError::Resource);
+        assert_eq!(room(&mut makers, Some(Host::User(1))), refused);
+        assert_eq!(room(&mut makers, Some(Host::User(3))), Ok(()));
+        assert_eq!(room(&mut makers, None), Ok(()), "the administrator");
+        // Lists that are gone count for nobody.
+        fences.enter(makers.keys().map(|object| (*object, None)).collect());
+        assert!(room(&mut makers, Some(Host::User(1))).is_ok() && makers.is_empty());
     }
 }
