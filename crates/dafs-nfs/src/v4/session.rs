@@ -3,7 +3,8 @@
 //! Invariants
 //! * A session belongs to one client instance and goes with it; its id is never given out again
 //!   and cannot be guessed.
-//! * What a client may have of sessions, slots and kept replies is bounded, and so is the sum.
+//! * What a client may have of sessions, slots and kept replies is bounded, and so is the sum. Hosts
+//!   share the sessions.
 //! * A slot that a request has taken is given back exactly once, whatever becomes of the request
 //!   and of its connection ([`HeldSlot`]).
 
@@ -16,7 +17,7 @@ use crate::limits::{
 };
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
-use dafs_service::{Client, ClientKey};
+use dafs_service::{Client, ClientKey, Shared, has_share};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
 use rustc_hash::FxHashMap;
@@ -409,15 +410,18 @@ impl Clients {
     }
 }
 
+type Sessions = FxHashMap<SessionId, Arc<Session>>;
+
 /// All clients and sessions of this front door.
 #[derive(Debug)]
 pub(crate) struct SessionTable {
     secret: (u64, u64),
     counter: AtomicU64,
-    sessions: RwLock<FxHashMap<SessionId, Arc<Session>>>,
+    sessions: RwLock<Sessions>,
     clients: RwLock<Clients>,
     cache_bytes: Arc<AtomicUsize>,
     persistent: Arc<Places>,
+    sessions_max: usize,
 }
 
 impl SessionTable {
@@ -431,6 +435,7 @@ impl SessionTable {
             clients: RwLock::default(),
             cache_bytes: Arc::default(),
             persistent: Arc::default(),
+            sessions_max: SESSIONS_MAX,
         }
     }
 
@@ -464,10 +469,20 @@ impl SessionTable {
         clients.by_key.entry(record.key()).or_insert_with(make).clone()
     }
 
+    /// Whether the host of a client may have another session.
+    pub(crate) fn has_room(&self, owner: &NfsClient) -> bool {
+        self.is_room(&self.sessions.read().unwrap_or_else(PoisonError::into_inner), owner)
+    }
+
+    fn is_room(&self, sessions: &Sessions, owner: &NfsClient) -> bool {
+        let own = owner.record.host().count(Shared::Sessions);
+        has_share(own, sessions.len(), self.sessions_max)
+    }
+
     /// Makes a session.
     ///
     /// # Errors
-    /// `NoSpc` when the table is full, `StaleClientId` when the client is gone.
+    /// `NoSpc` when the client's host has as many as it may, `StaleClientId` when the client is gone.
     pub(crate) fn create(&self, mut new: NewSession) -> Result<Arc<Session>, Status> {
         let host = new.persistent.take();
         let place = host.and_then(|host| self.persistent.take(&host, new.owner.key()));
@@ -496,7 +511,7 @@ impl SessionTable {
             made_ns: new.made_ns,
         });
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        if sessions.len() >= SESSIONS_MAX {
+        if !self.is_room(&sessions, &session.owner) {
             return Err(Status::NoSpc);
         }
         // Whoever forgets a client takes this lock after the record is marked.
@@ -557,3 +572,6 @@ impl SessionTable {
         NfsCounts { clients, sessions, cached_bytes: self.cache_bytes.load(Ordering::Relaxed) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,7 +88,7 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
     let verifier = Verifier(cx.shared.write_verifier.current());
     if !args.synchronous
         && plan.count > COPY_SYNCHRONOUS_BYTES_MAX
-        && let Some(copy) = cx.shared.copies().begin(cx.client()?.key())
+        && let Some(copy) = cx.shared.copies().begin(cx.client()?.key(), cx.client()?.host().host())
     {
         let stateid = copy.stateid();
         let job = Job {

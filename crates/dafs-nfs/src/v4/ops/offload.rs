@@ -5,10 +5,11 @@
 //! * Each slice of a copy is checked against the state-ids that began it, so that a copy ends with
 //!   the state that allowed it.
 //! * A pool thread is held for one slice at a time.
-//! * What is kept is bounded; of copies that have ended the oldest are forgotten first.
+//! * What is kept is bounded; of copies that have ended the oldest are forgotten first. Hosts share
+//!   those under way.
 
 use crate::limits::{COPIES_ENDED_MAX, COPIES_PER_CLIENT_MAX, COPIES_RUNNING_MAX};
-use dafs_service::ClientKey;
+use dafs_service::{ClientKey, Host, has_share};
 use dafs_wire::nfs4::{Stateid, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -23,6 +24,7 @@ const MARK: [u8; 4] = *b"copy";
 pub(crate) struct Copy {
     number: u64,
     client: ClientKey,
+    host: Host,
     copied: AtomicU64,
     cancelled: AtomicBool,
     outcome: OnceLock<Status>,
@@ -73,16 +75,16 @@ struct Inner {
 }
 
 impl Copies {
-    /// Enters a copy.
+    /// Enters a copy of a client at a host.
     ///
     /// # Errors
-    /// `None` when too many are under way.
-    pub(crate) fn begin(&self, client: ClientKey) -> Option<Arc<Copy>> {
+    /// `None` when too many of them are under way.
+    pub(crate) fn begin(&self, client: ClientKey, host: Host) -> Option<Arc<Copy>> {
         let mut inner = self.lock();
-        let own = |copy: &&Arc<Copy>| copy.client == client && copy.outcome().is_none();
-        if inner.running >= COPIES_RUNNING_MAX
-            || inner.known.values().filter(own).count() >= COPIES_PER_CLIENT_MAX
-        {
+        let running = || inner.known.values().filter(|copy| copy.outcome().is_none());
+        let own = running().filter(|copy| copy.client == client).count();
+        let of_host = running().filter(|copy| copy.host == host).count();
+        if own >= COPIES_PER_CLIENT_MAX || !has_share(of_host, inner.running, COPIES_RUNNING_MAX) {
             return None;
         }
         inner.last += 1;
@@ -90,6 +92,7 @@ impl Copies {
         let copy = Arc::new(Copy {
             number: inner.last,
             client,
+            host,
             copied: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             outcome: OnceLock::new(),
@@ -151,7 +154,7 @@ mod tests {
     fn a_copy_is_found_by_its_client_until_it_is_forgotten() {
         let copies = Copies::default();
         let (mine, other) = (ClientKey(1), ClientKey(2));
-        let copy = copies.begin(mine).unwrap();
+        let copy = copies.begin(mine, Host::Unknown).unwrap();
         copy.add(7);
         assert_eq!(copies.find(mine, &copy.stateid()).unwrap().copied(), 7);
         assert_eq!(copies.find(other, &copy.stateid()).unwrap_err(), Status::BadStateId);
@@ -165,13 +168,29 @@ mod tests {
     fn what_has_ended_is_forgotten_in_turn_and_makes_room() {
         let copies = Copies::default();
         let mine = ClientKey(1);
-        let all: Vec<_> = (0..COPIES_PER_CLIENT_MAX).map(|_| copies.begin(mine).unwrap()).collect();
-        assert!(copies.begin(mine).is_none());
+        let all: Vec<_> = (0..COPIES_PER_CLIENT_MAX)
+            .map(|_| copies.begin(mine, Host::Unknown).unwrap())
+            .collect();
+        assert!(copies.begin(mine, Host::Unknown).is_none());
         all.iter().for_each(|copy| copies.end(copy, Status::Ok));
         for _ in 0..COPIES_ENDED_MAX {
-            let copy = copies.begin(mine).unwrap();
+            let copy = copies.begin(mine, Host::Unknown).unwrap();
             copies.end(&copy, Status::Ok);
         }
         assert!(copies.find(mine, &all[0].stateid()).is_err());
+    }
+    #[test]
+    fn no_host_takes_all_copies_under_way() {
+        let copies = Copies::default();
+        let fill = |host| {
+            let each = COPIES_PER_CLIENT_MAX as u64;
+            let begin = |number: &u64| {
+                let client = ClientKey(u64::from(host) << 32 | (number / each));
+                copies.begin(client, Host::User(host)).is_some()
+            };
+            (0..).take_while(begin).count()
+        };
+        assert_eq!([1, 2].map(fill), [COPIES_RUNNING_MAX / 2, COPIES_RUNNING_MAX / 4]);
+        assert!(fill(3) > 0);
     }
 }

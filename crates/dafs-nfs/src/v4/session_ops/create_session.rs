@@ -8,12 +8,13 @@
 //! * Whoever knows no session of a client gets one from the client's addresses only.
 
 use super::channel;
+use crate::limits::SESSIONS_MAX;
 use crate::principal::Principal;
 use crate::v4::callback::BackParameters;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::journal::{MECHANISM, session_record};
 use crate::v4::session::{Creation, NewSession};
-use dafs_service::{ClientKey, durable};
+use dafs_service::{ClientKey, ServiceError, Shared, durable};
 use dafs_wire::nfs4::{CreateSessionArgs, CreateSessionFlags, CreateSessionResult, Status};
 use dafs_wire::xdr::{Encode, Encoder};
 
@@ -58,6 +59,14 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
         // An older instance of the client is released then, and the disk has to know first. So
         // it has of a session that persists.
         cx.may_wait()?;
+    }
+    while !cx.shared.sessions.has_room(&owner) {
+        let (now_ns, max) = (cx.call.now_ns, SESSIONS_MAX);
+        match cx.shared.service.make_room(Shared::Sessions, max, now_ns, cx.wait) {
+            // There is none to be had on this host's account.
+            Err(ServiceError::Resource) => return Err(Status::NoSpc.into()),
+            made => made?,
+        }
     }
     cx.shared.confirm(&owner, cx.call.now_ns)?;
     if !confirmed {
