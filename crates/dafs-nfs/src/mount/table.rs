@@ -1,49 +1,54 @@
 //! Who has mounted what, as far as clients say (RFC 1813 5.2.2). Nothing depends on it.
 //!
 //! Invariants
-//! * Bounded; the oldest entry makes room.
+//! * Bounded; the oldest entry of a host that has had its share makes room.
 
 use crate::limits::MOUNTS_MAX;
-use std::collections::VecDeque;
+use dafs_service::{FairQueue, Host};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The list that DUMP tells.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mounts {
-    list: Mutex<VecDeque<(IpAddr, Box<[u8]>)>>,
+    list: Mutex<FairQueue<Entry>>,
+}
+
+type Entry = (IpAddr, Box<[u8]>);
+
+impl Default for Mounts {
+    fn default() -> Self {
+        Self { list: Mutex::new(FairQueue::new(MOUNTS_MAX)) }
+    }
 }
 
 impl Mounts {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(IpAddr, Box<[u8]>)>> {
+    fn lock(&self) -> MutexGuard<'_, FairQueue<Entry>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A host has mounted a path.
     pub(super) fn add(&self, host: IpAddr, path: &[u8]) {
         let mut list = self.lock();
-        if list.iter().any(|entry| entry.0 == host && *entry.1 == *path) {
+        if list.iter().any(|(_, entry)| entry.0 == host && *entry.1 == *path) {
             return;
         }
-        if list.len() >= MOUNTS_MAX {
-            list.pop_front();
-        }
-        list.push_back((host, path.into()));
+        list.push(Host::of(host), (host, path.into()));
     }
 
     /// A host has unmounted a path.
     pub(super) fn remove(&self, host: IpAddr, path: &[u8]) {
-        self.lock().retain(|entry| entry.0 != host || *entry.1 != *path);
+        self.lock().retain(|_, entry| entry.0 != host || *entry.1 != *path);
     }
 
     /// A host has nothing mounted any more.
     pub(super) fn remove_all(&self, host: IpAddr) {
-        self.lock().retain(|entry| entry.0 != host);
+        self.lock().retain(|_, entry| entry.0 != host);
     }
 
     /// Shows all, oldest first.
     pub(super) fn each(&self, mut see: impl FnMut(IpAddr, &[u8])) {
-        self.lock().iter().for_each(|(host, path)| see(*host, path));
+        self.lock().iter().for_each(|(_, (host, path))| see(*host, path));
     }
 }
 
@@ -75,10 +80,12 @@ mod tests {
     #[test]
     fn the_list_is_bounded() {
         let mounts = Mounts::default();
-        let host = IpAddr::from([192, 0, 2, 1]);
+        let [honest, host] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        mounts.add(honest, b"/");
         (0..2 * MOUNTS_MAX).for_each(|n| mounts.add(host, n.to_string().as_bytes()));
         let left = list(&mounts);
-        assert_eq!(left.len(), MOUNTS_MAX);
-        assert_eq!(left[0].1, MOUNTS_MAX.to_string().as_bytes());
+        assert_eq!(left.len(), 1 + MOUNTS_MAX / 2);
+        assert_eq!(left[0], (honest, b"/".to_vec()));
+        assert_eq!(left[MOUNTS_MAX / 2].1, (2 * MOUNTS_MAX - 1).to_string().as_bytes());
     }
 }

@@ -9,17 +9,17 @@
 //! * Of two copies at most one is carried out at a time, and the second is answered with the reply
 //!   of the first as long as that is kept.
 //! * What is kept is bounded in number, bytes and time. A request under way is never dropped to make
-//!   room.
+//!   room, and a host that asks for much pushes out replies to its own requests.
 
 use crate::args::Args;
 use crate::limits::{
     DUPLICATE_AGE_NS_MAX, DUPLICATE_REPLY_BYTES_MAX, DUPLICATE_SAMPLE_BYTES, DUPLICATE_SHARDS,
     DUPLICATES_PER_SHARD_MAX,
 };
+use dafs_service::{FairQueue, Host};
 use dafs_store::Cred;
 use rustc_hash::FxHashMap;
 use siphasher::sip::SipHasher13;
-use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,16 @@ pub(super) struct RequestKey {
     procedure: u32,
     /// Of sender, caller and arguments.
     digest: u64,
+    /// Whose share its reply takes.
+    host: Host,
+}
+
+/// Who sent a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) host: Host,
+    pub(super) address: IpAddr,
+    pub(super) cred: &'a Cred,
 }
 
 /// What is known of a request.
@@ -45,14 +55,20 @@ pub(super) enum Known {
 
 enum Entry {
     UnderWay,
-    Done { results: Box<[u8]>, at_ns: u64 },
+    Done { results: Box<[u8]>, at_ns: u64, number: u64 },
 }
 
-#[derive(Default)]
 struct Shard {
     entries: FxHashMap<RequestKey, Entry>,
-    /// Keys of finished requests, oldest first.
-    finished: VecDeque<RequestKey>,
+    /// Keys of finished requests, by their numbers.
+    finished: FairQueue<RequestKey>,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        let finished = FairQueue::new(DUPLICATES_PER_SHARD_MAX);
+        Self { entries: FxHashMap::default(), finished }
+    }
 }
 
 /// Requests under way and the results of those that are over.
@@ -75,17 +91,16 @@ impl Duplicates {
     /// length stand for the whole, as file, offset and count do.
     pub(super) fn key(
         &self,
-        peer: IpAddr,
-        cred: &Cred,
+        from: Source<'_>,
         xid: u32,
         procedure: u32,
         args: Args<'_>,
     ) -> RequestKey {
         let stream = args.stream();
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
-        peer.hash(&mut hasher);
-        hasher.write_u32(cred.uid);
-        hasher.write_u32(cred.gid);
+        from.address.hash(&mut hasher);
+        hasher.write_u32(from.cred.uid);
+        hasher.write_u32(from.cred.gid);
         hasher.write_usize(stream.len());
         if stream.len() <= 2 * DUPLICATE_SAMPLE_BYTES {
             hasher.write(stream);
@@ -94,7 +109,7 @@ impl Duplicates {
             hasher.write(&stream[stream.len() - DUPLICATE_SAMPLE_BYTES..]);
         }
         args.sample_apart(&mut hasher, DUPLICATE_SAMPLE_BYTES);
-        RequestKey { xid, procedure, digest: hasher.finish() }
+        RequestKey { xid, procedure, digest: hasher.finish(), host: from.host }
     }
 
     fn shard(&self, key: &RequestKey) -> MutexGuard<'_, Shard> {
@@ -107,12 +122,15 @@ impl Duplicates {
         let mut shard = self.shard(&key);
         match shard.entries.get(&key) {
             Some(Entry::UnderWay) => return Known::UnderWay,
-            Some(Entry::Done { results, at_ns })
+            Some(Entry::Done { results, at_ns, .. })
                 if now_ns.saturating_sub(*at_ns) <= DUPLICATE_AGE_NS_MAX =>
             {
                 return Known::Done(results.clone());
             }
-            Some(Entry::Done { .. }) => shard.finished.retain(|other| *other != key),
+            Some(Entry::Done { number, .. }) => {
+                let number = *number;
+                shard.finished.remove(number);
+            }
             None => {}
         }
         shard.entries.insert(key, Entry::UnderWay);
@@ -127,21 +145,19 @@ impl Duplicates {
             shard.entries.remove(&key);
             return;
         };
-        let entry = Entry::Done { results: results.into_boxed_slice(), at_ns: now_ns };
-        shard.entries.insert(key, entry);
-        shard.finished.push_back(key);
-        if shard.finished.len() > DUPLICATES_PER_SHARD_MAX
-            && let Some(oldest) = shard.finished.pop_front()
-        {
-            shard.entries.remove(&oldest);
+        let (number, gone) = shard.finished.push(key.host, key);
+        if let Some(gone) = gone {
+            shard.entries.remove(&gone);
         }
+        let entry = Entry::Done { results: results.into_boxed_slice(), at_ns: now_ns, number };
+        shard.entries.insert(key, entry);
     }
 
     /// Forgets what is too old, so that an idle server keeps nothing.
     pub(crate) fn tidy(&self, now_ns: u64) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            while let Some(oldest) = shard.finished.front().copied() {
+            while let Some((number, &oldest)) = shard.finished.oldest() {
                 let young = match shard.entries.get(&oldest) {
                     Some(Entry::Done { at_ns, .. }) => {
                         now_ns.saturating_sub(*at_ns) <= DUPLICATE_AGE_NS_MAX
@@ -151,7 +167,7 @@ impl Duplicates {
                 if young {
                     break;
                 }
-                shard.finished.pop_front();
+                shard.finished.remove(number);
                 shard.entries.remove(&oldest);
             }
         }
@@ -164,8 +180,12 @@ mod tests {
 
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
+    fn from(address: IpAddr, cred: &Cred) -> Source<'_> {
+        Source { host: Host::of(address), address, cred }
+    }
+
     fn key(cache: &Duplicates, xid: u32, args: &[u8]) -> RequestKey {
-        cache.key(PEER, &Cred::new(1, 1), xid, 8, Args::plain(args))
+        cache.key(from(PEER, &Cred::new(1, 1)), xid, 8, Args::plain(args))
     }
 
     #[test]
@@ -193,9 +213,9 @@ mod tests {
         let others = [
             key(&cache, 8, b"args"),
             key(&cache, 7, b"argz"),
-            cache.key(PEER, &cred, 7, 9, Args::plain(b"args")),
-            cache.key(PEER, &Cred::new(2, 1), 7, 8, Args::plain(b"args")),
-            cache.key(other_peer, &cred, 7, 8, Args::plain(b"args")),
+            cache.key(from(PEER, &cred), 7, 9, Args::plain(b"args")),
+            cache.key(from(PEER, &Cred::new(2, 1)), 7, 8, Args::plain(b"args")),
+            cache.key(from(other_peer, &cred), 7, 8, Args::plain(b"args")),
         ];
         assert!(others.iter().all(|other| *other != request));
         let long = vec![5; 4 * DUPLICATE_SAMPLE_BYTES];
@@ -224,8 +244,25 @@ mod tests {
         assert!(count(&cache) <= total + 1);
         assert!(matches!(cache.begin(under_way, 0), Known::UnderWay));
         cache.tidy(DUPLICATE_AGE_NS_MAX);
-        assert!(count(&cache) > total / 2);
+        // One host alone gets half.
+        assert!(count(&cache) > total / 4);
         cache.tidy(DUPLICATE_AGE_NS_MAX + 1);
         assert_eq!(count(&cache), 1);
+    }
+    /// A flood of one host does not make another's request be carried out twice.
+    #[test]
+    fn a_flood_pushes_out_replies_to_itself_alone() {
+        let cache = Duplicates::new([1; 16]);
+        let cred = Cred::new(1, 1);
+        let honest = from("192.0.2.1".parse().unwrap(), &cred);
+        let request = cache.key(honest, 7, 12, Args::plain(b"name"));
+        assert!(matches!(cache.begin(request, 0), Known::New));
+        cache.finish(request, Some(b"removed!".to_vec()), 0);
+        for xid in 0..2 * (DUPLICATE_SHARDS * DUPLICATES_PER_SHARD_MAX) as u32 {
+            let request = key(&cache, xid, b"flood");
+            assert!(matches!(cache.begin(request, 1), Known::New));
+            cache.finish(request, Some(vec![0; 4]), 1);
+        }
+        assert!(matches!(cache.begin(request, 2), Known::Done(_)));
     }
 }

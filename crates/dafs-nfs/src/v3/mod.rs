@@ -41,7 +41,7 @@ use dafs_wire::nfs3::{
     Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
 };
 use dafs_wire::xdr::{Decode, Encode, XdrError};
-use duplicate::{Known, RequestKey};
+use duplicate::{Known, RequestKey, Source};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -425,8 +425,9 @@ pub(crate) fn call(
     let mut once = None;
     if needs_once(procedure) {
         let cache = &shared.duplicates;
-        let key =
-            cache.key(sender.origin.address(), &sender.who.cred, xid, procedure.number(), args);
+        let (host, address) = (sender.origin.host(), sender.origin.address());
+        let from = Source { host, address, cred: &sender.who.cred };
+        let key = cache.key(from, xid, procedure.number(), args);
         match cache.begin(key, sender.now_ns) {
             Known::New => once = Some(Once { shared: shared.clone(), key, finished: false }),
             Known::UnderWay => return Answer::Drop,
