@@ -22,6 +22,7 @@
 //! * An adapter is driven by one thread at a time, never blocks and keeps no thread of its own. (The
 //!   verbs adapters of a process share one, for calls the kernel does not take from every thread.)
 
+pub mod connections;
 pub mod descriptors;
 mod error;
 pub mod iwarp;
@@ -48,6 +49,7 @@ pub use types::{
     WorkStatus,
 };
 
+use connections::Admitted;
 use dafs_mem::Buffer;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -138,6 +140,12 @@ pub trait Adapter: Send {
 
     /// Refuses a request; the peer sees [`ConnectError::Rejected`] with the private data.
     fn reject(&mut self, request: RequestId, private_data: &[u8]);
+
+    /// How a request is counted among the connections of its server, if this adapter counts them.
+    fn admitted(&self, request: RequestId) -> Option<Arc<Admitted>> {
+        let _ = request;
+        None
+    }
 
     /// Who is at the other end.
     fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo>;

@@ -11,6 +11,7 @@ use super::setup::{Listener, Request};
 use super::slots::Slots;
 use super::teardown::End;
 use super::transmit::{Kind, Piece};
+use crate::connections::{Admitted, Connections};
 use crate::descriptors::Guarded;
 use crate::{
     Access, Adapter, Address, ConnectError, EndpointId, Event, GATHER_SEGMENTS_MAX, Instant,
@@ -26,6 +27,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The socket of a connection. Whoever counts connections may have to shut it down.
+pub(super) type Stream = Guarded<Arc<TcpStream>>;
+
 /// A socket of the adapter.
 #[derive(Debug)]
 pub(super) enum Entry {
@@ -34,7 +38,7 @@ pub(super) enum Entry {
     /// A connection from `connect` or `accept` on.
     Connection(Box<Connection>),
     /// Ended and reported; the socket waits for the peer to close.
-    Lingering(Guarded<TcpStream>),
+    Lingering { stream: Stream, _admitted: Option<Arc<Admitted>> },
 }
 
 /// iWARP over TCP in user space, for one thread.
@@ -53,7 +57,10 @@ pub struct IwarpAdapter {
     pub(super) slept: bool,
     /// Peers' set-ups before `accept`.
     pub(super) request_count: usize,
-    pub(super) refused_count: u64,
+    /// Those of them that are turned away when it is known what they want.
+    pub(super) turned_away_count: usize,
+    /// Where connections are counted that peers have begun.
+    pub(super) connections: Option<Arc<Connections>>,
     pub(super) complaints: Complaints,
     pub(super) dirty_scratch: Vec<u64>,
     next_domain: u32,
@@ -77,11 +84,17 @@ impl IwarpAdapter {
             polls_since_kernel: 0,
             slept: false,
             request_count: 0,
-            refused_count: 0,
+            turned_away_count: 0,
+            connections: None,
             complaints: Complaints::default(),
             dirty_scratch: Vec::new(),
             next_domain: 0,
         })
+    }
+
+    /// Has the connections that peers begin counted and limited there, from when they are accepted.
+    pub fn count_in(&mut self, connections: Arc<Connections>) {
+        self.connections = Some(connections);
     }
 
     /// Sockets in use: connections, set-ups, and those that wait for their peer to close.
@@ -218,6 +231,13 @@ impl Adapter for IwarpAdapter {
 
     fn reject(&mut self, request: RequestId, private_data: &[u8]) {
         self.start_reject(request, private_data);
+    }
+
+    fn admitted(&self, request: RequestId) -> Option<Arc<Admitted>> {
+        match self.slots.get(request.0)? {
+            Entry::Request(request) => request.admitted.clone(),
+            _ => None,
+        }
     }
 
     fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {

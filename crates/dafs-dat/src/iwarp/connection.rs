@@ -7,6 +7,7 @@
 //! * When sending fails because the peer is gone, what it had sent before is still received and
 //!   reported: its Terminate may be there.
 
+use super::adapter::Stream;
 use super::core::Core;
 use super::handshake::Agreed;
 use super::limits;
@@ -15,12 +16,12 @@ use super::receive::{Inbound, Receiver};
 use super::sys;
 use super::teardown::End;
 use super::transmit::{Progress, SendFailure, Transmitter};
-use crate::descriptors::Guarded;
+use crate::connections::Admitted;
 use crate::{Instant, Operation, PeerInfo, ProtectionDomain, WorkStatus};
 use dafs_mem::VolatileSlice;
 use std::io::{self, Read};
-use std::net::TcpStream;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How far the set-up of a connection is.
@@ -40,7 +41,9 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,
-    pub(super) stream: Guarded<TcpStream>,
+    pub(super) stream: Stream,
+    /// Counted until the socket is closed.
+    pub(super) admitted: Option<Arc<Admitted>>,
     pub(super) peer: PeerInfo,
     pub(super) domain: ProtectionDomain,
     pub(super) initiator: bool,
@@ -70,7 +73,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(
         id: u64,
-        stream: Guarded<TcpStream>,
+        stream: Stream,
         peer: PeerInfo,
         domain: ProtectionDomain,
         initiator: bool,
@@ -80,6 +83,7 @@ impl Connection {
         Self {
             id,
             stream,
+            admitted: None,
             peer,
             domain,
             initiator,
@@ -273,7 +277,7 @@ impl Connection {
                 let views = [view, VolatileSlice::from_mut(staging)];
                 (wanted, view.len(), dafs_mem::recvmsg(self.stream.as_fd(), &views))
             }
-            None => (stage_max, 0, (&*self.stream).read(staging)),
+            None => (stage_max, 0, (&**self.stream).read(staging)),
         })
     }
 

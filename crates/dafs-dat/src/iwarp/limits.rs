@@ -100,6 +100,9 @@ pub const NUDGE_AFTER_MS: u64 = 200;
 /// How often.
 pub const NUDGE_COUNT_MAX: u32 = 4;
 
+/// Connections at a time that are too many, and are told so when they have said what they want.
+pub const TURNED_AWAY_COUNT_MAX: usize = 32;
+
 /// Seconds between two lines in the log about the same client that speaks no iWARP.
 pub const COMPLAINT_INTERVAL_SECONDS: u64 = 60;
 

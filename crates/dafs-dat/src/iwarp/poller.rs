@@ -135,7 +135,7 @@ impl IwarpAdapter {
             }
             Some(Entry::Connection(_)) => self.setup_ready(id),
             Some(Entry::Request(_)) => self.request_ready(id),
-            Some(Entry::Lingering(_)) => self.drain_lingering(id),
+            Some(Entry::Lingering { .. }) => self.drain_lingering(id),
             None => {}
         }
     }
@@ -222,7 +222,7 @@ impl IwarpAdapter {
                 tracing::info!(peer = %request.peer, "connection refused: set-up took too long");
                 self.drop_request(id);
             }
-            Some(Entry::Lingering(_)) => {
+            Some(Entry::Lingering { .. }) => {
                 self.slots.remove(id);
             }
             _ => {}

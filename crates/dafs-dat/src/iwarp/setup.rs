@@ -5,12 +5,13 @@
 //! * A half-done set-up ends by its timer; the number of them is bounded, and what is beyond the
 //!   bound is closed at once.
 
-use super::adapter::{Entry, IwarpAdapter};
+use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
 use super::handshake::{self, Agreed, Offer};
 use super::limits;
 use super::sys;
 use super::teardown::End;
+use crate::connections::{Admitted, Origin, Refusal};
 use crate::descriptors::{Guarded, Watch, kept};
 use crate::{
     Address, ConnectError, EndpointId, Event, ListenerId, PeerInfo, ProtectionDomain, RequestId,
@@ -18,12 +19,16 @@ use crate::{
 use dafs_wire::iwarp::mpa::{Decoded, Frame, FrameKind};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A peer's connection before `accept`.
 #[derive(Debug)]
 pub(super) struct Request {
-    pub(super) stream: Guarded<TcpStream>,
+    pub(super) stream: Stream,
+    pub(super) admitted: Option<Arc<Admitted>>,
+    /// It is turned away when it has said what it wants.
+    refusal: Option<Refusal>,
     pub(super) peer: PeerInfo,
     listener: ListenerId,
     bytes: Vec<u8>,
@@ -54,7 +59,7 @@ enum FrameRead<T> {
 
 /// Reads the rest of a set-up frame, no byte more, and judges it when it is whole.
 fn read_frame<T, E: From<io::Error> + From<dafs_wire::iwarp::mpa::MpaError>>(
-    stream: &mut TcpStream,
+    mut stream: &TcpStream,
     bytes: &mut Vec<u8>,
     kind: FrameKind,
     judge: impl FnOnce(&Frame<'_>) -> Result<T, E>,
@@ -130,7 +135,7 @@ impl IwarpAdapter {
         }
         let stage =
             Stage::Connecting { request: handshake::request(&self.core.config, private_data) };
-        let stream = Guarded::new(TcpStream::from(socket), &self.core.watch);
+        let stream = Guarded::new(Arc::new(TcpStream::from(socket)), &self.core.watch);
         let peer = PeerInfo { address: Some(*address), ..PeerInfo::default() };
         let id = self.insert_connection(stream, peer, domain, true, stage)?;
         let added = match self.slots.get(id) {
@@ -150,7 +155,7 @@ impl IwarpAdapter {
 
     fn insert_connection(
         &mut self,
-        stream: Guarded<TcpStream>,
+        stream: Stream,
         peer: PeerInfo,
         domain: ProtectionDomain,
         initiator: bool,
@@ -182,6 +187,9 @@ impl IwarpAdapter {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                         tracing::warn!("cannot accept connections for the moment: {error}");
+                        if let Some(connections) = &self.connections {
+                            connections.make_room();
+                        }
                         return self.rest_listener(index);
                     }
                     // The connection died in the queue; the next may be alive.
@@ -218,26 +226,34 @@ impl IwarpAdapter {
         if self.slots.count() >= config.connection_count_max
             || self.request_count >= config.handshake_count_max
         {
-            self.refused_count += 1;
-            // One line for each doubling: a flood must not flood the log, too.
-            if self.refused_count.is_power_of_two() {
-                tracing::warn!(
-                    %peer,
-                    connections = self.slots.count(),
-                    refused = self.refused_count,
-                    "connection refused: the limit is reached"
-                );
-            }
+            let connections = self.slots.count();
+            tracing::warn!(%peer, connections, "connection refused: the limit is reached");
             return;
         }
         if sys::prepare(socket2::SockRef::from(&stream)).is_err() {
             return;
         }
+        let stream = Arc::new(stream);
+        let (mut admitted, mut refusal) = (None, None);
+        if let Some(connections) = &self.connections {
+            match connections.admit(Origin::of_address(peer.ip()), Arc::downgrade(&stream) as _) {
+                Ok(place) => admitted = Some(place),
+                Err(error) => {
+                    tracing::warn!(%peer, "connection refused: {error}");
+                    if self.turned_away_count >= limits::TURNED_AWAY_COUNT_MAX {
+                        return;
+                    }
+                    self.turned_away_count += 1;
+                    refusal = Some(error);
+                }
+            }
+        }
         // Of those that listen none shares its process with a program.
         let stream = Guarded::new(stream, &Watch::default());
         // Now, while the peer has had no time to go and leave its port to somebody else.
-        let peer = crate::tcp_peer(&*stream, peer);
-        let request = Request { stream, peer, listener, bytes: Vec::new(), offer: None };
+        let peer = crate::tcp_peer(&**stream, peer);
+        let (bytes, offer) = (Vec::new(), None);
+        let request = Request { stream, admitted, refusal, peer, listener, bytes, offer };
         let Some(id) = self.slots.insert(|_| Entry::Request(Box::new(request))) else { return };
         self.request_count += 1;
         let added = match self.slots.get(id) {
@@ -256,9 +272,14 @@ impl IwarpAdapter {
     }
 
     pub(super) fn drop_request(&mut self, id: u64) {
-        if let Some(Entry::Request(_)) = self.slots.remove(id) {
-            self.request_count -= 1;
+        if let Some(Entry::Request(request)) = self.slots.remove(id) {
+            self.forget_request(&request);
         }
+    }
+
+    fn forget_request(&mut self, request: &Request) {
+        self.request_count -= 1;
+        self.turned_away_count -= usize::from(request.refusal.is_some());
     }
 
     /// A peer's set-up has bytes, or has gone.
@@ -298,6 +319,10 @@ impl IwarpAdapter {
         if self.core.epoll.change(&*request.stream, sys::PEER_CLOSED, id).is_err() {
             return self.drop_request(id);
         }
+        if let Some(refusal) = request.refusal {
+            request.offer = Some(offer);
+            return self.start_reject(RequestId(id), refusal.to_string().as_bytes());
+        }
         let event = Event::ConnectRequest {
             listener: request.listener,
             request: RequestId(id),
@@ -317,7 +342,7 @@ impl IwarpAdapter {
         let Some(Entry::Request(mut request)) = self.slots.remove(id) else {
             return Err(ConnectError::Gone);
         };
-        self.request_count -= 1;
+        self.forget_request(&request);
         let offer = request.offer.take().ok_or(ConnectError::Gone)?;
         // The socket leaves the set and joins again under its next identifier.
         self.core.epoll.remove(&*request.stream)?;
@@ -332,13 +357,14 @@ impl IwarpAdapter {
     ) -> Result<EndpointId, ConnectError> {
         handshake::check_private_data(private_data)?;
         let (request, offer) = self.take_request(request.0)?;
-        let Request { stream, peer, .. } = request;
+        let Request { stream, admitted, peer, .. } = request;
         let (frame, agreed) = handshake::reply(&self.core.config, &offer, private_data, false);
         let stage = Stage::Sending { frame, sent: 0 };
         let id = self.insert_connection(stream, peer, domain, false, stage)?;
         let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else {
             return Err(ConnectError::Gone);
         };
+        connection.admitted = admitted;
         connection.agree(&self.core, &agreed);
         let events = sys::READABLE | sys::WRITABLE;
         if let Err(error) = self.core.epoll.add(&*connection.stream, events, id) {
@@ -353,13 +379,13 @@ impl IwarpAdapter {
     pub(super) fn start_reject(&mut self, request: RequestId, private_data: &[u8]) {
         let data = &private_data[..private_data.len().min(crate::PRIVATE_DATA_BYTES_MAX)];
         let Ok((request, offer)) = self.take_request(request.0) else { return };
-        let mut stream = request.stream;
+        let stream = request.stream;
         let (frame, _) = handshake::reply(&self.core.config, &offer, data, true);
         // A fresh socket has room for a frame.
-        if stream.write(&frame).is_ok_and(|written| written == frame.len())
+        if (&**stream).write(&frame).is_ok_and(|written| written == frame.len())
             && stream.shutdown(Shutdown::Write).is_ok()
         {
-            self.linger(stream);
+            self.linger(stream, request.admitted);
         }
     }
 
@@ -393,7 +419,7 @@ impl IwarpAdapter {
                 connection.stage = Stage::Sending { frame, sent: 0 };
                 Ok(true)
             }
-            Stage::Sending { frame, sent } => match connection.stream.write(&frame[*sent..]) {
+            Stage::Sending { frame, sent } => match (&**connection.stream).write(&frame[*sent..]) {
                 Ok(written) => {
                     *sent += written;
                     if *sent < frame.len() {
@@ -414,7 +440,7 @@ impl IwarpAdapter {
             Stage::AwaitingReply { reply } => {
                 let config = &self.core.config;
                 let judge = |frame: &Frame<'_>| handshake::judge_reply(config, frame);
-                match read_frame(&mut connection.stream, reply, FrameKind::Reply, judge)? {
+                match read_frame(&connection.stream, reply, FrameKind::Reply, judge)? {
                     FrameRead::Partial => Ok(false),
                     FrameRead::Done((agreed, private_data)) => {
                         self.open(id, Some(&agreed), private_data);

@@ -5,16 +5,17 @@
 //! * A socket that this side closes in order is drained until the peer has closed, too, or the
 //!   time is up: closing with unread bytes would reset it and take the last message with it.
 
-use super::adapter::{Entry, IwarpAdapter};
+use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
 use super::core::Core;
 use super::sys;
 use super::violation::Violation;
-use crate::descriptors::Guarded;
+use crate::connections::Admitted;
 use crate::{ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
 use dafs_wire::iwarp::rdmap::Terminate;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
+use std::sync::Arc;
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -83,18 +84,19 @@ impl IwarpAdapter {
         };
         self.core.events.push(event);
         if linger {
-            self.linger(connection.stream);
+            self.linger(connection.stream, connection.admitted);
         }
     }
 
     /// Keeps a socket, whose sending side is shut, until the peer closes or the time is up.
-    pub(super) fn linger(&mut self, stream: Guarded<TcpStream>) {
+    pub(super) fn linger(&mut self, stream: Stream, admitted: Option<Arc<Admitted>>) {
         // It leaves the set under its old identifier and joins again under a new one.
         if self.core.epoll.remove(&*stream).is_err() {
             return;
         }
-        let Some(id) = self.slots.insert(|_| Entry::Lingering(stream)) else { return };
-        let Some(Entry::Lingering(stream)) = self.slots.get(id) else { return };
+        let lingering = Entry::Lingering { stream, _admitted: admitted };
+        let Some(id) = self.slots.insert(|_| lingering) else { return };
+        let Some(Entry::Lingering { stream, .. }) = self.slots.get(id) else { return };
         if self.core.epoll.add(&**stream, sys::READABLE, id).is_err() {
             self.slots.remove(id);
             return;
@@ -104,9 +106,9 @@ impl IwarpAdapter {
 
     /// Drops what a lingering peer still sends.
     pub(super) fn drain_lingering(&mut self, id: u64) {
-        let Some(Entry::Lingering(stream)) = self.slots.get_mut(id) else { return };
+        let Some(Entry::Lingering { stream, .. }) = self.slots.get_mut(id) else { return };
         let over = !stream.is_ours()
-            || match stream.read(&mut self.core.staging) {
+            || match (&***stream).read(&mut self.core.staging) {
                 Ok(0) => true,
                 Ok(_) => false,
                 Err(error) => {
@@ -131,7 +133,7 @@ fn part(connection: &mut Connection, end: &End) -> bool {
         End::Violation(violation) => match connection.tx.terminate(violation.terminate()) {
             Some(bytes) => {
                 // Best effort: the peer learns the reason if its socket has room for it.
-                let told = stream.write(&bytes).is_ok_and(|written| written == bytes.len());
+                let told = (&***stream).write(&bytes).is_ok_and(|written| written == bytes.len());
                 told && stream.shutdown(Shutdown::Write).is_ok()
             }
             None => {

@@ -14,6 +14,7 @@ use super::limits::{READS_OUTSTANDING_MAX, RECORDS_PER_POLL};
 use super::ring::{Consumer, Corrupt, Kind, Producer, Record, WORDS_MAX};
 use super::show::Shown;
 use crate::GATHER_SEGMENTS_MAX;
+use crate::connections::Admitted;
 use crate::descriptors::Guarded;
 use crate::error::DisconnectReason;
 use crate::memory::RegionTable;
@@ -93,7 +94,9 @@ pub(super) struct Conn {
     pub(super) domain: ProtectionDomain,
     pub(super) stage: Stage,
     /// None while dialing.
-    pub(super) socket: Option<Guarded<OwnedFd>>,
+    pub(super) socket: Option<Guarded<Arc<OwnedFd>>>,
+    /// Counted until the socket is closed.
+    pub(super) _admitted: Option<Arc<Admitted>>,
     pub(super) peer: PeerInfo,
     pub(super) control: Control,
     pub(super) producer: Producer,
@@ -174,7 +177,7 @@ impl Conn {
         id: EndpointId,
         domain: ProtectionDomain,
         stage: Stage,
-        socket: Option<Guarded<OwnedFd>>,
+        socket: Option<Guarded<Arc<OwnedFd>>>,
         peer: PeerInfo,
         memory: (Control, Producer, Consumer),
     ) -> Self {
@@ -184,6 +187,7 @@ impl Conn {
             domain,
             stage,
             socket,
+            _admitted: None,
             peer,
             control,
             producer,

@@ -46,6 +46,7 @@ mod slab;
 mod sys;
 
 use crate::Adapter;
+use crate::connections::{Admitted, Connections};
 use crate::descriptors::{Guarded, Watch, kept};
 use crate::error::{ConnectError, PostError, RegisterError};
 use crate::keys::KeySource;
@@ -145,6 +146,8 @@ pub struct ShmAdapter {
     invalidated: Vec<RegionId>,
     /// Shareable buffers alive.
     arenas: Arc<AtomicUsize>,
+    /// Where connections are counted that peers have begun.
+    connections: Option<Arc<Connections>>,
 }
 
 impl ShmAdapter {
@@ -187,6 +190,7 @@ impl ShmAdapter {
             looked_at: Instant::default(),
             invalidated: Vec::new(),
             arenas: Arc::new(AtomicUsize::new(0)),
+            connections: None,
         })
     }
 
@@ -197,6 +201,11 @@ impl ShmAdapter {
     /// When the socket cannot be watched.
     pub fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
         self.watch_listener(socket)
+    }
+
+    /// Has the connections that peers begin counted and limited there, from when they are accepted.
+    pub fn count_in(&mut self, connections: Arc<Connections>) {
+        self.connections = Some(connections);
     }
 
     /// Takes a region back from all who were shown it.
@@ -296,6 +305,10 @@ impl Adapter for ShmAdapter {
 
     fn reject(&mut self, request: RequestId, private_data: &[u8]) {
         self.reject_request(request, private_data);
+    }
+
+    fn admitted(&self, request: RequestId) -> Option<Arc<Admitted>> {
+        self.admitted_request(request)
     }
 
     fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {

@@ -12,6 +12,7 @@ use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_POLL, BACKLOG_RETRY, CLOSE_TIMEOUT
 use super::packet::Packet;
 use super::sys::{self, Mapping};
 use crate::PRIVATE_DATA_BYTES_MAX;
+use crate::connections::{Admitted, Origin};
 use crate::descriptors::{Guarded, Watch};
 use crate::error::{ConnectError, DisconnectReason};
 use crate::time::Instant;
@@ -42,7 +43,8 @@ pub(super) struct Listener {
 /// An incoming connection that was not accepted yet.
 pub(super) struct Request {
     listener: ListenerId,
-    socket: Guarded<OwnedFd>,
+    socket: Guarded<Arc<OwnedFd>>,
+    admitted: Option<Arc<Admitted>>,
     peer: PeerInfo,
     /// The connection memory and the size of its rings, once the hello was good.
     memory: Option<(Arc<Mapping>, u32)>,
@@ -71,14 +73,14 @@ fn peer_info(socket: &OwnedFd) -> PeerInfo {
 
 /// How one attempt to reach a listener ended.
 enum Dialled {
-    Sent(Guarded<OwnedFd>),
+    Sent(Guarded<Arc<OwnedFd>>),
     Later,
 }
 
 /// Connects and says hello.
 fn dial(name: &str, hello: &[u8], file: &OwnedFd, watch: &Watch) -> io::Result<Dialled> {
     let socket = match sys::connect(name) {
-        Ok(socket) => Guarded::new(socket, watch),
+        Ok(socket) => Guarded::new(Arc::new(socket), watch),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Dialled::Later),
         Err(error) => return Err(error),
     };
@@ -168,6 +170,9 @@ impl ShmAdapter {
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
                     tracing::warn!(%error, "cannot take shared-memory connections for a moment");
+                    if let Some(connections) = &self.connections {
+                        connections.make_room();
+                    }
                     self.pause_listener(listener, now);
                     return;
                 }
@@ -179,11 +184,26 @@ impl ShmAdapter {
                 let _ = sys::send(socket.as_fd(), &Packet::Refuse { text }.encode(), None);
                 continue;
             }
-            let peer = peer_info(&socket);
+            let (peer, socket) = (peer_info(&socket), Arc::new(socket));
+            let origin = Origin::of_peer(&peer);
+            let admitted = self
+                .connections
+                .as_ref()
+                .map(|connections| connections.admit(origin, Arc::downgrade(&socket) as _));
+            let admitted = match admitted.transpose() {
+                Ok(admitted) => admitted,
+                Err(refusal) => {
+                    tracing::warn!(%peer, "connection refused: {refusal}");
+                    let refuse = Packet::Refuse { text: refusal.to_string() };
+                    let _ = sys::send(socket.as_fd(), &refuse.encode(), None);
+                    continue;
+                }
+            };
             let request = Request {
                 listener: ListenerId(listener),
                 // Of those that listen none shares its process with a program.
                 socket: Guarded::new(socket, &Watch::default()),
+                admitted,
                 peer,
                 memory: None,
                 deadline: Some(now + self.config.handshake_timeout),
@@ -268,7 +288,7 @@ impl ShmAdapter {
         private_data: &[u8],
     ) -> Result<EndpointId, ConnectError> {
         check_private_data(private_data)?;
-        let Request { socket, peer, memory, .. } =
+        let Request { socket, admitted, peer, memory, .. } =
             self.requests.remove(request.0).ok_or(ConnectError::Gone)?;
         let _ = unwatch(&self.epoll, &socket);
         let (memory, ring_bytes) = memory.ok_or(ConnectError::Gone)?;
@@ -276,11 +296,18 @@ impl ShmAdapter {
         sys::send(socket.as_fd(), &answer, None).map_err(|_| ConnectError::Gone)?;
         let parts = layout::open(memory, ring_bytes, Side::Acceptor);
         let name = self.conns.insert(|name| {
-            Conn::new(EndpointId(name), domain, Stage::Open, Some(socket), peer, parts)
+            let id = EndpointId(name);
+            let mut conn = Conn::new(id, domain, Stage::Open, Some(socket), peer, parts);
+            conn._admitted = admitted;
+            conn
         });
         self.watch_conn(name)?;
         self.established(name, PrivateData::new());
         Ok(EndpointId(name))
+    }
+
+    pub(super) fn admitted_request(&self, request: RequestId) -> Option<Arc<Admitted>> {
+        self.requests.get(request.0)?.admitted.clone()
     }
 
     pub(super) fn reject_request(&mut self, request: RequestId, private_data: &[u8]) {

@@ -1,0 +1,374 @@
+//! How many connections a server has: in all, and from one address, over all of its front ends.
+//!
+//! A connection is admitted when it is accepted, before a byte of it is read. One that has not shown
+//! yet that it is of use (a session, an admitted call) makes room when a limit is reached.
+//!
+//! Invariants
+//! * An established connection is never closed to make room for another.
+//! * Room is made by the address that has the most connections that are not established, and there
+//!   by the oldest. So an address that floods a server closes its own connections.
+//! * Each admitted connection is counted until its [`Admitted`] is dropped, or until it was closed to
+//!   make room.
+
+use crate::PeerInfo;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr, Shutdown};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use thiserror::Error;
+
+/// A socket that its owner may close at any time.
+pub type WeakSocket = Weak<dyn AsFd + Send + Sync>;
+
+/// Where a connection comes from, for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Origin {
+    /// An IPv4 address, or the first 64 bits of an IPv6 address: a host has as many of these as it
+    /// likes.
+    Address(IpAddr),
+    /// A user of this host.
+    User(u32),
+    /// A host of a simulated network.
+    Sim(u32),
+    /// Not known.
+    Unknown,
+}
+
+impl Origin {
+    /// That of an address.
+    pub fn of_address(address: IpAddr) -> Self {
+        const NETWORK: u128 = !(u64::MAX as u128);
+        Self::Address(match address.to_canonical() {
+            // Many hosts share this prefix, each with the rest as its own.
+            IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
+            address => address,
+        })
+    }
+
+    /// That of a peer.
+    pub fn of_peer(peer: &PeerInfo) -> Self {
+        match (peer.address, peer.process.as_ref(), peer.sim_host) {
+            (Some(address), ..) => Self::of_address(address.ip()),
+            (_, Some(process), _) => Self::User(process.uid),
+            (.., Some(host)) => Self::Sim(host),
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Why a connection is not admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// There are too many, and all are established.
+    #[error("the server has too many connections; raise limits.connections")]
+    Full,
+    /// The same from that address.
+    #[error("too many connections from one address; raise limits.connections_per_address")]
+    Address,
+}
+
+/// The limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Connections in all.
+    pub total: usize,
+    /// Connections from one address.
+    pub per_address: usize,
+}
+
+/// What was counted since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConnectionCounts {
+    /// Connections now.
+    pub connections: usize,
+    /// Connections turned away.
+    pub refused: u64,
+    /// Connections that were closed to make room for others.
+    pub evicted: u64,
+}
+
+/// The connections of a server.
+#[derive(Debug)]
+pub struct Connections {
+    limits: ConnectionLimits,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    counts: ConnectionCounts,
+    next: u64,
+    origins: HashMap<Origin, Crowd>,
+    /// Origins with connections that are not established: how many, and the number of the oldest.
+    order: BTreeSet<(usize, Reverse<u64>, Origin)>,
+}
+
+/// The connections of one origin.
+#[derive(Debug, Default)]
+struct Crowd {
+    count: usize,
+    /// Those that are not established, by the order in which they came.
+    waiting: BTreeMap<u64, Waiting>,
+}
+
+struct Waiting {
+    socket: WeakSocket,
+    evicted: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiting").field("evicted", &self.evicted).finish_non_exhaustive()
+    }
+}
+
+impl Crowd {
+    fn rank(&self, origin: Origin) -> Option<(usize, Reverse<u64>, Origin)> {
+        let (&oldest, _) = self.waiting.first_key_value()?;
+        Some((self.waiting.len(), Reverse(oldest), origin))
+    }
+}
+
+impl State {
+    /// Changes the connections of an origin, and its place in the order.
+    fn change<T>(&mut self, origin: Origin, change: impl FnOnce(&mut Crowd) -> T) -> T {
+        let crowd = self.origins.entry(origin).or_default();
+        if let Some(rank) = crowd.rank(origin) {
+            self.order.remove(&rank);
+        }
+        let changed = change(crowd);
+        if let Some(rank) = crowd.rank(origin) {
+            self.order.insert(rank);
+        }
+        if crowd.count == 0 {
+            self.origins.remove(&origin);
+        }
+        changed
+    }
+
+    /// Takes the oldest connection of an origin that is not established out of the count.
+    fn evict(&mut self, origin: Origin) -> Option<Waiting> {
+        let (_, waiting) = self.change(origin, |crowd| {
+            let oldest = crowd.waiting.pop_first();
+            crowd.count -= usize::from(oldest.is_some());
+            oldest
+        })?;
+        waiting.evicted.store(true, Ordering::Release);
+        self.counts.connections -= 1;
+        self.counts.evicted += 1;
+        Some(waiting)
+    }
+
+    fn evict_any(&mut self) -> Option<Waiting> {
+        let &(.., origin) = self.order.last()?;
+        self.evict(origin)
+    }
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(limits: ConnectionLimits) -> Arc<Self> {
+        Arc::new(Self { limits, state: Mutex::default() })
+    }
+
+    /// Counts a new connection; another one that is not established makes room if need be. When this
+    /// one has to make room, its `socket` is shut down, so that its owner sees the end of it;
+    /// whoever has no socket looks at [`Admitted::is_evicted`].
+    ///
+    /// # Errors
+    /// When nobody can make room.
+    pub fn admit(
+        self: &Arc<Self>,
+        origin: Origin,
+        socket: WeakSocket,
+    ) -> Result<Arc<Admitted>, Refusal> {
+        let mut state = self.lock();
+        let mut leaving = None;
+        let own = state.origins.get(&origin).map_or(0, |crowd| crowd.count);
+        if own >= self.limits.per_address {
+            leaving = state.evict(origin);
+            if leaving.is_none() {
+                state.counts.refused += 1;
+                return Err(Refusal::Address);
+            }
+        } else if state.counts.connections >= self.limits.total {
+            leaving = state.evict_any();
+            if leaving.is_none() {
+                state.counts.refused += 1;
+                return Err(Refusal::Full);
+            }
+        }
+        let number = state.next;
+        state.next += 1;
+        state.counts.connections += 1;
+        let evicted = Arc::new(AtomicBool::new(false));
+        let waiting = Waiting { socket, evicted: evicted.clone() };
+        state.change(origin, |crowd| {
+            crowd.count += 1;
+            crowd.waiting.insert(number, waiting);
+        });
+        drop(state);
+        if let Some(leaving) = leaving {
+            leaving.shut_down();
+        }
+        let established = AtomicBool::new(false);
+        Ok(Arc::new(Admitted { connections: self.clone(), origin, number, established, evicted }))
+    }
+
+    /// Closes a connection that is not established, if there is one: descriptors are short.
+    pub fn make_room(&self) -> bool {
+        let leaving = self.lock().evict_any();
+        leaving.map(Waiting::shut_down).is_some()
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> ConnectionCounts {
+        self.lock().counts
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn shut_down(self) {
+        if let Some(socket) = self.socket.upgrade() {
+            // It may be closed by its peer already.
+            let _ = socket2::SockRef::from(&socket.as_fd()).shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A connection that is counted, until this is dropped.
+#[derive(Debug)]
+pub struct Admitted {
+    connections: Arc<Connections>,
+    origin: Origin,
+    number: u64,
+    established: AtomicBool,
+    evicted: Arc<AtomicBool>,
+}
+
+impl Admitted {
+    /// The connection is of use: it makes room for no other from now on.
+    pub fn establish(&self) {
+        if !self.established.load(Ordering::Relaxed)
+            && !self.established.swap(true, Ordering::Relaxed)
+        {
+            self.connections.lock().change(self.origin, |crowd| {
+                crowd.waiting.remove(&self.number);
+            });
+        }
+    }
+
+    /// Whether it was closed to make room for another.
+    pub fn is_evicted(&self) -> bool {
+        self.evicted.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut state = self.connections.lock();
+        if self.is_evicted() {
+            return;
+        }
+        state.change(self.origin, |crowd| {
+            crowd.waiting.remove(&self.number);
+            crowd.count -= 1;
+        });
+        state.counts.connections -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    fn connections(total: usize, per_address: usize) -> Arc<Connections> {
+        Connections::new(ConnectionLimits { total, per_address })
+    }
+
+    fn address(text: &str) -> Origin {
+        Origin::of_address(text.parse().unwrap())
+    }
+
+    fn no_socket() -> WeakSocket {
+        Weak::<UnixStream>::new()
+    }
+
+    fn flood(of: &Arc<Connections>, from: Origin, count: usize) -> Vec<Arc<Admitted>> {
+        (0..count).map(|_| of.admit(from, no_socket()).unwrap()).collect()
+    }
+
+    fn left(of: &[Arc<Admitted>]) -> Vec<usize> {
+        (0..of.len()).filter(|&at| !of[at].is_evicted()).collect()
+    }
+
+    #[test]
+    fn an_address_that_floods_a_server_closes_its_own_connections() {
+        let connections = connections(10, 8);
+        let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
+        let honest = connections.admit(other, no_socket()).unwrap();
+        let flood_of_one = flood(&connections, one, 30);
+        assert_eq!(left(&flood_of_one), (22..30).collect::<Vec<_>>());
+        // There is room for one more; those beyond it take that of the flood, oldest first.
+        let more = flood(&connections, other, 3);
+        assert_eq!(left(&flood_of_one), (24..30).collect::<Vec<_>>());
+        assert!(!honest.is_evicted() && left(&more).len() == 3);
+        let counts = connections.counts();
+        assert_eq!((counts.connections, counts.refused, counts.evicted), (10, 0, 24));
+        drop((honest, flood_of_one, more));
+        assert_eq!(connections.counts().connections, 0);
+        assert!(connections.lock().origins.is_empty() && connections.lock().order.is_empty());
+    }
+
+    #[test]
+    fn established_connections_make_no_room() {
+        let connections = connections(4, 3);
+        let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
+        let kept = flood(&connections, one, 3);
+        kept.iter().for_each(|admitted| admitted.establish());
+        kept[0].establish();
+        assert_eq!(connections.admit(one, no_socket()).unwrap_err(), Refusal::Address);
+        let last = connections.admit(other, no_socket()).unwrap();
+        let next = connections.admit(other, no_socket()).unwrap();
+        assert!(last.is_evicted() && !next.is_evicted());
+        next.establish();
+        assert_eq!(connections.admit(other, no_socket()).unwrap_err(), Refusal::Full);
+        assert!(!connections.make_room());
+        assert_eq!(left(&kept), [0, 1, 2]);
+        assert_eq!(connections.counts().refused, 2);
+        // One that was closed to make room and then did establish itself is counted no more.
+        last.establish();
+        drop((kept, last, next));
+        assert_eq!(connections.counts().connections, 0);
+    }
+
+    #[test]
+    fn the_owner_of_a_socket_sees_its_end() {
+        let connections = connections(1, 1);
+        let (socket, mut peer) = UnixStream::pair().unwrap();
+        let socket = Arc::new(socket);
+        let weak = Arc::downgrade(&socket);
+        let first = connections.admit(Origin::Unknown, weak).unwrap();
+        let _second = connections.admit(Origin::User(1), no_socket()).unwrap();
+        assert!(first.is_evicted());
+        assert_eq!((&*socket).read(&mut [0]).unwrap(), 0);
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_host_has_one_origin_however_many_addresses_it_takes() {
+        assert_eq!(address("::ffff:192.0.2.1"), address("192.0.2.1"));
+        assert_eq!(address("2001:db8:1:2::1"), address("2001:db8:1:2:ffff::9"));
+        assert_ne!(address("2001:db8:1:2::1"), address("2001:db8:1:3::1"));
+        assert_ne!(address("fe80::1"), address("fe80::2"));
+    }
+}
