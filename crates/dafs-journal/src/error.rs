@@ -68,9 +68,9 @@ pub enum ScanError {
 }
 
 /// What can be done about a log that has lost something.
-const REMEDY: &str = "bring back a copy, or move the journal's directory to another place to \
-                      start without it: then clients of the last run cannot learn what became of \
-                      requests that were not answered, and are told so";
+const REMEDY: &str = "bring back a copy, or move the journal's directory to another place and say \
+                      `dafs accept-loss journal` to start without it: then clients of the last run \
+                      cannot learn what became of requests that were not answered, and are told so";
 
 /// The log could not be written or made stable. It takes nothing more: what is stable is not known,
 /// and will be found out at the next start.

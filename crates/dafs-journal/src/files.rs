@@ -71,7 +71,7 @@ impl FileDisk {
         let wrong = |what: &str| {
             let text = format!(
                 "{} {what}; bring back a copy, or move the journal's directory to another place \
-                 to start without it",
+                 and say `dafs accept-loss journal` to start without it",
                 path.display()
             );
             io::Error::new(io::ErrorKind::InvalidData, text)

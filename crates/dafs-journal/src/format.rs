@@ -11,7 +11,8 @@
 //! | 24 | 8 | size of the segment, in bytes |
 //! | 32 | 8 | sequence number of its first record |
 //! | 40 | 16 | which run of the system wrote it |
-//! | 56 | 8 | zero |
+//! | 56 | 4 | CRC32C of the journal's key and the segment's number; zero in version 3 |
+//! | 60 | 4 | zero |
 //!
 //! Then records, each on a multiple of 8 bytes:
 //!
@@ -21,10 +22,13 @@
 //! | 4 | 4 | length of the payload, in bytes |
 //! | 8 | 8 | sequence number: one more than that of the record before |
 //! | 16 | 8 | all records up to this number were stable when this one was written |
-//! | 24 | 1 | kind: 1 record, 2 record of the checkpoint, 3 end of the checkpoint |
+//! | 24 | 1 | kind: 1 record, 2 record of the checkpoint, 3 end of the checkpoint, 4 confirmation |
 //! | 25 | 3 | zero |
 //! | 28 | 4 | CRC32C of the key, the segment's number and bytes 4 to 24 |
 //! | 32 | | payload, then zeros up to a multiple of 8 |
+//!
+//! A confirmation is written when all before it is stable, and nobody waits for it. It says so for the
+//! last records, behind which nothing else may come. Version 3 had none.
 //!
 //! The segment's number in the checksum tells records from those of an earlier life of the file, and
 //! the key, which no client knows, from what clients put into payloads to look like records. The second
@@ -34,7 +38,8 @@ use crate::limits::RECORD_BYTES_MAX;
 use crc_fast::{CrcAlgorithm, Digest};
 
 pub(crate) const MAGIC: [u8; 8] = *b"dafsjrnl";
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
+const VERSION_BEFORE: u32 = 3;
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const RECORD_HEADER_BYTES: usize = 32;
 pub(crate) const ALIGN: usize = 8;
@@ -47,6 +52,8 @@ pub(crate) struct Header {
     pub(crate) len_bytes: u64,
     pub(crate) first: u64,
     pub(crate) boot: [u8; 16],
+    /// Of its key; zero where that is not known.
+    pub(crate) key_sum: u32,
 }
 
 /// What the first bytes of a segment are.
@@ -65,6 +72,7 @@ pub(crate) enum Kind {
     Record = 1,
     Checkpoint = 2,
     CheckpointEnd = 3,
+    Confirmation = 4,
 }
 
 /// What a record is bound to.
@@ -75,6 +83,11 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
+    /// By which a segment knows its key.
+    pub(crate) fn key_sum(&self) -> u32 {
+        crc(&[&self.key, &self.segment.to_le_bytes()])
+    }
+
     /// The checksum of a record of `head`, without the checksum's place, and `payload`.
     fn of(&self, head: &[u8], payload: &[u8]) -> u32 {
         crc(&[&self.key, &self.segment.to_le_bytes(), head, payload])
@@ -118,6 +131,7 @@ impl Header {
         bytes[24..32].copy_from_slice(&self.len_bytes.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.first.to_le_bytes());
         bytes[40..56].copy_from_slice(&self.boot);
+        bytes[56..60].copy_from_slice(&self.key_sum.to_le_bytes());
         let sum = crc(&[&bytes]);
         bytes[12..16].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -135,7 +149,7 @@ impl Header {
             return Head::Foreign;
         }
         let Some(version) = (known >= 12).then(|| half(head, 8)) else { return Head::Damaged };
-        if version != VERSION && version != 0 {
+        if ![VERSION, VERSION_BEFORE, 0].contains(&version) {
             return Head::Other(version);
         }
         if known < HEADER_BYTES || version == 0 {
@@ -150,7 +164,7 @@ impl Header {
         let mut boot = [0; 16];
         boot.copy_from_slice(&head[40..56]);
         let (segment, len_bytes, first) = (word(head, 16), word(head, 24), word(head, 32));
-        Head::Known(Header { segment, len_bytes, first, boot })
+        Head::Known(Header { segment, len_bytes, first, boot, key_sum: half(head, 56) })
     }
 }
 
@@ -196,6 +210,7 @@ impl<'a> Record<'a> {
             1 => Kind::Record,
             2 => Kind::Checkpoint,
             3 => Kind::CheckpointEnd,
+            4 => Kind::Confirmation,
             _ => return None,
         };
         let payload = rest.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + len)?;
@@ -214,7 +229,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_noticed() {
-        let header = Header { segment: 3, len_bytes: 4096, first: 17, boot: [9; 16] };
+        let header = Header { segment: 3, len_bytes: 4096, first: 17, boot: [9; 16], key_sum: 5 };
         let bytes = header.encode();
         assert_eq!(Header::decode(&bytes), Head::Known(header));
         let mut content = Vec::new();
@@ -243,12 +258,13 @@ mod tests {
 
     #[test]
     fn beginnings_are_told_apart() {
-        let bytes = Header { segment: 1, len_bytes: 64, first: 1, boot: [0; 16] }.encode();
+        let header = Header { segment: 1, len_bytes: 64, first: 1, boot: [0; 16], key_sum: 0 };
+        let bytes = header.encode();
         assert_eq!(Header::decode(&[0; 100]), Head::Blank);
         assert_eq!(Header::decode(&[]), Head::Blank);
         assert_eq!(Header::decode(b"#!/bin/sh"), Head::Foreign);
         assert_eq!(Header::decode(&bytes[..20]), Head::Damaged);
-        for version in [2, 4] {
+        for version in [2, 5] {
             let mut other = bytes;
             other[8] = version;
             assert_eq!(Header::decode(&other), Head::Other(version.into()));

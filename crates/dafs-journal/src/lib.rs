@@ -12,7 +12,9 @@
 //!   only if all before it are.
 //! * A record that was reported as stable is there after a loss of power, or the scan fails.
 //! * A torn tail, which a crash leaves, is told apart from damage: what is missing is damage when a
-//!   later record knows that it was stable, or when the system has not been down since.
+//!   later record knows that it was stable, or when the system has not been down since. Behind the
+//!   last record that is stable a confirmation knows that, unless the power fails before the system
+//!   has written it by itself.
 //! * A scan changes nothing. A log that cannot be read stays as it is, for somebody to look at.
 
 #![forbid(unsafe_code)]

@@ -63,6 +63,8 @@ struct State {
     next: u64,
     /// All up to this number is stable.
     stable: u64,
+    /// The number of the latest confirmation.
+    confirmed: u64,
     waiters: Vec<(u64, Done)>,
     /// A job that makes the log stable is under way or about to be.
     syncing: bool,
@@ -139,6 +141,7 @@ impl Log {
             checkpoint_end: 0,
             next: sequence,
             stable: sequence - 1,
+            confirmed: sequence - 1,
             waiters: Vec::new(),
             syncing: false,
             told: 0,
@@ -202,7 +205,9 @@ impl Log {
         self.segments.fetch_add(1, Ordering::Relaxed);
         state.segment += 1;
         let (segment, first) = (state.segment, state.next);
-        let header = Header { segment, len_bytes: self.segment_bytes, first, boot: self.boot };
+        let (len_bytes, boot) = (self.segment_bytes, self.boot);
+        let key_sum = Seal { key: self.key, segment }.key_sum();
+        let header = Header { segment, len_bytes, first, boot, key_sum };
         state.pending.push(Chunk { segment, offset: 0, bytes: header.encode().to_vec() });
         state.offset = HEADER_BYTES as u64;
         for payload in live {
@@ -438,7 +443,7 @@ impl Log {
         // They were replaced before what was just written.
         let newest = dirty.iter().max().copied().unwrap_or(0);
         let gone: Vec<u64> = state.obsolete.extract_if(.., |number| *number < newest).collect();
-        drop(state);
+        self.confirm(state);
         for &segment in &gone {
             if let Err(error) = tried(|| self.disk.remove(segment)) {
                 // It is ignored and removed at the next start.
@@ -450,6 +455,20 @@ impl Log {
             self.make_spare();
         }
         Ok(())
+    }
+
+    /// Says in the log that all of it is stable, unless that was said or more was appended. That is
+    /// written and not waited for: without, damage of the last records could not be told from what a
+    /// crash tears.
+    fn confirm(&self, mut state: MutexGuard<'_, State>) {
+        let all = state.stable + 1 == state.next && state.pending.is_empty();
+        if !all || state.stable == state.confirmed {
+            return;
+        }
+        state.confirmed = self.put(&mut state, Kind::Confirmation, &[]);
+        drop(state);
+        // A failure is told to those who come next: what was to be stable is.
+        let _ = self.write_pending(&mut lock(&self.io));
     }
 
     /// Makes the next segment in advance.

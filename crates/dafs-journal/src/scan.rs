@@ -75,7 +75,8 @@ impl Recovery {
                 found.next_sequence = found.next_sequence.max(parsed.next);
                 if parsed.complete {
                     found.rebooted = parsed.header.boot != boot;
-                    let records = parsed.records.iter().filter(|r| r.kind != Kind::CheckpointEnd);
+                    let told = |kind| matches!(kind, Kind::Record | Kind::Checkpoint);
+                    let records = parsed.records.iter().filter(|record| told(record.kind));
                     records.for_each(|record| sink(record.payload));
                     return Ok(found);
                 }
@@ -145,6 +146,9 @@ impl<'a> Segment<'a> {
             }
             Head::Damaged => return Err(self.damaged(0, "the header does not match its checksum")),
         };
+        if header.key_sum != 0 && header.key_sum != self.seal.key_sum() {
+            return Err(self.damaged(56, "the journal's key is not the one that sealed it"));
+        }
         if found < header.len_bytes {
             let (segment, expected) = (self.name.clone(), header.len_bytes);
             return Err(ScanError::Truncated { segment, expected, found });
@@ -159,7 +163,7 @@ impl<'a> Segment<'a> {
                 break;
             }
             let wrong = match record.kind {
-                Kind::Record => !parsed.complete,
+                Kind::Record | Kind::Confirmation => !parsed.complete,
                 Kind::Checkpoint | Kind::CheckpointEnd => parsed.complete,
             };
             if wrong {

@@ -24,6 +24,10 @@ fn five(disk: &Arc<SimDisk>) -> u64 {
     disk.list().unwrap()[0]
 }
 
+/// Where the fifth record is: behind the header and the end of the checkpoint with its confirmation, and
+/// four records of 72 bytes with theirs.
+const LAST: usize = 64 + 32 + 32 + 4 * (72 + 32);
+
 fn expected() -> Vec<Vec<u8>> {
     (1..=5).map(|at| vec![at; 40]).collect()
 }
@@ -336,16 +340,15 @@ fn damage_in_the_middle_is_refused_and_nothing_is_touched() {
     let disk = Arc::new(SimDisk::new());
     let segment = five(&disk);
     let whole = disk.read(segment).unwrap();
-    // Header, end of the checkpoint, five records of 72 bytes; the last is stable but nothing says so.
-    let last = 64 + 32 + 4 * 72;
+    // All but the last confirmation, which nothing hangs on.
     for boot in [1, 2] {
-        for byte in 0..last {
+        for byte in 0..LAST + 72 {
             disk.tamper(segment, |content| content[byte] ^= 0x10);
             let error = scan(&disk, boot).map(|_| ()).unwrap_err();
             let named = match &error {
                 ScanError::Foreign { .. } => byte < 8,
-                ScanError::OtherVersion { found, known: 3, .. } => {
-                    (8..12).contains(&byte) && *found > 3
+                ScanError::OtherVersion { found, known: 4, .. } => {
+                    (8..12).contains(&byte) && *found > 4
                 }
                 ScanError::Damaged { offset, .. } => *offset <= byte as u64,
                 _ => false,
@@ -355,6 +358,17 @@ fn damage_in_the_middle_is_refused_and_nothing_is_touched() {
         }
         assert_eq!(disk.read(segment).unwrap(), whole);
         assert_eq!(scan(&disk, boot).unwrap().0, expected());
+    }
+}
+
+#[test]
+fn another_key_is_told() {
+    let disk = Arc::new(SimDisk::new());
+    five(&disk);
+    disk.change_key([1; 16]);
+    for boot in [1, 2] {
+        let error = scan(&disk, boot).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("key is not the one"), "{error}");
     }
 }
 
@@ -371,8 +385,7 @@ fn a_lost_header_is_damage_too() {
 fn a_torn_tail_is_normal() {
     let disk = Arc::new(SimDisk::new());
     let segment = five(&disk);
-    let last = 64 + 32 + 4 * 72;
-    disk.tamper(segment, |content| content[last + 50..].fill(0));
+    disk.tamper(segment, |content| content[LAST + 50..].fill(0));
     assert_eq!(scan(&disk, 1).unwrap().0, expected()[..4]);
 }
 
@@ -431,7 +444,7 @@ fn what_was_found_is_named_with_its_remedy() {
     for behind in [0, 1] {
         check(&|disk, n| disk.tamper(n + behind, Vec::clear), &["cut to 0 bytes", "another place"]);
     }
-    check(&|disk, n| disk.tamper(n, |content| content[8] = 9), &["version 9", "knows version 3"]);
+    check(&|disk, n| disk.tamper(n, |content| content[8] = 9), &["version 9", "knows version 4"]);
     check(
         &|disk, n| disk.tamper(n, |content| content[..4].copy_from_slice(b"PK\x03\x04")),
         &["no journal", "50, 4b"],
