@@ -3,36 +3,31 @@
 //! A head says whose lock it is on which file, and how long the file was. Where the file system can
 //! share content, a copy of the whole file lies beside the log, and that is all. Else records follow,
 //! each with bytes of the file as they were. A record is stable before its bytes are first overwritten, and
-//! before the next one is written. So at most the last record can be torn, and that one is not needed.
+//! before the next one is written. So only a record that is not needed can be torn.
 //!
 //! Invariants
 //! * What a restart reads is what was written, or is refused with the file kept.
+//! * A log has its name when its head is stable.
 //! * A copy is stable before the log that speaks of it, and goes after it.
 
 use super::UndoError;
+use super::frames::{FrameError, Frames, MESSAGE_BYTES_MAX, Message};
 use crate::handle::Handle;
-use crc_fast::CrcAlgorithm;
 use dafs_store::{FILE_ID_BYTES, FileId, FsId, OpenFile};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const MAGIC: [u8; 8] = *b"dafsundo";
-const VERSION: u32 = 1;
-/// With a copy, which older servers do not know of.
-const VERSION_COPIED: u32 = 2;
 const PERSIST: u8 = 1;
 const COPIED: u8 = 2;
-/// Magic, version and length of the head.
-const PREFIX_BYTES: usize = 16;
 pub(super) const COPY_SUFFIX: &str = "copy";
-/// Offset, length and checksum of a record.
-const RECORD_HEAD_BYTES: u64 = 16;
-/// Longer than any head, whose names are bounded elsewhere.
-const HEAD_BYTES_MAX: usize = 8 << 10;
+/// A log whose making is not finished.
+pub(super) const UNFINISHED_SUFFIX: &str = "new";
+/// Before a record's data: where it was in the file.
+const OFFSET_BYTES: usize = 8;
 /// Bytes of a record's data at most.
-pub(super) const RECORD_BYTES_MAX: usize = 1 << 20;
+pub(super) const RECORD_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OFFSET_BYTES;
 
 /// Who holds a lock, as it is known again after a restart of the server: an instance of a client, and
 /// the owner's name in it.
@@ -64,23 +59,15 @@ pub(super) struct Record {
     /// In the locked file.
     pub(super) offset: u64,
     pub(super) len: usize,
-    /// In the log.
-    at: u64,
+    message: Message,
 }
 
+#[derive(Debug)]
 pub(super) struct Log {
-    file: File,
+    frames: Frames,
     path: PathBuf,
-    len: u64,
     pub(super) records: Vec<Record>,
     pub(super) copied: bool,
-}
-
-fn checksum(parts: [&[u8]; 2]) -> u32 {
-    let mut digest = crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi);
-    parts.into_iter().for_each(|part| digest.update(part));
-    // INVARIANT: this algorithm has 32 bits.
-    digest.finalize() as u32
 }
 
 impl Head {
@@ -96,14 +83,7 @@ impl Head {
             body.extend((text.len() as u32).to_le_bytes());
             body.extend(text);
         }
-        let mut bytes = MAGIC.to_vec();
-        let version = if self.copied { VERSION_COPIED } else { VERSION };
-        bytes.extend(version.to_le_bytes());
-        bytes.extend((body.len() as u32).to_le_bytes());
-        bytes.extend(body);
-        let sum = checksum([&bytes, &[]]);
-        bytes.extend(sum.to_le_bytes());
-        bytes
+        body
     }
 
     /// The head of what `body` says; `None` for nonsense.
@@ -164,97 +144,81 @@ impl Log {
     /// A new log, stable when it is returned.
     pub(super) fn create(path: PathBuf, head: &Head) -> io::Result<Self> {
         as_server()?;
-        let bytes = head.encode();
-        debug_assert!(bytes.len() <= HEAD_BYTES_MAX, "names are bounded");
+        let unfinished = path.with_extension(UNFINISHED_SUFFIX);
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let (len, copied) = (bytes.len() as u64, head.copied);
-        let log = Self { file, path, len, records: Vec::new(), copied };
-        let written = log.file.write_all_at(&bytes, 0).and_then(|()| log.file.sync_all());
-        match written.and_then(|()| sync_parent(&log.path)) {
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        let mut instance = [0; 16];
+        let made = getrandom::fill(&mut instance).map_err(io::Error::other);
+        let made = made.and_then(|()| Frames::create(file, instance, &[&head.encode()]));
+        let named = made.and_then(|frames| std::fs::rename(&unfinished, &path).map(|()| frames));
+        let frames = named.inspect_err(|_| {
+            // It goes at the next start.
+            let _ = std::fs::remove_file(&unfinished);
+        })?;
+        let log = Self { frames, path, records: Vec::new(), copied: head.copied };
+        match sync_parent(&log.path) {
             Ok(()) => Ok(log),
             Err(error) => {
-                // An empty or torn one is removed at the next start.
                 let _ = log.remove();
                 Err(error)
             }
         }
     }
 
-    /// Reads a log of an earlier run. `None` for one whose making was not finished: nothing was
-    /// changed under its lock.
+    /// Reads a log of an earlier run.
     ///
     /// # Errors
-    /// Those of the disk; `Damaged` and `Version`, with the file as it was.
-    pub(super) fn open(path: PathBuf) -> Result<Option<(Self, Head)>, UndoError> {
+    /// Those of the disk; `Damaged`, `Copy` and `Version`, with the file as it was.
+    pub(super) fn open(path: PathBuf) -> Result<(Self, Head), UndoError> {
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
-        let total = file.metadata()?.len();
-        let mut start = vec![0; (HEAD_BYTES_MAX as u64).min(total) as usize];
-        file.read_exact_at(&mut start, 0)?;
-        let Some((head, len)) = read_head(&path, &start)? else { return Ok(None) };
-        let mut log = Self { file, path, len, records: Vec::new(), copied: head.copied };
-        log.read_records(total)?;
-        Ok(Some((log, head)))
+        let (mut head, mut records) = (None, Vec::new());
+        let opened = Frames::open(file, &mut |message, bytes| {
+            if head.is_none() {
+                head = Some(Head::decode(bytes)?);
+                return Some(());
+            }
+            let (offset, data) = bytes.split_first_chunk::<OFFSET_BYTES>()?;
+            let (offset, len) = (u64::from_le_bytes(*offset), data.len());
+            records.push(Record { offset, len, message });
+            Some(())
+        });
+        let frames = opened.map_err(|error| match error {
+            FrameError::Io(error) => UndoError::Io(error),
+            FrameError::Damaged { at } => UndoError::Damaged { path: path.clone(), at },
+            FrameError::Version(version) => UndoError::Version { path: path.clone(), version },
+        })?;
+        let head = head.ok_or_else(|| UndoError::Damaged { path: path.clone(), at: 0 })?;
+        let log = Self { frames, path, records, copied: head.copied };
+        if head.copied && !log.has_whole_copy(head.size)? {
+            return Err(UndoError::Copy { copy: copy_path(&log.path), log: log.path });
+        }
+        Ok((log, head))
     }
 
-    fn read_records(&mut self, total: u64) -> Result<(), UndoError> {
-        let damaged = |log: &Self| UndoError::Damaged { path: log.path.clone(), at: log.len };
-        while self.len < total {
-            let mut head = [0; RECORD_HEAD_BYTES as usize];
-            if total - self.len < RECORD_HEAD_BYTES {
-                break;
-            }
-            self.file.read_exact_at(&mut head, self.len)?;
-            let (named, sum) = head.split_at(12);
-            let (offset, len) = named.split_at(8);
-            let offset = u64::from_le_bytes(offset.try_into().map_err(|_| damaged(self))?);
-            let len = u32::from_le_bytes(len.try_into().map_err(|_| damaged(self))?) as usize;
-            let at = self.len + RECORD_HEAD_BYTES;
-            let end = at + len as u64;
-            let mut data = vec![0; len.min(RECORD_BYTES_MAX)];
-            let whole = len > 0 && len <= RECORD_BYTES_MAX && end <= total;
-            if whole {
-                self.file.read_exact_at(&mut data, at)?;
-            }
-            if whole && checksum([named, &data]).to_le_bytes() == *sum {
-                self.records.push(Record { offset, len, at });
-                self.len = end;
-                continue;
-            }
-            // Only the last one can be torn, and its length is at most that of a record.
-            if total - self.len > RECORD_HEAD_BYTES + RECORD_BYTES_MAX as u64
-                || whole && end < total
-            {
-                return Err(damaged(self));
-            }
-            break;
+    /// Whether the copy is there with its whole length. What is in it is looked after by the file
+    /// system, as it is in the file that it shares content with.
+    fn has_whole_copy(&self, size: u64) -> io::Result<bool> {
+        match std::fs::metadata(copy_path(&self.path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            found => Ok(found?.len() == size),
         }
-        // What comes next follows what is good.
-        self.file.set_len(self.len)?;
-        Ok(())
     }
 
     /// Adds a record; it is stable when this returns.
     pub(super) fn append(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         debug_assert!(!data.is_empty() && data.len() <= RECORD_BYTES_MAX);
-        let mut bytes = Vec::with_capacity(RECORD_HEAD_BYTES as usize + data.len());
-        bytes.extend(offset.to_le_bytes());
-        bytes.extend((data.len() as u32).to_le_bytes());
-        let sum = checksum([&bytes, data]);
-        bytes.extend(sum.to_le_bytes());
-        bytes.extend(data);
-        self.file.write_all_at(&bytes, self.len)?;
-        self.file.sync_data()?;
-        let at = self.len + RECORD_HEAD_BYTES;
-        self.records.push(Record { offset, len: data.len(), at });
-        self.len += bytes.len() as u64;
+        let message = self.frames.append(&[&offset.to_le_bytes(), data])?;
+        self.records.push(Record { offset, len: data.len(), message });
         Ok(())
     }
 
     /// The data of a record.
+    ///
+    /// # Errors
+    /// Those of the disk; `InvalidData` when it has changed since.
     pub(super) fn read(&self, record: Record) -> io::Result<Vec<u8>> {
-        let mut data = vec![0; record.len];
-        self.file.read_exact_at(&mut data, record.at)?;
+        let mut data = self.frames.read(record.message)?;
+        data.drain(..OFFSET_BYTES);
         Ok(data)
     }
 
@@ -280,30 +244,9 @@ impl Log {
     }
 }
 
-/// The head and its length, or nothing where its writing was not finished.
-fn read_head(path: &Path, start: &[u8]) -> Result<Option<(Head, u64)>, UndoError> {
-    let Some((prefix, rest)) = start.split_at_checked(PREFIX_BYTES) else { return Ok(None) };
-    let damaged = || UndoError::Damaged { path: path.to_owned(), at: 0 };
-    let word = |at: usize| -> Option<u32> {
-        Some(u32::from_le_bytes(prefix.get(at..at + 4)?.try_into().ok()?))
-    };
-    let (version, len) = (word(8).ok_or_else(damaged)?, word(12).ok_or_else(damaged)? as usize);
-    if prefix[..8] == MAGIC && ![VERSION, VERSION_COPIED].contains(&version) {
-        return Err(UndoError::Version { path: path.to_owned(), version });
-    }
-    let whole = PREFIX_BYTES + len + 4;
-    let sum = rest.split_at_checked(len).and_then(|(body, sum)| Some((body, sum.get(..4)?)));
-    let good = sum.filter(|(body, sum)| checksum([prefix, body]).to_le_bytes() == **sum);
-    match good.and_then(|(body, _)| Head::decode(body)) {
-        Some(head) if prefix[..8] == MAGIC => Ok(Some((head, whole as u64))),
-        // A head is stable before anything follows it.
-        _ if start.len() > whole.max(PREFIX_BYTES) => Err(damaged()),
-        _ => Ok(None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::frames::{FRAME_BYTES, first_sector};
     use super::*;
 
     fn head() -> Head {
@@ -318,23 +261,52 @@ mod tests {
         Head { key, size: 12_345, persist: true, copied: false, holder }
     }
 
+    /// Where the last record begins in the log.
+    const LAST: usize = (1 + 1 + 10) * FRAME_BYTES;
+
+    /// A head in one frame, a record in ten, and one in one.
     fn made(dir: &Path) -> (PathBuf, Vec<u8>) {
         let path = dir.join("1.undo");
         let mut log = Log::create(path.clone(), &head()).unwrap();
         log.append(0, &[1; 5000]).unwrap();
         log.append(16_384, &[2; 100]).unwrap();
         let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), LAST + FRAME_BYTES);
         (path, bytes)
+    }
+
+    /// The same, without the confirmation of the last record: the power failed.
+    fn unconfirmed(dir: &Path) -> (PathBuf, Vec<u8>) {
+        let path = dir.join("2.undo");
+        let mut log = Log::create(path.clone(), &head()).unwrap();
+        log.append(0, &[1; 5000]).unwrap();
+        let mut first = std::fs::read(&path).unwrap();
+        log.append(16_384, &[2; 100]).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        first.truncate(FRAME_BYTES);
+        first.extend(&bytes[FRAME_BYTES..]);
+        (path, first)
+    }
+
+    /// Writes the file anew. In place of the old one, for which file systems would wait.
+    fn put(path: &Path, bytes: &[u8]) {
+        std::fs::remove_file(path).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    /// How many records are found.
+    fn records(path: &Path) -> Result<usize, UndoError> {
+        Log::open(path.to_owned()).map(|(log, _)| log.records.len())
     }
 
     #[test]
     fn a_log_reads_as_it_was_written() {
         let dir = tempfile::tempdir().unwrap();
         let (path, _) = made(dir.path());
-        let (mut log, found) = Log::open(path.clone()).unwrap().unwrap();
+        let (mut log, found) = Log::open(path.clone()).unwrap();
         assert_eq!(found, head());
         log.append(32_768, b"more").unwrap();
-        let (log, _) = Log::open(path.clone()).unwrap().unwrap();
+        let (log, _) = Log::open(path.clone()).unwrap();
         let read = |at: usize| (log.records[at].offset, log.read(log.records[at]).unwrap());
         assert_eq!(log.records.len(), 3);
         assert_eq!((read(0), read(1)), ((0, vec![1; 5000]), (16_384, vec![2; 100])));
@@ -347,44 +319,102 @@ mod tests {
     #[test]
     fn a_torn_end_is_cut_off_wherever_it_tears() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, bytes) = made(dir.path());
-        let last = bytes.len() - 116;
-        for len in (0..40).chain(last - 5120..last - 5000).chain(last - 20..bytes.len()) {
-            std::fs::write(&path, &bytes[..len]).unwrap();
-            let found = Log::open(path.clone()).unwrap();
-            let records = found.map(|(log, _)| log.records.len());
-            let expected = match len {
-                len if len >= last => Some(1),
-                len if len >= last - 5016 => Some(0),
-                _ => None,
-            };
-            assert_eq!(records, expected, "{len} bytes");
+        let (path, bytes) = unconfirmed(dir.path());
+        for len in LAST..=bytes.len() {
+            put(&path, &bytes[..len]);
+            let whole = len == bytes.len();
+            assert_eq!(records(&path).unwrap(), 1 + usize::from(whole), "{len} bytes");
+            assert_eq!(records(&path).unwrap(), 1 + usize::from(whole), "again");
         }
         // The length is there, the data is not.
         let mut torn = bytes.clone();
-        torn[last + 50..].fill(0);
-        std::fs::write(&path, &torn).unwrap();
-        assert_eq!(Log::open(path).unwrap().unwrap().0.records.len(), 1);
+        torn[LAST..].fill(0);
+        put(&path, &torn);
+        assert_eq!(records(&path).unwrap(), 1);
     }
 
     #[test]
-    fn damage_before_the_end_is_told_and_the_file_kept() {
+    fn of_a_long_record_any_frames_may_be_missing_but_none_may_be_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let (path, bytes) = made(dir.path());
-        let last = bytes.len() - 116;
-        for at in [20, 100, last - 4000, last - 1] {
-            let mut flipped = bytes.clone();
-            flipped[at] ^= 0x10;
-            std::fs::write(&path, &flipped).unwrap();
-            let error = Log::open(path.clone()).err();
-            assert!(matches!(error, Some(UndoError::Damaged { .. })), "at {at}: {error:?}");
-            assert_eq!(std::fs::read(&path).unwrap(), flipped);
+        let head = first_sector(bytes[16..32].try_into().unwrap(), 1);
+        for missing in 1u32..1 << 10 {
+            let mut torn = bytes[..LAST].to_vec();
+            torn[..FRAME_BYTES].copy_from_slice(&head);
+            let frames = torn.chunks_exact_mut(FRAME_BYTES).skip(2).enumerate();
+            frames.filter(|(at, _)| missing & 1 << at != 0).for_each(|(_, frame)| frame.fill(0));
+            put(&path, &torn);
+            assert_eq!(records(&path).unwrap(), 0);
+            let there = (0..10).find(|at| missing & 1 << at == 0);
+            let Some(there) = there.filter(|_| missing.is_multiple_of(7)) else { continue };
+            torn[(2 + there) * FRAME_BYTES + 100] ^= 4;
+            put(&path, &torn);
+            assert!(matches!(records(&path), Err(UndoError::Damaged { .. })), "{missing:b}");
         }
-        let mut newer = bytes.clone();
-        newer[8] = 3;
-        std::fs::write(&path, &newer).unwrap();
-        let error = Log::open(path.clone()).err();
-        assert!(matches!(error, Some(UndoError::Version { version: 3, .. })));
-        assert_eq!(std::fs::read(&path).unwrap(), newer);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_told_and_the_file_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, bytes) in [made(dir.path()), unconfirmed(dir.path())] {
+            for at in 0..bytes.len() {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << (at % 8);
+                put(&path, &flipped);
+                let error = records(&path);
+                assert!(
+                    matches!(error, Err(UndoError::Damaged { .. } | UndoError::Version { .. })),
+                    "at {at}: {error:?}"
+                );
+                assert_eq!(std::fs::read(&path).unwrap(), flipped);
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_was_cut_or_zeroed_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, bytes) = made(dir.path());
+        for len in 0..bytes.len() {
+            put(&path, &bytes[..len]);
+            assert!(matches!(records(&path), Err(UndoError::Damaged { .. })), "{len} bytes");
+        }
+        for from in [0, FRAME_BYTES, LAST] {
+            let mut zeroed = bytes.clone();
+            zeroed[from..].fill(0);
+            put(&path, &zeroed);
+            assert!(matches!(records(&path), Err(UndoError::Damaged { .. })), "from {from}");
+        }
+    }
+
+    #[test]
+    fn frames_of_another_log_are_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let ((path, mut bytes), (_, other)) = (made(dir.path()), unconfirmed(dir.path()));
+        bytes[LAST..].copy_from_slice(&other[LAST..]);
+        put(&path, &bytes);
+        assert!(matches!(records(&path), Err(UndoError::Damaged { .. })));
+    }
+
+    #[test]
+    fn one_of_an_earlier_version_is_left_to_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, mut bytes) = made(dir.path());
+        bytes[8] = 2;
+        put(&path, &bytes);
+        assert!(matches!(records(&path), Err(UndoError::Version { version: 2, .. })));
+    }
+
+    #[test]
+    fn a_copy_that_is_missing_or_cut_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.undo");
+        drop(Log::create(path.clone(), &Head { copied: true, ..head() }).unwrap());
+        let refused = || matches!(Log::open(path.clone()), Err(UndoError::Copy { .. }));
+        assert!(refused());
+        std::fs::write(copy_path(&path), vec![0; 12_344]).unwrap();
+        assert!(refused());
+        std::fs::write(copy_path(&path), vec![0; 12_345]).unwrap();
+        assert!(!refused());
     }
 }

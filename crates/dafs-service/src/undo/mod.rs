@@ -13,6 +13,7 @@
 //! * A file has one log at most, because the lock is for writing and covers the whole file.
 //! * What may be long and may not wait where it is noticed is done elsewhere, once at a time for a file.
 
+mod frames;
 mod log;
 mod room;
 mod run;
@@ -30,7 +31,7 @@ use crate::hosts::Host;
 use dafs_journal::Spawn;
 use dafs_mem::VolatileSlice;
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
-use log::{COPY_SUFFIX, Head, Log, RECORD_BYTES_MAX};
+use log::{COPY_SUFFIX, Head, Log, RECORD_BYTES_MAX, UNFINISHED_SUFFIX};
 use room::Room;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::DirBuilder;
@@ -64,10 +65,21 @@ pub enum UndoError {
         /// Where it goes wrong.
         at: u64,
     },
-    /// A log is of a newer server.
+    /// The copy that a log speaks of is not there as it was.
     #[error(
-        "{} has format {version}, which this server does not know; start the newer one that wrote \
-         it, or move it away to leave the file that it is for as it is", path.display()
+        "{} is missing or was cut; it is the copy of a file that a lock's failed holder has changed. \
+         Restore it, or move {} away to leave that file as it is", copy.display(), log.display()
+    )]
+    Copy {
+        /// The copy.
+        copy: PathBuf,
+        /// The log.
+        log: PathBuf,
+    },
+    /// A log is of another version of the server.
+    #[error(
+        "{} has format {version}, which this server does not know; start the version that wrote it, \
+         or move it away to leave the file that it is for as it is", path.display()
     )]
     Version {
         /// The log, as it was.
@@ -142,6 +154,11 @@ impl Undo {
             let path = found?.path();
             match path.extension() {
                 Some(suffix) if suffix == SUFFIX => {}
+                Some(suffix) if suffix == UNFINISHED_SUFFIX => {
+                    // Nothing was changed under its lock.
+                    std::fs::remove_file(&path)?;
+                    continue;
+                }
                 Some(suffix) if suffix == COPY_SUFFIX => {
                     if !path.with_extension(SUFFIX).try_exists()? {
                         // Its log was not made yet, or is gone already.
@@ -157,10 +174,7 @@ impl Undo {
         logs.sort_unstable_by(|one, two| two.cmp(one));
         self.next.store(logs.first().map_or(0, |(last, _)| last + 1), Ordering::Relaxed);
         for (_, path) in logs {
-            let Some((log, head)) = Log::open(path.clone())? else {
-                std::fs::remove_file(&path)?;
-                continue;
-            };
+            let (log, head) = Log::open(path)?;
             if entries.contains_key(&head.key) {
                 // A later lock was had on the file, so this one's changes were to stay.
                 log.remove()?;

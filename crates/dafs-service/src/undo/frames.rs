@@ -1,0 +1,249 @@
+//! A file of messages that tells what a crash has torn from damage.
+//!
+//! All numbers are little-endian. The first sector says which file this is and how many frames are
+//! confirmed. Each other sector is a frame: a checksum, and a piece of a message. A message takes whole
+//! frames and begins with its length.
+//!
+//! A message is made stable, then it is confirmed, then something is done that needs it. The
+//! confirmation is not waited for: it outlives the process, and the next message makes it stable. So a
+//! crash can tear the last message only, and after a loss of power also leave the one before it without
+//! confirmation. A disk writes a sector wholly or not at all: what was torn is missing or zero.
+//!
+//! Invariants
+//! * A confirmed message is read back as it was, or the file is refused.
+//! * Behind the confirmed ones, a frame that is neither whole nor missing nor zero is damage.
+
+use crc_fast::{CrcAlgorithm, Digest};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const MAGIC: [u8; 8] = *b"dafsundo";
+/// Earlier ones had records that could not be told from torn ones.
+const VERSION: u32 = 3;
+pub(super) const FRAME_BYTES: usize = 512;
+const SUM_BYTES: usize = 4;
+const PAYLOAD_BYTES: usize = FRAME_BYTES - SUM_BYTES;
+const LENGTH_BYTES: usize = 4;
+/// Bytes of a message at most.
+pub(super) const MESSAGE_BYTES_MAX: usize = (1 << 20) + 8;
+
+/// What is wrong with a file.
+#[derive(Debug)]
+pub(super) enum FrameError {
+    Io(io::Error),
+    Damaged { at: u64 },
+    Version(u32),
+}
+
+impl From<io::Error> for FrameError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Where a message lies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message {
+    /// Number of its first frame.
+    first: u64,
+    frames: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Frames {
+    file: File,
+    instance: [u8; 16],
+    /// Frames of whole messages.
+    count: u64,
+}
+
+fn sum(parts: &[&[u8]]) -> [u8; SUM_BYTES] {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    // The algorithm has 32 bits, so nothing is cut off.
+    (digest.finalize() as u32).to_le_bytes()
+}
+
+fn frames_of(message_bytes: usize) -> u64 {
+    (LENGTH_BYTES + message_bytes).div_ceil(PAYLOAD_BYTES) as u64
+}
+
+/// Where a frame begins.
+fn place(frame: u64) -> u64 {
+    (1 + frame) * FRAME_BYTES as u64
+}
+
+pub(super) fn first_sector(instance: &[u8; 16], confirmed: u64) -> [u8; FRAME_BYTES] {
+    let mut sector = [0; FRAME_BYTES];
+    sector[..8].copy_from_slice(&MAGIC);
+    sector[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    sector[16..32].copy_from_slice(instance);
+    sector[32..40].copy_from_slice(&confirmed.to_le_bytes());
+    let sum = sum(&[&sector[..PAYLOAD_BYTES]]);
+    sector[PAYLOAD_BYTES..].copy_from_slice(&sum);
+    sector
+}
+
+/// Instance and number of confirmed frames.
+fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
+    let mut sector = [0; FRAME_BYTES];
+    match file.read_exact_at(&mut sector, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(FrameError::Damaged { at: 0 });
+        }
+        read => read?,
+    }
+    let version = u32::from_le_bytes([sector[8], sector[9], sector[10], sector[11]]);
+    let (mut instance, mut confirmed) = ([0; 16], [0; 8]);
+    instance.copy_from_slice(&sector[16..32]);
+    confirmed.copy_from_slice(&sector[32..40]);
+    let confirmed = u64::from_le_bytes(confirmed);
+    if first_sector(&instance, confirmed) == sector {
+        return Ok((instance, confirmed));
+    }
+    match sector[..8] == MAGIC && [1, 2, VERSION + 1].contains(&version) {
+        true => Err(FrameError::Version(version)),
+        false => Err(FrameError::Damaged { at: 0 }),
+    }
+}
+
+impl Frames {
+    /// A new file with a message, in an empty file; stable but for its name.
+    pub(super) fn create(file: File, instance: [u8; 16], message: &[&[u8]]) -> io::Result<Self> {
+        let mut frames = Self { file, instance, count: 0 };
+        frames.append(message)?;
+        frames.file.sync_all()?;
+        Ok(frames)
+    }
+
+    /// Reads a file and cuts off what was torn. `sink` is given each message.
+    pub(super) fn open(
+        file: File,
+        sink: &mut dyn FnMut(Message, &[u8]) -> Option<()>,
+    ) -> Result<Self, FrameError> {
+        let (instance, confirmed) = read_first(&file)?;
+        let total = file.metadata()?.len().saturating_sub(FRAME_BYTES as u64);
+        let total = total.div_ceil(FRAME_BYTES as u64);
+        let mut frames = Self { file, instance, count: 0 };
+        while let Some((message, bytes)) = frames.message_at(frames.count)? {
+            sink(message, &bytes).ok_or(FrameError::Damaged { at: place(message.first) })?;
+            frames.count += message.frames;
+        }
+        if frames.count < confirmed {
+            return Err(FrameError::Damaged { at: place(frames.count) });
+        }
+        if frames.count < total {
+            frames.check_tail(total)?;
+            // What comes next follows what is whole.
+            frames.file.set_len(place(frames.count))?;
+        }
+        if frames.count > confirmed {
+            frames.confirm()?;
+        }
+        Ok(frames)
+    }
+
+    /// The message that begins at a frame, if all of it is there.
+    fn message_at(&self, first: u64) -> Result<Option<(Message, Vec<u8>)>, FrameError> {
+        let Some(start) = self.payload(Message { first, frames: 1 })? else { return Ok(None) };
+        let len = length(&start);
+        if len > MESSAGE_BYTES_MAX {
+            return Err(FrameError::Damaged { at: place(first) });
+        }
+        let message = Message { first, frames: frames_of(len) };
+        let whole = self.payload(message)?;
+        Ok(whole.map(|payload| (message, content(payload))))
+    }
+
+    /// What the frames of a message hold; `None` if they are not whole.
+    fn payload(&self, message: Message) -> io::Result<Option<Vec<u8>>> {
+        let mut bytes = vec![0; message.frames as usize * FRAME_BYTES];
+        match self.file.read_exact_at(&mut bytes, place(message.first)) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
+        }
+        let mut payload = Vec::with_capacity(bytes.len());
+        for (number, frame) in (message.first..).zip(bytes.chunks_exact(FRAME_BYTES)) {
+            let (sum, piece) = frame.split_at(SUM_BYTES);
+            if *sum != self.sum(number, piece) {
+                return Ok(None);
+            }
+            payload.extend_from_slice(piece);
+        }
+        Ok(Some(payload))
+    }
+
+    fn sum(&self, number: u64, payload: &[u8]) -> [u8; SUM_BYTES] {
+        sum(&[&self.instance, &number.to_le_bytes(), payload])
+    }
+
+    /// Whether what follows the whole messages is as a crash leaves it.
+    fn check_tail(&self, total: u64) -> Result<(), FrameError> {
+        if total - self.count > 2 * frames_of(MESSAGE_BYTES_MAX) {
+            return Err(FrameError::Damaged { at: place(self.count) });
+        }
+        for number in self.count..total {
+            let mut frame = [0; FRAME_BYTES];
+            match self.file.read_exact_at(&mut frame, place(number)) {
+                // The file ends in it.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
+                read => read?,
+            }
+            let blank = frame.iter().all(|&byte| byte == 0);
+            if !blank && frame[..SUM_BYTES] != self.sum(number, &frame[SUM_BYTES..]) {
+                return Err(FrameError::Damaged { at: place(number) });
+            }
+        }
+        Ok(())
+    }
+
+    /// All whole messages are stable.
+    fn confirm(&self) -> io::Result<()> {
+        self.file.write_all_at(&first_sector(&self.instance, self.count), 0)
+    }
+
+    /// Adds a message; it is stable when this returns.
+    pub(super) fn append(&mut self, parts: &[&[u8]]) -> io::Result<Message> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        debug_assert!(len <= MESSAGE_BYTES_MAX, "a message of {len} bytes");
+        let mut bytes = Vec::with_capacity(LENGTH_BYTES + len);
+        bytes.extend((len as u32).to_le_bytes());
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        let message = Message { first: self.count, frames: frames_of(len) };
+        let mut frames = Vec::with_capacity(message.frames as usize * FRAME_BYTES);
+        for (number, piece) in (self.count..).zip(bytes.chunks(PAYLOAD_BYTES)) {
+            let mut payload = [0; PAYLOAD_BYTES];
+            payload[..piece.len()].copy_from_slice(piece);
+            frames.extend(self.sum(number, &payload));
+            frames.extend(payload);
+        }
+        self.file.write_all_at(&frames, place(self.count))?;
+        self.file.sync_data()?;
+        self.count += message.frames;
+        self.confirm()?;
+        Ok(message)
+    }
+
+    /// A message.
+    ///
+    /// # Errors
+    /// Those of the disk; `InvalidData` when it has changed since.
+    pub(super) fn read(&self, message: Message) -> io::Result<Vec<u8>> {
+        let payload = self.payload(message)?.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(content(payload))
+    }
+}
+
+/// How long the message is of which this is the first piece.
+fn length(payload: &[u8]) -> usize {
+    payload.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize)
+}
+
+/// The message in its payload.
+fn content(mut payload: Vec<u8>) -> Vec<u8> {
+    let len = length(&payload);
+    payload.drain(..LENGTH_BYTES);
+    payload.truncate(len);
+    payload
+}
