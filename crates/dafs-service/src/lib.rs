@@ -80,7 +80,7 @@ pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsEr
 pub use replies::{EndedSession, Entry, Kept, KeptReply, NoReply, RequestKey, SessionReplies};
 pub use state::{StateId, StateKind, StateRef};
 pub use stateless::{StatelessCreated, StatelessFile};
-pub use undo::UndoError;
+pub use undo::{UndoError, undo_list_instance};
 pub use write_verifier::WriteVerifier;
 
 pub(crate) use open::Break;

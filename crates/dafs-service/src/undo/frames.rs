@@ -86,7 +86,7 @@ pub(super) fn first_sector(instance: &[u8; 16], confirmed: u64) -> [u8; FRAME_BY
 }
 
 /// Instance and number of confirmed frames.
-fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
+pub(super) fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
     let mut sector = [0; FRAME_BYTES];
     match file.read_exact_at(&mut sector, 0) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -112,9 +112,18 @@ impl Frames {
     /// A new file with a message, in an empty file; stable but for its name.
     pub(super) fn create(file: File, instance: [u8; 16], message: &[&[u8]]) -> io::Result<Self> {
         let mut frames = Self { file, instance, count: 0 };
-        frames.append(message)?;
+        let (Message { frames: count, .. }, bytes) = frames.encode(message);
+        // It has no name yet, so nobody confirms what is not stable.
+        let bytes = [&first_sector(&frames.instance, count)[..], &bytes].concat();
+        frames.file.write_all_at(&bytes, 0)?;
         frames.file.sync_all()?;
+        frames.count = count;
         Ok(frames)
+    }
+
+    /// Which file it is.
+    pub(super) fn instance(&self) -> [u8; 16] {
+        self.instance
     }
 
     /// Reads a file and cuts off what was torn. `sink` is given each message.
@@ -205,6 +214,16 @@ impl Frames {
 
     /// Adds a message; it is stable when this returns.
     pub(super) fn append(&mut self, parts: &[&[u8]]) -> io::Result<Message> {
+        let (message, bytes) = self.encode(parts);
+        self.file.write_all_at(&bytes, place(self.count))?;
+        self.file.sync_data()?;
+        self.count += message.frames;
+        self.confirm()?;
+        Ok(message)
+    }
+
+    /// The next message, in frames.
+    fn encode(&self, parts: &[&[u8]]) -> (Message, Vec<u8>) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         debug_assert!(len <= MESSAGE_BYTES_MAX, "a message of {len} bytes");
         let mut bytes = Vec::with_capacity(LENGTH_BYTES + len);
@@ -218,11 +237,7 @@ impl Frames {
             frames.extend(self.sum(number, &payload));
             frames.extend(payload);
         }
-        self.file.write_all_at(&frames, place(self.count))?;
-        self.file.sync_data()?;
-        self.count += message.frames;
-        self.confirm()?;
-        Ok(message)
+        (message, frames)
     }
 
     /// A message.

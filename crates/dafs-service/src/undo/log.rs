@@ -7,17 +7,20 @@
 //!
 //! Invariants
 //! * What a restart reads is what was written, or is refused with the file kept.
-//! * A log has its name when its head is stable.
+//! * A log has its name when its head is stable, and is on the list of logs after that.
 //! * A copy is stable before the log that speaks of it, and goes after it.
 
+use super::SUFFIX;
 use super::UndoError;
-use super::frames::{FrameError, Frames, MESSAGE_BYTES_MAX, Message};
+use super::frames::{self, FrameError, Frames, MESSAGE_BYTES_MAX, Message};
+use super::index::{Index, Listed};
 use crate::handle::Handle;
 use dafs_store::{FILE_ID_BYTES, FileId, FsId, OpenFile};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const PERSIST: u8 = 1;
 const COPIED: u8 = 2;
@@ -62,8 +65,9 @@ pub(super) struct Record {
     message: Message,
 }
 
-#[derive(Debug)]
 pub(super) struct Log {
+    index: Arc<Index>,
+    number: u64,
     frames: Frames,
     path: PathBuf,
     pub(super) records: Vec<Record>,
@@ -117,6 +121,26 @@ fn as_server() -> io::Result<()> {
     dafs_store::posix::as_server().map_err(|_| io::ErrorKind::PermissionDenied.into())
 }
 
+/// Where a log is.
+pub(super) fn path_of(directory: &Path, number: u64) -> PathBuf {
+    directory.join(format!("{number}.{SUFFIX}"))
+}
+
+/// Which log has a number.
+pub(super) fn instance(directory: &Path, number: u64) -> Result<[u8; 16], UndoError> {
+    let path = path_of(directory, number);
+    let read = frames::read_first(&File::open(&path)?);
+    read.map(|(instance, _)| instance).map_err(|error| undo_error(error, &path))
+}
+
+fn undo_error(error: FrameError, path: &Path) -> UndoError {
+    match error {
+        FrameError::Io(error) => UndoError::Io(error),
+        FrameError::Damaged { at } => UndoError::Damaged { path: path.to_owned(), at },
+        FrameError::Version(version) => UndoError::Version { path: path.to_owned(), version },
+    }
+}
+
 /// Where the copy of a file lies that belongs to a log.
 pub(super) fn copy_path(log: &Path) -> PathBuf {
     log.with_extension(COPY_SUFFIX)
@@ -141,9 +165,15 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 }
 
 impl Log {
-    /// A new log, stable when it is returned.
-    pub(super) fn create(path: PathBuf, head: &Head) -> io::Result<Self> {
+    /// A new log in a directory, stable when it is returned.
+    pub(super) fn create(
+        index: Arc<Index>,
+        directory: &Path,
+        number: u64,
+        head: &Head,
+    ) -> io::Result<Self> {
         as_server()?;
+        let path = path_of(directory, number);
         let unfinished = path.with_extension(UNFINISHED_SUFFIX);
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&unfinished)?;
@@ -155,8 +185,10 @@ impl Log {
             // It goes at the next start.
             let _ = std::fs::remove_file(&unfinished);
         })?;
-        let log = Self { frames, path, records: Vec::new(), copied: head.copied };
-        match sync_parent(&log.path) {
+        let records = Vec::new();
+        let log = Self { index, number, frames, path, records, copied: head.copied };
+        let listed = sync_parent(&log.path).and_then(|()| log.index.add(log.listed()));
+        match listed {
             Ok(()) => Ok(log),
             Err(error) => {
                 let _ = log.remove();
@@ -165,11 +197,21 @@ impl Log {
         }
     }
 
+    /// What the list says of it.
+    pub(super) fn listed(&self) -> Listed {
+        (self.number, self.frames.instance())
+    }
+
     /// Reads a log of an earlier run.
     ///
     /// # Errors
     /// Those of the disk; `Damaged`, `Copy` and `Version`, with the file as it was.
-    pub(super) fn open(path: PathBuf) -> Result<(Self, Head), UndoError> {
+    pub(super) fn open(
+        index: Arc<Index>,
+        directory: &Path,
+        number: u64,
+    ) -> Result<(Self, Head), UndoError> {
+        let path = path_of(directory, number);
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
         let (mut head, mut records) = (None, Vec::new());
         let opened = Frames::open(file, &mut |message, bytes| {
@@ -182,13 +224,9 @@ impl Log {
             records.push(Record { offset, len, message });
             Some(())
         });
-        let frames = opened.map_err(|error| match error {
-            FrameError::Io(error) => UndoError::Io(error),
-            FrameError::Damaged { at } => UndoError::Damaged { path: path.clone(), at },
-            FrameError::Version(version) => UndoError::Version { path: path.clone(), version },
-        })?;
+        let frames = opened.map_err(|error| undo_error(error, &path))?;
         let head = head.ok_or_else(|| UndoError::Damaged { path: path.clone(), at: 0 })?;
-        let log = Self { frames, path, records, copied: head.copied };
+        let log = Self { index, number, frames, path, records, copied: head.copied };
         if head.copied && !log.has_whole_copy(head.size)? {
             return Err(UndoError::Copy { copy: copy_path(&log.path), log: log.path });
         }
@@ -222,16 +260,13 @@ impl Log {
         Ok(data)
     }
 
-    /// Removes the file; that is stable when this returns.
+    /// Throws the log away; that is stable when this returns.
     pub(super) fn remove(&self) -> io::Result<()> {
         as_server()?;
-        match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            // Gone already: a removal that could not be made stable is tried again.
-            _ => sync_parent(&self.path),
-        }?;
+        self.index.remove(self.number)?;
+        // What stays goes at the next start.
+        let _ = std::fs::remove_file(&self.path);
         if self.copied {
-            // One that stays goes at the next start.
             let _ = std::fs::remove_file(copy_path(&self.path));
         }
         Ok(())
@@ -261,13 +296,23 @@ mod tests {
         Head { key, size: 12_345, persist: true, copied: false, holder }
     }
 
+    fn create(directory: &Path, number: u64, head: &Head) -> Log {
+        let index = Index::make(&directory.join("index"), &[]).unwrap();
+        Log::create(Arc::new(index), directory, number, head).unwrap()
+    }
+
+    fn open(directory: &Path, number: u64) -> Result<(Log, Head), UndoError> {
+        let (index, _) = Index::open(&directory.join("index")).unwrap().unwrap();
+        Log::open(Arc::new(index), directory, number)
+    }
+
     /// Where the last record begins in the log.
     const LAST: usize = (1 + 1 + 10) * FRAME_BYTES;
 
     /// A head in one frame, a record in ten, and one in one.
     fn made(dir: &Path) -> (PathBuf, Vec<u8>) {
-        let path = dir.join("1.undo");
-        let mut log = Log::create(path.clone(), &head()).unwrap();
+        let path = path_of(dir, 1);
+        let mut log = create(dir, 1, &head());
         log.append(0, &[1; 5000]).unwrap();
         log.append(16_384, &[2; 100]).unwrap();
         let bytes = std::fs::read(&path).unwrap();
@@ -277,8 +322,8 @@ mod tests {
 
     /// The same, without the confirmation of the last record: the power failed.
     fn unconfirmed(dir: &Path) -> (PathBuf, Vec<u8>) {
-        let path = dir.join("2.undo");
-        let mut log = Log::create(path.clone(), &head()).unwrap();
+        let path = path_of(dir, 2);
+        let mut log = create(dir, 2, &head());
         log.append(0, &[1; 5000]).unwrap();
         let mut first = std::fs::read(&path).unwrap();
         log.append(16_384, &[2; 100]).unwrap();
@@ -296,17 +341,18 @@ mod tests {
 
     /// How many records are found.
     fn records(path: &Path) -> Result<usize, UndoError> {
-        Log::open(path.to_owned()).map(|(log, _)| log.records.len())
+        let number = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+        open(path.parent().unwrap(), number).map(|(log, _)| log.records.len())
     }
 
     #[test]
     fn a_log_reads_as_it_was_written() {
         let dir = tempfile::tempdir().unwrap();
         let (path, _) = made(dir.path());
-        let (mut log, found) = Log::open(path.clone()).unwrap();
+        let (mut log, found) = open(dir.path(), 1).unwrap();
         assert_eq!(found, head());
         log.append(32_768, b"more").unwrap();
-        let (log, _) = Log::open(path.clone()).unwrap();
+        let (log, _) = open(dir.path(), 1).unwrap();
         let read = |at: usize| (log.records[at].offset, log.read(log.records[at]).unwrap());
         assert_eq!(log.records.len(), 3);
         assert_eq!((read(0), read(1)), ((0, vec![1; 5000]), (16_384, vec![2; 100])));
@@ -364,7 +410,7 @@ mod tests {
                 let error = records(&path);
                 assert!(
                     matches!(error, Err(UndoError::Damaged { .. } | UndoError::Version { .. })),
-                    "at {at}: {error:?}"
+                    "at {at}"
                 );
                 assert_eq!(std::fs::read(&path).unwrap(), flipped);
             }
@@ -408,9 +454,9 @@ mod tests {
     #[test]
     fn a_copy_that_is_missing_or_cut_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1.undo");
-        drop(Log::create(path.clone(), &Head { copied: true, ..head() }).unwrap());
-        let refused = || matches!(Log::open(path.clone()), Err(UndoError::Copy { .. }));
+        let path = path_of(dir.path(), 1);
+        drop(create(dir.path(), 1, &Head { copied: true, ..head() }));
+        let refused = || matches!(open(dir.path(), 1), Err(UndoError::Copy { .. }));
         assert!(refused());
         std::fs::write(copy_path(&path), vec![0; 12_344]).unwrap();
         assert!(refused());

@@ -14,6 +14,7 @@
 //! * What may be long and may not wait where it is noticed is done elsewhere, once at a time for a file.
 
 mod frames;
+mod index;
 mod log;
 mod room;
 mod run;
@@ -21,6 +22,7 @@ mod run;
 mod tests;
 mod trouble;
 
+pub use index::undo_list_instance;
 pub(crate) use log::Holder;
 
 use crate::Result;
@@ -31,7 +33,8 @@ use crate::hosts::Host;
 use dafs_journal::Spawn;
 use dafs_mem::VolatileSlice;
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
-use log::{COPY_SUFFIX, Head, Log, RECORD_BYTES_MAX, UNFINISHED_SUFFIX};
+use index::Index;
+use log::{Head, Log, RECORD_BYTES_MAX};
 use room::Room;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::DirBuilder;
@@ -48,6 +51,10 @@ const BLOCK_BYTES: u64 = 16 << 10;
 
 const SUFFIX: &str = "undo";
 
+/// How to go on without a log.
+const LEAVE: &str = "to leave that file as it is, move the log and the list undo.index away and say \
+                     `dafs accept-loss undo.index`";
+
 /// Why what is to be undone cannot be read.
 #[derive(Debug, Error)]
 pub enum UndoError {
@@ -57,7 +64,7 @@ pub enum UndoError {
     /// A log does not say what was written to it.
     #[error(
         "{} is damaged at byte {at}; it holds what a lock's failed holder changed in a file. Restore \
-         it from a copy, or move it away to leave that file as it is", path.display()
+         it from a copy; or {LEAVE}", path.display()
     )]
     Damaged {
         /// The log, as it was.
@@ -67,8 +74,8 @@ pub enum UndoError {
     },
     /// The copy that a log speaks of is not there as it was.
     #[error(
-        "{} is missing or was cut; it is the copy of a file that a lock's failed holder has changed. \
-         Restore it, or move {} away to leave that file as it is", copy.display(), log.display()
+        "{} is missing or was cut; it is the copy of a file that a lock's failed holder has changed, \
+         for the log {}. Restore it; or {LEAVE}", copy.display(), log.display()
     )]
     Copy {
         /// The copy.
@@ -76,10 +83,23 @@ pub enum UndoError {
         /// The log.
         log: PathBuf,
     },
+    /// A log that is on the list is not there.
+    #[error(
+        "{} is missing, or another log has its name; it holds what a lock's failed holder changed in \
+         a file. Restore it from a copy; or {LEAVE}", .0.display()
+    )]
+    Missing(PathBuf),
+    /// The list of the logs is damaged.
+    #[error(
+        "{} is damaged; it says which logs there are of what locks have to undo. Restore it from a \
+         copy; or move it away and say `dafs accept-loss undo.index`, to use those that are there",
+        .0.display()
+    )]
+    List(PathBuf),
     /// A log is of another version of the server.
     #[error(
-        "{} has format {version}, which this server does not know; start the version that wrote it, \
-         or move it away to leave the file that it is for as it is", path.display()
+        "{} has format {version}, which this server does not know; start the version that wrote it; \
+         or {LEAVE}", path.display()
     )]
     Version {
         /// The log, as it was.
@@ -96,8 +116,8 @@ pub(crate) struct Undo {
     active: AtomicUsize,
     /// What they take.
     room: Room,
-    /// Where the logs are; nowhere until that is said.
-    directory: OnceLock<PathBuf>,
+    /// Where the logs are, and which; nowhere until that is said.
+    directory: OnceLock<(PathBuf, Arc<Index>)>,
     next: AtomicU64,
     /// Runs what waits for the disk on behalf of threads that may not.
     elsewhere: OnceLock<Spawn>,
@@ -149,32 +169,25 @@ impl Undo {
         // It holds bytes of everybody's files.
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let mut logs: Vec<(u64, PathBuf)> = Vec::new();
-        for found in std::fs::read_dir(directory)? {
-            let path = found?.path();
-            match path.extension() {
-                Some(suffix) if suffix == SUFFIX => {}
-                Some(suffix) if suffix == UNFINISHED_SUFFIX => {
-                    // Nothing was changed under its lock.
-                    std::fs::remove_file(&path)?;
-                    continue;
-                }
-                Some(suffix) if suffix == COPY_SUFFIX => {
-                    if !path.with_extension(SUFFIX).try_exists()? {
-                        // Its log was not made yet, or is gone already.
-                        std::fs::remove_file(&path)?;
-                    }
-                    continue;
-                }
-                _ => continue,
-            }
-            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-            logs.push((number.unwrap_or(0), path));
+        let (logs, copies) = index::find_logs(directory)?;
+        let (index, listed) = index::open_list(directory, &logs)?;
+        if let Some((number, _)) = listed.iter().find(|(number, _)| !logs.contains(number)) {
+            return Err(UndoError::Missing(log::path_of(directory, *number)));
         }
-        logs.sort_unstable_by(|one, two| two.cmp(one));
-        self.next.store(logs.first().map_or(0, |(last, _)| last + 1), Ordering::Relaxed);
-        for (_, path) in logs {
-            let (log, head) = Log::open(path)?;
+        self.next.store(logs.last().map_or(0, |last| last + 1), Ordering::Relaxed);
+        let unlisted = |number: &&u64| !listed.iter().any(|(listed, _)| listed == *number);
+        // Nothing was changed under their locks yet, or they were thrown away.
+        for number in logs.iter().filter(unlisted) {
+            std::fs::remove_file(log::path_of(directory, *number))?;
+        }
+        for number in copies.iter().filter(unlisted) {
+            std::fs::remove_file(log::copy_path(&log::path_of(directory, *number)))?;
+        }
+        for listed in listed {
+            let (log, head) = Log::open(index.clone(), directory, listed.0)?;
+            if log.listed() != listed {
+                return Err(UndoError::Missing(log::path_of(directory, listed.0)));
+            }
             if entries.contains_key(&head.key) {
                 // A later lock was had on the file, so this one's changes were to stay.
                 log.remove()?;
@@ -192,7 +205,7 @@ impl Undo {
             self.active.fetch_add(1, Ordering::SeqCst);
         }
         // INVARIANT: opened once, at the start.
-        let _ = self.directory.set(directory.to_owned());
+        let _ = self.directory.set((directory.to_owned(), index));
         Ok(entries.keys().copied().collect())
     }
 
@@ -242,7 +255,7 @@ impl Undo {
         writers: &Writers,
         holds: impl FnOnce(&Entry) -> bool,
     ) -> Result<()> {
-        let directory = self.directory.get().ok_or(ServiceError::NotSupported)?;
+        let (directory, index) = self.directory.get().ok_or(ServiceError::NotSupported)?;
         if let Some(entry) = self.find(&key) {
             if entry.head.holder != holder {
                 return Err(StoreError::Busy.into());
@@ -258,20 +271,20 @@ impl Undo {
         let client = holder.name.clone();
         let room = self.room.take_lock(&client, host)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let path = directory.join(format!("{number}.{SUFFIX}"));
         // Whoever writes from now on sees the entry.
         let _alone = writers.alone(&key);
         if let Some(entry) = self.find(&key) {
             // The same owner's lock of another session was a moment faster.
             return if entry.head.holder == holder { Ok(()) } else { Err(StoreError::Busy.into()) };
         }
-        let copied = log::copy(&path, &*file).unwrap_or_else(|error| {
+        let copied = log::copy(&log::path_of(directory, number), &*file).unwrap_or_else(|error| {
             tracing::debug!(%error, "what is overwritten is saved instead of a copy");
             None
         });
         let size = copied.map_or_else(|| file.attr().map(|attr| attr.size), Ok)?;
         let head = Head { key, size, persist, copied: copied.is_some(), holder };
-        let log = Log::create(path, &head).map_err(|error| not_logged(&error))?;
+        let log = Log::create(index.clone(), directory, number, &head);
+        let log = log.map_err(|error| not_logged(&error))?;
         let Head { holder, .. } = head;
         let blocks = FxHashSet::default();
         let saved = Saved { log, file: Some(file), blocks, bytes: 0, over: false, failed: false };

@@ -372,6 +372,29 @@ fn a_damaged_log_stops_the_start_and_stays() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
 }
 
+#[test]
+fn a_log_that_is_lost_stops_the_start() {
+    let mut world = World::new(true);
+    world.begin();
+    apply(&mut world, &Change::Write(10, 40_000));
+    let (path, list) = (world.logs().join("0.undo"), world.dir.path().join("logs.index"));
+    let (log, whole) = (std::fs::read(&path).unwrap(), std::fs::read(&list).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(world.restart(), Err(UndoError::Missing(_))));
+    // One of another list.
+    let other = World::new(false);
+    other.begin();
+    std::fs::copy(other.logs().join("0.undo"), &path).unwrap();
+    assert!(matches!(world.restart(), Err(UndoError::Missing(_))));
+    std::fs::write(&path, log).unwrap();
+    std::fs::write(&list, b"").unwrap();
+    assert!(matches!(world.restart(), Err(UndoError::List(_))));
+    std::fs::write(&list, whole).unwrap();
+    world.restart().unwrap();
+    world.roll_back();
+    world.assert_untouched();
+}
+
 /// The least that mkfs.xfs takes, and a little more; what is not written takes no space.
 const DISK_BYTES: u64 = 400 << 20;
 

@@ -1,0 +1,274 @@
+//! The list of the logs that there are, so that one that is lost is told, and one that was thrown away is
+//! not used when it comes back.
+//!
+//! A file of fixed size with a sector that says which it is, and a slot for each log. A slot is written in
+//! place, within a sector, which a disk writes wholly or not at all. All numbers are little-endian.
+//!
+//! Invariants
+//! * A log counts when it is on the list, and is on the list from before anything is changed under its
+//!   lock until its changes are kept or undone. Both are stable when they are said to be.
+
+use super::log::{self, COPY_SUFFIX, UNFINISHED_SUFFIX};
+use super::{SUFFIX, UndoError};
+use crate::limits::UNDO_LOCKS_MAX;
+use crc_fast::{CrcAlgorithm, Digest};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const MAGIC: [u8; 8] = *b"dafsundx";
+const VERSION: u32 = 1;
+const SECTOR_BYTES: usize = 512;
+const SLOT_BYTES: usize = 32;
+/// Logs that could not be taken off the list stay on it.
+const SLOTS: usize = 2 * UNDO_LOCKS_MAX;
+const LEN_BYTES: usize = SECTOR_BYTES + SLOTS * SLOT_BYTES;
+const LIST_SUFFIX: &str = "index";
+
+/// A log on the list: its number, and which it is.
+pub(super) type Listed = (u64, [u8; 16]);
+
+/// The list.
+pub(super) struct Index {
+    file: File,
+    instance: [u8; 16],
+    /// By number: where.
+    slots: Mutex<BTreeMap<u64, usize>>,
+}
+
+fn sum(parts: &[&[u8]]) -> [u8; 4] {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    // The algorithm has 32 bits, so nothing is cut off.
+    (digest.finalize() as u32).to_le_bytes()
+}
+
+fn first_sector(instance: &[u8; 16]) -> [u8; SECTOR_BYTES] {
+    let mut sector = [0; SECTOR_BYTES];
+    sector[..8].copy_from_slice(&MAGIC);
+    sector[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    sector[16..32].copy_from_slice(instance);
+    let sum = sum(&[&sector[..SECTOR_BYTES - 4]]);
+    sector[SECTOR_BYTES - 4..].copy_from_slice(&sum);
+    sector
+}
+
+/// A slot with a log, or with none.
+fn slot(instance: &[u8; 16], at: usize, listed: Option<Listed>) -> [u8; SLOT_BYTES] {
+    let mut slot = [0; SLOT_BYTES];
+    if let Some((number, log)) = listed {
+        slot[..8].copy_from_slice(&(number + 1).to_le_bytes());
+        slot[8..24].copy_from_slice(&log);
+    }
+    let sum = sum(&[instance, &(at as u64).to_le_bytes(), &slot[..SLOT_BYTES - 4]]);
+    slot[SLOT_BYTES - 4..].copy_from_slice(&sum);
+    slot
+}
+
+fn place(slot: usize) -> u64 {
+    (SECTOR_BYTES + slot * SLOT_BYTES) as u64
+}
+
+/// The instance of a list, if its first sector is whole.
+fn instance(bytes: &[u8]) -> Option<[u8; 16]> {
+    let instance = bytes.get(16..32)?.try_into().ok()?;
+    (bytes.get(..SECTOR_BYTES)? == first_sector(&instance)).then_some(instance)
+}
+
+/// Which list of logs a file is; `None` if it is not there, or damaged.
+///
+/// # Errors
+/// Those of the disk.
+pub fn undo_list_instance(path: &Path) -> io::Result<Option<[u8; 16]>> {
+    let mut sector = [0; SECTOR_BYTES];
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    match file.read_exact_at(&mut sector, 0) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        read => read.map(|()| instance(&sector)),
+    }
+}
+
+/// Where the list of the logs of a directory is: beside it.
+fn list_of(directory: &Path) -> PathBuf {
+    directory.with_extension(LIST_SUFFIX)
+}
+
+impl Index {
+    /// Reads the list, with what is on it; nothing if there is none.
+    ///
+    /// # Errors
+    /// Those of the disk; `InvalidData` when it is damaged.
+    pub(super) fn open(path: &Path) -> io::Result<Option<(Self, Vec<Listed>)>> {
+        let file = match OpenOptions::new().read(true).write(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let damaged = || io::Error::from(ErrorKind::InvalidData);
+        if file.metadata()?.len() != LEN_BYTES as u64 {
+            return Err(damaged());
+        }
+        let mut bytes = vec![0; LEN_BYTES];
+        file.read_exact_at(&mut bytes, 0)?;
+        let instance = instance(&bytes).ok_or_else(damaged)?;
+        let (mut slots, mut listed) = (BTreeMap::new(), Vec::new());
+        for (at, found) in bytes[SECTOR_BYTES..].chunks_exact(SLOT_BYTES).enumerate() {
+            let (number, rest) = found.split_first_chunk::<8>().ok_or_else(damaged)?;
+            let log = *rest.first_chunk::<16>().ok_or_else(damaged)?;
+            let entry = u64::from_le_bytes(*number).checked_sub(1).map(|number| (number, log));
+            if *found != slot(&instance, at, entry) {
+                return Err(damaged());
+            }
+            if let Some((number, log)) = entry {
+                slots.insert(number, at);
+                listed.push((number, log));
+            }
+        }
+        Ok(Some((Self { file, instance, slots: Mutex::new(slots) }, listed)))
+    }
+
+    /// Makes a list of these logs; it is stable when this returns.
+    pub(super) fn make(path: &Path, listed: &[Listed]) -> io::Result<Self> {
+        let mut instance = [0; 16];
+        getrandom::fill(&mut instance).map_err(io::Error::other)?;
+        let mut bytes = first_sector(&instance).to_vec();
+        for at in 0..SLOTS.max(listed.len()) {
+            bytes.extend(slot(&instance, at, listed.get(at).copied()));
+        }
+        let unfinished = path.with_extension("index-new");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(&unfinished)?;
+        file.write_all_at(&bytes, 0)?;
+        file.sync_all()?;
+        std::fs::rename(unfinished, path)?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+        let slots = listed.iter().enumerate().map(|(at, (number, _))| (*number, at)).collect();
+        Ok(Self { file, instance, slots: Mutex::new(slots) })
+    }
+
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a log on the list. That is stable when this returns.
+    pub(super) fn add(&self, (number, log): Listed) -> io::Result<()> {
+        let mut slots = self.slots();
+        let taken: BTreeSet<_> = slots.values().copied().collect();
+        let free = (0..SLOTS).find(|at| !taken.contains(at)).ok_or(ErrorKind::StorageFull)?;
+        slots.insert(number, free);
+        drop(slots);
+        self.write(free, Some((number, log))).inspect_err(|_| {
+            // What the slot holds is not known. If it stays, the next start misses the log.
+            let _ = self.remove(number);
+        })
+    }
+
+    /// Takes a log off the list, if it is there. That is stable when this returns.
+    pub(super) fn remove(&self, number: u64) -> io::Result<()> {
+        let Some(at) = self.slots().get(&number).copied() else { return Ok(()) };
+        self.write(at, None)?;
+        self.slots().remove(&number);
+        Ok(())
+    }
+
+    fn write(&self, at: usize, listed: Option<Listed>) -> io::Result<()> {
+        self.file.write_all_at(&slot(&self.instance, at, listed), place(at))?;
+        self.file.sync_data()
+    }
+}
+
+/// The numbers of the logs in a directory, in order, and of the copies. What was not made goes.
+pub(super) fn find_logs(directory: &Path) -> Result<(Vec<u64>, Vec<u64>), UndoError> {
+    let (mut logs, mut copies) = (Vec::new(), Vec::new());
+    for found in std::fs::read_dir(directory)? {
+        let path = found?.path();
+        let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        let number = number
+            .filter(|number| log::path_of(directory, *number).file_stem() == path.file_stem());
+        match path.extension().and_then(|suffix| suffix.to_str()) {
+            Some(SUFFIX) => logs.extend(number),
+            Some(COPY_SUFFIX) => copies.extend(number),
+            Some(UNFINISHED_SUFFIX) => std::fs::remove_file(&path)?,
+            _ => {}
+        }
+    }
+    logs.sort_unstable();
+    Ok((logs, copies))
+}
+
+/// The list of the logs, with what is on it, the latest first; all that are there if there is no list.
+pub(super) fn open_list(
+    directory: &Path,
+    found: &[u64],
+) -> Result<(Arc<Index>, Vec<Listed>), UndoError> {
+    let path = list_of(directory);
+    let opened = Index::open(&path).map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => UndoError::List(path.clone()),
+        _ => UndoError::Io(error),
+    });
+    let (index, mut listed) = match opened? {
+        Some(found) => found,
+        None => {
+            let instance =
+                |number: &u64| log::instance(directory, *number).map(|log| (*number, log));
+            let listed = found.iter().map(instance).collect::<Result<Vec<_>, _>>()?;
+            (Index::make(&path, &listed)?, listed)
+        }
+    };
+    listed.sort_unstable_by(|one, two| two.cmp(one));
+    Ok((Arc::new(index), listed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(path: &Path) -> io::Result<Vec<Listed>> {
+        Index::open(path).map(|found| found.map_or(Vec::new(), |(_, listed)| listed))
+    }
+
+    #[test]
+    fn logs_are_on_the_list_until_they_are_taken_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("undo.index");
+        assert!(Index::open(&path).unwrap().is_none());
+        let index = Index::make(&path, &[(7, [7; 16])]).unwrap();
+        assert_eq!(undo_list_instance(&path).unwrap(), Some(index.instance));
+        for number in 0..3 {
+            index.add((number, [number as u8; 16])).unwrap();
+        }
+        index.remove(1).unwrap();
+        index.remove(1).unwrap();
+        let listed = |number: u64| (number, [number as u8; 16]);
+        assert_eq!(read(&path).unwrap(), [7, 0, 2].map(listed));
+        let (index, _) = Index::open(&path).unwrap().unwrap();
+        index.add(listed(9)).unwrap();
+        assert_eq!(read(&path).unwrap(), [7, 0, 9, 2].map(listed));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("undo.index");
+        drop(Index::make(&path, &[(7, [7; 16])]).unwrap());
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        for at in (0..LEN_BYTES as u64).filter(|at| *at < 700 || at % 37 == 0) {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ 1 << (at % 8)], at).unwrap();
+            assert_eq!(read(&path).unwrap_err().kind(), ErrorKind::InvalidData, "byte {at}");
+            file.write_all_at(&byte, at).unwrap();
+        }
+        assert_eq!(read(&path).unwrap().len(), 1);
+        for len in [0, 100, LEN_BYTES as u64 - SLOT_BYTES as u64, LEN_BYTES as u64 + 1] {
+            file.set_len(len).unwrap();
+            assert_eq!(read(&path).unwrap_err().kind(), ErrorKind::InvalidData, "{len} bytes");
+        }
+    }
+}
