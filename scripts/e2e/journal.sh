@@ -79,5 +79,7 @@ step "it still works, and so does none"
 serve --config "$work/dafs.toml"
 stop_server
 mv "$journal" "$work/aside"
+expect 1 'it is missing' timeout 20 "$dafs" serve --config "$work/dafs.toml"
+"$dafs" accept-loss journal --state-directory "$work/state"
 serve --config "$work/dafs.toml"
 stop_server

@@ -30,5 +30,6 @@ pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, Tic
 pub use limits::SessionLimits;
 pub use pool::{Inbox, Job, Pool, ThreadPool};
 pub use server::{
-    DataProcess, DataServerConfig, ReadConfig, Server, StartError, default_state_directory,
+    DataProcess, DataServerConfig, ReadConfig, Server, StartError, StateError, accept_loss,
+    default_state_directory,
 };

@@ -22,6 +22,7 @@ pub mod limits;
 mod admit;
 mod append;
 mod client;
+mod database;
 mod delegation;
 mod enter;
 mod error;
@@ -54,6 +55,7 @@ pub use client::{
     Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, ExchangeId, Exchanged,
     Holding, Identity, Registered,
 };
+pub use database::{StateFile, StateFileId, bears_seal};
 pub use delegation::{AttrAnswer, Delegation, DelegationKind, NoDelegation, Want, WantKind};
 pub use error::ServiceError;
 pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash, Touch};

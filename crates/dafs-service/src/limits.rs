@@ -69,6 +69,9 @@ pub const KEPT_LOCKS_MAX: usize = 65_536;
 /// Of these, the ones of a client of one name, with what its older instances have left behind.
 pub const KEPT_LOCKS_PER_CLIENT_MAX: usize = KEPT_LOCKS_MAX / 4;
 
+/// Memory for a database of state; an entry is a few hundred bytes and read once.
+pub(crate) const DATABASE_CACHE_BYTES: usize = 1 << 20;
+
 /// Files with locks left behind that one sweep looks at.
 pub(crate) const LEFT_FILES_SWEPT_MAX: usize = 64;
 

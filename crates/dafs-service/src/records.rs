@@ -7,10 +7,11 @@
 //!   end of an old instance does not take the record of a new one.
 
 use crate::client::{Client, ClientKey, ClientKind, Identity};
+use crate::database::{DatabaseError, StateDatabase, StateFile, StateFileId};
 use crate::handle::Handle;
 use crate::lock::{LockChange, LockHolder, LockKind, LockRecord};
 use dafs_store::{FileId, FsId};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadableTable, StorageBackend, TableDefinition, WriteTransaction};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -42,7 +43,7 @@ impl ClientRecord {
             verifier: client.verifier(),
             mechanism: client.identity().mechanism.to_owned(),
             principal: client.identity().principal.clone(),
-            host: client.host(),
+            host: client.recorded_host(),
         }
     }
 
@@ -60,15 +61,35 @@ impl ClientRecord {
     }
 }
 
-/// Why client records cannot be read or written.
+/// Why records cannot be read or written.
 #[derive(Debug, Error)]
-#[error("client records: {0}")]
-pub struct RecordsError(String);
+#[error("{reason}")]
+pub struct RecordsError {
+    reason: String,
+    lost: bool,
+}
 
 impl RecordsError {
     /// An error with the reason as the administrator should read it.
     pub fn new(reason: impl std::fmt::Display) -> Self {
-        Self(reason.to_string())
+        Self { reason: reason.to_string(), lost: false }
+    }
+
+    pub(crate) fn of(path: &Path, error: &DatabaseError) -> Self {
+        let path = path.display();
+        match error {
+            DatabaseError::Database(redb::Error::DatabaseAlreadyOpen) => Self::new(format!(
+                "{path}: another server uses this state directory; give each its own with \
+                 --state-directory"
+            )),
+            DatabaseError::Database(error) => Self::new(format!("{path}: {error}")),
+            lost => Self { reason: lost.to_string(), lost: true },
+        }
+    }
+
+    /// The file is not there any more as it was.
+    pub fn is_lost(&self) -> bool {
+        self.lost
     }
 }
 
@@ -141,9 +162,6 @@ impl ClientRecords for NoRecords {
     }
 }
 
-/// Memory for the database; a record is a few hundred bytes and read once.
-const CACHE_BYTES: usize = 1 << 20;
-
 /// Verifier, mechanism and principal.
 type Value = ([u8; 8], &'static str, &'static [u8]);
 
@@ -190,51 +208,47 @@ pub(crate) fn own_file(path: &Path) -> io::Result<File> {
 /// Records in a database file of its own.
 #[derive(Debug)]
 pub struct FileRecords {
-    database: Database,
+    database: StateDatabase,
 }
 
 impl FileRecords {
-    /// Opens or makes the file.
+    /// Opens the file, or makes it if there was none.
     ///
     /// # Errors
-    /// When it cannot be made, is damaged, or another server has it open.
-    pub fn open(path: &Path) -> Result<Self, RecordsError> {
-        let reason = |error: redb::Error| match error {
-            redb::Error::DatabaseAlreadyOpen => RecordsError(format!(
-                "{}: another server uses this state directory; give each its own with \
-                 --state-directory",
-                path.display()
-            )),
-            error => RecordsError(format!("{}: {error}", path.display())),
-        };
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE_BYTES);
-        let file = own_file(path).map_err(|error| reason(error.into()))?;
-        let database = builder.create_file(file).map_err(|error| reason(error.into()))?;
-        let records = Self { database };
-        // Tables that exist make reading simple.
-        let tables = |transaction: &WriteTransaction| {
-            transaction.open_table(NFS_CLIENTS)?;
-            transaction.open_table(NFS_HOSTS)?;
-            transaction.open_table(DAFS_CLIENTS)?;
-            transaction.open_table(LOCKS)?;
-            Ok(())
-        };
-        records.write(tables).map_err(reason)?;
-        Ok(records)
+    /// When it cannot be made, is not the one that is expected, is damaged, or another server has it
+    /// open.
+    pub fn open(path: &Path, expected: StateFile) -> Result<Self, RecordsError> {
+        let database = StateDatabase::open(path, expected, Self::tables);
+        let database = database.map_err(|error| RecordsError::of(path, &error))?;
+        Ok(Self { database })
     }
 
-    fn write(
-        &self,
-        change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
-    ) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        change(&transaction)?;
-        Ok(transaction.commit()?)
+    /// The same with what is in `backend`, for simulations.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn on(backend: impl StorageBackend, expected: StateFile) -> Result<Self, RecordsError> {
+        let database = StateDatabase::on(backend, expected, Self::tables);
+        Ok(Self {
+            database: database.map_err(|error| RecordsError::of(Path::new("memory"), &error))?,
+        })
+    }
+
+    fn tables(transaction: &WriteTransaction) -> Result<(), redb::Error> {
+        transaction.open_table(NFS_CLIENTS)?;
+        transaction.open_table(NFS_HOSTS)?;
+        transaction.open_table(DAFS_CLIENTS)?;
+        transaction.open_table(LOCKS)?;
+        Ok(())
+    }
+
+    /// Which file it is.
+    pub fn id(&self) -> StateFileId {
+        self.database.id()
     }
 
     fn read(&self) -> Result<Vec<ClientRecord>, redb::Error> {
-        let transaction = self.database.begin_read()?;
+        let transaction = self.database.read()?;
         let mut records = Vec::new();
         let hosts = transaction.open_table(NFS_HOSTS)?;
         for kind in [ClientKind::Nfs, ClientKind::Dafs] {
@@ -256,7 +270,7 @@ impl FileRecords {
     }
 
     fn read_locks(&self) -> Result<Vec<LockRecord>, redb::Error> {
-        let transaction = self.database.begin_read()?;
+        let transaction = self.database.read()?;
         let mut records = Vec::new();
         for entry in transaction.open_table(LOCKS)?.iter()? {
             let (number, value) = entry?;
@@ -322,7 +336,7 @@ impl ClientRecords for FileRecords {
 
     fn put(&self, record: &ClientRecord) -> Result<(), RecordsError> {
         let value = (record.verifier, record.mechanism.as_str(), record.principal.as_slice());
-        let put = self.write(|transaction| {
+        let put = self.database.write(|transaction| {
             let mut table = transaction.open_table(table_of(record.kind))?;
             table.insert(record.owner.as_slice(), value)?;
             if record.kind == ClientKind::Nfs {
@@ -338,7 +352,7 @@ impl ClientRecords for FileRecords {
         if records.is_empty() {
             return Ok(());
         }
-        let removed = self.write(|transaction| {
+        let removed = self.database.write(|transaction| {
             for record in records {
                 let mut table = transaction.open_table(table_of(record.kind))?;
                 let owner = record.owner.as_slice();
@@ -363,7 +377,7 @@ impl ClientRecords for FileRecords {
         if changes.is_empty() {
             return Ok(());
         }
-        let changed = self.write(|transaction| {
+        let changed = self.database.write(|transaction| {
             for change in changes {
                 match change {
                     LockChange::Put(record) => put_lock(transaction, record)?,
@@ -382,6 +396,8 @@ impl ClientRecords for FileRecords {
 mod tests {
     use super::*;
 
+    const NEW: StateFile = StateFile::New([7; 16]);
+
     fn record(owner: &[u8], verifier: u8) -> ClientRecord {
         ClientRecord {
             kind: ClientKind::Nfs,
@@ -397,13 +413,13 @@ mod tests {
     fn records_survive_and_go_only_with_their_verifier() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("clients.redb");
-        let records = FileRecords::open(&path).unwrap();
+        let records = FileRecords::open(&path, NEW).unwrap();
         assert_eq!(records.load().unwrap(), []);
         records.put(&record(b"a", 1)).unwrap();
         records.put(&record(b"b", 1)).unwrap();
         records.put(&record(b"a", 2)).unwrap();
         drop(records);
-        let records = FileRecords::open(&path).unwrap();
+        let records = FileRecords::open(&path, NEW).unwrap();
         assert_eq!(records.load().unwrap(), [record(b"a", 2), record(b"b", 1)]);
         records.remove(&[record(b"a", 1), record(b"c", 1)]).unwrap();
         assert_eq!(records.load().unwrap().len(), 2);
@@ -416,17 +432,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("clients.redb");
         let mode = || path.metadata().unwrap().permissions().mode() & 0o777;
-        drop(FileRecords::open(&path).unwrap());
+        drop(FileRecords::open(&path, NEW).unwrap());
         assert_eq!(mode(), 0o600);
         std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-        drop(FileRecords::open(&path).unwrap());
+        drop(FileRecords::open(&path, NEW).unwrap());
         assert_eq!(mode(), 0o600);
     }
 
     #[test]
     fn kinds_of_clients_do_not_share_names() {
         let dir = tempfile::tempdir().unwrap();
-        let records = FileRecords::open(&dir.path().join("clients.redb")).unwrap();
+        let records = FileRecords::open(&dir.path().join("clients.redb"), NEW).unwrap();
         let dafs = ClientRecord { kind: ClientKind::Dafs, host: vec![], ..record(b"a", 1) };
         records.put(&record(b"a", 1)).unwrap();
         records.put(&dafs).unwrap();
@@ -435,19 +451,16 @@ mod tests {
         assert_eq!(records.load().unwrap(), [dafs]);
     }
 
-    #[test]
-    fn records_of_locks_survive_as_they_are() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("clients.redb");
-        let holder = |owner: &[u8]| LockHolder {
+    fn lock(number: u64) -> LockRecord {
+        let holder = LockHolder {
             client: ClientKey(7),
             name: b"node".to_vec(),
             verifier: *b"verifier",
             mechanism: "text".to_owned(),
             principal: b"alice".to_vec(),
-            owner: owner.to_vec(),
+            owner: number.to_le_bytes().to_vec(),
         };
-        let lock = |number: u64| LockRecord {
+        LockRecord {
             number,
             handle: Handle { fs: FsId([1; 16]), file: FileId([2; 48]) },
             first: number,
@@ -456,13 +469,19 @@ mod tests {
             autorecover: number & 2 != 0,
             repair: number & 4 != 0,
             broken: number & 8 != 0,
-            holder: holder(&number.to_le_bytes()),
-        };
-        let records = FileRecords::open(&path).unwrap();
+            holder,
+        }
+    }
+
+    #[test]
+    fn records_of_locks_survive_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("clients.redb");
+        let records = FileRecords::open(&path, NEW).unwrap();
         let put: Vec<_> = (0..16).map(lock).map(LockChange::Put).collect();
         records.change_locks(&put).unwrap();
         drop(records);
-        let records = FileRecords::open(&path).unwrap();
+        let records = FileRecords::open(&path, NEW).unwrap();
         assert_eq!(records.load_locks().unwrap(), (0..16).map(lock).collect::<Vec<_>>());
         let moved = LockRecord { first: 99, ..lock(3) };
         let changes = [
@@ -482,8 +501,117 @@ mod tests {
     fn two_servers_do_not_share_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("clients.redb");
-        let _first = FileRecords::open(&path).unwrap();
-        let error = FileRecords::open(&path).unwrap_err().to_string();
+        let _first = FileRecords::open(&path, NEW).unwrap();
+        let error = FileRecords::open(&path, NEW).unwrap_err().to_string();
         assert!(error.contains("clients.redb"), "{error}");
+    }
+
+    /// Three locks, kept by a server that is killed or ends in order.
+    fn with_locks(path: &Path, killed: bool) -> (StateFileId, Vec<u8>) {
+        let records = FileRecords::open(path, NEW).unwrap();
+        for number in 0..3 {
+            records.change_locks(&[LockChange::Put(lock(number))]).unwrap();
+        }
+        let id = records.id();
+        let bytes = std::fs::read(path).unwrap();
+        drop(records);
+        (id, if killed { bytes } else { std::fs::read(path).unwrap() })
+    }
+
+    fn found(path: &Path, id: StateFileId) -> Result<Vec<LockRecord>, RecordsError> {
+        FileRecords::open(path, StateFile::Known(id))?.load_locks()
+    }
+
+    #[test]
+    fn a_flipped_bit_is_refused_or_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        for killed in [false, true] {
+            let path = dir.path().join(format!("{killed}.redb"));
+            let (id, whole) = with_locks(&path, killed);
+            let locks: Vec<_> = (0..3).map(lock).collect();
+            // All of the header, and enough of what else is in use; one bit of each byte.
+            let used =
+                |&at: &usize| at < 360 || whole[at] != 0 && (at % 4096 < 24 || at % 499 == 0);
+            let mut refused = 0;
+            for at in (0..whole.len()).filter(used) {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << (at % 8);
+                // File systems would wait for one that is written over.
+                std::fs::remove_file(&path).unwrap();
+                std::fs::write(&path, flipped).unwrap();
+                match found(&path, id) {
+                    Ok(found) => assert_eq!(found, locks, "byte {at}, killed {killed}"),
+                    Err(error) => {
+                        refused += 1;
+                        assert!(error.to_string().contains("damaged"), "byte {at}: {error}");
+                        // Also when it is tried again.
+                        assert!(found(&path, id).is_err(), "byte {at}, killed {killed}");
+                    }
+                }
+            }
+            assert!(refused > 360, "{refused}");
+            std::fs::write(&path, &whole).unwrap();
+            assert_eq!(found(&path, id).unwrap(), locks);
+        }
+    }
+
+    #[test]
+    fn only_the_known_file_and_no_older_state_of_it_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("clients.redb");
+        let (id, old) = with_locks(&path, false);
+        assert_eq!(id, StateFileId { instance: [7; 16], openings: 1 });
+        let records = FileRecords::open(&path, StateFile::Known(id)).unwrap();
+        let newer = records.id();
+        assert_eq!(newer.openings, 2);
+        drop(records);
+        let refused = |id, why: &str| {
+            let error = found(&path, id).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        // The server was killed before it could note the last opening.
+        assert_eq!(found(&path, id).unwrap().len(), 3);
+        refused(StateFileId { instance: [8; 16], openings: 1 }, "another one");
+        std::fs::write(&path, &old).unwrap();
+        refused(newer, "older state");
+        assert_eq!(std::fs::read(&path).unwrap(), old, "it is left alone");
+        for len in [0, 100, 512, 4096, old.len() / 2] {
+            std::fs::write(&path, &old[..len]).unwrap();
+            refused(id, if len == 0 { "empty" } else { "damaged" });
+        }
+        std::fs::write(&path, vec![0; old.len()]).unwrap();
+        refused(id, "damaged");
+        std::fs::write(&path, []).unwrap();
+        assert!(FileRecords::open(&path, NEW).is_err(), "not even as a new one");
+        std::fs::remove_file(&path).unwrap();
+        refused(id, "missing");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_without_a_seal_is_taken_over_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("clients.redb");
+        let (id, mut bytes) = with_locks(&path, false);
+        assert!(crate::bears_seal(&path).unwrap());
+        // As earlier versions left it.
+        bytes[320..512].fill(0);
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(!crate::bears_seal(&path).unwrap());
+        assert!(found(&path, id).is_err());
+        let records = FileRecords::open(&path, StateFile::New([9; 16])).unwrap();
+        assert_eq!(records.load_locks().unwrap().len(), 3);
+        let id = records.id();
+        drop(records);
+        assert_eq!(found(&path, id).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn one_whose_making_was_not_finished_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("clients.redb");
+        std::fs::write(path.with_extension("new"), b"half").unwrap();
+        drop(FileRecords::open(&path, NEW).unwrap());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

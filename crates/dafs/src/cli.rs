@@ -198,6 +198,7 @@ pub(crate) enum Command {
     Clients(commands::admin::Clients),
     Expire(commands::admin::Expire),
     Reload(commands::admin::Reload),
+    AcceptLoss(commands::admin::AcceptLoss),
     Sessions(commands::sessions::Sessions),
     Fence(commands::fence::Fence),
     Layout(commands::layout::Layout),

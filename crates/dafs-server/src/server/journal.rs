@@ -1,15 +1,14 @@
 //! The journal of changes in the state directory, for exports with durable replies.
 
 use super::StartError;
+use super::inventory::{Inventory, JOURNAL};
+use super::state::hash_of_key;
 use crate::config::ExportConfig;
-use dafs_journal::{FileDisk, SEGMENT_BYTES, Workers};
+use dafs_journal::{Disk, FileDisk, SEGMENT_BYTES, Workers};
 use dafs_service::Service;
 use dafs_service::durable::{Durability, Journal};
 use std::path::Path;
 use std::sync::Arc;
-
-/// The directory of the journal in the state directory.
-const JOURNAL: &str = "journal";
 
 /// One thread makes the journal stable, one what changes have touched.
 const WORKERS: usize = 2;
@@ -19,10 +18,12 @@ pub(super) fn is_wanted(exports: &[ExportConfig]) -> bool {
     exports.iter().any(|export| export.options.durable_replies != Durability::Off)
 }
 
-/// Whether an earlier run has left a journal. It is to be looked through before anything else is
+/// Whether an earlier run has left a journal, or it should be there. It is to be looked through before anything else is
 /// changed, wanted or not, or what it says of files would be wrong later.
-pub(super) fn is_left(directory: &Path) -> bool {
-    std::fs::read_dir(directory.join(JOURNAL)).is_ok_and(|mut entries| entries.next().is_some())
+pub(super) fn is_left(directory: &Path, inventory: &Inventory) -> bool {
+    inventory.known(JOURNAL).is_some()
+        || std::fs::read_dir(directory.join(JOURNAL))
+            .is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Finds out what became of the changes of the last run, and begins a new journal. Returns the
@@ -30,10 +31,26 @@ pub(super) fn is_left(directory: &Path) -> bool {
 ///
 /// # Errors
 /// What is wrong with the journal, and what can be done. It stays as it is.
-pub(super) fn start(directory: &Path, service: &Service) -> Result<Workers, StartError> {
+pub(super) fn start(
+    directory: &Path,
+    inventory: &mut Inventory,
+    service: &Service,
+) -> Result<Workers, StartError> {
     let path = directory.join(JOURNAL);
-    let disk = FileDisk::open(&path, as_server)
-        .map_err(|error| StartError::JournalDirectory { path: path.clone(), error })?;
+    let failed = |error| StartError::JournalDirectory { path: path.clone(), error };
+    let known = inventory.known(JOURNAL).is_some();
+    if known && !path.try_exists().map_err(failed)? {
+        Err(inventory.lost(JOURNAL, "it is missing"))?;
+    }
+    let disk = FileDisk::open(&path, as_server).map_err(failed)?;
+    // One segment is there from the first start on.
+    if known && disk.list().map_err(failed)?.is_empty() {
+        Err(inventory.lost(JOURNAL, "its segments are missing"))?;
+    }
+    let hash = hash_of_key(&disk.key(), b"journal");
+    if inventory.known(JOURNAL).is_some_and(|known| known.instance != hash) {
+        Err(inventory.lost(JOURNAL, "its key is another one than the server has used before"))?;
+    }
     let workers = Workers::start("dafs-journal", WORKERS)?;
     let journal = Journal {
         disk: Arc::new(disk),
@@ -42,6 +59,7 @@ pub(super) fn start(directory: &Path, service: &Service) -> Result<Workers, Star
         spawn: workers.spawn(),
     };
     let recovered = service.start_journal(journal, dafs_dat::Instant::now().0)?;
+    inventory.note_key(JOURNAL, hash)?;
     tracing::info!(
         journal = %path.display(),
         sessions = recovered.sessions,

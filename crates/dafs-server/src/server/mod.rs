@@ -11,6 +11,7 @@ mod fences;
 mod gluster;
 mod here;
 mod inherited;
+mod inventory;
 mod journal;
 mod layout;
 mod listen;
@@ -27,6 +28,7 @@ mod striped;
 
 pub use administration::ReadConfig;
 pub use data_process::{DataProcess, DataServerConfig};
+pub use inventory::{StateError, accept_loss};
 pub use state::default_state_directory;
 
 use crate::admin::AdminSocket;
@@ -51,6 +53,7 @@ use dafs_store::StoreError;
 use dafs_store::own::OwnError;
 use data::{DataServer, Spread};
 use inherited::Inherited;
+use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
 use nfs::{Identity, NfsServer};
 use reactors::Reactor;
@@ -63,13 +66,7 @@ use thiserror::Error;
 /// Connections that wait for a reactor.
 const BACKLOG: i32 = 1024;
 
-/// The file of NFS clients in the state directory.
-const CLIENT_RECORDS: &str = "clients.redb";
-
-/// The file of fences in the state directory.
-const FENCES: &str = "fences.redb";
-
-/// The directory with what locks may have to undo, in the state directory.
+/// The directory with what locks may have to undo, in the state directory; its list is beside it.
 const UNDO: &str = "undo";
 
 /// Why a server could not start.
@@ -139,6 +136,9 @@ pub enum StartError {
         "clients could not be let in before, for the reason told then: start the data server again"
     )]
     DoorLost,
+    /// The files of the state directory.
+    #[error("cannot use the state of the last run: {0}")]
+    StateFiles(#[from] StateError),
     /// The key of file handles.
     #[error(
         "cannot keep the key that signs file handles in {path}: {error}; name a writable directory \
@@ -253,6 +253,8 @@ pub struct Server {
     pools: Vec<Arc<ThreadPool>>,
     /// Threads that look after the journal, if there is one.
     journal: Option<Workers>,
+    /// Keeps the state directory for this server.
+    inventory: Option<Inventory>,
 }
 
 impl Server {
@@ -265,21 +267,27 @@ impl Server {
         raise_descriptor_limit();
         let directory = state::state_directory(config.state_directory.as_deref())?;
         state::open_directory(&directory)?;
-        let secret = state::handle_secret(&directory)?;
+        let mut inventory = Inventory::open(&directory)?;
+        let secret = state::handle_secret(&directory, &mut inventory)?;
         let (exports, stores) = open_exports(&config.exports, secret, &directory, &[])?;
-        let records: Box<dyn ClientRecords> =
-            Box::new(FileRecords::open(&directory.join(CLIENT_RECORDS))?);
+        let records = inventory.records(CLIENT_RECORDS, FileRecords::open)?;
+        inventory.note(CLIENT_RECORDS, records.id());
         let random = Random::draw()?;
-        let service = new_service(config, exports, records, &random)?;
-        let fences = FileFences::open(&directory.join(FENCES)).map_err(StartError::Fences)?;
+        let service = new_service(config, exports, Box::new(records), &random)?;
+        let fences = inventory.records(FENCES, FileFences::open)?;
+        inventory.note(FENCES, fences.id());
         let service = service.with_fences(Box::new(fences)).map_err(StartError::Fences)?;
+        inventory.check_undo_list()?;
         service.keep_undo_in(&directory.join(UNDO))?;
+        inventory.note_undo_list()?;
         let service = Arc::new(service);
         // Before anybody can change what the last run has left.
-        let journal = match journal::is_wanted(&config.exports) || journal::is_left(&directory) {
-            true => Some(journal::start(&directory, &service)?),
-            false => None,
-        };
+        let journal =
+            journal::is_wanted(&config.exports) || journal::is_left(&directory, &inventory);
+        let journal =
+            journal.then(|| journal::start(&directory, &mut inventory, &service)).transpose()?;
+        // Before anybody relies on what is in them.
+        inventory.save()?;
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
         let spread: Vec<_> = stores.iter().filter_map(administration::Known::spread).collect();
         let mut server = Self::serve(config, service.clone(), &random, &identity, &spread)?;
@@ -294,6 +302,7 @@ impl Server {
         }
         server.administration = Some(administration);
         server.journal = journal;
+        server.inventory = Some(inventory);
         Ok(server)
     }
 
@@ -349,6 +358,7 @@ impl Server {
             clocks: Vec::new(),
             pools,
             journal: None,
+            inventory: None,
         };
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);

@@ -1,6 +1,7 @@
 //! What a server keeps between two runs: its state directory and the key that signs file handles.
 
 use super::StartError;
+use super::inventory::{HANDLE_KEY, Inventory};
 use dafs_store::ExportSecret;
 use dafs_store::own::{self, OwnError};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 const DIRECTORIES: [&str; 6] = ["journal", "moved", "mends", "nodes", "removed", "undo"];
 
 /// Files in it.
-const FILES: [&str; 4] = ["clients.redb", "fences.redb", "handle-key", "inventory"];
+const FILES: [&str; 5] = ["clients.redb", "fences.redb", "handle-key", "inventory", "undo.index"];
 
 /// Makes the state directory, or looks whether nobody else can change what is in the one that is there.
 pub(super) fn open_directory(directory: &Path) -> Result<(), StartError> {
@@ -36,17 +37,39 @@ pub(super) fn open_directory(directory: &Path) -> Result<(), StartError> {
     }
 }
 
-/// The key that signs file handles, made at the first start.
-pub(super) fn handle_secret(directory: &Path) -> Result<ExportSecret, StartError> {
-    let path = directory.join("handle-key");
+/// The key that signs file handles, made at the first start. One that was used before is the same, or
+/// the server does not start.
+pub(super) fn handle_secret(
+    directory: &Path,
+    inventory: &mut Inventory,
+) -> Result<ExportSecret, StartError> {
+    match std::fs::metadata(directory.join(HANDLE_KEY)) {
+        Ok(found) if found.len() != 16 => {
+            Err(inventory.lost(HANDLE_KEY, "it is not 16 bytes long"))?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if inventory.known(HANDLE_KEY).is_some() {
+                Err(inventory.lost(HANDLE_KEY, "it is missing"))?;
+            }
+        }
+        // What else is wrong is told where it is read.
+        _ => {}
+    }
+    let secret = read_or_make_secret(directory)?;
+    if *secret.as_bytes() == [0; 16] {
+        Err(inventory.lost(HANDLE_KEY, "it was emptied: all its bytes are zero"))?;
+    }
+    inventory.note_key(HANDLE_KEY, server_identity(&secret))?;
+    Ok(secret)
+}
+
+fn read_or_make_secret(directory: &Path) -> Result<ExportSecret, StartError> {
+    let path = directory.join(HANDLE_KEY);
     let failed = |error| StartError::State { path: path.clone(), error };
     match std::fs::read(&path) {
         Ok(bytes) => match <[u8; 16]>::try_from(bytes.as_slice()) {
             Ok(bytes) => return Ok(ExportSecret::from_bytes(bytes)),
-            Err(_) => {
-                let text = "the file is not 16 bytes long; remove it (old handles become invalid)";
-                return Err(failed(io::Error::new(io::ErrorKind::InvalidData, text)));
-            }
+            Err(_) => return Err(failed(io::ErrorKind::InvalidData.into())),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
@@ -91,8 +114,13 @@ pub(super) fn state_directory(named: Option<&Path>) -> Result<PathBuf, StartErro
 /// What tells this server from all others, in every run: made from its secret, and telling nothing
 /// about it.
 pub(super) fn server_identity(secret: &ExportSecret) -> [u8; 16] {
-    let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
-    hasher.write(b"server identity");
+    hash_of_key(secret.as_bytes(), b"server identity")
+}
+
+/// A hash by which a key is known again, and which tells nothing about it.
+pub(super) fn hash_of_key(key: &[u8; 16], use_of_it: &[u8]) -> [u8; 16] {
+    let mut hasher = SipHasher24::new_with_key(key);
+    hasher.write(use_of_it);
     let hash = hasher.finish128();
     (u128::from(hash.h1) << 64 | u128::from(hash.h2)).to_be_bytes()
 }
@@ -126,7 +154,7 @@ mod tests {
         let mode = |path: &Path| metadata(path).unwrap().permissions().mode() & 0o777;
         open_directory(&state).unwrap();
         assert_eq!(mode(&state), 0o700);
-        handle_secret(&state).unwrap();
+        handle_secret(&state, &mut Inventory::open(&state).unwrap()).unwrap();
         assert_eq!(mode(&state.join("handle-key")), 0o600);
         for open in [0o755, 0o700] {
             set_permissions(&state, Permissions::from_mode(open)).unwrap();
@@ -147,5 +175,39 @@ mod tests {
             assert!(error.contains(name) && error.contains("symlink"), "{error}");
             std::fs::remove_file(state.join(name)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_key_that_was_used_before_is_the_same_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(HANDLE_KEY);
+        let start = || {
+            let mut inventory = Inventory::open(dir.path()).unwrap();
+            let secret = handle_secret(dir.path(), &mut inventory)?;
+            inventory.save()?;
+            Ok::<_, StartError>(*secret.as_bytes())
+        };
+        let key = start().unwrap();
+        assert_eq!(start().unwrap(), key);
+        let refused = |content: &[u8], why: &str| {
+            std::fs::write(&path, content).unwrap();
+            let error = start().unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains("accept-loss handle-key"), "{error}");
+            assert_eq!(std::fs::read(&path).unwrap(), content, "it is left alone");
+        };
+        for at in 0..16 {
+            let mut flipped = key;
+            flipped[at] ^= 1 << (at % 8);
+            refused(&flipped, "another one");
+        }
+        refused(&[0; 16], "zero");
+        refused(b"", "not 16 bytes");
+        refused(&key[..15], "not 16 bytes");
+        std::fs::remove_file(&path).unwrap();
+        let error = start().unwrap_err().to_string();
+        assert!(error.contains("missing"), "{error}");
+        assert!(!path.exists());
+        std::fs::write(&path, key).unwrap();
+        assert_eq!(start().unwrap(), key);
     }
 }

@@ -54,7 +54,7 @@ impl Client {
     }
 
     /// The host that it called from last for the first time; empty if that is not known.
-    pub(crate) fn host(&self) -> Vec<u8> {
+    pub(crate) fn recorded_host(&self) -> Vec<u8> {
         let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         known.last().map_or_else(Vec::new, ClientAddress::host)
     }

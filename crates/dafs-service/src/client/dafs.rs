@@ -1,10 +1,11 @@
 //! Records of DAFS clients.
 //!
 //! Invariants
-//! * A key is a keyed hash of name and verifier, with the secret of the run of the server, so that two sessions of a client
-//!   that connect at once are told the same key, and a key changes when the server restarts.
+//! * A key is a keyed hash of name and verifier, with the secret of the run of the server, so that two
+//!   sessions of a client that connect at once are told the same key, and a key changes when the server
+//!   restarts.
 
-use super::{Client, ClientKey, ClientTable, Identity};
+use super::{Client, ClientKey, ClientKind, ClientTable, Identity};
 use crate::error::ServiceError;
 use crate::hosts::Host;
 use crate::limits::CLIENT_NAME_BYTES_MAX;

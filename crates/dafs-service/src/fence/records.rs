@@ -2,16 +2,14 @@
 //!
 //! Invariants
 //! * When `put` has returned, the lists survive a crash of the machine.
-//! * A server that was never asked to fence anything has no file of fences.
 
 use super::FenceObject;
+use crate::database::{StateDatabase, StateFile, StateFileId};
 use crate::handle::Handle;
-use crate::records::{RecordsError, own_file};
+use crate::records::RecordsError;
 use dafs_store::{FileId, FsId};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
-use std::fs::File;
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// A list on its way to or from the disk: the object, and the names on the list. No names of no list.
 pub type FenceRecord = (FenceObject, Option<Vec<Vec<u8>>>);
@@ -45,67 +43,45 @@ impl FenceRecords for NoFenceRecords {
     }
 }
 
-/// Memory for the database; it is read once.
-const CACHE_BYTES: usize = 1 << 20;
-
 /// Kind, file system and file; and the names, each behind its length in two bytes.
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("fences");
 
 const KEY_BYTES: usize = 1 + Handle::BYTES;
 
-/// Lists in a database file of its own, made when the first list is.
+/// Lists in a database file of their own.
 #[derive(Debug)]
 pub struct FileFences {
     path: PathBuf,
-    database: Mutex<Option<Database>>,
+    database: StateDatabase,
 }
 
 impl FileFences {
-    /// Opens the file if there is one.
+    /// Opens the file, or makes it if there was none.
     ///
     /// # Errors
-    /// When it is damaged, or another server has it open.
-    pub fn open(path: &Path) -> Result<Self, RecordsError> {
-        let fences = Self { path: path.to_owned(), database: Mutex::new(None) };
-        match path.try_exists() {
-            Ok(false) => {}
-            Ok(true) => {
-                let database = fences.create().map_err(|error| fences.reason(&error))?;
-                fences.lock().replace(database);
-            }
-            Err(error) => return Err(RecordsError::new(format!("{}: {error}", path.display()))),
-        }
-        Ok(fences)
+    /// When it cannot be made, is not the one that is expected, is damaged, or another server has it
+    /// open.
+    pub fn open(path: &Path, expected: StateFile) -> Result<Self, RecordsError> {
+        let tables = |transaction: &WriteTransaction| {
+            transaction.open_table(TABLE)?;
+            Ok(())
+        };
+        let database = StateDatabase::open(path, expected, tables);
+        let database = database.map_err(|error| RecordsError::of(path, &error))?;
+        Ok(Self { path: path.to_owned(), database })
     }
 
-    fn create(&self) -> Result<Database, redb::Error> {
-        // Store calls leave threads with the identity of their callers.
-        dafs_store::posix::as_server()
-            .map_err(|_| std::io::Error::from(std::io::ErrorKind::PermissionDenied))?;
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE_BYTES);
-        let database = builder.create_file(own_file(&self.path)?)?;
-        // A table that exists makes reading simple.
-        let transaction = database.begin_write()?;
-        transaction.open_table(TABLE)?;
-        transaction.commit()?;
-        // The name must be as stable as the content.
-        if let Some(directory) = self.path.parent().filter(|path| !path.as_os_str().is_empty()) {
-            File::open(directory).and_then(|directory| directory.sync_all())?;
-        }
-        Ok(database)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Database>> {
-        self.database.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Which file it is.
+    pub fn id(&self) -> StateFileId {
+        self.database.id()
     }
 
     fn reason(&self, error: &redb::Error) -> RecordsError {
         RecordsError::new(format!("fences in {}: {error}", self.path.display()))
     }
 
-    fn read(database: &Database) -> Result<Option<Vec<FenceRecord>>, redb::Error> {
-        let transaction = database.begin_read()?;
+    fn read(&self) -> Result<Option<Vec<FenceRecord>>, redb::Error> {
+        let transaction = self.database.read()?;
         let table = transaction.open_table(TABLE)?;
         let mut records = Vec::new();
         for entry in table.iter()? {
@@ -118,8 +94,7 @@ impl FileFences {
         Ok(Some(records))
     }
 
-    fn write(database: &Database, records: &[FenceRecord]) -> Result<(), redb::Error> {
-        let transaction = database.begin_write()?;
+    fn write(transaction: &WriteTransaction, records: &[FenceRecord]) -> Result<(), redb::Error> {
         let mut table = transaction.open_table(TABLE)?;
         for (object, names) in records {
             let key = key(object);
@@ -128,16 +103,13 @@ impl FileFences {
                 None => drop(table.remove(key.as_slice())?),
             }
         }
-        drop(table);
-        Ok(transaction.commit()?)
+        Ok(())
     }
 }
 
 impl FenceRecords for FileFences {
     fn load(&self) -> Result<Vec<FenceRecord>, RecordsError> {
-        let database = self.lock();
-        let Some(database) = &*database else { return Ok(Vec::new()) };
-        let records = Self::read(database).map_err(|error| self.reason(&error))?;
+        let records = self.read().map_err(|error| self.reason(&error))?;
         records.ok_or_else(|| {
             RecordsError::new(format!(
                 "fences in {}: an entry makes no sense; the file is damaged or of a newer version. \
@@ -149,15 +121,8 @@ impl FenceRecords for FileFences {
     }
 
     fn put(&self, records: &[FenceRecord]) -> Result<(), RecordsError> {
-        let mut database = self.lock();
-        if database.is_none() {
-            if records.iter().all(|(_, names)| names.is_none()) {
-                return Ok(());
-            }
-            *database = Some(self.create().map_err(|error| self.reason(&error))?);
-        }
-        let Some(database) = &*database else { return Ok(()) };
-        Self::write(database, records).map_err(|error| self.reason(&error))
+        let written = self.database.write(|transaction| Self::write(transaction, records));
+        written.map_err(|error| self.reason(&error))
     }
 }
 
@@ -215,6 +180,8 @@ fn names(mut value: &[u8]) -> Option<Vec<Vec<u8>>> {
 mod tests {
     use super::*;
 
+    const NEW: StateFile = StateFile::New([7; 16]);
+
     fn file(number: u8) -> FenceObject {
         FenceObject::File(Handle { fs: FsId([number; 16]), file: FileId([number; 48]) })
     }
@@ -227,18 +194,18 @@ mod tests {
     fn lists_survive_and_go() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fences.redb");
-        let fences = FileFences::open(&path).unwrap();
+        let fences = FileFences::open(&path, NEW).unwrap();
         assert_eq!(fences.load().unwrap(), []);
         fences.put(&[(file(1), None)]).unwrap();
-        assert!(!path.exists(), "nothing is fenced");
         let whole = FenceObject::FileSystem(FsId([1; 16]));
         fences.put(&[(file(1), list(&["a", "b"])), (whole, list(&[]))]).unwrap();
         fences.put(&[(file(2), list(&["c"]))]).unwrap();
+        let known = StateFile::Known(fences.id());
         drop(fences);
-        let fences = FileFences::open(&path).unwrap();
+        let fences = FileFences::open(&path, known).unwrap();
         let all = [(file(1), list(&["a", "b"])), (file(2), list(&["c"])), (whole, list(&[]))];
         assert_eq!(fences.load().unwrap(), all);
-        assert!(FileFences::open(&path).unwrap_err().to_string().contains("fences.redb"));
+        assert!(FileFences::open(&path, known).unwrap_err().to_string().contains("fences.redb"));
         fences.put(&[(file(1), None), (whole, None)]).unwrap();
         assert_eq!(fences.load().unwrap(), [(file(2), list(&["c"]))]);
     }
@@ -247,20 +214,18 @@ mod tests {
     fn what_makes_no_sense_is_refused_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fences.redb");
-        let fences = FileFences::open(&path).unwrap();
+        let fences = FileFences::open(&path, NEW).unwrap();
         fences.put(&[(file(1), list(&["a"]))]).unwrap();
-        let database = fences.lock();
-        let transaction = database.as_ref().unwrap().begin_write().unwrap();
-        let mut table = transaction.open_table(TABLE).unwrap();
-        table.insert(&[9u8][..], &[][..]).unwrap();
-        drop(table);
-        transaction.commit().unwrap();
-        drop(database);
+        let wrong = |transaction: &WriteTransaction| {
+            transaction.open_table(TABLE)?.insert(&[9u8][..], &[][..])?;
+            Ok(())
+        };
+        fences.database.write(wrong).unwrap();
         let error = fences.load().unwrap_err().to_string();
         assert!(error.contains("damaged"), "{error}");
         drop(fences);
         std::fs::write(&path, b"this is no database").unwrap();
-        assert!(FileFences::open(&path).is_err());
+        assert!(FileFences::open(&path, NEW).is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"this is no database");
     }
 }

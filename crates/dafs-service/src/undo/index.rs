@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 const SECTOR_BYTES: usize = 512;
 const SLOT_BYTES: usize = 32;
 /// Logs that could not be taken off the list stay on it.
-const SLOTS: usize = 2 * UNDO_LOCKS_MAX;
+const SLOTS: usize = 2 * UNDO_LOCKS_MAX as usize;
 const LEN_BYTES: usize = SECTOR_BYTES + SLOTS * SLOT_BYTES;
 const LIST_SUFFIX: &str = "index";
 

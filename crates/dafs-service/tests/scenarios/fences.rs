@@ -3,7 +3,7 @@
 use crate::common::*;
 use dafs_service::{
     Caller, FenceObject, FenceRight, FenceUpdate, FileFences, Handle, RemoveMode, Result, Service,
-    ServiceError, Subject,
+    ServiceError, StateFile, Subject,
 };
 use dafs_store::{CreateHow, SetAttr, StoreError};
 use std::path::Path;
@@ -37,7 +37,7 @@ fn file(world: &World, name: &str) -> Handle {
 
 /// The same world with fences on a disk.
 fn with_fences(world: World, path: &Path) -> World {
-    let records = Box::new(FileFences::open(path).unwrap());
+    let records = Box::new(FileFences::open(path, StateFile::New([7; 16])).unwrap());
     world.map_service(|service| service.with_fences(records).unwrap())
 }
 
@@ -72,7 +72,7 @@ fn fences_hold_after_a_restart_and_go_with_their_files() {
     world.pass_with(&[&client], 20 * SECOND_NS);
     assert_eq!(world.service.counts().fences, 1);
     drop(world.service);
-    let records = FileFences::open(&path).unwrap();
+    let records = FileFences::open(&path, StateFile::New([7; 16])).unwrap();
     let left = dafs_service::FenceRecords::load(&records).unwrap();
     assert_eq!(left.len(), 1, "the file's list is gone from the disk, too: {left:?}");
 }

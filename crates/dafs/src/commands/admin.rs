@@ -1,4 +1,4 @@
-//! `dafs clients`, `dafs expire` and `dafs reload`: for the administrator of a running server.
+//! `dafs clients`, `dafs expire`, `dafs reload` and `dafs accept-loss`: for the administrator of a server.
 
 use crate::failure::Failure;
 use crate::output::say;
@@ -15,11 +15,15 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn ask(&self, request: &AdminRequest) -> Result<AdminReply, Failure> {
+    fn directory(&self) -> Result<PathBuf, Failure> {
         let directory = self.state_directory.clone().or_else(dafs_server::default_state_directory);
-        let directory = directory.ok_or_else(|| {
+        directory.ok_or_else(|| {
             Failure::Usage("neither HOME nor XDG_STATE_HOME is set; use --state-directory".into())
-        })?;
+        })
+    }
+
+    pub(super) fn ask(&self, request: &AdminRequest) -> Result<AdminReply, Failure> {
+        let directory = self.directory()?;
         ask_server(&directory, request).map_err(|error| match error {
             AdminError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
             _ => Failure::Failed(error.to_string()),
@@ -147,5 +151,27 @@ pub(crate) struct Reload {
 impl Reload {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         self.place.order(&AdminRequest::Reload)
+    }
+}
+
+/// Let a server that is stopped go on without a file of its state that is lost
+///
+/// A server does not start when a file of its state directory is missing, damaged or older than it was.
+/// Its message names the file, and what is lost with it. After this command the next start takes what
+/// is there under that name, or makes a new one.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AcceptLoss {
+    /// The file, as the server names it; `inventory` for all of them
+    name: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl AcceptLoss {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let (directory, name) = (self.place.directory()?, &self.name);
+        dafs_server::accept_loss(&directory, name)
+            .map_err(|error| Failure::Failed(error.to_string()))?;
+        say!("the next start goes on with what is there as {name}, or with a new one")
     }
 }

@@ -61,6 +61,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Clients(command) => command.run(),
         Command::Expire(command) => command.run(),
         Command::Reload(command) => command.run(),
+        Command::AcceptLoss(command) => command.run(),
         Command::Sessions(command) => command.run(),
         Command::Layout(command) => command.run(),
         Command::Lock(command) => command.run(sessions),
