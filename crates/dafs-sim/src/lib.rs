@@ -27,6 +27,7 @@ mod plan;
 mod pool;
 mod records;
 mod server;
+pub mod state;
 mod store;
 mod world;
 

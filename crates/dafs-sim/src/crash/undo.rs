@@ -1,23 +1,26 @@
 //! Where a world's server keeps what is to be undone: a directory of this machine, for itself alone.
 //!
 //! What the server has written there is stable when it goes on. A loss of power leaves beside it what
-//! may have been under way: a record or a log of which only the beginning is there. Nothing of it, and
-//! not its name, shows in a world.
+//! may have been under way: a record or a log of which only some is there. Nothing of it, and not its
+//! name, shows in a world.
+//!
+//! Now and then the logs rot, in a copy of the directory: no server may start on that.
 
 use dafs_dat::sim::SimRng;
+use dafs_service::{Namespace, Service, ServiceConfig};
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes before the data of a record of a log: where it belongs, its length and its checksum.
-const RECORD_HEAD_BYTES: usize = 16;
+/// What a disk writes wholly or not at all, and what a log is made of.
+const SECTOR_BYTES: u64 = 512;
 
-/// Bytes of data that a record under way is of.
-const RECORD_BYTES: usize = 512;
+/// Bytes that a record under way may take.
+const RECORD_BYTES_MAX: u64 = 8 * SECTOR_BYTES;
 
-/// Bytes that a log begins with before it says for what it is.
-const PREFIX_BYTES: u64 = 16;
+/// How often the logs rot when a server starts, in a million.
+const ROT_PPM: u32 = 50_000;
 
 /// Kept in memory where there is such a place.
 const MEMORY: &str = "/dev/shm";
@@ -32,38 +35,33 @@ pub(super) struct UndoDirectory {
     /// Logs that a loss of power has left torn, and how long; no server has been there since if they
     /// are as long now.
     torn: BTreeMap<PathBuf, u64>,
+    rot: SimRng,
 }
 
 impl UndoDirectory {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(seed: u64) -> io::Result<Self> {
         let memory = Path::new(MEMORY);
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("dafs-sim-{}-{number}", std::process::id()));
         std::fs::create_dir(&path)?;
-        Ok(Self { path, torn: BTreeMap::new() })
+        Ok(Self { path, torn: BTreeMap::new(), rot: SimRng::new(!seed) })
     }
 
     /// The power fails. With `lies`, nothing that was said to be stable is.
     pub(super) fn cut_power(&mut self, rng: &mut SimRng, lies: bool) -> io::Result<()> {
-        let mut logs: Vec<(u64, PathBuf)> = Vec::new();
-        for found in std::fs::read_dir(&self.path)? {
-            let path = found?.path();
-            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-            let is_log = path.extension().is_some_and(|suffix| suffix == "undo");
-            logs.extend(number.filter(|_| is_log).map(|number| (number, path)));
-        }
-        logs.sort_unstable();
+        let logs = self.logs()?;
         for (_, path) in &logs {
             let mut log = std::fs::OpenOptions::new().append(true).open(path)?;
             if lies {
                 log.set_len(0)?;
             } else if rng.chance(500_000) && self.torn.get(path) != Some(&log.metadata()?.len()) {
-                let whole = RECORD_HEAD_BYTES + RECORD_BYTES;
-                let mut record = vec![rng.below(256) as u8; whole];
-                record[..8].fill(0);
-                record[8..12].copy_from_slice(&(RECORD_BYTES as u32).to_le_bytes());
-                log.write_all(&record[..rng.between(1, whole as u64) as usize])?;
+                // Its length is there, and nothing whole.
+                let len = rng.between(1, RECORD_BYTES_MAX) as usize;
+                let mut record = vec![0; len];
+                let part = len - len % SECTOR_BYTES as usize;
+                record[part..].fill(rng.below(256) as u8);
+                log.write_all(&record)?;
                 self.torn.insert(path.clone(), log.metadata()?.len());
             }
         }
@@ -71,12 +69,71 @@ impl UndoDirectory {
             && rng.chance(300_000)
         {
             let bytes = std::fs::read(path)?;
-            let some = bytes.len().min(rng.below(PREFIX_BYTES) as usize);
-            let begun = self.path.join(format!("{}.undo", last + 1));
-            std::fs::write(&begun, &bytes[..some])?;
-            self.torn.insert(begun, some as u64);
+            let some = bytes.len().min(rng.below(2 * SECTOR_BYTES) as usize);
+            std::fs::write(self.path.join(format!("{}.new", last + 1)), &bytes[..some])?;
         }
         Ok(())
+    }
+
+    /// The logs, by number.
+    fn logs(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+        let mut logs = Vec::new();
+        for found in std::fs::read_dir(&self.path)? {
+            let path = found?.path();
+            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+            let is_log = path.extension().is_some_and(|suffix| suffix == "undo");
+            logs.extend(number.filter(|_| is_log).map(|number| (number, path)));
+        }
+        logs.sort_unstable();
+        Ok(logs)
+    }
+
+    /// Now and then a log rots, in a copy of the directory. That must keep a server from starting.
+    ///
+    /// # Errors
+    /// What was not told.
+    pub(super) fn rot(&mut self) -> Result<(), String> {
+        let logs = self.logs().map_err(|error| error.to_string())?;
+        if logs.is_empty() || !self.rot.chance(ROT_PPM) {
+            return Ok(());
+        }
+        let (number, path) = &logs[self.rot.below(logs.len() as u64) as usize];
+        // Behind what is whole, zeros may be missing.
+        let torn = self.torn.contains_key(path);
+        let mut bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+        let whole = if torn { 2 * SECTOR_BYTES } else { bytes.len() as u64 };
+        let at = self.rot.below(whole.min(bytes.len() as u64)) as usize;
+        let how = match self.rot.below(3) {
+            0 => {
+                bytes.truncate(at);
+                "cut"
+            }
+            1 => {
+                let from = at - at % SECTOR_BYTES as usize;
+                bytes[from..from + SECTOR_BYTES as usize].fill(0);
+                "zeroed"
+            }
+            _ => {
+                bytes[at] ^= 1 << self.rot.below(8);
+                "flipped"
+            }
+        };
+        let copy = self.path.with_extension("rotten");
+        let start = || -> io::Result<bool> {
+            std::fs::create_dir(&copy)?;
+            std::fs::write(copy.join(format!("{number}.undo")), &bytes)?;
+            let namespace = Namespace::new(Vec::new()).map_err(io::Error::other)?;
+            let service = Service::new(ServiceConfig::new(crate::limits::LEASE, 1), namespace);
+            let told = service.keep_undo_in(&copy).is_err();
+            std::fs::remove_dir_all(&copy)?;
+            let _ = std::fs::remove_file(copy.with_extension("index"));
+            Ok(told)
+        };
+        match start() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("log {number} is {how} at byte {at}, and nobody is told")),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -88,5 +145,6 @@ impl Drop for UndoDirectory {
     fn drop(&mut self) {
         // It is in a place for what nobody misses.
         let _ = std::fs::remove_dir_all(&self.path);
+        let _ = std::fs::remove_file(self.path.with_extension("index"));
     }
 }

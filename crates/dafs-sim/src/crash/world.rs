@@ -203,7 +203,7 @@ impl World {
             ending: None,
             power,
             records: SimRecords::default(),
-            undo: UndoDirectory::new().map_err(|error| error.to_string())?,
+            undo: UndoDirectory::new(plan.disk_seed).map_err(|error| error.to_string())?,
             journal: JournalDisk::new(options.danger == Danger::LyingJournal),
             cuts: Vec::new(),
             ended: false,
@@ -432,6 +432,7 @@ impl World {
         let now = self.shared.common.now;
         self.cuts.extend(cut.map(|(client, after)| (now + after, client)));
         self.ending = again.map(|_| Ending { power, down, ..Ending::default() });
+        self.undo.rot()?;
         self.start_server(again)?;
         let size = self.shared.gate_bytes();
         self.shared.gate.shrunk(size);
