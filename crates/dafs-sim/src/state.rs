@@ -146,7 +146,7 @@ struct World {
     locks: Locks,
     /// The same with what was under way when the process ended.
     doubt: Option<Locks>,
-    /// An older state of the file, of an earlier opening.
+    /// An older state of the file, and of which opening.
     older: Option<(u64, Vec<u8>)>,
     report: StateReport,
 }
@@ -257,9 +257,11 @@ impl World {
                 Ok(records) => {
                     self.file.lock().calls_left = None;
                     self.check(&found(&records)?)?;
+                    if self.rng.chance(500_000) {
+                        self.older = Some((records.id().openings, self.file.bytes()));
+                    }
                     // The inventory may not come to hear of it.
                     if self.rng.chance(800_000) {
-                        self.older = Some((self.id.openings, self.file.bytes()));
                         self.id = records.id();
                     }
                     return Ok(records);

@@ -7,9 +7,10 @@ fn what_is_stable_stays_and_damage_is_told() {
     let seeds = if std::env::var_os("DAFS_TEST_LONG").is_some() { 5_000 } else { 100 };
     // The database panics over pages that make no sense; that is told as damage.
     std::panic::set_hook(Box::new(|_| ()));
-    let ran = |seed| run(seed).unwrap_or_else(|error| std::process::exit(failed(seed, &error)));
-    let reports: Vec<StateReport> = (0..seeds).map(ran).collect();
+    let ran = |seed| run(seed).map_err(|error| format!("seed {seed}: {error}"));
+    let reports: Result<Vec<StateReport>, String> = (0..seeds).map(ran).collect();
     let _ = std::panic::take_hook();
+    let reports = reports.unwrap_or_else(|error| panic!("{error}"));
     let sum = |count: fn(&StateReport) -> u64| reports.iter().map(count).sum::<u64>();
     assert!(sum(|report| report.changes) > 10 * seeds);
     assert!(sum(|report| report.ends) > 3 * seeds);
@@ -17,9 +18,4 @@ fn what_is_stable_stays_and_damage_is_told() {
     assert!(sum(|report| report.told) > 20 * seeds);
     assert!(sum(|report| report.harmless) > seeds);
     assert_eq!(run(7), run(7), "the same seed is the same history");
-}
-
-fn failed(seed: u64, error: &str) -> i32 {
-    eprintln!("seed {seed}: {error}");
-    101
 }
