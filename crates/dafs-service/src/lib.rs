@@ -48,6 +48,7 @@ mod replies;
 mod state;
 mod stateless;
 mod table;
+mod turns;
 mod undo;
 mod write_verifier;
 
@@ -82,6 +83,7 @@ pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsEr
 pub use replies::{EndedSession, Entry, Kept, KeptReply, NoReply, RequestKey, SessionReplies};
 pub use state::{StateId, StateKind, StateRef};
 pub use stateless::{StatelessCreated, StatelessFile};
+pub use turns::{Origin, Owner, Place, Turn, Turns};
 pub use undo::{UndoError, undo_list_instance};
 pub use write_verifier::WriteVerifier;
 

@@ -1,0 +1,249 @@
+//! Turns of clients that wait for the same few threads or the same memory: round robin among hosts, and
+//! among the clients of each host.
+//!
+//! Invariants
+//! * Origins have their turns one after the other, and within an origin its clients do. So a client with
+//!   many things waiting, or a host with many connections, is passed by all others again and again.
+//! * The things of one client keep their order.
+//! * Putting in and taking out look at one origin and one client, however many wait, and at those besides
+//!   that are passed over because they hold a share already.
+
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Where somebody comes from who shares what there is with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// The server itself.
+    Server,
+    /// A host, by its address; of IPv6 the network of 64 bits, since a host has all of its addresses.
+    Host(IpAddr),
+    /// A user of this host.
+    User(u32),
+    /// A host of the simulated network.
+    Sim(u32),
+}
+
+impl Origin {
+    /// The origin that an address stands for.
+    pub fn host(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let network = u128::from(address) >> 64 << 64;
+                Self::Host(Ipv6Addr::from(network).into())
+            }
+            address => Self::Host(address),
+        }
+    }
+}
+
+/// For whom something is done: an origin, and a number that tells clients of one origin apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Which of those that come from there.
+    pub number: u64,
+}
+
+impl Owner {
+    /// The server itself.
+    pub const SERVER: Self = Self { origin: Origin::Server, number: 0 };
+}
+
+/// Where a job that may wait is done, and for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The machines that it may wait for; see [`Namespace::lane`](crate::Namespace::lane).
+    pub lane: u64,
+    /// The owner of the turn that it takes.
+    pub owner: Owner,
+}
+
+/// The verdict on the thing that is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It is taken.
+    Take,
+    /// Other clients go first.
+    NextOwner,
+    /// Other origins go first; it stays the first of its own.
+    NextOrigin,
+    /// It keeps its turn, and nothing is taken.
+    Wait,
+}
+
+/// Things that wait, taken in turn.
+#[derive(Debug)]
+pub struct Turns<T> {
+    origins: FxHashMap<Origin, Line<u64, VecDeque<T>>>,
+    turns: VecDeque<Origin>,
+    len: usize,
+}
+
+/// Keys in the order of their turns, with what each has.
+#[derive(Debug)]
+struct Line<K, Q> {
+    queues: FxHashMap<K, Q>,
+    turns: VecDeque<K>,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self { origins: FxHashMap::default(), turns: VecDeque::new(), len: 0 }
+    }
+}
+
+impl<K: Copy + Eq + Hash, T> Default for Line<K, VecDeque<T>> {
+    fn default() -> Self {
+        Self { queues: FxHashMap::default(), turns: VecDeque::new() }
+    }
+}
+
+impl<T> Turns<T> {
+    /// How much waits.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The next thing of each owner.
+    pub fn firsts(&self) -> impl Iterator<Item = (Owner, &T)> {
+        self.origins.iter().flat_map(|(&origin, line)| {
+            let queues = line.queues.iter();
+            queues.filter_map(move |(&number, queue)| {
+                Some((Owner { origin, number }, queue.front()?))
+            })
+        })
+    }
+
+    /// Puts something in, behind all that its owner has waiting.
+    pub fn push(&mut self, owner: Owner, item: T) {
+        let Self { origins, turns, len } = self;
+        let line = origins.entry(owner.origin).or_insert_with(|| {
+            turns.push_back(owner.origin);
+            Line::default()
+        });
+        let queue = line.queues.entry(owner.number).or_insert_with(|| {
+            line.turns.push_back(owner.number);
+            VecDeque::new()
+        });
+        queue.push_back(item);
+        *len += 1;
+    }
+
+    /// Takes what is next.
+    pub fn pop(&mut self) -> Option<(Owner, T)> {
+        self.take(|_, _| Turn::Take)
+    }
+
+    /// Takes the next thing that `judge` lets have its turn.
+    pub fn take(&mut self, mut judge: impl FnMut(Owner, &T) -> Turn) -> Option<(Owner, T)> {
+        for _ in 0..self.turns.len() {
+            let origin = *self.turns.front()?;
+            let line = self.origins.get_mut(&origin)?;
+            for _ in 0..line.turns.len() {
+                let number = *line.turns.front()?;
+                let queue = line.queues.get_mut(&number)?;
+                let owner = Owner { origin, number };
+                match judge(owner, queue.front()?) {
+                    Turn::Take => {
+                        let item = queue.pop_front()?;
+                        if queue.is_empty() {
+                            line.queues.remove(&number);
+                            line.turns.pop_front();
+                        } else {
+                            line.turns.rotate_left(1);
+                        }
+                        if line.turns.is_empty() {
+                            self.origins.remove(&origin);
+                            self.turns.pop_front();
+                        } else {
+                            self.turns.rotate_left(1);
+                        }
+                        self.len -= 1;
+                        return Some((owner, item));
+                    }
+                    Turn::NextOwner => line.turns.rotate_left(1),
+                    Turn::NextOrigin => break,
+                    Turn::Wait => return None,
+                }
+            }
+            self.turns.rotate_left(1);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(user: u32, number: u64) -> Owner {
+        Owner { origin: Origin::User(user), number }
+    }
+
+    fn all(turns: &mut Turns<u32>) -> Vec<(u32, u64, u32)> {
+        std::iter::from_fn(|| turns.pop())
+            .map(|(owner, item)| match owner.origin {
+                Origin::User(user) => (user, owner.number, item),
+                _ => unreachable!(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn who_has_much_waiting_is_passed_by_others() {
+        let mut turns = Turns::default();
+        (0..4).for_each(|item| turns.push(owner(1, 1), item));
+        turns.push(owner(1, 2), 10);
+        turns.push(owner(2, 1), 20);
+        turns.push(owner(2, 1), 21);
+        assert_eq!(turns.len(), 7);
+        let order =
+            [(1, 1, 0), (2, 1, 20), (1, 2, 10), (2, 1, 21), (1, 1, 1), (1, 1, 2), (1, 1, 3)];
+        assert_eq!(all(&mut turns), order);
+        assert!(turns.is_empty() && turns.origins.is_empty() && turns.turns.is_empty());
+    }
+
+    #[test]
+    fn connections_of_one_host_have_one_turn_together() {
+        let mut turns = Turns::default();
+        (0..1000).for_each(|number| turns.push(owner(1, number), 0));
+        turns.push(owner(2, 7), 0);
+        assert!((0..2).filter_map(|_| turns.pop()).any(|(found, _)| found == owner(2, 7)));
+        assert_eq!(turns.firsts().count(), 999);
+    }
+
+    #[test]
+    fn who_is_passed_over_keeps_what_it_has() {
+        let mut turns = Turns::default();
+        for (user, number) in [(1, 1), (1, 2), (2, 1)] {
+            turns.push(owner(user, number), number as u32);
+        }
+        let not =
+            |owner: Owner, turn| move |at, _: &u32| if at == owner { turn } else { Turn::Take };
+        assert_eq!(turns.take(not(owner(1, 1), Turn::Wait)), None);
+        let passed = turns.take(not(owner(1, 1), Turn::NextOrigin)).map(|(owner, _)| owner);
+        assert_eq!(passed, Some(owner(2, 1)));
+        let passed = turns.take(not(owner(1, 1), Turn::NextOwner)).map(|(owner, _)| owner);
+        assert_eq!(passed, Some(owner(1, 2)));
+        assert_eq!(turns.firsts().next(), Some((owner(1, 1), &1)));
+        assert_eq!(all(&mut turns), [(1, 1, 1)]);
+    }
+
+    #[test]
+    fn a_host_is_one_whatever_it_calls_itself() {
+        let host = |text: &str| Origin::host(text.parse().unwrap());
+        assert_eq!(host("192.0.2.1"), host("::ffff:192.0.2.1"));
+        assert_eq!(host("2001:db8::1"), host("2001:db8::ffff:1"));
+        assert_ne!(host("2001:db8::1"), host("2001:db8:0:1::1"));
+        assert_ne!(host("192.0.2.1"), host("192.0.2.2"));
+    }
+}
