@@ -108,6 +108,14 @@ impl Origin {
         ClientAddress { ip, privileged }
     }
 
+    /// The origin with which callers from here share their turns.
+    pub(crate) fn of_turns(&self) -> dafs_service::Origin {
+        match self.trust {
+            Trust::Known(uid, _) => dafs_service::Origin::User(uid),
+            _ => dafs_service::Origin::host(self.address),
+        }
+    }
+
     /// Whether callers from here are who they are, whatever they claim.
     pub fn is_certain(&self) -> bool {
         matches!(self.trust, Trust::Known(..))

@@ -15,6 +15,7 @@ use dafs_rpc::{
     AcceptStatus, AuthStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler,
     OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
 };
+use dafs_service::{Owner, Place};
 use dafs_store::Wait;
 use dafs_wire::xdr::padded;
 use dafs_wire::{mount3, nfs3, nfs4};
@@ -36,6 +37,8 @@ pub struct NfsHandler {
 struct PeerState {
     connection: Arc<Connection>,
     origin: Origin,
+    /// The owner of the turns that its calls take.
+    owner: Owner,
     /// Whether some export admits callers from there, as of a version of the exports.
     admitted: Option<(u64, bool)>,
     /// The credential that came last and who that was, because the next call is most likely to bring
@@ -78,12 +81,13 @@ impl NfsHandler {
             v3::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
             v3::Answer::Drop => Handled::Drop,
             v3::Answer::Parked(parked) => {
-                let ((args, responder), gate, place) =
-                    (call.later(), parked.gate(), parked.place());
+                let owner = self.peer(&call).owner;
+                let ((args, responder), gate, lane) =
+                    (call.later(), parked.gate(), self.shared.lane(parked.place()));
                 let job = move || responder.respond(parked.run(Args::of_owned(&args)));
                 match gate {
-                    None => self.shared.run_at(place, Box::new(job)),
-                    Some(gate) => gate.then(Box::new(job)),
+                    None => self.shared.run_in(Place { lane, owner }, Box::new(job)),
+                    Some(gate) => gate.then(owner, Box::new(job)),
                 }
                 Handled::Later
             }
@@ -100,11 +104,12 @@ impl NfsHandler {
     }
 
     fn peer(&mut self, call: &Call<'_>) -> &mut PeerState {
-        self.connections.entry(call.connection_id).or_insert_with(|| PeerState {
-            connection: Connection::new(call.connection()),
-            origin: self.shared.admission().origin(call.peer, call.process),
-            admitted: None,
-            last: None,
+        self.connections.entry(call.connection_id).or_insert_with(|| {
+            let origin = self.shared.admission().origin(call.peer, call.process);
+            let number = call.connection_id.to_u64();
+            let owner = Owner { origin: origin.of_turns(), number };
+            let connection = Connection::new(call.connection());
+            PeerState { connection, origin, owner, admitted: None, last: None }
         })
     }
 
@@ -139,6 +144,7 @@ impl NfsHandler {
         CallContext {
             who: peer.who(&call.credential),
             origin: peer.origin,
+            owner: peer.owner,
             connection: peer.connection.clone(),
             peer: call.peer,
             is_rdma: call.is_rdma,
@@ -216,7 +222,7 @@ impl Handler for NfsHandler {
 
 /// Has the rest of a compound run elsewhere, as often as it has to wait.
 fn go_on(shared: Arc<NfsShared>, parked: Box<Parked>, args: OwnedArgs, responder: Responder) {
-    let (pool, gate) = (shared.clone(), parked.gate());
+    let (pool, gate, owner) = (shared.clone(), parked.gate(), parked.owner());
     // Who has waited for the journal goes on where nobody is waited for.
     let lane = gate.as_ref().map_or_else(|| parked.lane(), |_| 0);
     let job = Box::new(move || match parked.run(Args::of_owned(&args), lane) {
@@ -224,8 +230,8 @@ fn go_on(shared: Arc<NfsShared>, parked: Box<Parked>, args: OwnedArgs, responder
         Err(parked) => go_on(shared, parked, args, responder),
     });
     match gate {
-        None => pool.run_in(lane, job),
-        Some(gate) => gate.then(job),
+        None => pool.run_in(Place { lane, owner }, job),
+        Some(gate) => gate.then(owner, job),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::BackError;
 use dafs_service::{
-    AttrAnswer, ClientKey, Export, Flavour, Front, Handle, Service, StateRef, WriteVerifier,
+    AttrAnswer, ClientKey, Export, Flavour, Front, Handle, Place, Service, StateRef, WriteVerifier,
 };
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::Status;
@@ -29,13 +29,13 @@ pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs elsewhere.
 pub trait Pool: Send + Sync {
-    /// Takes a job; never waits.
+    /// Takes a job of the server's own; never waits.
     fn submit(&self, job: Job);
 
-    /// Takes a job that may wait for other machines. Those of one lane never keep the jobs of others from
-    /// running; lane 0 is that of jobs that wait for none.
-    fn submit_to(&self, lane: u64, job: Job) {
-        let _ = lane;
+    /// Takes a job of a client. It may wait for other machines: those of one lane never keep the jobs of
+    /// others from running; lane 0 is that of jobs that wait for none.
+    fn submit_to(&self, place: Place, job: Job) {
+        let _ = place;
         self.submit(job);
     }
 }
@@ -167,19 +167,19 @@ impl NfsShared {
         self.data_role.as_ref()
     }
 
-    /// Runs something that may wait.
+    /// Runs something of the server's own that may wait.
     pub(crate) fn run_elsewhere(&self, job: Job) {
         self.pool.submit(job);
     }
 
-    /// Runs the rest of a request, which may wait for the store of what `handle` names.
-    pub(crate) fn run_at(&self, handle: Option<Handle>, job: Job) {
-        self.run_in(handle.map_or(0, |handle| self.service.namespace().lane(&handle)), job);
+    /// Runs something for a client that may wait for the machines of a lane.
+    pub(crate) fn run_in(&self, place: Place, job: Job) {
+        self.pool.submit_to(place, job);
     }
 
-    /// Runs something that may wait for the machines of a lane.
-    pub(crate) fn run_in(&self, lane: u64, job: Job) {
-        self.pool.submit_to(lane, job);
+    /// The lane for the object that `handle` names.
+    pub(crate) fn lane(&self, handle: Option<Handle>) -> u64 {
+        handle.map_or(0, |handle| self.service.namespace().lane(&handle))
     }
 
     /// Who calls from where.

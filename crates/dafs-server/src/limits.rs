@@ -122,6 +122,31 @@ pub(crate) const PROOF_THREADS_MAX: usize = 1;
 /// Threads for calls that may wait for a device, and for each export whose store waits for other machines.
 pub(crate) const POOL_THREADS_MAX: usize = 16;
 
+/// One of so many of these is kept for clients that have nothing done by another one, and as many for
+/// hosts that have not.
+pub(crate) const POOL_KEPT_SHARE: usize = 8;
+
+/// Failed proofs for one user name from one host before the next one has to wait.
+pub(crate) const GUESSES_FREE: u32 = 5;
+
+/// Failed proofs from one host, for whatever names.
+pub(crate) const GUESSES_HOST_FREE: u32 = 30;
+
+/// How long the next one waits, at first; twice as long after each further failure, up to the other two.
+pub(crate) const GUESS_DELAY_FIRST: std::time::Duration = std::time::Duration::from_secs(1);
+pub(crate) const GUESS_DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+pub(crate) const GUESS_HOST_DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(8);
+
+/// How long after the last one failures are forgotten.
+pub(crate) const GUESS_MEMORY: std::time::Duration = std::time::Duration::from_secs(600);
+
+/// Hosts with failed proofs that are remembered, and user names of each.
+pub(crate) const GUESSES_HOSTS_MAX: usize = 4096;
+pub(crate) const GUESSES_NAMES_MAX: usize = 64;
+
+/// Bytes of a user name that are logged.
+pub(crate) const LOGGED_NAME_BYTES_MAX: usize = 64;
+
 /// Bytes of one line in the password file.
 pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 

@@ -3,13 +3,15 @@
 //! Invariants
 //! * The queue holds at most one job per request in hand and one per file with changes to be undone,
 //!   so credits and the service bound it.
+//! * Those who have jobs waiting take turns, and the last threads of a lane are kept for those who have
+//!   none at work: a job finds a thread while another client or host has jobs without end.
 //! * A job's result always comes back: a job that panics reports an I/O error.
 //! * Each lane has threads of its own, so a store whose machines do not answer holds up its own exports
 //!   and nothing else. There are as many lanes as such exports, and one.
 
-use crate::limits::POOL_THREADS_MAX;
+use crate::limits::{POOL_KEPT_SHARE, POOL_THREADS_MAX};
+use dafs_service::{Origin, Owner, Place, Turn, Turns};
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,13 +22,13 @@ pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs elsewhere. The simulator brings its own.
 pub trait Pool: Send + Sync {
-    /// Takes a job; never waits.
+    /// Takes a job of the server's own; never waits.
     fn submit(&self, job: Job);
 
-    /// Takes a job that may wait for other machines. Those of one lane never keep the jobs of others from
-    /// running, however long they wait; lane 0 is that of jobs that wait for none.
-    fn submit_to(&self, lane: u64, job: Job) {
-        let _ = lane;
+    /// Takes a job of a client. It may wait for other machines: those of one lane never keep the jobs of
+    /// others from running, however long they wait; lane 0 is that of jobs that wait for none.
+    fn submit_to(&self, place: Place, job: Job) {
+        let _ = place;
         self.submit(job);
     }
 }
@@ -125,7 +127,9 @@ impl<T> Inbox<T> {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    jobs: Turns<Job>,
+    /// For whom jobs are at work.
+    busy: Busy,
     idle: usize,
     threads: usize,
     stopping: bool,
@@ -134,6 +138,58 @@ struct Queue {
 impl Queue {
     fn is_finished(&self) -> bool {
         self.jobs.is_empty() && self.idle == self.threads
+    }
+
+    /// The next job that may begin.
+    fn take(&mut self, threads_max: usize) -> Option<(Owner, Job)> {
+        let busy = &self.busy;
+        let (owner, job) = self.jobs.take(|owner, _| busy.judge(&owner, threads_max))?;
+        self.busy.begin(owner);
+        Some((owner, job))
+    }
+}
+
+/// Jobs at work.
+#[derive(Default)]
+struct Busy {
+    total: usize,
+    origins: FxHashMap<Origin, usize>,
+    owners: FxHashMap<Owner, usize>,
+}
+
+impl Busy {
+    /// Whether a job of somebody may begin: on the last threads only that of a client that has none at
+    /// work, and on the very last only that of an origin that has none.
+    fn judge(&self, owner: &Owner, threads_max: usize) -> Turn {
+        let free = threads_max.saturating_sub(self.total);
+        let kept = threads_max / POOL_KEPT_SHARE;
+        if free > 2 * kept || !self.origins.contains_key(&owner.origin) {
+            Turn::Take
+        } else if free <= kept {
+            Turn::NextOrigin
+        } else if self.owners.contains_key(owner) {
+            Turn::NextOwner
+        } else {
+            Turn::Take
+        }
+    }
+
+    fn begin(&mut self, owner: Owner) {
+        self.total += 1;
+        *self.origins.entry(owner.origin).or_default() += 1;
+        *self.owners.entry(owner).or_default() += 1;
+    }
+
+    fn end(&mut self, owner: Owner) {
+        self.total -= 1;
+        if let Some(count) = self.origins.get_mut(&owner.origin) {
+            *count -= 1;
+        }
+        if let Some(count) = self.owners.get_mut(&owner) {
+            *count -= 1;
+        }
+        self.origins.retain(|_, count| *count > 0);
+        self.owners.retain(|_, count| *count > 0);
     }
 }
 
@@ -190,31 +246,35 @@ impl Default for ThreadPool {
 
 impl Pool for ThreadPool {
     fn submit(&self, job: Job) {
-        self.shared.submit(job, self.threads_max);
+        self.shared.submit(Owner::SERVER, job, self.threads_max);
     }
 
-    fn submit_to(&self, lane: u64, job: Job) {
+    fn submit_to(&self, Place { lane, owner }: Place, job: Job) {
         if lane == 0 {
-            return self.submit(job);
+            return self.shared.submit(owner, job, self.threads_max);
         }
         let shared = self.lanes().entry(lane).or_default().clone();
-        shared.submit(job, self.threads_max);
+        shared.submit(owner, job, self.threads_max);
     }
 }
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         for shared in self.all() {
-            shared.queue.lock().unwrap_or_else(PoisonError::into_inner).stopping = true;
+            shared.lock().stopping = true;
             shared.work.notify_all();
         }
     }
 }
 
 impl Shared {
-    fn submit(self: &Arc<Self>, job: Job, threads_max: usize) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.jobs.push_back(job);
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(self: &Arc<Self>, owner: Owner, job: Job, threads_max: usize) {
+        let mut queue = self.lock();
+        queue.jobs.push(owner, job);
         // A new thread takes over the identity of the one that starts it, which may be a caller's.
         if queue.idle < queue.jobs.len()
             && queue.threads < threads_max
@@ -222,38 +282,44 @@ impl Shared {
         {
             let shared = self.clone();
             let thread = std::thread::Builder::new().name("dafs-pool".to_owned());
-            match thread.spawn(move || shared.run()) {
+            match thread.spawn(move || shared.run(threads_max)) {
                 Ok(_) => queue.threads += 1,
                 Err(error) => tracing::warn!(%error, "cannot start a thread for blocking calls"),
             }
         }
         if queue.threads == 0 {
             // Holding up the reactor is better than never answering.
-            let jobs = std::mem::take(&mut queue.jobs);
+            let mut jobs = std::mem::take(&mut queue.jobs);
             drop(queue);
-            return jobs.into_iter().for_each(|job| job());
+            return std::iter::from_fn(|| jobs.pop()).for_each(|(_, job)| job());
         }
         drop(queue);
         self.work.notify_one();
     }
 
     fn finish(&self, time: Duration) -> bool {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.lock();
         let busy = |queue: &mut Queue| !queue.is_finished();
         let waited = self.finished.wait_timeout_while(queue, time, busy);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_finished()
     }
 
-    fn run(&self) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    fn run(&self, threads_max: usize) {
+        let mut queue = self.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some((owner, job)) = queue.take(threads_max) {
+                // More than one job may have waited for this turn.
+                if !queue.jobs.is_empty() && queue.idle > 0 {
+                    self.work.notify_one();
+                }
                 drop(queue);
                 // A panic in one request must not take the thread from all others; the job's guard
                 // reports the failure while it unwinds.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-                queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            } else if queue.stopping {
+                queue = self.lock();
+                queue.busy.end(owner);
+            } else if queue.stopping && queue.jobs.is_empty() {
+                self.work.notify_all();
                 return;
             } else {
                 queue.idle += 1;
@@ -298,7 +364,7 @@ mod tests {
         for _ in 0..5 {
             let (gate, done) = (gate.clone(), done.clone());
             pool.submit_to(
-                7,
+                Place { lane: 7, owner: Owner::SERVER },
                 Box::new(move || {
                     drop(gate.lock());
                     done.send(7).unwrap();
@@ -307,13 +373,59 @@ mod tests {
         }
         for lane in [0, 8] {
             let done = done.clone();
-            pool.submit_to(lane, Box::new(move || done.send(lane).unwrap()));
+            let place = Place { lane, owner: Owner::SERVER };
+            pool.submit_to(place, Box::new(move || done.send(lane).unwrap()));
             assert_eq!(results.recv_timeout(Duration::from_secs(60)), Ok(lane));
         }
         assert!(!pool.finish(Duration::from_millis(1)));
         drop(shut);
         assert!(pool.finish(Duration::from_secs(60)));
         assert_eq!(results.try_iter().collect::<Vec<_>>(), [7; 5]);
+    }
+
+    fn place(user: u32, number: u64) -> Place {
+        Place { lane: 0, owner: Owner { origin: Origin::User(user), number } }
+    }
+
+    #[test]
+    fn jobs_of_clients_run_in_turn() {
+        let pool = ThreadPool::with_threads(1);
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let (done, results) = std::sync::mpsc::channel();
+        pool.submit(Box::new(move || {
+            let _ = gate.recv();
+        }));
+        let jobs = [(1, 1), (1, 1), (1, 1), (1, 2), (2, 1), (3, 1)];
+        for (index, (user, number)) in jobs.into_iter().enumerate() {
+            let done = done.clone();
+            pool.submit_to(place(user, number), Box::new(move || done.send(index).unwrap()));
+        }
+        go.send(()).unwrap();
+        assert!(pool.finish(Duration::from_secs(60)));
+        assert_eq!(results.try_iter().collect::<Vec<_>>(), [0, 4, 5, 3, 1, 2]);
+    }
+
+    /// Jobs that do not end take all threads but those that are kept for others.
+    #[test]
+    fn no_client_takes_the_last_threads() {
+        let pool = ThreadPool::with_threads(16);
+        let (done, results) = std::sync::mpsc::channel();
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock().unwrap();
+        let hold = |place| {
+            let gate = gate.clone();
+            pool.submit_to(place, Box::new(move || drop(gate.lock())));
+        };
+        (0..100).for_each(|_| hold(place(1, 1)));
+        (0..100).for_each(|_| hold(place(2, 1)));
+        // Another client of the same host, and one of another host.
+        for place in [place(1, 2), place(3, 1), place(4, 1)] {
+            let done = done.clone();
+            pool.submit_to(place, Box::new(move || done.send(place.owner).unwrap()));
+            assert_eq!(results.recv_timeout(Duration::from_secs(60)), Ok(place.owner));
+        }
+        drop(shut);
+        assert!(pool.finish(Duration::from_secs(60)));
     }
 
     #[test]

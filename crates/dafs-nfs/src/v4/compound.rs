@@ -28,7 +28,7 @@ use crate::limits::{
 use crate::measure::Stages;
 use crate::shared::NfsShared;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::{Caller, Client, Door, Handle, Service, Subject};
+use dafs_service::{Caller, Client, Door, Handle, Owner, Service, Subject};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
@@ -74,6 +74,8 @@ pub(crate) struct CallContext {
     pub(crate) who: Who,
     /// What the place that the call comes from is worth.
     pub(crate) origin: Origin,
+    /// The owner of the turn that it takes among other calls.
+    pub(crate) owner: Owner,
     /// The connection the call came over.
     pub(crate) connection: Arc<Connection>,
     /// Where that leads to.

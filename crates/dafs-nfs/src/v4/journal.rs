@@ -26,7 +26,7 @@ use crate::shared::{Job, NfsShared};
 use crate::wire_handle;
 use dafs_rpc::Mark;
 use dafs_service::durable::{self, Change, Intended, Notify, Op, Settled};
-use dafs_service::{Client, Handle, RequestKey};
+use dafs_service::{Client, Handle, Owner, Place, RequestKey};
 use dafs_store::Stability;
 use dafs_wire::nfs4::{OpNum, SessionId, Status};
 use dafs_wire::xdr::Payload;
@@ -168,7 +168,7 @@ pub(crate) struct Gate {
 enum GateState {
     Shut,
     /// This goes on when it opens.
-    Waited(Job),
+    Waited(Owner, Job),
     Open(dafs_service::Result<()>),
 }
 
@@ -185,20 +185,20 @@ impl Gate {
         let gate = self.clone();
         Box::new(move |result| {
             let before = std::mem::replace(&mut *gate.lock(), GateState::Open(result));
-            if let GateState::Waited(job) = before {
-                gate.shared.run_elsewhere(job);
+            if let GateState::Waited(owner, job) = before {
+                gate.shared.run_in(Place { lane: 0, owner }, job);
             }
         })
     }
 
     /// Runs `job` where waiting is allowed, once the journal has answered.
-    pub(crate) fn then(&self, job: Job) {
+    pub(crate) fn then(&self, owner: Owner, job: Job) {
         let mut state = self.lock();
         match *state {
-            GateState::Shut | GateState::Waited(_) => *state = GateState::Waited(job),
+            GateState::Shut | GateState::Waited(..) => *state = GateState::Waited(owner, job),
             GateState::Open(_) => {
                 drop(state);
-                self.shared.run_elsewhere(job);
+                self.shared.run_in(Place { lane: 0, owner }, job);
             }
         }
     }
@@ -207,7 +207,7 @@ impl Gate {
     pub(crate) fn result(&self) -> Option<dafs_service::Result<()>> {
         match *self.lock() {
             GateState::Open(result) => Some(result),
-            GateState::Shut | GateState::Waited(_) => None,
+            GateState::Shut | GateState::Waited(..) => None,
         }
     }
 }

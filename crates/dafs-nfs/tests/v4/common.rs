@@ -10,7 +10,7 @@ use dafs_rpc::{
 use dafs_service::durable::Journal;
 use dafs_service::{
     Admits, ClientKind, ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord,
-    Namespace, RecordsError, Service, ServiceConfig, Squash, WriteVerifier,
+    Namespace, Owner, Place, RecordsError, Service, ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;
@@ -28,11 +28,11 @@ pub(crate) struct QueuePool(Mutex<Vec<Job>>, Mutex<Vec<u64>>);
 
 impl Pool for QueuePool {
     fn submit(&self, job: Job) {
-        self.submit_to(0, job);
+        self.submit_to(Place { lane: 0, owner: Owner::SERVER }, job);
     }
 
-    fn submit_to(&self, lane: u64, job: Job) {
-        self.1.lock().unwrap().push(lane);
+    fn submit_to(&self, place: Place, job: Job) {
+        self.1.lock().unwrap().push(place.lane);
         self.0.lock().unwrap().push(job);
     }
 }

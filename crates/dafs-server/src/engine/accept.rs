@@ -4,6 +4,7 @@ use super::connection::{Channel, Connection};
 use super::{Link, Tag};
 use crate::limits::FIRST_MESSAGE_BYTES;
 use dafs_dat::{ConnectError, Instant, PeerInfo, RequestId};
+use dafs_service::Owner;
 use dafs_wire::dafs::REQUEST_MAGIC;
 use std::io;
 
@@ -33,7 +34,7 @@ pub(super) fn channel(private_data: &[u8]) -> Result<Channel, &'static str> {
 pub(super) fn accept(
     link: &mut Link,
     request: RequestId,
-    peer: PeerInfo,
+    peer: (PeerInfo, Owner),
     channel: Channel,
     now: Instant,
 ) -> Result<Connection, ConnectError> {

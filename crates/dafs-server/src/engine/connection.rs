@@ -13,7 +13,7 @@ use crate::auth::Admission;
 use crate::limits::SessionLimits;
 use dafs_dat::{EndpointId, Instant, PeerInfo};
 use dafs_service::durable::Op;
-use dafs_service::{Client, ClientKey, OpenState, SessionReplies, StateId, Ticket};
+use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId, Ticket};
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub(super) enum Channel {
 pub(super) struct Connection {
     pub(super) endpoint: EndpointId,
     pub(super) peer: PeerInfo,
+    /// The owner of the turns that its work takes.
+    pub(super) owner: Owner,
     pub(super) channel: Channel,
     pub(super) phase: Phase,
     pub(super) opened_at: Instant,
@@ -221,7 +223,7 @@ impl Streams {
 impl Connection {
     pub(super) fn new(
         endpoint: EndpointId,
-        peer: PeerInfo,
+        (peer, owner): (PeerInfo, Owner),
         channel: Channel,
         now: Instant,
     ) -> Self {
@@ -230,6 +232,7 @@ impl Connection {
         Self {
             endpoint,
             peer,
+            owner,
             channel,
             phase: Phase::New,
             opened_at: now,

@@ -70,12 +70,13 @@ impl Context<'_> {
         let service = self.shared.service.clone();
         let id = self.defer(call, Work::Fence);
         let report = Report::new(self.inbox, id);
-        self.shared.pool.submit(Box::new(move || {
+        let job = move || {
             let subject = Subject::Session(&fence_id);
             let wait = Wait::Allowed;
             let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
             run(&service, FenceRight::Client(caller, trusted), &object, act, &names, report);
-        }));
+        };
+        self.shared.pool.submit_to(self.place(0), Box::new(job));
         Ok(())
     }
 

@@ -389,7 +389,8 @@ impl Engine {
         if let Err(why) = self.shared.registry.admit(&peer, &self.shared.limits) {
             return refuse(link, why);
         }
-        let accepted = accept(link, request, peer.clone(), channel, now);
+        let owner = self.shared.registry.owner(&peer);
+        let accepted = accept(link, request, (peer.clone(), owner), channel, now);
         match accepted {
             Ok(connection) => {
                 link.credits += 1;

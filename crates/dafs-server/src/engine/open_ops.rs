@@ -79,7 +79,7 @@ impl Context<'_> {
         let Some(client) = needed else { return Ok(false) };
         let service = self.shared.service.clone();
         let id = self.defer(call, Work::Again);
-        submit((&*self.shared.pool, 0), self.inbox, id, move || {
+        submit((&*self.shared.pool, self.place(0)), self.inbox, id, move || {
             service.record_client(&client);
             JobResult::Unit(Ok(()))
         });

@@ -4,10 +4,11 @@ use super::back::{Address, Mail};
 use super::batch::{Batches, Gate};
 use crate::limits::SessionLimits;
 use dafs_dat::PeerInfo;
-use dafs_service::{Client, ClientKey, Host, Identity};
+use dafs_service::{Client, ClientKey, Host, Identity, Owner};
 use dafs_wire::dafs::SessionId;
 use rustc_hash::FxHashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a connection comes from, for counting.
@@ -91,13 +92,15 @@ struct Tables {
 pub struct Registry {
     /// Makes session ids that cannot be guessed.
     key: [u64; 2],
+    /// Connections so far.
+    owners: AtomicU64,
     tables: Mutex<Tables>,
 }
 
 impl Registry {
     /// An empty registry; `key` is secret and differs between two runs of the server.
     pub fn new(key: [u64; 2]) -> Self {
-        Self { key, tables: Mutex::default() }
+        Self { key, owners: AtomicU64::new(0), tables: Mutex::default() }
     }
 
     /// Counts a new connection, or says why it is one too many.
@@ -130,6 +133,16 @@ impl Registry {
             }
             tables.connection_count -= 1;
         }
+    }
+
+    /// The owner of the turns that the work of a new connection takes.
+    pub(super) fn owner(&self, peer: &PeerInfo) -> Owner {
+        let origin = match (peer.process, peer.address, peer.sim_host) {
+            (Some(process), ..) => dafs_service::Origin::User(process.uid),
+            (_, Some(address), _) => dafs_service::Origin::host(address.ip()),
+            (.., host) => dafs_service::Origin::Sim(host.unwrap_or_default()),
+        };
+        Owner { origin, number: self.owners.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// An id for a new session.

@@ -38,7 +38,8 @@ impl Context<'_> {
         handle: &Handle,
         job: impl FnOnce() -> JobResult + Send + 'static,
     ) {
-        submit((&*self.shared.pool, self.lane(handle)), self.inbox, id, job);
+        let place = self.place(self.lane(handle));
+        submit((&*self.shared.pool, place), self.inbox, id, job);
     }
 
     /// A waiting request goes on: its entry leaves the table.

@@ -180,7 +180,7 @@ impl Context<'_> {
         let authenticator = self.shared.authenticator.clone();
         self.connection.proving = true;
         let id = self.defer(call, Work::Authenticate);
-        submit((&*self.shared.proofs, 0), self.inbox, id, move || {
+        submit((&*self.shared.proofs, self.place(0)), self.inbox, id, move || {
             JobResult::Admission(authenticator.admit(&peer, &proof))
         });
         Ok(())
@@ -270,7 +270,7 @@ impl Context<'_> {
         self.connection.proving = true;
         let (endpoint, work) = (self.connection.endpoint, Work::Register);
         let id = self.pending.insert(Pending { endpoint, call: *call, work });
-        submit((&*self.shared.pool, 0), self.inbox, id, move || {
+        submit((&*self.shared.pool, self.place(0)), self.inbox, id, move || {
             let identity = admission.identity.clone();
             let registered = service.register_client(&name, verifier, identity, host, now_ns);
             JobResult::Call(Rest(Box::new(move |context, call| {

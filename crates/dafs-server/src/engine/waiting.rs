@@ -6,7 +6,9 @@
 
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Rest, Work, submit};
-use dafs_service::{Caller, Client, Handle, LockError, Service, ServiceError, Subject, Touch};
+use dafs_service::{
+    Caller, Client, Handle, LockError, Place, Service, ServiceError, Subject, Touch,
+};
 use dafs_store::{Cred, Wait};
 use std::sync::Arc;
 
@@ -96,6 +98,11 @@ impl Context<'_> {
         self.shared.service.namespace().lane(handle)
     }
 
+    /// Where on the pool a job of this connection runs that may wait for the machines of a lane.
+    pub(super) fn place(&self, lane: u64) -> Place {
+        Place { lane, owner: self.connection.owner }
+    }
+
     fn call_on_pool<T: Send + 'static>(
         &mut self,
         call: &Call,
@@ -107,7 +114,7 @@ impl Context<'_> {
         let (service, now_ns) = (self.shared.service.clone(), self.now.0);
         let fence_id = self.connection.fence_id().to_vec();
         let id = self.defer(call, Work::Call);
-        submit((&*self.shared.pool, lane), self.inbox, id, move || {
+        submit((&*self.shared.pool, self.place(lane)), self.inbox, id, move || {
             let (subject, wait) = (Subject::Session(&fence_id), Wait::Allowed);
             let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
             let result = act(&service, caller);

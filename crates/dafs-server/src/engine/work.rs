@@ -18,7 +18,7 @@ use super::write::WriteTransfer;
 use crate::auth::Admission;
 use crate::pool::{Inbox, Pool};
 use dafs_dat::EndpointId;
-use dafs_service::ServiceError;
+use dafs_service::{Place, ServiceError};
 use dafs_store::StoreError;
 use dafs_wire::dafs::{Checksum, Stability, Status, Verifier};
 use std::sync::Arc;
@@ -291,16 +291,16 @@ impl Drop for Report {
     }
 }
 
-/// Runs `work` in a lane of the pool; its result comes to `inbox`.
+/// Runs `work` on a pool; its result comes to `inbox`.
 pub(super) fn submit(
-    (pool, lane): (&dyn Pool, u64),
+    (pool, place): (&dyn Pool, Place),
     inbox: &Arc<Inbox<JobDone>>,
     pending: PendingId,
     work: impl FnOnce() -> JobResult + Send + 'static,
 ) {
     let report = Report::new(inbox, pending);
     pool.submit_to(
-        lane,
+        place,
         Box::new(move || {
             let result = work();
             report.tell(result);

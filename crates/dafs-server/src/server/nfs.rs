@@ -9,6 +9,7 @@ use crate::engine::Shared;
 use crate::pool;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config as RpcConfig, Group};
+use dafs_service::Place;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -36,8 +37,8 @@ impl dafs_nfs::Pool for Elsewhere {
         self.0.submit(job);
     }
 
-    fn submit_to(&self, lane: u64, job: dafs_nfs::Job) {
-        self.0.submit_to(lane, job);
+    fn submit_to(&self, place: Place, job: dafs_nfs::Job) {
+        self.0.submit_to(place, job);
     }
 }
 

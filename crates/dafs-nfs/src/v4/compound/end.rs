@@ -8,7 +8,7 @@ use crate::v4::compound::CallContext;
 use crate::v4::journal::{Gate, Unsettled};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
-use dafs_service::Door;
+use dafs_service::{Door, Owner};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{OpNum, SetattrResult, Status};
 use std::sync::Arc;
@@ -46,6 +46,11 @@ impl Parked {
     /// What has to open before the rest can be run; `None` when any thread that may wait will do.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         self.frame.journal.gate().filter(|gate| gate.result().is_none())
+    }
+
+    /// The owner of the turn that the rest takes.
+    pub(crate) fn owner(&self) -> Owner {
+        self.call.owner
     }
 
     /// Whose machines the rest may wait for at first.

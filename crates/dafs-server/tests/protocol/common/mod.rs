@@ -22,8 +22,8 @@ use dafs_server::{
 };
 use dafs_service::durable::Journal;
 use dafs_service::{
-    ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord, Namespace,
-    RecordsError, Service, ServiceConfig, WriteVerifier,
+    ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord, Namespace, Owner,
+    Place, RecordsError, Service, ServiceConfig, WriteVerifier,
 };
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store, Waits};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
@@ -150,11 +150,11 @@ pub struct HeldPool {
 
 impl Pool for HeldPool {
     fn submit(&self, job: Job) {
-        self.submit_to(0, job);
+        self.submit_to(Place { lane: 0, owner: Owner::SERVER }, job);
     }
 
-    fn submit_to(&self, lane: u64, job: Job) {
-        self.jobs.lock().unwrap().push_back((lane, job));
+    fn submit_to(&self, place: Place, job: Job) {
+        self.jobs.lock().unwrap().push_back((place.lane, job));
     }
 }
 
