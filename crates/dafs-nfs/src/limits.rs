@@ -117,8 +117,8 @@ pub const READ_PLUS_PIECES_MAX: u32 = 64;
 /// reply.
 pub const COPY_SYNCHRONOUS_BYTES_MAX: u64 = 64 << 20;
 
-/// What a copy behind its reply copies before others may use its thread, in bytes.
-pub const COPY_SLICE_BYTES: u64 = 16 << 20;
+/// Bytes that a COPY copies before others may use its thread.
+pub const COPY_SLICE_BYTES: u64 = 4 << 20;
 
 /// Copies under way behind their replies, of one client.
 pub const COPIES_PER_CLIENT_MAX: usize = 16;

@@ -17,6 +17,7 @@ use end::{conclude, lost, refuse, take_back};
 
 use super::dispatch;
 use super::journal::{Numbered, Progress};
+use super::ops::copy::Copied;
 use super::resume::{self, Resume};
 use super::session::{HeldSlot, Session};
 use crate::admission::{Origin, Who};
@@ -53,6 +54,9 @@ pub(crate) enum OpError {
     /// It may wait for other machines than those for whose calls the thread is that it runs on: it is run
     /// again on one of theirs.
     Elsewhere,
+    /// It has done a piece, and others have their turns before the next one: what it wrote is cut off, and
+    /// it is run again.
+    NextTurn,
 }
 
 impl From<Status> for OpError {
@@ -134,6 +138,8 @@ struct Frame {
     op_index: u32,
     /// Where the operation that runs begins in the arguments.
     op_start: usize,
+    /// The part of a COPY that was made in earlier turns.
+    copied: Option<Copied>,
     /// Changes whose replies are to outlive the server.
     journal: Progress,
     /// A retry of a request that an earlier run of the server has worked on.
@@ -416,6 +422,17 @@ impl<'a> Compound<'a> {
         Ok(session)
     }
 
+    /// The part of the COPY that runs which was made in earlier turns.
+    pub(crate) fn take_copied(&mut self) -> Option<Copied> {
+        self.frame.copied.take()
+    }
+
+    /// Lets others have their turns before the COPY that runs goes on from here.
+    pub(crate) fn go_on_from(&mut self, copied: Copied) -> OpResult {
+        self.frame.copied = Some(copied);
+        Err(OpError::NextTurn)
+    }
+
     /// Counts file data that was read and written.
     pub(crate) fn count_bytes(&mut self, read_bytes: usize, written_bytes: usize) {
         self.frame.stages.read_bytes += read_bytes as u64;
@@ -543,7 +560,7 @@ fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
             return Some(Status::Ok);
         }
         let waits = result == Err(OpError::Wait) && cx.wait == Wait::Never;
-        if waits || matches!(result, Err(OpError::Later | OpError::Elsewhere)) {
+        if waits || matches!(result, Err(OpError::Later | OpError::Elsewhere | OpError::NextTurn)) {
             cx.reply.truncate_to(mark);
             return None;
         }
@@ -644,7 +661,9 @@ fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpRe
         Err(OpError::WithBody(status)) => (status, true),
         Err(OpError::Status(status)) => (status, false),
         // What asks to wait although it may wait is put off.
-        Err(OpError::Wait | OpError::Later | OpError::Elsewhere) => (Status::Delay, false),
+        Err(OpError::Wait | OpError::Later | OpError::Elsewhere | OpError::NextTurn) => {
+            (Status::Delay, false)
+        }
     };
     let rest = if cx.is_last() { 0 } else { RESULT_HEAD_BYTES };
     let fits = cx.reply.len() + rest <= cx.frame.reply_bytes_max;

@@ -2,6 +2,7 @@
 
 use crate::common::{CLOCK_NS, LEASE_SECONDS, SECOND, back_op};
 use crate::helper::*;
+use dafs_nfs::limits::COPY_SLICE_BYTES;
 use dafs_wire::nfs4::*;
 
 fn copy<'a>(source: Stateid, target: Stateid, range: (u64, u64, u64), synchronous: bool) -> Op<'a> {
@@ -122,6 +123,26 @@ fn ranges_are_copied_and_cloned() {
     assert_eq!(client.send(&same).status(), Status::Inval);
     let missing = [putfh(&target), copy(from, to, (0, 0, 0), true)];
     assert_eq!(client.send(&missing).status(), Status::NoFileHandle);
+}
+
+/// Each slice is a job of its own, so that the jobs of others come between them.
+#[test]
+fn a_copy_before_its_reply_is_made_in_turns() {
+    const SIZE: u64 = 2 * COPY_SLICE_BYTES + 5;
+    let mut client = Client::new(2);
+    let (source, from) = client.file(b"a");
+    let (target, to) = client.file(b"b");
+    client.send(&[putfh(&source), write(from, SIZE - 3, b"end")]);
+    client.world.pool.take_lanes();
+    let ops = [putfh(&source), savefh(), putfh(&target), copy(from, to, (0, 0, 0), true)];
+    let answer = client.send(&[&ops[..], &[getattr(&[Attr::Size])]].concat());
+    let ResultBody::Copy(copied) = answer.body(4) else { panic!("{:?}", answer.results()) };
+    assert_eq!((copied.response.count, copied.response.callback_id), (SIZE, None));
+    assert_eq!(attributes(&answer, 5).size, Some(SIZE));
+    assert_eq!(client.world.pool.take_lanes(), [0; 3]);
+    let answer = client.send(&[putfh(&target), read(to, SIZE - 4, 9)]);
+    let ResultBody::Read(result) = answer.body(2) else { panic!() };
+    assert_eq!(result.data.here().unwrap(), b"\0end");
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! COPY, OFFLOAD_STATUS and OFFLOAD_CANCEL within this server (RFC 7862 15.2, 15.8, 15.9).
 //!
 //! Short copies, and those that the client wants to wait for, are made before the reply; long ones
-//! go on behind it, slice by slice on the pool, and end with CB_OFFLOAD.
+//! go on behind it and end with CB_OFFLOAD.
+//!
+//! Invariants
+//! * All are made slice by slice on the pool, and before each slice others have their turns.
 
 use super::offload::Copy;
 use super::read::READ;
@@ -12,7 +15,7 @@ use crate::v4::callback::{Callback, OffloadOutcome};
 use crate::v4::compound::{CallContext, Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::of_io;
-use dafs_service::{Caller, Client, Handle, StateRef};
+use dafs_service::{Caller, Client, Handle, Place, StateRef};
 use dafs_store::{OpenFile, Wait};
 use dafs_wire::nfs4::{
     CopyArgs, CopyRequirements, CopyResult, OffloadCancelArgs, OffloadStatusArgs,
@@ -32,6 +35,15 @@ struct Plan {
     count: u64,
 }
 
+/// A COPY that is made before its reply, slice by slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied {
+    done: u64,
+    wanted: u64,
+    /// As it was before the first slice.
+    verifier: Verifier,
+}
+
 type Files = (Arc<dyn OpenFile>, Arc<dyn OpenFile>);
 
 impl Plan {
@@ -47,6 +59,15 @@ impl Plan {
         service.check_span(&self.source, self.source_offset, length).map_err(of_io)?;
         service.check_span(&self.target, self.target_offset, length).map_err(of_io)?;
         Ok((source, target))
+    }
+
+    /// Copies a slice from its start, or as much as there is before an error.
+    fn slice(&self, shared: &NfsShared, caller: Caller<'_>) -> Result<u64, OpError> {
+        if self.count == 0 {
+            return Ok(0);
+        }
+        let (source, target) = self.files(shared, caller)?;
+        copy_bytes(&*source, &*target, self, self.count.min(COPY_SLICE_BYTES))
     }
 
     /// The rest behind `count` bytes.
@@ -75,7 +96,52 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
         target_offset: args.destination_offset,
         count: args.count,
     };
-    let (source, target) = plan.files(cx.shared, cx.caller()?)?;
+    let mut copied = match cx.take_copied() {
+        Some(copied) => copied,
+        None => {
+            check(cx, &mut plan)?;
+            // Before data is copied: should it be lost meanwhile, the client is to see that.
+            let verifier = Verifier(cx.shared.write_verifier.current());
+            let client = cx.client()?;
+            if !args.synchronous
+                && plan.count > COPY_SYNCHRONOUS_BYTES_MAX
+                && let Some(copy) = cx.shared.copies().begin(client.key(), client.host().host())
+            {
+                let stateid = copy.stateid();
+                let job = Job {
+                    shared: cx.shared.clone(),
+                    call: cx.call.clone(),
+                    client: client.clone(),
+                    plan,
+                    copy,
+                    verifier,
+                };
+                job.submit();
+                return answer(cx, Some(stateid), 0, verifier);
+            }
+            Copied { done: 0, wanted: plan.count.min(COPY_SYNCHRONOUS_BYTES_MAX), verifier }
+        }
+    };
+    plan.count = copied.wanted;
+    // A recall that it causes counts from now: earlier slices may have taken long.
+    let caller = Caller { now_ns: cx.now_ns(), ..cx.caller()? };
+    match plan.after(copied.done).slice(cx.shared, caller) {
+        Ok(count) => {
+            copied.done += count;
+            if count > 0 && copied.done < copied.wanted {
+                return cx.go_on_from(copied);
+            }
+        }
+        Err(error) if copied.done == 0 => return Err(error),
+        // What was copied is good; the error comes again when the client goes on.
+        Err(_) => {}
+    }
+    answer(cx, None, copied.done, copied.verifier)
+}
+
+/// Refuses what cannot be copied, and gives the plan its length.
+fn check(cx: &Compound<'_>, plan: &mut Plan) -> OpResult {
+    let (source, _) = plan.files(cx.shared, cx.caller()?)?;
     let size = source.attr()?.size;
     // The range must lie in the source (RFC 7862 15.2.3); none means all of the rest.
     let rest = size.checked_sub(plan.source_offset).ok_or(Status::Inval)?;
@@ -83,28 +149,7 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
     if plan.count > rest || plan.target_offset.checked_add(plan.count).is_none() {
         return Err(Status::Inval.into());
     }
-    check_overlap(&plan)?;
-    // Before data is copied: should it be lost meanwhile, the client is to see that.
-    let verifier = Verifier(cx.shared.write_verifier.current());
-    if !args.synchronous
-        && plan.count > COPY_SYNCHRONOUS_BYTES_MAX
-        && let Some(copy) = cx.shared.copies().begin(cx.client()?.key(), cx.client()?.host().host())
-    {
-        let stateid = copy.stateid();
-        let job = Job {
-            shared: cx.shared.clone(),
-            call: cx.call.clone(),
-            client: cx.client()?.clone(),
-            plan,
-            copy,
-            verifier,
-        };
-        job.submit();
-        return answer(cx, Some(stateid), 0, verifier);
-    }
-    let wanted = plan.count.min(COPY_SYNCHRONOUS_BYTES_MAX);
-    let count = copy_bytes(&*source, &*target, &plan, wanted)?;
-    answer(cx, None, count, verifier)
+    Ok(check_overlap(plan)?)
 }
 
 pub(crate) fn offload_status(cx: &mut Compound<'_>, args: &OffloadStatusArgs) -> OpResult {
@@ -183,7 +228,8 @@ impl Job {
         let namespace = shared.service.namespace();
         let handles = [&self.plan.target, &self.plan.source];
         let lane = handles.map(|handle| namespace.lane(handle)).into_iter().find(|lane| *lane != 0);
-        shared.run_in(lane.unwrap_or(0), Box::new(move || self.run()));
+        let place = Place { lane: lane.unwrap_or(0), owner: self.call.owner };
+        shared.run_in(place, Box::new(move || self.run()));
     }
 
     fn run(self) {
@@ -200,7 +246,9 @@ impl Job {
             }
             Err(OpError::Status(status) | OpError::WithBody(status)) => status,
             // It may wait already, so this is a store that would for ever.
-            Err(OpError::Wait | OpError::Later | OpError::Elsewhere) => Status::Delay,
+            Err(OpError::Wait | OpError::Later | OpError::Elsewhere | OpError::NextTurn) => {
+                Status::Delay
+            }
         };
         self.shared.copies().end(&self.copy, outcome);
         if self.copy.is_cancelled() {
@@ -235,7 +283,6 @@ impl Job {
             // What a recall that this slice causes counts from: the copy may take longer than a lease.
             now_ns: self.shared.clock_ns().max(self.call.now_ns),
         };
-        let (source, target) = self.plan.files(&self.shared, caller)?;
-        copy_bytes(&*source, &*target, &self.plan, self.plan.count.min(COPY_SLICE_BYTES))
+        self.plan.slice(&self.shared, caller)
     }
 }

@@ -9,7 +9,7 @@
 
 mod access;
 mod commit;
-mod copy;
+pub(crate) mod copy;
 mod create;
 mod delegation;
 mod getattr;
