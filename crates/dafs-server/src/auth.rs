@@ -4,15 +4,17 @@
 //! Invariants
 //! * A password is compared by a memory-hard hash only, and never logged or kept.
 //! * An unknown user costs as much time as a wrong password.
+//! * Of one host, and for one name from one host, only so many wrong passwords are checked.
 //! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
 //!   kernel vouches for, or where the configuration says so in its danger sentence (DAFS O28).
 
 use crate::config::{Config, OwnIdentity};
-use crate::limits::PASSWORD_LINE_BYTES_MAX;
+use crate::guesses::{Failed, Guesses};
+use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
 use argon2::Argon2;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash};
-use dafs_dat::PeerInfo;
-use dafs_service::{AddressRange, Identity};
+use dafs_dat::{Instant, PeerInfo};
+use dafs_service::{AddressRange, Identity, Origin};
 use dafs_store::Cred;
 use dafs_store::own::{self, OwnError};
 use std::collections::BTreeMap;
@@ -80,6 +82,16 @@ pub struct Authenticator {
     privileged: bool,
     /// The hash that unknown users are compared with.
     decoy: String,
+    guesses: Guesses,
+}
+
+/// Why a proof was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotProven {
+    /// It is wrong.
+    Wrong,
+    /// It was not looked at, because too many others from there have been wrong.
+    TooMany,
 }
 
 impl Authenticator {
@@ -101,6 +113,7 @@ impl Authenticator {
             own_identity: config.own_identity.clone(),
             privileged: rustix::process::geteuid().is_root(),
             decoy,
+            guesses: Guesses::default(),
         })
     }
 
@@ -128,6 +141,45 @@ impl Authenticator {
             Proof::None => self.admit_none(peer),
             Proof::Text { user, password } => self.admit_text(peer, user, password),
         }
+    }
+
+    /// True when a proof that is offered at `now` may be checked now; others have to come again later.
+    pub fn may_check(&self, origin: Origin, proof: &Proof, now: Instant) -> bool {
+        match proof {
+            Proof::None => true,
+            Proof::Text { user, .. } => self.guesses.may_check(origin, user, now),
+        }
+    }
+
+    /// The same as [`Authenticator::admit`] for a proof that was offered at `now`, unless too many from
+    /// there have been wrong since.
+    ///
+    /// # Errors
+    /// Why the proof was not accepted. That it was wrong is in the log.
+    pub fn prove(
+        &self,
+        (peer, origin): (&PeerInfo, Origin),
+        proof: &Proof,
+        now: Instant,
+    ) -> Result<Admission, NotProven> {
+        if !self.may_check(origin, proof, now) {
+            return Err(NotProven::TooMany);
+        }
+        let admission = self.admit(peer, proof);
+        let user = match proof {
+            Proof::None => &[][..],
+            Proof::Text { user, .. } => user,
+        };
+        match &admission {
+            Some(_) => self.guesses.succeeded(origin, user),
+            None => {
+                // So many of them are checked that the log stays short.
+                let Failed { failures, unchecked } = self.guesses.failed(origin, user, now);
+                let user = user[..user.len().min(LOGGED_NAME_BYTES_MAX)].escape_ascii();
+                tracing::warn!(%peer, %user, failures, unchecked, "authentication failed");
+            }
+        }
+        admission.ok_or(NotProven::Wrong)
     }
 
     fn admit_none(&self, peer: &PeerInfo) -> Option<Admission> {

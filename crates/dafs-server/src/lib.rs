@@ -8,6 +8,7 @@ mod admin;
 mod auth;
 mod config;
 mod engine;
+mod guesses;
 mod limits;
 mod metrics;
 mod pool;

@@ -17,6 +17,15 @@ use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId,
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// A connection has stopped answering whose sends and RDMA make no progress for so long, or whose RDMA
+/// reads do not.
+const STALL: [Duration; 2] = [Duration::from_secs(60); 2];
+
+/// The same while others wait for the chunks that it holds.
+const STALL_BEFORE_OTHERS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(1)];
 
 /// How far a connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +75,8 @@ pub(super) struct Connection {
     /// Proofs of identity tried so far, and whether one is being checked.
     pub(super) proofs: u32,
     pub(super) proving: bool,
+    /// Told to the job that checks one, when nobody waits for it any more.
+    pub(super) gone: Arc<AtomicBool>,
     /// Sends and RDMA posted and not completed, and since when none has completed.
     pub(super) work_posted: u32,
     pub(super) progress_at: Instant,
@@ -248,6 +259,7 @@ impl Connection {
             batch: None,
             proofs: 0,
             proving: false,
+            gone: Arc::default(),
             work_posted: 0,
             sent_total: 0,
             progress_at: now,

@@ -66,6 +66,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use work::{Arrival, PendingId, PendingTable};
 
@@ -576,6 +577,7 @@ impl Engine {
         let Some(connection) = self.ports[port].connections.get_mut(&endpoint) else { return };
         tracing::debug!(peer = %connection.peer, reason, "connection ended");
         connection.ended = true;
+        connection.gone.store(true, Ordering::Relaxed);
         connection.phase = Phase::Closing;
         self.ports[port].link.batches_due.remove(&endpoint);
         self.leave(port, endpoint, now);

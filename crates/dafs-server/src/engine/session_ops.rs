@@ -8,7 +8,7 @@ use super::durable::journal_session;
 use super::registry::{SessionEntry, host_of};
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Pending, PendingId, Rest, Work, submit};
-use crate::auth::{Admission, Proof};
+use crate::auth::{Admission, NotProven, Proof};
 use crate::limits::{
     BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX, FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES,
     MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
@@ -24,6 +24,7 @@ use dafs_wire::dafs::{
     Request, SecInfoEntry, SecInfoReply, Seq, ServerAuth, ServerAuthReply, SessionId,
     SessionOptions, Status,
 };
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Context<'_> {
@@ -163,7 +164,7 @@ impl Context<'_> {
         }
         if let Some(role) = self.shared.data.clone() {
             let admission = self.admit_by_ticket(&role, auth);
-            return self.admission_done(call, admission);
+            return self.admission_done(call, admission.ok_or_else(|| self.note_refusal()));
         }
         let proof = match *auth {
             AuthRequest::None | AuthRequest::Default => Proof::None,
@@ -175,19 +176,38 @@ impl Context<'_> {
         let peer = self.connection.peer.clone();
         if let Proof::None = proof {
             let admission = self.shared.authenticator.admit(&peer, &proof);
-            return self.admission_done(call, admission);
+            return self.admission_done(call, admission.ok_or_else(|| self.note_refusal()));
         }
         let authenticator = self.shared.authenticator.clone();
+        let (origin, now) = (self.connection.owner.origin, self.now);
+        if !authenticator.may_check(origin, &proof, now) {
+            return Err(Status::Delay);
+        }
         self.connection.proving = true;
+        let gone = self.connection.gone.clone();
         let id = self.defer(call, Work::Authenticate);
         submit((&*self.shared.proofs, self.place(0)), self.inbox, id, move || {
-            JobResult::Admission(authenticator.admit(&peer, &proof))
+            // A client that has left needs no answer, and others wait for their turn.
+            let admission = match gone.load(Ordering::Relaxed) {
+                true => Err(NotProven::TooMany),
+                false => authenticator.prove((&peer, origin), &proof, now),
+            };
+            JobResult::Admission(admission)
         });
         Ok(())
     }
 
+    fn note_refusal(&self) -> NotProven {
+        tracing::warn!(peer = %self.connection.peer, "authentication failed");
+        NotProven::Wrong
+    }
+
     /// The check of a proof is over; `None` if it failed to run.
-    pub(super) fn proof_checked(&mut self, call: &Call, result: Option<Option<Admission>>) -> Done {
+    pub(super) fn proof_checked(
+        &mut self,
+        call: &Call,
+        result: Option<Result<Admission, NotProven>>,
+    ) -> Done {
         self.connection.proving = false;
         let outcome = match result {
             Some(admission) => self.admission_done(call, admission),
@@ -200,11 +220,11 @@ impl Context<'_> {
     }
 
     /// The proof was accepted or not.
-    fn admission_done(&mut self, call: &Call, admission: Option<Admission>) -> Done {
-        let Some(admission) = admission else {
-            tracing::warn!(peer = %self.connection.peer, "authentication failed");
-            return Err(Status::NotAuthorized);
-        };
+    fn admission_done(&mut self, call: &Call, admission: Result<Admission, NotProven>) -> Done {
+        let admission = admission.map_err(|why| match why {
+            NotProven::Wrong => Status::NotAuthorized,
+            NotProven::TooMany => Status::Delay,
+        })?;
         if call.procedure == Some(Procedure::ConnectBind) {
             return self.bind_done(call, &admission);
         }

@@ -15,7 +15,7 @@ use super::memory::ReplySlot;
 use super::read::ReadTransfer;
 use super::request::{Call, Context, Done};
 use super::write::WriteTransfer;
-use crate::auth::Admission;
+use crate::auth::{Admission, NotProven};
 use crate::pool::{Inbox, Pool};
 use dafs_dat::EndpointId;
 use dafs_service::{Place, ServiceError};
@@ -71,7 +71,7 @@ pub enum JobResult {
     /// A fence has changed, or why not.
     Fence(Result<(), ServiceError>),
     /// A proof was accepted or not.
-    Admission(Option<Admission>),
+    Admission(Result<Admission, NotProven>),
     /// The journal holds what it was given, or could not take it.
     Journal(dafs_service::Result<()>),
     /// A call of the service has ended.

@@ -290,6 +290,63 @@ fn a_connection_may_end_while_its_password_is_checked() {
     world.end();
 }
 
+/// Neither is the user shut out, who comes from elsewhere.
+#[test]
+fn a_host_that_guesses_passwords_has_to_wait() {
+    let mut world = World::new(with_users());
+    let guesser = world.connect(2);
+    for _ in 0..5 {
+        let guess = connect_text("c", 1, "anna", "wrong");
+        assert_eq!(world.status(guesser, &guess), Status::NotAuthorized);
+    }
+    let right = connect_text("c", 1, "anna", "right");
+    assert_eq!(world.status(guesser, &right), Status::Delay);
+    let elsewhere = world.connect(3);
+    assert_eq!(world.status(elsewhere, &connect_text("d", 1, "anna", "right")), Status::Ok);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.status(guesser, &right), Status::Ok);
+    world.end();
+}
+
+#[test]
+fn guesses_at_the_same_time_are_counted_like_others() {
+    let mut world = World::new(with_users());
+    world.hold_jobs = true;
+    let guesses: Vec<_> = (0..9)
+        .map(|_| {
+            let client = world.connect(2);
+            (client, world.clients[client].post(&connect_text("c", 1, "anna", "wrong")))
+        })
+        .collect();
+    world.run_until("guesses", |world| world.jobs() == 9);
+    world.hold_jobs = false;
+    let statuses = guesses.iter().map(|(client, id)| world.wait(*client, *id).unwrap().status());
+    let checked = statuses.filter(|status| *status == Status::NotAuthorized).count();
+    assert_eq!(checked, 5);
+    world.end();
+}
+
+/// Otherwise guesses would go on when their connections are gone, and others wait for them.
+#[test]
+fn the_password_of_a_client_that_has_left_is_not_checked() {
+    let mut world = World::new(with_users());
+    world.hold_jobs = true;
+    for _ in 0..9 {
+        let client = world.connect(2);
+        world.clients[client].post(&connect_text("c", 1, "anna", "wrong"));
+        world.settle();
+        let endpoint = world.clients[client].endpoint;
+        world.network.lose(endpoint);
+    }
+    world.settle();
+    assert_eq!(world.jobs(), 9);
+    world.hold_jobs = false;
+    world.settle();
+    let client = world.connect(2);
+    assert_eq!(world.status(client, &connect_text("c", 1, "anna", "right")), Status::Ok);
+    world.end();
+}
+
 #[test]
 fn a_client_that_says_nothing_is_dropped() {
     let mut world = World::new(Setup::default());

@@ -1,0 +1,201 @@
+//! Proofs of identity that have failed: who has to wait before another one is checked.
+//!
+//! Invariants
+//! * A user name is shut out only where proofs for it have failed: the user, who comes from elsewhere, is
+//!   checked at once.
+//! * Unknown names are counted like known ones, so a delay does not tell whether a name exists.
+//! * The tables are bounded; the failure that lies back longest is forgotten first.
+
+use crate::limits::{
+    GUESS_DELAY_FIRST, GUESS_DELAY_MAX, GUESS_HOST_DELAY_MAX, GUESS_MEMORY, GUESSES_FREE,
+    GUESSES_HOST_FREE, GUESSES_HOSTS_MAX, GUESSES_NAMES_MAX,
+};
+use dafs_dat::Instant;
+use dafs_service::Origin;
+use rustc_hash::FxHashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Failures of one kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Failures {
+    count: u32,
+    last: Instant,
+    /// Until when nothing more is checked.
+    until: Instant,
+}
+
+impl Failures {
+    fn is_old(&self, now: Instant) -> bool {
+        now.since(self.last) > GUESS_MEMORY
+    }
+
+    fn add(&mut self, now: Instant, free: u32, delay_max: Duration) {
+        if self.is_old(now) {
+            *self = Self::default();
+        }
+        self.count = self.count.saturating_add(1);
+        self.last = now;
+        if let Some(doublings) = self.count.checked_sub(free) {
+            let delay = GUESS_DELAY_FIRST.saturating_mul(1 << doublings.min(16));
+            self.until = now + delay.min(delay_max);
+        }
+    }
+}
+
+/// Failures from one origin.
+#[derive(Debug, Default)]
+struct Host {
+    all: Failures,
+    names: FxHashMap<Box<[u8]>, Failures>,
+    /// Proofs that were not checked since the last failure.
+    unchecked: u32,
+}
+
+/// The counts for the log line of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// Failures for this name from there, this one included.
+    pub(crate) failures: u32,
+    /// Proofs from there that were not even checked since the last one that failed.
+    pub(crate) unchecked: u32,
+}
+
+/// Failures of all.
+#[derive(Debug, Default)]
+pub(crate) struct Guesses {
+    hosts: Mutex<FxHashMap<Origin, Host>>,
+}
+
+impl Guesses {
+    /// Whether a proof for a name may be checked now.
+    pub(crate) fn may_check(&self, origin: Origin, name: &[u8], now: Instant) -> bool {
+        let mut hosts = self.lock();
+        let Some(host) = hosts.get_mut(&origin) else { return true };
+        let named = host.names.get(name).is_some_and(|failures| failures.until > now);
+        let refused = named || host.all.until > now;
+        if refused {
+            host.unchecked = host.unchecked.saturating_add(1);
+        }
+        !refused
+    }
+
+    /// A proof that was offered at `now` was wrong.
+    pub(crate) fn failed(&self, origin: Origin, name: &[u8], now: Instant) -> Failed {
+        let mut hosts = self.lock();
+        make_room(&mut hosts, &origin, GUESSES_HOSTS_MAX, |host| host.all.last);
+        let host = hosts.entry(origin).or_default();
+        host.all.add(now, GUESSES_HOST_FREE, GUESS_HOST_DELAY_MAX);
+        let name: Box<[u8]> = name.into();
+        make_room(&mut host.names, &name, GUESSES_NAMES_MAX, |failures| failures.last);
+        let failures = host.names.entry(name).or_default();
+        failures.add(now, GUESSES_FREE, GUESS_DELAY_MAX);
+        Failed { failures: failures.count, unchecked: std::mem::take(&mut host.unchecked) }
+    }
+
+    /// A proof was right. That says nothing of other names which the same host tries.
+    pub(crate) fn succeeded(&self, origin: Origin, name: &[u8]) {
+        if let Some(host) = self.lock().get_mut(&origin) {
+            host.names.remove(name);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<Origin, Host>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets what lies back longest if there would be too many. A look at all of them takes less than the
+/// check of a password.
+fn make_room<K: Eq + Hash + Clone, V>(
+    map: &mut FxHashMap<K, V>,
+    key: &K,
+    max: usize,
+    last: impl Fn(&V) -> Instant,
+) {
+    if map.len() >= max
+        && !map.contains_key(key)
+        && let Some(oldest) = map.iter().min_by_key(|(_, value)| last(value))
+    {
+        let oldest = oldest.0.clone();
+        map.remove(&oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: Origin = Origin::User(1);
+    const THERE: Origin = Origin::User(2);
+
+    fn at(seconds: u64) -> Instant {
+        Instant(0) + Duration::from_secs(1000 + seconds)
+    }
+
+    #[test]
+    fn a_guesser_waits_longer_and_longer_and_nobody_else_does() {
+        let guesses = Guesses::default();
+        let mut now = 0;
+        let mut checked = 0;
+        // All day, once a second.
+        for second in 0..86_400 {
+            now = second;
+            if guesses.may_check(HERE, b"anna", at(now)) {
+                guesses.failed(HERE, b"anna", at(now));
+                checked += 1;
+            }
+        }
+        assert!(checked < GUESSES_FREE + 10 + 86_400 / 60, "{checked} guesses in a day");
+        assert!(!guesses.may_check(HERE, b"anna", at(now)));
+        // Neither is the name shut out elsewhere, nor another one here for long.
+        assert!(guesses.may_check(THERE, b"anna", at(now)));
+        assert!(guesses.may_check(HERE, b"bert", at(now) + GUESS_HOST_DELAY_MAX));
+        // After a while it is forgotten.
+        let later = at(now) + GUESS_MEMORY + GUESS_DELAY_MAX;
+        assert!(guesses.may_check(HERE, b"anna", later));
+        assert_eq!(guesses.failed(HERE, b"anna", later).failures, 1);
+    }
+
+    #[test]
+    fn many_names_from_one_host_are_many_guesses() {
+        let guesses = Guesses::default();
+        let mut checked = 0;
+        for number in 0..86_400_u64 {
+            let (name, now) = (number.to_string(), at(number / 24));
+            if guesses.may_check(HERE, name.as_bytes(), now) {
+                guesses.failed(HERE, name.as_bytes(), now);
+                checked += 1;
+            }
+        }
+        let most = u64::from(GUESSES_HOST_FREE) + 3600 / GUESS_HOST_DELAY_MAX.as_secs() + 10;
+        assert!(checked < most, "{checked} guesses in an hour");
+        assert!(guesses.lock()[&HERE].names.len() <= GUESSES_NAMES_MAX);
+    }
+
+    #[test]
+    fn a_success_ends_the_count_of_its_own_name_alone() {
+        let guesses = Guesses::default();
+        for _ in 1..GUESSES_FREE {
+            guesses.failed(HERE, b"anna", at(0));
+            guesses.failed(HERE, b"bert", at(0));
+        }
+        guesses.succeeded(HERE, b"anna");
+        assert_eq!(guesses.failed(HERE, b"anna", at(0)).failures, 1);
+        assert_eq!(guesses.failed(HERE, b"bert", at(0)).failures, GUESSES_FREE);
+        assert!(guesses.may_check(HERE, b"anna", at(0)));
+        assert!(!guesses.may_check(HERE, b"bert", at(0)));
+        assert_eq!(guesses.failed(HERE, b"anna", at(0)), Failed { failures: 2, unchecked: 1 });
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let guesses = Guesses::default();
+        for number in 0..GUESSES_HOSTS_MAX as u32 + 10 {
+            guesses.failed(Origin::User(number), b"anna", at(number.into()));
+        }
+        assert_eq!(guesses.lock().len(), GUESSES_HOSTS_MAX);
+        assert!(!guesses.lock().contains_key(&Origin::User(9)));
+    }
+}
