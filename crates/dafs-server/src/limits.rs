@@ -67,6 +67,12 @@ pub(crate) const STAGING_CHUNK_BYTES: usize = 256 << 10;
 /// Staging chunks of one reactor and transport.
 pub(crate) const STAGING_CHUNKS_MAX: usize = 64;
 
+/// Staging chunks that one session may hold: as many as the longest transfer needs by default.
+pub(crate) const STAGING_CHUNKS_PER_SESSION_MAX: usize = 16;
+
+/// Staging chunks that all sessions of one host, or of one user of this host, may hold.
+pub(crate) const STAGING_CHUNKS_PER_ORIGIN_MAX: usize = 32;
+
 /// Staging chunks that one transfer may hold.
 pub(crate) const STAGING_CHUNKS_PER_TRANSFER_MAX: usize = 4;
 

@@ -89,6 +89,11 @@ impl AppendTransfer {
         self.has_job
     }
 
+    /// Chunks that must be there before its data is fetched.
+    pub(super) fn chunks_wanted(&self) -> usize {
+        self.fetch.as_ref().map_or(0, |fetch| pieces(fetch.wanted).count())
+    }
+
     pub(super) fn abandon(self, link: &mut Link) {
         self.chunks.into_iter().for_each(|chunk| link.staging.give_back(chunk));
     }
@@ -161,10 +166,10 @@ impl Context<'_> {
         let check = self.connection.checksums().then_some(args.direct_checksum);
         let fetch = Fetch { handle, target, buffer, wanted, missing: 0, failed: false, check };
         let id = self.defer_transfer((call, handle), args.stable, Some(fetch));
-        if self.link.waiting.is_empty() {
+        if self.link.staging.is_calm() {
             self.append_fetch(id);
         } else {
-            self.link.waiting.push_back(id);
+            self.link.staging.wait(&self.connection.owner, id);
         }
         Ok(())
     }
@@ -274,22 +279,22 @@ impl Context<'_> {
 
     /// Fetches everything at once, or waits until there are chunks enough for that.
     pub(super) fn append_fetch(&mut self, id: PendingId) {
-        let available = self.link.staging.available();
         let Some(transfer) = self.append_transfer(id) else { return };
         let Some(fetch) = &mut transfer.fetch else { return };
         let (buffer, lens) = (fetch.buffer, pieces(fetch.wanted));
         let lens: SmallVec<[usize; 4]> = lens.collect();
         let mut chunks: SmallVec<[u32; 4]> = SmallVec::new();
-        if available >= lens.len() {
+        let (staging, owner) = (&mut self.link.staging, &self.connection.owner);
+        if staging.fits(owner, lens.len()) {
             while chunks.len() < lens.len()
-                && let Some(chunk) = self.link.staging.take(&mut *self.link.adapter)
+                && let Some(chunk) = staging.take(&mut *self.link.adapter, owner)
             {
                 chunks.push(chunk);
             }
         }
         if chunks.len() < lens.len() {
-            chunks.into_iter().for_each(|chunk| self.link.staging.give_back(chunk));
-            return self.link.waiting.push_back(id);
+            chunks.into_iter().for_each(|chunk| staging.give_back(chunk));
+            return staging.wait(owner, id);
         }
         let Some(transfer) = self.append_transfer(id) else { return };
         transfer.chunks = chunks.clone();

@@ -103,7 +103,7 @@ impl Context<'_> {
         let order = self.connection.order;
         let sum: u64 = buffers.iter().map(|buffer| u64::from(buffer.byte_count)).sum();
         let room = usize::try_from(sum).unwrap_or(usize::MAX).min(STAGING_CHUNK_BYTES);
-        let chunk = self.link.staging.take(&mut *self.link.adapter).ok_or(Status::Delay)?;
+        let chunk = self.take_chunk().ok_or(Status::Delay)?;
         let len = match encode(&mut self.link.staging.bytes_mut(chunk)[..room], order) {
             Ok(len) => len,
             Err(error) => {
@@ -203,7 +203,7 @@ impl Context<'_> {
         if len > STAGING_CHUNK_BYTES || len == 0 {
             return Err(Status::Inval);
         }
-        let chunk = self.link.staging.take(&mut *self.link.adapter).ok_or(Status::Delay)?;
+        let chunk = self.take_chunk().ok_or(Status::Delay)?;
         let (fetched, chunk_held) = (Vec::new(), Some(chunk));
         let fetch = FetchAttributes { args: Box::new(*args), chunk: chunk_held, fetched };
         let id = self.defer(call, Work::FetchAttributes(fetch));

@@ -310,6 +310,15 @@ impl Connection {
         self.fetches_posted += 1;
     }
 
+    /// Whether the client has stopped answering; sooner if others wait for the chunks that it holds.
+    pub(super) fn is_stalled(&self, now: Instant, others_wait: impl FnOnce() -> bool) -> bool {
+        let passed = |[any, reads]: [Duration; 2]| {
+            self.work_posted > 0 && now.since(self.progress_at) > any
+                || self.fetches_posted > 0 && now.since(self.fetch_progress_at) > reads
+        };
+        passed(STALL) || passed(STALL_BEFORE_OTHERS) && others_wait()
+    }
+
     /// Whether messages carry checksums now (DAFS O20).
     pub(super) fn checksums(&self) -> bool {
         match &self.back {

@@ -1,29 +1,27 @@
-//! Registered memory of one transport: receives per connection, replies and staging for all.
+//! Registered memory of one transport for messages: receives per connection, replies for all.
 //!
 //! Invariants
 //! * None of this memory is registered for remote access, so no peer can reach it by RDMA.
 //! * A receive slot is either posted, in hand (its message is being worked on) or free; a reply
-//!   slot or chunk is either free or owned by exactly one piece of work.
+//!   slot is either free or owned by exactly one piece of work.
 //! * The bytes of a slot are looked at only while it is not posted, and written only while no send
 //!   is posted from it.
 
-use crate::limits::{
-    SMALL_REPLY_BYTES, STAGING_CHUNK_BYTES, STAGING_CHUNKS_IDLE, STAGING_CHUNKS_MAX,
-};
+use crate::limits::SMALL_REPLY_BYTES;
 use dafs_dat::{Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain, RegisterError};
 use dafs_mem::{Buffer, VolatileSlice};
 use std::sync::Arc;
 
 /// Several slots of equal size in one registration.
 #[derive(Debug)]
-struct Slab {
-    buffer: Arc<Buffer>,
-    region: MemoryRegion,
-    slot_bytes: usize,
+pub(super) struct Slab {
+    pub(super) buffer: Arc<Buffer>,
+    pub(super) region: MemoryRegion,
+    pub(super) slot_bytes: usize,
 }
 
 impl Slab {
-    fn new(
+    pub(super) fn new(
         adapter: &mut dyn Adapter,
         domain: ProtectionDomain,
         slots: usize,
@@ -302,93 +300,5 @@ impl Replies {
     fn pool_mut(&mut self, slot: ReplySlot) -> (&mut ReplyPool, u32) {
         let index = slot.0 & !LARGE_BIT;
         if slot.0 & LARGE_BIT == 0 { (&mut self.small, index) } else { (&mut self.large, index) }
-    }
-}
-
-/// Chunks through which data passes where the transport cannot reach the client's memory itself.
-#[derive(Debug)]
-pub(super) struct Staging {
-    domain: ProtectionDomain,
-    chunks: Vec<Option<Slab>>,
-    free: Vec<u32>,
-}
-
-impl Staging {
-    pub(super) fn new(domain: ProtectionDomain) -> Self {
-        Self { domain, chunks: Vec::new(), free: Vec::new() }
-    }
-
-    /// Chunks that can still be taken.
-    pub(super) fn available(&self) -> usize {
-        let absent = self.chunks.iter().filter(|chunk| chunk.is_none()).count();
-        self.free.len() + absent + (STAGING_CHUNKS_MAX - self.chunks.len())
-    }
-
-    pub(super) fn in_use(&self) -> usize {
-        STAGING_CHUNKS_MAX - self.available()
-    }
-
-    /// Takes a chunk; `None` when all are in use or memory is short.
-    pub(super) fn take(&mut self, adapter: &mut dyn Adapter) -> Option<u32> {
-        if let Some(chunk) = self.free.pop() {
-            return Some(chunk);
-        }
-        let absent = self.chunks.iter().position(Option::is_none);
-        if absent.is_none() && self.chunks.len() >= STAGING_CHUNKS_MAX {
-            return None;
-        }
-        let slab = Slab::new(adapter, self.domain, 1, STAGING_CHUNK_BYTES)
-            .inspect_err(|error| tracing::warn!(%error, "no memory for staging"))
-            .ok()?;
-        match absent {
-            Some(index) => {
-                self.chunks[index] = Some(slab);
-                Some(index as u32)
-            }
-            None => {
-                self.chunks.push(Some(slab));
-                Some((self.chunks.len() - 1) as u32)
-            }
-        }
-    }
-
-    pub(super) fn give_back(&mut self, chunk: u32) {
-        debug_assert!(!self.free.contains(&chunk), "a staging chunk was freed twice");
-        self.free.push(chunk);
-    }
-
-    /// Frees the memory of unused chunks but for a few.
-    pub(super) fn trim(&mut self, adapter: &mut dyn Adapter) {
-        while self.free.len() > STAGING_CHUNKS_IDLE {
-            if let Some(chunk) = self.free.pop()
-                && let Some(slab) = self.chunks[chunk as usize].take()
-            {
-                adapter.deregister(slab.region.id);
-            }
-        }
-    }
-
-    fn slab(&self, chunk: u32) -> &Slab {
-        // INVARIANT: only chunks that were taken and not given back are named.
-        self.chunks[chunk as usize].as_ref().expect("the chunk is in use")
-    }
-
-    pub(super) fn segment(&self, chunk: u32, offset: usize, len: usize) -> LocalSegment {
-        let slab = self.slab(chunk);
-        debug_assert!(offset + len <= slab.slot_bytes);
-        slab.region.local(offset, len)
-    }
-
-    pub(super) fn buffer(&self, chunk: u32) -> &Arc<Buffer> {
-        &self.slab(chunk).buffer
-    }
-
-    /// A chunk's memory, to look at or to encode into.
-    pub(super) fn bytes_mut(&mut self, chunk: u32) -> &mut [u8] {
-        let slab = self.slab(chunk);
-        // SAFETY: the chunk is private memory owned by the caller's work; no transfer and no job
-        // uses it at this time (the state machines look at a chunk only between them), and it is
-        // borrowed through `self`.
-        unsafe { std::slice::from_raw_parts_mut(slab.buffer.as_ptr(), slab.slot_bytes) }
     }
 }

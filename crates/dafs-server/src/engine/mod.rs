@@ -36,6 +36,7 @@ mod request;
 mod responses;
 mod resume;
 mod session_ops;
+mod staging;
 mod survey;
 mod ticker;
 mod waiting;
@@ -59,22 +60,19 @@ use dafs_dat::{
 };
 use dafs_service::{Drain, Service, WriteVerifier};
 use drain::{Asked, UnderWay};
-use memory::{Replies, ReplySlot, Staging};
+use memory::{Replies, ReplySlot};
 use request::Context;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
+use staging::Staging;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use work::{Arrival, PendingId, PendingTable};
+use work::{Arrival, PendingTable};
 
 /// How often timeouts are looked at.
 const TICK: Duration = Duration::from_millis(500);
-
-/// A connection whose sends and RDMA make no progress for this long has stopped answering.
-const STALL_SECONDS: u64 = 60;
 
 /// Turns without an event after which a transport is looked at less often, as long as another one
 /// has work: looking costs a system call on some.
@@ -138,8 +136,6 @@ pub(crate) struct Link {
     domain: ProtectionDomain,
     replies: Replies,
     staging: Staging,
-    /// Transfers that wait for a chunk.
-    waiting: VecDeque<PendingId>,
     /// When connections have to look at their batches.
     batches_due: FxHashMap<EndpointId, Instant>,
     /// Credits of all connections.
@@ -221,7 +217,6 @@ impl Engine {
                 domain,
                 replies,
                 staging,
-                waiting: VecDeque::new(),
                 batches_due: FxHashMap::default(),
                 credits: 0,
             };
@@ -301,6 +296,11 @@ impl Engine {
         busy |= self.collect(now);
         self.drain(now);
         busy |= self.batches(now);
+        for port in 0..self.ports.len() {
+            if self.ports[port].link.staging.is_due() {
+                self.resume_waiting(port, now);
+            }
+        }
         let ticks = now >= self.next_tick;
         if ticks {
             self.tick(now);
@@ -477,20 +477,16 @@ impl Engine {
         self.resume_waiting(port, now);
     }
 
-    /// Lets the transfers that wait for a chunk go on, oldest first. The oldest keeps its place
-    /// until there is enough for it, so that a large one is not passed by small ones for ever.
+    /// Lets the transfers that wait for chunks go on, in turn.
     fn resume_waiting(&mut self, port: usize, now: Instant) {
-        while self.ports[port].link.staging.available() > 0
-            && let Some(id) = self.ports[port].link.waiting.pop_front()
-        {
-            let Some(pending) = self.pending.get_mut(id) else { continue };
-            let endpoint = pending.endpoint;
+        loop {
+            let Self { ports, pending, .. } = self;
+            let next = ports[port].link.staging.next(|id| pending.chunks_wanted(id));
+            let Some(id) = next else { return };
+            let Some(endpoint) = pending.get_mut(id).map(|pending| pending.endpoint) else {
+                continue;
+            };
             self.with(port, endpoint, now, |context| context.resume(id));
-            let waiting = &mut self.ports[port].link.waiting;
-            if waiting.back() == Some(&id) {
-                waiting.rotate_right(1);
-                return;
-            }
         }
     }
 
@@ -632,7 +628,7 @@ impl Engine {
     /// Timeouts, memory that is not needed any more.
     fn tick(&mut self, now: Instant) {
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
-        let stall = Duration::from_secs(STALL_SECONDS);
+        let pending = &self.pending;
         for Port { link, connections, .. } in &mut self.ports {
             link.staging.trim(&mut *link.adapter);
             for connection in connections.values_mut().filter(|connection| !connection.ended) {
@@ -645,10 +641,10 @@ impl Engine {
                     }
                     Phase::Ready | Phase::Closing => false,
                 };
-                let stalled = connection.work_posted > 0
-                    && now.since(connection.progress_at) > stall
-                    || connection.fetches_posted > 0
-                        && now.since(connection.fetch_progress_at) > stall;
+                let owner = connection.owner;
+                let wanted = |id| pending.chunks_wanted(id);
+                let stalled =
+                    connection.is_stalled(now, || link.staging.others_wait_for(&owner, wanted));
                 if late || stalled {
                     let why = match connection.phase {
                         _ if stalled => "the client stopped answering",

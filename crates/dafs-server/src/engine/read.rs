@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! * What is in the page cache is read by the reactor itself; what is not is read by the pool.
-//! * A transfer holds at most the chunks of its own length, which the longest transfer bounds, and
-//!   waits its turn when there is none.
+//! * A transfer holds at most the chunks of its own length, and waits its turn when its session may have
+//!   no more.
 
 use super::convert;
 use super::memory::ReplySlot;
@@ -279,10 +279,10 @@ impl Context<'_> {
             job: None,
         };
         let id = self.defer(call, Work::Read(Box::new(transfer)));
-        if self.link.waiting.is_empty() {
+        if self.link.staging.is_calm() {
             self.read_more(id);
         } else {
-            self.link.waiting.push_back(id);
+            self.link.staging.wait(&self.connection.owner, id);
         }
         Ok(())
     }
@@ -368,8 +368,8 @@ impl Context<'_> {
             }
             let (file, handle) = (transfer.file.clone(), transfer.handle);
             let offset = transfer.offset + transfer.done as u64;
-            let Some(chunk) = self.link.staging.take(&mut *self.link.adapter) else {
-                return self.link.waiting.push_back(id);
+            let Some(chunk) = self.take_chunk() else {
+                return self.link.staging.wait(&self.connection.owner, id);
             };
             let buffer = self.link.staging.buffer(chunk).clone();
             let now = match buffer.slice(0, piece) {
@@ -396,6 +396,12 @@ impl Context<'_> {
                 }
             }
         }
+    }
+
+    /// Takes a staging chunk, if one may be had now.
+    pub(super) fn take_chunk(&mut self) -> Option<u32> {
+        let (staging, owner) = (&mut self.link.staging, &self.connection.owner);
+        if staging.fits(owner, 1) { staging.take(&mut *self.link.adapter, owner) } else { None }
     }
 
     fn read_transfer(&mut self, id: PendingId) -> Option<&mut ReadTransfer> {

@@ -173,6 +173,16 @@ impl Work {
         }
     }
 
+    /// Staging chunks that it needs to go on.
+    pub(super) fn chunks_wanted(&self) -> usize {
+        match self {
+            Work::Stage(transfer) => transfer.chunks_wanted(),
+            Work::Append(transfer) => transfer.chunks_wanted(),
+            Work::Load(load) => load.chunks_needed(),
+            _ => 1,
+        }
+    }
+
     /// Gives back what it holds; its connection is gone or its request has failed.
     pub(super) fn abandon(self, link: &mut Link) {
         match self {
@@ -224,6 +234,13 @@ impl PendingTable {
     pub(super) fn get_mut(&mut self, id: PendingId) -> Option<&mut Pending> {
         let (generation, entry) = self.entries.get_mut(id.index as usize)?;
         if *generation == id.generation { entry.as_mut() } else { None }
+    }
+
+    /// Staging chunks that a request needs to go on: none if it is gone.
+    pub(super) fn chunks_wanted(&self, id: PendingId) -> usize {
+        let entry = self.entries.get(id.index as usize);
+        let entry = entry.filter(|(generation, _)| *generation == id.generation);
+        entry.and_then(|(_, entry)| entry.as_ref()).map_or(0, |entry| entry.work.chunks_wanted())
     }
 
     pub(super) fn take(&mut self, id: PendingId) -> Option<Pending> {

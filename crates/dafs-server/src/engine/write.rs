@@ -168,6 +168,11 @@ impl WriteTransfer {
         if self.check.is_some() { STAGING_CHUNKS_MAX } else { STAGING_CHUNKS_PER_TRANSFER_MAX }
     }
 
+    /// Chunks that must be there before more is fetched.
+    pub(super) fn chunks_wanted(&self) -> usize {
+        if self.check.is_some() && self.posted == 0 { self.chunks_needed() } else { 1 }
+    }
+
     /// Chunks needed to fetch everything.
     fn chunks_needed(&self) -> usize {
         let mut left = self.wanted;
@@ -295,10 +300,10 @@ impl Context<'_> {
             return Err(Status::WriteTooBig);
         }
         let id = self.defer(call, Work::Stage(Box::new(transfer)));
-        if self.link.waiting.is_empty() {
+        if self.link.staging.is_calm() {
             self.write_more(id);
         } else {
-            self.link.waiting.push_back(id);
+            self.link.staging.wait(&self.connection.owner, id);
         }
         Ok(())
     }
@@ -358,7 +363,6 @@ impl Context<'_> {
     /// Fetches as many pieces as the transfer may hold; finishes it when all is done.
     pub(super) fn write_more(&mut self, id: PendingId) {
         loop {
-            let available = self.link.staging.available();
             let Some(transfer) = self.write_transfer(id) else { return };
             let piece = if transfer.error.is_some() { 0 } else { transfer.piece() };
             if piece == 0 {
@@ -370,20 +374,18 @@ impl Context<'_> {
             if transfer.chunks() >= transfer.chunks_max() {
                 return;
             }
-            let all_at_once = transfer.check.is_some() && transfer.posted == 0;
-            let needed = if all_at_once { transfer.chunks_needed() } else { 1 };
-            if available < needed {
+            let (wanted, idle) = (transfer.chunks_wanted(), transfer.chunks() == 0);
+            // Once it has begun, one that needs all its chunks at once takes them, whatever its share.
+            let fits = transfer.check.is_some() && transfer.posted > 0
+                || self.link.staging.fits(&self.connection.owner, wanted);
+            let chunk = match fits {
+                true => self.link.staging.take(&mut *self.link.adapter, &self.connection.owner),
+                false => None,
+            };
+            let Some(chunk) = chunk else {
                 // A transfer that holds chunks goes on when one of its own is written.
-                if transfer.chunks() == 0 {
-                    self.link.waiting.push_back(id);
-                }
-                return;
-            }
-            let idle = transfer.chunks() == 0;
-            let Some(chunk) = self.link.staging.take(&mut *self.link.adapter) else {
-                // Memory is short; a transfer without chunks is looked at again in a moment.
                 if idle {
-                    self.link.waiting.push_back(id);
+                    self.link.staging.wait(&self.connection.owner, id);
                 }
                 return;
             };

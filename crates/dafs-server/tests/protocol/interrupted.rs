@@ -2,6 +2,7 @@
 //! that are revoked meanwhile.
 
 use crate::common::*;
+use dafs_dat::PeerInfo;
 use dafs_dat::sim::Direction;
 use dafs_wire::dafs::{self, Checksum, Request, SessionOptions, Status, checksum};
 use std::time::Duration;
@@ -99,6 +100,41 @@ fn a_client_that_stops_serving_rdma_is_dropped_in_time() {
     }
     assert_eq!(world.counts().chunks, 0, "the staging is free again");
     assert_eq!(world.counts().connections, 1);
+}
+
+/// Sessions that let nothing be fetched, as many as would take all staging chunks, are passed by other
+/// hosts, and keep others of their own host waiting for a second.
+#[test]
+fn clients_that_stop_serving_rdma_hold_up_no_others() {
+    // Hosts 3 and 4 are one to the server.
+    let mask = |host: u32| PeerInfo { sim_host: Some(host.min(3)), ..PeerInfo::default() };
+    let mut world = World::new(Setup { mask, ..Setup::default() });
+    let (other, near) = (world.session(2, "other"), world.session(4, "near"));
+    let sessions: Vec<_> = (0..10).map(|n| world.session(3, &format!("stuck {n}"))).collect();
+    let files: Vec<_> = sessions.iter().map(|&client| world.open(client, b"f")).collect();
+    let write = |world: &mut World, client: usize, file: File, size: usize| {
+        let buffers = [world.clients[client].memory(size).direct(0, size as u32)];
+        let request = Request::WriteDirect(write_direct(file, 0, size as u32, &buffers));
+        world.clients[client].post(&request)
+    };
+    for (&client, &file) in sessions.iter().zip(&files) {
+        for _ in 0..3 {
+            write(&mut world, client, file, 4 << 20);
+        }
+    }
+    world.run_until("all are there", |world| world.counts().pending == 30);
+    world.network.pause(3, dafs_dat::Instant(u64::MAX));
+    let file = world.open(other, b"g");
+    let stream = write(&mut world, other, file, 64 << 10);
+    assert_eq!(written(&world.wait(other, stream).expect("at once")).count, 64 << 10);
+    let file = world.open(near, b"h");
+    let stream = write(&mut world, near, file, 64 << 10);
+    for _ in 0..3 {
+        world.settle();
+        world.pass(Duration::from_millis(500));
+    }
+    assert_eq!(written(&world.wait(near, stream).expect("soon")).count, 64 << 10);
+    assert!(world.counts().connections > 2, "those are left alone that hold up nobody");
 }
 
 /// A client that restarts has lost its opens; what its old life has under way must not reach the

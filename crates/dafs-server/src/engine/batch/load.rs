@@ -71,7 +71,7 @@ impl Load {
         self.transfers.iter().map(|transfer| transfer.bytes).sum()
     }
 
-    fn chunks_needed(&self) -> usize {
+    pub(in crate::engine) fn chunks_needed(&self) -> usize {
         self.bytes().div_ceil(STAGING_CHUNK_BYTES)
     }
 
@@ -148,17 +148,18 @@ impl Context<'_> {
             return self.load_ready(id, memory, Vec::new());
         }
         let Some(needed) = self.load(id).map(|load| load.chunks_needed()) else { return };
-        if self.link.staging.available() < needed {
-            return self.link.waiting.push_back(id);
+        let (staging, owner) = (&mut self.link.staging, &self.connection.owner);
+        if !staging.fits(owner, needed) {
+            return staging.wait(owner, id);
         }
         let mut chunks = SmallVec::new();
         while chunks.len() < needed {
-            match self.link.staging.take(&mut *self.link.adapter) {
+            match staging.take(&mut *self.link.adapter, owner) {
                 Some(chunk) => chunks.push(chunk),
                 None => {
                     // Memory is short; it is looked at again in a moment.
-                    chunks.into_iter().for_each(|chunk| self.link.staging.give_back(chunk));
-                    return self.link.waiting.push_back(id);
+                    chunks.into_iter().for_each(|chunk| staging.give_back(chunk));
+                    return staging.wait(owner, id);
                 }
             }
         }
