@@ -3,6 +3,7 @@
 //! Invariants
 //! * A connection that is closed carries nothing any more and is soon forgotten by all sessions.
 
+use crate::listings::Listings;
 use crate::v4::session::{NfsClient, Session};
 use dafs_rpc::{BackCall, ConnectionRef};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[derive(Debug)]
 pub(crate) struct Connection {
     reference: ConnectionRef,
+    /// Those of its reactor.
+    listings: Arc<Listings>,
     closed: AtomicBool,
     /// Clients that may be called over it.
     clients: Mutex<Vec<Weak<NfsClient>>>,
@@ -20,9 +23,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(reference: ConnectionRef) -> Arc<Self> {
+    pub(crate) fn new(reference: ConnectionRef, listings: Arc<Listings>) -> Arc<Self> {
         Arc::new(Self {
             reference,
+            listings,
             closed: AtomicBool::new(false),
             clients: Mutex::default(),
             recent: Mutex::default(),
@@ -38,6 +42,11 @@ impl Connection {
     /// Remembers the session of a request.
     pub(crate) fn set_recent_session(&self, session: &Arc<Session>) {
         *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
+    }
+
+    /// The budget for listings of its reactor.
+    pub(crate) fn listings(&self) -> &Arc<Listings> {
+        &self.listings
     }
 
     /// Its number, which no other connection has.

@@ -7,6 +7,7 @@
 use crate::admission::{Origin, Who};
 use crate::args::Args;
 use crate::connection::Connection;
+use crate::listings::Listings;
 use crate::mount;
 use crate::shared::NfsShared;
 use crate::v3::{self, Sender};
@@ -30,6 +31,7 @@ const PROCEDURE_NULL: u32 = 0;
 pub struct NfsHandler {
     shared: Arc<NfsShared>,
     connections: FxHashMap<ConnectionId, PeerState>,
+    listings: Arc<Listings>,
 }
 
 /// What is kept of a connection.
@@ -49,7 +51,7 @@ struct PeerState {
 impl NfsHandler {
     /// The programs of `shared` on one reactor.
     pub fn new(shared: Arc<NfsShared>) -> Self {
-        Self { shared, connections: FxHashMap::default() }
+        Self { shared, connections: FxHashMap::default(), listings: Arc::default() }
     }
 
     fn call_v4(&mut self, call: Call<'_>) -> Handled {
@@ -108,7 +110,7 @@ impl NfsHandler {
             let origin = self.shared.admission().origin(call.peer, call.process);
             let number = call.connection_id.to_u64();
             let owner = Owner { origin: origin.of_turns(), number };
-            let connection = Connection::new(call.connection());
+            let connection = Connection::new(call.connection(), self.listings.clone());
             PeerState { connection, origin, owner, admitted: None, last: None }
         })
     }
@@ -135,7 +137,8 @@ impl NfsHandler {
     fn sender(&mut self, call: &Call<'_>) -> Sender {
         let now_ns = self.shared.service_time(call.now_ns);
         let peer = self.peer(call);
-        Sender { origin: peer.origin, who: peer.who(&call.credential), now_ns }
+        let listings = peer.connection.listings().clone();
+        Sender { origin: peer.origin, who: peer.who(&call.credential), now_ns, listings }
     }
 
     fn context(&mut self, call: &Call<'_>) -> CallContext {

@@ -12,6 +12,7 @@ mod connection;
 mod data_server;
 mod handler;
 mod io;
+mod listings;
 mod measure;
 mod mount;
 mod principal;

@@ -106,9 +106,16 @@ pub const DIGEST_WHOLE_BYTES_MAX: usize = 16 * 1024;
 /// Time between two rounds of tidying up, in nanoseconds.
 pub const TIDY_EVERY_NS: u64 = 1_000_000_000;
 
-/// Length up to which directories are listed with attributes on the reactor, in bytes. Each entry may
-/// be a look at an object on the disk.
+/// Length up to which directories are listed with attributes on the reactor, in bytes; of one listing, and
+/// of those of a turn but for the last. Each entry may be a look at an object on the disk.
 pub const READDIR_INLINE_BYTES_MAX: usize = 32 * 1024;
+
+/// So many times as much is listed without attributes.
+pub const READDIR_PLAIN_SHARE: usize = 16;
+
+/// The longest listing with attributes, in bytes, whatever the client asks for: what others wait for at
+/// most who want the same thread.
+pub const READDIR_LOOK_BYTES_MAX: usize = 256 * 1024;
 
 /// Pieces of one READ_PLUS, but for one of data that has all the rest.
 pub const READ_PLUS_PIECES_MAX: u32 = 64;

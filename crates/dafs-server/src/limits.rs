@@ -64,6 +64,13 @@ pub(crate) const PROOFS_MAX: u32 = 8;
 /// client's memory directly. About the size that stays in a core's cache.
 pub(crate) const STAGING_CHUNK_BYTES: usize = 256 << 10;
 
+/// Bytes of entries with attributes that a reactor lists itself; in one listing, and in one turn but for the
+/// last listing. Each may be a look at an object on the disk.
+pub(crate) const LISTING_TURN_BYTES: usize = 32 << 10;
+
+/// So many times as much is listed without attributes.
+pub(crate) const LISTING_PLAIN_SHARE: usize = 16;
+
 /// Staging chunks of one reactor and transport.
 pub(crate) const STAGING_CHUNKS_MAX: usize = 64;
 

@@ -29,6 +29,7 @@ pub(crate) use duplicate::Duplicates;
 
 use crate::admission::{Origin, Who};
 use crate::args::Args;
+use crate::listings::Listings;
 use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
 use crate::v4::journal::Gate;
@@ -54,6 +55,8 @@ pub(crate) struct Sender {
     pub(crate) who: Who,
     /// The time, in nanoseconds of the service's clock.
     pub(crate) now_ns: u64,
+    /// The budget for listings of the reactor.
+    pub(crate) listings: Arc<Listings>,
 }
 
 impl Sender {

@@ -8,7 +8,7 @@
 
 use super::lookup::{directory, parent};
 use super::{Args, Context, Done, Stop, args, attributes};
-use crate::limits::{READDIR_INLINE_BYTES_MAX, TRANSFER_BYTES_MAX};
+use crate::limits::{READDIR_LOOK_BYTES_MAX, TRANSFER_BYTES_MAX};
 use crate::wire_handle;
 use dafs_rpc::Reply;
 use dafs_service::Handle;
@@ -113,7 +113,10 @@ fn list(
     plus: bool,
 ) -> Result<(), Stop> {
     let dir = cx.handle(dir)?;
-    if plus && bytes_max as usize > READDIR_INLINE_BYTES_MAX && cx.wait == Wait::Never {
+    let longest = if plus { READDIR_LOOK_BYTES_MAX } else { TRANSFER_BYTES_MAX as usize };
+    let bytes_max = (bytes_max as usize).min(longest);
+    let (here, listings) = (cx.wait == Wait::Never, cx.sender.listings.clone());
+    if here && !listings.may(cx.sender.now_ns, bytes_max, plus) {
         return Err(Stop::Wait);
     }
     let attr = directory(cx, &dir)?;
@@ -127,7 +130,6 @@ fn list(
     encoder.fixed(&COOKIE_VERIFIER);
     // The limit is that of what follows the status.
     let head_bytes = cx.reply.len() - start - 4;
-    let bytes_max = bytes_max.min(TRANSFER_BYTES_MAX) as usize;
     let Some(bytes_left) = bytes_max.checked_sub(head_bytes + TAIL_BYTES) else {
         return Err(Status::TooSmall.into());
     };
@@ -136,6 +138,9 @@ fn list(
     let mut reply = std::mem::take(&mut cx.reply);
     let listed = entries(cx, &mut listing, &attr, &mut reply);
     cx.reply = reply;
+    if here {
+        listings.add(cx.reply.len() - start, plus);
+    }
     let eof = listed?;
     if listing.count == 0 && !eof {
         return Err(Status::TooSmall.into());

@@ -127,6 +127,29 @@ fn names_come_move_and_go() {
     assert_eq!(client.send(&[putfh(&fh), getattr(&[Attr::Size])]).status(), Status::Stale);
 }
 
+/// Each entry is a look at an object, so they would hold up all others.
+#[test]
+fn a_reactor_makes_few_listings_in_a_turn() {
+    let mut client = Client::new(1);
+    for number in 0..300 {
+        let name = format!("name-{number:03}").into_bytes();
+        client.status(&[make(CreateType::Plain(FileType::Fifo), &name)]);
+    }
+    let request =
+        Attr::set(&[Attr::Type, Attr::Fileid, Attr::RdattrError, Attr::Size, Attr::Owner]);
+    for turn in 0..3 {
+        client.world.now_ns += 1;
+        client.world.pool.take_lanes();
+        for _ in 0..20 {
+            let answer = client.at_root(&[readdir(0, Verifier::default(), 0, 20_000, request)]);
+            let ResultBody::Readdir(result) = answer.body(2) else { panic!() };
+            assert!(result.entries().count() > 100);
+        }
+        let elsewhere = client.world.pool.take_lanes().len();
+        assert!((16..20).contains(&elsewhere), "{elsewhere} of 20 in turn {turn}");
+    }
+}
+
 #[test]
 fn listings_keep_to_their_limits_and_go_on() {
     let mut client = Client::new(1);

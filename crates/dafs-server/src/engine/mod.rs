@@ -136,6 +136,8 @@ pub(crate) struct Link {
     domain: ProtectionDomain,
     replies: Replies,
     staging: Staging,
+    /// The cost of listings in this turn.
+    listed: usize,
     /// When connections have to look at their batches.
     batches_due: FxHashMap<EndpointId, Instant>,
     /// Credits of all connections.
@@ -217,6 +219,7 @@ impl Engine {
                 domain,
                 replies,
                 staging,
+                listed: 0,
                 batches_due: FxHashMap::default(),
                 credits: 0,
             };
@@ -280,6 +283,7 @@ impl Engine {
         let skip = self.ports.len() > 1 && !self.turns.is_multiple_of(QUIET_STRIDE);
         for index in 0..self.ports.len() {
             let port = &mut self.ports[index];
+            port.link.listed = 0;
             if std::mem::take(&mut port.asleep) || skip && port.quiet_turns >= QUIET_TURNS {
                 continue;
             }

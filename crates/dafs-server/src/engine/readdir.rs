@@ -1,9 +1,17 @@
 //! READDIR: entries go from the store into the reply, or over a staging chunk to the client.
+//!
+//! Invariants
+//! * In one turn the reactor makes no more than about one short listing; others are made on the pool, where
+//!   clients take turns.
 
 use super::convert::{self, OwnerText};
 use super::request::{Call, Context, Done};
-use crate::limits::{BUFFERS_PER_REQUEST_MAX, STAGING_CHUNK_BYTES};
-use dafs_service::Handle;
+use crate::limits::{
+    BUFFERS_PER_REQUEST_MAX, LISTING_PLAIN_SHARE, LISTING_TURN_BYTES, STAGING_CHUNK_BYTES,
+};
+use dafs_mem::{Site, VolatileSlice};
+use dafs_service::{Caller, Handle, Service};
+use dafs_store::Attr;
 use dafs_wire::dafs::{
     AttrMask, Attributes, ByteOrder, DirEntriesLength, DirEntriesWriter, DirEntry, DirectBuffer,
     READDIR_INLINE_REPLY_ENTRIES_AT, ReadDirDirect, ReadDirDirectReply, ReadDirInline, Reply,
@@ -14,6 +22,9 @@ use smallvec::SmallVec;
 /// Cookies stay valid as long as their entries exist, so one verifier does for all directories.
 const COOKIE_VERIFIER: Verifier = Verifier(*b"dafsdir1");
 
+/// The length of the entries, and whether the end was reached.
+type Listed = Result<(DirEntriesLength, bool), Status>;
+
 /// Where to start and what to list.
 struct Listing {
     dir: Handle,
@@ -21,10 +32,76 @@ struct Listing {
     attributes: AttrMask,
 }
 
+impl Listing {
+    /// Whether each entry is looked at. The number of an object is in the directory itself.
+    fn looks(&self) -> bool {
+        !AttrMask::FILE_ID.contains(self.attributes)
+    }
+
+    /// The cost of so many bytes of it.
+    fn cost(&self, bytes: usize) -> usize {
+        if self.looks() { bytes } else { bytes / LISTING_PLAIN_SHARE }
+    }
+
+    /// Writes the entries into `area`.
+    fn make(
+        &self,
+        service: &Service,
+        caller: Caller<'_>,
+        area: &mut [u8],
+        order: ByteOrder,
+    ) -> Listed {
+        let mut writer = DirEntriesWriter::new(area, order).map_err(|_| Status::ReadDirNoSpc)?;
+        let wanted = self.attributes;
+        let mut push = |entry: dafs_store::DirEntry<'_>, object: Option<(Handle, Attr)>| {
+            let text;
+            let attributes = match &object {
+                Some((handle, attr)) => {
+                    text = OwnerText::new(attr);
+                    convert::attributes(handle, attr, &text, wanted)
+                }
+                // DAFS O59: an entry without attributes, not a failed call.
+                None => Attributes { file_id: Some(entry.file_id), ..Attributes::default() }
+                    .only(wanted),
+            };
+            writer.push(&DirEntry { cookie: entry.cookie, attributes, name: entry.name })
+        };
+        let eof = service.readdir(caller, &self.dir, self.cookie, self.looks(), &mut push);
+        let eof = eof.map_err(convert::status)?;
+        if writer.count() == 0 && !eof {
+            return Err(Status::ReadDirNoSpc);
+        }
+        Ok((writer.finish().map_err(|_| Status::ServerFault)?, eof))
+    }
+}
+
 impl Context<'_> {
     pub(super) fn readdir_inline(&mut self, call: &Call, args: &ReadDirInline) -> Done {
         let listing =
             listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
+        let max = self.connection.response_bytes_max();
+        let room = max.saturating_sub(READDIR_INLINE_REPLY_ENTRIES_AT).min(args.maxcount as usize);
+        if !self.may_list(&listing, room) {
+            return self.list_elsewhere(call, listing, room, |context, call, entries, listed| {
+                context.send_listing(call, |_, _, area, _| {
+                    let (length, eof) = listed?;
+                    let place = VolatileSlice::from_mut(area);
+                    place.copy_from(&entries[..length.bytes], Site::ServerInline);
+                    Ok((length, eof))
+                })
+            });
+        }
+        self.send_listing(call, |context, call, area, order| {
+            context.list(call, &listing, &mut area[..room], order)
+        })
+    }
+
+    /// Sends a reply whose entries `fill` writes.
+    fn send_listing(
+        &mut self,
+        call: &Call,
+        fill: impl FnOnce(&mut Self, &Call, &mut [u8], ByteOrder) -> Listed,
+    ) -> Done {
         let max = self.connection.response_bytes_max();
         let target = self.target(call);
         let slot = self.take_reply(max)?;
@@ -35,9 +112,7 @@ impl Context<'_> {
         // touched until `area` is done with, so this is the only reference to it.
         let message = unsafe { std::slice::from_raw_parts_mut(ptr, room) };
         let (head, area) = message.split_at_mut(READDIR_INLINE_REPLY_ENTRIES_AT);
-        let room = area.len().min(args.maxcount as usize);
-        let listed = self.list(call, &listing, &mut area[..room], order);
-        let encoded = listed.and_then(|(length, eof)| {
+        let encoded = fill(self, call, area, order).and_then(|(length, eof)| {
             let header = ResponseHeader::answering(&call.header, target);
             let verifier = COOKIE_VERIFIER;
             encode_readdir_inline_head(head, order, &header, verifier, eof, length)
@@ -62,10 +137,30 @@ impl Context<'_> {
         let buffers: SmallVec<[DirectBuffer; 4]> = args.buffers.iter().collect();
         let room: usize = buffers.iter().map(|buffer| buffer.byte_count as usize).sum();
         let room = room.min(args.maxcount as usize).min(STAGING_CHUNK_BYTES);
+        if !self.may_list(&listing, room) {
+            return self.list_elsewhere(
+                call,
+                listing,
+                room,
+                move |context, call, entries, listed| {
+                    context.place_listing(call, &buffers, &entries, listed?)
+                },
+            );
+        }
         let order = self.connection.order;
         let mut entries = vec![0; room];
-        let (length, eof) = self.list(call, &listing, &mut entries, order)?;
-        let direct_checksum = self.send_direct(&buffers, |out, _| {
+        let listed = self.list(call, &listing, &mut entries, order)?;
+        self.place_listing(call, &buffers, &entries, listed)
+    }
+
+    fn place_listing(
+        &mut self,
+        call: &Call,
+        buffers: &[DirectBuffer],
+        entries: &[u8],
+        (length, eof): (DirEntriesLength, bool),
+    ) -> Done {
+        let direct_checksum = self.send_direct(buffers, |out, _| {
             out[..length.bytes].copy_from_slice(&entries[..length.bytes]);
             Ok(length.bytes)
         })?;
@@ -73,37 +168,44 @@ impl Context<'_> {
         self.reply(call, &Reply::ReadDirDirect(reply))
     }
 
-    /// Writes the entries into `area`; their length and whether the end was reached.
+    /// Whether a listing is short enough to be made here, and not too much was listed in this turn.
+    fn may_list(&self, listing: &Listing, room: usize) -> bool {
+        listing.cost(room) <= LISTING_TURN_BYTES && self.link.listed < LISTING_TURN_BYTES
+    }
+
+    /// Makes a listing here.
     fn list(
-        &self,
+        &mut self,
         call: &Call,
         listing: &Listing,
         area: &mut [u8],
         order: ByteOrder,
-    ) -> Result<(DirEntriesLength, bool), Status> {
-        let mut writer = DirEntriesWriter::new(area, order).map_err(|_| Status::ReadDirNoSpc)?;
-        let wanted = listing.attributes;
-        // The number of an object is in the directory itself; anything else costs a look at it.
-        let look = !AttrMask::FILE_ID.contains(wanted);
-        let eof = self.call_service(call, |service, caller| {
-            service.readdir(caller, &listing.dir, listing.cookie, look, &mut |entry, object| {
-                let text;
-                let attributes = match &object {
-                    Some((handle, attr)) => {
-                        text = OwnerText::new(attr);
-                        convert::attributes(handle, attr, &text, wanted)
-                    }
-                    // DAFS O59: an entry without attributes, not a failed call.
-                    None => Attributes { file_id: Some(entry.file_id), ..Attributes::default() }
-                        .only(wanted),
-                };
-                writer.push(&DirEntry { cookie: entry.cookie, attributes, name: entry.name })
-            })
-        })?;
-        if writer.count() == 0 && !eof {
-            return Err(Status::ReadDirNoSpc);
-        }
-        Ok((writer.finish().map_err(|_| Status::ServerFault)?, eof))
+    ) -> Listed {
+        let listed = self
+            .call_service_raw(call, |service, caller| listing.make(service, caller, area, order))?;
+        self.link.listed += listed.map_or(0, |(length, _)| listing.cost(length.bytes));
+        listed
+    }
+
+    /// Makes a listing on the pool, and `then` goes on here.
+    fn list_elsewhere(
+        &mut self,
+        call: &Call,
+        listing: Listing,
+        room: usize,
+        then: impl FnOnce(&mut Context<'_>, &Call, Vec<u8>, Listed) -> Done + Send + 'static,
+    ) -> Done {
+        let order = self.connection.order;
+        self.call_elsewhere(
+            call,
+            &listing.dir.clone(),
+            move |service, caller| {
+                let mut entries = vec![0; room];
+                let listed = listing.make(service, caller, &mut entries, order);
+                (entries, listed)
+            },
+            |context, call, (entries, listed)| then(context, call, entries, listed),
+        )
     }
 }
 

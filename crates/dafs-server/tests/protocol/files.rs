@@ -271,6 +271,61 @@ fn listings_come_in_pages_and_survive_changes() {
     world.end();
 }
 
+/// Each entry is a look at an object, so a long listing would hold up all that the reactor serves.
+#[test]
+fn a_long_listing_is_made_on_the_pool() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let root = world.root();
+    for number in 0..300 {
+        let name = format!("file number {number:03}");
+        assert_eq!(world.status(client, &mkdir(root, name.as_bytes())), Status::Ok);
+    }
+    let names = |answer: &Answer| match answer.reply() {
+        Ok(Reply::ReadDirInline(page)) => page.entries.iter().count(),
+        _ => panic!("{:?}", answer.status()),
+    };
+    world.hold_jobs = true;
+    // A short one is made at once; of many that come together most are not.
+    let short = Request::ReadDirInline(dafs::ReadDirInline {
+        fh: root,
+        cookie: 0,
+        cookieverf: Verifier::default(),
+        dircount: 0,
+        maxcount: 16_000,
+        attributes: AttrMask::ALL,
+    });
+    let first = names(&world.call(client, &short));
+    assert!((10..300).contains(&first), "{first}");
+    world.network.pause(SERVER, world.network.now() + std::time::Duration::from_millis(100));
+    let streams: Vec<u16> = (0..8).map(|_| world.clients[client].post(&short)).collect();
+    world.settle();
+    assert!((4..8).contains(&world.jobs()), "{} on the pool", world.jobs());
+    world.hold_jobs = false;
+    for stream in streams {
+        assert_eq!(names(&world.wait(client, stream).unwrap()), first);
+    }
+    world.hold_jobs = true;
+    let memory = world.clients[client].memory(128 << 10);
+    let buffers = [memory.direct(0, 128 << 10)];
+    let long = Request::ReadDirDirect(dafs::ReadDirDirect {
+        fh: root,
+        cookie: 0,
+        cookieverf: Verifier::default(),
+        dircount: 0,
+        maxcount: 128 << 10,
+        attributes: AttrMask::ALL,
+        buffers: dafs::Seq::new(&buffers),
+    });
+    let stream = world.clients[client].post(&long);
+    world.run_until("the pool", |world| world.jobs() == 1);
+    world.hold_jobs = false;
+    let answer = world.wait(client, stream).unwrap();
+    let Ok(Reply::ReadDirDirect(reply)) = answer.reply() else { panic!("{:?}", answer.status()) };
+    assert!(reply.eof);
+    world.end();
+}
+
 #[test]
 fn named_attributes_are_files_of_their_own() {
     let mut world = World::new(Setup::default());

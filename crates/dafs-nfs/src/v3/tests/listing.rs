@@ -94,6 +94,28 @@ fn pages_of_every_size_show_every_name_once() {
 }
 
 #[test]
+fn a_reactor_makes_few_listings_in_a_turn() {
+    let mut world = full_world(300);
+    let root = world.root();
+    let (cookie, verifier, count) = (0, [0; 8], 20_000);
+    let dir = FileHandle(&root);
+    let plain = ReaddirArgs { dir, cookie, verifier, count: 300_000 };
+    let plus = ReaddirplusArgs { dir, cookie, verifier, dir_count: count, max_count: count };
+    let (plain, plus) = (bytes(&plain), bytes(&plus));
+    for (procedure, args, most) in
+        [(Procedure::Readdirplus, &plus, 2), (Procedure::Readdir, &plain, 60)]
+    {
+        world.sender.now_ns += 1;
+        let here = (0..100).filter(|xid| {
+            let (sender, args) = (world.sender.clone(), Args::plain(args));
+            matches!(call(&world.shared, sender, *xid, procedure.number(), args), Answer::Reply(_))
+        });
+        let here = here.count();
+        assert!((1..=most).contains(&here), "{here} of {procedure:?}");
+    }
+}
+
+#[test]
 fn limits_are_used_to_the_last_byte() {
     let world = full_world(3);
     let whole = page(&world, 0, [0; 8], u32::MAX).unwrap();

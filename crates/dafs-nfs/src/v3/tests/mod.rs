@@ -57,7 +57,8 @@ impl World {
         let service = Arc::new(Service::new(config, Namespace::new(exports).unwrap()));
         let shared = shared(service);
         let who = Who { cred: Cred::new(0, 0), flavour: Flavour::Sys };
-        let sender = Sender { origin: from("127.0.0.1:700"), who, now_ns: 1 };
+        let sender =
+            Sender { origin: from("127.0.0.1:700"), who, now_ns: 1, listings: Arc::default() };
         Self { shared, sender, xid: Cell::new(0) }
     }
 

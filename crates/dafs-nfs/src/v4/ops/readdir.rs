@@ -7,13 +7,13 @@
 //!   fails the operation, unless the object has just gone.
 
 use super::getattr::check_request;
-use crate::limits::READDIR_INLINE_BYTES_MAX;
+use crate::limits::READDIR_LOOK_BYTES_MAX;
 use crate::v4::attr::get::{self, Object};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::status::{self, without_perm};
 use dafs_rpc::Reply;
 use dafs_service::{Caller, Handle, Service, ServiceError};
-use dafs_store::{Attr as ObjectAttr, DirEntry, StoreError};
+use dafs_store::{Attr as ObjectAttr, DirEntry, StoreError, Wait};
 use dafs_wire::nfs4::{Attr, Bitmap, ReaddirArgs, Status, Verifier};
 
 /// Cookies stay valid as long as their entries exist, so one verifier does for all directories.
@@ -37,10 +37,12 @@ pub(crate) fn readdir(cx: &mut Compound<'_>, args: &ReaddirArgs) -> OpResult {
         _ if args.cookie_verifier != COOKIE_VERIFIER => return Err(Status::NotSame.into()),
         _ => {}
     }
-    let room = (args.result_bytes_max as usize).min(cx.room());
     let look = !args.request.is_subset_of(WITHOUT_LOOK);
-    if look && room > READDIR_INLINE_BYTES_MAX {
-        cx.may_wait()?;
+    let longest = if look { READDIR_LOOK_BYTES_MAX } else { usize::MAX };
+    let room = (args.result_bytes_max as usize).min(cx.room()).min(longest);
+    let (here, listings) = (cx.wait == Wait::Never, cx.call.connection.listings().clone());
+    if here && !listings.may(cx.call.now_ns, room, look) {
+        return Err(OpError::Wait);
     }
     let (service, caller, minor, reply) = cx.split()?;
     if room < FRAME_BYTES {
@@ -65,7 +67,10 @@ pub(crate) fn readdir(cx: &mut Compound<'_>, args: &ReaddirArgs) -> OpResult {
     let eof = service
         .readdir(caller, &dir, args.cookie, look, &mut |entry, object| listing.push(entry, object))
         .map_err(without_perm)?;
-    let Listing { count, failed, reply, .. } = listing;
+    let Listing { count, failed, reply, begin, .. } = listing;
+    if here {
+        listings.add(reply.len() - begin, look);
+    }
     if let Some(error) = failed {
         return Err(error);
     }
