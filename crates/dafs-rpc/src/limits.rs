@@ -108,6 +108,12 @@ pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 4096;
 /// replies to be taken, while memory for them is short.
 pub(crate) const STALL_HURRY: u64 = 8;
 
+/// The most time that a peer over RDMA has to let the next whole call be read while others wait for memory.
+pub(crate) const RDMA_FETCH_HURRY: Duration = Duration::from_secs(1);
+
+/// Connections from one host have at most one of so many parts of the memory that all may hold together.
+pub(crate) const RDMA_HOST_SHARE: usize = 4;
+
 /// Longest time between two looks at time-outs, in milliseconds.
 pub(crate) const TICK_MILLISECONDS: u64 = 1000;
 

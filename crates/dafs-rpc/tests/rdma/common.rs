@@ -215,7 +215,8 @@ pub struct World {
     pub address: Address,
     /// Time that has passed besides.
     pub idle_ns: u64,
-    next_host: u32,
+    /// The host of the client before.
+    pub next_host: u32,
     /// Something that is read before and after the server's turns, and how it grew in them.
     pub meter: fn() -> u64,
     pub metered: u64,

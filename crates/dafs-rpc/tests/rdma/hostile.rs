@@ -181,6 +181,46 @@ fn clients_that_stall_with_all_memory_shut_nobody_out_and_are_let_go_soon() {
 }
 
 #[test]
+fn connections_of_one_host_do_not_take_all_memory() {
+    let config =
+        Config { pending_bytes_max: 300_000, waiting_bytes_max: 1_200_000, ..Config::default() };
+    let mut world = World::with(Kind::Sim, config);
+    let mut good = world.client(Some(TOLD), 8);
+    let mut bad: Vec<_> = (0..5)
+        .map(|_| {
+            world.next_host = 3;
+            world.client(Some(TOLD), 8)
+        })
+        .collect();
+    let mut sent = world.group.statistics().received_bytes;
+    for client in &mut bad {
+        let message = client.call_message(ECHO, &[0; 8]);
+        // A header with one read chunk.
+        sent += message.len() as u64 + 52;
+        let mut chunks = Chunks::default();
+        chunks.reads.push(client.memory.read(44, 0, 200_000));
+        client.send(Body::Message(chunks), &message);
+        client.adapter.flush();
+    }
+    while world.group.statistics().received_bytes < sent {
+        world.step();
+    }
+    world.network.clone().unwrap().partition(1, 4, true);
+    let asked_ns = world.now().0;
+    good.memory.put(0, &pattern(200_000));
+    let mut chunks = Chunks::default();
+    chunks.reads.push(good.memory.read(44, 0, 200_000));
+    assert_eq!(world.results(&mut good, TAKE, &words(&[200_000]), chunks), words(&[200_000]));
+    let waited_ns = world.now().0 - asked_ns;
+    assert!(waited_ns < 100_000_000, "a call waits for those of another host");
+    // Those who wait for memory of the host's have it when the others had their time.
+    world.idle_ns += 1_500_000_000;
+    world.step();
+    world.step();
+    assert!(world.group.statistics().broken > 0);
+}
+
+#[test]
 fn memory_for_calls_is_bounded_and_who_waits_goes_on() {
     for kind in KINDS {
         // Room for little more than one call at a time.

@@ -10,6 +10,7 @@ use super::memory::Receives;
 use crate::back::Back;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::limits::{RDMA_BACK_CREDITS, RDMA_CREDITS_INITIAL};
+use dafs_dat::connections::Origin;
 use dafs_dat::{ConnectError, DisconnectReason, EndpointId, PeerInfo, PostError, RegisterError};
 use dafs_wire::rpcrdma::{HeaderError, PrivateData, limits::INLINE_BYTES_DEFAULT};
 use dafs_wire::xdr::XdrError;
@@ -63,6 +64,15 @@ pub(super) struct Arrived {
     pub(super) len: usize,
 }
 
+/// With whom a connection shares what all have in common: the others of its host, or on this host of its
+/// user.
+fn host(address: IpAddr, process: CallerProcess) -> Origin {
+    match process {
+        CallerProcess::Known(process) => Origin::User(process.uid),
+        _ => Origin::of_address(address),
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -71,6 +81,7 @@ pub(super) struct Connection {
     pub(super) port: usize,
     pub(super) endpoint: EndpointId,
     pub(super) peer: SocketAddr,
+    pub(super) host: Origin,
     pub(super) process: CallerProcess,
     pub(super) receives: Receives,
     pub(super) credits: Credits,
@@ -137,6 +148,7 @@ impl Connection {
             port,
             endpoint,
             peer,
+            host: host(peer.ip(), process),
             process,
             receives: Receives::default(),
             credits: Credits::new(RDMA_CREDITS_INITIAL),

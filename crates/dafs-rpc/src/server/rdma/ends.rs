@@ -118,7 +118,7 @@ impl<H: Handler> RdmaReactor<H> {
         }
         self.core.receive_slots -= connection.receives.total();
         connection.receives.release(&mut *self.ports[connection.port].link.adapter);
-        self.core.held_bytes = self.core.held_bytes.saturating_sub(connection.held_bytes);
+        self.core.release(connection.host, connection.held_bytes);
         if connection.counted {
             self.core.shared.leave(peer.ip());
         }

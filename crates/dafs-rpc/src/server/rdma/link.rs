@@ -14,10 +14,12 @@ use crate::connection::{Tally, Turn};
 use crate::exchange::Exchange;
 use crate::handler::Handler;
 use crate::inbox::Inbox;
-use crate::limits::RDMA_EXCHANGES_KEPT_MAX;
+use crate::limits::{RDMA_EXCHANGES_KEPT_MAX, RDMA_HOST_SHARE};
 use crate::record::Budget;
 use crate::server::group::{Counters, Shared};
+use dafs_dat::connections::Origin;
 use dafs_dat::{Adapter, ProtectionDomain};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -76,8 +78,9 @@ pub(super) struct Core<H: Handler> {
     pub(super) handler: H,
     pub(super) now_ns: u64,
     pub(super) tally: Tally,
-    /// Memory that all connections hold.
+    /// Memory that all connections hold, and those of each host.
     pub(super) held_bytes: usize,
+    pub(super) held_by_host: FxHashMap<Origin, usize>,
     /// Receive slots of all connections.
     pub(super) receive_slots: usize,
     /// Connections that go on when some of that is free again.
@@ -100,6 +103,7 @@ impl<H: Handler> Core<H> {
             now_ns: 0,
             tally: Tally::default(),
             held_bytes: 0,
+            held_by_host: FxHashMap::default(),
             receive_slots: 0,
             starved: VecDeque::new(),
             spare: Vec::new(),
@@ -120,6 +124,17 @@ impl<H: Handler> Core<H> {
             config: &self.shared.config,
             tally: &mut self.tally,
             now_ns: self.now_ns,
+        }
+    }
+
+    /// Counts memory that a connection of a host gives back.
+    pub(super) fn release(&mut self, host: Origin, bytes: usize) {
+        self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        if let Some(held) = self.held_by_host.get_mut(&host) {
+            *held = held.saturating_sub(bytes);
+            if *held == 0 {
+                self.held_by_host.remove(&host);
+            }
         }
     }
 
@@ -159,6 +174,7 @@ impl<H: Handler> Context<'_, H> {
     pub(super) fn hold(&mut self, bytes: usize) {
         self.connection.held_bytes += bytes;
         self.core.held_bytes += bytes;
+        *self.core.held_by_host.entry(self.connection.host).or_default() += bytes;
     }
 
     /// Counts memory that it gives back.
@@ -166,7 +182,7 @@ impl<H: Handler> Context<'_, H> {
         debug_assert!(bytes <= self.connection.held_bytes, "more is given back than was taken");
         let bytes = bytes.min(self.connection.held_bytes);
         self.connection.held_bytes -= bytes;
-        self.core.held_bytes = self.core.held_bytes.saturating_sub(bytes);
+        self.core.release(self.connection.host, bytes);
     }
 
     /// Whether the connection may take a call that needs so much memory.
@@ -180,14 +196,33 @@ impl<H: Handler> Context<'_, H> {
             && match (connection.held_bytes, bytes) {
                 // Nor may those who have taken the memory shut out calls that need none.
                 (0, 0) => self.core.held_bytes <= config.waiting_bytes_max.saturating_mul(2),
-                (0, _) => self.is_roomy(0),
-                _ => self.is_roomy(bytes),
+                (0, _) => self.is_roomy(0) && self.is_within_share(0),
+                _ => self.is_roomy(bytes) && self.is_within_share(bytes),
             }
     }
 
-    /// Whether half of the memory that all connections may hold together is taken.
+    /// Memory that connections of the same host hold, and the most that they may.
+    fn share(&self) -> (usize, usize) {
+        let held = self.core.held_by_host.get(&self.connection.host);
+        let config = &self.core.shared.config;
+        // One connection may hold what is its own.
+        let max = config.pending_bytes_max.max(config.waiting_bytes_max / RDMA_HOST_SHARE);
+        (held.copied().unwrap_or_default(), max)
+    }
+
+    /// Whether so much memory is left of what connections of one host may hold together.
+    fn is_within_share(&self, bytes: usize) -> bool {
+        let (held, max) = self.share();
+        held == 0 || held.saturating_add(bytes) <= max
+    }
+
+    /// Whether half of the memory is taken that all connections may hold together, or those of this host
+    /// while others wait for some.
     pub(super) fn is_short(&self) -> bool {
-        self.core.held_bytes > self.core.shared.config.waiting_bytes_max / 2
+        let (held, max) = self.share();
+        let others_wait = self.core.starved.len() > usize::from(self.connection.starved);
+        held > max / 2 && others_wait
+            || self.core.held_bytes > self.core.shared.config.waiting_bytes_max / 2
     }
 
     /// Whether so much memory is left of what all connections may hold together.

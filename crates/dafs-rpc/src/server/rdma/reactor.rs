@@ -12,8 +12,8 @@ use crate::connection::shielded;
 use crate::handler::{BackError, Handler};
 use crate::inbox::{Command, Injector};
 use crate::limits::{
-    QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, STALL_HURRY, STARVED_PER_TURN,
-    TICK_MILLISECONDS,
+    QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, RDMA_FETCH_HURRY, STALL_HURRY,
+    STARVED_PER_TURN, TICK_MILLISECONDS,
 };
 use crate::memory;
 use crate::server::group::{Shared, add};
@@ -319,7 +319,12 @@ impl<H: Handler> Context<'_, H> {
         let connection = &self.connection;
         let moved_ns =
             if short { connection.fetched_since_ns } else { connection.fetches_since_ns };
-        let stalled = connection.fetches > 0 && passed(moved_ns, config.rdma_fetch_timeout);
+        let fetch_timeout = match short {
+            // The time that all get in a hurry is shorter.
+            true => config.rdma_fetch_timeout.min(RDMA_FETCH_HURRY * STALL_HURRY as u32),
+            false => config.rdma_fetch_timeout,
+        };
+        let stalled = connection.fetches > 0 && passed(moved_ns, fetch_timeout);
         let unread =
             connection.sends > 0 && passed(connection.sends_since_ns, config.output_timeout);
         if stalled {
