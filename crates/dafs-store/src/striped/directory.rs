@@ -146,12 +146,15 @@ impl DirectoryNode {
     /// # Errors
     /// [`DirectoryError::NotEmpty`] if there is something in it.
     pub fn check_empty(path: &Path) -> std::result::Result<(), DirectoryError> {
-        own::check_directory(path)?;
         // What a new file system holds by itself does not count.
         let other = fs::read_dir(path)
             .map_err(|error| DirectoryError::Io(path.to_owned(), error))?
             .any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found"));
-        if other { Err(DirectoryError::NotEmpty(path.to_owned())) } else { Ok(()) }
+        if other {
+            Err(DirectoryError::NotEmpty(path.to_owned()))
+        } else {
+            Ok(own::check_directory(path)?)
+        }
     }
 
     /// The store and the number of the node that a directory is marked for, if it is.
