@@ -6,7 +6,8 @@
 //! Invariants
 //! * An established connection is never closed to make room for another.
 //! * Room is made by the address that has the most connections that are not established, and there
-//!   by the oldest. So an address that floods a server closes its own connections.
+//!   by the oldest of those that have said nothing yet, if there are any. So an address that floods a
+//!   server closes its own connections, and another client there has time for its handshake.
 //! * Each admitted connection is counted until its [`Admitted`] is dropped, or until it was closed to
 //!   make room.
 
@@ -110,8 +111,9 @@ struct State {
 #[derive(Debug, Default)]
 struct Crowd {
     count: usize,
-    /// Those that are not established, by the order in which they came.
-    waiting: BTreeMap<u64, Waiting>,
+    /// Those that are not established: whether they have said something, and in the order in which they
+    /// came.
+    waiting: BTreeMap<(bool, u64), Waiting>,
 }
 
 struct Waiting {
@@ -126,8 +128,13 @@ impl std::fmt::Debug for Waiting {
 }
 
 impl Crowd {
+    fn forget(&mut self, number: u64) {
+        self.waiting.remove(&(false, number));
+        self.waiting.remove(&(true, number));
+    }
+
     fn rank(&self, origin: Origin) -> Option<(usize, Reverse<u64>, Origin)> {
-        let (&oldest, _) = self.waiting.first_key_value()?;
+        let (&(_, oldest), _) = self.waiting.first_key_value()?;
         Some((self.waiting.len(), Reverse(oldest), origin))
     }
 }
@@ -208,14 +215,15 @@ impl Connections {
         let waiting = Waiting { socket, evicted: evicted.clone() };
         state.change(origin, |crowd| {
             crowd.count += 1;
-            crowd.waiting.insert(number, waiting);
+            crowd.waiting.insert((false, number), waiting);
         });
         drop(state);
         if let Some(leaving) = leaving {
             leaving.shut_down();
         }
-        let established = AtomicBool::new(false);
-        Ok(Arc::new(Admitted { connections: self.clone(), origin, number, established, evicted }))
+        let (heard, established) = (AtomicBool::new(false), AtomicBool::new(false));
+        let connections = self.clone();
+        Ok(Arc::new(Admitted { connections, origin, number, heard, established, evicted }))
     }
 
     /// Closes a connection that is not established, if there is one: descriptors are short.
@@ -249,18 +257,30 @@ pub struct Admitted {
     connections: Arc<Connections>,
     origin: Origin,
     number: u64,
+    heard: AtomicBool,
     established: AtomicBool,
     evicted: Arc<AtomicBool>,
 }
 
 impl Admitted {
+    /// The peer has said something that makes sense: silent ones make room before it.
+    pub fn hear(&self) {
+        if !self.heard.load(Ordering::Relaxed) && !self.heard.swap(true, Ordering::Relaxed) {
+            self.connections.lock().change(self.origin, |crowd| {
+                if let Some(waiting) = crowd.waiting.remove(&(false, self.number)) {
+                    crowd.waiting.insert((true, self.number), waiting);
+                }
+            });
+        }
+    }
+
     /// The connection is of use: it makes room for no other from now on.
     pub fn establish(&self) {
         if !self.established.load(Ordering::Relaxed)
             && !self.established.swap(true, Ordering::Relaxed)
         {
             self.connections.lock().change(self.origin, |crowd| {
-                crowd.waiting.remove(&self.number);
+                crowd.forget(self.number);
             });
         }
     }
@@ -278,7 +298,7 @@ impl Drop for Admitted {
             return;
         }
         state.change(self.origin, |crowd| {
-            crowd.waiting.remove(&self.number);
+            crowd.forget(self.number);
             crowd.count -= 1;
         });
         state.counts.connections -= 1;
@@ -348,6 +368,28 @@ mod tests {
         // One that was closed to make room and then did establish itself is counted no more.
         last.establish();
         drop((kept, last, next));
+        assert_eq!(connections.counts().connections, 0);
+    }
+
+    #[test]
+    fn those_who_say_nothing_make_room_first() {
+        let connections = connections(10, 3);
+        let one = address("192.0.2.1");
+        let greeted = connections.admit(one, no_socket()).unwrap();
+        greeted.hear();
+        let silent = flood(&connections, one, 10);
+        assert_eq!(left(&silent), [8, 9]);
+        assert!(!greeted.is_evicted());
+        silent[8].hear();
+        silent[9].hear();
+        silent[9].establish();
+        let late = flood(&connections, one, 2);
+        late[1].hear();
+        flood(&connections, one, 1);
+        // The oldest again, where all have.
+        assert!(greeted.is_evicted() && late[0].is_evicted());
+        assert_eq!(left(&silent), [9]);
+        drop((greeted, silent, late));
         assert_eq!(connections.counts().connections, 0);
     }
 

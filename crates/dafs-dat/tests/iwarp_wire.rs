@@ -5,6 +5,7 @@
 
 mod raw;
 
+use dafs_dat::connections::{ConnectionLimits, Connections};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig, limits};
 use dafs_dat::{Access, Adapter, Address, DisconnectReason, Event, Instant, WorkStatus};
 use dafs_wire::iwarp::ddp::{Place, Queue};
@@ -324,6 +325,24 @@ fn half_set_ups_are_bounded() {
     drop(crowd);
     node.settle();
     assert_eq!(node.adapter.socket_count(), 0);
+}
+
+#[test]
+fn set_ups_that_are_counted_with_others_make_room() {
+    let connections = Connections::new(ConnectionLimits { total: 10, per_address: 3 });
+    let mut node = Node::new(IwarpConfig::default());
+    node.adapter.count_in(connections.clone());
+    let mut crowd: Vec<_> = (0..10).map(|_| Raw::connect(node.address)).collect();
+    node.settle();
+    assert!(crowd[..7].iter_mut().all(Raw::is_closed));
+    let (guest, _) = node.plain_peer(false);
+    assert!(crowd[7].is_closed());
+    let counts = connections.counts();
+    assert_eq!((counts.connections, counts.evicted, counts.refused), (3, 8, 0));
+    assert_eq!(node.adapter.socket_count(), 3);
+    drop((crowd, guest));
+    node.settle();
+    assert_eq!((node.adapter.socket_count(), connections.counts().connections), (0, 0));
 }
 
 #[test]

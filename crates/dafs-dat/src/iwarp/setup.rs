@@ -319,6 +319,9 @@ impl IwarpAdapter {
         if self.core.epoll.change(&*request.stream, sys::PEER_CLOSED, id).is_err() {
             return self.drop_request(id);
         }
+        if let Some(admitted) = &request.admitted {
+            admitted.hear();
+        }
         if let Some(refusal) = request.refusal {
             request.offer = Some(offer);
             return self.start_reject(RequestId(id), refusal.to_string().as_bytes());

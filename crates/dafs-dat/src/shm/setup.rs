@@ -258,6 +258,9 @@ impl ShmAdapter {
         match hello {
             Ok((memory, ring_bytes, private_data)) => {
                 request.memory = Some((memory, ring_bytes));
+                if let Some(admitted) = &request.admitted {
+                    admitted.hear();
+                }
                 request.deadline = None;
                 self.ready.push(Event::ConnectRequest {
                     listener: request.listener,
