@@ -72,10 +72,9 @@ impl Connection {
         }
     }
 
-    /// Whether some client may have to be called over it.
-    pub(crate) fn is_back_channel(&self) -> bool {
-        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.iter().any(|client| client.strong_count() > 0)
+    /// It is of use, and will not be closed to make room for others.
+    pub(crate) fn establish(&self) {
+        self.reference.establish();
     }
 
     /// Marks it closed, and gives the clients that lose it as a back channel.

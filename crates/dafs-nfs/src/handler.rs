@@ -137,8 +137,9 @@ impl NfsHandler {
     fn sender(&mut self, call: &Call<'_>) -> Sender {
         let now_ns = self.shared.service_time(call.now_ns);
         let peer = self.peer(call);
-        let listings = peer.connection.listings().clone();
-        Sender { origin: peer.origin, who: peer.who(&call.credential), now_ns, listings }
+        let (origin, connection) = (peer.origin, peer.connection.clone());
+        let listings = connection.listings().clone();
+        Sender { origin, who: peer.who(&call.credential), connection, now_ns, listings }
     }
 
     fn context(&mut self, call: &Call<'_>) -> CallContext {
@@ -211,11 +212,6 @@ impl Handler for NfsHandler {
         if let Some(peer) = self.connections.remove(&connection) {
             self.shared.disconnected(&peer.connection);
         }
-    }
-
-    fn is_needed(&mut self, connection: ConnectionId) -> bool {
-        let peer = self.connections.get(&connection);
-        peer.is_some_and(|peer| peer.connection.is_back_channel())
     }
 
     fn tick(&mut self, now_ns: u64) {

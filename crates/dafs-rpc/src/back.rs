@@ -32,6 +32,7 @@ impl Back {
     }
 
     /// True when there is none.
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }

@@ -4,6 +4,7 @@ use crate::exchange::Exchange;
 use crate::inbox::{BackCall, Command, Inbox};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
+use dafs_dat::connections::Admitted;
 use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::AuthSys;
@@ -107,6 +108,7 @@ pub struct Call<'a> {
     pub connection_id: ConnectionId,
     /// Monotonic time when the call was taken up, in nanoseconds (`CLOCK_MONOTONIC`).
     pub now_ns: u64,
+    pub(crate) admitted: Option<&'a Arc<Admitted>>,
     pub(crate) inbox: &'a Arc<Inbox>,
     /// The block that holds the record, if it has one of its own.
     pub(crate) block: Option<&'a Arc<Block>>,
@@ -159,7 +161,8 @@ impl<'a> Call<'a> {
 
     /// The connection, to keep and to call back on.
     pub fn connection(&self) -> ConnectionRef {
-        ConnectionRef::new(self.connection_id, self.inbox.clone())
+        let admitted = self.admitted.cloned();
+        ConnectionRef { id: self.connection_id, inbox: self.inbox.clone(), admitted }
     }
 }
 
@@ -244,7 +247,7 @@ impl Responder {
 
     fn answer(mut self, answer: Result<Reply, Rejection>) {
         self.answered = true;
-        let ConnectionRef { id: connection, inbox } = &self.connection;
+        let ConnectionRef { id: connection, inbox, .. } = &self.connection;
         let (connection, xid, held_bytes) = (*connection, self.xid, self.held_bytes);
         let exchange = self.exchange.take();
         inbox.push(Command::Answer { connection, xid, answer, held_bytes, exchange });
@@ -276,16 +279,24 @@ impl Drop for Responder {
 pub struct ConnectionRef {
     id: ConnectionId,
     inbox: Arc<Inbox>,
+    admitted: Option<Arc<Admitted>>,
 }
 
 impl ConnectionRef {
     pub(crate) fn new(id: ConnectionId, inbox: Arc<Inbox>) -> Self {
-        Self { id, inbox }
+        Self { id, inbox, admitted: None }
     }
 
     /// Which connection.
     pub fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// The connection is of use: it will not be closed to make room for others.
+    pub fn establish(&self) {
+        if let Some(admitted) = &self.admitted {
+            admitted.establish();
+        }
     }
 
     /// Sends a call to the peer. The answer, or why there is none, comes to the `back_reply` of

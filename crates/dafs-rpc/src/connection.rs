@@ -17,6 +17,7 @@ use crate::output::Output;
 use crate::record::{Budget, Record, RecordError, RecordReader};
 use crate::reply::{Rejection, Reply};
 use crate::server::Config;
+use dafs_dat::connections::Admitted;
 use dafs_mem::Site;
 use dafs_wire::rpc::{Direction, peek};
 use dafs_wire::xdr::XdrError;
@@ -44,8 +45,10 @@ pub(crate) enum Ending {
     Unread,
     #[error("the peer did not read its replies, and too much waits for peers like it")]
     Crowded,
-    #[error("it was idle and made room for another")]
+    #[error("it had not been of use yet and made room for another")]
     Evicted,
+    #[error("the peer made no call in time")]
+    Silent,
 }
 
 /// What processing input came to.
@@ -105,6 +108,9 @@ pub(crate) struct Connection {
     expects_large: bool,
     /// True once the handler has heard of the connection.
     known: bool,
+    /// How it is counted.
+    pub(crate) admitted: Option<Arc<Admitted>>,
+    begun_ns: u64,
     last_input_ns: u64,
     record_since_ns: u64,
     output_since_ns: u64,
@@ -136,6 +142,8 @@ impl Connection {
             back: None,
             expects_large: false,
             known: false,
+            admitted: None,
+            begun_ns: now_ns,
             last_input_ns: now_ns,
             record_since_ns: now_ns,
             output_since_ns: now_ns,
@@ -172,13 +180,18 @@ impl Connection {
         &mut self.reader
     }
 
-    /// True when ending it would disturb nothing that it is in the middle of.
+    /// True when it is in the middle of nothing.
+    #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.pending == 0
-            && self.output.is_empty()
+        self.is_answered()
             && self.aside.is_none()
             && !self.reader.is_inside()
             && self.back.as_ref().is_none_or(|back| back.is_empty())
+    }
+
+    /// True when it was closed to make room for another.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.admitted.as_ref().is_some_and(|admitted| admitted.is_evicted())
     }
 
     /// True when every call has been answered and every answer sent.
@@ -190,11 +203,6 @@ impl Connection {
     #[inline]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.pending > 0
-    }
-
-    /// When the peer last sent something.
-    pub(crate) fn last_input_ns(&self) -> u64 {
-        self.last_input_ns
     }
 
     /// Counts bytes that were read, the first `direct` of them straight into place.
@@ -301,6 +309,7 @@ impl Connection {
             peer: self.peer,
             process: self.process,
             is_rdma: false,
+            admitted: self.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.known, turn)? {
             Outcome::Answer(xid, answer) => self.answer(xid, answer),
@@ -388,6 +397,10 @@ impl Connection {
         // A peer that was not read from is not to blame for what it could not send. One that holds
         // the memory that others wait for is.
         let starved = self.reader.is_starved(turn.budget);
+        let first_call = nanoseconds(turn.config.first_call_timeout);
+        if !self.known && !starved && passed(self.begun_ns, first_call) {
+            return Err(Ending::Silent);
+        }
         if !self.reader.is_inside() || !self.may_take(turn.config) || starved {
             self.record_since_ns = now_ns;
             return Ok(());

@@ -10,6 +10,7 @@ use crate::exchange::Exchange;
 use crate::handler::{Handled, Handler};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
+use dafs_dat::connections::Admitted;
 use dafs_wire::rpc::{AcceptStatus, CallError, CallHeader, RejectStatus};
 use dafs_wire::xdr::{Decoder, XdrError};
 use std::cell::Cell;
@@ -29,6 +30,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) peer: SocketAddr,
     pub(crate) process: CallerProcess,
     pub(crate) is_rdma: bool,
+    pub(crate) admitted: Option<&'a Arc<Admitted>>,
 }
 
 /// What became of a call.
@@ -71,7 +73,11 @@ pub(crate) fn dispatch<H: Handler>(
             return Ok(Outcome::Answer(xid, Err(rejection)));
         }
     };
-    *known = true;
+    if !std::mem::replace(known, true)
+        && let Some(admitted) = incoming.admitted
+    {
+        admitted.hear();
+    }
     let put_off = Cell::new(false);
     let call = Call {
         xid,
@@ -83,6 +89,7 @@ pub(crate) fn dispatch<H: Handler>(
         peer: incoming.peer,
         process: incoming.process,
         is_rdma: incoming.is_rdma,
+        admitted: incoming.admitted,
         connection_id: incoming.connection_id,
         now_ns: turn.now_ns,
         inbox: turn.inbox,

@@ -97,12 +97,6 @@ pub trait Handler {
         let _ = connection;
     }
 
-    /// Says whether an idle connection is still of use, when another must make room for a new one.
-    fn is_needed(&mut self, connection: ConnectionId) -> bool {
-        let _ = connection;
-        false
-    }
-
     /// Takes a message.
     fn message(&mut self, message: Self::Message) {
         let _ = message;

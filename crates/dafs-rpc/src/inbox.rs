@@ -7,6 +7,7 @@
 use crate::call::ConnectionId;
 use crate::exchange::Exchange;
 use crate::reply::{Rejection, Reply};
+use dafs_dat::connections::Admitted;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,7 +32,7 @@ pub(crate) enum Command {
     /// End a connection.
     Close { connection: ConnectionId },
     /// Serve a connection that another reactor accepted.
-    Adopt { stream: OwnedFd, peer: SocketAddr },
+    Adopt { stream: Arc<OwnedFd>, peer: SocketAddr, admitted: Arc<Admitted> },
 }
 
 /// A call to a peer that is a client of this server (RFC 8881 section 2.10.3.1).

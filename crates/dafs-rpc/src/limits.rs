@@ -88,6 +88,9 @@ pub(crate) const READS_PER_TURN: usize = 4;
 /// Connections accepted before those that are there have their turn.
 pub(crate) const ACCEPTS_PER_TURN: usize = 64;
 
+/// How long nothing is accepted when there are no descriptors for that.
+pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(100);
+
 /// Events taken from the system at once.
 pub(crate) const EVENTS_PER_TURN: usize = 256;
 

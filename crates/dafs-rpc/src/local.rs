@@ -88,6 +88,7 @@ impl LocalReactor {
             peer: self.peer,
             process: self.process,
             is_rdma: false,
+            admitted: None,
             connection_id: id(connection),
             now_ns: request.now_ns,
             inbox: &self.inbox,

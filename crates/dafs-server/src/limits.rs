@@ -1,10 +1,12 @@
 //! Every bound of the server, in one place. Those that an administrator may change are defaults of
 //! [`SessionLimits`]; the others are fixed.
 
+use dafs_dat::connections::ConnectionLimits;
+
 /// Bounds of sessions that the configuration can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Connections of one server, in all stages.
+    /// Connections of one server, in all stages and at all of its front ends.
     pub connections_max: usize,
     /// Connections from one network address.
     pub connections_per_address_max: usize,
@@ -26,10 +28,18 @@ pub struct SessionLimits {
     pub handshake_seconds: u64,
 }
 
+impl SessionLimits {
+    /// Those of connections.
+    pub(crate) fn connections(&self) -> ConnectionLimits {
+        let (total, per_address) = (self.connections_max, self.connections_per_address_max);
+        ConnectionLimits { total, per_address }
+    }
+}
+
 impl Default for SessionLimits {
     fn default() -> Self {
         Self {
-            connections_max: 4096,
+            connections_max: 16_384,
             connections_per_address_max: 1024,
             credits_initial: 8,
             credits_per_session_max: 256,
@@ -42,6 +52,13 @@ impl Default for SessionLimits {
         }
     }
 }
+
+/// Connections get this part of the descriptors that the process may open.
+pub(crate) const CONNECTIONS_SHARE: usize = 4;
+
+/// As many opens as this part of the descriptors are possible, and as many delegations. Each takes two
+/// descriptors at most: one of its own, and one of the object.
+pub(crate) const FILES_SHARE: usize = 6;
 
 /// Bytes of the first message of a connection (DAFS 4.3).
 pub(crate) const FIRST_MESSAGE_BYTES: u32 = 4096;
@@ -166,6 +183,9 @@ pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 /// Bytes of an administrator's request.
 pub(crate) const ADMIN_REQUEST_BYTES_MAX: u64 = 512 << 10;
 
+/// How long nothing is accepted when there are no descriptors for that.
+pub(crate) const ACCEPT_REST: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Administrators that are served at once; more are turned away.
 pub(crate) const ADMIN_PEERS_MAX: usize = 8;
 
@@ -194,7 +214,10 @@ pub(crate) const FENCE_DRAIN_TIME: std::time::Duration = std::time::Duration::fr
 /// Bytes of a scraper's request.
 pub(crate) const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// How long a scraper may take to ask and to read.
+/// Scrapers that are served at once, and those of them from one address.
+pub(crate) const METRICS_PEERS: ConnectionLimits = ConnectionLimits { total: 16, per_address: 8 };
+
+/// How long a scraper may take to ask, and then to read.
 pub(crate) const METRICS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// How often it is looked whether copies of files can be mended.

@@ -93,6 +93,7 @@ fn mount(
         // Nor is it told which names there are.
         return Err(Status::Acces);
     }
+    sender.connection.establish();
     let found = found.map_err(|unresolved| status_of(unresolved.error))?;
     // Nothing is known of the root of all exports but that it is a directory.
     if found.attr.is_some_and(|attr| attr.kind != Kind::Directory) {

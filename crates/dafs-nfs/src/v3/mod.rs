@@ -29,6 +29,7 @@ pub(crate) use duplicate::Duplicates;
 
 use crate::admission::{Origin, Who};
 use crate::args::Args;
+use crate::connection::Connection;
 use crate::listings::Listings;
 use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
@@ -53,6 +54,8 @@ pub(crate) struct Sender {
     pub(crate) origin: Origin,
     /// Who calls.
     pub(crate) who: Who,
+    /// What it came over.
+    pub(crate) connection: Arc<Connection>,
     /// The time, in nanoseconds of the service's clock.
     pub(crate) now_ns: u64,
     /// The budget for listings of the reactor.
@@ -166,6 +169,7 @@ impl Context<'_> {
         }
         let Sender { origin, who, .. } = self.sender;
         if origin.admitted(export, who.flavour) {
+            self.sender.connection.establish();
             self.service().check_fence(&self.sender.subject(), &handle)?;
             if self.wait == Wait::Never && namespace.waits_for(&handle, Touch::Object) {
                 return Err(Stop::Wait);

@@ -416,6 +416,8 @@ impl<'a> Compound<'a> {
             let dead = resume::is_kept(self.shared, id);
             return Err(if dead { Status::DeadSession } else { Status::BadSession }.into());
         };
+        // Whoever has a session is known.
+        connection.establish();
         connection.set_recent_session(&session);
         // Only its client knows the session.
         session.client().add_address(self.call.origin.client_address());

@@ -21,12 +21,15 @@ pub struct Config {
     pub wake: Wake,
     /// The longest record that is accepted, in bytes; of calls and of answers to calls back.
     pub record_bytes_max: usize,
-    /// Connections of all reactors. Above it, the longest idle one that nobody needs makes room.
+    /// Connections of all reactors, if they are not counted with others ([`Group::counting_in`]).
+    /// Above it, one that has not been of use yet makes room.
+    ///
+    /// [`Group::counting_in`]: super::Group::counting_in
     pub connections_max: usize,
     /// Connections from one network address.
     pub connections_per_address_max: usize,
-    /// How long a connection must have been idle before it has to make room for another.
-    pub idle_before_eviction: Duration,
+    /// How long a peer may take to its first call.
+    pub first_call_timeout: Duration,
     /// Calls of one connection that were put off and not answered; above it, no more are read.
     pub calls_per_connection_max: usize,
     /// Bytes of such calls; above it, no more are read.
@@ -68,7 +71,7 @@ impl Default for Config {
             record_bytes_max: (1 << 20) + (16 << 10),
             connections_max: 16_384,
             connections_per_address_max: 4096,
-            idle_before_eviction: Duration::from_secs(10),
+            first_call_timeout: Duration::from_secs(10),
             calls_per_connection_max: 1024,
             pending_bytes_max: 32 << 20,
             output_bytes_max: 4 << 20,

@@ -12,12 +12,12 @@ use crate::inbox::{Inbox, Injector};
 use crate::limits::REACTORS_MAX;
 use crate::memory::block_bytes;
 use dafs_dat::Adapter;
+use dafs_dat::connections::{ConnectionLimits, Connections};
 use dafs_wire::rpcrdma::limits::{INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX};
-use rustc_hash::FxHashMap;
 use std::io;
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Reactors that serve the same listening sockets.
 #[derive(Debug)]
@@ -101,8 +101,10 @@ pub(super) struct Shared {
     pub(super) listeners: Vec<TcpListener>,
     pub(super) members: Vec<Member>,
     stopping: AtomicBool,
-    connections: AtomicUsize,
-    by_address: Mutex<FxHashMap<IpAddr, usize>>,
+    /// Those of all front ends that share the limits.
+    pub(super) connections: Arc<Connections>,
+    /// Those of this group.
+    own_connections: AtomicUsize,
 }
 
 /// One reactor as the others see it.
@@ -114,21 +116,25 @@ pub(super) struct Member {
     load: AtomicUsize,
 }
 
-/// Why a connection is turned away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// There are too many in all; another may make room.
-    Full,
-    /// There are too many from that address.
-    Address,
-}
-
 impl Group {
     /// A group of `reactors` (1 to 256) on sockets that listen already.
     ///
     /// # Errors
     /// When a descriptor cannot be had, or the number of reactors is out of range.
-    pub fn new(
+    pub fn new(listeners: Vec<TcpListener>, reactors: usize, config: Config) -> io::Result<Self> {
+        let connections = Connections::new(ConnectionLimits {
+            total: config.connections_max,
+            per_address: config.connections_per_address_max,
+        });
+        Self::counting_in(connections, listeners, reactors, config)
+    }
+
+    /// The same, with connections that are counted and limited together with those of others.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn counting_in(
+        connections: Arc<Connections>,
         listeners: Vec<TcpListener>,
         reactors: usize,
         mut config: Config,
@@ -159,8 +165,8 @@ impl Group {
             listeners,
             members,
             stopping: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
-            by_address: Mutex::default(),
+            connections,
+            own_connections: AtomicUsize::new(0),
         };
         Ok(Self { shared: Arc::new(shared), next: AtomicUsize::new(0) })
     }
@@ -217,7 +223,7 @@ impl Group {
             members.map(|member| counter(&member.counters).load(Ordering::Relaxed)).sum()
         };
         Statistics {
-            connections: self.shared.connections.load(Ordering::Relaxed) as u64,
+            connections: self.shared.own_connections.load(Ordering::Relaxed) as u64,
             accepted: sum(|counters| &counters.accepted),
             refused: sum(|counters| &counters.refused),
             evicted: sum(|counters| &counters.evicted),
@@ -254,32 +260,14 @@ impl Shared {
         self.members[number].load.store(usize::MAX, Ordering::Relaxed);
     }
 
-    /// Counts a new connection, or says why it must be turned away.
-    pub(super) fn admit(&self, address: IpAddr) -> Result<(), Refusal> {
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.connections.load(Ordering::Relaxed) >= self.config.connections_max {
-            return Err(Refusal::Full);
-        }
-        let count = by_address.entry(address.to_canonical()).or_default();
-        if *count >= self.config.connections_per_address_max {
-            return Err(Refusal::Address);
-        }
-        *count += 1;
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+    /// Counts a connection that was admitted.
+    pub(super) fn enter(&self) {
+        self.own_connections.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a connection no more.
-    pub(super) fn leave(&self, address: IpAddr) {
-        let address = address.to_canonical();
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                by_address.remove(&address);
-            }
-        }
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn leave(&self) {
+        self.own_connections.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The reactor that serves the fewest connections, `own` if others serve no fewer; counts a
@@ -308,25 +296,6 @@ mod tests {
 
     fn group(reactors: usize, config: Config) -> Group {
         Group::new(Vec::new(), reactors, config).unwrap()
-    }
-
-    #[test]
-    fn connections_are_bounded_in_all_and_per_address() {
-        let config =
-            Config { connections_max: 3, connections_per_address_max: 2, ..Config::default() };
-        let shared = group(1, config).shared;
-        let a: IpAddr = "10.0.0.1".parse().unwrap();
-        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        let b: IpAddr = "10.0.0.2".parse().unwrap();
-        assert_eq!(shared.admit(a), Ok(()));
-        assert_eq!(shared.admit(mapped), Ok(()));
-        assert_eq!(shared.admit(a), Err(Refusal::Address));
-        assert_eq!(shared.admit(b), Ok(()));
-        assert_eq!(shared.admit(b), Err(Refusal::Full));
-        shared.leave(mapped);
-        assert_eq!(shared.admit(b), Ok(()));
-        [a, b, b].into_iter().for_each(|address| shared.leave(address));
-        assert!(shared.by_address.lock().unwrap().is_empty());
     }
 
     #[test]

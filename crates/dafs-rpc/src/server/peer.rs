@@ -10,6 +10,7 @@ use dafs_mem::{VolatileSlice, readv, sendmsg};
 use rustix::event::epoll::EventFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// What is watched on every connection, for all of its life.
 pub(super) const EVENTS: EventFlags =
@@ -18,7 +19,7 @@ pub(super) const EVENTS: EventFlags =
 /// One connection and its socket.
 #[derive(Debug)]
 pub(super) struct Peer {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     pub(super) connection: Connection,
     /// There may be something to read.
     pub(super) readable: bool,
@@ -39,7 +40,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(socket: OwnedFd, connection: Connection) -> Self {
+    pub(super) fn new(socket: Arc<OwnedFd>, connection: Connection) -> Self {
         Self {
             socket,
             connection,

@@ -5,7 +5,7 @@
 //! * A connection with something left to do is in the list of those to go on with, or a readiness
 //!   event, an answer or the clock brings it back.
 
-use super::group::{Refusal, Shared, add};
+use super::group::{Shared, add};
 use super::peer::{EVENTS, Peer};
 use super::spin::Spin;
 use super::worker::Worker;
@@ -14,10 +14,11 @@ use crate::connection::{Connection, Ending, shielded};
 use crate::handler::{BackError, Handler};
 use crate::inbox::{Command, Injector};
 use crate::limits::{
-    ACCEPTS_PER_TURN, EVENTS_PER_TURN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES,
-    TICK_MILLISECONDS,
+    ACCEPT_REST, ACCEPTS_PER_TURN, EVENTS_PER_TURN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL,
+    KEEPALIVE_PROBES, TICK_MILLISECONDS,
 };
 use crate::memory;
+use dafs_dat::connections::{Admitted, Origin};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -51,8 +52,6 @@ pub struct Reactor<H: Handler> {
     listening: bool,
     next_tick_ns: u64,
     stop_by_ns: Option<u64>,
-    /// Calls served when the clock was last looked at.
-    calls_at_tick: u64,
 }
 
 impl<H: Handler> Reactor<H> {
@@ -76,7 +75,6 @@ impl<H: Handler> Reactor<H> {
             listening: false,
             next_tick_ns: 0,
             stop_by_ns: None,
-            calls_at_tick: 0,
         };
         let inbox = reactor.worker.inbox.descriptor();
         epoll::add(&reactor.epoll, inbox, EventData::new_u64(INBOX), EventFlags::IN)?;
@@ -238,8 +236,8 @@ impl<H: Handler> Reactor<H> {
     /// Does one thing; gives the connection that must be served then, once per connection.
     fn obey_one(&mut self, command: Command) -> Option<ConnectionId> {
         let id = match command {
-            Command::Adopt { stream, peer } => {
-                self.adopt(stream, peer);
+            Command::Adopt { stream, peer, admitted } => {
+                self.adopt(stream, peer, admitted);
                 return None;
             }
             Command::Close { connection } => {
@@ -292,10 +290,7 @@ impl<H: Handler> Reactor<H> {
         }
         broken.into_iter().for_each(|(id, ending)| self.end(id, &ending));
         shielded(|| self.worker.handler.tick(now_ns));
-        let calls = self.worker.counters().calls.load(std::sync::atomic::Ordering::Relaxed);
-        if calls == std::mem::replace(&mut self.calls_at_tick, calls) {
-            memory::trim();
-        }
+        memory::trim();
     }
 }
 
@@ -330,9 +325,12 @@ impl<H: Handler> Reactor<H> {
                 Ok((_, None)) | Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection; trying again soon");
+                    let made_room = shared.connections.make_room();
+                    tracing::warn!(%error, made_room, "cannot accept a connection; trying again soon");
                     // Without this the reactor would run in circles.
                     let _ = self.listen(false);
+                    let soon_ns = self.worker.now_ns.saturating_add(nanoseconds(ACCEPT_REST));
+                    self.next_tick_ns = self.next_tick_ns.min(soon_ns);
                     return;
                 }
             }
@@ -341,45 +339,29 @@ impl<H: Handler> Reactor<H> {
 
     /// Finds a reactor for a new connection.
     fn place(&mut self, stream: OwnedFd, peer: SocketAddr) {
-        let mut admitted = self.worker.shared.admit(peer.ip());
-        if admitted == Err(Refusal::Full) && self.evict() {
-            admitted = self.worker.shared.admit(peer.ip());
-        }
-        if let Err(refusal) = admitted {
-            add(&self.worker.counters().refused, 1);
-            tracing::warn!(%peer, ?refusal, "too many connections");
-            return;
-        }
+        let (stream, origin) = (Arc::new(stream), Origin::of_address(peer.ip()));
+        let admitted = self.worker.shared.connections.admit(origin, Arc::downgrade(&stream) as _);
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                add(&self.worker.counters().refused, 1);
+                tracing::warn!(%peer, "connection refused: {refusal}");
+                return;
+            }
+        };
+        self.worker.shared.enter();
         add(&self.worker.counters().accepted, 1);
         let number = self.worker.shared.choose(self.worker.number);
         if number == self.worker.number {
-            self.adopt(stream, peer);
+            self.adopt(stream, peer, admitted);
         } else {
             let inbox = &self.worker.shared.members[number].inbox;
-            inbox.push(Command::Adopt { stream, peer });
+            inbox.push(Command::Adopt { stream, peer, admitted });
         }
     }
 
-    /// Ends the connection of this reactor that has been idle longest, if it has for long enough
-    /// and nobody needs it.
-    fn evict(&mut self) -> bool {
-        let idle_ns = nanoseconds(self.worker.shared.config.idle_before_eviction);
-        let before = self.worker.now_ns.saturating_sub(idle_ns);
-        let connections = self.slots.iter().flatten().map(|peer| &peer.connection);
-        let idle = connections
-            .filter(|connection| connection.last_input_ns() <= before && connection.is_idle());
-        let mut idle: Vec<_> =
-            idle.map(|connection| (connection.last_input_ns(), connection.id)).collect();
-        idle.sort_unstable();
-        let unneeded = idle.into_iter().find(|&(_, id)| !self.worker.handler.is_needed(id));
-        let Some((_, id)) = unneeded else { return false };
-        add(&self.worker.counters().evicted, 1);
-        self.end(id, &Ending::Evicted);
-        true
-    }
-
     /// Begins to serve a connection that has been counted already.
-    fn adopt(&mut self, stream: OwnedFd, address: SocketAddr) {
+    fn adopt(&mut self, stream: Arc<OwnedFd>, address: SocketAddr, admitted: Arc<Admitted>) {
         // Replies must not wait for each other, and dead peers must be found out some day.
         let _ = sockopt::set_tcp_nodelay(&stream, true);
         let _ = sockopt::set_socket_keepalive(&stream, true);
@@ -396,13 +378,14 @@ impl<H: Handler> Reactor<H> {
             if fits {
                 self.keep_free(slot);
             }
-            self.worker.shared.leave(address.ip());
+            self.worker.shared.leave();
             self.worker.shared.unload(self.worker.number);
             return;
         }
         let config = &self.worker.shared.config;
         let process = CallerProcess::from(&dafs_dat::tcp_peer(&stream, address));
-        let connection = Connection::new(id, (address, process), config, self.worker.now_ns);
+        let mut connection = Connection::new(id, (address, process), config, self.worker.now_ns);
+        connection.admitted = Some(admitted);
         let peer = Some(Box::new(Peer::new(stream, connection)));
         match self.slots.get_mut(slot as usize) {
             Some(place) => *place = peer,
@@ -430,7 +413,9 @@ impl<H: Handler> Reactor<H> {
         let Some(mut peer) = self.slots[id.slot()].take() else { return };
         self.worker.count_waiting(&mut peer, 0);
         let address = peer.connection.peer;
-        match ending {
+        let evicted = peer.connection.is_evicted();
+        add(&self.worker.counters().evicted, u64::from(evicted));
+        match if evicted { &Ending::Evicted } else { ending } {
             Ending::Closed | Ending::Asked | Ending::Evicted => {
                 tracing::debug!(peer = %address, ?id, %ending, "connection ended");
             }
@@ -442,7 +427,7 @@ impl<H: Handler> Reactor<H> {
         // INVARIANT: slots are numbered below 2^20.
         self.free.push(id.slot() as u32);
         peer.connection.end(&mut self.worker.turn());
-        self.worker.shared.leave(address.ip());
+        self.worker.shared.leave();
         self.worker.shared.unload(self.worker.number);
     }
 

@@ -3,7 +3,6 @@
 use crate::common::*;
 use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, PrivateData};
-use std::time::Duration;
 
 #[test]
 fn a_call_in_one_message_is_answered_in_one() {
@@ -163,13 +162,9 @@ fn an_idle_connection_gives_memory_back() {
 }
 
 #[test]
-fn an_idle_connection_makes_room_for_another_and_busy_ones_do_not() {
+fn a_connection_of_no_use_yet_makes_room_for_another_and_others_do_not() {
     for kind in KINDS {
-        let config = Config {
-            connections_max: 2,
-            idle_before_eviction: Duration::from_secs(10),
-            ..Config::default()
-        };
+        let config = Config { connections_max: 2, ..Config::default() };
         let mut world = World::with(kind, config);
         let mut idle = world.client(Some(TOLD), 4);
         let mut busy = world.client(Some(TOLD), 4);
@@ -179,17 +174,31 @@ fn an_idle_connection_makes_room_for_another_and_busy_ones_do_not() {
         let message = busy.call_message(KEEP, b"args");
         busy.send(Body::Message(Chunks::default()), &message);
         world.results(&mut busy, ECHO, b"args", Chunks::default());
-        // Nobody has been idle for long enough.
-        let mut late = world.begin_client(Some(TOLD), 4);
-        let why = world.end(&mut late);
-        assert!(why.contains("rejected"), "{kind:?}: {why}");
-        world.idle_ns += 11_000_000_000;
         let mut late = world.client(Some(TOLD), 4);
-        world.end(&mut idle);
+        let message = late.call_message(KEEP, b"args");
+        late.send(Body::Message(Chunks::default()), &message);
         world.results(&mut late, ECHO, b"args", Chunks::default());
+        world.idle_ns += 2_000_000_000;
+        world.end(&mut idle);
+        let mut later = world.begin_client(Some(TOLD), 4);
+        let why = world.end(&mut later);
+        assert!(why.contains("rejected"), "{kind:?}: {why}");
         world.results(&mut busy, ECHO, b"args", Chunks::default());
         let statistics = world.group.statistics();
         assert_eq!((statistics.connections, statistics.refused, statistics.evicted), (2, 1, 1));
         assert_eq!(statistics.broken, 0);
+    }
+}
+
+#[test]
+fn whoever_makes_no_call_in_time_is_parted_with() {
+    for kind in KINDS {
+        let mut world = World::with(kind, Config::default());
+        let mut silent = world.client(Some(TOLD), 4);
+        let mut known = world.client(Some(TOLD), 4);
+        world.results(&mut known, ECHO, b"args", Chunks::default());
+        world.idle_ns += 11_000_000_000;
+        world.end(&mut silent);
+        world.results(&mut known, ECHO, b"args", Chunks::default());
     }
 }

@@ -142,6 +142,7 @@ impl Handler for Program {
                 Handled::Later
             }
             KEEP => {
+                call.connection().establish();
                 self.kept.push(call.later());
                 Handled::Later
             }

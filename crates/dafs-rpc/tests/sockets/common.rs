@@ -105,6 +105,7 @@ impl Handler for Tester {
             }
             procedures::DROP => return Handled::Drop,
             procedures::HOLD => {
+                call.connection().establish();
                 self.held.lock().unwrap().push(call.later().1);
                 return Handled::Later;
             }

@@ -4,7 +4,7 @@ use crate::common::{Event, Raw, Server, call, call_words, procedure, procedures,
 use dafs_rpc::server::Config;
 use dafs_rpc::{AuthStatus, RejectStatus, VersionRange};
 use dafs_wire::rpc::{FragmentMark, ReplyStatus};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::time::Duration;
 
 /// Another client is served as if nothing had happened.
@@ -222,9 +222,8 @@ fn calls_in_hand_are_bounded_and_go_on_when_answered() {
 }
 
 #[test]
-fn connections_are_bounded_and_idle_ones_make_room() {
-    let config =
-        Config { connections_max: 3, idle_before_eviction: Duration::ZERO, ..Config::default() };
+fn connections_are_bounded_and_those_of_no_use_yet_make_room() {
+    let config = Config { connections_max: 3, ..Config::default() };
     let server = Server::start(1, config);
     let mut first = Raw::connect(&server);
     let mut busy = Raw::connect(&server);
@@ -239,18 +238,36 @@ fn connections_are_bounded_and_idle_ones_make_room() {
     still_serves(&server);
     assert!(first.is_closed());
     assert_eq!(server.event(), Event::Disconnected);
-    assert_eq!(server.group.statistics().evicted, 1);
-    server.wait_for(|statistics| statistics.connections == 2);
-    // Nobody else can be spared.
-    let before = server.group.statistics().received_bytes;
-    let mut half_too = Raw::connect(&server);
-    half_too.send(&[0]);
-    server.wait_for(|statistics| statistics.received_bytes > before);
-    let mut refused = Raw::connect(&server);
-    assert!(refused.0.read(&mut [0]).is_ok_and(|len| len == 0) || refused.is_closed());
-    assert_eq!(server.group.statistics().refused, 1);
+    server.wait_for(|statistics| (statistics.connections, statistics.evicted) == (2, 1));
     half.send(&call(3, procedures::NULL, &[])[20..]);
     assert_eq!(half.reply().unwrap().0, 3);
+    // Nobody can be spared any more.
+    let mut last = Raw::connect(&server);
+    for raw in [&mut half, &mut last] {
+        let held = server.held.lock().unwrap().len();
+        raw.send(&call(4, procedures::HOLD, &[]));
+        while server.held.lock().unwrap().len() == held {
+            std::thread::yield_now();
+        }
+    }
+    let mut refused = Raw::connect(&server);
+    assert!(refused.is_closed());
+    let statistics = server.group.statistics();
+    assert_eq!((statistics.connections, statistics.refused, statistics.evicted), (3, 1, 1));
+}
+
+#[test]
+fn whoever_makes_no_call_in_time_is_parted_with() {
+    let config = Config { first_call_timeout: Duration::from_millis(100), ..Config::default() };
+    let server = Server::start(1, config);
+    let mut known = Raw::connect(&server);
+    known.send(&call(1, procedures::NULL, &[]));
+    known.reply().unwrap();
+    let (mut silent, mut half) = (Raw::connect(&server), Raw::connect(&server));
+    half.send(&call(2, procedures::NULL, &[])[..20]);
+    assert!(silent.is_closed() && half.is_closed());
+    known.send(&call(3, procedures::NULL, &[]));
+    assert_eq!(known.reply().unwrap().0, 3);
 }
 
 #[test]

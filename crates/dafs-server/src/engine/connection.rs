@@ -11,6 +11,7 @@ use super::chain::Chains;
 use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
+use dafs_dat::connections::Admitted;
 use dafs_dat::{EndpointId, Instant, PeerInfo};
 use dafs_service::durable::Op;
 use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId, Ticket};
@@ -57,6 +58,8 @@ pub(super) struct Connection {
     pub(super) channel: Channel,
     pub(super) phase: Phase,
     pub(super) opened_at: Instant,
+    /// How it is counted among the connections of the server.
+    pub(super) admitted: Option<Arc<Admitted>>,
     /// The client's byte order, known from the first message.
     pub(super) order: ByteOrder,
     pub(super) receives: Receives,
@@ -247,6 +250,7 @@ impl Connection {
             channel,
             phase: Phase::New,
             opened_at: now,
+            admitted: None,
             order: ByteOrder::NATIVE,
             receives: Receives::default(),
             credits: Credits { nreq: 1, ..Credits::default() },
@@ -266,6 +270,19 @@ impl Connection {
             fetches_posted: 0,
             fetch_progress_at: now,
         }
+    }
+
+    /// It has a session, and makes room for no other connection from now on.
+    pub(super) fn establish(&mut self, phase: Phase) {
+        self.phase = phase;
+        if let Some(admitted) = &self.admitted {
+            admitted.establish();
+        }
+    }
+
+    /// Whether it was closed to make room for another.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.admitted.as_ref().is_some_and(|admitted| admitted.is_evicted())
     }
 
     /// The client's record, once it has proved who it is.

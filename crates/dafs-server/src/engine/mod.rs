@@ -391,20 +391,20 @@ impl Engine {
             Ok(channel) => channel,
             Err(why) => return refuse(link, why),
         };
-        if let Err(why) = self.shared.registry.admit(&peer, &self.shared.limits) {
-            return refuse(link, why);
-        }
+        let counted = link.adapter.admitted(request);
+        let admitted = match self.shared.registry.admit(counted, &peer, &self.shared.limits) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return refuse(link, &refusal.to_string()),
+        };
         let owner = self.shared.registry.owner(&peer);
         let accepted = accept(link, request, (peer.clone(), owner), channel, now);
         match accepted {
-            Ok(connection) => {
+            Ok(mut connection) => {
+                connection.admitted = Some(admitted);
                 link.credits += 1;
                 connections.insert(connection.endpoint, connection);
             }
-            Err(error) => {
-                self.shared.registry.leave(&peer);
-                tracing::warn!(%peer, %error, "connection could not be accepted");
-            }
+            Err(error) => tracing::warn!(%peer, %error, "connection could not be accepted"),
         }
     }
 
@@ -626,7 +626,6 @@ impl Engine {
         if let Some(back) = connection.back.take() {
             back.end(&self.shared.service, &self.shared.registry);
         }
-        self.shared.registry.leave(&connection.peer);
     }
 
     /// Timeouts, memory that is not needed any more.
@@ -649,13 +648,15 @@ impl Engine {
                 let wanted = |id| pending.chunks_wanted(id);
                 let stalled =
                     connection.is_stalled(now, || link.staging.others_wait_for(&owner, wanted));
-                if late || stalled {
+                let evicted = connection.is_evicted();
+                if late || stalled || evicted {
                     let why = match connection.phase {
-                        _ if stalled => "the client stopped answering",
-                        Phase::Bound => "no session, or no answer to a call",
-                        _ => "no session",
+                        _ if evicted => "others need its place, and it has no session",
+                        _ if stalled => "the client stopped answering in time",
+                        Phase::Bound => "no session, or no answer to a call in time",
+                        _ => "no session in time",
                     };
-                    tracing::warn!(peer = %connection.peer, "connection dropped: {why} in time");
+                    tracing::warn!(peer = %connection.peer, "connection dropped: {why}");
                     connection.phase = Phase::Closing;
                     link.adapter.abort(connection.endpoint);
                 }

@@ -1,35 +1,16 @@
-//! Sessions and connections of all engines of a server.
+//! Sessions of all engines of a server.
 
 use super::back::{Address, Mail};
 use super::batch::{Batches, Gate};
 use crate::limits::SessionLimits;
 use dafs_dat::PeerInfo;
+use dafs_dat::connections::{Admitted, Connections, Origin, Refusal};
 use dafs_service::{Client, ClientKey, Host, Identity, Owner};
 use dafs_wire::dafs::SessionId;
 use rustc_hash::FxHashMap;
-use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Where a connection comes from, for counting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Origin {
-    Address(IpAddr),
-    User(u32),
-    Sim(u32),
-    Unknown,
-}
-
-impl Origin {
-    fn of(peer: &PeerInfo) -> Self {
-        match (peer.address, peer.process, peer.sim_host) {
-            (Some(address), ..) => Self::Address(address.ip().to_canonical()),
-            (_, Some(process), _) => Self::User(process.uid),
-            (.., Some(host)) => Self::Sim(host),
-            _ => Self::Unknown,
-        }
-    }
-}
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Whose share of what all clients have in common one with this peer takes.
 pub(super) fn host_of(peer: &PeerInfo) -> Host {
@@ -83,8 +64,6 @@ struct Tables {
     sessions: FxHashMap<SessionId, SessionEntry>,
     /// Those that wait for the end of one.
     over: FxHashMap<SessionId, Vec<Over>>,
-    connections: FxHashMap<Origin, usize>,
-    connection_count: usize,
     next_session: u64,
 }
 
@@ -92,6 +71,7 @@ struct Tables {
 pub struct Registry {
     /// Makes session ids that cannot be guessed.
     key: [u64; 2],
+    connections: OnceLock<Arc<Connections>>,
     /// Connections so far.
     owners: AtomicU64,
     tables: Mutex<Tables>,
@@ -100,39 +80,30 @@ pub struct Registry {
 impl Registry {
     /// An empty registry; `key` is secret and differs between two runs of the server.
     pub fn new(key: [u64; 2]) -> Self {
-        Self { key, owners: AtomicU64::new(0), tables: Mutex::default() }
+        let (connections, tables) = (OnceLock::new(), Mutex::default());
+        Self { key, connections, owners: AtomicU64::new(0), tables }
     }
 
-    /// Counts a new connection, or says why it is one too many.
+    /// The same, with connections that are counted and limited together with those of others.
+    pub fn counting_in(key: [u64; 2], connections: Arc<Connections>) -> Self {
+        Self { connections: OnceLock::from(connections), ..Self::new(key) }
+    }
+
+    /// Counts a new connection, unless its adapter has done so.
+    ///
+    /// # Errors
+    /// Why it is one too many.
     pub(super) fn admit(
         &self,
+        counted: Option<Arc<Admitted>>,
         peer: &PeerInfo,
         limits: &SessionLimits,
-    ) -> Result<(), &'static str> {
-        let mut tables = self.lock();
-        if tables.connection_count >= limits.connections_max {
-            return Err("the server has too many connections");
+    ) -> Result<Arc<Admitted>, Refusal> {
+        if let Some(admitted) = counted {
+            return Ok(admitted);
         }
-        let count = tables.connections.entry(Origin::of(peer)).or_insert(0);
-        if *count >= limits.connections_per_address_max {
-            return Err("too many connections from one address");
-        }
-        *count += 1;
-        tables.connection_count += 1;
-        Ok(())
-    }
-
-    /// A connection is gone.
-    pub(super) fn leave(&self, peer: &PeerInfo) {
-        let mut tables = self.lock();
-        let origin = Origin::of(peer);
-        if let Some(count) = tables.connections.get_mut(&origin) {
-            *count -= 1;
-            if *count == 0 {
-                tables.connections.remove(&origin);
-            }
-            tables.connection_count -= 1;
-        }
+        let connections = self.connections.get_or_init(|| Connections::new(limits.connections()));
+        connections.admit(Origin::of_peer(peer), Weak::<OwnedFd>::new())
     }
 
     /// The owner of the turns that the work of a new connection takes.
@@ -289,11 +260,6 @@ impl Registry {
         self.back_channel(client).is_some_and(|(_, address)| address.is_some())
     }
 
-    /// Connections of all engines.
-    pub fn connection_count(&self) -> usize {
-        self.lock().connection_count
-    }
-
     fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -304,32 +270,4 @@ fn siphash(key: [u64; 2], number: u64) -> u64 {
     let mut hasher = siphasher::sip::SipHasher24::new_with_keys(key[0], key[1]);
     hasher.write_u64(number);
     hasher.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_address_cannot_take_all_connections() {
-        let registry = Registry::new([1, 2]);
-        let limits = SessionLimits {
-            connections_max: 3,
-            connections_per_address_max: 2,
-            ..SessionLimits::default()
-        };
-        let peer = |address: &str| PeerInfo {
-            address: Some(address.parse().unwrap()),
-            ..PeerInfo::default()
-        };
-        let (one, other) = (peer("192.0.2.1:1"), peer("192.0.2.2:1"));
-        registry.admit(&one, &limits).unwrap();
-        registry.admit(&peer("192.0.2.1:2"), &limits).unwrap();
-        assert!(registry.admit(&one, &limits).unwrap_err().contains("one address"));
-        registry.admit(&other, &limits).unwrap();
-        assert!(registry.admit(&other, &limits).unwrap_err().contains("server"));
-        registry.leave(&one);
-        registry.admit(&other, &limits).unwrap();
-        assert_eq!(registry.connection_count(), 3);
-    }
 }

@@ -348,7 +348,7 @@ impl Context<'_> {
         self.shared.registry.add_session(id, entry);
         let front: Weak<BackFront> = Arc::downgrade(self.front);
         self.shared.service.set_front(&registered.client, front);
-        self.connection.phase = Phase::Ready;
+        self.connection.establish(Phase::Ready);
         tracing::debug!(peer = %self.connection.peer, trusted, "session ready");
         if call.procedure == Some(Procedure::ClientConnectAuth) {
             let client_id = convert::client_id(key);
@@ -424,7 +424,7 @@ impl Context<'_> {
         let (id, options) = (bound.id, bound.options);
         let bytes = options.max_request_size.max(options.max_response_size);
         self.connection.receives.retire_shorter(bytes as usize);
-        self.connection.phase = Phase::Bound;
+        self.connection.establish(Phase::Bound);
         self.reply(call, &Reply::ConnectBind(reply))?;
         let address = Address::new(self.inbox, self.port, self.connection.endpoint);
         let Ok((former, batches)) = self.shared.registry.bind_back(id, &address) else {

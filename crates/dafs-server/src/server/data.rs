@@ -17,6 +17,7 @@ use crate::metrics::Labels;
 use crate::pool::Pool;
 use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
+use dafs_dat::connections::Connections;
 use dafs_nfs::{DataRole, ForeignStates, NfsHandler, NfsShared};
 use dafs_rpc::server::{Group, Statistics};
 use dafs_service::{
@@ -161,6 +162,7 @@ impl DataServer {
     /// Starts one. `write_verifier` is changed, too, when it finds that data is lost.
     pub(super) fn start(
         config: &Config,
+        connections: &Arc<Connections>,
         pool: Arc<dyn Pool>,
         write_verifier: Arc<WriteVerifier>,
         door: DataDoor,
@@ -190,7 +192,12 @@ impl DataServer {
             role.clone(),
         );
         let reactors = if rdma.is_empty() { 1 } else { 2 };
-        let group = Arc::new(Group::new(vec![listener], reactors, nfs::rpc_config(config))?);
+        let group = Arc::new(Group::counting_in(
+            connections.clone(),
+            vec![listener],
+            reactors,
+            nfs::rpc_config(config),
+        )?);
         let usage = NodeUsage { files, service };
         let counters = DataCounters { export, number, group, usage };
         let mut server = Self { counters, threads: Vec::new(), reactors: Vec::new() };
@@ -199,7 +206,7 @@ impl DataServer {
         let thread = std::thread::Builder::new().name(format!("dafs-data-{number}"));
         server.threads.push(thread.spawn(|| reactor.run())?);
         if !rdma.is_empty() {
-            let adapters = rdma.adapters(config, 0, 1)?;
+            let adapters = rdma.adapters(config, connections, 0, 1)?;
             let reactor = server.counters.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
             let thread = std::thread::Builder::new().name(format!("dafs-drdma-{number}"));
             server.threads.push(thread.spawn(|| reactor.run())?);
@@ -208,7 +215,7 @@ impl DataServer {
             let shared = Shared {
                 service: server.service(),
                 authenticator: Arc::new(Authenticator::new(config)?),
-                registry: Arc::new(Registry::new(random.registry_key)),
+                registry: Arc::new(Registry::counting_in(random.registry_key, connections.clone())),
                 pool: pool.clone(),
                 limits: config.limits,
                 write_verifier: verifier,
@@ -217,7 +224,13 @@ impl DataServer {
                 data: Some(role),
             };
             let name = format!("dafs-door-{number}");
-            server.reactors.push(Reactor::start(name, config, &Arc::new(shared), &[listener])?);
+            server.reactors.push(Reactor::start(
+                name,
+                config,
+                connections,
+                &Arc::new(shared),
+                &[listener],
+            )?);
         }
         Ok(server)
     }

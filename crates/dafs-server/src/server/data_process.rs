@@ -7,13 +7,14 @@
 use super::data::{DataCounters, DataDoor, DataServer, by_node, gauges};
 use super::listen::Listener;
 use super::nfs_rdma::RdmaDoors;
-use super::{Random, StartError, listen, operation_name, raise_descriptor_limit};
+use super::{Random, StartError, descriptors, listen, operation_name};
 use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
 use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::ThreadPool;
 use dafs_cephfs::{CephNode, CephNodeOptions};
 use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
+use dafs_dat::connections::Connections;
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
 use dafs_nfs::{ForeignStates, ForeignUse};
 use dafs_service::{Admits, Export, WriteVerifier};
@@ -78,7 +79,8 @@ impl DataProcess {
     /// # Errors
     /// What stands in the way, and what to do about it.
     pub fn start(config: DataServerConfig) -> Result<Self, StartError> {
-        raise_descriptor_limit();
+        descriptors::raise_limit();
+        let connections = descriptors::connections(&config.general.limits);
         let secret = Arc::new(ClusterSecret::load(&config.cluster_secret)?);
         let clients = listen::fresh(config.nfs)?;
         let nfs = clients.local_addr()?;
@@ -90,7 +92,7 @@ impl DataProcess {
         let control = listen::fresh(config.control)?;
         control.set_nonblocking(false).map_err(failed)?;
         // Whoever starts it hears now what is in the way, and not the metadata server when it comes.
-        drop(rdma_clients.adapters(&config.general, 0, 1)?);
+        drop(rdma_clients.adapters(&config.general, &connections, 0, 1)?);
         let metrics_port = config.general.metrics_listen.map(MetricsPort::listen).transpose()?;
         let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let random = Random::draw()?;
@@ -102,6 +104,7 @@ impl DataProcess {
             Sockets { clients, rdma: rdma_clients, dafs: dafs_clients, metrics: metrics_port };
         let mut opener = Opener {
             config,
+            connections,
             sockets: Some(sockets),
             pool: pool.clone(),
             write_verifier,
@@ -169,6 +172,7 @@ struct Sockets {
 /// Opens the door when the directory is known.
 struct Opener {
     config: DataServerConfig,
+    connections: Arc<Connections>,
     /// Until they are used. What is next to the directory may have to be waited for before.
     sockets: Option<Sockets>,
     pool: Arc<ThreadPool>,
@@ -284,7 +288,7 @@ impl Opener {
         };
         let general = &self.config.general;
         let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
-        let door = DataServer::start(general, pool, write_verifier, parts)?;
+        let door = DataServer::start(general, &self.connections, pool, write_verifier, parts)?;
         let answered = metrics.map(|port| MetricsPort::start(port, collector(&door)));
         let metrics = answered.transpose()?;
         if let Some(port) = &metrics {

@@ -5,6 +5,7 @@ mod cephfs;
 mod clock;
 mod data;
 mod data_process;
+mod descriptors;
 mod emptying;
 mod engine_servers;
 mod fences;
@@ -42,6 +43,7 @@ use crate::reactor::Control;
 use administration::{Administration, open_exports};
 use clock::Clock;
 use dafs_cluster::{DataNodeError, JoinError, SecretError};
+use dafs_dat::connections::Connections;
 use dafs_dat::verbs::VerbsError;
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
@@ -248,6 +250,8 @@ pub struct Server {
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
+    /// Those of all front ends.
+    connections: Arc<Connections>,
     clocks: Vec<Clock>,
     /// For blocking calls, and for proofs of who somebody is.
     pools: Vec<Arc<ThreadPool>>,
@@ -264,7 +268,7 @@ impl Server {
     /// What stands in the way, and what to do about it.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check_exposure()?;
-        raise_descriptor_limit();
+        descriptors::raise_limit();
         let directory = state::state_directory(config.state_directory.as_deref())?;
         state::open_directory(&directory)?;
         let mut inventory = Inventory::open(&directory)?;
@@ -329,12 +333,13 @@ impl Server {
         let listeners =
             config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        let connections = descriptors::connections(&config.limits);
         let pool = Arc::new(ThreadPool::new());
         let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
         let shared = Arc::new(Shared {
             service: service.clone(),
             authenticator: Arc::new(Authenticator::new(config)?),
-            registry: Arc::new(Registry::new(random.registry_key)),
+            registry: Arc::new(Registry::counting_in(random.registry_key, connections.clone())),
             pool: pool.clone(),
             limits: config.limits,
             write_verifier: Arc::new(WriteVerifier::new(random.write_verifier)),
@@ -355,6 +360,7 @@ impl Server {
             metrics: None,
             admin: None,
             administration: None,
+            connections: connections.clone(),
             clocks: Vec::new(),
             pools,
             journal: None,
@@ -365,7 +371,8 @@ impl Server {
         server.clocks.push(Clock::start_sweeping(server.service.clone())?);
         for index in 0..config.threads.max(1) {
             let name = format!("dafs-reactor-{index}");
-            server.reactors.push(Reactor::start(name, config, &shared, &listeners)?);
+            let reactor = Reactor::start(name, config, &connections, &shared, &listeners)?;
+            server.reactors.push(reactor);
         }
         for store in spread {
             let verifier = &shared.write_verifier;
@@ -373,12 +380,12 @@ impl Server {
             for door in store.take_doors(&shared.service) {
                 let (pool, number) = (Arc::new(ThreadPool::new()), door.number);
                 server.pools.push(pool.clone());
-                let data = DataServer::start(config, pool, verifier.clone(), door)?;
+                let data = DataServer::start(config, &connections, pool, verifier.clone(), door)?;
                 store.count_by(number, data.counters().usage());
                 server.data.push(data);
             }
         }
-        server.nfs = NfsServer::start(config, &shared, &mut inherited, identity)?;
+        server.nfs = NfsServer::start(config, &connections, &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
             let collector = server.collector();
             let port = MetricsPort::start(MetricsPort::listen(address)?, collector)?;
@@ -473,14 +480,18 @@ impl Server {
         let reactors: Vec<_> =
             self.reactors.iter().map(|r| (r.control.clone(), r.wake.clone())).collect();
         let service = self.service.clone();
+        let connections = self.connections.clone();
         let nfs = self.nfs.as_ref().map(|nfs| (nfs.group(), nfs.shared.clone()));
         let data: Vec<_> = self.data.iter().map(DataServer::counters).collect();
         let by_node = data.clone();
         let nodes = Box::new(move || data::by_node(&by_node));
         let gauges = move || {
             let engine = sum_counts(reactors.iter().map(|(control, wake)| (&**control, &**wake)));
-            let held = service.counts();
+            let (held, all) = (service.counts(), connections.counts());
             let mut gauges = vec![
+                ("connections", "Connections at all front ends", all.connections as u64),
+                ("connections_refused", "Connections turned away", all.refused),
+                ("connections_evicted", "Connections that made room", all.evicted),
                 ("dafs_connections", "DAFS connections", engine.connections as u64),
                 ("dafs_sessions", "DAFS sessions", engine.sessions as u64),
                 ("dafs_pending", "DAFS requests that wait", engine.pending as u64),
@@ -604,7 +615,7 @@ fn new_service(
     let service_config = ServiceConfig {
         grace_time: config.nfs.grace_time.unwrap_or(config.lease_time),
         delegations: !config.nfs.no_delegations,
-        files_max: files_max(),
+        files_max: descriptors::files_max(),
         secret: random.client_key,
         ..ServiceConfig::new(config.lease_time, random.instance)
     };
@@ -638,23 +649,5 @@ impl Random {
             write_verifier: word(16),
             secret: std::array::from_fn(|at| bytes[28 + at]),
         })
-    }
-}
-
-/// So many opens, and as many delegations, leave descriptors for everything else. Each takes two at
-/// most: one of its own, and one of the object.
-fn files_max() -> usize {
-    use rustix::process::{Resource, getrlimit};
-    let limit = getrlimit(Resource::Nofile).current;
-    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 6).unwrap_or(usize::MAX))
-}
-
-/// Each open file and connection takes a descriptor, so all that may be had are taken.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open descriptors cannot be raised");
     }
 }

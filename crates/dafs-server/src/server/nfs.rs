@@ -7,12 +7,14 @@ use super::{StartError, listen};
 use crate::config::Config;
 use crate::engine::Shared;
 use crate::pool;
+use dafs_dat::connections::Connections;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config as RpcConfig, Group};
 use dafs_service::Place;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Threads for TCP, and as many for RDMA: a group has at most 256.
 const THREADS_MAX: usize = 128;
@@ -53,6 +55,7 @@ pub(super) struct Identity {
 impl NfsServer {
     pub(super) fn start(
         config: &Config,
+        connections: &Arc<Connections>,
         shared: &Arc<Shared>,
         inherited: &mut Inherited,
         identity: &Identity,
@@ -72,7 +75,9 @@ impl NfsServer {
         let threads = config.threads.clamp(1, THREADS_MAX);
         let tcp_threads = if listeners.is_empty() { 0 } else { threads };
         let rdma_threads = if rdma.is_empty() { 0 } else { threads };
-        let group = Group::new(listeners, tcp_threads + rdma_threads, rpc_config(config))?;
+        let (connections, count) = (connections.clone(), tcp_threads + rdma_threads);
+        let rpc = rpc_config(config);
+        let group = Group::counting_in(connections.clone(), listeners, count, rpc)?;
         let mut server = Self {
             addresses,
             rdma_addresses: rdma.soft(),
@@ -90,7 +95,7 @@ impl NfsServer {
         }
         for index in 0..rdma_threads {
             let nfs = server.shared.clone();
-            let adapters = rdma.adapters(config, index, rdma_threads)?;
+            let adapters = rdma.adapters(config, &connections, index, rdma_threads)?;
             let reactor = server.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
             let thread = std::thread::Builder::new().name(format!("dafs-rdma-{index}"));
             server.threads.push(thread.spawn(|| reactor.run())?);
@@ -144,7 +149,7 @@ pub(super) fn admission() -> Admission {
 pub(super) fn rpc_config(config: &Config) -> RpcConfig {
     RpcConfig {
         wake: config.wake.into(),
-        connections_max: config.limits.connections_max.max(RpcConfig::default().connections_max),
+        first_call_timeout: Duration::from_secs(config.limits.handshake_seconds),
         ..RpcConfig::default()
     }
 }

@@ -11,9 +11,11 @@ use super::inherited::Inherited;
 use super::listen::Listener;
 use super::reactors::{iwarp_adapter, shm_adapter};
 use crate::config::{Config, DataRdma};
+use dafs_dat::connections::Connections;
 use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
 use dafs_dat::{Adapter, Address};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Listening sockets, and where devices are to listen.
 pub(super) struct RdmaDoors {
@@ -89,13 +91,14 @@ impl RdmaDoors {
     pub(super) fn adapters(
         &self,
         config: &Config,
+        connections: &Arc<Connections>,
         index: usize,
         count: usize,
     ) -> Result<Vec<Box<dyn Adapter>>, StartError> {
         let mut adapters: Vec<Box<dyn Adapter>> = Vec::new();
         if !self.soft.is_empty() {
-            adapters.push(iwarp_adapter(config, &self.soft)?);
-            adapters.push(shm_adapter(config, &self.soft)?);
+            adapters.push(iwarp_adapter(config, connections, &self.soft)?);
+            adapters.push(shm_adapter(connections, &self.soft)?);
         }
         for &address in self.verbs.iter().skip(index).step_by(count) {
             let settings = VerbsConfig {

@@ -7,6 +7,7 @@ use crate::engine::{Engine, Shared};
 use crate::pool::Inbox;
 use crate::reactor::{self, Control};
 use dafs_dat::Adapter;
+use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use std::os::fd::AsFd;
@@ -25,10 +26,14 @@ impl Reactor {
     pub(super) fn start(
         name: String,
         config: &Config,
+        connections: &Arc<Connections>,
         shared: &Arc<Shared>,
         listeners: &[Listener],
     ) -> Result<Self, StartError> {
-        let adapters = vec![iwarp_adapter(config, listeners)?, shm_adapter(config, listeners)?];
+        let adapters = vec![
+            iwarp_adapter(config, connections, listeners)?,
+            shm_adapter(connections, listeners)?,
+        ];
         let inbox = Arc::new(Inbox::watched()?);
         let engine = Engine::new(shared.clone(), adapters, inbox.clone());
         let control = Arc::new(Control::default());
@@ -56,13 +61,17 @@ pub(super) fn stop(reactors: &mut [Reactor]) {
 /// iWARP at sockets that other reactors share.
 pub(super) fn iwarp_adapter(
     config: &Config,
+    connections: &Arc<Connections>,
     listeners: &[Listener],
 ) -> Result<Box<dyn Adapter>, StartError> {
     let mut iwarp = IwarpAdapter::new(IwarpConfig {
         crc: config.crc,
-        connection_count_max: config.limits.connections_max,
+        // They are counted with those of all front ends.
+        connection_count_max: usize::MAX,
+        handshake_count_max: usize::MAX,
         ..IwarpConfig::default()
     })?;
+    iwarp.count_in(connections.clone());
     for listener in listeners {
         iwarp.add_listener(listener.tcp.try_clone()?)?;
     }
@@ -71,14 +80,16 @@ pub(super) fn iwarp_adapter(
 
 /// Shared memory at sockets that other reactors share.
 pub(super) fn shm_adapter(
-    config: &Config,
+    connections: &Arc<Connections>,
     listeners: &[Listener],
 ) -> Result<Box<dyn Adapter>, StartError> {
     let mut shm = ShmAdapter::new(ShmConfig {
-        connections_max: config.limits.connections_max,
+        connections_max: usize::MAX,
+        pending_max: usize::MAX,
         shareable_buffers_max: 0,
         ..ShmConfig::default()
     })?;
+    shm.count_in(connections.clone());
     for listener in listeners {
         shm.add_listener(listener.shm.as_fd().try_clone_to_owned()?)?;
     }

@@ -601,13 +601,24 @@ fn one_address_gets_only_so_many_connections() {
     let limits = SessionLimits { connections_per_address_max: 3, ..SessionLimits::default() };
     let mut world = World::new(Setup { limits, ..Setup::default() });
     let clients: Vec<usize> = (0..5).map(|_| world.connect(2)).collect();
-    let open = clients.iter().filter(|&&c| world.clients[c].closed.is_none()).count();
-    assert_eq!(open, 3);
-    assert_eq!(world.status(clients[0], &connect_auth("a", 1, PLAIN)), Status::Ok);
-    assert_eq!(world.status(clients[0], &Request::Disconnect), Status::Ok);
+    // Those without a session make room, the oldest first.
+    world.pass(Duration::from_secs(1));
+    world.settle();
+    let open: Vec<usize> =
+        clients.iter().copied().filter(|&c| world.clients[c].closed.is_none()).collect();
+    assert_eq!(open, clients[2..]);
+    for (at, &client) in open.iter().enumerate() {
+        let name = format!("client {at}");
+        assert_eq!(world.status(client, &connect_auth(&name, 1, PLAIN)), Status::Ok);
+    }
+    let refused = world.connect(2);
+    let other = world.connect(3);
+    assert!(world.clients[refused].closed.is_some() && world.clients[other].closed.is_none());
+    assert_eq!(world.status(open[0], &Request::Disconnect), Status::Ok);
     world.settle();
     let again = world.connect(2);
     assert!(world.clients[again].closed.is_none());
+    assert_eq!(world.status(open[1], &Request::Null), Status::Ok);
     world.end();
 }
 

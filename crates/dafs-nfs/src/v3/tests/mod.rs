@@ -11,7 +11,7 @@ mod random;
 use super::*;
 use crate::admission::Admission;
 use crate::shared::{Job, NfsOptions, Pool};
-use dafs_rpc::CallerProcess;
+use dafs_rpc::{CallerProcess, LocalReactor};
 use dafs_service::{
     Export, ExportOptions, Flavour, Namespace, ServiceConfig, Squash, WriteVerifier,
 };
@@ -57,8 +57,10 @@ impl World {
         let service = Arc::new(Service::new(config, Namespace::new(exports).unwrap()));
         let shared = shared(service);
         let who = Who { cred: Cred::new(0, 0), flavour: Flavour::Sys };
-        let sender =
-            Sender { origin: from("127.0.0.1:700"), who, now_ns: 1, listings: Arc::default() };
+        let listings = Arc::<Listings>::default();
+        let connection =
+            Connection::new(LocalReactor::new().unwrap().connection(1), listings.clone());
+        let sender = Sender { origin: from("127.0.0.1:700"), who, connection, now_ns: 1, listings };
         Self { shared, sender, xid: Cell::new(0) }
     }
 

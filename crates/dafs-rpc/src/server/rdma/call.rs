@@ -103,7 +103,6 @@ impl<H: Handler> Context<'_, H> {
         if self.connection.is_closing() {
             return self.connection.receives.give_back(arrived.slot);
         }
-        self.connection.last_input_ns = self.core.now_ns;
         add(&self.core.counters().received_bytes, arrived.len as u64);
         let message = self.connection.receives.message(arrived.slot, arrived.len);
         let kind = match classify(message.bytes()) {
@@ -316,6 +315,7 @@ impl<H: Handler> Context<'_, H> {
             peer: self.connection.peer,
             process: self.connection.process,
             is_rdma: true,
+            admitted: self.connection.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.connection.known, &mut self.core.turn()) {
             Ok(outcome) => Taken::Served(Served { outcome, exchange, held_bytes }),

@@ -10,13 +10,14 @@ use super::memory::Receives;
 use crate::back::Back;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::limits::{RDMA_BACK_CREDITS, RDMA_CREDITS_INITIAL};
-use dafs_dat::connections::Origin;
+use dafs_dat::connections::{Admitted, Origin};
 use dafs_dat::{ConnectError, DisconnectReason, EndpointId, PeerInfo, PostError, RegisterError};
 use dafs_wire::rpcrdma::{HeaderError, PrivateData, limits::INLINE_BYTES_DEFAULT};
 use dafs_wire::xdr::XdrError;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Why a connection ends.
@@ -26,8 +27,10 @@ pub(super) enum Ending {
     Asked,
     #[error("it could not be set up: {0}")]
     Connect(Box<ConnectError>),
-    #[error("it was idle and made room for another")]
+    #[error("it had not been of use yet and made room for another")]
     Evicted,
+    #[error("the peer made no call in time")]
+    Silent,
     #[error("the peer sent no RPC-over-RDMA: {0}")]
     Header(#[from] HeaderError),
     #[error("no memory can be had: {0}")]
@@ -108,9 +111,9 @@ pub(super) struct Connection {
     pub(super) back: Option<Box<BackChannel>>,
     /// True once the handler has heard of it.
     pub(super) known: bool,
-    pub(super) last_input_ns: u64,
-    /// It has a place among the connections of its group.
-    pub(super) counted: bool,
+    pub(super) begun_ns: u64,
+    /// How it is counted.
+    pub(super) admitted: Option<Arc<Admitted>>,
     /// Why it is closing.
     pub(super) ending: Option<Ending>,
 }
@@ -165,8 +168,8 @@ impl Connection {
             fetched_since_ns: now_ns,
             back: None,
             known: false,
-            last_input_ns: now_ns,
-            counted: true,
+            begun_ns: now_ns,
+            admitted: None,
             ending: None,
         }
     }
@@ -178,9 +181,9 @@ impl Connection {
         self.invalidates = told.remote_invalidation;
     }
 
-    /// True when ending it would disturb nothing that it is in the middle of.
-    pub(super) fn is_idle(&self) -> bool {
-        self.is_answered() && self.back.as_ref().is_none_or(|back| back.calls.is_empty())
+    /// True when it was closed to make room for another.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.admitted.as_ref().is_some_and(|admitted| admitted.is_evicted())
     }
 
     /// True when every call has been answered and every answer sent.

@@ -1,20 +1,22 @@
 //! Connections come and go.
 //!
 //! Invariants
-//! * A connection is counted from its acceptance until it ends, or until it has to make room for
-//!   another.
+//! * A connection is counted from its acceptance until it ends.
 //! * Whatever it held is given back when its adapter reports its end, and the handler hears of that
 //!   after everything else.
 
 use super::connection::{Connection, Ending, address};
 use super::link::Link;
-use super::reactor::{RdmaReactor, nanoseconds};
+use super::reactor::RdmaReactor;
 use crate::call::ConnectionId;
 use crate::connection::shielded;
 use crate::handler::Handler;
-use crate::server::group::{Refusal, add};
+use crate::server::group::add;
+use dafs_dat::connections::{Admitted, Origin, Refusal};
 use dafs_dat::{EndpointId, PeerInfo, RequestId};
 use dafs_wire::rpcrdma::PrivateData;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
 impl<H: Handler> RdmaReactor<H> {
     pub(super) fn connect_request(
@@ -28,15 +30,16 @@ impl<H: Handler> RdmaReactor<H> {
         if self.stop_by_ns.is_some() {
             return self.ports[port].link.adapter.reject(request, &[]);
         }
-        let mut admitted = self.core.shared.admit(peer.ip());
-        if admitted == Err(Refusal::Full) && self.evict() {
-            admitted = self.core.shared.admit(peer.ip());
-        }
-        if let Err(refusal) = admitted {
-            add(&self.core.counters().refused, 1);
-            tracing::warn!(%peer, ?refusal, "too many connections");
-            return self.ports[port].link.adapter.reject(request, &[]);
-        }
+        let admitted = self.ports[port].link.adapter.admitted(request);
+        let admitted = admitted.map_or_else(|| self.admit(info), Ok);
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                add(&self.core.counters().refused, 1);
+                tracing::warn!(%peer, "connection refused: {refusal}");
+                return self.ports[port].link.adapter.reject(request, &[]);
+            }
+        };
         let inline_bytes = self.core.shared.config.rdma_inline_bytes;
         let Link { adapter, domain, .. } = &mut self.ports[port].link;
         let told = u32::try_from(inline_bytes).unwrap_or(u32::MAX);
@@ -46,14 +49,14 @@ impl<H: Handler> RdmaReactor<H> {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 tracing::debug!(%peer, %error, "a connection that was gone at once");
-                return self.core.shared.leave(peer.ip());
+                return;
             }
         };
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
         if slot >= ConnectionId::slots_max() {
             tracing::warn!(%peer, "a reactor has no place for another connection");
             adapter.abort(endpoint);
-            return self.core.shared.leave(peer.ip());
+            return;
         }
         add(&self.core.counters().accepted, 1);
         self.serial += 1;
@@ -61,6 +64,8 @@ impl<H: Handler> RdmaReactor<H> {
         let now_ns = self.core.now_ns;
         let mut connection = Connection::new(id, (port, endpoint), peer, info.into(), now_ns);
         connection.learn(private_data, inline_bytes);
+        connection.admitted = Some(admitted);
+        self.core.shared.enter();
         tracing::debug!(%peer, ?id, transport = adapter.name(), "connected");
         let connection = Some(Box::new(connection));
         match self.slots.get_mut(slot as usize) {
@@ -73,28 +78,10 @@ impl<H: Handler> RdmaReactor<H> {
         }
     }
 
-    /// Ends the connection of this reactor that has been idle longest, if it has for long enough
-    /// and nobody needs it. Its place is counted as free at once.
-    fn evict(&mut self) -> bool {
-        let idle_ns = nanoseconds(self.core.shared.config.idle_before_eviction);
-        let before = self.core.now_ns.saturating_sub(idle_ns);
-        let connections = self.slots.iter().flatten();
-        let idle = connections.filter(|connection| {
-            connection.last_input_ns <= before && connection.is_idle() && !connection.is_closing()
-        });
-        let mut idle: Vec<_> =
-            idle.map(|connection| (connection.last_input_ns, connection.id)).collect();
-        idle.sort_unstable();
-        let unneeded = idle.into_iter().find(|&(_, id)| !self.core.handler.is_needed(id));
-        let Some((_, id)) = unneeded else { return false };
-        add(&self.core.counters().evicted, 1);
-        let Some(mut context) = self.find(id) else { return false };
-        context.fail(Ending::Evicted);
-        let (ip, counted) = (context.connection.peer.ip(), &mut context.connection.counted);
-        if std::mem::take(counted) {
-            self.core.shared.leave(ip);
-        }
-        true
+    /// Counts a connection of an adapter that does not do so itself.
+    fn admit(&self, info: &PeerInfo) -> Result<Arc<Admitted>, Refusal> {
+        let no_socket = Weak::<OwnedFd>::new();
+        self.core.shared.connections.admit(Origin::of_peer(info), no_socket)
     }
 
     /// The adapter has reported the end of a connection.
@@ -110,6 +97,9 @@ impl<H: Handler> RdmaReactor<H> {
         let (peer, id) = (connection.peer, connection.id);
         // Why this side gave it up, if it did, tells more than that it did.
         let ending = connection.ending.take().unwrap_or(ending);
+        let evicted = connection.is_evicted();
+        add(&self.core.counters().evicted, u64::from(evicted));
+        let ending = if evicted { Ending::Evicted } else { ending };
         if ending.is_ordinary() {
             tracing::debug!(%peer, ?id, %ending, "connection ended");
         } else {
@@ -119,9 +109,7 @@ impl<H: Handler> RdmaReactor<H> {
         self.core.receive_slots -= connection.receives.total();
         connection.receives.release(&mut *self.ports[connection.port].link.adapter);
         self.core.release(connection.host, connection.held_bytes);
-        if connection.counted {
-            self.core.shared.leave(peer.ip());
-        }
+        self.core.shared.leave();
         self.free.push(slot);
         if let Some(back) = connection.back.take() {
             back.calls.end(id, &mut self.core.turn());

@@ -37,8 +37,6 @@ pub struct RdmaReactor<H: Handler> {
     pub(super) next_tick_ns: u64,
     pub(super) stop_by_ns: Option<u64>,
     turns: u32,
-    /// Calls served when the clock was last looked at.
-    calls_at_tick: u64,
 }
 
 /// An adapter and its connections.
@@ -79,7 +77,6 @@ impl<H: Handler> RdmaReactor<H> {
             next_tick_ns: 0,
             stop_by_ns: None,
             turns: 0,
-            calls_at_tick: 0,
         }
     }
 
@@ -286,12 +283,9 @@ impl<H: Handler> RdmaReactor<H> {
             }
         }
         shielded(|| self.core.handler.tick(now_ns));
-        let calls = self.core.counters().calls.load(Ordering::Relaxed);
-        if calls == std::mem::replace(&mut self.calls_at_tick, calls) {
-            memory::trim();
-            for Port { link, .. } in &mut self.ports {
-                link.sends.trim(&mut *link.adapter);
-            }
+        memory::trim();
+        for Port { link, .. } in &mut self.ports {
+            link.sends.trim(&mut *link.adapter);
         }
     }
 }
@@ -327,7 +321,14 @@ impl<H: Handler> Context<'_, H> {
         let stalled = connection.fetches > 0 && passed(moved_ns, fetch_timeout);
         let unread =
             connection.sends > 0 && passed(connection.sends_since_ns, config.output_timeout);
-        if stalled {
+        let first_call = config.first_call_timeout;
+        let silent = !connection.known
+            && now_ns >= connection.begun_ns.saturating_add(nanoseconds(first_call));
+        if connection.is_evicted() {
+            self.fail(Ending::Evicted);
+        } else if silent {
+            self.fail(Ending::Silent);
+        } else if stalled {
             self.fail(Ending::Stalled);
         } else if unread {
             self.fail(Ending::Unread);
