@@ -6,17 +6,20 @@
 //! * The socket can be opened by its owner alone, so the file system proves who asks.
 //! * A second server over the same state directory does not take the socket from the first.
 //! * A peer that does not ask, or does not read the answer, holds up nobody but itself: each has a
-//!   thread, and there are few.
+//!   thread, there are few, and silent ones make room. A request that panics fails alone.
 
 use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
+use crate::peers::serve_each;
+use dafs_dat::connections::{Admitted, ConnectionLimits, Connections, Origin};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use thiserror::Error;
 
@@ -399,37 +402,19 @@ impl Drop for AdminSocket {
     }
 }
 
-/// Serves whoever comes, until the server stops; those that are being served then are waited for.
+/// Serves whoever comes, until the server stops.
 fn accept(listener: &UnixListener, stopped: &AtomicBool, handler: &AdminHandler) {
-    let busy = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for stream in listener.incoming() {
-            if stopped.load(Ordering::Relaxed) {
-                return;
-            }
-            let Ok(stream) = stream else { continue };
-            if busy.load(Ordering::Relaxed) >= ADMIN_PEERS_MAX {
-                tracing::warn!("too many administrators at once; one was turned away");
-                continue;
-            }
-            busy.fetch_add(1, Ordering::Relaxed);
-            let busy = &busy;
-            let run = move || {
-                if let Err(error) = serve(&stream, handler) {
-                    tracing::debug!(%error, "an administrator went away");
-                }
-                busy.fetch_sub(1, Ordering::Relaxed);
-            };
-            let thread = std::thread::Builder::new().name("dafs-admin-peer".to_owned());
-            if let Err(error) = thread.spawn_scoped(scope, run) {
-                busy.fetch_sub(1, Ordering::Relaxed);
-                tracing::warn!(%error, "an administrator was turned away");
-            }
-        }
-    });
+    let limits = ConnectionLimits { total: ADMIN_PEERS_MAX, per_address: ADMIN_PEERS_MAX };
+    let next = || {
+        let (stream, _) = listener.accept()?;
+        let user = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+        Ok((stream, Origin::User(user.as_raw())))
+    };
+    let serve = |stream: &UnixStream, admitted: &Admitted| serve(stream, admitted, handler);
+    serve_each("dafs-admin", &Connections::new(limits), stopped, next, serve);
 }
 
-fn serve(stream: &UnixStream, handler: &AdminHandler) -> io::Result<()> {
+fn serve(stream: &UnixStream, admitted: &Admitted, handler: &AdminHandler) -> io::Result<()> {
     // The permissions come a moment after the socket, so the kernel is asked, too.
     let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
     if !peer.is_root() && peer != rustix::process::geteuid() {
@@ -439,8 +424,11 @@ fn serve(stream: &UnixStream, handler: &AdminHandler) -> io::Result<()> {
     stream.set_write_timeout(Some(ADMIN_TIMEOUT))?;
     let mut line = String::new();
     BufReader::new(stream.take(ADMIN_REQUEST_BYTES_MAX)).read_line(&mut line)?;
+    admitted.establish();
     let reply = match serde_json::from_str(&line) {
-        Ok(request) => handler(request),
+        Ok(request) => catch_unwind(AssertUnwindSafe(|| handler(request))).unwrap_or_else(|_| {
+            AdminReply::Failed("the server failed at this, and its log says where".to_owned())
+        }),
         Err(error) => AdminReply::Failed(format!("this is no request: {error}")),
     };
     let mut answer = serde_json::to_vec(&reply).map_err(io::Error::other)?;
@@ -503,14 +491,29 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = AdminSocket::start(dir.path(), echo()).unwrap();
         let connect = || UnixStream::connect(socket_path(dir.path())).unwrap();
-        let mut silent: Vec<_> = (0..ADMIN_PEERS_MAX / 2).map(|_| connect()).collect();
+        let mut silent: Vec<_> = (0..3 * ADMIN_PEERS_MAX).map(|_| connect()).collect();
         ask(dir.path(), &AdminRequest::Clients).unwrap();
-        // They are taken in the order in which they come, so the last one is one too many.
-        silent.extend((0..ADMIN_PEERS_MAX).map(|_| connect()));
-        let mut last = connect();
-        last.set_read_timeout(Some(ADMIN_TIMEOUT / 2)).unwrap();
-        assert_eq!(last.read_to_string(&mut String::new()).unwrap(), 0, "turned away");
+        // They are taken in the order in which they come, so the first has made room.
+        silent[0].set_read_timeout(Some(ADMIN_TIMEOUT / 2)).unwrap();
+        assert_eq!(silent[0].read_to_string(&mut String::new()).unwrap(), 0, "turned away");
         drop(silent);
+        drop(socket);
+    }
+
+    #[test]
+    fn a_request_that_panics_fails_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let handler: AdminHandler = Box::new(|request| match request {
+            AdminRequest::Expire { .. } => panic!("a handler that fails, on purpose"),
+            request => AdminReply::Done(format!("{request:?}")),
+        });
+        let socket = AdminSocket::start(dir.path(), handler).unwrap();
+        for client in 0..2 * ADMIN_PEERS_MAX as u64 {
+            let reply = ask(dir.path(), &AdminRequest::Expire { client }).unwrap();
+            assert!(matches!(reply, AdminReply::Failed(text) if text.contains("log")));
+        }
+        let reply = ask(dir.path(), &AdminRequest::Clients).unwrap();
+        assert_eq!(reply, AdminReply::Done("Clients".to_owned()));
         drop(socket);
     }
 

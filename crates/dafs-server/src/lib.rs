@@ -11,6 +11,7 @@ mod engine;
 mod guesses;
 mod limits;
 mod metrics;
+mod peers;
 mod pool;
 mod reactor;
 mod server;

@@ -1,11 +1,14 @@
 //! What Prometheus reads: counters of operations, exports and clients, on a port of their own.
 //!
 //! The answer to any request for `/metrics` is the whole text. It is for scrapers on a network that
-//! the administrator trusts: there is no proof of who asks, and nothing can be changed.
+//! the administrator trusts: there is no proof of who asks, and nothing can be changed. Several are
+//! served at a time, each for a bounded time, so those who say nothing hold up nobody.
 
-use crate::limits::{METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
+use crate::limits::{METRICS_PEERS, METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
+use crate::peers::serve_each;
 use crate::server::StartError;
 use dafs_cluster::NodeCounters;
+use dafs_dat::connections::{Admitted, Connections, Origin};
 use dafs_service::{BUCKETS, DirectUse, Door, Export, Histogram, OPERATIONS_MAX, Service, Usage};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text::encode};
@@ -235,15 +238,17 @@ impl MetricsPort {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let run = move || {
-            for stream in listener.incoming() {
-                if stopped.load(Ordering::Relaxed) {
-                    return;
-                }
-                let Ok(stream) = stream else { continue };
-                if let Err(error) = answer(stream, &registry) {
-                    tracing::debug!(%error, "a scraper went away");
-                }
-            }
+            let next = || {
+                let (stream, peer) = listener.accept()?;
+                Ok((stream, Origin::of_address(peer.ip())))
+            };
+            let answer = |stream: &TcpStream, admitted: &Admitted| {
+                let Some(head) = request(stream)? else { return Ok(()) };
+                admitted.establish();
+                answer(stream, &head, &registry)
+            };
+            let connections = Connections::new(METRICS_PEERS);
+            serve_each("dafs-metrics", &connections, &stopped, next, answer);
         };
         let thread = std::thread::Builder::new().name("dafs-metrics".to_owned()).spawn(run)?;
         Ok(Self { address, stop, thread: Some(thread) })
@@ -261,20 +266,28 @@ impl Drop for MetricsPort {
     }
 }
 
-fn answer(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
-    stream.set_read_timeout(Some(METRICS_TIMEOUT))?;
-    stream.set_write_timeout(Some(METRICS_TIMEOUT))?;
+/// The head of a request, if it comes in time.
+fn request(mut stream: &TcpStream) -> io::Result<Option<Vec<u8>>> {
+    let end = Instant::now() + METRICS_TIMEOUT;
     let mut request = Vec::new();
-    let began = Instant::now();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(left))?;
         let mut some = [0; 1024];
         let read = stream.read(&mut some)?;
-        let too_long = request.len() + read > METRICS_REQUEST_BYTES_MAX;
-        if read == 0 || too_long || began.elapsed() > METRICS_TIMEOUT {
-            return Ok(());
+        if read == 0 || request.len() + read > METRICS_REQUEST_BYTES_MAX {
+            return Ok(None);
         }
         request.extend_from_slice(&some[..read]);
     }
+    Ok(Some(request))
+}
+
+fn answer(mut stream: &TcpStream, request: &[u8], registry: &Registry) -> io::Result<()> {
+    stream.set_write_timeout(Some(METRICS_TIMEOUT))?;
     let is_metrics = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
     let (status, body) = if is_metrics {
         let mut text = String::new();
@@ -288,6 +301,13 @@ fn answer(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
          charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())
+    let end = Instant::now() + METRICS_TIMEOUT;
+    let text = head + &body;
+    let mut text = text.as_bytes();
+    // Each piece that is taken would begin the time anew.
+    while !text.is_empty() && Instant::now() < end {
+        let written = stream.write(text)?;
+        text = &text[written..];
+    }
+    Ok(())
 }
