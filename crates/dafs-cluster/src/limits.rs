@@ -1,5 +1,6 @@
 //! Every bound of the control connection, in one place.
 
+use dafs_dat::connections::ConnectionLimits;
 use std::time::Duration;
 
 /// How long a data server believes what it was told of a state-id, from when it asked.
@@ -53,8 +54,9 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// How long it may take until both know each other.
 pub(crate) const HELLO_TIME: Duration = Duration::from_secs(5);
 
-/// Peers that are getting to know a data server at once; with one more the first of them is cut off.
-pub(crate) const HELLOS_MAX: usize = 8;
+/// Peers that are getting to know a data server at once, and those of them from one address; with one
+/// more the first of the address with most of them is cut off.
+pub(crate) const HELLOS: ConnectionLimits = ConnectionLimits { total: 16, per_address: 8 };
 
 /// How long a data server waits for the end of what the last metadata server asked for, and then for
 /// that of what clients were doing, before it turns the next one away.

@@ -12,20 +12,20 @@
 mod answers;
 mod directory;
 mod judge;
-mod strangers;
 
 pub use judge::Judge;
 
 use crate::belief::Beliefs;
 use crate::gate::Gate;
 use crate::hello::{HelloError, Keys, Responder, Wanted};
-use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, TURN_TIME};
+use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, HELLOS, TURN_TIME};
 use crate::link::{Link, read_record_until};
 use crate::mark::Mark;
 use crate::remote::send;
 use crate::seal::Sealer;
 use crate::secret::ClusterSecret;
 use answers::DataAnswers;
+use dafs_dat::connections::{Admitted, Connections, Origin};
 use dafs_store::striped::{DirectoryError, DirectoryNode, Node};
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
 use std::io::{self, Write};
@@ -35,7 +35,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use strangers::Strangers;
 use thiserror::Error;
 
 /// Why there is no data server.
@@ -136,7 +135,7 @@ struct Shared {
     /// The metadata server that is there. Never held while anything is waited for.
     link: Mutex<Option<Arc<Link>>>,
     /// Those who have not shown yet that they know the secret.
-    strangers: Strangers,
+    strangers: Arc<Connections>,
     stop: AtomicBool,
 }
 
@@ -179,7 +178,7 @@ impl DataNode {
             elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME, Duration::ZERO),
             joining: Mutex::default(),
             link: Mutex::default(),
-            strangers: Strangers::default(),
+            strangers: Connections::new(HELLOS),
             stop: AtomicBool::new(false),
         });
         match directory::found(&shared.directory)? {
@@ -230,23 +229,30 @@ impl Shared {
                 std::thread::sleep(crate::limits::RECONNECT_MIN);
                 continue;
             };
-            let Ok(stranger) = self.strangers.enter(&stream) else { continue };
+            let Ok(peer) = stream.peer_addr() else { continue };
+            let (stream, origin) = (Arc::new(stream), Origin::of_address(peer.ip()));
+            // Its thread wakes up and ends when another one takes its place.
+            let admitted = self.strangers.admit(origin, Arc::downgrade(&stream) as _);
+            let Ok(stranger) = admitted else { continue };
             let own = self.clone();
             let greet = move || {
                 if let Err(error) = own.greet(stream, stranger) {
-                    tracing::warn!("no metadata server: {error}");
+                    tracing::warn!(%peer, "no metadata server: {error}");
                 }
-                own.strangers.leave(stranger);
             };
             let builder = std::thread::Builder::new().name("dafs-hello".to_owned());
-            if builder.spawn(greet).is_err() {
-                self.strangers.leave(stranger);
+            if let Err(error) = builder.spawn(greet) {
+                tracing::warn!(%peer, %error, "a metadata server cannot be let in");
             }
         }
     }
 
     /// Gets to know whoever has connected.
-    fn greet(self: &Arc<Self>, stream: TcpStream, stranger: u64) -> Result<(), GreetError> {
+    fn greet(
+        self: &Arc<Self>,
+        stream: Arc<TcpStream>,
+        stranger: Arc<Admitted>,
+    ) -> Result<(), GreetError> {
         let end = Instant::now() + HELLO_TIME;
         stream.set_write_timeout(Some(HELLO_TIME))?;
         let hello = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
@@ -257,7 +263,10 @@ impl Shared {
         let join = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let (wanted, keys) = responder.wanted(&join)?;
         // From here on it is known, and gives way to nobody.
-        self.strangers.leave(stranger);
+        drop(stranger);
+        // Whoever shuts it down at this moment to make room holds it, too.
+        let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
+        let stream = Arc::into_inner(stream).ok_or_else(gone)?;
         self.join(stream, &wanted, keys, end)
     }
 
