@@ -2,6 +2,24 @@
 
 use std::time::Duration;
 
+/// Lines of one cause that a server's log takes at once, and how often another one after that.
+pub(crate) const LOG_BURST: u32 = 50;
+/// See [`LOG_BURST`].
+pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a cause is quiet before any other line tells what of it was left out.
+pub(crate) const LOG_QUIET: Duration = Duration::from_secs(5);
+
+/// The same for lines of one cause about one peer.
+pub(crate) const LOG_PEER_BURST: u32 = 5;
+/// See [`LOG_PEER_BURST`].
+pub(crate) const LOG_PEER_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Peers that are told apart for one cause, and characters of their names.
+pub(crate) const LOG_PEERS_MAX: usize = 256;
+/// See [`LOG_PEERS_MAX`].
+pub(crate) const LOG_PEER_CHARACTERS_MAX: usize = 64;
+
 /// Threads that copy or remove, each with one object at a time in hand. Small files are bound by
 /// round trips, so this is how many of them are under way together.
 pub(crate) const WORKERS: usize = 8;

@@ -9,6 +9,7 @@ mod copy;
 mod descriptors;
 mod failure;
 mod limits;
+mod log_limit;
 mod output;
 mod remote;
 mod session;

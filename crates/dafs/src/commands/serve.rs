@@ -5,6 +5,7 @@ mod data;
 use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
+use crate::log_limit::{self, Limited};
 use dafs_server::{
     Config, ExportSource, Server, StartError, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
 };
@@ -195,6 +196,7 @@ impl Serve {
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
+            .event_format(Limited::new())
             .init();
         Ok(())
     }
@@ -327,6 +329,7 @@ fn log_counts(server: &Server) {
         clients = service.clients,
         opens = service.opens,
         open_files = service.open_files,
+        log_lines_left_out = log_limit::left_out(),
         "counts"
     );
     let copied: Vec<String> = dafs_mem::copies()

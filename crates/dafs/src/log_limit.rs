@@ -1,0 +1,215 @@
+//! A limit of lines in the log of a server, because strangers can cause them.
+//!
+//! A cause is a place in the code. Each may write some lines at once, and then about one in a second; of
+//! these a single peer gets less. What is left out is counted, and told before the next line of the cause,
+//! or before any line when the cause was quiet for a while.
+//! The command's own lines, which no peer causes, are not limited; nor are those for debugging.
+//!
+//! Invariants
+//! * What is remembered of causes and peers is bounded, by the code and by a constant.
+
+use crate::limits::{
+    LOG_BURST, LOG_INTERVAL, LOG_PEER_BURST, LOG_PEER_CHARACTERS_MAX, LOG_PEER_INTERVAL,
+    LOG_PEERS_MAX, LOG_QUIET,
+};
+use std::collections::HashMap;
+use std::fmt::{self, Debug, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Lines that were left out since the start.
+static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// How many lines were left out since the start.
+pub(crate) fn left_out() -> u64 {
+    LEFT_OUT.load(Ordering::Relaxed)
+}
+
+/// The ordinary format, for the lines that there is room for.
+pub(crate) struct Limited {
+    format: Format,
+    causes: Mutex<HashMap<Identifier, Cause>>,
+}
+
+impl Limited {
+    pub(crate) fn new() -> Self {
+        Self { format: Format::default(), causes: Mutex::default() }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Limited
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let (metadata, now) = (event.metadata(), Instant::now());
+        let target = metadata.target();
+        let own = target == "dafs" || target.starts_with("dafs::");
+        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !own && *metadata.level() <= Level::INFO {
+            let mut peer = Peer::default();
+            event.record(&mut peer);
+            let cause = causes.entry(metadata.callsite()).or_insert_with(|| Cause::of(metadata));
+            if !cause.admit(peer.name.as_deref(), now) {
+                LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+        }
+        for cause in causes.values_mut() {
+            if let Some(count) = cause.tell(now) {
+                let Cause { target, line, .. } = cause;
+                writeln!(writer, "({count} lines of {target}:{line} were left out)")?;
+            }
+        }
+        drop(causes);
+        self.format.format_event(context, writer, event)
+    }
+}
+
+/// The peer that a line is about, without its port.
+#[derive(Default)]
+struct Peer {
+    name: Option<String>,
+}
+
+impl Visit for Peer {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if matches!(field.name(), "peer" | "host") {
+            let mut text = String::new();
+            // A string takes whatever is written to it.
+            let _ = write!(text, "{value:?}");
+            // Without the port of an address, and the number of a process.
+            let end = text.rfind(':').unwrap_or(text.len());
+            let begin = text.find("uid ").unwrap_or(0).min(end);
+            self.name = Some(text[begin..end].chars().take(LOG_PEER_CHARACTERS_MAX).collect());
+        }
+    }
+}
+
+/// Lines from one place in the code.
+#[derive(Default)]
+struct Cause {
+    target: &'static str,
+    line: u32,
+    all: Bucket,
+    peers: HashMap<String, Bucket>,
+    left_out: u64,
+    /// When one was left out last; `None` when that is to be told now.
+    left_out_at: Option<Instant>,
+}
+
+impl Cause {
+    fn of(metadata: &'static Metadata<'static>) -> Self {
+        let line = metadata.line().unwrap_or_default();
+        Self { target: metadata.target(), line, ..Self::default() }
+    }
+
+    /// Counts a line. Whether it is to be written.
+    fn admit(&mut self, peer: Option<&str>, now: Instant) -> bool {
+        let admitted = peer.is_none_or(|peer| self.admit_peer(peer, now))
+            && self.all.take(LOG_BURST, LOG_INTERVAL, now);
+        if !admitted {
+            self.left_out += 1;
+        }
+        self.left_out_at = (!admitted).then_some(now);
+        admitted
+    }
+
+    /// How many were left out, when it is time to tell.
+    fn tell(&mut self, now: Instant) -> Option<u64> {
+        let quiet = |at: Instant| now.saturating_duration_since(at) >= LOG_QUIET;
+        let due = self.left_out > 0 && self.left_out_at.is_none_or(quiet);
+        due.then(|| std::mem::take(&mut self.left_out))
+    }
+
+    fn admit_peer(&mut self, peer: &str, now: Instant) -> bool {
+        if let Some(bucket) = self.peers.get_mut(peer) {
+            return bucket.take(LOG_PEER_BURST, LOG_PEER_INTERVAL, now);
+        }
+        if self.peers.len() >= LOG_PEERS_MAX {
+            self.peers.retain(|_, bucket| !bucket.is_fresh(LOG_PEER_INTERVAL, now));
+        }
+        // With more of them, the limit of all is what there is.
+        self.peers.len() >= LOG_PEERS_MAX
+            || self.peers.entry(peer.to_owned()).or_default().take(
+                LOG_PEER_BURST,
+                LOG_PEER_INTERVAL,
+                now,
+            )
+    }
+}
+
+/// A token bucket, by when it will be full.
+#[derive(Default)]
+struct Bucket {
+    full_at: Option<Instant>,
+}
+
+impl Bucket {
+    /// Takes a token, if there is one.
+    fn take(&mut self, burst: u32, interval: Duration, now: Instant) -> bool {
+        let full_at = self.full_at.unwrap_or(now).max(now) + interval;
+        let admitted = full_at.saturating_duration_since(now) <= interval * burst;
+        if admitted {
+            self.full_at = Some(full_at);
+        }
+        admitted
+    }
+
+    /// Whether it is as good as new.
+    fn is_fresh(&self, interval: Duration, now: Instant) -> bool {
+        self.full_at.is_none_or(|full_at| full_at <= now + interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admitted(cause: &mut Cause, peer: Option<&str>, lines: u32, now: Instant) -> u32 {
+        (0..lines).map(|_| u32::from(cause.admit(peer, now))).sum()
+    }
+
+    #[test]
+    fn a_cause_writes_some_lines_at_once_and_then_one_in_a_while() {
+        let (mut cause, mut now) = (Cause::default(), Instant::now());
+        assert_eq!(admitted(&mut cause, None, 10_000, now), LOG_BURST);
+        assert_eq!(cause.tell(now), None);
+        now += LOG_INTERVAL;
+        assert!(cause.admit(None, now));
+        assert_eq!(cause.tell(now), Some(u64::from(10_000 - LOG_BURST)));
+        assert!(!cause.admit(None, now));
+        // Nothing more comes of this cause, so any line tells of it.
+        assert_eq!((cause.tell(now), cause.tell(now + LOG_QUIET)), (None, Some(1)));
+        now += LOG_INTERVAL * LOG_BURST * 2;
+        assert_eq!(admitted(&mut cause, None, 10_000, now), LOG_BURST);
+    }
+
+    #[test]
+    fn a_peer_does_not_take_the_lines_about_others() {
+        let (mut cause, now) = (Cause::default(), Instant::now());
+        assert_eq!(admitted(&mut cause, Some("192.0.2.1"), 10_000, now), LOG_PEER_BURST);
+        assert_eq!(admitted(&mut cause, Some("192.0.2.2"), 1, now), 1);
+        // Nor do many of them take more than the cause has, or memory without bound.
+        let many = (0..10_000).map(|peer| format!("peer {peer}"));
+        let lines: u32 = many.map(|peer| admitted(&mut cause, Some(&peer), 1, now)).sum();
+        assert_eq!(lines, LOG_BURST - LOG_PEER_BURST - 1);
+        assert!(cause.peers.len() <= LOG_PEERS_MAX);
+        let later = now + LOG_PEER_INTERVAL * 2 * LOG_PEER_BURST;
+        assert_eq!(admitted(&mut cause, Some("198.51.100.1"), 1, later), 1);
+        assert_eq!(cause.peers.len(), 1, "those who have been quiet are forgotten");
+    }
+}
