@@ -17,13 +17,48 @@ const SIZES: usize = BLOCK_BYTES.len();
 
 /// Free blocks for every thread. Threads that fill blocks (a pool) are not those that empty them
 /// (a reactor), so blocks must find their way back.
-static SHARED: [Mutex<Vec<Arc<Buffer>>>; SIZES] = [const { Mutex::new(Vec::new()) }; SIZES];
+static SHARED: [Mutex<Free>; SIZES] = [const { Mutex::new(Free::new()) }; SIZES];
 
 thread_local! {
     /// Whether this thread keeps free blocks to itself: one that looks after them with [`trim`].
     static KEEPS: Cell<bool> = const { Cell::new(false) };
-    static KEPT: RefCell<[Vec<Arc<Buffer>>; SIZES]> =
-        const { RefCell::new([const { Vec::new() }; SIZES]) };
+    static KEPT: RefCell<[Free; SIZES]> =
+        const { RefCell::new([const { Free::new() }; SIZES]) };
+}
+
+/// Free blocks of one size.
+struct Free {
+    blocks: Vec<Arc<Buffer>>,
+    /// Of these, how many nobody has needed since the last [`trim`].
+    unneeded: usize,
+}
+
+impl Free {
+    const fn new() -> Self {
+        Self { blocks: Vec::new(), unneeded: 0 }
+    }
+
+    fn pop(&mut self) -> Option<Arc<Buffer>> {
+        let block = self.blocks.pop();
+        self.unneeded = self.unneeded.min(self.blocks.len());
+        block
+    }
+
+    /// Keeps a block, if there is room in so many bytes.
+    fn push(&mut self, block: &mut Option<Arc<Buffer>>, bytes_max: usize) {
+        let bytes = block.as_ref().map_or(0, |block| block.len());
+        if (self.blocks.len() + 1) * bytes <= bytes_max {
+            self.blocks.extend(block.take());
+        }
+    }
+
+    fn trim(&mut self) {
+        self.blocks.truncate(self.blocks.len() - self.unneeded.div_ceil(2));
+        if self.blocks.capacity() > 2 * self.blocks.len() {
+            self.blocks.shrink_to_fit();
+        }
+        self.unneeded = self.blocks.len();
+    }
 }
 
 fn size_class(len: usize) -> Option<usize> {
@@ -35,7 +70,7 @@ pub(crate) fn block_bytes(len: usize) -> usize {
     size_class(len).map_or(len, |class| BLOCK_BYTES[class])
 }
 
-fn shared(class: usize) -> std::sync::MutexGuard<'static, Vec<Arc<Buffer>>> {
+fn shared(class: usize) -> std::sync::MutexGuard<'static, Free> {
     SHARED[class].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -60,16 +95,10 @@ fn give(buffer: Arc<Buffer>) {
         if !KEEPS.get() {
             return;
         }
-        let kept = &mut kept.borrow_mut()[class];
-        if (kept.len() + 1) * BLOCK_BYTES[class] <= BLOCKS_KEPT_BYTES_MAX {
-            kept.extend(buffer.take());
-        }
+        kept.borrow_mut()[class].push(&mut buffer, BLOCKS_KEPT_BYTES_MAX);
     });
-    if let Some(buffer) = buffer {
-        let mut shared = shared(class);
-        if (shared.len() + 1) * BLOCK_BYTES[class] <= BLOCKS_SHARED_BYTES_MAX {
-            shared.push(buffer);
-        }
+    if buffer.is_some() {
+        shared(class).push(&mut buffer, BLOCKS_SHARED_BYTES_MAX);
     }
 }
 
@@ -78,18 +107,13 @@ pub(crate) fn keep_here() {
     KEEPS.set(true);
 }
 
-/// Gives half of the free blocks back to the system: those of this thread and the shared ones.
-/// For reactors that have nothing to do.
+/// Gives half of the free blocks back to the system that nobody has needed since the last time: those
+/// of this thread and the shared ones. For reactors, about once a second.
 pub(crate) fn trim() {
     for class in 0..SIZES {
-        let _ = KEPT.try_with(|kept| halve(&mut kept.borrow_mut()[class]));
-        halve(&mut shared(class));
+        let _ = KEPT.try_with(|kept| kept.borrow_mut()[class].trim());
+        shared(class).trim();
     }
-}
-
-fn halve(buffers: &mut Vec<Arc<Buffer>>) {
-    buffers.truncate(buffers.len() / 2);
-    buffers.shrink_to_fit();
 }
 
 /// Memory from the pool, of which the first part has been filled. It goes back when dropped.
@@ -221,11 +245,16 @@ mod tests {
         let class = BLOCK_BYTES.len() - 1;
         let blocks: Vec<_> = (0..20).map(|_| Block::new(BLOCK_BYTES[class]).unwrap()).collect();
         std::thread::spawn(move || drop(blocks)).join().unwrap();
-        let free = shared(class).len();
-        assert!((1..=BLOCKS_SHARED_BYTES_MAX / BLOCK_BYTES[class]).contains(&free));
-        drop(Block::new(BLOCK_BYTES[class]).unwrap());
+        let free = || shared(class).blocks.len();
+        let most = free();
+        assert!((4..=BLOCKS_SHARED_BYTES_MAX / BLOCK_BYTES[class]).contains(&most));
         trim();
-        assert!(shared(class).len() <= free / 2);
+        // One is needed now and then, while the others go.
+        for _ in 0..10 {
+            drop(Block::new(BLOCK_BYTES[class]).unwrap());
+            trim();
+        }
+        assert!((1..=2).contains(&free()), "{} of {most}", free());
     }
 
     #[test]

@@ -20,6 +20,11 @@ pub(crate) const LOG_PEERS_MAX: usize = 256;
 /// See [`LOG_PEERS_MAX`].
 pub(crate) const LOG_PEER_CHARACTERS_MAX: usize = 64;
 
+/// How often it is looked whether a server holds memory that nobody uses, and from how much on.
+pub(crate) const TRIM_INTERVAL: Duration = Duration::from_secs(5);
+/// See [`TRIM_INTERVAL`].
+pub(crate) const TRIM_BYTES_MIN: usize = 4 << 20;
+
 /// Threads that copy or remove, each with one object at a time in hand. Small files are bound by
 /// round trips, so this is how many of them are under way together.
 pub(crate) const WORKERS: usize = 8;

@@ -8,6 +8,7 @@ mod commands;
 mod copy;
 mod descriptors;
 mod failure;
+mod heap;
 mod limits;
 mod log_limit;
 mod output;

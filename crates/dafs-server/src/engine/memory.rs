@@ -204,6 +204,26 @@ impl ReplyPool {
         // INVARIANT: a slab was just added if there was no free slot.
         Ok(self.free.pop().expect("a slab was just added"))
     }
+
+    /// Gives back the memory of slabs at the end that are wholly free, at most half of all at a time.
+    fn trim(&mut self, adapter: &mut dyn Adapter) {
+        let keep = (self.slabs.len() / 2).max(1);
+        if self.slabs.len() <= keep {
+            return;
+        }
+        // The first are used first from now on, so that those at the end become free.
+        self.free.sort_unstable_by(|one, other| other.cmp(one));
+        while self.slabs.len() > keep {
+            let first = (self.slabs.len() - 1) * self.per_slab;
+            if self.free.get(self.per_slab - 1).is_none_or(|&slot| (slot as usize) < first) {
+                return;
+            }
+            self.free.drain(..self.per_slab);
+            if let Some(slab) = self.slabs.pop() {
+                adapter.deregister(slab.region.id);
+            }
+        }
+    }
 }
 
 /// The memory for replies of one transport, in two sizes. Its use is bounded by the credits of all
@@ -264,6 +284,12 @@ impl Replies {
         self.in_use
     }
 
+    /// Gives memory back that nothing has needed lately.
+    pub(super) fn trim(&mut self, adapter: &mut dyn Adapter) {
+        self.small.trim(adapter);
+        self.large.trim(adapter);
+    }
+
     /// The slot's memory, to encode into.
     pub(super) fn bytes_mut(&mut self, slot: ReplySlot) -> &mut [u8] {
         let (pool, index) = self.pool_mut(slot);
@@ -300,5 +326,43 @@ impl Replies {
     fn pool_mut(&mut self, slot: ReplySlot) -> (&mut ReplyPool, u32) {
         let index = slot.0 & !LARGE_BIT;
         if slot.0 & LARGE_BIT == 0 { (&mut self.small, index) } else { (&mut self.large, index) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_dat::sim::{SimFaults, SimNetwork};
+
+    #[test]
+    fn replies_that_few_need_at_a_time_take_little_memory() {
+        let network = SimNetwork::new(1, SimFaults::none());
+        let mut adapter = network.adapter(1);
+        let domain = adapter.protection_domain();
+        let mut replies = Replies::new(domain, 16 << 10);
+        let take = |replies: &mut Replies, adapter: &mut dyn Adapter| {
+            replies.take(adapter, 16 << 10).unwrap()
+        };
+        let mut taken: Vec<_> = (0..1000).map(|_| take(&mut replies, &mut adapter)).collect();
+        let most = replies.large.slabs.len();
+        replies.trim(&mut adapter);
+        assert_eq!(replies.large.slabs.len(), most, "all are in use");
+        // What stays in use, wherever it lies, keeps its place.
+        let (low, high) = (taken.remove(0), taken.remove(700));
+        for slot in taken {
+            replies.give_back(slot);
+        }
+        (0..20).for_each(|_| replies.trim(&mut adapter));
+        assert_eq!(replies.large.slabs.len(), 701 / LARGE_PER_SLAB + 1);
+        replies.give_back(high);
+        (0..20).for_each(|_| replies.trim(&mut adapter));
+        assert_eq!(replies.large.slabs.len(), 1);
+        assert_ne!(take(&mut replies, &mut adapter), low);
+        assert_eq!(replies.in_use(), 2);
+        let again: Vec<_> = (0..100).map(|_| take(&mut replies, &mut adapter)).collect();
+        let mut numbers: Vec<_> = again.iter().map(|slot| slot.0).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 100);
     }
 }

@@ -634,6 +634,7 @@ impl Engine {
         let pending = &self.pending;
         for Port { link, connections, .. } in &mut self.ports {
             link.staging.trim(&mut *link.adapter);
+            link.replies.trim(&mut *link.adapter);
             for connection in connections.values_mut().filter(|connection| !connection.ended) {
                 let late = match connection.phase {
                     Phase::New | Phase::Unproven => now.since(connection.opened_at) > handshake,

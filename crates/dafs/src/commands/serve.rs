@@ -120,6 +120,8 @@ impl Serve {
         }
         self.start_log()?;
         set_umask();
+        crate::heap::keep_trimmed()
+            .map_err(|error| Failure::local("cannot start a thread", &error))?;
         if self.role == Role::Data {
             return self.run_data(session.wake);
         }

@@ -180,13 +180,23 @@ impl Sends {
         self.slot_bytes
     }
 
-    /// Gives most of the memory back when none of it is in use.
+    /// Gives back the memory of slabs at the end that are wholly free, at most half of all at a time.
     pub(super) fn trim(&mut self, adapter: &mut dyn Adapter) {
-        if self.free.len() == self.slabs.len() * SENDS_PER_SLAB {
-            for slab in self.slabs.drain(1.min(self.slabs.len())..) {
+        let keep = (self.slabs.len() / 2).max(1);
+        if self.slabs.len() <= keep {
+            return;
+        }
+        // The first are used first from now on, so that those at the end become free.
+        self.free.sort_unstable_by(|one, other| other.cmp(one));
+        while self.slabs.len() > keep {
+            let first = (self.slabs.len() - 1) * SENDS_PER_SLAB;
+            if self.free.get(SENDS_PER_SLAB - 1).is_none_or(|&slot| (slot as usize) < first) {
+                return;
+            }
+            self.free.drain(..SENDS_PER_SLAB);
+            if let Some(slab) = self.slabs.pop() {
                 adapter.deregister(slab.region.id);
             }
-            self.free.retain(|&slot| (slot as usize) < SENDS_PER_SLAB);
         }
     }
 
