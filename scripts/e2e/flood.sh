@@ -1,6 +1,7 @@
 #!/bin/bash
 # Thousands of connections from one host are limited, while a session that is there goes on; a
-# client that stops reading holds up nobody.
+# client that stops reading holds up nobody. Silent connections make room at all front ends, however few
+# descriptors there are, neither fill the log nor the memory, and hold up no scraper.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export"
@@ -9,6 +10,7 @@ echo hello >"$work/export/file"
 cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
 lease_time_seconds = 1
+metrics_listen = "127.0.0.1:0"
 [limits]
 connections_per_address = 40
 [[export]]
@@ -19,6 +21,7 @@ serve --config "$work/dafs.toml"
 port=${url##*:}
 file=$url/data/file
 memory() { sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$server/status"; }
+first=$(memory)
 
 step "a client that stops reading"
 mkdir "$work/back"
@@ -52,6 +55,7 @@ mkfifo "$work/done"
 
 # flood MESSAGE -- 3000 connections that send this and then nothing, until told to end.
 flood() {
+    local before
     before=$(memory)
     rm -f "$work/flooding"
     perl -MIO::Socket::INET -e '
@@ -109,7 +113,62 @@ sort "$work"/holder-* | uniq -c
 for pid in "${holders[@]}"; do kill "$pid" 2>/dev/null || true; done
 exec 7>&-
 
+step "the log tells of the flood in few lines, and the memory comes back"
+[[ $(wc -c <"$log") -lt 65536 ]] || fail "the log has $(wc -c <"$log") bytes"
+is_told() { counts && grep -q 'lines of .* were left out' "$log"; }
+eventually is_told
+has_memory() { [[ $(memory) -lt $((first + 32768)) ]]; }
+eventually has_memory
+
+step "ten scrapers that say nothing hold up no other one"
+metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
+silent=()
+for _ in $(seq 10); do
+    exec {socket}<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
+    silent+=("$socket")
+done
+scrape() {
+    exec 3<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
+    printf 'GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n' >&3
+    cat <&3
+}
+# One after the other they would take twenty seconds.
+export -f scrape
+metrics=$metrics timeout 10 bash -c scrape >"$work/metrics" || fail "a scrape was held up"
+grep -q '^connections_evicted [1-9]' "$work/metrics" || fail "nothing was counted: $(cat "$work/metrics")"
+for socket in "${silent[@]}"; do exec {socket}<&-; done
+
 step "afterwards there is room again"
 has_room() { [[ $("$dafs" --transport iwarp cat "$file") == hello ]]; }
 eventually has_room
+stop_server
+
+step "1100 silent connections where the process may open 1024 files"
+command -v prlimit >/dev/null || skip "there is no prlimit"
+as=(prlimit --nofile=1024:1024)
+serve "$work/export" --nfs 127.0.0.1:0 --nfs-unprivileged-ports
+nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
+grep -q 'may open few descriptors' "$log" || fail "the log does not say that descriptors are few"
+perl -MIO::Socket::INET -e '
+    $| = 1;
+    my @open;
+    for (1 .. 1100) {
+        my $socket = IO::Socket::INET->new(PeerAddr => $ARGV[0], Timeout => 5);
+        push @open, $socket if $socket;
+    }
+    print scalar(@open), " connections\n";
+    sleep;' "$nfs" >"$work/silent" &
+flood=$!
+started+=("$flood")
+while [[ ! -s $work/silent ]]; do
+    kill -0 "$flood" || fail "the flood has ended early"
+    sleep 0.1
+done
+cat "$work/silent"
+for _ in 1 2 3; do
+    [[ $(timeout 20 "$dafs" --transport iwarp cat "$url/file") == hello ]] || fail "DAFS is shut out"
+    timeout 20 "$dafs" ls "nfs://$nfs/" | grep -q file || fail "NFS is shut out"
+done
+[[ $(timeout 20 "$dafs" --transport shm cat "$url/file") == hello ]] || fail "shm is shut out"
+kill "$flood"
 stop_server
