@@ -1,15 +1,16 @@
 //! How many connections a server has: in all, and from one address, over all of its front ends.
 //!
-//! A connection is admitted when it is accepted, before a byte of it is read. One that has not shown
-//! yet that it is of use (a session, an admitted call) makes room when a limit is reached.
+//! A connection is admitted when it is accepted, before a byte of it is read. One that is not of
+//! use yet (by a session, or an admitted call) makes room when a limit is reached.
 //!
 //! Invariants
 //! * An established connection is never closed to make room for another.
 //! * Room is made by the address that has the most connections that are not established, and there
-//!   by the oldest of those that have said nothing yet, if there are any. So an address that floods a
-//!   server closes its own connections, and another client there has time for its handshake.
-//! * Each admitted connection is counted until its [`Admitted`] is dropped, or until it was closed to
-//!   make room.
+//!   by the oldest of those that have said nothing yet, if there are any. So an address that
+//!   floods a server closes its own connections, and another client there has time for its
+//!   handshake.
+//! * Each admitted connection is counted until its [`Admitted`] is dropped, or until it was closed
+//!   to make room.
 
 use crate::PeerInfo;
 use std::cmp::Reverse;
@@ -111,8 +112,8 @@ struct State {
 #[derive(Debug, Default)]
 struct Crowd {
     count: usize,
-    /// Those that are not established: whether they have said something, and in the order in which they
-    /// came.
+    /// Those that are not established: whether they have said something, and in the order in
+    /// which they came.
     waiting: BTreeMap<(bool, u64), Waiting>,
 }
 
@@ -181,9 +182,9 @@ impl Connections {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
-    /// Counts a new connection; another one that is not established makes room if need be. When this
-    /// one has to make room, its `socket` is shut down, so that its owner sees the end of it;
-    /// whoever has no socket looks at [`Admitted::is_evicted`].
+    /// Counts a new connection; another one that is not established makes room if need be. When
+    /// this one has to make room, its `socket` is shut down, so that its owner sees the end of it;
+    /// an owner without a socket looks at [`Admitted::is_evicted`].
     ///
     /// # Errors
     /// When nobody can make room.

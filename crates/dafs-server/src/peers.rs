@@ -1,8 +1,8 @@
 //! Small front ends for few peers: each is served on a thread of its own.
 //!
 //! Invariants
-//! * There are at most so many peers at a time, as the limits say. A peer that has not asked yet makes
-//!   room for another, so silent ones hold up nobody.
+//! * There are at most so many peers at a time, as the limits say. A peer that has not asked yet
+//!   makes room for another, so silent ones hold up nobody.
 //! * A panic while one is served ends nothing but its connection.
 
 use crate::limits::ACCEPT_REST;
@@ -42,7 +42,7 @@ pub(crate) fn serve_each<S: AsFd + Send + Sync + 'static>(
             let admitted = match connections.admit(origin, Arc::downgrade(&stream) as _) {
                 Ok(admitted) => admitted,
                 Err(_) => {
-                    tracing::warn!(peer = ?origin, "{name} has too many peers at once; one was turned away");
+                    tracing::warn!(peer = ?origin, "{name} has too many peers and turned one away");
                     continue;
                 }
             };

@@ -1,7 +1,8 @@
 //! Memory that nobody uses goes back to the system.
 //!
 //! The C library keeps what was freed for later, which after a burst of work may be hundreds of
-//! mebibytes. A thread looks now and then, and has pages given back of what has been free for a while.
+//! mebibytes. A thread looks now and then, and has pages given back of what has been free for a
+//! while.
 
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_trimmed() -> std::io::Result<()> {

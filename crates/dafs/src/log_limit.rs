@@ -1,9 +1,9 @@
 //! A limit of lines in the log of a server, because strangers can cause them.
 //!
-//! A cause is a place in the code. Each may write some lines at once, and then about one in a second; of
-//! these a single peer gets less. What is left out is counted, and told before the next line of the cause,
-//! or before any line when the cause was quiet for a while.
-//! The command's own lines, which no peer causes, are not limited; nor are those for debugging.
+//! A cause is a place in the code. Each may write some lines at once, and then about one in a
+//! second; of these a single peer gets less. What is left out is counted, and told before the next
+//! line of the cause, or before any line when the cause was quiet for a while. The command's own
+//! lines, which no peer causes, are not limited; nor are those for debugging.
 //!
 //! Invariants
 //! * What is remembered of causes and peers is bounded, by the code and by a constant.
