@@ -124,6 +124,26 @@ pub fn check_directory(path: &Path) -> Result<(), OwnError> {
     Ok(())
 }
 
+/// The same for one that is for the server alone, as its content says. Where others may add names and replace none,
+/// as in a new file system in memory (mode 1777), it is closed to them.
+///
+/// # Errors
+/// As `check_directory`.
+pub fn close_directory(path: &Path) -> Result<(), OwnError> {
+    match check_directory(path) {
+        Err(OwnError::Writable(_)) => {}
+        checked => return checked,
+    }
+    let failed = |error| OwnError::Io(path.to_owned(), error);
+    let mode = fs::metadata(path).map_err(failed)?.mode();
+    let closed = Permissions::from_mode(mode & 0o7777 & !WRITABLE);
+    if mode & STICKY == 0 || fs::set_permissions(path, closed).is_err() {
+        return Err(OwnError::Writable(path.to_owned()));
+    }
+    tracing::warn!("{}: other users can no longer write to it", path.display());
+    Ok(())
+}
+
 /// Whether a file of the server's own is one, if it is there.
 ///
 /// # Errors

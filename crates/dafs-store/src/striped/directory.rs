@@ -153,7 +153,7 @@ impl DirectoryNode {
         if other {
             Err(DirectoryError::NotEmpty(path.to_owned()))
         } else {
-            Ok(own::check_directory(path)?)
+            Ok(own::close_directory(path)?)
         }
     }
 
@@ -429,9 +429,8 @@ fn check_marker(
     store: &[u8; 16],
     number: u32,
 ) -> std::result::Result<(), DirectoryError> {
-    own::check_directory(path)?;
     match own::read(&path.join(MARKER), NODE_MARKER_BYTES_MAX) {
-        Ok(text) if text == marker(store, number).as_bytes() => Ok(()),
+        Ok(text) if text == marker(store, number).as_bytes() => Ok(own::close_directory(path)?),
         Ok(_) => Err(DirectoryError::Other(path.to_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(DirectoryError::Unmarked(path.to_owned()))
@@ -627,6 +626,11 @@ mod tests {
             assert!(matches!(open(), Err(DirectoryError::Own(OwnError::Writable(_)))));
             fs::remove_dir(&below).expect("removed");
         }
+        // As a file system in memory begins.
+        set(dir.path(), 0o1777);
+        open().expect("opened");
+        let mode = fs::metadata(dir.path()).expect("a directory").mode();
+        assert_eq!(mode & 0o7777, 0o1755, "and closed");
         std::os::unix::fs::symlink("/etc", &below).expect("a symlink");
         assert!(matches!(open(), Err(DirectoryError::Own(OwnError::NoDirectory(_)))));
     }
