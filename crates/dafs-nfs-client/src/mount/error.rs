@@ -4,6 +4,7 @@ use super::url::NfsUrlError;
 use crate::error::NfsError;
 use dafs_rpc::client::CallError;
 use dafs_wire::nfs4::Status;
+use dafs_wire::rpc::{AuthStatus, RejectStatus};
 use dafs_wire::xdr::XdrError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,6 +123,10 @@ impl From<NfsError> for MountError {
             // The numbers are the same where the meaning is; JUKEBOX is DELAY.
             NfsError::Status3 { procedure, status } => {
                 Self::Refused { operation: procedure, status: Status::from_u32(status as u32) }
+            }
+            // How servers refuse hosts and ports that they do not admit to anything.
+            NfsError::Call(CallError::Denied(RejectStatus::Auth(AuthStatus::TooWeak))) => {
+                Self::Refused { operation: "calls from this host or port", status: Status::Access }
             }
             NfsError::Call(error) => Self::Rejected(error),
             NfsError::Local(reason) => Self::Argument(reason),

@@ -3,6 +3,7 @@
 //! Our servers answer MOUNT where they answer NFS. Others answer it on a port of its own, which
 //! their port mapper tells (RFC 1833), and only over TCP where NFS is spoken over RDMA.
 
+use crate::error::NfsError;
 use crate::files::Handle;
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{EXPORT_LIST_BYTES_MAX, EXPORTS_MAX, SMALL_RESULT_BYTES};
@@ -101,7 +102,7 @@ impl Mounter {
         let mut args = Vec::new();
         Encoder::new(&mut args).opaque(path);
         let answer = self.call(mount3::Procedure::Mnt, &args, SMALL_RESULT_BYTES);
-        let results = answer.map_err(MountError::Rejected)?;
+        let results = answer.map_err(NfsError::Call)?;
         match decode_mounted(&results)? {
             Ok((handle, _)) => Ok(Handle(handle.0.to_vec())),
             // The numbers are those of NFS.
@@ -115,7 +116,7 @@ impl Mounter {
     /// The paths that are exported.
     pub(super) fn exports(&self) -> Result<Vec<Vec<u8>>> {
         let answer = self.call(mount3::Procedure::Export, &[], EXPORT_LIST_BYTES_MAX);
-        let results = answer.map_err(MountError::Rejected)?;
+        let results = answer.map_err(NfsError::Call)?;
         let mut d = Decoder::new(&results);
         let mut paths = Vec::new();
         while d.bool()? && paths.len() < EXPORTS_MAX {

@@ -1,6 +1,7 @@
 #!/bin/bash
 # A user of the server's host is that user, whatever it claims: from root's port to another address, from
-# a port below 1024, and by any address of this host, over TCP and iWARP.
+# a port below 1024, and by any address of this host, over TCP and iWARP. A host is not the client of
+# another one, and one that no export admits keeps nothing here.
 source "$(dirname "$0")/lib.sh"
 
 is_root || skip "needs root, to be several users"
@@ -18,13 +19,24 @@ ip addr add 192.0.2.1/24 dev own
 ip addr add 2001:db8::1/64 dev own nodad
 ip addr add fe80::1/64 dev own nodad
 ip link set own up
+unshare -n sleep 1000 &
+elsewhere=$!
+started+=("$elsewhere")
+has_network() { [[ $(readlink "/proc/$elsewhere/ns/net") != "$(readlink /proc/self/ns/net)" ]]; }
+eventually has_network
+ip link add toward type veth peer name own netns "$elsewhere"
+ip addr add 198.51.100.1/24 dev toward
+ip link set toward up
+there=(nsenter -t "$elsewhere" -n)
+for last in 2 3 4; do "${there[@]}" ip addr add 198.51.100.$last/24 dev own; done
+"${there[@]}" ip link set own up
 sysctl -qw net.ipv4.ip_unprivileged_port_start=0
 
 user=1234
 cp "$dafs" "$work/dafs"
 chmod 755 "$work/dafs"
 dafs=$work/dafs
-mkdir -m 755 "$work/default" "$work/open"
+mkdir -m 755 "$work/default" "$work/open" "$work/far"
 echo secret | "$dafs" passwd "$work/users" anna --uid 1 --gid 1
 cat >"$work/dafs.toml" <<END
 listen = ["0.0.0.0:20490"]
@@ -42,13 +54,20 @@ path = "open"
 squash = "none"
 networks = ["127.0.0.0/8", "192.0.2.0/24", "::1", "2001:db8::/64", "fe80::/10"]
 unprivileged_ports = true
+[[export]]
+name = "far"
+path = "far"
+networks = ["198.51.100.2/31"]
 END
 serve --config "$work/dafs.toml"
 
-step "over TCP"
-python3 scripts/e2e/local_users.py $user || fail "a user of this host was taken for another"
+step "hosts"
+"${there[@]}" python3 scripts/e2e/callers.py hosts || fail "a host was taken for another"
 
-step "over iWARP"
+step "users of this host over TCP"
+python3 scripts/e2e/callers.py users $user || fail "a user of this host was taken for another"
+
+step "users of this host over iWARP"
 # In a name space of its own a user is root to itself, and its programs claim to be.
 as_user=(setpriv --reuid $user --regid $user --clear-groups)
 "${as_user[@]}" unshare -r true 2>/dev/null || as_user+=(env)

@@ -1,24 +1,25 @@
-"""Calls a server on this host as a user of this host that claims to be root.
+"""Calls a server as somebody that the caller is not, and looks whether the server believes it.
 
-Each probe prints one line: what the server took the caller for (root, or somebody else), or that it
-refused the caller.
+callers.py users UID   a user of this host claims to be root
+callers.py hosts       hosts give the name of another host's client
 """
 
-import ctypes
 import os
 import socket
 import struct
 import sys
 
 NFS, MOUNT = 100003, 100005
-IP_LOCAL_PORT_RANGE = 51
+PORT = 2049
+EXCHANGE_ID, CREATE_SESSION, SEQUENCE = 42, 43, 53
+CLID_INUSE = 10017
 
 
 def opaque(data):
     return struct.pack(">I", len(data)) + data + b"\0" * (-len(data) % 4)
 
 
-def dial(server, source=("", 0), listener=None):
+def dial(server, source=("", 0)):
     """Connects from an address and port, which other sockets may use, too."""
     family = socket.AF_INET6 if ":" in server[0] else socket.AF_INET
     stream = socket.socket(family, socket.SOCK_STREAM)
@@ -30,9 +31,10 @@ def dial(server, source=("", 0), listener=None):
     return stream
 
 
-def call(stream, program, procedure, args, uid=0):
-    credential = struct.pack(">I", 0) + opaque(b"host") + struct.pack(">3I", uid, uid, 0)
-    head = struct.pack(">6I", 7, 0, 2, program, 4 if procedure is None else 3, procedure or 1)
+def call(stream, program, version, procedure, args):
+    """The results of a call as root."""
+    credential = struct.pack(">I", 0) + opaque(b"host") + struct.pack(">3I", 0, 0, 0)
+    head = struct.pack(">6I", 7, 0, 2, program, version, procedure)
     message = head + struct.pack(">I", 1) + opaque(credential) + struct.pack(">2I", 0, 0) + args
     stream.sendall(struct.pack(">I", 0x80000000 | len(message)) + message)
     return reply(stream)
@@ -55,14 +57,14 @@ def reply(stream):
 
 def identity(stream, export):
     """Whom the server takes the caller for: root may make a directory in the export."""
-    found = call(stream, MOUNT, 1, opaque(export.encode()))
+    found = call(stream, MOUNT, 3, 1, opaque(export.encode()))
     if found is None or struct.unpack(">I", found[:4])[0] != 0:
         return "refused"
     length = struct.unpack(">I", found[4:8])[0]
     handle = found[8 : 8 + length]
     name = b"by-%d" % os.getpid()
     nothing = struct.pack(">6I", 0, 0, 0, 0, 0, 0)
-    made = call(stream, NFS, 9, opaque(handle) + opaque(name) + nothing)
+    made = call(stream, NFS, 3, 9, opaque(handle) + opaque(name) + nothing)
     if made is None:
         return "refused"
     status = struct.unpack(">I", made[:4])[0]
@@ -96,10 +98,9 @@ def probe(what, wanted, uid, server, export, source=("", 0)):
     return found == wanted
 
 
-def main():
-    user, port = int(sys.argv[1]), 2049
-    good = []
-    # Root has a connection from a port, and somebody else one from the same port to another address.
+def users(user):
+    """Root has a connection from a port, and a user one from the same port to another address; and so on."""
+    port, good = PORT, []
     roots = dial(("127.0.0.1", port), ("127.0.0.1", 700))
     good.append(identity(roots, "/default") == "root")
     high = dial(("127.0.0.1", port), ("127.0.0.1", 40000))
@@ -115,7 +116,62 @@ def main():
         good.append(probe(what, "a user", user, address, "/open"))
         good.append(probe("root by %s" % server, "root", 0, address, "/open"))
         good.append(probe("%s, low port" % what, "a user", user, address, "/open", ("", 702)))
-    sys.exit(0 if all(good) else 1)
+    return all(good)
 
 
-main()
+def operation(stream, number, args):
+    """Status and result of a compound of one operation; no status for a caller that is refused."""
+    found = call(stream, NFS, 4, 1, opaque(b"") + struct.pack(">3I", 1, 1, number) + args)
+    if found is None:
+        return None, b""
+    return struct.unpack(">I", found[16:20])[0], found[20:]
+
+
+def exchange_id(stream, verifier):
+    args = bytes([verifier] * 8) + opaque(b"victim") + struct.pack(">3I", 0, 0, 0)
+    return operation(stream, EXCHANGE_ID, args)
+
+
+def create_session(stream, client_id, sequence):
+    channel = struct.pack(">7I", 0, 4096, 4096, 4096, 8, 8, 0)
+    head = client_id + struct.pack(">2I", sequence, 0)
+    return operation(stream, CREATE_SESSION, head + channel * 2 + struct.pack(">3I", 0, 1, 0))
+
+
+def hosts():
+    """198.51.100.2 and .3 are admitted from privileged ports, .4 is not."""
+    server, good = ("198.51.100.1", PORT), []
+
+    def expect(what, found, wanted):
+        print("%s: %s" % (what, found), flush=True)
+        good.append(found == wanted)
+
+    victim = dial(server, ("198.51.100.2", 700))
+    status, result = exchange_id(victim, 1)
+    client_id, sequence = result[:8], struct.unpack(">I", result[8:12])[0]
+    status, result = create_session(victim, client_id, sequence)
+    expect("a session", status, 0)
+    session = result[:16]
+    strangers = [
+        ("a host that no export admits", ("198.51.100.4", 700), None),
+        ("a user of the client's host", ("198.51.100.2", 50000), None),
+        ("another host", ("198.51.100.3", 700), CLID_INUSE),
+    ]
+    for number, (what, source, wanted) in enumerate(strangers):
+        stream = dial(server, source)
+        status, result = exchange_id(stream, 2)
+        expect(what + " with the client's name", status, wanted)
+        if status == 0:
+            create_session(stream, result[:8], struct.unpack(">I", result[8:12])[0])
+        status, _ = create_session(stream, client_id, sequence + 1)
+        expect(what + " with the client's id", status, wanted)
+        args = session + struct.pack(">4I", number + 1, 0, 0, 0)
+        expect("the client", operation(victim, SEQUENCE, args)[0], 0)
+    stranger = dial(server, ("198.51.100.4", 701))
+    expect("NULL", call(stranger, NFS, 4, 0, b""), b"")
+    for what, program, procedure in [("GETATTR", NFS, 1), ("DUMP", MOUNT, 2), ("EXPORT", MOUNT, 5)]:
+        expect(what, call(stranger, program, 3, procedure, opaque(b"handle")), None)
+    return all(good)
+
+
+sys.exit(0 if (hosts() if sys.argv[1] == "hosts" else users(int(sys.argv[2]))) else 1)
