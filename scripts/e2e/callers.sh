@@ -65,11 +65,11 @@ step "hosts"
 "${there[@]}" python3 scripts/e2e/callers.py hosts || fail "a host was taken for another"
 
 step "users of this host over TCP"
-python3 scripts/e2e/callers.py users $user || fail "a user of this host was taken for another"
+python3 scripts/e2e/callers.py users "$user" || fail "a user of this host was taken for another"
 
 step "users of this host over iWARP"
 # In a name space of its own a user is root to itself, and its programs claim to be.
-as_user=(setpriv --reuid $user --regid $user --clear-groups)
+as_user=(setpriv --reuid "$user" --regid "$user" --clear-groups)
 "${as_user[@]}" unshare -r true 2>/dev/null || as_user+=(env)
 [[ ${as_user[-1]} == env ]] || as_user+=(unshare -r)
 for address in 127.0.0.1 192.0.2.1; do
