@@ -15,8 +15,8 @@ pub const CLIENT_ADDRESSES_MAX: usize = 16;
 /// of its own that waits longest.
 pub const UNCONFIRMED_CLIENTS_MAX: usize = 4_096;
 
-/// NFS clients whose lease is over and whose state is kept by courtesy; above that, those that are
-/// away longest lose it.
+/// NFS clients whose lease is over and whose state is kept by courtesy; above that, those of hosts with
+/// many that are away longest lose it.
 pub const COURTESY_CLIENTS_MAX: usize = 16_384;
 
 /// Clients whose lease is over that are ended at a time for room that somebody needs, and the part of a

@@ -12,6 +12,7 @@ use crate::limits::{COURTESY_CLIENTS_MAX, ENDED_AT_ONCE_MAX};
 use crate::open::Clock;
 use crate::{Result, Service};
 use dafs_store::Wait;
+use rustc_hash::FxHashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Service {
@@ -44,25 +45,16 @@ impl Service {
             !forget
         });
         drop(table);
-        // The most patient ones last, so that a crowd loses those that are away longest.
+        // Those away longest first.
         over.sort_by_key(|client| std::cmp::Reverse(client.idle_ns(now_ns)));
-        let mut courteous = over.len();
-        let (mut ending, mut kept) = (Vec::new(), Vec::new());
-        for client in over {
-            let crowded = courteous > COURTESY_CLIENTS_MAX;
-            let away = client.idle_ns(now_ns) > courtesy_ns;
-            let keeps = || match client.kind {
-                ClientKind::Dafs => self.lock_table().keeps_locks(&client),
-                // One that holds nothing would only keep others waiting after a restart.
-                _ => self.lock_table().holds_anything(client.key),
-            };
-            if !crowded && !away && keeps() {
-                kept.push(client);
-                continue;
-            }
-            courteous -= 1;
-            ending.push(client);
-        }
+        let keeps = |client: &Arc<Client>| match client.kind {
+            _ if client.idle_ns(now_ns) > courtesy_ns => false,
+            ClientKind::Dafs => self.lock_table().keeps_locks(client),
+            // One that holds nothing would only keep others waiting after a restart.
+            _ => self.lock_table().holds_anything(client.key),
+        };
+        let (mut kept, mut ending): (Vec<_>, Vec<_>) = over.into_iter().partition(keeps);
+        ending.extend(thin_out(&mut kept, COURTESY_CLIENTS_MAX));
         self.lock_table().absent = Absent::new(kept);
         // A crowd that is gone costs few writes.
         let some = ending.chunks(ENDED_AT_ONCE_MAX);
@@ -208,5 +200,48 @@ impl Service {
             front.client_gone(client.key);
         }
         opens
+    }
+}
+
+/// Takes those that are too many out of a crowd, which begins with those away longest: the first ones of
+/// hosts that have more than there is for each.
+fn thin_out(crowd: &mut Vec<Arc<Client>>, max: usize) -> Vec<Arc<Client>> {
+    let Some(mut excess) = crowd.len().checked_sub(max) else { return Vec::new() };
+    let mut of_host: FxHashMap<Host, usize> = FxHashMap::default();
+    for client in &*crowd {
+        *of_host.entry(client.host().host()).or_default() += 1;
+    }
+    let each = max / of_host.len().max(1);
+    let too_many = |client: &mut Arc<Client>| {
+        let own = of_host.get_mut(&client.host().host()).filter(|own| **own > each && excess > 0);
+        own.is_some_and(|own| {
+            *own -= 1;
+            excess -= 1;
+            true
+        })
+    };
+    crowd.extract_if(.., too_many).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Identity;
+    use crate::hosts::HostUse;
+
+    #[test]
+    fn a_crowd_loses_those_of_its_largest_hosts_that_are_away_longest() {
+        let client = |host| {
+            let nobody = Identity { mechanism: "none", principal: Vec::new() };
+            let host = Arc::new(HostUse::new(Host::User(host)));
+            Client::new(ClientKey(1), ClientKind::Nfs, b"c", 1, nobody, host, 0)
+        };
+        let crowd: Vec<_> = [1, 2, 2, 2, 2, 3, 3, 1].map(client).to_vec();
+        let mut left = crowd.clone();
+        let gone = thin_out(&mut left, 6);
+        assert!(gone.iter().zip(&crowd[1..3]).all(|(one, other)| Arc::ptr_eq(one, other)));
+        assert_eq!((gone.len(), left.len()), (2, 6));
+        assert!(thin_out(&mut left, 6).is_empty());
+        assert_eq!(thin_out(&mut left, 0).len(), 6);
     }
 }

@@ -1,9 +1,10 @@
 //! Crowds: what clients that are away, and hosts that take all they can get, leave to others.
 
 use crate::common::*;
+use crate::kept_locks::{PERSIST, try_lock};
 use dafs_service::limits::{CLIENT_COUNT_MAX, LOCK_RANGES_PER_FILE_MAX};
 use dafs_service::{
-    Client, Identity, LockError, LockKind, OpenRequest, Opened, ServiceError, Shared,
+    Client, Identity, LockError, LockExtras, LockKind, OpenRequest, Opened, ServiceError, Shared,
 };
 use dafs_store::Wait;
 use proptest::prelude::*;
@@ -152,6 +153,31 @@ fn one_host_does_not_fill_the_table_of_clients() {
     assert_eq!(world.service.counts().clients, 0);
     world.come_from(1);
     confirm("again").unwrap();
+}
+
+/// What is persistent is not forgotten with the opens that make room: it is broken, and repaired.
+#[test]
+fn persistent_locks_outlive_what_makes_room() {
+    let world = World::with_files_max(4);
+    world.come_from(1);
+    let keeper = world.dafs("keeper");
+    let [opened, _] = ["f", "g"].map(|name| world.open(&keeper, name, BOTH).unwrap());
+    try_lock(&world, &keeper, &opened, (0, 10), LockKind::Write, PERSIST).unwrap();
+    world.come_from(2);
+    let honest = world.nfs("honest");
+    world.come_from(3);
+    let other = world.dafs("other");
+    other.session_started();
+    world.pass_with(&[&honest, &other], LEASE_NS + SECOND_NS);
+    assert_eq!(world.service.counts().opens, 2);
+    for name in ["a", "b"] {
+        open_patiently(&world, &honest, name).unwrap();
+    }
+    assert_eq!(world.service.counts().opens, 2);
+    assert_eq!(world.service.counts().kept_locks, 1);
+    let theirs = world.open(&other, "f", BOTH).unwrap();
+    let locked = try_lock(&world, &other, &theirs, (5, 1), LockKind::Read, LockExtras::default());
+    assert!(matches!(locked, Err(LockError::Broken(_))));
 }
 
 /// A crowd that is gone does not keep whoever ends leases writing for minutes.
