@@ -259,7 +259,7 @@ mod tests {
         assert!(matches!(cache.begin(request, 0), Known::New));
         cache.finish(request, Some(b"removed!".to_vec()), 0);
         for xid in 0..2 * (DUPLICATE_SHARDS * DUPLICATES_PER_SHARD_MAX) as u32 {
-            let request = key(&cache, xid, b"flood");
+            let request = key(&cache, xid, &xid.to_be_bytes());
             assert!(matches!(cache.begin(request, 1), Known::New));
             cache.finish(request, Some(vec![0; 4]), 1);
         }

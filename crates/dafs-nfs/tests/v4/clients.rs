@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use dafs_rpc::{AuthStatus, CallerProcess, PeerProcess, RejectStatus, Rejection};
+use dafs_service::Host;
 use dafs_wire::nfs4::*;
 
 fn exchange_with(flags: ExchangeFlags, protect: StateProtectArgs<'static>) -> Op<'static> {
@@ -322,4 +323,29 @@ fn a_stranger_gets_no_session_by_a_client_id() {
     assert_eq!(world.send(11, 0, &ops).status(), Status::Ok);
     let args = create_session(session.client_id, session.created.sequence + 1);
     assert_eq!(world.send(11, 0, &[Op::CreateSession(args)]).status(), Status::Ok);
+}
+
+/// What a client has counts for the host that it came from, or for the user of this host.
+#[test]
+fn a_client_counts_for_its_host() {
+    let mut world = World::for_networks(&["192.0.2.0/24", "2001:db8::/32", "127.0.0.0/8"]);
+    let mut hosts = Vec::new();
+    for (number, peer) in ["192.0.2.1:700", "192.0.2.1:701", "[2001:db8::1]:700", "127.0.0.1:2000"]
+        .into_iter()
+        .enumerate()
+    {
+        world.reactor.peer = peer.parse().unwrap();
+        if peer.starts_with("127.") {
+            world.reactor.process =
+                CallerProcess::Known(PeerProcess { pid: 0, uid: 2000, gid: 100 });
+        }
+        let connection = 1 + number as u32;
+        let answer = world.send(connection, 0, &[exchange_id(peer.as_bytes(), 1)]);
+        let ResultBody::ExchangeId(result) = answer.body(0) else { panic!() };
+        let key = dafs_service::ClientKey(result.client_id);
+        hosts.push(world.shared.service.find_client(key).unwrap().host().host());
+    }
+    let at = |text: &str| Host::of(text.parse().unwrap());
+    let user = Host::User(2000);
+    assert_eq!(hosts, [at("192.0.2.1"), at("192.0.2.1"), at("2001:db8::9"), user]);
 }
