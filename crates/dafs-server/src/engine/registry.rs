@@ -271,3 +271,19 @@ fn siphash(key: [u64; 2], number: u64) -> u64 {
     hasher.write_u64(number);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_counts_for_its_address_or_its_user() {
+        let process = Some(dafs_dat::PeerProcess { pid: 1, uid: 7, gid: 8 });
+        let address = Some("[2001:db8::1]:5".parse().unwrap());
+        let none = PeerInfo::default();
+        assert_eq!(host_of(&PeerInfo { process, ..none.clone() }), Host::User(7));
+        let network = Host::of("2001:db8::2".parse().unwrap());
+        assert_eq!(host_of(&PeerInfo { address, ..none.clone() }), network);
+        assert_eq!(host_of(&none), Host::Unknown);
+    }
+}
