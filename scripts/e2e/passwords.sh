@@ -32,6 +32,9 @@ DAFS_PASSWORD=Secret expect 3 'proof of identity was not accepted' \
     "${iwarp[@]}" --user anna ls "$url/data"
 DAFS_PASSWORD=secret expect 3 'proof of identity was not accepted' \
     "${iwarp[@]}" --user nobody ls "$url/data"
+for user in anna nobody; do
+    grep -q "authentication failed.*user=$user failures=1" "$log" || { cat "$log"; fail "$user is not logged"; }
+done
 
 step "a user acts as the ids of the file"
 DAFS_PASSWORD=secret expect 0 '' "${iwarp[@]}" --user anna mkdir "$url/data/mine"

@@ -260,7 +260,9 @@ fn refusal(purpose: Purpose, procedure: Procedure, status: Status) -> Failure {
         (Purpose::Connect | Purpose::Authenticate, Status::NotAuthorized | Status::Acces) => {
             "; check user name and password, or ask the server's operator to trust this host"
         }
-        (Purpose::Connect, Status::Resource | Status::Delay) => "; try again later",
+        (Purpose::Connect | Purpose::Authenticate, Status::Resource | Status::Delay) => {
+            "; try again later"
+        }
         (Purpose::Connect, Status::ClIdInUse) => {
             "; another user has connected under the same client id, choose another"
         }
