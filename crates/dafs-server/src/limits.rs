@@ -150,7 +150,8 @@ pub(crate) const LOADS_PER_TURN: usize = 8;
 pub(crate) const PROOF_THREADS_MAX: usize = 1;
 
 /// Threads for calls that may wait for a device, and for each export whose store waits for other machines.
-pub(crate) const POOL_THREADS_MAX: usize = 16;
+/// A single client gets 16 of them.
+pub(crate) const POOL_THREADS_MAX: usize = 20;
 
 /// One of so many of these is kept for clients that have nothing done by another one, and as many for
 /// hosts that have not.
