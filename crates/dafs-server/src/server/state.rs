@@ -43,14 +43,13 @@ pub(super) fn handle_secret(
     directory: &Path,
     inventory: &mut Inventory,
 ) -> Result<ExportSecret, StartError> {
+    let known = inventory.known(HANDLE_KEY).is_some();
     match std::fs::metadata(directory.join(HANDLE_KEY)) {
         Ok(found) if found.len() != 16 => {
             Err(inventory.lost(HANDLE_KEY, "it is not 16 bytes long"))?;
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if inventory.known(HANDLE_KEY).is_some() {
-                Err(inventory.lost(HANDLE_KEY, "it is missing"))?;
-            }
+        Err(error) if known && error.kind() == io::ErrorKind::NotFound => {
+            Err(inventory.lost(HANDLE_KEY, "it is missing"))?;
         }
         // What else is wrong is told where it is read.
         _ => {}
