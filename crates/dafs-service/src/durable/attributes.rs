@@ -162,6 +162,8 @@ impl Attributes {
             wish.size.map(|wish| size(before, wish, &now)),
             wish.atime.map(|wish| time(before.atime, wish, now.atime)),
             wish.mtime.map(|wish| time(before.mtime, wish, now.mtime)),
+            (wish.uid.or(wish.gid).and(Some(Trace::New)))
+                .filter(|_| wish.mode.is_none() && lost_rights(before.mode, now.mode)),
         ];
         outcome(plain.into_iter().flatten().chain([acl])).if_newer(store, file, before.change)
     }
@@ -203,6 +205,13 @@ impl Attributes {
         })?;
         Some(Self { before, wish, mode_bits, acl })
     }
+}
+
+/// Whether setuid and setgid have ended, as by a change of the owner: that tells also of one to the owner
+/// that it had before.
+fn lost_rights(before: u32, now: u32) -> bool {
+    let lent = if before & 0o010 != 0 { FLEETING_BITS } else { 0o4000 };
+    before & lent != 0 && now == before & !lent
 }
 
 /// A time that the server was to choose is any other than the old one: whoever moved it since has

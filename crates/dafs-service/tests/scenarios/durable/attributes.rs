@@ -104,6 +104,26 @@ fn an_extended_attribute_is_removed_when_it_is_gone() {
     check(nothing, &change, &[write_unstable], None);
 }
 
+fn own_again(world: &World) {
+    let uid = Some(world.store.getattr(&file(world)).unwrap().uid);
+    let change = SetAttr { uid, ..NONE };
+    world.store.setattr(&world.cred, &file(world), &change, None).unwrap();
+}
+
+#[test]
+fn a_change_to_the_present_owner_is_told_by_the_bits_that_it_ends() {
+    let (file, happened) = target();
+    let world = World::new(Durability::Crash);
+    let uid = Some(world.store.getattr(&file.file).unwrap().uid);
+    let owner = SetAttr { uid, ..NONE };
+    let change = Change::SetAttr { file: &file, change: &owner, masked: None, acl: None };
+    check(chmod::<0o4755>, &change, &[], None);
+    check(chmod::<0o4755>, &change, &[own_again], happened);
+    check(chmod::<0o4755>, &change, &[chmod::<0o644>], None);
+    // Nobody can tell, and who makes it again does no harm.
+    check(chmod::<0o755>, &change, &[own_again], None);
+}
+
 #[test]
 fn bits_of_a_mode_are_set_when_they_are_there() {
     let (file, happened) = target();
