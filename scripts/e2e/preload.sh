@@ -37,6 +37,18 @@ rm -r "$work/local" "$work/tree/paths"
 step "flock, whatever a file was opened for, and who is in the way"
 served flock /data/lock echo locked >"$work/said" || fail "flock(1) does not work"
 [[ $(<"$work/said") == locked ]] || fail "flock(1) did not run its command"
+served bash -c '
+    exec 9>/data/lock && flock 9 || exit 1
+    flock -n /data/lock true && exit 2
+    flock -s 9 && flock -ns /data/lock true || exit 3
+    flock -n /data/lock true && exit 4
+    flock -u 9 && flock -n /data/lock true || exit 5
+    (flock 8 && ! flock -n 9) 8>/data/lock || exit 6
+    for try in {1..100}; do flock -n 9 && break; sleep 0.05; done
+    flock -n /data/lock true && exit 7
+    exec 9>&-
+    for try in {1..100}; do flock -n /data/lock true && exit 0; sleep 0.05; done
+    exit 8' || fail "flock on a descriptor of the shell: $?"
 served python3 - <<'PYTHON' || fail "locks"
 import fcntl, os, struct, subprocess, sys
 

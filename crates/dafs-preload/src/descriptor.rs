@@ -166,7 +166,7 @@ pub(crate) mod kernel {
     }
 
     /// The same object opened anew.
-    pub(super) fn again(fd: c_int, flags: c_int) -> Result<c_int> {
+    pub(crate) fn again(fd: c_int, flags: c_int) -> Result<c_int> {
         let path = format!("/proc/self/fd/{fd}\0");
         let flags = flags | libc::O_CLOEXEC;
         // SAFETY: a path that ends with a zero byte.

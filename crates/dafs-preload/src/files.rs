@@ -24,8 +24,13 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     let client = session::client(number)?;
     let start = names::start(&client, location);
     let made = |kind, handle, file| {
-        let record = Record { mount: number, kind, handle, flags, shown: location.shown.clone() };
-        give_out(record, flags, file)
+        // What is shown takes a `..` at its word, which it need not be behind a link.
+        let real = (kind == Kind::Directory && location.climbs()).then(|| names::real(location));
+        let shown = match real {
+            Some(Ok(names::Real { shown, .. })) => shown,
+            _ => location.shown.clone(),
+        };
+        give_out(Record { mount: number, kind, handle, flags, shown }, flags, file)
     };
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
         let (_, dir) = names::find(location, Follow::Yes)?;

@@ -30,6 +30,7 @@ mod config;
 mod descriptor;
 mod failure;
 mod files;
+mod holder;
 mod hooks;
 mod interrupt;
 mod life;

@@ -58,6 +58,11 @@ impl Location {
         self.path.ends_with(b"/") || self.last() != Last::Name
     }
 
+    /// Whether there is a `..` in the path.
+    pub(crate) fn climbs(&self) -> bool {
+        parts(&self.path).any(|part| part == b"..")
+    }
+
     /// What is behind the directory that the path starts at, and the names from the prefix to there.
     pub(crate) fn from_prefix(&self) -> Option<(Vec<Vec<u8>>, &[u8])> {
         let (shown, rest) = match &self.start {

@@ -4,6 +4,8 @@
 //! `fcntl` open once more, and an open file that is locked by `flock` is open once more, too: how the
 //! program has opened it does not matter then. `F_OFD_SETLK` locks the open file itself.
 //!
+//! What this program was given open by another one is locked by a process of its own ([`holder`]).
+//!
 //! Whoever is in the way is told by the name of the open that holds the lock: it has the number of the
 //! process in it, and a mark of this host.
 //!
@@ -14,7 +16,7 @@
 
 use crate::descriptor::{Kind, Record, kernel};
 use crate::failure::{Errno, Result};
-use crate::files;
+use crate::{files, holder};
 use crate::limits::{LOCK_WAIT_TIME, OWNERS_TRIES_MAX};
 use crate::session::process;
 use crate::signals;
@@ -161,7 +163,7 @@ const PROCESS_AT: u32 = 20;
 const HOST_AT: u32 = 42;
 
 /// A name for an open that holds locks of this process.
-fn new_owner() -> u64 {
+pub(crate) fn new_owner() -> u64 {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed) % (1 << PROCESS_AT);
     let process = u64::from(std::process::id()) % (1 << (HOST_AT - PROCESS_AT));
@@ -192,13 +194,14 @@ fn mark_of_host() -> u64 {
 }
 
 /// `flock`: all bytes, by the open file, whatever it was opened for.
-pub(crate) fn whole(description: &Description, operation: c_int) -> Result<()> {
+pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> Result<()> {
     if description.record.kind != Kind::File {
         return Err(Errno(libc::EBADF));
     }
     let range = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => LockRange::shared(),
         libc::LOCK_EX => LockRange::exclusive(),
+        libc::LOCK_UN if description.was_given => return holder::unlock(fd),
         libc::LOCK_UN => {
             let file = locked(&description.locked).clone();
             return Ok(file.map_or(Ok(()), |file| file.unlock(0, u64::MAX))?);
@@ -206,6 +209,9 @@ pub(crate) fn whole(description: &Description, operation: c_int) -> Result<()> {
         _ => return Err(Errno(libc::EINVAL)),
     };
     let record = &description.record;
+    if description.was_given {
+        return holder::lock(fd, record, &range, operation & libc::LOCK_NB == 0);
+    }
     let mut kept = locked(&description.locked);
     let file = match &*kept {
         Some(file) => file.clone(),

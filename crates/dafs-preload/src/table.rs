@@ -25,6 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 #[derive(Debug)]
 pub(crate) struct Description {
     pub(crate) record: Record,
+    /// Another program has opened it.
+    pub(crate) was_given: bool,
     /// The device and inode of its descriptors.
     inode: (u64, u64),
     /// The file as this process has opened it at the server, if it has used it.
@@ -39,9 +41,10 @@ pub(crate) struct Description {
 
 impl Description {
     pub(crate) fn new(record: Record, inode: (u64, u64), file: Option<Arc<File>>) -> Arc<Self> {
+        let was_given = file.is_none();
         let (file, locked) = (Mutex::new(file), Mutex::default());
         let (offset, entries) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { record, inode, file, locked, offset, entries })
+        Arc::new(Self { record, was_given, inode, file, locked, offset, entries })
     }
 }
 

@@ -257,7 +257,7 @@ interpose! {
         copy(Copying::Splicing, (from, from_offset), (to, to_offset), bytes, pass)
     }
     fn flock(fd: c_int, operation: c_int) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| locks::whole(&file, operation).map(|()| 0))
+        by_descriptor!(fd, pass, |file| locks::whole(&file, fd, operation).map(|()| 0))
     }
     fn lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| lock_here(&file, fd, command, bytes))

@@ -1,0 +1,198 @@
+//! Locks of `flock` on an open file that another program has opened and given to this one, as in
+//! `exec 9>FILE; flock 9`. They belong to the open file and outlive this program as long as anybody has that.
+//! So a process of its own holds the lock at the server.
+//!
+//! The kernel tells that process when to end. Whoever has the open file shares one of the kernel's, with
+//! memory behind it: that one is locked by `flock` in the kernel as well. The holder opens the memory anew
+//! and waits for the same lock, which it gets when the open file is unlocked, or nobody has it any more.
+//!
+//! Invariants
+//! * An open file has one holder at most: it is there as long as a lock of `fcntl` on the memory.
+//! * The holder has nothing of the program's open, and no signal but `SIGKILL` ends it.
+
+use crate::descriptor::{Record, kernel};
+use crate::failure::{Errno, Result};
+use crate::limits::LOCK_WAIT_TIME;
+use crate::{files, locks, next, session, signals};
+use dafs_client::{File, LockError, LockRange};
+use libc::{c_int, c_long};
+
+fn flock(fd: c_int, operation: c_int) -> Result<()> {
+    loop {
+        // SAFETY: takes no memory.
+        match unsafe { libc::syscall(libc::SYS_flock, fd, operation) } {
+            0 => return Ok(()),
+            _ if Errno::last() == Errno(libc::EINTR) => {}
+            _ => return Err(Errno::last()),
+        }
+    }
+}
+
+/// Waits until no other holder of this memory is there, and is one until `fd` is closed.
+fn be_the_only_one(fd: c_int) -> Result<()> {
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_len) = (libc::F_WRLCK as _, 1);
+    loop {
+        // SAFETY: the kernel reads the structure.
+        let done =
+            unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_OFD_SETLKW, &raw const lock) };
+        match done {
+            0 => return Ok(()),
+            _ if Errno::last() == Errno(libc::EINTR) => {}
+            _ => return Err(Errno::last()),
+        }
+    }
+}
+
+/// Gives up what is locked by an open file, and waits for its holder to end.
+pub(crate) fn unlock(fd: c_int) -> Result<()> {
+    flock(fd, libc::LOCK_UN)?;
+    let memory = kernel::again(fd, libc::O_WRONLY)?;
+    let done = be_the_only_one(memory);
+    kernel::close(memory);
+    done
+}
+
+/// Locks an open file, for all who have it.
+pub(crate) fn lock(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<()> {
+    unlock(fd)?;
+    flock(fd, libc::LOCK_EX)?;
+    let done = start(fd, record, range, waits);
+    if done.is_err() {
+        flock(fd, libc::LOCK_UN)?;
+    }
+    done
+}
+
+fn start(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<()> {
+    let mut ends = [0; 2];
+    // SAFETY: the kernel fills the array.
+    if unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(Errno::last());
+    }
+    let [hears, tells] = ends;
+    // SAFETY: the child uses nothing but what a fork may have here, and never returns.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above. Nobody has to wait for a process whose parent has ended.
+        match unsafe { libc::fork() } {
+            0 => hold(fd, record, range, waits, tells),
+            _ => exit(),
+        }
+    }
+    let failed = Errno::last();
+    kernel::close(tells);
+    let done = match child {
+        -1 => Err(failed),
+        child => {
+            let null = std::ptr::null_mut::<c_int>();
+            // SAFETY: a child of ours, which ends at once; its status is not asked for.
+            while unsafe { libc::syscall(libc::SYS_wait4, child, null, 0, null) } < 0
+                && Errno::last() == Errno(libc::EINTR)
+            {}
+            hear(hears)
+        }
+    };
+    kernel::close(hears);
+    done
+}
+
+/// Whether something has happened to one end of a pipe within the time that is waited for a lock at once.
+fn is_ready(end: c_int, events: i16, milliseconds: c_int) -> bool {
+    let mut poll = libc::pollfd { fd: end, events, revents: 0 };
+    // SAFETY: one such structure.
+    let done = unsafe { libc::poll(&mut poll, 1, milliseconds) };
+    done == 1 && poll.revents != 0
+}
+
+/// What became of the lock.
+fn hear(end: c_int) -> Result<()> {
+    while !is_ready(end, libc::POLLIN, LOCK_WAIT_TIME.as_millis() as c_int) {
+        // The holder finds out that nobody listens any more.
+        if signals::is_waiting() {
+            return Err(Errno(libc::EINTR));
+        }
+    }
+    let mut number = [0; 4];
+    // SAFETY: fills the array.
+    let read = unsafe { libc::syscall(libc::SYS_read, end, number.as_mut_ptr(), number.len()) };
+    match (read, c_int::from_ne_bytes(number)) {
+        (4, 0) => Ok(()),
+        (4, number) => Err(Errno(number)),
+        // It has ended.
+        _ => Err(Errno(libc::ENOLCK)),
+    }
+}
+
+/// The life of a holder.
+fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int) -> ! {
+    next::aside_from_now_on();
+    let mut memory = -1;
+    let taken = alone(fd, tells).and_then(|own| {
+        memory = own;
+        take(record, range, waits, tells)
+    });
+    let number = taken.as_ref().map_or_else(|errno| errno.0, |_| 0).to_ne_bytes();
+    // SAFETY: reads the array.
+    let told = unsafe { libc::syscall(libc::SYS_write, tells, number.as_ptr(), number.len()) };
+    kernel::close(tells);
+    if let Ok(file) = taken {
+        if told == number.len() as c_long {
+            let _ = flock(memory, libc::LOCK_EX);
+        }
+        let _ = file.close();
+    }
+    for client in session::take_all() {
+        let _ = client.disconnect();
+    }
+    exit()
+}
+
+/// Leaves all that is the program's; the memory of the open file is opened anew.
+fn alone(fd: c_int, tells: c_int) -> Result<c_int> {
+    let all = u64::MAX;
+    let memory = kernel::again(fd, libc::O_WRONLY)?;
+    // SAFETY: the kernel reads the set; a path that ends with a zero byte.
+    unsafe {
+        let null = std::ptr::null_mut::<u64>();
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, null, 8);
+        libc::syscall(libc::SYS_setsid);
+        libc::syscall(libc::SYS_chdir, c"/".as_ptr());
+    }
+    let (low, high) = (memory.min(tells), memory.max(tells));
+    for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, c_int::MAX)] {
+        if first <= last {
+            kernel::close_range(first, last, 0)?;
+        }
+    }
+    for _ in 0..3 {
+        let path = c"/dev/null".as_ptr();
+        // SAFETY: a path that ends with a zero byte.
+        unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDWR, 0) };
+    }
+    be_the_only_one(memory)?;
+    Ok(memory)
+}
+
+fn take(record: &Record, range: &LockRange, waits: bool, tells: c_int) -> Result<File> {
+    let file = files::open_for_locks(record.mount, &record.handle, locks::new_owner())?;
+    if !waits {
+        file.try_lock(range)?;
+        return Ok(file);
+    }
+    loop {
+        match file.lock(range, Some(LOCK_WAIT_TIME)) {
+            Ok(()) => return Ok(file),
+            Err(LockError::Held(_)) if !is_ready(tells, 0, 0) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn exit() -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+    }
+}
