@@ -65,7 +65,9 @@ impl Client {
         let names = told.x_xattr_names.unwrap_or_default();
         let names: Vec<_> = names.iter().map(<[u8]>::to_vec).collect();
         if names.iter().any(|name| name.is_empty() || name.contains(&0)) {
-            return Err(self.shared().broken(&"an extended attribute has a name that cannot be one"));
+            return Err(self
+                .shared()
+                .broken(&"an extended attribute has a name that cannot be one"));
         }
         Ok(names)
     }

@@ -71,10 +71,7 @@ impl Tree {
             Err(error) if error.status() == Some(Status::NotSupp) => Vec::new(),
             found => found.map_err(|error| errno(&error))?,
         };
-        let names: Vec<u8> = found
-            .iter()
-            .flat_map(|name| [SPACE, name, b"\0"].concat())
-            .collect();
+        let names: Vec<u8> = found.iter().flat_map(|name| [SPACE, name, b"\0"].concat()).collect();
         if names.len() > XATTR_LIST_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(names) }
     }
 }

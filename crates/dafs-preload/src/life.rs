@@ -132,10 +132,11 @@ pub(crate) fn leave(flush: bool) {
 /// Closes what nobody in this process uses any more.
 pub(crate) fn last_use(description: Arc<Description>) -> crate::failure::Result<()> {
     let Some(description) = Arc::into_inner(description) else { return Ok(()) };
-    let close = |file: &Mutex<Option<Arc<File>>>| match locked(file).take().and_then(Arc::into_inner) {
-        Some(file) => Ok(file.close()?),
-        None => Ok(()),
-    };
+    let close =
+        |file: &Mutex<Option<Arc<File>>>| match locked(file).take().and_then(Arc::into_inner) {
+            Some(file) => Ok(file.close()?),
+            None => Ok(()),
+        };
     // What was written under the lock is told first.
     let closed = close(&description.file);
     closed.and(close(&description.locked))

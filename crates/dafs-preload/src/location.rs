@@ -353,7 +353,11 @@ mod tests {
         ] {
             let found = absolute(config(), path).unwrap();
             let shown = String::from_utf8_lossy(path);
-            assert_eq!((found.last(), found.wants_directory()), (last, is_for_directory), "{shown}");
+            assert_eq!(
+                (found.last(), found.wants_directory()),
+                (last, is_for_directory),
+                "{shown}"
+            );
         }
     }
 

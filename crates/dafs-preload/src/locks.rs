@@ -16,11 +16,11 @@
 
 use crate::descriptor::{Kind, Record, kernel};
 use crate::failure::{Errno, Result};
-use crate::{files, holder};
 use crate::limits::{LOCK_WAIT_TIME, OWNERS_TRIES_MAX};
 use crate::session::process;
 use crate::signals;
 use crate::table::{Description, locked};
+use crate::{files, holder};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, flock};
 use std::hash::{DefaultHasher, Hash, Hasher};

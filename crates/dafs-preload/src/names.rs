@@ -299,7 +299,8 @@ pub(crate) fn real(at: &Location) -> Result<Real> {
     };
     let (mut left, mut links) = (VecDeque::new(), 0);
     let put = |left: &mut VecDeque<Vec<u8>>, path: &[u8]| {
-        let parts = path.rsplit(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        let parts =
+            path.rsplit(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
         parts.for_each(|part| left.push_front(part.to_vec()));
     };
     put(&mut left, rest);

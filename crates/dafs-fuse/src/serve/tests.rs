@@ -137,7 +137,14 @@ fn who_has_no_locks_throws_nothing_away_that_others_keep() {
     let closed = mounted.while_away(|server| server.flush(other, 3).map(drop));
     assert_eq!(closed, Err(Errno::ETIMEDOUT), "it may have written");
     assert!(mounted.is_kept(writer));
-    let wanted = LockWanted { handle: other, owner: 3, start: 0, end: LAST, kind: libc::F_UNLCK, process: 77 };
+    let wanted = LockWanted {
+        handle: other,
+        owner: 3,
+        start: 0,
+        end: LAST,
+        kind: libc::F_UNLCK,
+        process: 77,
+    };
     let node = mounted.server.file(other).unwrap().node;
     let request = request(2, node, Operation::Lock { wanted, waits: false });
     let unlocked = mounted.while_away(|server| server.lock(&request, &wanted, false).map(drop));

@@ -16,8 +16,8 @@ use dafs_store::{Attr, StoreError};
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, ByteOrder, Checksum, DirectBuffer, DirectReply, EncodeError,
     ErrorBody, FsAttrMask, FsAttributes, GetAttrDirect, GetAttrInline, GetAttrInlineReply,
-    GetFsAttr, GetFsAttrReply, ReadLinkDirect, ReadLinkInline, ReadLinkInlineReply, Reply,
-    Seq, SetAttrDirect, SetAttrInline, SetAttrReply, Status, Verify, XGetXattr, checksum,
+    GetFsAttr, GetFsAttrReply, ReadLinkDirect, ReadLinkInline, ReadLinkInlineReply, Reply, Seq,
+    SetAttrDirect, SetAttrInline, SetAttrReply, Status, Verify, XGetXattr, checksum,
 };
 
 /// Preferred size of reads and writes, in bytes.

@@ -42,9 +42,8 @@ const WRITABLE: AttrMask = AttrMask(
 );
 
 /// By which an extended attribute is set or removed.
-const XATTR: AttrMask = AttrMask(
-    AttrMask::X_XATTR_NAME.0 | AttrMask::X_XATTR_VALUE.0 | AttrMask::X_XATTR_HOW.0,
-);
+const XATTR: AttrMask =
+    AttrMask(AttrMask::X_XATTR_NAME.0 | AttrMask::X_XATTR_VALUE.0 | AttrMask::X_XATTR_HOW.0);
 
 /// Every attribute that SETATTR takes.
 pub(super) const SETTABLE: AttrMask = WRITABLE.union(XATTR);
@@ -274,9 +273,7 @@ impl Wish {
     /// What is announced of it.
     pub(super) fn change<'a>(&'a self, file: &'a Handle) -> Change<'a> {
         match self {
-            Self::Attributes(change) => {
-                Change::SetAttr { file, change, masked: None, acl: None }
-            }
+            Self::Attributes(change) => Change::SetAttr { file, change, masked: None, acl: None },
             Self::Xattr { name, value, how } => {
                 let value = value.as_ref().map(|value| digest(0, value));
                 Change::SetXattr { file, name, value, how: *how }

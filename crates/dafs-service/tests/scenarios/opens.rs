@@ -3,8 +3,8 @@
 
 use crate::common::*;
 use dafs_service::{
-    Client, Handle, LockKind, OpenHow, OpenRequest, OpenTarget, RemoveMode, ServiceError, Share, StateId,
-    StateKind, StateRef,
+    Client, Handle, LockKind, OpenHow, OpenRequest, OpenTarget, RemoveMode, ServiceError, Share,
+    StateId, StateKind, StateRef,
 };
 use dafs_store::{CreateHow, NewObject, SetAttr, StoreError};
 use std::sync::Arc;

@@ -214,7 +214,12 @@ impl Remote {
     }
 
     /// Makes or replaces an extended attribute, as a whole or not at all.
-    pub(crate) fn set_xattr(&self, object: &Handle, name: &[u8], value: &[u8]) -> Result<(), Error> {
+    pub(crate) fn set_xattr(
+        &self,
+        object: &Handle,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), Error> {
         Ok(self.with_xattrs()?.set_xattr(&object.dafs(), name, value, SetXattr::Either)?)
     }
 
