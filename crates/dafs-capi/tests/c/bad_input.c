@@ -288,6 +288,8 @@ static void absurd_sizes(void)
     expect(dap_chain_lookup(chain, NULL, 0), DAP_E_INVALID);
     expect(dap_chain_lookup(chain, "", DAP_CHAIN_FOUND), DAP_E_INVALID);
     expect(dap_chain_lookup(chain, "a", 2), DAP_E_INVALID);
+    expect(dap_chain_lookup(chain, "a/", 0), DAP_E_INVALID);
+    expect(dap_chain_remove(chain, "a/", 0), DAP_E_INVALID);
     expect(dap_chain_remove(chain, "a/b", DAP_CHAIN_FOUND), DAP_E_INVALID);
     expect(dap_chain_stat(chain, NULL), DAP_E_INVALID);
     expect(dap_chain_access(chain, 0x100), DAP_E_INVALID);

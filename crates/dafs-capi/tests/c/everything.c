@@ -80,6 +80,25 @@ static void names(void)
     expect(entries, 3);
     expect(dap_closedir(directory), 0);
     expect(dap_rmdir(session, "tree"), DAP_E_NOTEMPTY);
+    /* A slash behind a name asks for a directory. */
+    dap_attributes_t slashed;
+    dap_file_t none;
+    char content[8];
+    expect(dap_stat(session, "tree/two/", 0, &slashed), DAP_E_NOTDIR);
+    expect(dap_stat(session, "tree/two/.", 0, &slashed), DAP_E_NOTDIR);
+    expect(dap_open(session, "tree/two/", DAP_OPEN_READ, 0, &none), DAP_E_NOTDIR);
+    expect(dap_open(session, "tree/two/", RDWR | DAP_OPEN_CREATE, 0600, &none), DAP_E_ISDIR);
+    expect(dap_open(session, "tree/none/", RDWR | DAP_OPEN_CREATE, 0600, &none), DAP_E_ISDIR);
+    expect(dap_read_file(session, "tree/two/", content, sizeof content), DAP_E_NOTDIR);
+    expect(dap_create_file(session, "tree/none/", 0600, "x", 1, 0), DAP_E_NOENT);
+    expect(dap_remove(session, "tree/two/"), DAP_E_NOTDIR);
+    expect(dap_rename(session, "tree/two/", "tree/other"), DAP_E_NOTDIR);
+    expect(dap_rename(session, "tree/two", "tree/other/"), DAP_E_NOTDIR);
+    expect(dap_link(session, "tree/two/", "tree/other"), DAP_E_NOTDIR);
+    expect(dap_symlink(session, "two", "tree/other/"), DAP_E_NOENT);
+    expect(dap_mkdir(session, "tree/slashed/", 0755), 0);
+    expect(dap_rename(session, "tree/slashed/", "tree/other/"), 0);
+    expect(dap_rmdir(session, "tree/other/"), 0);
     expect(dap_rmdir(session, "tree/two"), DAP_E_NOTDIR);
     expect(dap_remove(session, "tree"), DAP_E_ISDIR);
     expect(dap_remove(session, "tree/two"), 0);
