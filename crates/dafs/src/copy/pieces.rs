@@ -140,15 +140,16 @@ impl Ring<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the oldest read; `None` if there is none.
-    pub(super) fn next_read(&mut self, file: &File) -> Result<Option<Part>, Error> {
+    /// Waits for the oldest read; `None` if there is none. A short answer that comes to `end`, where the
+    /// file is said to end, is believed.
+    pub(super) fn next_read(&mut self, file: &File, end: u64) -> Result<Option<Part>, Error> {
         let Some(flight) = self.flying.pop_front() else { return Ok(None) };
         let Flight { pending, piece, offset, bytes } = flight;
         let mut done = match pending.wait() {
             Err(error) if error.is_delay() => file.read_into(&piece, 0..bytes, offset)?,
             result => result?,
         };
-        while done > 0 && done < bytes {
+        while done > 0 && done < bytes && offset + done as u64 != end {
             // Short answers are allowed; only an empty one means the end of the file.
             match file.read_into(&piece, done..bytes, offset + done as u64)? {
                 0 => break,
@@ -190,13 +191,19 @@ impl Ring<'_, '_> {
     }
 }
 
-impl Drop for Ring<'_, '_> {
-    fn drop(&mut self) {
+impl Ring<'_, '_> {
+    /// Waits for all that is on its way, whose outcome does not matter any more.
+    pub(super) fn settle(&mut self) {
         for flight in self.flying.drain(..) {
-            // Whether it worked does not matter any more, only that it is over.
             let _ = flight.pending.wait();
             self.free.push(flight.piece);
         }
+    }
+}
+
+impl Drop for Ring<'_, '_> {
+    fn drop(&mut self) {
+        self.settle();
         self.worker.own = self.worker.own.take().or_else(|| self.free.pop());
         lock(&self.worker.pieces.shared).free.append(&mut self.free);
     }

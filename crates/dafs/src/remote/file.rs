@@ -166,6 +166,18 @@ impl Remote {
         })
     }
 
+    /// True when a file in a directory certainly has nothing in it, and the protocol has a quick way to
+    /// see that, without opening it.
+    pub(crate) fn is_surely_empty(&self, dir: &Handle, name: &[u8]) -> Result<bool, Error> {
+        Ok(match self {
+            Self::Dafs(client) => {
+                let start = client.read_file_from(&dir.dafs(), name, 1)?;
+                start.is_whole && start.data.is_empty()
+            }
+            Self::Nfs(_) => false,
+        })
+    }
+
     /// Opens a file by its name in a directory.
     pub(crate) fn open_at(
         &self,
@@ -271,6 +283,22 @@ impl File {
             Inner::Dafs(file) => Ok(file.write_from(buffer.dafs()?, range, offset, stability)?),
             Inner::Nfs(_) => self.submit_write(buffer, range, offset, stability)?.wait(),
         }
+    }
+
+    /// Where data begins at `offset` or behind it; `None` if there is none up to the end of the file.
+    pub(crate) fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
+        Ok(match &self.inner {
+            Inner::Dafs(file) => file.seek_data(offset)?,
+            Inner::Nfs(file) => file.seek_data(offset)?,
+        })
+    }
+
+    /// Where a hole begins at `offset` or behind it; the end of the file counts as one.
+    pub(crate) fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
+        Ok(match &self.inner {
+            Inner::Dafs(file) => file.seek_hole(offset)?,
+            Inner::Nfs(file) => file.seek_hole(offset)?,
+        })
     }
 
     /// Has everything that was written on stable storage.

@@ -1,4 +1,7 @@
 //! From the server to this host: the content of a file.
+//!
+//! Invariants
+//! * A copy ends where reading ends, not where the size says. A source that was cut meanwhile is an error.
 
 use super::{Get, Object};
 use crate::copy::digest::Digest;
@@ -10,6 +13,7 @@ use crate::limits::HOLE_BYTES;
 use crate::remote::{Attributes, Error, File, OpenOptions};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 impl Get<'_> {
@@ -21,7 +25,13 @@ impl Get<'_> {
         let temporary = Temporary::create(registry, &directory.descriptor)
             .map_err(|error| object.here(error))?;
         let mut attributes = object.attributes.clone();
-        if attributes.size > 0 {
+        // A file may have content that its size does not tell of, as those of /proc have.
+        let is_empty = attributes.size == 0
+            && self
+                .client
+                .is_surely_empty(&directory.handle, object.source_name())
+                .map_err(|error| object.remote(&error))?;
+        if !is_empty {
             let source = self
                 .client
                 .open_at(&directory.handle, object.source_name(), &OpenOptions::read())
@@ -53,25 +63,39 @@ impl Get<'_> {
         source: &File,
         target: BorrowedFd<'_>,
     ) -> Outcome {
-        // The server does not say where holes are, but that there are some. They are left where
-        // zeros come.
         let sparse = attributes.space_used < attributes.size;
         let mut digest = Digest::new(self.options.verify);
         let mut ring = worker.ring(attributes.size)?;
-        let mut length = 0;
-        self.read_all(&mut ring, object, attributes.size, source, |part| {
-            let view = view(part);
-            digest.add(view);
-            write_part(target, view, part.offset, sparse).map_err(|error| object.here(error))?;
-            length = part.offset + part.bytes as u64;
-            self.report.add_bytes(part.bytes as u64);
-            Ok(())
-        })?;
+        let failed = |error: Error| object.remote(&error);
+        let (mut length, mut is_over) = (0, false);
+        while !is_over {
+            let run =
+                if sparse { next_run(source, length).map_err(failed)? } else { Some(0..u64::MAX) };
+            let Some(run) = run else { break };
+            digest.add_zeros(run.start - length);
+            length = run.start;
+            is_over = self.read_run(&mut ring, object, (run, attributes.size), source, |part| {
+                let view = view(part);
+                digest.add(view);
+                write_part(target, view, part.offset, sparse)
+                    .map_err(|error| object.here(error))?;
+                length = part.offset + part.bytes as u64;
+                self.report.add_bytes(part.bytes as u64);
+                Ok(())
+            })?;
+        }
         if length < attributes.size {
-            self.report.warn(&format!(
-                "{}: became shorter while it was copied; the copy has {length} bytes",
-                object.source()
-            ));
+            let now = source.attributes().map_err(failed)?.size;
+            // Data ends where reading it ends, whatever the size says; else there is a hole.
+            let end = if is_over { length } else { attributes.size.min(now).max(length) };
+            digest.add_zeros(end - length);
+            length = end;
+            if now < attributes.size {
+                self.report.book(Err(Trouble::Object(format!(
+                    "{}: became shorter while it was copied; the copy has {length} bytes",
+                    object.source()
+                ))));
+            }
         }
         if sparse {
             rustix::fs::ftruncate(target, length).map_err(|error| object.here(error))?;
@@ -89,36 +113,50 @@ impl Get<'_> {
         Ok(())
     }
 
-    /// Reads up to `size` bytes of a file with as many pieces under way as the ring has, and hands
-    /// them to `take` in order.
-    fn read_all(
+    /// Reads a run of a file, which is said to end at `size`, with as many pieces under way as the ring
+    /// has, and hands them to `take` in order. Returns whether the file ended in it.
+    fn read_run(
         &self,
         ring: &mut Ring<'_, '_>,
         object: &Object<'_>,
-        size: u64,
+        (run, size): (Range<u64>, u64),
         source: &File,
         mut take: impl FnMut(&Part) -> Outcome,
-    ) -> Outcome {
+    ) -> Outcome<bool> {
         let failed = |error: Error| object.remote(&error);
-        let mut next = 0;
+        let mut next = run.start;
         loop {
-            while next < size
+            // One byte more than there should be tells whether that is all. Behind it there is mostly
+            // nothing, so one piece after the other is asked for.
+            while next < run.end
+                && (next < size || !ring.is_busy())
                 && let Some(piece) = ring.take()
             {
-                let bytes = (size - next).min(ring.piece_bytes() as u64) as usize;
+                let wanted = size.checked_sub(next).map_or(u64::MAX, |rest| rest.saturating_add(1));
+                let bytes = wanted.min(run.end - next).min(ring.piece_bytes() as u64) as usize;
                 ring.read(source, piece, next, bytes).map_err(failed)?;
                 next += bytes as u64;
             }
-            let Some(part) = ring.next_read(source).map_err(failed)? else { return Ok(()) };
-            let taken = take(&part);
+            let Some(part) = ring.next_read(source, size).map_err(failed)? else {
+                return Ok(false);
+            };
+            let taken = if part.bytes > 0 { take(&part) } else { Ok(()) };
             ring.give_back(part.piece);
             taken?;
             if part.is_last {
-                return Ok(());
+                ring.settle();
+                return Ok(true);
             }
             self.report.go_on()?;
         }
     }
+}
+
+/// The next run of data of a sparse file; `None` where there is only a hole up to the end.
+fn next_run(source: &File, from: u64) -> Result<Option<Range<u64>>, Error> {
+    let Some(start) = source.seek_data(from)? else { return Ok(None) };
+    let Some(end) = source.seek_hole(start)? else { return Ok(None) };
+    Ok((from <= start && start < end).then_some(start..end))
 }
 
 fn view(part: &Part) -> VolatileSlice<'_> {
@@ -153,7 +191,7 @@ fn write_part(
 fn write_run(
     target: BorrowedFd<'_>,
     view: VolatileSlice<'_>,
-    run: std::ops::Range<usize>,
+    run: Range<usize>,
     offset: u64,
 ) -> io::Result<()> {
     match view.slice(run.start, run.len()) {

@@ -1,4 +1,7 @@
 //! From this host to the server: the content of a file.
+//!
+//! Invariants
+//! * A copy ends where reading ends, not where the size says. A source that was cut meanwhile is an error.
 
 use super::{Object, Put};
 use crate::copy::digest::Digest;
@@ -91,7 +94,7 @@ impl Put<'_> {
         let mut sends = SENDS_MAX;
         let content = loop {
             let digest = Digest::new(self.options.verify);
-            let mut content = Content { length: 0, written: 0, digest };
+            let mut content = Content { length: 0, written: 0, is_cut: false, digest };
             content.send(self, &mut ring, object, &source, &stat, &file)?;
             sends -= 1;
             // While the file still lets itself be written: its owner and mode are about to change.
@@ -120,6 +123,13 @@ impl Put<'_> {
         let handle = *file.handle();
         temporary.rename(object.target_name()).map_err(failed)?;
         file.close().map_err(failed)?;
+        if content.is_cut {
+            self.report.book(Err(Trouble::Object(format!(
+                "{}: became shorter while it was copied; the copy has {} bytes",
+                object.path().display(),
+                content.length
+            ))));
+        }
         if lost {
             self.report.warn(&format!(
                 "{}: its set-user-id or set-group-id bit was left out, because the copy belongs to \
@@ -173,7 +183,7 @@ impl Put<'_> {
                 ring.read(file, piece, next, bytes).map_err(failed)?;
                 next += bytes as u64;
             }
-            let Some(part) = ring.next_read(file).map_err(failed)? else { break };
+            let Some(part) = ring.next_read(file, content.length).map_err(failed)? else { break };
             if let Some(view) = part.piece.slice(0, part.bytes) {
                 copy.add(view);
             }
@@ -197,6 +207,8 @@ struct Content {
     length: u64,
     /// Where the last byte that was written is.
     written: u64,
+    /// The source has become shorter meanwhile.
+    is_cut: bool,
     digest: Digest,
 }
 
@@ -213,23 +225,25 @@ impl Content {
     ) -> Outcome {
         let size = stat.st_size.unsigned_abs();
         let sparse = stat.st_blocks.unsigned_abs().saturating_mul(512) < size;
+        let mut is_over = false;
         while let Some((start, end)) =
             self.next_run(source, sparse, size).map_err(|error| object.here(error))?
         {
             self.digest.add_zeros(start - self.length);
             self.length = start;
-            let full = self.send_run(put, ring, object, source, end, file)?;
-            if !full {
+            if !self.send_run(put, ring, object, source, end, file)? {
+                is_over = true;
                 break;
             }
         }
         while ring.is_busy() {
             self.finish_one(put, ring, object, file)?;
         }
-        // A hole at the end; a file that became shorter meanwhile has none.
-        if sparse && self.length < size {
+        if self.length < size {
             let now = fstat(source).map_err(|error| object.here(error))?.st_size.unsigned_abs();
-            let end = size.min(now).max(self.length);
+            self.is_cut = now < size;
+            // Data ends where reading it ends, whatever the size says; else there is a hole.
+            let end = if is_over || !sparse { self.length } else { size.min(now).max(self.length) };
             self.digest.add_zeros(end - self.length);
             self.length = end;
         }
