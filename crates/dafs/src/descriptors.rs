@@ -37,6 +37,15 @@ impl Given {
     }
 }
 
+/// Lets this process open as many files as it ever may.
+pub(crate) fn raise_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
 fn is_open(fd: RawFd) -> bool {
     // SAFETY: takes no memory and changes nothing.
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }

@@ -46,9 +46,6 @@ pub(crate) const QUEUED_OBJECTS_MAX: usize = 256;
 /// common file systems leave holes.
 pub(crate) const HOLE_BYTES: usize = 4096;
 
-/// Directories inside each other; bounds what a hostile server can make the walk hold.
-pub(crate) const TREE_DEPTH_MAX: usize = 4096;
-
 /// Tries to find a temporary name that is free.
 pub(crate) const TEMPORARY_NAME_TRIES: usize = 16;
 

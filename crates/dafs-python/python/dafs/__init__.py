@@ -150,20 +150,23 @@ class Client(_Client):
         path = os.fspath(path)
         slash = b"/" if isinstance(path, bytes) else "/"
         path = path.rstrip(slash) or slash
-        try:
-            self.mkdir(path, mode & ~_umask())
-            return
-        except FileNotFoundError:
-            head = path.rpartition(slash)[0]
-            if not head:
-                raise
-        except OSError:
-            # It is there, perhaps as the root, which cannot be made.
-            if not exist_ok or not self._is_directory(path):
-                raise
-            return
-        self.makedirs(head, mode, exist_ok=True)
-        self.makedirs(path, mode, exist_ok)
+        # From the last directory upwards to one whose parent exists, and then down again.
+        missing = [path]
+        while missing:
+            path = missing[-1]
+            try:
+                self.mkdir(path, mode & ~_umask())
+            except FileNotFoundError:
+                head = path.rpartition(slash)[0].rstrip(slash)
+                if not head:
+                    raise
+                missing.append(head)
+                continue
+            except OSError:
+                # It is there, perhaps as the root, which cannot be made.
+                if (not exist_ok and len(missing) == 1) or not self._is_directory(path):
+                    raise
+            missing.pop()
 
     def _is_directory(self, path):
         try:

@@ -2,12 +2,14 @@
 //!
 //! Invariants
 //! * No symlink is followed: what a name says is a symlink is removed as such.
+//! * The way into a tree is kept on the heap, and each level of it by its name, so that it may be as deep
+//!   as file systems have it.
 
 use super::for_each;
 use crate::failure::Failure;
-use crate::limits::{REMOVE_BATCH, REMOVE_PASSES_MAX, TREE_DEPTH_MAX, WORKERS};
+use crate::limits::{REMOVE_BATCH, REMOVE_PASSES_MAX, WORKERS};
 use crate::output::complain;
-use crate::remote::{DirEntry, Error, Handle, Place, Remote, RemoteUrl, Status};
+use crate::remote::{DirEntry, Error, Handle, Place, ReadDir, Remote, RemoteUrl, Status};
 use crate::session::Sessions;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,7 +52,7 @@ impl Rm {
             if !self.recursive {
                 return Err(Failure::Failed(format!("{url} is a directory; use rm -r")));
             }
-            Tree { client }.empty(url, &attributes.handle, 0)?;
+            Tree { client, top: url, way: Vec::new() }.empty(attributes.handle)?;
         }
         client.remove(&dir, &name).map_err(failed)
     }
@@ -59,65 +61,131 @@ impl Rm {
 /// A directory tree on its way out.
 struct Tree<'a> {
     client: &'a Remote,
+    top: &'a RemoteUrl,
+    /// The names from the top to the directory that is worked on.
+    way: Vec<Vec<u8>>,
+}
+
+/// A directory that is being emptied.
+struct Level {
+    directory: Handle,
+    listing: ReadDir,
+    /// Entries of the listing, and how many of them have been looked at for directories.
+    batch: Vec<DirEntry>,
+    looked: usize,
+    /// Directories of the batch that could not be emptied.
+    kept: usize,
+    /// Of this pass through the directory.
+    seen: usize,
+    failed: usize,
+    passes: usize,
+}
+
+/// What comes next in a directory.
+enum Step {
+    /// A directory in it.
+    Into(Vec<u8>, Handle),
+    /// Nothing.
+    Done(Result<(), Failure>),
 }
 
 impl Tree<'_> {
     /// Removes all that is in a directory. What cannot be removed is reported, the rest goes on.
-    fn empty(&self, url: &RemoteUrl, directory: &Handle, depth: usize) -> Result<(), Failure> {
-        if depth >= TREE_DEPTH_MAX {
-            return Err(Failure::Failed(format!("{url}: directories are nested too deeply")));
-        }
-        // Removing while a listing goes on may make it skip entries, so it is done again until
-        // nothing is left.
-        for _ in 0..REMOVE_PASSES_MAX {
-            let mut listing = self.client.read_dir(directory);
-            let (mut seen, mut failed) = (0, 0);
-            loop {
-                let batch: Result<Vec<DirEntry>, Error> =
-                    listing.by_ref().take(REMOVE_BATCH).collect();
-                let batch = batch.map_err(|error| Failure::remote(url, &error))?;
-                if batch.is_empty() {
-                    break;
+    fn empty(&mut self, directory: Handle) -> Result<(), Failure> {
+        let mut levels = vec![self.level(directory)];
+        loop {
+            let Some(level) = levels.last_mut() else { return Ok(()) };
+            match self.step(level)? {
+                Step::Into(name, inner) => {
+                    self.way.push(name);
+                    levels.push(self.level(inner));
                 }
-                seen += batch.len();
-                failed += self.remove_batch(url, directory, &batch, depth)?;
-            }
-            if failed > 0 {
-                return Err(Failure::Reported);
-            }
-            if seen == 0 {
-                return Ok(());
+                Step::Done(done) => {
+                    levels.pop();
+                    let Some(above) = levels.last_mut() else { return done };
+                    self.way.pop();
+                    match done {
+                        Ok(()) => {}
+                        Err(Failure::Failed(text)) => {
+                            complain!("dafs: {text}");
+                            above.kept += 1;
+                        }
+                        Err(Failure::Reported) => above.kept += 1,
+                        Err(other) => return Err(other),
+                    }
+                }
             }
         }
-        Err(Failure::Failed(format!("{url}: somebody adds files as fast as they are removed")))
+    }
+
+    fn level(&self, directory: Handle) -> Level {
+        Level {
+            directory,
+            listing: self.client.read_dir(&directory),
+            batch: Vec::new(),
+            looked: 0,
+            kept: 0,
+            seen: 0,
+            failed: 0,
+            passes: 0,
+        }
+    }
+
+    /// The URL of the directory that is worked on.
+    fn url(&self) -> RemoteUrl {
+        match self.way.is_empty() {
+            true => self.top.clone(),
+            false => self.top.join(&self.way.join(&b'/')).unwrap_or_else(|_| self.top.clone()),
+        }
+    }
+
+    /// Goes on with a directory until another one in it comes first.
+    fn step(&self, level: &mut Level) -> Result<Step, Failure> {
+        loop {
+            while let Some(entry) = level.batch.get(level.looked) {
+                level.looked += 1;
+                if let Some(found) = entry.attributes.as_ref().filter(|found| found.is_directory())
+                {
+                    return Ok(Step::Into(entry.name.clone(), found.handle));
+                }
+            }
+            let failed = self.remove_batch(&level.directory, &level.batch)?;
+            level.failed += failed.max(std::mem::take(&mut level.kept));
+            level.seen += level.batch.len();
+            let batch: Result<Vec<DirEntry>, Error> =
+                level.listing.by_ref().take(REMOVE_BATCH).collect();
+            level.batch = match batch {
+                Ok(batch) => batch,
+                Err(error) => match Failure::remote(self.url(), &error) {
+                    failed @ Failure::Failed(_) => return Ok(Step::Done(Err(failed))),
+                    other => return Err(other),
+                },
+            };
+            level.looked = 0;
+            if !level.batch.is_empty() {
+                continue;
+            }
+            if level.failed > 0 {
+                return Ok(Step::Done(Err(Failure::Reported)));
+            }
+            if level.seen == 0 {
+                return Ok(Step::Done(Ok(())));
+            }
+            // Removing while a listing goes on may make it skip entries, so it is done again until
+            // nothing is left.
+            level.passes += 1;
+            if level.passes == REMOVE_PASSES_MAX {
+                let text =
+                    format!("{}: somebody adds files as fast as they are removed", self.url());
+                return Ok(Step::Done(Err(Failure::Failed(text))));
+            }
+            level.seen = 0;
+            level.listing = self.client.read_dir(&level.directory);
+        }
     }
 
     /// Removes entries of a directory; returns how many could not be.
-    fn remove_batch(
-        &self,
-        url: &RemoteUrl,
-        directory: &Handle,
-        batch: &[DirEntry],
-        depth: usize,
-    ) -> Result<usize, Failure> {
-        let mut failed = 0;
-        for entry in batch {
-            let Some(attributes) = entry.attributes.as_ref().filter(|found| found.is_directory())
-            else {
-                continue;
-            };
-            let inside =
-                url.join(&entry.name).map_err(|error| Failure::Usage(error.to_string()))?;
-            match self.empty(&inside, &attributes.handle, depth + 1) {
-                Ok(()) => {}
-                Err(Failure::Failed(text)) => {
-                    complain!("dafs: {text}");
-                    failed += 1;
-                }
-                Err(Failure::Reported) => failed += 1,
-                Err(other) => return Err(other),
-            }
-        }
+    fn remove_batch(&self, directory: &Handle, batch: &[DirEntry]) -> Result<usize, Failure> {
         let next = AtomicUsize::new(0);
         // Each removal is a round trip, so several are under way.
         let work = || -> Result<usize, Failure> {
@@ -127,7 +195,8 @@ impl Tree<'_> {
                     Ok(()) => {}
                     Err(error) if error.status() == Some(Status::NoEnt) => {}
                     Err(error) => {
-                        let what = url.join(&entry.name).unwrap_or_else(|_| url.clone());
+                        let url = self.url();
+                        let what = url.join(&entry.name).unwrap_or(url);
                         match Failure::remote(what, &error) {
                             Failure::Failed(text) => complain!("dafs: {text}"),
                             other => return Err(other),
@@ -149,6 +218,5 @@ impl Tree<'_> {
             }
             result
         })
-        .map(|more| failed.max(more))
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! * Memory does not grow with the size of the tree, except by one entry for each file with
-//!   several names that has not been met under all of them.
+//!   several names that has not been met under all of them, and by the directories above the one that is
+//!   read. These are held open, so the limit of open files bounds how deep a tree may be.
 //! * Nothing appears under its final name before it is complete.
 //! * A directory gets its final permissions and times after all that is in it.
 //! * A piece of memory is used again only when no transfer uses it any more.
@@ -67,6 +68,7 @@ fn supervise(
     options: &CopyOptions,
     copy: impl FnOnce(&Report) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    crate::descriptors::raise_limit();
     let report = Arc::new(Report::new());
     let watch = interrupt::watch(&report)?;
     let result = copy(&report);

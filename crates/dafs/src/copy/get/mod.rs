@@ -10,7 +10,6 @@ use super::report::{Copied, Report};
 use super::trouble::{Outcome, Trouble, here, remote};
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
-use crate::limits::TREE_DEPTH_MAX;
 use crate::remote::{Attributes, Error, Follow, Handle, ReadDir, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
@@ -256,12 +255,8 @@ impl<'a> Get<'a> {
             match self.step(queue, listing, &directory, &target) {
                 Ok(Step::Object) => {}
                 Ok(Step::End) => drop(levels.pop()),
-                Ok(Step::Directory(inner)) if levels.len() < TREE_DEPTH_MAX => {
-                    levels.push((self.client.read_dir(&inner.handle), inner));
-                }
                 Ok(Step::Directory(inner)) => {
-                    let text = format!("{}: directories are nested too deeply", inner.source());
-                    self.report.book(Err(Trouble::Object(text)));
+                    levels.push((self.client.read_dir(&inner.handle), inner));
                 }
                 Err(trouble) => self.report.book(Err(trouble)),
             }
@@ -401,17 +396,31 @@ fn open_named(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-impl Drop for Directory<'_> {
-    fn drop(&mut self) {
-        let Some(becomes) = &self.becomes else { return };
+impl Directory<'_> {
+    /// All that is in it is done.
+    fn finish(&mut self) {
+        let Some(becomes) = self.becomes.take() else { return };
         if self.get.report.is_stopped() {
             return;
         }
         let outcome = self
             .get
-            .finish(&self.descriptor, becomes)
+            .finish(&self.descriptor, &becomes)
             .map_err(|error| here(self.path().display(), error));
         self.get.report.book(outcome);
+    }
+}
+
+impl Drop for Directory<'_> {
+    fn drop(&mut self) {
+        self.finish();
+        // Those above that end with this one do so one after the other: a tree may be deeper than the
+        // stack of a thread.
+        let mut above = self.above.take();
+        while let Some(mut ended) = above.and_then(|(directory, _)| Arc::into_inner(directory)) {
+            ended.finish();
+            above = ended.above.take();
+        }
     }
 }
 

@@ -11,7 +11,6 @@ use super::report::{Copied, Report};
 use super::trouble::{Outcome, Trouble, here, remote};
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
-use crate::limits::TREE_DEPTH_MAX;
 use crate::remote::{
     Attributes, Error, Follow, Handle, Remote, RemoteUrl, SetAttributes, SetTime, Status,
 };
@@ -291,14 +290,7 @@ impl<'a> Put<'a> {
             match self.step(queue, listing, &directory, &target) {
                 Ok(Step::Object) => {}
                 Ok(Step::End) => drop(levels.pop()),
-                Ok(Step::Directory(listing, inner)) if levels.len() < TREE_DEPTH_MAX => {
-                    levels.push((listing, inner));
-                }
-                Ok(Step::Directory(_, inner)) => {
-                    let path = inner.path();
-                    let text = format!("{}: directories are nested too deeply", path.display());
-                    self.report.book(Err(Trouble::Object(text)));
-                }
+                Ok(Step::Directory(listing, inner)) => levels.push((listing, inner)),
                 Err(trouble) => self.report.book(Err(trouble)),
             }
         }
@@ -439,13 +431,27 @@ impl Source {
     }
 }
 
-impl Drop for Directory<'_> {
-    fn drop(&mut self) {
-        let Some(becomes) = &self.becomes else { return };
+impl Directory<'_> {
+    /// All that is in it is done.
+    fn finish(&mut self) {
+        let Some(becomes) = self.becomes.take() else { return };
         if self.put.report.is_stopped() {
             return;
         }
-        let outcome = self.put.client.set_attributes(&self.handle, becomes);
+        let outcome = self.put.client.set_attributes(&self.handle, &becomes);
         self.put.report.book(outcome.map_err(|error| remote(self.target(), &error)));
+    }
+}
+
+impl Drop for Directory<'_> {
+    fn drop(&mut self) {
+        self.finish();
+        // Those above that end with this one do so one after the other: a tree may be deeper than the
+        // stack of a thread.
+        let mut above = self.above.take();
+        while let Some(mut ended) = above.and_then(|(directory, _)| Arc::into_inner(directory)) {
+            ended.finish();
+            above = ended.above.take();
+        }
     }
 }
