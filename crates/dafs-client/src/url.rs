@@ -8,10 +8,10 @@ mod options;
 
 use crate::limits::DEFAULT_PORT;
 use crate::options::{TransportChoice, WaitPolicy};
+use dafs_wire::host::{address_of, in_url};
 use options::{Options, Wait};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
@@ -256,20 +256,18 @@ fn seconds(seconds: u32) -> Duration {
 fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
     let (host, port) = if let Some(inner) = text.strip_prefix('[') {
         let (address, after) = inner.split_once(']').ok_or_else(|| UrlError::Ipv6(text.into()))?;
-        // A zone such as fe80::1%eth0 is passed on to the resolver.
-        let bare = address.split('%').next().unwrap_or(address);
-        bare.parse::<Ipv6Addr>().map_err(|_| UrlError::Ipv6(address.into()))?;
+        let host = address_of(address).ok_or_else(|| UrlError::Ipv6(address.into()))?;
         match after.strip_prefix(':') {
-            Some(port) => (address, Some(port)),
-            None if after.is_empty() => (address, None),
+            Some(port) => (host, Some(port)),
+            None if after.is_empty() => (host, None),
             None => return Err(UrlError::Port(after.into())),
         }
     } else if text.matches(':').count() > 1 {
         return Err(UrlError::Ipv6(text.into()));
     } else {
         match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
+            Some((host, port)) => (host.to_owned(), Some(port)),
+            None => (text.to_owned(), None),
         }
     };
     if host.is_empty() {
@@ -282,7 +280,7 @@ fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
             _ => return Err(UrlError::Port(port.into())),
         },
     };
-    Ok((host.into(), port))
+    Ok((host, port))
 }
 
 /// Percent-decodes, refusing what the lenient decoder would pass through.
@@ -311,11 +309,7 @@ impl fmt::Display for DafsUrl {
         if let Some(user) = &self.user {
             write!(f, "{}@", percent_encode(user.as_bytes(), USER))?;
         }
-        let bare = self.host.split('%').next().unwrap_or(&self.host);
-        match bare.parse::<IpAddr>() {
-            Ok(IpAddr::V6(_)) => write!(f, "[{}]", self.host)?,
-            _ => f.write_str(&self.host)?,
-        }
+        f.write_str(&in_url(&self.host))?;
         if self.port != DEFAULT_PORT {
             write!(f, ":{}", self.port)?;
         }
@@ -348,6 +342,10 @@ mod tests {
         assert_eq!(parts("dafs://host:/a"), plain("host", 20490, "/a"));
         assert_eq!(parts("dafs://[::1]:9/a"), plain("::1", 9, "/a"));
         assert_eq!(parts("dafs://[fe80::1%eth0]/"), plain("fe80::1%eth0", 20490, "/"));
+        assert_eq!(parts("dafs://[fe80::1%25eth0]:7/a"), plain("fe80::1%eth0", 7, "/a"));
+        assert_eq!(parts("dafs://[fe80::1%252]"), plain("fe80::1%2", 20490, "/"));
+        let url = DafsUrl::parse("dafs://[fe80::1%eth0]:7/a").unwrap();
+        assert_eq!(url.to_string(), "dafs://[fe80::1%25eth0]:7/a");
         assert_eq!(parts("dafs://1.2.3.4/a%20b%FF").3, b"/a b\xff");
         assert_eq!(parts("dafs://a%40b@host/x").0.unwrap(), "a@b");
     }
@@ -364,6 +362,9 @@ mod tests {
             ("dafs://h:+1/", "number from 1 to 65535"),
             ("dafs://::1/", "is not an IPv6 address"),
             ("dafs://[zz]/", "is not an IPv6 address"),
+            ("dafs://[fe80::1%]/", "is not an IPv6 address"),
+            ("dafs://[fe80::1%25]/", "is not an IPv6 address"),
+            ("dafs://[fe80::1%25a%2F]/", "is not an IPv6 address"),
             ("dafs://[::1]x/", "number from 1 to 65535"),
             ("dafs://u:p@h/", "password"),
             ("dafs://h/a%2", "two hexadecimal digits"),

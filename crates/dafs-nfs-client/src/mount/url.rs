@@ -5,9 +5,9 @@
 //! * Printing and parsing again yields the same URL.
 
 use super::limits::{READ_AHEAD_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN};
+use dafs_wire::host::{address_of, in_url};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -276,27 +276,28 @@ fn host_and_port(text: &str) -> Result<(String, Option<u16>), NfsUrlError> {
         Some(inner) => {
             let (address, behind) =
                 inner.split_once(']').ok_or_else(|| NfsUrlError::Ipv6(text.into()))?;
-            // A zone such as fe80::1%eth0 is passed on to the resolver.
-            let bare = address.split('%').next().unwrap_or(address);
-            bare.parse::<Ipv6Addr>().map_err(|_| NfsUrlError::Ipv6(address.into()))?;
+            let host = address_of(address).ok_or_else(|| NfsUrlError::Ipv6(address.into()))?;
             match (behind.strip_prefix(':'), behind.is_empty()) {
-                (Some(port), _) => (address, port),
-                (None, true) => (address, ""),
+                (Some(port), _) => (host, port),
+                (None, true) => (host, ""),
                 (None, false) => return Err(NfsUrlError::Port(behind.into())),
             }
         }
         None if text.matches(':').count() > 1 => return Err(NfsUrlError::Ipv6(text.into())),
-        None => text.split_once(':').unwrap_or((text, "")),
+        None => {
+            let (host, port) = text.split_once(':').unwrap_or((text, ""));
+            (host.to_owned(), port)
+        }
     };
     if host.is_empty() {
         return Err(NfsUrlError::NoHost);
     }
     if port.is_empty() {
-        return Ok((host.into(), None));
+        return Ok((host, None));
     }
     match port.parse::<u16>() {
         Ok(number) if number != 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Ok((host.into(), Some(number)))
+            Ok((host, Some(number)))
         }
         _ => Err(NfsUrlError::Port(port.into())),
     }
@@ -394,11 +395,7 @@ impl FromStr for NfsUrl {
 impl fmt::Display for NfsUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.rdma { RDMA_SCHEME } else { TCP_SCHEME })?;
-        let bare = self.host.split('%').next().unwrap_or(&self.host);
-        match bare.parse::<IpAddr>() {
-            Ok(IpAddr::V6(_)) => write!(f, "[{}]", self.host)?,
-            _ => f.write_str(&self.host)?,
-        }
+        f.write_str(&in_url(&self.host))?;
         if self.port != if self.rdma { RDMA_PORT } else { TCP_PORT } {
             write!(f, ":{}", self.port)?;
         }
@@ -453,6 +450,9 @@ mod tests {
             parts("nfs://[fe80::1%eth0]/"),
             (false, "fe80::1%eth0".into(), 2049, b"/".into())
         );
+        assert_eq!(parts("nfs://[fe80::1%25eth0]:7/").1, "fe80::1%eth0");
+        let url = NfsUrl::parse("nfs://[fe80::1%eth0]/a").unwrap();
+        assert_eq!(url.to_string(), "nfs://[fe80::1%25eth0]/a");
         assert_eq!(parts("nfs://1.2.3.4/a%20b%FF").3, b"/a b\xff");
     }
 

@@ -499,7 +499,13 @@ fn parse_address(text: &str, example_port: u16) -> Result<SocketAddr, String> {
     if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
-    text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+    // With a zone by its name, as in [fe80::1%eth0]:20490.
+    let in_brackets = text.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
+    let found = match in_brackets.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
+        Some(host_and_port) => host_and_port.to_socket_addrs(),
+        None => text.to_socket_addrs(),
+    };
+    found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
         format!("{text:?} is no address; write HOST:PORT, such as 127.0.0.1:{example_port}")
     })
 }
@@ -645,6 +651,16 @@ mod tests {
         let verbs = "rdma_verbs_listen = [\"192.0.2.1:20049\"]";
         assert_eq!(rdma(verbs), (vec![], true));
         assert_eq!(rdma(""), (vec![], false));
+    }
+
+    #[test]
+    fn a_link_local_address_has_a_zone() {
+        let address = parse_listen("[fe80::1%lo]:7").unwrap();
+        let SocketAddr::V6(address) = address else { panic!("{address}") };
+        assert!(address.scope_id() > 0 && address.port() == 7, "{address}");
+        assert_eq!(address.ip().to_string(), "fe80::1");
+        assert!(parse_listen("[fe80::1%none-such]:7").is_err());
+        assert!(parse_listen("[fe80::1%lo]").is_err());
     }
 
     #[test]

@@ -461,7 +461,14 @@ impl Server {
                 let name = rustix::system::uname();
                 format!("dafs://{}:{}/", name.nodename().to_string_lossy(), address.port())
             }
-            Some(address) => format!("dafs://{address}/"),
+            Some(address) if address.ip().is_ipv4() => format!("dafs://{address}/"),
+            Some(address) => {
+                // A zone is escaped in a URL.
+                let text = address.to_string();
+                let host = text.strip_prefix('[').and_then(|text| text.split_once(']'));
+                let host = host.map_or(text.as_str(), |(host, _)| host);
+                format!("dafs://{}:{}/", dafs_wire::host::in_url(host), address.port())
+            }
             None => String::new(),
         }
     }
