@@ -6,6 +6,8 @@
 //! * A connection that was lost as soon as it was there is not made again without a pause: a server may take
 //!   each and answer none.
 //! * Memory of the link serves all its connections, before and after a loss.
+//! * What has never answered and ends connections, or says what is no answer, is no NFS server: that is
+//!   told at once.
 
 use super::error::{MountError, Result};
 use super::limits::PAUSE_MAX;
@@ -33,6 +35,8 @@ struct State {
     since: Instant,
     /// What answers calls of the server's, where it may call.
     back: Option<Arc<BackChannels>>,
+    /// The server has answered a call.
+    has_answered: bool,
 }
 
 /// One connection of a link.
@@ -52,7 +56,13 @@ impl Link {
         Ok(Self {
             route,
             options: options.clone(),
-            state: Mutex::new(State { number: 1, rpc, since: Instant::now(), back: None }),
+            state: Mutex::new(State {
+                number: 1,
+                rpc,
+                since: Instant::now(),
+                back: None,
+                has_answered: false,
+            }),
         })
     }
 
@@ -96,6 +106,9 @@ impl Link {
         why: &CallError,
         patience: &mut Patience,
     ) -> Result<Connected> {
+        if self.is_stranger(lost, why) {
+            return Err(self.stranger(why));
+        }
         // The server may be slow rather than gone; what comes late must not be mistaken for the
         // answer to what is sent again.
         lost.rpc.close();
@@ -120,6 +133,31 @@ impl Link {
                 return Err(self.lost(&reason));
             }
         }
+    }
+
+    /// The server has answered a call, so it is one.
+    pub(crate) fn note_answer(&self) {
+        self.state().has_answered = true;
+    }
+
+    /// True when this connection was lost to something that is no NFS server, as far as anybody can tell. One
+    /// connection may end for reasons of its own.
+    fn is_stranger(&self, lost: &Connected, why: &CallError) -> bool {
+        let is_sure = match why {
+            CallError::Malformed => true,
+            CallError::Disconnected(_) => lost.number > 1,
+            _ => false,
+        };
+        is_sure && !self.state().has_answered
+    }
+
+    /// Says that what was reached does not answer as an NFS server does.
+    pub(crate) fn stranger(&self, why: &CallError) -> MountError {
+        let reason = format!(
+            "what was reached there does not answer as an NFS server does ({why}); check the port, \
+             and that the server lets this host in"
+        );
+        MountError::Connect { server: self.server().clone(), reason: reason.into() }
     }
 
     /// True when a connection was made a short while ago, and none since.
@@ -215,6 +253,7 @@ mod tests {
             };
             let url = format!("nfs://{address}/").parse().unwrap();
             let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
+            link.note_answer();
             let why = CallError::Disconnected("it was".to_owned());
             let (mut patience, mut connected) = (link.patience(), link.connected());
             let lost = loop {
@@ -230,5 +269,35 @@ mod tests {
         // Pauses that double have room for few attempts; the first one is made at once.
         let taken = taken.into_inner();
         assert!((1..20).contains(&taken), "{taken} connections");
+    }
+
+    #[test]
+    fn what_speaks_something_else_is_told_at_once() {
+        use crate::mount::Mount;
+        use std::io::{Read, Write};
+        for (says, query) in [
+            (&b"SSH-2.0-OpenSSH\r\n"[..], ""),
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", "?vers=4.1"),
+            (b"", "?vers=4.2"),
+            (b"", "?vers=3"),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            std::thread::spawn(move || {
+                while let Ok((mut stream, _)) = listener.accept() {
+                    let _ = stream.read(&mut [0; 100]);
+                    let _ = stream.write_all(says);
+                }
+            });
+            let options = MountOptions {
+                reserved_port: false,
+                retry_timeout: Duration::from_secs(5),
+                ..MountOptions::default()
+            };
+            let url = format!("nfs://{address}/{query}").parse().unwrap();
+            let error = Mount::connect(&url, &options).unwrap_err();
+            assert!(matches!(error, MountError::Connect { .. }), "{query}: {error}");
+            assert!(error.to_string().contains("check the port"), "{query}: {error}");
+        }
     }
 }

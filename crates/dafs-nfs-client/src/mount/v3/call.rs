@@ -105,7 +105,10 @@ impl Exchange {
                 xid = xid.or(pending.as_ref().ok().map(Pending::xid));
             }
             match pending.and_then(Pending::wait) {
-                Ok(results) => return Ok((results, message)),
+                Ok(results) => {
+                    link.note_answer();
+                    return Ok((results, message));
+                }
                 Err(error) if is_loss(&error) => {
                     connected = link.reconnect(&connected, &error, patience)?;
                 }

@@ -7,7 +7,7 @@ use crate::error::NfsError;
 use crate::files::Handle;
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{EXPORT_LIST_BYTES_MAX, EXPORTS_MAX, SMALL_RESULT_BYTES};
-use crate::mount::link::Link;
+use crate::mount::link::{Link, is_loss};
 use crate::mount::{reserved, route};
 use dafs_rpc::AcceptStatus;
 use dafs_rpc::client::{CallError, Options, Procedure, Results, RpcClient};
@@ -35,10 +35,14 @@ impl Mounter {
     pub(super) fn find(link: &Link) -> Result<Self> {
         let same = Self { rpc: link.connected().rpc };
         match same.call(mount3::Procedure::Null, &[], SMALL_RESULT_BYTES) {
-            Ok(_) => return Ok(same),
+            Ok(_) => {
+                link.note_answer();
+                return Ok(same);
+            }
             Err(CallError::NotDone(
                 AcceptStatus::ProgramUnavailable | AcceptStatus::ProgramMismatch(_),
             )) => {}
+            Err(error) if is_loss(&error) => return Err(link.stranger(&error)),
             Err(error) => return Err(MountError::Rejected(error)),
         }
         let server = link.server();

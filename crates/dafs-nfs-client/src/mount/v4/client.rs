@@ -517,7 +517,10 @@ fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Re
         let args = [compound.bytes()];
         let request = Request::new(COMPOUND, &args, SMALL_RESULT_BYTES);
         match connected.rpc.submit_request(&request).and_then(Pending::wait) {
-            Ok(answer) => return Ok(Results::new(answer)?),
+            Ok(answer) => {
+                link.note_answer();
+                return Ok(Results::new(answer)?);
+            }
             Err(error) if is_loss(&error) => {
                 connected = link.reconnect(&connected, &error, patience)?;
             }
