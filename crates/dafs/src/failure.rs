@@ -69,6 +69,12 @@ impl Failure {
 /// An error in words, with what to do about it where that can be known.
 pub(crate) fn words(error: &Error) -> String {
     let Some((sentence, name)) = error.answer() else { return error.to_string() };
+    if error.is_mount_point() {
+        return format!(
+            "another file system is mounted there on the server, which is no part of this export \
+             ({name}); export its directory by itself"
+        );
+    }
     match error.status().and_then(remedy) {
         Some(remedy) => format!("{sentence} ({name}); {remedy}"),
         None => format!("{sentence} ({name})"),
@@ -108,6 +114,16 @@ mod tests {
         let expected = "dafs://h/x: the file system is full (NOSPC); free some space on the server";
         assert_eq!(failure.text(), Some(expected));
         assert_eq!(failure.exit_code(), 1);
+    }
+
+    #[test]
+    fn a_mount_point_is_told_from_a_rename_between_file_systems() {
+        let text = |procedure| {
+            let error = DafsError::Status { procedure, status: Status::XDev };
+            Failure::remote("dafs://h/x", &error.into()).text().unwrap().to_owned()
+        };
+        assert!(text(Procedure::Lookup).contains("is mounted there on the server"));
+        assert!(text(Procedure::Rename).contains("both names"), "{}", text(Procedure::Rename));
     }
 
     #[test]

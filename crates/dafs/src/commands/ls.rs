@@ -3,7 +3,7 @@
 use super::for_each;
 use crate::failure::Failure;
 use crate::output::complain;
-use crate::remote::{DirEntry, Follow, Handle, Remote, RemoteUrl};
+use crate::remote::{DirEntry, Follow, Handle, Remote, RemoteUrl, Status};
 use crate::session::Sessions;
 use crate::show;
 use std::collections::VecDeque;
@@ -70,7 +70,12 @@ impl Ls {
             first = false;
             match self.list_directory(client, &url, &directory, out) {
                 // Depth first and in order, as the names are shown.
-                Ok(inner) => inner.into_iter().rev().for_each(|inner| left.push_front(inner)),
+                Ok((inner, is_whole)) => {
+                    inner.into_iter().rev().for_each(|inner| left.push_front(inner));
+                    if !is_whole {
+                        result = Err(Failure::Reported);
+                    }
+                }
                 Err(Failure::Failed(text)) => {
                     complain!("dafs: {text}");
                     result = Err(Failure::Reported);
@@ -81,14 +86,15 @@ impl Ls {
         result
     }
 
-    /// Lists one directory; returns the directories in it that are to be listed too.
+    /// Lists one directory; returns the directories in it that are to be listed too, and whether all is
+    /// known of its entries.
     fn list_directory(
         &self,
         client: &Remote,
         url: &RemoteUrl,
         directory: &Handle,
         out: &mut Out<'_>,
-    ) -> Result<Vec<(RemoteUrl, Handle)>, Failure> {
+    ) -> Result<(Vec<(RemoteUrl, Handle)>, bool), Failure> {
         let entries: Result<Vec<DirEntry>, _> = client
             .read_dir(directory)
             .filter(|entry| {
@@ -97,10 +103,14 @@ impl Ls {
             .collect();
         let mut entries = entries.map_err(|error| Failure::remote(url, &error))?;
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let mut inner = Vec::new();
+        let (mut inner, mut is_whole) = (Vec::new(), true);
         for entry in &entries {
             let inside =
                 url.join(&entry.name).map_err(|error| Failure::Usage(error.to_string()))?;
+            if entry.attributes.is_none() && (self.long || self.json) {
+                is_whole &= self.look_again(client, (&inside, directory), entry, out)?;
+                continue;
+            }
             self.show(client, &inside, entry, out)?;
             if let Some(attributes) = &entry.attributes
                 && self.recursive
@@ -109,7 +119,51 @@ impl Ls {
                 inner.push((inside, attributes.handle));
             }
         }
-        Ok(inner)
+        Ok((inner, is_whole))
+    }
+
+    /// Shows an entry that the server has listed without attributes: a mount point, or what it tells of
+    /// now. Returns whether that is known.
+    fn look_again(
+        &self,
+        client: &Remote,
+        (url, directory): (&RemoteUrl, &Handle),
+        entry: &DirEntry,
+        out: &mut Out<'_>,
+    ) -> Result<bool, Failure> {
+        let found = client.lookup(directory, &entry.name);
+        match found.and_then(|handle| client.attributes(&handle)) {
+            Ok(found) => {
+                let attributes = Some(found);
+                self.show(client, url, &DirEntry { attributes, ..entry.clone() }, out)?;
+                Ok(true)
+            }
+            Err(error) if error.status() == Some(Status::NoEnt) => Ok(true),
+            Err(error) if error.is_mount_point() => {
+                let (name, text) = (show::name_bytes(&entry.name), url.to_string());
+                let shown = if self.json {
+                    let name = String::from_utf8_lossy(&entry.name);
+                    let kind = "mount point";
+                    writeln!(
+                        out,
+                        "{}",
+                        serde_json::json!({"url": text, "name": name, "type": kind})
+                    )
+                } else {
+                    out.write_all(&[b"mountpoint ".as_slice(), &name, b"\n"].concat())
+                };
+                shown.map_err(|error| Failure::local("standard output", &error))?;
+                Ok(true)
+            }
+            Err(error) => match Failure::remote(url, &error) {
+                Failure::Failed(text) => {
+                    complain!("dafs: {text}");
+                    self.show(client, url, entry, out)?;
+                    Ok(false)
+                }
+                other => Err(other),
+            },
+        }
     }
 
     fn show(

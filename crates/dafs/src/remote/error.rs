@@ -51,6 +51,21 @@ impl Error {
         matches!(self, Self::Dafs(dafs::Error::InDoubt { .. }))
     }
 
+    /// True when there is something that is no part of the export: a file system is mounted there on the
+    /// server.
+    pub(crate) fn is_mount_point(&self) -> bool {
+        let concerns_two_names = match self {
+            Self::Dafs(dafs::Error::Status { procedure, .. }) => {
+                matches!(procedure, dafs::Procedure::Rename | dafs::Procedure::Link)
+            }
+            Self::Nfs(MountError::Refused { operation, .. }) => {
+                matches!(*operation, "RENAME" | "LINK")
+            }
+            _ => false,
+        };
+        self.status() == Some(Status::XDev) && !concerns_two_names
+    }
+
     /// What the server answered, in a sentence and by its name.
     pub(crate) fn answer(&self) -> Option<(&'static str, &'static str)> {
         match self {
@@ -71,6 +86,7 @@ fn same(status: nfs4::Status) -> Option<Status> {
         nfs4::Status::Exist => Status::Exist,
         nfs4::Status::NotDir => Status::NotDir,
         nfs4::Status::IsDir => Status::IsDir,
+        nfs4::Status::XDev => Status::XDev,
         nfs4::Status::Inval => Status::Inval,
         nfs4::Status::NoSpc => Status::NoSpc,
         nfs4::Status::RoFs => Status::RoFs,
