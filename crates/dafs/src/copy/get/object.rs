@@ -6,8 +6,9 @@ use crate::copy::links::Claim;
 use crate::copy::local::{self, Parent, make_or_replace, open_below};
 use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
-use crate::copy::trouble::{Outcome, Trouble, here, remote};
+use crate::copy::trouble::{Outcome, Trouble, remote};
 use crate::remote::{Error, Handle, ObjectType, RemoteUrl, Status};
+use crate::show::readable;
 use rustix::fs::{AtFlags, Mode, linkat, makedev, mknodat, symlinkat};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -125,7 +126,20 @@ impl<'a> Get<'a> {
                 Err(error) if error.status() == Some(Status::NoEnt) => continue,
                 value => value.map_err(|error| failed(&error))?,
             };
-            local::set_xattr(to, &name, &value).map_err(|error| here(path.display(), error))?;
+            let why = match local::set_xattr(to, &name, &value) {
+                Ok(()) => continue,
+                Err(Errno::NOSPC | Errno::TOOBIG) => format!(
+                    "it has {} bytes, and this file system keeps no attributes so large, or is full",
+                    value.len()
+                ),
+                Err(error) => std::io::Error::from(error).to_string(),
+            };
+            // One that cannot be kept is told, and does not keep the others from being copied.
+            self.report.book(Err(Trouble::Object(format!(
+                "{}: the attribute {} is not copied: {why}",
+                path.display(),
+                readable(&name)
+            ))));
         }
         Ok(())
     }

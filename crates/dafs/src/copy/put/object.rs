@@ -8,7 +8,9 @@ use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::copy::trouble::{Outcome, Trouble, here, remote};
+use crate::failure::words;
 use crate::remote::{Error, Handle, RemoteUrl, SetAttributes, SpecialFile, Status};
+use crate::show::readable;
 use rustix::fs::{AtFlags, FileType, Stat, major, minor, readlinkat, statat};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -166,7 +168,23 @@ impl Put<'_> {
         }
         let failed = |error: Error| remote(target, &error);
         for (name, value) in found {
-            self.client.set_xattr(to, &name, &value).map_err(failed)?;
+            let error = match self.client.set_xattr(to, &name, &value) {
+                Ok(()) => continue,
+                Err(error) if error.is_fatal() => return Err(failed(error)),
+                Err(error) => error,
+            };
+            // One that cannot be kept is told, and does not keep the others from being copied. EXT4 says
+            // that it is full of a value that is too large for it.
+            let why = match error.status() {
+                Some(Status::FBig | Status::NoSpc) => format!(
+                    "it has {} bytes, and the server's file system keeps no attributes so large, or \
+                     is full",
+                    value.len()
+                ),
+                _ => words(&error),
+            };
+            let text = format!("{target}: the attribute {} is not copied: {why}", readable(&name));
+            self.report.book(Err(Trouble::Object(text)));
         }
         Ok(())
     }
