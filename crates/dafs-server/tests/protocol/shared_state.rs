@@ -30,14 +30,7 @@ impl NfsClient {
         let request = {
             let address = ClientAddress { ip: [192, 0, 2, 1].into(), privileged: true };
             let host = Default::default();
-            ExchangeId {
-                owner: b"nfs",
-                verifier: [1; 8],
-                identity,
-                host,
-                address,
-                update: false,
-            }
+            ExchangeId { owner: b"nfs", verifier: [1; 8], identity, host, address, update: false }
         };
         let key = world.service.exchange_id(&request, 0).unwrap().client.key();
         let client = world.service.confirm_client(key, 0).unwrap();

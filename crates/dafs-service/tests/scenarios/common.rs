@@ -4,10 +4,9 @@
 use dafs_service::{
     Caller, Client, ClientAddress, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export,
     ExportOptions, Front, Handle, Host, Identity, LockChange, LockError, LockExtras, LockKind,
-    LockOwner,
-    LockRecord, LockRequest, Namespace, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened,
-    RecordsError, Result, Service, ServiceConfig, ServiceError, Share, Squash, StateRef, Subject,
-    Want,
+    LockOwner, LockRecord, LockRequest, Namespace, OpenClaim, OpenHow, OpenRequest, OpenTarget,
+    Opened, RecordsError, Result, Service, ServiceConfig, ServiceError, Share, Squash, StateRef,
+    Subject, Want,
 };
 use dafs_store::{CreateHow, Cred, DeviceKey, MemoryStore, OpenMode, SetAttr, Store, Wait};
 use std::cell::Cell;
