@@ -111,6 +111,11 @@ rm "$list"
 sed -i '2s/ .*//' "$work"/data?/incarnation "$work"/state/nodes/*-[12]
 chmod 666 "$work"/data?/incarnation "$work"/state/nodes/*
 chmod 777 "$work"/state/{removed,moved,mends,nodes} "$work"/state/{removed,moved,mends}/*
+planted=$(find "$work/state/removed" -mindepth 1 -type d)/$(printf 'cd%.0s' {1..16})
+head -c 56 /dev/zero >"$planted"
+chown daemon "$planted"
+expect 1 "$planted" "${start[@]}"
+rm "$planted"
 wide 022
 open=$(find "$work/state" "$work"/data? -mindepth 1 -perm /077 -printf '%m %P\n')
 [[ ! $open ]] || fail "open to others: $open"
