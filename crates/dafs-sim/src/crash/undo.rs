@@ -7,10 +7,12 @@
 //! Now and then the logs rot, in a copy of the directory: no server may start on that.
 
 use dafs_dat::sim::SimRng;
-use dafs_service::{Namespace, Service, ServiceConfig};
+use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig};
+use dafs_store::MemoryStore;
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a disk writes wholly or not at all, and what a log is made of.
@@ -20,7 +22,7 @@ const SECTOR_BYTES: u64 = 512;
 const RECORD_BYTES_MAX: u64 = 8 * SECTOR_BYTES;
 
 /// How often the logs rot when a server starts, in a million.
-const ROT_PPM: u32 = 50_000;
+const ROT_PPM: u32 = 200_000;
 
 /// Kept in memory where there is such a place.
 const MEMORY: &str = "/dev/shm";
@@ -97,13 +99,15 @@ impl UndoDirectory {
         if logs.is_empty() || !self.rot.chance(ROT_PPM) {
             return Ok(());
         }
-        let (number, path) = &logs[self.rot.below(logs.len() as u64) as usize];
-        // Behind what is whole, zeros may be missing.
-        let torn = self.torn.contains_key(path);
+        let (_, path) = &logs[self.rot.below(logs.len() as u64) as usize];
         let mut bytes = std::fs::read(path).map_err(|error| error.to_string())?;
-        let whole = if torn { 2 * SECTOR_BYTES } else { bytes.len() as u64 };
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // Behind what is whole, zeros may be missing.
+        let whole = if self.torn.contains_key(path) { 2 * SECTOR_BYTES } else { u64::MAX };
         let at = self.rot.below(whole.min(bytes.len() as u64)) as usize;
-        let how = match self.rot.below(3) {
+        let how = match self.rot.below(4) {
             0 => {
                 bytes.truncate(at);
                 "cut"
@@ -113,27 +117,53 @@ impl UndoDirectory {
                 bytes[from..from + SECTOR_BYTES as usize].fill(0);
                 "zeroed"
             }
-            _ => {
+            2 => {
                 bytes[at] ^= 1 << self.rot.below(8);
                 "flipped"
             }
+            _ => "away",
         };
-        let copy = self.path.with_extension("rotten");
-        let start = || -> io::Result<bool> {
-            std::fs::create_dir(&copy)?;
-            std::fs::write(copy.join(format!("{number}.undo")), &bytes)?;
-            let namespace = Namespace::new(Vec::new()).map_err(io::Error::other)?;
-            let service = Service::new(ServiceConfig::new(crate::limits::LEASE, 1), namespace);
-            let told = service.keep_undo_in(&copy).is_err();
-            std::fs::remove_dir_all(&copy)?;
-            let _ = std::fs::remove_file(copy.with_extension("index"));
-            Ok(told)
-        };
-        match start() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(format!("log {number} is {how} at byte {at}, and nobody is told")),
-            Err(error) => Err(error.to_string()),
+        let rotten = Some(bytes).filter(|_| how != "away");
+        let starts =
+            |rotten| self.starts_on(&logs, path, rotten).map_err(|error| error.to_string());
+        let whole = std::fs::read(path).map_err(|error| error.to_string())?;
+        match (starts(Some(whole))?, starts(rotten)?) {
+            (true, false) => Ok(()),
+            (false, _) => Err("whole logs are refused".to_owned()),
+            (true, true) => {
+                Err(format!("{} is {how} at byte {at}, and nobody is told", path.display()))
+            }
         }
+    }
+
+    /// Whether a server starts on a copy of the directory in which one log has this content.
+    fn starts_on(
+        &self,
+        logs: &[(u64, PathBuf)],
+        rotten: &Path,
+        content: Option<Vec<u8>>,
+    ) -> io::Result<bool> {
+        let mut name = self.path.clone().into_os_string();
+        name.push("-rotten");
+        let (copy, list) = (PathBuf::from(name), self.path.with_extension("index"));
+        std::fs::create_dir(&copy)?;
+        std::fs::copy(list, copy.with_extension("index"))?;
+        for (number, path) in logs {
+            let place = copy.join(format!("{number}.undo"));
+            match &content {
+                Some(content) if path == rotten => std::fs::write(place, content)?,
+                None if path == rotten => {}
+                _ => drop(std::fs::copy(path, place)?),
+            }
+        }
+        let store = Arc::new(MemoryStore::default());
+        let export = Export::new("", store, ExportOptions::default());
+        let namespace = Namespace::new(vec![export]).map_err(io::Error::other)?;
+        let service = Service::new(ServiceConfig::new(crate::limits::LEASE, 1), namespace);
+        let starts = service.keep_undo_in(&copy).is_ok();
+        std::fs::remove_dir_all(&copy)?;
+        std::fs::remove_file(copy.with_extension("index"))?;
+        Ok(starts)
     }
 
     pub(super) fn path(&self) -> &Path {
