@@ -9,7 +9,7 @@ truncate -s 200G "$work/export/long"
 echo hello >"$work/export/file"
 cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
-lease_time_seconds = 1
+lease_time_seconds = 3
 metrics_listen = "127.0.0.1:0"
 [limits]
 connections_per_address = 40
@@ -146,7 +146,7 @@ stop_server
 step "1100 silent connections where the process may open 1024 files"
 command -v prlimit >/dev/null || skip "there is no prlimit"
 as=(prlimit --nofile=1024:1024)
-serve "$work/export" --nfs 127.0.0.1:0 --nfs-unprivileged-ports
+serve "$work/export" --state-directory "$work/few" --nfs 127.0.0.1:0 --nfs-unprivileged-ports
 nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
 grep -q 'may open few descriptors' "$log" || fail "the log does not say that descriptors are few"
 perl -MIO::Socket::INET -e '

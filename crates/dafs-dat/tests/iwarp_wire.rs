@@ -337,6 +337,7 @@ fn set_ups_that_are_counted_with_others_make_room() {
     assert!(crowd[..7].iter_mut().all(Raw::is_closed));
     let (guest, _) = node.plain_peer(false);
     assert!(crowd[7].is_closed());
+    node.settle();
     let counts = connections.counts();
     assert_eq!((counts.connections, counts.evicted, counts.refused), (3, 8, 0));
     assert_eq!(node.adapter.socket_count(), 3);

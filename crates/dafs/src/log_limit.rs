@@ -140,7 +140,7 @@ impl Cause {
             return bucket.take(LOG_PEER_BURST, LOG_PEER_INTERVAL, now);
         }
         if self.peers.len() >= LOG_PEERS_MAX {
-            self.peers.retain(|_, bucket| !bucket.is_fresh(LOG_PEER_INTERVAL, now));
+            self.peers.retain(|_, bucket| !bucket.is_full(now));
         }
         // With more of them, the limit of all is what there is.
         self.peers.len() >= LOG_PEERS_MAX
@@ -169,9 +169,9 @@ impl Bucket {
         admitted
     }
 
-    /// Whether it is as good as new.
-    fn is_fresh(&self, interval: Duration, now: Instant) -> bool {
-        self.full_at.is_none_or(|full_at| full_at <= now + interval)
+    /// Whether all tokens are there.
+    fn is_full(&self, now: Instant) -> bool {
+        self.full_at.is_none_or(|full_at| full_at <= now)
     }
 }
 
