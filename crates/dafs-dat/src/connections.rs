@@ -15,7 +15,7 @@
 use crate::PeerInfo;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv6Addr, Shutdown};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,9 +28,9 @@ pub type WeakSocket = Weak<dyn AsFd + Send + Sync>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Origin {
     /// An IPv4 address, or the first 64 bits of an IPv6 address: a host has as many of these as it
-    /// likes.
+    /// likes. All addresses of this host are one.
     Address(IpAddr),
-    /// A user of this host.
+    /// A user of this host, over whichever of its addresses.
     User(u32),
     /// A host of a simulated network.
     Sim(u32),
@@ -43,6 +43,7 @@ impl Origin {
     pub fn of_address(address: IpAddr) -> Self {
         const NETWORK: u128 = !(u64::MAX as u128);
         Self::Address(match address.to_canonical() {
+            address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             // Many hosts share this prefix, each with the rest as its own.
             IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
             IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
@@ -53,8 +54,9 @@ impl Origin {
     /// That of a peer.
     pub fn of_peer(peer: &PeerInfo) -> Self {
         match (peer.address, peer.process.as_ref(), peer.sim_host) {
-            (Some(address), ..) => Self::of_address(address.ip()),
             (_, Some(process), _) => Self::User(process.uid),
+            (Some(_), ..) if peer.is_local => Self::of_address(Ipv4Addr::LOCALHOST.into()),
+            (Some(address), ..) => Self::of_address(address.ip()),
             (.., Some(host)) => Self::Sim(host),
             _ => Self::Unknown,
         }
@@ -413,5 +415,22 @@ mod tests {
         assert_eq!(address("2001:db8:1:2::1"), address("2001:db8:1:2:ffff::9"));
         assert_ne!(address("2001:db8:1:2::1"), address("2001:db8:1:3::1"));
         assert_ne!(address("fe80::1"), address("fe80::2"));
+        assert_eq!(address("127.0.0.1"), address("127.9.9.9"));
+        assert_eq!(address("127.0.0.1"), address("::1"));
+    }
+
+    #[test]
+    fn a_user_of_this_host_has_one_origin_over_all_its_addresses() {
+        let process = Some(crate::PeerProcess { pid: 1, uid: 7, gid: 8 });
+        let peer = |text: &str, process| PeerInfo {
+            address: Some(text.parse().unwrap()),
+            process,
+            is_local: true,
+            ..PeerInfo::default()
+        };
+        assert_eq!(Origin::of_peer(&peer("127.0.0.2:5", process)), Origin::User(7));
+        assert_eq!(Origin::of_peer(&peer("192.0.2.1:5", process)), Origin::User(7));
+        let unknown = Origin::of_peer(&peer("192.0.2.1:5", None));
+        assert_eq!(unknown, Origin::of_peer(&peer("127.0.0.9:5", None)));
     }
 }

@@ -4,7 +4,7 @@
 //! * Whoever puts something in and finds the reactor asleep wakes it; the reactor looks at the
 //!   inbox after saying that it sleeps and before it does.
 
-use crate::call::ConnectionId;
+use crate::call::{CallerProcess, ConnectionId};
 use crate::exchange::Exchange;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::connections::Admitted;
@@ -32,7 +32,11 @@ pub(crate) enum Command {
     /// End a connection.
     Close { connection: ConnectionId },
     /// Serve a connection that another reactor accepted.
-    Adopt { stream: Arc<OwnedFd>, peer: SocketAddr, admitted: Arc<Admitted> },
+    Adopt {
+        stream: Arc<OwnedFd>,
+        peer: (SocketAddr, CallerProcess),
+        admitted: Arc<Admitted>,
+    },
 }
 
 /// A call to a peer that is a client of this server (RFC 8881 section 2.10.3.1).

@@ -230,7 +230,8 @@ impl Shared {
                 continue;
             };
             let Ok(peer) = stream.peer_addr() else { continue };
-            let (stream, origin) = (Arc::new(stream), Origin::of_address(peer.ip()));
+            let origin = Origin::of_peer(&dafs_dat::tcp_peer(&stream, peer));
+            let stream = Arc::new(stream);
             // Its thread wakes up and ends when another one takes its place.
             let admitted = self.strangers.admit(origin, Arc::downgrade(&stream) as _);
             let Ok(stranger) = admitted else { continue };

@@ -60,9 +60,9 @@ pub(super) fn find(own: SocketAddr, other: SocketAddr) -> io::Result<Option<Foun
     // With any cookie.
     body.extend([0xff; 8]);
     match ask(Some(netlink::SOCK_DIAG), SOCK_DIAG_BY_FAMILY, &body) {
-        Ok((SOCK_DIAG_BY_FAMILY, answer)) => read(&answer, own, other),
-        Ok(_) => Err(io::ErrorKind::InvalidData.into()),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Ok(Answer::Message(SOCK_DIAG_BY_FAMILY, answer)) => read(&answer, own, other),
+        Ok(Answer::Refusal(libc::ENOENT)) => Ok(None),
+        Ok(answer) => Err(answer.unexpected()),
         Err(error) => Err(error),
     }
 }
@@ -93,21 +93,37 @@ pub(super) fn is_local(address: SocketAddr) -> io::Result<bool> {
     }
     (body[0], body[1]) = (family(address), bits);
     match ask(NETLINK_ROUTE, ROUTE_ASKED, &body) {
-        Ok((ROUTE_IS, answer)) => Ok(answer.get(ROUTE_TYPE_AT) == Some(&ROUTE_LOCAL)),
-        Ok(_) => Err(io::ErrorKind::InvalidData.into()),
-        // It has answered: nothing leads there.
-        Err(error) if unreachable(&error) => Ok(false),
+        Ok(Answer::Message(ROUTE_IS, answer)) => {
+            Ok(answer.get(ROUTE_TYPE_AT) == Some(&ROUTE_LOCAL))
+        }
+        // Nothing leads there.
+        Ok(Answer::Refusal(libc::ENETUNREACH | libc::EHOSTUNREACH)) => Ok(false),
+        Ok(answer) => Err(answer.unexpected()),
         Err(error) => Err(error),
     }
 }
 
-fn unreachable(error: &io::Error) -> bool {
-    let codes = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
-    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+/// The kernel's answer, which is no error of the question's way to it: what a sandbox forbids is not an
+/// answer.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// Its type and its body.
+    Message(u16, Vec<u8>),
+    /// A code of an error.
+    Refusal(i32),
 }
 
-/// Asks one question; gives type and body of the answer.
-fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+impl Answer {
+    fn unexpected(self) -> io::Error {
+        match self {
+            Self::Message(..) => io::ErrorKind::InvalidData.into(),
+            Self::Refusal(code) => io::Error::from_raw_os_error(code),
+        }
+    }
+}
+
+/// Asks one question.
+fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> io::Result<Answer> {
     let (family, sort) = (AddressFamily::NETLINK, SocketType::DGRAM);
     let socket = rustix::net::socket_with(family, sort, SocketFlags::CLOEXEC, protocol)?;
     let mut question = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
@@ -123,15 +139,15 @@ fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> io::Result<(u16, V
     take_apart(&answer[..len])
 }
 
-fn take_apart(answer: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+fn take_apart(answer: &[u8]) -> io::Result<Answer> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidData);
     let kind = answer.get(4..6).and_then(|kind| kind.try_into().ok()).map(u16::from_ne_bytes);
     let (kind, body) = kind.zip(answer.get(HEADER_BYTES..)).ok_or_else(wrong)?;
     if kind != ERROR {
-        return Ok((kind, body.to_vec()));
+        return Ok(Answer::Message(kind, body.to_vec()));
     }
     let code = word(body, 0).ok_or_else(wrong)?.cast_signed().wrapping_neg();
-    Err(io::Error::from_raw_os_error(code))
+    Ok(Answer::Refusal(code))
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {

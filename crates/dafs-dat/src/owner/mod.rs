@@ -24,13 +24,10 @@ const NO_GROUP: u32 = 65_534;
 
 /// What this host knows of the peer of an accepted TCP connection.
 pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> PeerInfo {
-    let uid = match owner(socket.as_fd(), peer) {
-        Ok(uid) => uid,
-        Err(error) => {
-            complain(&error);
-            None
-        }
-    };
+    let uid = owner(socket.as_fd(), peer).unwrap_or_else(|error| {
+        complain(&error);
+        None
+    });
     let is_local = uid.is_some() || is_of_this_host(peer);
     let process = uid.map(|uid| {
         let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -42,6 +39,10 @@ pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> PeerInfo {
 /// Says once why no user of this host is known.
 fn complain(error: &io::Error) {
     static SAID: Once = Once::new();
+    // A lack of descriptors passes.
+    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+        return;
+    }
     SAID.call_once(|| {
         tracing::warn!(
             %error,
@@ -58,16 +59,23 @@ pub fn is_of_this_host(address: SocketAddr) -> bool {
     if address.ip().is_loopback() {
         return true;
     }
-    // Without the routing table: only own addresses can be bound to, if the administrator has not
-    // opened that to all of them.
-    diag::is_local(address).unwrap_or_else(|_| UdpSocket::bind(with_port(address, 0)).is_ok())
+    // Without the routing table: the one error that only addresses of other hosts have. In doubt a peer
+    // is of this host, since it is refused then and not believed.
+    let is_others = |error: io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
+    diag::is_local(address).unwrap_or_else(|_| {
+        !UdpSocket::bind(with_port(address, 0)).is_err_and(is_others)
+    })
 }
 
 /// The user of the socket at the other end of `socket`, if that is one of this host.
 fn owner(socket: BorrowedFd<'_>, peer: SocketAddr) -> io::Result<Option<u32>> {
     let own = canonical(SocketAddr::try_from(rustix::net::getsockname(socket)?)?);
     let peer = canonical(peer);
-    let Some(found) = diag::find(peer, own)? else { return Ok(None) };
+    let Some(found) = diag::find(peer, own)? else {
+        // A kernel without the module says of every socket that it is not there.
+        let is_blind = diag::find(own, peer)?.is_none() && is_established(socket)?;
+        return if is_blind { Err(io::ErrorKind::Unsupported.into()) } else { Ok(None) };
+    };
     // A socket that is closed while it is looked at belongs to nobody any more, which the kernel calls
     // user 0. It is not established then.
     let again = diag::find(peer, own)?;

@@ -419,13 +419,13 @@ impl VerbsAdapter {
     }
 }
 
-/// The error that the connection manager reports by its number, negative or not.
 /// What is known of a peer: a connection of an RDMA device has no socket whose owner the kernel knows.
 pub(super) fn peer_info(peer: SocketAddr) -> PeerInfo {
     let is_local = crate::is_of_this_host(peer);
     PeerInfo { address: Some(peer), is_local, ..PeerInfo::default() }
 }
 
+/// The error that the connection manager reports by its number, negative or not.
 fn system_error(status: i32) -> io::Error {
     io::Error::from_raw_os_error(status.saturating_abs())
 }

@@ -8,18 +8,25 @@ use dafs_dat::connections::{Admitted, Connections, Origin, Refusal};
 use dafs_service::{Client, ClientKey, Host, Identity, Owner};
 use dafs_wire::dafs::SessionId;
 use rustc_hash::FxHashMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Whose share of what all clients have in common one with this peer takes.
 pub(super) fn host_of(peer: &PeerInfo) -> Host {
-    match (peer.process, peer.address, peer.sim_host) {
+    match (peer.process, ip_of(peer), peer.sim_host) {
         (Some(process), ..) => Host::User(process.uid),
-        (_, Some(address), _) => Host::of(address.ip()),
+        (_, Some(ip), _) => Host::of(ip),
         (.., Some(host)) => Host::V4(host.to_be_bytes()),
         _ => Host::Unknown,
     }
+}
+
+/// The address of a peer; all of this host are one, or a local user would be as many hosts as he likes.
+fn ip_of(peer: &PeerInfo) -> Option<IpAddr> {
+    let address = peer.address?;
+    Some(if peer.is_local { Ipv4Addr::LOCALHOST.into() } else { address.ip() })
 }
 
 /// A session that other connections may be bound to.
@@ -108,9 +115,9 @@ impl Registry {
 
     /// The owner of the turns that the work of a new connection takes.
     pub(super) fn owner(&self, peer: &PeerInfo) -> Owner {
-        let origin = match (peer.process, peer.address, peer.sim_host) {
+        let origin = match (peer.process, ip_of(peer), peer.sim_host) {
             (Some(process), ..) => dafs_service::Origin::User(process.uid),
-            (_, Some(address), _) => dafs_service::Origin::host(address.ip()),
+            (_, Some(ip), _) => dafs_service::Origin::host(ip),
             (.., host) => dafs_service::Origin::Sim(host.unwrap_or_default()),
         };
         Owner { origin, number: self.owners.fetch_add(1, Ordering::Relaxed) }
@@ -285,5 +292,12 @@ mod tests {
         let network = Host::of("2001:db8::2".parse().unwrap());
         assert_eq!(host_of(&PeerInfo { address, ..none.clone() }), network);
         assert_eq!(host_of(&none), Host::Unknown);
+        // A local peer whose user is not known is one host, whichever of the addresses it takes.
+        let local = |text: &str| PeerInfo {
+            address: Some(text.parse().unwrap()),
+            is_local: true,
+            ..none.clone()
+        };
+        assert_eq!(host_of(&local("127.0.0.9:5")), host_of(&local("192.0.2.1:5")));
     }
 }
