@@ -4,8 +4,8 @@
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/back"
-truncate -s 200G "$work/export/long"
 head -c 600M /dev/zero >"$work/wide"
+ln "$work/wide" "$work/export/long"
 serve "$work/export" --lease 1 --no-root-squash
 
 for signal in INT TERM; do
