@@ -347,6 +347,25 @@ fn set_ups_that_are_counted_with_others_make_room() {
 }
 
 #[test]
+fn peers_that_are_turned_away_are_bounded_until_their_sockets_are_closed() {
+    let mut node = Node::new(IwarpConfig::default());
+    node.adapter.count_in(Connections::new(ConnectionLimits { total: 0, per_address: 1 }));
+    let count_max = limits::TURNED_AWAY_COUNT_MAX;
+    let mut crowd: Vec<_> = (0..count_max + 8).map(|_| Raw::connect(node.address)).collect();
+    node.settle();
+    assert_eq!(node.adapter.socket_count(), count_max);
+    let open = crowd.iter_mut().take(count_max);
+    open.for_each(|raw| raw.stream.write_all(&request(false, 2, Some(WORDS))).unwrap());
+    node.settle();
+    // They are told, and no socket waits for them to close theirs.
+    assert_eq!(node.adapter.socket_count(), 0);
+    for raw in crowd.iter_mut().take(count_max) {
+        raw.read_reply();
+    }
+    assert!(crowd.iter_mut().all(Raw::is_closed));
+}
+
+#[test]
 fn a_peer_that_stops_reading_holds_up_only_itself() {
     let mut node = Node::new(IwarpConfig::default());
     let (mut lazy, stuck) = node.plain_peer(false);

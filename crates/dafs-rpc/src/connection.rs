@@ -398,7 +398,8 @@ impl Connection {
         // the memory that others wait for is.
         let starved = self.reader.is_starved(turn.budget);
         let first_call = nanoseconds(turn.config.first_call_timeout);
-        if !self.known && !starved && passed(self.begun_ns, first_call) {
+        // A first record that has begun may be slow; the limits below are for it.
+        if !self.known && !self.reader.is_inside() && passed(self.begun_ns, first_call) {
             return Err(Ending::Silent);
         }
         if !self.reader.is_inside() || !self.may_take(turn.config) || starved {

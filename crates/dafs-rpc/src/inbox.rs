@@ -32,11 +32,7 @@ pub(crate) enum Command {
     /// End a connection.
     Close { connection: ConnectionId },
     /// Serve a connection that another reactor accepted.
-    Adopt {
-        stream: Arc<OwnedFd>,
-        peer: (SocketAddr, CallerProcess),
-        admitted: Arc<Admitted>,
-    },
+    Adopt { stream: Arc<OwnedFd>, peer: (SocketAddr, CallerProcess), admitted: Arc<Admitted> },
 }
 
 /// A call to a peer that is a client of this server (RFC 8881 section 2.10.3.1).

@@ -396,9 +396,13 @@ mod tests {
     fn the_clock_ends_what_does_not_move() {
         let reactor = LocalReactor::new().unwrap();
         let mut echo = Echo::default();
-        let config = Config { first_call_timeout: std::time::Duration::MAX, ..Config::default() };
-        let mut connection = LocalConnection::new(&reactor, 1, config);
         let second = 1_000_000_000;
+        let mut silent = LocalConnection::new(&reactor, 1, Config::default());
+        silent.tick(&reactor, &mut echo, 9 * second).unwrap();
+        assert!(silent.tick(&reactor, &mut echo, 10 * second).is_err());
+
+        // A first record that comes slowly has more time.
+        let mut connection = LocalConnection::new(&reactor, 1, Config::default());
         let half = &record(1, 0, &[0; 400])[..100];
         connection.feed(&reactor, &mut echo, half, 0).unwrap();
         for now in [10, 29] {

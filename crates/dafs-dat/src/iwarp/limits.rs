@@ -100,7 +100,8 @@ pub const NUDGE_AFTER_MS: u64 = 200;
 /// How often.
 pub const NUDGE_COUNT_MAX: u32 = 4;
 
-/// Connections at a time that are too many, and are told so when they have said what they want.
+/// Connections at a time that are too many, and are told so when they have said what they want
+/// and then closed; more are closed at once.
 pub const TURNED_AWAY_COUNT_MAX: usize = 32;
 
 /// Seconds between two lines in the log about the same client that speaks no iWARP.

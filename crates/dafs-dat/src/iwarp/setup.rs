@@ -18,7 +18,7 @@ use crate::{
 };
 use dafs_wire::iwarp::mpa::{Decoded, Frame, FrameKind};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -233,10 +233,12 @@ impl IwarpAdapter {
         if sys::prepare(socket2::SockRef::from(&stream)).is_err() {
             return;
         }
+        // Now, while the peer has had no time to go and leave its port to somebody else.
+        let info = crate::tcp_peer(&stream, peer);
         let stream = Arc::new(stream);
         let (mut admitted, mut refusal) = (None, None);
         if let Some(connections) = &self.connections {
-            match connections.admit(Origin::of_address(peer.ip()), Arc::downgrade(&stream) as _) {
+            match connections.admit(Origin::of_peer(&info), Arc::downgrade(&stream) as _) {
                 Ok(place) => admitted = Some(place),
                 Err(error) => {
                     tracing::warn!(%peer, "connection refused: {error}");
@@ -250,9 +252,7 @@ impl IwarpAdapter {
         }
         // Of those that listen none shares its process with a program.
         let stream = Guarded::new(stream, &Watch::default());
-        // Now, while the peer has had no time to go and leave its port to somebody else.
-        let peer = crate::tcp_peer(&**stream, peer);
-        let (bytes, offer) = (Vec::new(), None);
+        let (peer, bytes, offer) = (info, Vec::new(), None);
         let request = Request { stream, admitted, refusal, peer, listener, bytes, offer };
         let Some(id) = self.slots.insert(|_| Entry::Request(Box::new(request))) else { return };
         self.request_count += 1;
@@ -382,14 +382,10 @@ impl IwarpAdapter {
     pub(super) fn start_reject(&mut self, request: RequestId, private_data: &[u8]) {
         let data = &private_data[..private_data.len().min(crate::PRIVATE_DATA_BYTES_MAX)];
         let Ok((request, offer)) = self.take_request(request.0) else { return };
-        let stream = request.stream;
         let (frame, _) = handshake::reply(&self.core.config, &offer, data, true);
-        // A fresh socket has room for a frame.
-        if (&**stream).write(&frame).is_ok_and(|written| written == frame.len())
-            && stream.shutdown(Shutdown::Write).is_ok()
-        {
-            self.linger(stream, request.admitted);
-        }
+        // A fresh socket has room for a frame. It is closed at once, so that none is left uncounted; a
+        // peer that keeps the rules has sent nothing that is unread and would reset it.
+        let _ = (&**request.stream).write_all(&frame);
     }
 
     /// Moves the set-up of a connection along; ends the connection if that fails.

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * Every piece of posted work has completed, flushed if need be, before the last event.
-//! * A socket that this side closes in order is drained until the peer has closed, too, or the
+//! * A connection that this side closes in order is drained until the peer has closed, too, or the
 //!   time is up: closing with unread bytes would reset it and take the last message with it.
 
 use super::adapter::{Entry, IwarpAdapter, Stream};
@@ -89,7 +89,7 @@ impl IwarpAdapter {
     }
 
     /// Keeps a socket, whose sending side is shut, until the peer closes or the time is up.
-    pub(super) fn linger(&mut self, stream: Stream, admitted: Option<Arc<Admitted>>) {
+    fn linger(&mut self, stream: Stream, admitted: Option<Arc<Admitted>>) {
         // It leaves the set under its old identifier and joins again under a new one.
         if self.core.epoll.remove(&*stream).is_err() {
             return;

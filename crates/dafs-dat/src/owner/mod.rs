@@ -62,9 +62,8 @@ pub fn is_of_this_host(address: SocketAddr) -> bool {
     // Without the routing table: the one error that only addresses of other hosts have. In doubt a peer
     // is of this host, since it is refused then and not believed.
     let is_others = |error: io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
-    diag::is_local(address).unwrap_or_else(|_| {
-        !UdpSocket::bind(with_port(address, 0)).is_err_and(is_others)
-    })
+    diag::is_local(address)
+        .unwrap_or_else(|_| !UdpSocket::bind(with_port(address, 0)).is_err_and(is_others))
 }
 
 /// The user of the socket at the other end of `socket`, if that is one of this host.

@@ -28,7 +28,7 @@ pub struct Config {
     pub connections_max: usize,
     /// Connections from one network address.
     pub connections_per_address_max: usize,
-    /// How long a peer may take to its first call.
+    /// How long a peer may take to begin its first call.
     pub first_call_timeout: Duration,
     /// Calls of one connection that were put off and not answered; above it, no more are read.
     pub calls_per_connection_max: usize,

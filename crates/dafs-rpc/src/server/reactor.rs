@@ -322,9 +322,9 @@ impl<H: Handler> Reactor<H> {
                     Ok(peer) => self.place(stream, peer),
                     Err(error) => tracing::debug!(%error, "a peer without internet address"),
                 },
-                Ok((_, None)) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Ok((_, None)) => {}
                 Err(Errno::AGAIN) => return,
-                Err(error) => {
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     let made_room = shared.connections.make_room();
                     tracing::warn!(%error, made_room, "cannot accept a connection; trying again soon");
                     // Without this the reactor would run in circles.
@@ -333,13 +333,18 @@ impl<H: Handler> Reactor<H> {
                     self.next_tick_ns = self.next_tick_ns.min(soon_ns);
                     return;
                 }
+                // The connection died in the queue; the next may be alive.
+                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             }
         }
     }
 
     /// Finds a reactor for a new connection.
     fn place(&mut self, stream: OwnedFd, peer: SocketAddr) {
-        let (stream, origin) = (Arc::new(stream), Origin::of_address(peer.ip()));
+        // Now, while the peer has had no time to go and leave its port to somebody else.
+        let info = dafs_dat::tcp_peer(&stream, peer);
+        let (stream, origin) = (Arc::new(stream), Origin::of_peer(&info));
+        let process = CallerProcess::from(&info);
         let admitted = self.worker.shared.connections.admit(origin, Arc::downgrade(&stream) as _);
         let admitted = match admitted {
             Ok(admitted) => admitted,
@@ -353,15 +358,20 @@ impl<H: Handler> Reactor<H> {
         add(&self.worker.counters().accepted, 1);
         let number = self.worker.shared.choose(self.worker.number);
         if number == self.worker.number {
-            self.adopt(stream, peer, admitted);
+            self.adopt(stream, (peer, process), admitted);
         } else {
             let inbox = &self.worker.shared.members[number].inbox;
-            inbox.push(Command::Adopt { stream, peer, admitted });
+            inbox.push(Command::Adopt { stream, peer: (peer, process), admitted });
         }
     }
 
     /// Begins to serve a connection that has been counted already.
-    fn adopt(&mut self, stream: Arc<OwnedFd>, address: SocketAddr, admitted: Arc<Admitted>) {
+    fn adopt(
+        &mut self,
+        stream: Arc<OwnedFd>,
+        (address, process): (SocketAddr, CallerProcess),
+        admitted: Arc<Admitted>,
+    ) {
         // Replies must not wait for each other, and dead peers must be found out some day.
         let _ = sockopt::set_tcp_nodelay(&stream, true);
         let _ = sockopt::set_socket_keepalive(&stream, true);
@@ -383,7 +393,6 @@ impl<H: Handler> Reactor<H> {
             return;
         }
         let config = &self.worker.shared.config;
-        let process = CallerProcess::from(&dafs_dat::tcp_peer(&stream, address));
         let mut connection = Connection::new(id, (address, process), config, self.worker.now_ns);
         connection.admitted = Some(admitted);
         let peer = Some(Box::new(Peer::new(stream, connection)));

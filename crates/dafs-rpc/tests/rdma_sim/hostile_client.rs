@@ -5,7 +5,8 @@ use crate::net::Net;
 use crate::program::{data, procedures};
 use crate::raw::{Memory, Message, Raw, call, chunk, message, words};
 use crate::scene::*;
-use dafs_dat::sim::SimRng;
+use dafs_dat::sim::{SimFaults, SimNetwork, SimRng};
+use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, ReadSegment};
 use std::time::Duration;
 
@@ -162,6 +163,32 @@ fn a_peer_that_never_completes_a_read_is_given_up() {
     assert_eq!(net.program.done(1), 0);
     net.resume(HOST);
     nothing_is_left(&mut net, raw);
+}
+
+#[test]
+fn a_first_call_may_wait_for_memory_of_the_server() {
+    let config =
+        Config { pending_bytes_max: 40 << 10, waiting_bytes_max: 80 << 10, ..Config::default() };
+    let mut net = Net::new(SimNetwork::new(1, SimFaults::none()), config);
+    let mut raws = Vec::new();
+    // The last one finds no memory left.
+    while net.program.account().held.len() == raws.len() {
+        assert!(raws.len() < 10, "there is memory without end");
+        let mut raw = Raw::connect(&mut net, HOST + raws.len() as u32, &told(false));
+        let memory = raw.memory(30_000);
+        let reads = [memory.read(DATA_AT, 0, 30_000)];
+        sink(&mut raw, 1, procedures::SINK_LATER, 30_000, &reads);
+        net.settle(&mut [&mut raw]);
+        raws.push((raw, memory));
+    }
+    net.pass(Duration::from_secs(20));
+    assert_eq!(net.connections(), raws.len() as u64);
+    for _ in 0..raws.len() {
+        net.program.release(0);
+        let mut all: Vec<_> = raws.iter_mut().map(|(raw, _)| raw).collect();
+        net.settle(&mut all);
+    }
+    assert!(raws.iter_mut().all(|(raw, _)| raw.heard().header.xid == 1));
 }
 
 #[test]

@@ -72,7 +72,8 @@ pub(super) struct Arrived {
 fn host(address: IpAddr, process: CallerProcess) -> Origin {
     match process {
         CallerProcess::Known(process) => Origin::User(process.uid),
-        _ => Origin::of_address(address),
+        CallerProcess::Unknown => Origin::of_address(Ipv4Addr::LOCALHOST.into()),
+        CallerProcess::Elsewhere => Origin::of_address(address),
     }
 }
 

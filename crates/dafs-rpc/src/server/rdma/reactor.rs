@@ -322,8 +322,10 @@ impl<H: Handler> Context<'_, H> {
         let unread =
             connection.sends > 0 && passed(connection.sends_since_ns, config.output_timeout);
         let first_call = config.first_call_timeout;
-        // A first call that is being fetched has a time-out of its own.
+        // A first call may wait for memory of this server; one that is being fetched has a time-out of
+        // its own.
         let silent = !connection.known
+            && connection.queue.is_empty()
             && connection.fetches == 0
             && now_ns >= connection.begun_ns.saturating_add(nanoseconds(first_call));
         if connection.is_evicted() {
