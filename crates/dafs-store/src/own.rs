@@ -15,7 +15,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::Hasher;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -33,6 +33,9 @@ const GROUP_WRITABLE: u32 = 0o020;
 
 /// The bit by which only owners remove names from a directory.
 const STICKY: u32 = 0o1000;
+
+/// Directories that all programs of a host share, and lose the use of when they are closed.
+const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// Why something is not used as the server's own.
 #[derive(Debug, Error)]
@@ -59,6 +62,11 @@ pub enum OwnError {
          which may be a mount point, or remove it"
     )]
     NoDirectory(PathBuf),
+    #[error(
+        "{0} is for all programs of this host, so it cannot be the server's own; make a directory in it, \
+         and name that"
+    )]
+    Shared(PathBuf),
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
 }
@@ -128,13 +136,17 @@ pub fn check_directory(path: &Path) -> Result<(), OwnError> {
 /// as in a new file system in memory (mode 1777), it is closed to them.
 ///
 /// # Errors
-/// As `check_directory`.
+/// As `check_directory`; when it is the system's, as /tmp is.
 pub fn close_directory(path: &Path) -> Result<(), OwnError> {
     match check_directory(path) {
         Err(OwnError::Writable(_)) => {}
         checked => return checked,
     }
     let failed = |error| OwnError::Io(path.to_owned(), error);
+    let full = fs::canonicalize(path).map_err(failed)?;
+    if is_shared(&full) {
+        return Err(OwnError::Shared(path.to_owned()));
+    }
     let mode = fs::metadata(path).map_err(failed)?.mode();
     let closed = Permissions::from_mode(mode & 0o7777 & !WRITABLE);
     if mode & STICKY == 0 || fs::set_permissions(path, closed).is_err() {
@@ -142,6 +154,11 @@ pub fn close_directory(path: &Path) -> Result<(), OwnError> {
     }
     tracing::warn!("{}: other users can no longer write to it", path.display());
     Ok(())
+}
+
+/// Whether all programs of the host share a directory, of which this is the canonical path.
+fn is_shared(full: &Path) -> bool {
+    SHARED.iter().any(|shared| full == Path::new(shared))
 }
 
 /// Whether a file of the server's own is one, if it is there.
@@ -262,14 +279,36 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The system's.
 pub fn replace(path: &Path, aside: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_for(None, path, aside, bytes)
+}
+
+/// The same by root for another user and group, to whom the file belongs then.
+///
+/// # Errors
+/// The system's.
+pub fn replace_for(
+    owner: Option<(u32, u32)>,
+    path: &Path,
+    aside: &Path,
+    bytes: &[u8],
+) -> io::Result<()> {
     match fs::remove_file(aside) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = options().write(true).create_new(true).open(aside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(aside, path)
+    let mut put = || -> io::Result<()> {
+        if let Some((user, group)) = owner {
+            fchown(&file, Some(user), Some(group))?;
+        }
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(aside, path)
+    };
+    put().inspect_err(|_| {
+        // On a full file system what failed would add up.
+        let _ = fs::remove_file(aside);
+    })
 }
 
 /// A code of some parts under a key: one that is secret shows who has written them, any other one that they are
@@ -322,6 +361,9 @@ mod tests {
         assert_eq!(read(&path("link"), 3).expect("content"), b"new");
         assert_eq!(mode(&path("link")), 0o600);
         assert!(read(&path("link"), 2).is_err(), "too long");
+        fs::create_dir(path("directory")).expect("a directory");
+        replace(&path("directory"), &path("aside"), b"new").expect_err("no file takes its place");
+        assert!(!path("aside").exists(), "what failed is removed");
         assert_eq!(open(&path("absent"), false).expect_err("absent").kind(), ErrorKind::NotFound);
     }
 
@@ -347,6 +389,14 @@ mod tests {
         assert!(matches!(make_directory(&link), Err(OwnError::NoDirectory(_))));
         assert!(matches!(check_inner_directory(&link), Err(OwnError::NoDirectory(_))));
         check_directory(&link).expect("an administrator may name it so");
+    }
+
+    #[test]
+    fn a_directory_of_all_programs_is_known() {
+        assert!(is_shared(Path::new("/dev/shm")));
+        assert!(!is_shared(Path::new("/dev/shm/node")) && !is_shared(Path::new("/srv")));
+        let error = OwnError::Shared(PathBuf::from("/tmp"));
+        assert!(error.to_string().contains("make a directory in it"), "{error}");
     }
 
     #[test]

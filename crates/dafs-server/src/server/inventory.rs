@@ -10,14 +10,15 @@
 //! * A list on the disk is an earlier one or a later one, also after a crash.
 
 use dafs_service::{RecordsError, StateFile, StateFileId, bears_seal, undo_list_instance};
+use dafs_store::own::{self, OwnError};
 use rustix::fs::FlockOperation;
 use siphasher::sip::SipHasher24;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::hash::Hasher;
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -99,6 +100,12 @@ pub enum StateError {
         /// What could have been given.
         known: String,
     },
+    /// There is none.
+    #[error("there is no state directory {0}; name that of the server with --state-directory")]
+    NoDirectory(PathBuf),
+    /// Others could change what is there.
+    #[error(transparent)]
+    Own(OwnError),
     /// The disk.
     #[error("{path}: {error}", path = .path.display())]
     Io {
@@ -127,6 +134,8 @@ impl Inventory {
     /// Opens the inventory of a state directory. Makes both if they are not there; files of state that
     /// an earlier version has left are taken over then.
     pub(super) fn open(directory: &Path) -> Result<Self, StateError> {
+        let failed = |error| StateError::Io { path: directory.to_owned(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         let mut inventory = Self::lock(directory)?;
         match inventory.read()? {
             Some(text) => inventory.parse(text)?,
@@ -138,7 +147,6 @@ impl Inventory {
 
     fn lock(directory: &Path) -> Result<Self, StateError> {
         let failed = |error| StateError::Io { path: directory.to_owned(), error };
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         let lock = File::open(directory).map_err(failed)?;
         // Where directories cannot be locked, the databases in it still are.
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
@@ -265,32 +273,84 @@ impl Inventory {
 
     /// Makes the list stable, if it has changed.
     pub(super) fn save(&mut self) -> Result<(), StateError> {
-        let (path, text) = (self.directory.join(INVENTORY), text(&self.files));
+        let text = text(&self.files);
         if text == self.saved {
             return Ok(());
         }
-        let write = || {
-            let unfinished = path.with_extension("new");
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&unfinished)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(unfinished, &path)?;
-            self.lock.sync_all()
-        };
-        write().map_err(|error| StateError::Io { path: path.clone(), error })?;
-        self.saved = text;
+        let written = self.write(&text);
+        self.settle(text, written)
+    }
+
+    fn write(&self, text: &str) -> io::Result<()> {
+        let path = self.directory.join(INVENTORY);
+        let found = self.lock.metadata()?;
+        // Root does this for the user who runs the server.
+        let root = rustix::process::geteuid().is_root();
+        let owner = (root && found.uid() != 0).then(|| (found.uid(), found.gid()));
+        own::replace_for(owner, &path, &path.with_extension("new"), text.as_bytes())?;
+        self.lock.sync_all()
+    }
+
+    /// Notes what came of writing a list. A server whose disk is full starts as long as the old one
+    /// does: clients must be able to delete files.
+    fn settle(&mut self, text: String, written: io::Result<()>) -> Result<(), StateError> {
+        match written {
+            Ok(()) => self.saved = text,
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+                    && self.is_still_listed() =>
+            {
+                tracing::warn!(
+                    "{}: {error}; until there is space, older copies of the databases may not be told",
+                    self.directory.join(INVENTORY).display()
+                );
+            }
+            Err(error) => {
+                return Err(StateError::Io { path: self.directory.join(INVENTORY), error });
+            }
+        }
         Ok(())
+    }
+
+    /// Whether the list on the disk names the same files, as they are or as they were: a file may be
+    /// newer than its list.
+    fn is_still_listed(&self) -> bool {
+        let Some(saved) = parse(&self.saved) else { return false };
+        let is_same =
+            |((old_name, old), (name, new)): ((&String, &StateFileId), (&String, &StateFileId))| {
+                old_name == name && old.instance == new.instance && old.openings <= new.openings
+            };
+        saved.len() == self.files.len() && saved.iter().zip(&self.files).all(is_same)
+    }
+}
+
+/// Whether an administrator may change the files in a state directory: no other user can, but for the
+/// one for whom root does it.
+fn check_directory(directory: &Path) -> Result<(), StateError> {
+    match own::check_directory(directory) {
+        Ok(()) => Ok(()),
+        Err(OwnError::Owner { .. }) if rustix::process::geteuid().is_root() => {
+            let failed = |error| StateError::Io { path: directory.to_owned(), error };
+            match std::fs::metadata(directory).map_err(failed)?.mode() & 0o022 {
+                0 => Ok(()),
+                _ => Err(StateError::Own(OwnError::Writable(directory.to_owned()))),
+            }
+        }
+        Err(OwnError::Io(path, error)) if error.kind() == ErrorKind::NotFound => {
+            Err(StateError::NoDirectory(path))
+        }
+        Err(error) => Err(StateError::Own(error)),
     }
 }
 
 /// Takes a file off the inventory of a state directory that no server uses: the next start goes on
-/// with what is there under that name, or makes a new one. `inventory` takes all off.
+/// with what is there under that name, or makes a new one. `inventory` takes all off. False if a file
+/// of state was not on it.
 ///
 /// # Errors
 /// What stands in the way, and what could be meant.
-pub fn accept_loss(directory: &Path, name: &str) -> Result<(), StateError> {
+pub fn accept_loss(directory: &Path, name: &str) -> Result<bool, StateError> {
+    check_directory(directory)?;
     let mut inventory = Inventory::lock(directory)?;
     if name != INVENTORY {
         match inventory.read()? {
@@ -298,13 +358,17 @@ pub fn accept_loss(directory: &Path, name: &str) -> Result<(), StateError> {
             None => return Err(inventory.broken("is missing")),
         }
         if inventory.files.remove(name).is_none() {
+            if LOSSES.iter().any(|(known, _)| *known == name) {
+                return Ok(false);
+            }
             let mut known: Vec<_> = inventory.files.into_keys().collect();
             known.push(INVENTORY.to_owned());
             let (directory, name) = (directory.to_owned(), name.to_owned());
             return Err(StateError::Unknown { directory, name, known: known.join(", ") });
         }
     }
-    inventory.save()
+    inventory.save()?;
+    Ok(true)
 }
 
 fn check(text: &str) -> u64 {
@@ -348,6 +412,7 @@ fn parse(whole: &str) -> Option<BTreeMap<String, StateFileId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     fn id(number: u8) -> StateFileId {
         StateFileId { instance: [number; 16], openings: number.into() }
@@ -401,7 +466,8 @@ mod tests {
         drop(inventory);
         let error = accept_loss(dir.path(), "fence").unwrap_err().to_string();
         assert!(error.contains("clients.redb, fences.redb, inventory"), "{error}");
-        accept_loss(dir.path(), FENCES).unwrap();
+        assert!(accept_loss(dir.path(), FENCES).unwrap());
+        assert!(!accept_loss(dir.path(), FENCES).unwrap(), "it is on the list no more");
         let inventory = Inventory::open(dir.path()).unwrap();
         assert_eq!(inventory.known(FENCES), None);
         assert_eq!(inventory.known(CLIENT_RECORDS), Some(id(2)));
@@ -409,5 +475,70 @@ mod tests {
         std::fs::write(dir.path().join(INVENTORY), b"").unwrap();
         accept_loss(dir.path(), INVENTORY).unwrap();
         assert_eq!(Inventory::open(dir.path()).unwrap().known(CLIENT_RECORDS), None);
+    }
+
+    #[test]
+    fn a_loss_is_accepted_only_in_a_directory_that_others_cannot_change() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Inventory::open(dir.path()).unwrap());
+        let absent = dir.path().join("absent");
+        let error = accept_loss(&absent, INVENTORY).unwrap_err().to_string();
+        assert!(error.contains("--state-directory") && !absent.exists(), "{error}");
+        let set_mode = |mode| {
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set_mode(0o777);
+        let error = accept_loss(dir.path(), INVENTORY).unwrap_err().to_string();
+        assert!(error.contains("chmod go-w"), "{error}");
+        set_mode(0o755);
+        // No file is written to by a symlink.
+        let victim = tempfile::NamedTempFile::new().unwrap();
+        symlink(victim.path(), dir.path().join("inventory.new")).unwrap();
+        std::fs::write(dir.path().join(INVENTORY), b"").unwrap();
+        if rustix::process::geteuid().is_root() {
+            chown(dir.path(), Some(1), Some(2)).unwrap();
+            set_mode(0o777);
+            accept_loss(dir.path(), INVENTORY).unwrap_err();
+            set_mode(0o755);
+        }
+        accept_loss(dir.path(), INVENTORY).unwrap();
+        assert_eq!(victim.as_file().metadata().unwrap().len(), 0);
+        let owner = |path: &Path| {
+            let found = std::fs::symlink_metadata(path).unwrap();
+            (found.uid(), found.gid())
+        };
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(owner(&dir.path().join(INVENTORY)), (1, 2));
+        }
+    }
+
+    #[test]
+    fn a_full_disk_stops_no_start_while_the_old_list_does() {
+        let full = |errno| Err(io::Error::from_raw_os_error(errno));
+        let dir = tempfile::tempdir().unwrap();
+        let mut inventory = Inventory::open(dir.path()).unwrap();
+        let newer = |openings| StateFileId { openings, ..id(1) };
+        inventory.note(FENCES, newer(1));
+        inventory.settle(text(&inventory.files), full(libc::ENOSPC)).unwrap_err();
+        inventory.save().unwrap();
+        inventory.note(FENCES, newer(2));
+        for errno in [libc::ENOSPC, libc::EDQUOT] {
+            inventory.settle(text(&inventory.files), full(errno)).unwrap();
+        }
+        inventory.settle(text(&inventory.files), full(libc::EIO)).unwrap_err();
+        inventory.note(FENCES, StateFileId { openings: 2, ..id(2) });
+        inventory.settle(text(&inventory.files), full(libc::ENOSPC)).unwrap_err();
+        inventory.note(FENCES, newer(2));
+        inventory.note(CLIENT_RECORDS, id(1));
+        inventory.settle(text(&inventory.files), full(libc::ENOSPC)).unwrap_err();
+        drop(inventory);
+        let mut inventory = Inventory::open(dir.path()).unwrap();
+        assert_eq!(inventory.known(FENCES), Some(newer(1)));
+        // What could not be written is written with the next list.
+        inventory.note(FENCES, newer(2));
+        inventory.settle(text(&inventory.files), full(libc::ENOSPC)).unwrap();
+        inventory.save().unwrap();
+        drop(inventory);
+        assert_eq!(Inventory::open(dir.path()).unwrap().known(FENCES), Some(newer(2)));
     }
 }

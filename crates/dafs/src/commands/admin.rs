@@ -170,8 +170,14 @@ pub(crate) struct AcceptLoss {
 impl AcceptLoss {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let (directory, name) = (self.place.directory()?, &self.name);
-        dafs_server::accept_loss(&directory, name)
+        let was_listed = dafs_server::accept_loss(&directory, name)
             .map_err(|error| Failure::Failed(error.to_string()))?;
+        if !was_listed {
+            return say!(
+                "{name} is not in the inventory, so the next start makes a new one if \
+                 nothing is there; move away what is damaged"
+            );
+        }
         say!("the next start goes on with what is there as {name}, or with a new one")
     }
 }
