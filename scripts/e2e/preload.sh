@@ -69,6 +69,25 @@ for first in ways:
         os.close(two)
         fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(one)
+# What a child has locked since the fork is locked for its parent, too, which can release it.
+one, two = os.open("/data/lock", os.O_RDWR), os.open("/data/lock", os.O_RDWR)
+for again in (fcntl.LOCK_UN, fcntl.LOCK_EX):
+    child = os.fork()
+    if child == 0:
+        fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    try:
+        fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        sys.exit("the child's lock is lost")
+    except BlockingIOError:
+        pass
+    fcntl.flock(one, again)
+    fcntl.flock(one, fcntl.LOCK_UN)
+    fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(two, fcntl.LOCK_UN)
+os.close(one)
+os.close(two)
 fd = os.open("/data/lock", os.O_RDWR)
 fcntl.lockf(fd, fcntl.LOCK_EX, 10, 5)
 ask = """if 1:

@@ -11,7 +11,9 @@ use crate::error::{Error, Result};
 use crate::transfer;
 use dafs_mem::Site;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{AttrMask, Checksum, EncodeError, Reply, Request, StateId, XattrHow};
+use dafs_wire::dafs::{
+    AttrMask, Checksum, EncodeError, Procedure, Reply, Request, StateId, Status, XattrHow,
+};
 
 /// Whether an extended attribute may, must not or must be there before it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,7 +49,7 @@ impl Client {
     /// The names of all extended attributes of an object, each without "user.".
     ///
     /// # Errors
-    /// The server's answer.
+    /// The server's answer; NOTSUPP from an earlier server, which leaves unknown attributes out.
     pub fn xattr_names(&self, object: &FileHandle) -> Result<Vec<Vec<u8>>> {
         let attributes = AttrMask::X_XATTR_NAMES;
         let ask = |buffer| {
@@ -62,7 +64,10 @@ impl Client {
         let told = wire::Attributes::decode_direct(&bytes, order);
         let told = told.map_err(|error| self.shared().broken(&error))?;
         self.check_sum(sum, bytes.len(), |out| told.encode_direct(out, order))?;
-        let names = told.x_xattr_names.unwrap_or_default();
+        let names = told.x_xattr_names.ok_or(Error::Status {
+            procedure: Procedure::GetAttrDirect,
+            status: Status::NotSupp,
+        })?;
         let names: Vec<_> = names.iter().map(<[u8]>::to_vec).collect();
         if names.iter().any(|name| name.is_empty() || name.contains(&0)) {
             return Err(self

@@ -128,6 +128,16 @@ fn what_the_server_puts_off_is_asked_again() {
 }
 
 #[test]
+fn a_server_without_extended_attributes_is_no_file_without_any() {
+    let live = Live::start(|_| {}, |_| {});
+    let client = live.client(|_| {});
+    let file = client.open(b"file", &OpenOptions::read()).unwrap();
+    let error = client.xattr_names(file.handle()).unwrap_err();
+    assert_eq!(error.status(), Some(Status::NotSupp), "{error}");
+    client.ping().unwrap();
+}
+
+#[test]
 fn what_the_server_puts_off_for_ever_is_given_up() {
     let live = Live::start(
         |server| {

@@ -67,10 +67,8 @@ impl Tree {
 
     /// The names, each with a zero byte behind it.
     pub(crate) fn xattr_names(&self, node: NodeId) -> Outcome<Vec<u8>> {
-        let found = match self.client.xattr_names(&self.handle(node)?) {
-            Err(error) if error.status() == Some(Status::NotSupp) => Vec::new(),
-            found => found.map_err(|error| errno(&error))?,
-        };
+        let found = self.client.xattr_names(&self.handle(node)?);
+        let found = found.map_err(|error| errno(&error))?;
         let names: Vec<u8> = found.iter().flat_map(|name| [SPACE, name, b"\0"].concat()).collect();
         if names.len() > XATTR_LIST_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(names) }
     }

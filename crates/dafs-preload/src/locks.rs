@@ -4,7 +4,8 @@
 //! `fcntl` open once more, and an open file that is locked by `flock` is open once more, too: how the
 //! program has opened it does not matter then. `F_OFD_SETLK` locks the open file itself.
 //!
-//! What this program was given open by another one is locked by a process of its own ([`holder`]).
+//! What this program was given open by another one is locked by a process of its own ([`holder`]). So is
+//! what a child was given by a fork: its parent then shares that lock, and can release it.
 //!
 //! Whoever is in the way is told by the name of the open that holds the lock: it has the number of the
 //! process in it, and a mark of this host.
@@ -203,6 +204,7 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         libc::LOCK_EX => LockRange::exclusive(),
         libc::LOCK_UN if description.was_given => return holder::unlock(fd),
         libc::LOCK_UN => {
+            release_of_others(fd);
             let file = locked(&description.locked).clone();
             return Ok(file.map_or(Ok(()), |file| file.unlock(0, u64::MAX))?);
         }
@@ -212,12 +214,17 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
     if description.was_given {
         return holder::lock(fd, record, &range, operation & libc::LOCK_NB == 0);
     }
+    release_of_others(fd);
     let mut kept = locked(&description.locked);
     let file = match &*kept {
         Some(file) => file.clone(),
         None => {
-            let opened = files::open_for_locks(record.mount, &record.handle, new_owner())?;
-            kept.insert(Arc::new(opened)).clone()
+            let opened = match files::open_for_locks(record.mount, &record.handle, new_owner()) {
+                // The rights may have been taken away since the program has opened it.
+                Err(Errno(libc::EACCES | libc::EPERM)) => description.file()?,
+                opened => Arc::new(opened?),
+            };
+            kept.insert(opened).clone()
         }
     };
     drop(kept);
@@ -225,6 +232,12 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         0 => wait(&file, &range),
         _ => Ok(file.try_lock(&range)?),
     }
+}
+
+/// Releases what a child has locked since it was forked: the open file is the same, so its lock is, too.
+fn release_of_others(fd: c_int) {
+    // It only fails to wait for the holder, for want of a descriptor: the holder then ends by itself.
+    let _ = holder::unlock(fd);
 }
 
 #[cfg(test)]

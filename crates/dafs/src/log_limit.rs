@@ -3,7 +3,8 @@
 //! A cause is a place in the code. Each may write some lines at once, and then about one in a
 //! second; of these a single peer gets less. What is left out is counted, and told before the next
 //! line of the cause, or before any line when the cause was quiet for a while. The command's own
-//! lines, which no peer causes, are not limited; nor are those for debugging.
+//! lines, which no peer causes, are not limited; nor are those for debugging. Nor are errors that name no
+//! peer: they may tell of lost data.
 //!
 //! Invariants
 //! * What is remembered of causes and peers is bounded, by the code and by a constant.
@@ -62,8 +63,9 @@ where
         if !own && *metadata.level() <= Level::INFO {
             let mut peer = Peer::default();
             event.record(&mut peer);
+            let peer = peer.name.as_deref();
             let cause = causes.entry(metadata.callsite()).or_insert_with(|| Cause::of(metadata));
-            if !cause.admit(peer.name.as_deref(), now) {
+            if is_limited(*metadata.level(), peer) && !cause.admit(peer, now) {
                 LEFT_OUT.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
@@ -77,6 +79,11 @@ where
         drop(causes);
         self.format.format_event(context, writer, event)
     }
+}
+
+/// Whether a peer may have caused a line.
+fn is_limited(level: Level, peer: Option<&str>) -> bool {
+    level != Level::ERROR || peer.is_some()
 }
 
 /// The peer that a line is about, without its port.
@@ -196,6 +203,13 @@ mod tests {
         assert_eq!((cause.tell(now), cause.tell(now + LOG_QUIET)), (None, Some(1)));
         now += LOG_INTERVAL * LOG_BURST * 2;
         assert_eq!(admitted(&mut cause, None, 10_000, now), LOG_BURST);
+    }
+
+    #[test]
+    fn an_error_that_names_no_peer_is_never_left_out() {
+        assert!(!is_limited(Level::ERROR, None));
+        assert!(is_limited(Level::ERROR, Some("192.0.2.1")));
+        assert!(is_limited(Level::WARN, None));
     }
 
     #[test]

@@ -332,6 +332,14 @@ impl FakeServer {
                     ..Attributes::default()
                 },
             }),
+            // Knows no attribute that can be asked for so, as an earlier server.
+            Request::GetAttrDirect(args) => {
+                let mut block = [0; 64];
+                let none = Attributes::default();
+                let len = none.encode_direct(&mut block, self.order.unwrap()).unwrap();
+                self.push(&block[..len], args.buffer);
+                Reply::GetAttrDirect(DirectReply { direct_checksum: Checksum::ZERO })
+            }
             Request::Commit(_) => Reply::Commit(CommitReply { verifier: self.verifier }),
             Request::Null => Reply::Null,
             Request::CheckResponse(args) => {

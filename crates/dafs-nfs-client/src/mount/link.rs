@@ -140,6 +140,14 @@ impl Link {
         self.state().has_answered = true;
     }
 
+    /// What an error means that is not a loss. A refusal is an answer as well.
+    pub(crate) fn rejected(&self, error: CallError) -> MountError {
+        if matches!(error, CallError::NotDone(_) | CallError::Denied(_) | CallError::Chunks) {
+            self.note_answer();
+        }
+        MountError::Rejected(error)
+    }
+
     /// True when this connection was lost to something that is no NFS server, as far as anybody can tell. One
     /// connection may end for reasons of its own.
     fn is_stranger(&self, lost: &Connected, why: &CallError) -> bool {
@@ -152,7 +160,7 @@ impl Link {
     }
 
     /// Says that what was reached does not answer as an NFS server does.
-    pub(crate) fn stranger(&self, why: &CallError) -> MountError {
+    fn stranger(&self, why: &CallError) -> MountError {
         let reason = format!(
             "what was reached there does not answer as an NFS server does ({why}); check the port, \
              and that the server lets this host in"
@@ -269,6 +277,21 @@ mod tests {
         // Pauses that double have room for few attempts; the first one is made at once.
         let taken = taken.into_inner();
         assert!((1..20).contains(&taken), "{taken} connections");
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = MountOptions { reserved_port: false, ..MountOptions::default() };
+        let url = format!("nfs://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
+        let second = Connected { number: 2, ..link.connected() };
+        let why = CallError::Disconnected("it was".to_owned());
+        // What was not sent is none.
+        drop(link.rejected(CallError::TooMany));
+        assert!(link.is_stranger(&second, &why));
+        drop(link.rejected(CallError::NotDone(dafs_rpc::AcceptStatus::ProgramUnavailable)));
+        assert!(!link.is_stranger(&second, &why));
     }
 
     #[test]

@@ -81,7 +81,9 @@ mod tests {
             now
         };
         // Other tests of this process go on.
-        sys::separate_umask().unwrap();
+        if let Err(errno) = sys::separate_umask() {
+            return eprintln!("SKIPPED: no thread gets a umask of its own here: {errno:?}");
+        }
         let (first, second) = (Without::begin(false), Without::begin(false));
         assert_eq!(now(), Mode::empty());
         drop(first);

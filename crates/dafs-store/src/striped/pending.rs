@@ -153,7 +153,7 @@ impl Pending {
         for component in self.components()? {
             let path = self.path(&component);
             let bytes = own::read(&path, LIST_ENTRY_BYTES_MAX)
-                .map_err(|error| self.refused(&path, &error))?;
+                .map_err(|error| self.unread(&path, error))?;
             // The last start may have come so far.
             if Entry::decode(component, &bytes, self.list, &self.key).is_none() {
                 let entry = Entry::decode_plain(component, &bytes);
@@ -182,6 +182,21 @@ impl Pending {
             without = self.list.without()
         );
         StoreError::Io
+    }
+
+    /// Says why an entry could not be read: the system's errors say nothing about the entry.
+    fn unread(&self, path: &Path, error: io::Error) -> StoreError {
+        let is_of_file =
+            matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidData);
+        if is_of_file && error.raw_os_error().is_none() {
+            return self.refused(path, &error);
+        }
+        tracing::error!(
+            %error,
+            "{path}: an entry of a list of files cannot be read now, so it waits",
+            path = path.display()
+        );
+        error.into()
     }
 
     fn path(&self, component: &ComponentId) -> PathBuf {
@@ -293,7 +308,7 @@ impl Pending {
             Ok(bytes) => bytes,
             // Another thread was quicker.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(self.refused(&path, &error)),
+            Err(error) => return Err(self.unread(&path, error)),
         };
         let entry = Entry::decode(component, &bytes, self.list, &self.key);
         entry.ok_or_else(|| self.refused(&path, &"its code is wrong")).map(Some)
@@ -437,6 +452,16 @@ mod tests {
         assert_eq!(open(&dir).err(), Some(StoreError::Io));
         fs::remove_file(path(&dir, 2)).expect("removed");
         open(&dir).expect("as before");
+    }
+
+    #[test]
+    fn an_error_that_passes_says_nothing_about_an_entry() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let list = open(&dir).expect("a list");
+        let unread = |errno| list.unread(&path(&dir, 1), io::Error::from_raw_os_error(errno));
+        assert_eq!(unread(libc::EMFILE), StoreError::Busy);
+        assert_eq!(unread(libc::ENOMEM), StoreError::Busy);
+        assert_eq!(unread(libc::EIO), StoreError::Io);
     }
 
     #[test]

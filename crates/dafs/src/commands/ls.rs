@@ -107,38 +107,46 @@ impl Ls {
         for entry in &entries {
             let inside =
                 url.join(&entry.name).map_err(|error| Failure::Usage(error.to_string()))?;
-            if entry.attributes.is_none() && (self.long || self.json) {
-                is_whole &= self.look_again(client, (&inside, directory), entry, out)?;
-                continue;
-            }
-            self.show(client, &inside, entry, out)?;
-            if let Some(attributes) = &entry.attributes
-                && self.recursive
-                && attributes.is_directory()
-            {
-                inner.push((inside, attributes.handle));
+            let directory_of = |entry: &DirEntry| match &entry.attributes {
+                Some(found) if found.is_directory() => Some(found.handle),
+                _ => None,
+            };
+            let below = match &entry.attributes {
+                None if self.long || self.json || self.recursive => {
+                    let (found, is_known) =
+                        self.look_again(client, (&inside, directory), entry, out)?;
+                    is_whole &= is_known;
+                    found.as_ref().and_then(directory_of)
+                }
+                _ => {
+                    self.show(client, &inside, entry, out)?;
+                    directory_of(entry)
+                }
+            };
+            if let Some(below) = below.filter(|_| self.recursive) {
+                inner.push((inside, below));
             }
         }
         Ok((inner, is_whole))
     }
 
     /// Shows an entry that the server has listed without attributes: a mount point, or what it tells of
-    /// now. Returns whether that is known.
+    /// now. Returns that, and whether it is known what the entry is.
     fn look_again(
         &self,
         client: &Remote,
         (url, directory): (&RemoteUrl, &Handle),
         entry: &DirEntry,
         out: &mut Out<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<(Option<DirEntry>, bool), Failure> {
         let found = client.lookup(directory, &entry.name);
         match found.and_then(|handle| client.attributes(&handle)) {
             Ok(found) => {
-                let attributes = Some(found);
-                self.show(client, url, &DirEntry { attributes, ..entry.clone() }, out)?;
-                Ok(true)
+                let found = DirEntry { attributes: Some(found), ..entry.clone() };
+                self.show(client, url, &found, out)?;
+                Ok((Some(found), true))
             }
-            Err(error) if error.status() == Some(Status::NoEnt) => Ok(true),
+            Err(error) if error.status() == Some(Status::NoEnt) => Ok((None, true)),
             Err(error) if error.is_mount_point() => {
                 let (name, text) = (show::name_bytes(&entry.name), url.to_string());
                 let shown = if self.json {
@@ -150,16 +158,17 @@ impl Ls {
                         serde_json::json!({"url": text, "name": name, "type": kind})
                     )
                 } else {
-                    out.write_all(&[b"mountpoint ".as_slice(), &name, b"\n"].concat())
+                    let kind: &[u8] = if self.long { b"mountpoint " } else { b"" };
+                    out.write_all(&[kind, &name, b"\n"].concat())
                 };
                 shown.map_err(|error| Failure::local("standard output", &error))?;
-                Ok(true)
+                Ok((None, true))
             }
             Err(error) => match Failure::remote(url, &error) {
                 Failure::Failed(text) => {
                     complain!("dafs: {text}");
                     self.show(client, url, entry, out)?;
-                    Ok(false)
+                    Ok((None, false))
                 }
                 other => Err(other),
             },

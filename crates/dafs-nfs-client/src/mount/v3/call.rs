@@ -112,7 +112,7 @@ impl Exchange {
                 Err(error) if is_loss(&error) => {
                     connected = link.reconnect(&connected, &error, patience)?;
                 }
-                Err(error) => return Err(MountError::Rejected(error)),
+                Err(error) => return Err(link.rejected(error)),
             }
             let spoiled = message.sink.as_ref().is_some_and(|(sink, _)| sink.memory().is_spoiled());
             if spoiled {

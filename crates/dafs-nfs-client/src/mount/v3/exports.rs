@@ -33,18 +33,24 @@ pub(super) struct Mounter {
 impl Mounter {
     /// Finds out who answers MOUNT.
     pub(super) fn find(link: &Link) -> Result<Self> {
-        let same = Self { rpc: link.connected().rpc };
-        match same.call(mount3::Procedure::Null, &[], SMALL_RESULT_BYTES) {
-            Ok(_) => {
-                link.note_answer();
-                return Ok(same);
+        let (mut patience, mut connected) = (link.patience(), link.connected());
+        loop {
+            let same = Self { rpc: connected.rpc.clone() };
+            match same.call(mount3::Procedure::Null, &[], SMALL_RESULT_BYTES) {
+                Ok(_) => {
+                    link.note_answer();
+                    return Ok(same);
+                }
+                Err(CallError::NotDone(
+                    AcceptStatus::ProgramUnavailable | AcceptStatus::ProgramMismatch(_),
+                )) => break,
+                Err(error) if is_loss(&error) => {
+                    connected = link.reconnect(&connected, &error, &mut patience)?;
+                }
+                Err(error) => return Err(link.rejected(error)),
             }
-            Err(CallError::NotDone(
-                AcceptStatus::ProgramUnavailable | AcceptStatus::ProgramMismatch(_),
-            )) => {}
-            Err(error) if is_loss(&error) => return Err(link.stranger(&error)),
-            Err(error) => return Err(MountError::Rejected(error)),
         }
+        link.note_answer();
         let server = link.server();
         Self::elsewhere(link)
             .map_err(|reason| MountError::Connect { server: server.clone(), reason: reason.into() })

@@ -524,7 +524,7 @@ fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Re
             Err(error) if is_loss(&error) => {
                 connected = link.reconnect(&connected, &error, patience)?;
             }
-            Err(error) => return Err(MountError::Rejected(error)),
+            Err(error) => return Err(link.rejected(error)),
         }
     }
 }
