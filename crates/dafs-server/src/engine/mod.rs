@@ -645,8 +645,7 @@ impl Engine {
                     }
                     Phase::Ready | Phase::Closing => false,
                 };
-                let owner = connection.owner;
-                let wanted = |id| pending.chunks_wanted(id);
+                let (owner, wanted) = (connection.owner, |id| pending.chunks_wanted(id));
                 let stalled =
                     connection.is_stalled(now, || link.staging.others_wait_for(&owner, wanted));
                 let evicted = connection.is_evicted();
