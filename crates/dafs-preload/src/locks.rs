@@ -196,8 +196,10 @@ fn mark_of_host() -> u64 {
 
 /// `flock`: all bytes, by the open file, whatever it was opened for.
 pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> Result<()> {
-    if description.record.kind != Kind::File {
-        return Err(Errno(libc::EBADF));
+    match description.record.kind {
+        Kind::File => {}
+        Kind::Directory => return Err(Errno(libc::EISDIR)),
+        Kind::Place => return Err(Errno(libc::EBADF)),
     }
     let range = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => LockRange::shared(),
