@@ -149,6 +149,22 @@ for name, before in ("user.note", b"kept"), ("user.new", None):
         os.removexattr(file, name)
 PYTHON
 
+step "data and holes"
+python3 - "$point/sparse" "$export/sparse" <<'PYTHON' || fail "holes"
+import os, sys
+served, local = (os.open(path, os.O_RDWR | os.O_CREAT) for path in sys.argv[1:])
+os.ftruncate(served, 1 << 20)
+os.pwrite(served, b"x" * 4096, 1 << 19)
+def seek(file, offset, whence):
+    try:
+        return os.lseek(file, offset, whence)
+    except OSError as error:
+        return error.errno
+for offset in (0, 1 << 19, (1 << 19) + 4096, (1 << 20) - 1, 1 << 20):
+    for whence in (os.SEEK_DATA, os.SEEK_HOLE):
+        assert seek(served, offset, whence) == seek(local, offset, whence), (offset, whence)
+PYTHON
+
 step "the owner that a file has already counts"
 touch "$point/owned"
 for owner in 0:0 0 :0; do

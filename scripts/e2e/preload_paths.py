@@ -132,6 +132,14 @@ for name, owner, group in ("both", 0, 0), ("owner", 0, -1), ("group", -1, 0), ("
         moved = os.stat(at("own")).st_ctime_ns > before
     told("the time of change has moved", lambda: moved)
 
+# Where there is data, and where there is none.
+with open(at("sparse"), "w+b") as file:
+    file.truncate(1 << 20)
+    os.pwrite(file.fileno(), b"x" * 4096, 1 << 19)
+    for offset in (0, 1 << 19, (1 << 19) + 1, (1 << 19) + 4096, (1 << 20) - 1, 1 << 20, 1 << 21):
+        for whence in (os.SEEK_DATA, os.SEEK_HOLE):
+            told(f"seek {offset} {whence}", lambda: os.lseek(file.fileno(), offset, whence))
+
 # Where one is, by its own name.
 for path in ("to-dir", "to-dir/..", "dir/../to-dir/../sub", "dir/./sub//"):
     told(f"chdir {path}", lambda: (os.chdir(at(path)), os.getcwd()))

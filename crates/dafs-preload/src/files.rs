@@ -346,15 +346,18 @@ impl Description {
                 .checked_add(offset)
                 .ok_or(Errno(libc::EOVERFLOW))?,
             _ if self.record.kind == Kind::Directory => return Err(invalid),
-            libc::SEEK_END | libc::SEEK_DATA | libc::SEEK_HOLE => {
+            libc::SEEK_END => {
                 let size = i64::try_from(self.size()?).map_err(|_| Errno(libc::EOVERFLOW))?;
-                match whence {
-                    libc::SEEK_END => size.checked_add(offset).ok_or(Errno(libc::EOVERFLOW))?,
-                    _ if offset < 0 || offset >= size => return Err(Errno(libc::ENXIO)),
-                    // Holes are not told apart: all is data, up to the end.
-                    libc::SEEK_DATA => offset,
-                    _ => size,
-                }
+                size.checked_add(offset).ok_or(Errno(libc::EOVERFLOW))?
+            }
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                let nowhere = Errno(libc::ENXIO);
+                let (file, offset) = (self.file()?, u64::try_from(offset).map_err(|_| nowhere)?);
+                let found = match whence {
+                    libc::SEEK_DATA => file.seek_data(offset)?,
+                    _ => file.seek_hole(offset)?,
+                };
+                i64::try_from(found.ok_or(nowhere)?).map_err(|_| Errno(libc::EOVERFLOW))?
             }
             _ => return Err(invalid),
         };

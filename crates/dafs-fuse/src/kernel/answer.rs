@@ -196,6 +196,11 @@ pub(crate) fn size(bytes: u32) -> Vec<u8> {
     writer.0
 }
 
+/// To a question where something begins.
+pub(crate) fn offset(bytes: u64) -> Vec<u8> {
+    bytes.to_ne_bytes().to_vec()
+}
+
 /// To a question for a lock.
 pub(crate) fn lock(found: &LockFound) -> Vec<u8> {
     let mut writer = Writer::with_room(24);

@@ -17,8 +17,8 @@ mod page;
 mod request;
 
 pub(crate) use answer::{
-    Entry, Listing, LockFound, NodeAttributes, OpenHow, attributes, created, entry, lock, opened,
-    size, space, written,
+    Entry, Listing, LockFound, NodeAttributes, OpenHow, attributes, created, entry, lock, offset,
+    opened, size, space, written,
 };
 pub(crate) use bytes::{Malformed, Reader};
 pub(crate) use device::{Device, Received, Room};

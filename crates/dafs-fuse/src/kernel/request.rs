@@ -168,6 +168,12 @@ pub(crate) enum Operation<'a> {
         wanted: LockWanted,
         waits: bool,
     },
+    /// Where data or a hole begins at an offset or behind it.
+    Seek {
+        handle: u64,
+        offset: u64,
+        hole: bool,
+    },
     /// A request is not waited for any more.
     Interrupt {
         unique: u64,
@@ -227,6 +233,7 @@ const DESTROY: u32 = 38;
 const BATCH_FORGET: u32 = 42;
 const READDIRPLUS: u32 = 44;
 const RENAME2: u32 = 45;
+const LSEEK: u32 = 46;
 
 /// Whether the server may let an operation wait until others have given back what they keep.
 pub(super) fn waits_for_others(operation: u32) -> bool {
@@ -363,6 +370,15 @@ fn operation(opcode: u32, node: NodeId, mut body: Reader<'_>) -> Result<Operatio
         FSYNCDIR => Operation::SyncDirectory,
         GETLK => Operation::TestLock(lock(body)?),
         SETLK | SETLKW => Operation::Lock { wanted: lock(body)?, waits: opcode == SETLKW },
+        LSEEK => {
+            let (handle, offset, whence) = (body.u64()?, body.u64()?, body.u32()?);
+            match i32::try_from(whence) {
+                Ok(libc::SEEK_DATA) => Operation::Seek { handle, offset, hole: false },
+                Ok(libc::SEEK_HOLE) => Operation::Seek { handle, offset, hole: true },
+                // The kernel does the others itself.
+                _ => Operation::Unknown(opcode),
+            }
+        }
         INTERRUPT => Operation::Interrupt { unique: body.u64()? },
         DESTROY => Operation::Destroy,
         other => Operation::Unknown(other),

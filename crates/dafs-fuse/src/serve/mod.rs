@@ -296,6 +296,16 @@ impl Server {
             Operation::SyncDirectory | Operation::Destroy => ().into(),
             Operation::TestLock(wanted) => self.test_lock(wanted)?,
             Operation::Lock { wanted, waits } => self.lock(request, wanted, *waits)?,
+            Operation::Seek { handle, offset, hole } => {
+                self.delegated.used(*handle);
+                let open = self.file(*handle)?;
+                let found = match hole {
+                    true => open.file.seek_hole(*offset),
+                    false => open.file.seek_data(*offset),
+                };
+                let found = found.map_err(|error| convert::errno(&error))?;
+                kernel::offset(found.ok_or(Errno::ENXIO)?).into()
+            }
             Operation::Interrupt { unique } => {
                 self.locks.give_up(*unique);
                 Answer::None
