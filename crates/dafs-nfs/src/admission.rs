@@ -14,7 +14,7 @@
 //!   user and root.
 
 use dafs_rpc::{CallerProcess, Credential};
-use dafs_service::{ClientAddress, Export, Flavour, Host, NO_USER, Namespace};
+use dafs_service::{ClientAddress, Export, Flavour, Host, NO_USER, Namespace, Subject};
 use dafs_store::Cred;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -49,6 +49,8 @@ enum Trust {
 pub struct Origin {
     address: IpAddr,
     is_local: bool,
+    /// The user of this host that the kernel names.
+    user: Option<u32>,
     trust: Trust,
 }
 
@@ -71,7 +73,11 @@ impl Admission {
             CallerProcess::Elsewhere => Trust::Anybody,
         };
         let is_local = process != CallerProcess::Elsewhere;
-        Origin { address: peer.ip().to_canonical(), is_local, trust }
+        let user = match process {
+            CallerProcess::Known(process) => Some(process.uid),
+            _ => None,
+        };
+        Origin { address: peer.ip().to_canonical(), is_local, user, trust }
     }
 
     /// What a user of this host is worth.
@@ -95,10 +101,7 @@ impl Origin {
     /// Whose share of what all have in common callers from here take: that of their user, if they are
     /// users of this host, or else of their host.
     pub fn host(&self) -> Host {
-        match self.trust {
-            Trust::Known(uid, _) => Host::User(uid),
-            _ => Host::of(self.address),
-        }
+        self.user.map_or_else(|| Host::of(self.client_address().ip), Host::User)
     }
 
     /// The same for who a client is: all addresses of this host are one.
@@ -108,12 +111,15 @@ impl Origin {
         ClientAddress { ip, privileged }
     }
 
+    /// Who a client of this name that calls from here is to fences.
+    pub(crate) fn subject<'a>(&self, owner: Option<&'a [u8]>) -> Subject<'a> {
+        Subject::Nfs { owner, address: self.address, host: self.host() }
+    }
+
     /// The origin with which callers from here share their turns.
     pub(crate) fn of_turns(&self) -> dafs_service::Origin {
-        match self.trust {
-            Trust::Known(uid, _) => dafs_service::Origin::User(uid),
-            _ => dafs_service::Origin::host(self.address),
-        }
+        let here = || dafs_service::Origin::host(self.client_address().ip);
+        self.user.map_or_else(here, dafs_service::Origin::User)
     }
 
     /// Whether callers from here are who they are, whatever they claim.
@@ -229,6 +235,7 @@ mod tests {
             assert!(origin.admitted(&export, Flavour::Sys));
             assert_eq!(origin.who(&sys(0)).cred, Cred::new(2000, 100));
             let kernel = from(address, 0, local(0));
+            assert_eq!([origin.host(), kernel.host()], [2000, 0].map(Host::User));
             assert!(kernel.admitted(&export, Flavour::Sys));
             assert_eq!(kernel.who(&sys(5)).cred.uid, 5);
             // It may be anybody, so it is nobody.

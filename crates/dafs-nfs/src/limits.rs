@@ -162,7 +162,7 @@ pub const DUPLICATE_SAMPLE_BYTES: usize = 256;
 pub const MOUNT_LINKS_MAX: u32 = 40;
 
 /// Components that the way of a path to mount may have, with those of its links.
-pub const MOUNT_STEPS_MAX: u32 = 1024;
+pub const MOUNT_STEPS_MAX: u32 = 256;
 
 /// Entries of the list of mounts that MOUNT tells.
 pub const MOUNTS_MAX: usize = 1024;

@@ -4,12 +4,14 @@
 //! * At a bound, clients whose lease is over lose what they hold first, those away longest before
 //!   others. No client whose lease runs loses anything to another.
 //! * After that each host has its share ([`crate::hosts`]), so that one leaves room for all others.
-//! * A refusal costs the same however many clients there are.
+//! * One that has had its share while there is room ends no state of hosts that have less than half as
+//!   much.
+//! * A refusal looks at clients that are kept by courtesy, and at no others.
 
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::hosts::{Shared, has_share};
+use crate::hosts::{Shared, has_share, least_to_lose};
 use crate::limits::{
     DELEGATIONS_MAX, DELEGATIONS_PER_CLIENT_MAX, ENDED_FOR_ROOM_MAX, LAYOUTS_MAX,
     LAYOUTS_PER_CLIENT_MAX, LOCK_RANGES_MAX, LOCK_RANGES_PER_CLIENT_MAX, LOCK_RANGES_PER_FILE_MAX,
@@ -68,25 +70,29 @@ impl StateTable {
     }
 
     /// The clients that are to lose everything so that there is room for some more of something: those
-    /// away longest that have any of it.
+    /// away longest that have any of it. Only clients of hosts that have `least` of it do.
     pub(crate) fn absent_with(
         &mut self,
         shared: Shared,
-        max: usize,
+        (least, max): (usize, usize),
         clock: Clock,
     ) -> Vec<Arc<Client>> {
         let mut looked = self.absent.looked[shared as usize];
-        let (mut found, mut freed) = (Vec::new(), 0);
+        let (mut found, mut freed, mut passed) = (Vec::new(), 0, false);
         for client in &self.absent.clients[looked..] {
+            if client.host().count(shared) < least {
+                passed = true;
+                continue;
+            }
             let is_over = !client.is_gone() && clock.is_over(client);
             let held = if is_over { self.held(client, shared) } else { 0 };
             if held > 0 {
                 found.push(client.clone());
                 freed += held;
-            } else if found.is_empty() {
-                looked += 1;
-            } else {
+            } else if !found.is_empty() {
                 break;
+            } else if !passed {
+                looked += 1;
             }
             if freed > max / ROOM_MADE_FRACTION || found.len() >= ENDED_FOR_ROOM_MAX {
                 break;
@@ -109,7 +115,8 @@ impl StateTable {
         if had || has_share(own, all, max) {
             return Ok(());
         }
-        let absent = self.absent_with(shared, max, by.clock);
+        let least = least_to_lose(own, all, max);
+        let absent = self.absent_with(shared, (least, max), by.clock);
         if absent.is_empty() {
             return Err(ServiceError::Resource.into());
         }
@@ -271,8 +278,16 @@ mod tests {
             assert!(admit_by(table, shared, returns).is_ok());
             returned.host().add(shared, 1);
             assert!(refused(admit_by(table, shared, returns)));
-            // Those that hold nothing of the kind are not bothered.
-            for absent in [&away[1], &away[0]] {
+            // Those that hold nothing of the kind are not bothered, nor are smaller hosts while there
+            // is room.
+            let [same, smaller] = &away;
+            same.host().add(shared, max / 2);
+            for (absent, all, is_taken) in
+                [(same, max / 2, true), (smaller, max / 2, false), (smaller, max, true)]
+            {
+                let counts = &mut table.counts;
+                (counts.opens, counts.locks, counts.ranges) = (all, all, all);
+                (counts.delegations, counts.layouts) = (all, all);
                 table.absent = Absent::new(vec![away[1].clone(), away[0].clone()]);
                 assert!(refused(admit(table, shared, &greedy)));
                 let held = table.by_client.entry(absent.key()).or_default();
@@ -283,10 +298,12 @@ mod tests {
                 }
                 held.layouts.insert(id);
                 table.absent = Absent::new(vec![away[1].clone(), away[0].clone()]);
-                let Err(Blocked::Expire(clients)) = admit(table, shared, &greedy) else {
-                    panic!("{shared:?}")
-                };
-                assert!(clients.len() == 1 && Arc::ptr_eq(&clients[0], absent));
+                match admit(table, shared, &greedy) {
+                    Err(Blocked::Expire(clients)) if is_taken => {
+                        assert!(clients.len() == 1 && Arc::ptr_eq(&clients[0], absent));
+                    }
+                    outcome => assert!(!is_taken && refused(outcome), "{shared:?} of {all}"),
+                }
                 table.by_client.clear();
             }
         }

@@ -11,7 +11,7 @@
 //!   look at it costs the same however many there are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustc_hash::FxHashMap;
@@ -24,8 +24,8 @@ pub enum Host {
     Unknown,
     /// An IPv4 address.
     V4([u8; 4]),
-    /// An IPv6 network: a host may take any of its 2^64 addresses.
-    V6([u8; 8]),
+    /// An IPv6 network, as [`network_of_host`] tells it.
+    V6([u8; 16]),
     /// A user of this host, by number.
     User(u32),
 }
@@ -33,13 +33,34 @@ pub enum Host {
 impl Host {
     /// The host at a network address.
     pub fn of(address: IpAddr) -> Self {
-        match address.to_canonical() {
+        match network_of_host(address) {
             IpAddr::V4(address) => Self::V4(address.octets()),
-            IpAddr::V6(address) => {
-                let [a, b, c, d, e, f, g, h, ..] = address.octets();
-                Self::V6([a, b, c, d, e, f, g, h])
-            }
+            IpAddr::V6(address) => Self::V6(address.octets()),
         }
+    }
+
+    /// The host as it is kept with what outlives the server; empty if nothing is known of it.
+    pub fn to_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Unknown => Vec::new(),
+            Self::V4(address) => address.to_vec(),
+            Self::V6([network @ .., 0, 0, 0, 0, 0, 0, 0, 0]) => network.to_vec(),
+            Self::V6(address) => address.to_vec(),
+            Self::User(uid) => [&b"u"[..], &uid.to_le_bytes()].concat(),
+        }
+    }
+}
+
+/// The network that a host has to itself. Of IPv6 that is one of 64 bits, where a host changes its
+/// temporary addresses (RFC 8981). A link has many hosts, each with an address of its own. All loopback
+/// addresses are this host.
+pub fn network_of_host(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(address) if !address.is_unicast_link_local() => {
+            Ipv6Addr::from(u128::from(address) >> 64 << 64).into()
+        }
+        address => address,
     }
 }
 
@@ -48,12 +69,18 @@ pub fn has_share(own: usize, all: usize, max: usize) -> bool {
     own < max.saturating_sub(all)
 }
 
+/// How much a host has to have at least to lose any of it to one that has `own`. While there is room, one
+/// that has had its share takes nothing from those that have less than half as much.
+pub fn least_to_lose(own: usize, all: usize, max: usize) -> usize {
+    if all < max { own.div_ceil(2) } else { 0 }
+}
+
 /// What hosts share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shared {
     /// Records of clients that have used their key.
     Clients,
-    /// Sessions.
+    /// Sessions of NFS clients.
     Sessions,
     /// Opens.
     Opens,
@@ -274,6 +301,14 @@ mod tests {
         assert_ne!(host("192.0.2.1"), host("192.0.2.2"));
         assert_eq!(host("2001:db8::1"), host("2001:db8::ffff:0:0:2"));
         assert_ne!(host("2001:db8::1"), host("2001:db8:0:1::1"));
+        assert_ne!(host("fe80::1"), host("fe80::2"));
+        for address in ["::1", "127.0.0.2", "::ffff:127.1.2.3"] {
+            assert_eq!(host(address), host("127.0.0.1"), "{address}");
+        }
+        let bytes = ["", "192.0.2.1", "2001:db8::1", "fe80::1"]
+            .map(|text| text.parse().map_or(Host::Unknown, Host::of).to_bytes().len());
+        assert_eq!(bytes, [0, 4, 8, 16]);
+        assert_ne!(Host::User(1).to_bytes(), Host::User(2).to_bytes());
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub use fence::{
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
-pub use hosts::{FairQueue, Host, HostUse, Shared, has_share};
+pub use hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose, network_of_host};
 pub use layout::{DeviceTold, DeviceUse, LayoutGranted, LayoutMode, LayoutRequest, Moved, Ticket};
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,

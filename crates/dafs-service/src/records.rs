@@ -31,7 +31,8 @@ pub struct ClientRecord {
     pub mechanism: String,
     /// Who it is.
     pub principal: Vec<u8>,
-    /// The address that it called from, if it is an NFS client's; empty if that is not known.
+    /// The address that it called from, if it is an NFS client's, and a byte that is 1 if the port was
+    /// privileged. Records of earlier versions lack that byte. Empty if nothing is known.
     pub host: Vec<u8>,
 }
 

@@ -8,17 +8,18 @@
 //! * Putting in and taking out look at one origin and one client, however many wait, and at those besides
 //!   that are passed over because they hold a share already.
 
+use crate::hosts::network_of_host;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// Where somebody comes from who shares what there is with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// The server itself.
     Server,
-    /// A host, by its address; of IPv6 the network of 64 bits, since a host has all of its addresses.
+    /// A host, by its network as [`network_of_host`] tells it.
     Host(IpAddr),
     /// A user of this host.
     User(u32),
@@ -29,13 +30,7 @@ pub enum Origin {
 impl Origin {
     /// The origin that an address stands for.
     pub fn host(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V6(address) => {
-                let network = u128::from(address) >> 64 << 64;
-                Self::Host(Ipv6Addr::from(network).into())
-            }
-            address => Self::Host(address),
-        }
+        Self::Host(network_of_host(address))
     }
 }
 
@@ -245,5 +240,7 @@ mod tests {
         assert_eq!(host("2001:db8::1"), host("2001:db8::ffff:1"));
         assert_ne!(host("2001:db8::1"), host("2001:db8:0:1::1"));
         assert_ne!(host("192.0.2.1"), host("192.0.2.2"));
+        assert_ne!(host("fe80::1"), host("fe80::2"));
+        assert_eq!(host("127.0.0.1"), host("::1"));
     }
 }

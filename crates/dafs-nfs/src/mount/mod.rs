@@ -66,7 +66,7 @@ fn mnt(shared: &NfsShared, sender: &Sender, path: Path<'_>, reply: &mut Reply) {
         Ok((handle, flavors)) => {
             let bytes = wire_handle::encode(&handle);
             encode_mounted(&mut reply.encoder(), FileHandle(&bytes), &flavors);
-            shared.mounts.add(sender.origin.address(), path.0);
+            shared.mounts.add(sender.origin.host(), sender.origin.address(), path.0);
         }
         Err(status) => reply.encoder().u32(status.number()),
     }

@@ -27,13 +27,13 @@ impl Mounts {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host has mounted a path.
-    pub(super) fn add(&self, host: IpAddr, path: &[u8]) {
+    /// A host has mounted a path, on the account of `share`.
+    pub(super) fn add(&self, share: Host, host: IpAddr, path: &[u8]) {
         let mut list = self.lock();
         if list.iter().any(|(_, entry)| entry.0 == host && *entry.1 == *path) {
             return;
         }
-        list.push(Host::of(host), (host, path.into()));
+        list.push(share, (host, path.into()));
     }
 
     /// A host has unmounted a path.
@@ -67,7 +67,7 @@ mod tests {
         let mounts = Mounts::default();
         let [a, b]: [IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
         for (host, path) in [(a, "/x"), (a, "/y"), (b, "/x"), (a, "/x")] {
-            mounts.add(host, path.as_bytes());
+            mounts.add(Host::of(host), host, path.as_bytes());
         }
         mounts.remove(a, b"/");
         assert_eq!(list(&mounts).len(), 3);
@@ -81,8 +81,9 @@ mod tests {
     fn the_list_is_bounded() {
         let mounts = Mounts::default();
         let [honest, host] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
-        mounts.add(honest, b"/");
-        (0..2 * MOUNTS_MAX).for_each(|n| mounts.add(host, n.to_string().as_bytes()));
+        mounts.add(Host::of(honest), honest, b"/");
+        (0..2 * MOUNTS_MAX)
+            .for_each(|n| mounts.add(Host::of(host), host, n.to_string().as_bytes()));
         let left = list(&mounts);
         assert_eq!(left.len(), 1 + MOUNTS_MAX / 2);
         assert_eq!(left[0], (honest, b"/".to_vec()));

@@ -65,7 +65,7 @@ pub(crate) struct Sender {
 impl Sender {
     /// Who it is to fences: NFSv3 knows no names of clients.
     pub(crate) fn subject(&self) -> Subject<'static> {
-        Subject::Nfs { owner: None, address: self.origin.address() }
+        self.origin.subject(None)
     }
 }
 

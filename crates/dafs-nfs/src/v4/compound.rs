@@ -95,7 +95,7 @@ pub(crate) struct CallContext {
 impl CallContext {
     /// Who a client that calls is to fences.
     pub(crate) fn subject<'a>(&self, client: &'a Client) -> Subject<'a> {
-        Subject::Nfs { owner: Some(client.name()), address: self.origin.address() }
+        self.origin.subject(Some(client.name()))
     }
 }
 
@@ -247,7 +247,7 @@ impl<'a> Compound<'a> {
     fn subject(&self) -> Subject<'_> {
         match &self.session {
             Some(session) => self.call.subject(session.client()),
-            None => Subject::Nfs { owner: None, address: self.call.origin.address() },
+            None => self.call.origin.subject(None),
         }
     }
 

@@ -10,7 +10,7 @@ use dafs_service::ClientKey;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a client is, as [`dafs_service::durable::host`] tells it.
+/// Where a client is, by [`dafs_service::Host::to_bytes`].
 pub(crate) type Host = Vec<u8>;
 
 #[derive(Debug, Default)]

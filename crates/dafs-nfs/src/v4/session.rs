@@ -17,7 +17,7 @@ use crate::limits::{
 };
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
-use dafs_service::{Client, ClientKey, Shared, has_share};
+use dafs_service::{Client, ClientKey, Shared, has_share, least_to_lose};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
 use rustc_hash::FxHashMap;
@@ -472,6 +472,12 @@ impl SessionTable {
     /// Whether the host of a client may have another session.
     pub(crate) fn has_room(&self, owner: &NfsClient) -> bool {
         self.is_room(&self.sessions.read().unwrap_or_else(PoisonError::into_inner), owner)
+    }
+
+    /// How many sessions a host has at least that makes room for another one of this client's.
+    pub(crate) fn least_to_lose(&self, owner: &NfsClient) -> usize {
+        let all = self.sessions.read().unwrap_or_else(PoisonError::into_inner).len();
+        least_to_lose(owner.record.host().count(Shared::Sessions), all, self.sessions_max)
     }
 
     fn is_room(&self, sessions: &Sessions, owner: &NfsClient) -> bool {

@@ -15,11 +15,12 @@ use super::convert::{self, Wish};
 use super::memory::ReplySlot;
 use super::name_ops::new_object;
 use super::open_ops::open_how;
+use super::registry::host_of;
 use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
-use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled, digest, host};
+use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled, digest};
 use dafs_service::{Handle, Identity, OpenHow, RequestKey};
 use dafs_store::{AppendWitness, Kind, NewObject};
 use dafs_wire::dafs::{
@@ -360,7 +361,7 @@ pub(super) fn journal_session(
 ) -> Session {
     Session {
         id: session.id.0,
-        host: peer.address.map_or_else(Vec::new, |address| host(address.ip())),
+        host: host_of(peer).to_bytes(),
         client: session.client_name.clone(),
         verifier: session.client_verifier.to_be_bytes(),
         mechanism: identity.mechanism.to_owned(),

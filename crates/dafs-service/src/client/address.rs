@@ -5,8 +5,9 @@
 //!   sessions came from there: ids of sessions cannot be guessed, names and verifiers can.
 
 use super::Client;
+use crate::hosts::network_of_host;
 use crate::limits::CLIENT_ADDRESSES_MAX;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::PoisonError;
 
 /// Where a client calls from.
@@ -22,15 +23,36 @@ impl ClientAddress {
     /// Whether a caller from here may be the client that has called from there. Other users of a host
     /// are no client that its administrator vouched for.
     fn may_be(&self, known: &Self) -> bool {
-        self.ip == known.ip && (self.privileged || !known.privileged)
+        self.is_at(known.ip) && (self.privileged || !known.privileged)
     }
 
-    /// The host as it is kept with a durable record.
-    pub(crate) fn host(&self) -> Vec<u8> {
-        match self.ip.to_canonical() {
+    fn is_at(&self, ip: IpAddr) -> bool {
+        network_of_host(self.ip) == network_of_host(ip)
+    }
+
+    /// The same of what a durable record has kept.
+    pub(super) fn may_be_recorded(&self, record: &[u8]) -> bool {
+        let (ip, privileged) = match record.len() {
+            5 | 17 => record.split_at(record.len() - 1),
+            // Earlier versions kept no more than the address, or not even that.
+            _ => (record, &[][..]),
+        };
+        let known = match *ip {
+            [a, b, c, d] => Some(Ipv4Addr::new(a, b, c, d).into()),
+            _ => <[u8; 16]>::try_from(ip).ok().map(|ip| Ipv6Addr::from(ip).into()),
+        };
+        let is_at = known.is_some_and(|ip| self.is_at(ip));
+        record.is_empty() || is_at && (self.privileged || *privileged != [1])
+    }
+
+    /// The address as it is kept with a durable record, and whether it was privileged.
+    fn to_record(self) -> Vec<u8> {
+        let mut record = match self.ip.to_canonical() {
             IpAddr::V4(ip) => ip.octets().to_vec(),
             IpAddr::V6(ip) => ip.octets().to_vec(),
-        }
+        };
+        record.push(self.privileged.into());
+        record
     }
 }
 
@@ -56,6 +78,43 @@ impl Client {
     /// The host that it called from last for the first time; empty if that is not known.
     pub(crate) fn recorded_host(&self) -> Vec<u8> {
         let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        known.last().map_or_else(Vec::new, ClientAddress::host)
+        known.last().map_or_else(Vec::new, |address| address.to_record())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str, privileged: bool) -> ClientAddress {
+        ClientAddress { ip: text.parse().unwrap(), privileged }
+    }
+
+    #[test]
+    fn a_host_is_the_same_at_its_next_temporary_address() {
+        let may_be = |one: &str, other: &str| {
+            let recorded = at(one, true).may_be_recorded(&at(other, true).to_record());
+            assert_eq!(at(one, true).may_be(&at(other, true)), recorded, "{one} {other}");
+            recorded
+        };
+        assert!(may_be("2001:db8::1", "2001:db8::ffff:2"));
+        assert!(!may_be("2001:db8::1", "2001:db8:0:1::1"));
+        assert!(!may_be("fe80::1", "fe80::2") && may_be("fe80::1", "fe80::1"));
+        assert!(!may_be("192.0.2.1", "192.0.2.2") && may_be("192.0.2.1", "::ffff:192.0.2.1"));
+        assert!(may_be("127.0.0.1", "::1"));
+    }
+
+    #[test]
+    fn a_record_says_whether_the_port_was_privileged() {
+        for text in ["192.0.2.1", "2001:db8::1"] {
+            let (root, user) = (at(text, true), at(text, false));
+            assert!(root.may_be_recorded(&user.to_record()));
+            assert!(user.may_be_recorded(&user.to_record()));
+            assert!(!user.may_be_recorded(&root.to_record()));
+            // That of an earlier version does not.
+            let mut record = root.to_record();
+            record.pop();
+            assert!(user.may_be_recorded(&record) && user.may_be_recorded(&[]));
+        }
     }
 }

@@ -29,6 +29,8 @@ impl Service {
     pub fn client_key(&self, name: &[u8], verifier: u64) -> ClientKey {
         let [first, second] = self.config().secret;
         let mut hasher = SipHasher24::new_with_keys(first, second);
+        // Keys of NFS clients are hashes with this secret, too.
+        hasher.write_u8(ClientKind::Dafs as u8);
         hasher.write_u64(verifier);
         hasher.write(name);
         ClientKey(hasher.finish().max(1))

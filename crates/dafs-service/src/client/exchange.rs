@@ -42,9 +42,7 @@ impl ExchangeId<'_> {
 
     /// The same for a record of an earlier run of the server.
     fn is_of_record(&self, record: &ClientRecord) -> bool {
-        let same = record.verifier == self.verifier
-            || record.host.is_empty()
-            || record.host == self.address.host();
+        let same = record.verifier == self.verifier || self.address.may_be_recorded(&record.host);
         record.is_by(&self.identity) && same
     }
 }

@@ -55,7 +55,9 @@ impl Service {
         };
         let (mut kept, mut ending): (Vec<_>, Vec<_>) = over.into_iter().partition(keeps);
         ending.extend(thin_out(&mut kept, COURTESY_CLIENTS_MAX));
-        self.lock_table().absent = Absent::new(kept);
+        // What was there goes when the table is no longer held.
+        let before = std::mem::replace(&mut self.lock_table().absent, Absent::new(kept));
+        drop(before);
         // A crowd that is gone costs few writes.
         let some = ending.chunks(ENDED_AT_ONCE_MAX);
         let released = some.map(|some| self.end_leases(some, now_ns).unwrap_or(0)).sum();
@@ -79,23 +81,28 @@ impl Service {
         loop {
             let table = self.lock_clients();
             let lacks_room = |host: &Host| !table.has_room(*host);
-            if newcomer(&table).filter(lacks_room).is_none() {
-                return Ok(table);
-            }
-            let max = table.count_max();
+            let Some(host) = newcomer(&table).filter(lacks_room) else { return Ok(table) };
+            let level = (table.least_to_lose(host), table.count_max());
             drop(table);
-            self.make_room(Shared::Clients, max, now_ns, wait)?;
+            self.make_room(Shared::Clients, level, now_ns, wait)?;
         }
     }
 
-    /// Makes room for more of something, where `max` is the bound: some clients whose lease is over lose
-    /// what they hold, those away longest first.
+    /// Makes room for more of something: some clients whose lease is over lose what they hold, those away
+    /// longest first. Only hosts that have [so much at least](crate::least_to_lose) lose any, where `max`
+    /// is the bound of all.
     ///
     /// # Errors
     /// `Resource` when nobody is away who has any of it; `WouldWait`; `Delay` when the disk fails.
-    pub fn make_room(&self, shared: Shared, max: usize, now_ns: u64, wait: Wait) -> Result<()> {
+    pub fn make_room(
+        &self,
+        shared: Shared,
+        (least, max): (usize, usize),
+        now_ns: u64,
+        wait: Wait,
+    ) -> Result<()> {
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
-        let absent = self.lock_table().absent_with(shared, max, clock);
+        let absent = self.lock_table().absent_with(shared, (least, max), clock);
         if absent.is_empty() {
             return Err(ServiceError::Resource);
         }

@@ -226,14 +226,18 @@ impl Client {
     /// A session begins.
     pub fn session_started(&self) {
         self.sessions.fetch_add(1, Ordering::Relaxed);
-        self.host.add(Shared::Sessions, 1);
+        if self.kind == ClientKind::Nfs {
+            self.host.add(Shared::Sessions, 1);
+        }
     }
 
     /// A session is over.
     pub fn session_ended(&self) {
         let before = self.sessions.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a session ended that had not begun");
-        self.host.remove(Shared::Sessions, 1);
+        if self.kind == ClientKind::Nfs {
+            self.host.remove(Shared::Sessions, 1);
+        }
     }
 
     /// Sessions it has now.

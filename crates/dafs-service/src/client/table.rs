@@ -6,7 +6,7 @@
 //! * Records that are in use are shared among hosts, and counted with their host while they are here.
 
 use super::{Client, ClientKey, ClientKind, Identity};
-use crate::hosts::{FairQueue, Host, HostUse, Shared, has_share};
+use crate::hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose};
 use crate::limits::{CLIENT_COUNT_MAX, UNCONFIRMED_CLIENTS_MAX};
 use rustc_hash::FxHashMap;
 use siphasher::sip::SipHasher24;
@@ -18,12 +18,13 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     pub(super) confirmed: Option<Arc<Client>>,
-    pub(super) unconfirmed: Option<Arc<Client>>,
+    /// One of each host that gives the name: none of them displaces another.
+    pub(super) unconfirmed: Vec<Arc<Client>>,
 }
 
 impl Owner {
     pub(super) fn is_empty(&self) -> bool {
-        self.confirmed.is_none() && self.unconfirmed.is_none()
+        self.confirmed.is_none() && self.unconfirmed.is_empty()
     }
 }
 
@@ -102,8 +103,16 @@ impl ClientTable {
 
     /// Whether a host may have another client that has used its key.
     pub(super) fn has_room(&self, host: Host) -> bool {
-        let own = self.hosts.find(host).map_or(0, |host| host.count(Shared::Clients));
-        has_share(own, self.len() - self.unconfirmed(), self.count_max)
+        has_share(self.own(host), self.len() - self.unconfirmed(), self.count_max)
+    }
+
+    /// How many of these a host has at least that makes room for it.
+    pub(super) fn least_to_lose(&self, host: Host) -> usize {
+        least_to_lose(self.own(host), self.len() - self.unconfirmed(), self.count_max)
+    }
+
+    fn own(&self, host: Host) -> usize {
+        self.hosts.find(host).map_or(0, |host| host.count(Shared::Clients))
     }
 
     /// A key for a new NFSv4 record: a keyed hash of its number, so that the keys of others cannot be
@@ -112,6 +121,7 @@ impl ClientTable {
         loop {
             self.last += 1;
             let mut hasher = SipHasher24::new_with_keys(self.secret[0], self.secret[1]);
+            hasher.write_u8(ClientKind::Nfs as u8);
             hasher.write_u64(self.last);
             let key = ClientKey(hasher.finish());
             if key.0 != 0 && !self.by_key.contains_key(&key) {
@@ -120,8 +130,8 @@ impl ClientTable {
         }
     }
 
-    /// Makes an unconfirmed record. An older one of the same owner goes (case 4), and so does one that
-    /// has waited long when there are too many.
+    /// Makes an unconfirmed record. An older one of the same owner at this host goes (case 4), and so does
+    /// one that has waited long when there are too many.
     pub(super) fn enter_unconfirmed(
         &mut self,
         name: &[u8],
@@ -130,7 +140,8 @@ impl ClientTable {
         host: Host,
         now_ns: u64,
     ) -> Arc<Client> {
-        if let Some(old) = self.nfs.get(name).and_then(|owner| owner.unconfirmed.clone()) {
+        let mut known = self.nfs.get(name).into_iter().flat_map(|owner| &owner.unconfirmed);
+        if let Some(old) = known.find(|old| old.host().host() == host).cloned() {
             self.drop_record(&old);
         }
         let (key, of_host) = (self.next_key(), self.hosts.enter(host));
@@ -141,19 +152,22 @@ impl ClientTable {
             self.drop_record(&gone);
         }
         self.by_key.insert(key, client.clone());
-        self.nfs.entry(name.to_vec()).or_default().unconfirmed = Some(client.clone());
+        self.nfs.entry(name.to_vec()).or_default().unconfirmed.push(client.clone());
         client
     }
 
-    /// The record of an owner that has not used its key is the one of that name from now on. Returns the
-    /// one before.
+    /// The record of an owner that has not used its key is the one of that name from now on. Other hosts
+    /// that have given the name come too late. Returns the one before.
     pub(super) fn confirm(&mut self, client: &Arc<Client>) -> Option<Arc<Client>> {
         self.unconfirmed.remove(client.number.load(Ordering::Relaxed));
         client.confirmed.store(true, Ordering::Relaxed);
         client.host().add(Shared::Clients, 1);
         let owner = self.nfs.entry(client.name.clone()).or_default();
-        owner.unconfirmed = None;
+        let late = std::mem::take(&mut owner.unconfirmed);
         let old = owner.confirmed.replace(client.clone());
+        for late in late.iter().filter(|late| !Arc::ptr_eq(late, client)) {
+            self.drop_record(late);
+        }
         if let Some(old) = &old {
             self.drop_record(old);
         }
@@ -203,9 +217,7 @@ impl ClientTable {
                     if same(&owner.confirmed) {
                         owner.confirmed = None;
                     }
-                    if same(&owner.unconfirmed) {
-                        owner.unconfirmed = None;
-                    }
+                    owner.unconfirmed.retain(|other| !Arc::ptr_eq(other, client));
                     if owner.is_empty() {
                         self.nfs.remove(&client.name);
                     }
@@ -227,8 +239,9 @@ impl ClientTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ExchangeId, Service};
+    use crate::{ClientAddress, ExchangeId, Service};
     use proptest::prelude::*;
+    use std::net::Ipv4Addr;
 
     const COUNT_MAX: usize = 24;
     const UNCONFIRMED_MAX: usize = 12;
@@ -236,7 +249,7 @@ mod tests {
 
     fn service() -> Service {
         let service = Service::of_memory();
-        *service.lock_clients() = ClientTable::with_bounds(1, COUNT_MAX, UNCONFIRMED_MAX);
+        *service.lock_clients() = ClientTable::with_bounds([1; 2], COUNT_MAX, UNCONFIRMED_MAX);
         service
     }
 
@@ -250,6 +263,7 @@ mod tests {
             verifier: [verifier; 8],
             identity: nobody(),
             host: Host::User(host),
+            address: ClientAddress { ip: Ipv4Addr::LOCALHOST.into(), privileged: true },
             update: false,
         };
         service.exchange_id(&request, now_ns).unwrap().client.key()
@@ -332,6 +346,22 @@ mod tests {
             }
             service.confirm_client(mine, now_ns).unwrap();
         }
+    }
+
+    /// A stranger that gives the name of a client again and again does not keep it out.
+    #[test]
+    fn another_host_displaces_no_record_that_is_not_confirmed() {
+        let service = service();
+        let mine = exchange(&service, 1, "name", 0, SECOND_NS);
+        let theirs = exchange(&service, 2, "name", 1, SECOND_NS);
+        let theirs = [theirs, exchange(&service, 2, "name", 2, SECOND_NS)];
+        assert_eq!(service.lock_clients().unconfirmed(), 2);
+        service.confirm_client(mine, SECOND_NS).unwrap();
+        for late in theirs {
+            assert!(service.confirm_client(late, SECOND_NS).is_err());
+        }
+        check(&service);
+        assert_eq!(service.lock_clients().len(), 1);
     }
 
     #[test]

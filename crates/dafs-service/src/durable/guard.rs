@@ -15,11 +15,12 @@
 use super::intent;
 use super::keeper::{Keeper, shielded, tell};
 use super::places::{Ends, Hold, Place, PlaceList, Places};
-use super::{Change, Durability, Intended, Notify, Op, host};
+use super::{Change, Durability, Intended, Notify, Op};
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::fence::Subject;
 use crate::handle::Handle;
+use crate::hosts::Host;
 use crate::limits::{
     DURABLE_PICTURES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX,
 };
@@ -61,14 +62,14 @@ impl Guard {
 /// address has gone through the making of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Whose {
-    Host(Vec<u8>),
+    Host(Host),
     Client(u64),
 }
 
 impl Whose {
     fn of(caller: Caller<'_>) -> Self {
         match caller.subject {
-            Subject::Nfs { address, .. } => Self::Host(host(address)),
+            Subject::Nfs { host, .. } => Self::Host(host),
             Subject::Session(_) | Subject::Server => Self::Client(caller.client.key().0),
         }
     }

@@ -37,7 +37,6 @@ use crc_fast::CrcAlgorithm;
 use dafs_store::{AppendWitness, StoreError};
 use intent::Intent;
 use record::Record;
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -200,7 +199,8 @@ pub enum Settled {
 pub struct Session {
     /// Its id.
     pub id: [u8; 8],
-    /// Where its client is, as far as the network tells: clients of one host share what hosts get.
+    /// Where its client is, by [`Host::to_bytes`](crate::Host::to_bytes): clients of one host share what
+    /// hosts get.
     pub host: Vec<u8>,
     /// The name that its client goes by in all its runs.
     pub client: Vec<u8>,
@@ -220,15 +220,6 @@ impl Session {
             && self.verifier == client.verifier()
             && self.mechanism == identity.mechanism
             && self.principal == identity.principal
-    }
-}
-
-/// What [`Session::host`] is for a network address: of IPv6, where a host may take any of 2^64 addresses,
-/// only the network.
-pub fn host(address: IpAddr) -> Vec<u8> {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets()[..8].to_vec(),
     }
 }
 

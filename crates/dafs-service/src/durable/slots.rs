@@ -35,14 +35,16 @@ impl Service {
     }
 
     /// Forgets the sessions of other instances of a client: it has begun anew and asks for nothing of
-    /// theirs. Somebody else who has taken its name does not count. `mechanism` is that of the front
+    /// theirs. Somebody else who has taken its name, or gives it at another host, does not count. `mechanism` is that of the front
     /// door's sessions.
     pub fn forget_other_runs(&self, client: &Client, mechanism: &str) {
         let Some(keeper) = self.keeper.get() else { return };
+        let host = client.host().host().to_bytes();
         let other = |session: &durable::Session| {
             session.mechanism == mechanism
                 && session.principal == client.identity().principal
                 && session.client == client.name()
+                && session.host == host
                 && session.verifier != client.verifier()
         };
         let other = |kept: &Kept| kept.recovered && kept.session.as_ref().is_some_and(other);

@@ -13,6 +13,7 @@
 //! * What an update has shut out is out: no name that is left lets in what was taken off, or the
 //!   update is refused.
 
+use crate::hosts::Host;
 use crate::limits::{FENCE_NAME_BYTES_MAX, FENCE_NAMES_MAX};
 use crate::network::AddressRange;
 use crate::{Result, ServiceError};
@@ -39,6 +40,8 @@ pub enum Subject<'a> {
         owner: Option<&'a [u8]>,
         /// Where it is.
         address: IpAddr,
+        /// Whose share of what all have in common it takes; nothing to fences.
+        host: Host,
     },
 }
 
@@ -183,7 +186,7 @@ impl FenceList {
             Subject::Server => true,
             // No list holds an empty name.
             Subject::Session(id) => self.sessions.contains(id),
-            Subject::Nfs { owner, address } => {
+            Subject::Nfs { owner, address, .. } => {
                 owner.is_some_and(|owner| self.owners.contains(owner))
                     || self.ranges.iter().any(|range| range.contains(address))
             }
@@ -206,7 +209,8 @@ mod tests {
     const INVALID: ServiceError = ServiceError::Store(StoreError::Invalid);
 
     fn nfs(owner: Option<&'static str>, address: &str) -> Subject<'static> {
-        Subject::Nfs { owner: owner.map(str::as_bytes), address: address.parse().unwrap() }
+        let (owner, address) = (owner.map(str::as_bytes), address.parse().unwrap());
+        Subject::Nfs { owner, address, host: Host::of(address) }
     }
 
     fn updated(before: &FenceList, update: FenceUpdate<'_>) -> Result<FenceList> {

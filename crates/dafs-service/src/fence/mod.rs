@@ -284,7 +284,8 @@ impl Service {
             // A client that is gone meanwhile is on no list.
             let client = worker.client.and_then(|key| self.find_client(key).ok());
             let owner = client.as_ref().map(|client| client.name());
-            draining.concerns(&Subject::Nfs { owner, address: worker.address })
+            let (address, host) = (worker.address, Host::of(worker.address));
+            draining.concerns(&Subject::Nfs { owner, address, host })
         });
     }
 

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-const MAGIC: [u8; 8] = *b"dafsundo";
+pub(super) const MAGIC: [u8; 8] = *b"dafsundo";
 /// Earlier ones had records that could not be told from torn ones.
 const VERSION: u32 = 3;
 pub(super) const FRAME_BYTES: usize = 512;

@@ -8,6 +8,7 @@
 //! * A log counts when it is on the list, and is on the list from before anything is changed under its
 //!   lock until its changes are kept or undone. Both are stable when they are said to be.
 
+use super::earlier::{self, Earlier};
 use super::log::{self, COPY_SUFFIX, UNFINISHED_SUFFIX};
 use super::{SUFFIX, UndoError};
 use crate::limits::UNDO_LOCKS_MAX;
@@ -215,9 +216,13 @@ pub(super) fn open_list(
     let (index, mut listed) = match opened? {
         Some(found) => found,
         None => {
-            let instance =
-                |number: &u64| log::instance(directory, *number).map(|log| (*number, log));
-            let listed = found.iter().map(instance).collect::<Result<Vec<_>, _>>()?;
+            let mut listed = Vec::new();
+            for &number in found {
+                // There was no list yet when logs had earlier formats.
+                if earlier::take_over(directory, number)? != Earlier::Unfinished {
+                    listed.push((number, log::instance(directory, number)?));
+                }
+            }
             (Index::make(&path, &listed)?, listed)
         }
     };

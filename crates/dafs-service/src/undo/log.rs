@@ -75,7 +75,7 @@ pub(super) struct Log {
 }
 
 impl Head {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend(self.key.fs.0);
         body.extend(self.key.file.0);
@@ -91,7 +91,7 @@ impl Head {
     }
 
     /// The head of what `body` says; `None` for nonsense.
-    fn decode(body: &[u8]) -> Option<Self> {
+    pub(super) fn decode(body: &[u8]) -> Option<Self> {
         let mut rest = body;
         let mut take = |len: usize| -> Option<&[u8]> {
             let (taken, left) = rest.split_at_checked(len)?;
@@ -160,7 +160,7 @@ pub(super) fn copy(log: &Path, file: &dyn OpenFile) -> io::Result<Option<u64>> {
     }
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
+pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 

@@ -13,6 +13,7 @@
 //! * A file has one log at most, because the lock is for writing and covers the whole file.
 //! * What may be long and may not wait where it is noticed is done elsewhere, once at a time for a file.
 
+mod earlier;
 mod frames;
 mod index;
 mod log;
@@ -72,6 +73,13 @@ pub enum UndoError {
         /// Where it goes wrong.
         at: u64,
     },
+    /// The same of a log of an earlier version of the server, which kept no list.
+    #[error(
+        "{} is damaged at byte {}; an earlier version wrote it to hold what a lock's failed holder \
+         changed in a file. Restore it from a copy; or move it away, and that file stays as it is, half \
+         changed", .0.display(), .1
+    )]
+    DamagedEarlier(PathBuf, u64),
     /// The copy that a log speaks of is not there as it was.
     #[error(
         "{} is missing or was cut; it is the copy of a file that a lock's failed holder has changed, \

@@ -197,7 +197,8 @@ fn records_of_many_that_are_gone_are_removed_together() {
 fn clients_that_are_gone_make_room_for_sessions() {
     let world = World::new();
     let [one, two] = ["one", "two"].map(|name| world.nfs(name));
-    let make_room = |wait| world.service.make_room(Shared::Sessions, 2, world.now_ns.get(), wait);
+    let make_room =
+        |wait| world.service.make_room(Shared::Sessions, (0, 2), world.now_ns.get(), wait);
     for client in [&one, &two] {
         world.open(client, "f", READ).unwrap();
     }

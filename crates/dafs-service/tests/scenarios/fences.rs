@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use dafs_service::{
-    Caller, FenceObject, FenceRight, FenceUpdate, FileFences, Handle, RemoveMode, Result, Service,
-    ServiceError, StateFile, Subject,
+    Caller, FenceObject, FenceRight, FenceUpdate, FileFences, Handle, Host, RemoveMode, Result,
+    Service, ServiceError, StateFile, Subject,
 };
 use dafs_store::{CreateHow, SetAttr, StoreError};
 use std::path::Path;
@@ -24,7 +24,8 @@ fn list(service: &Service, object: FenceObject) -> Option<Vec<String>> {
 }
 
 fn nfs<'a>(owner: &'a str, address: &str) -> Subject<'a> {
-    Subject::Nfs { owner: Some(owner.as_bytes()), address: address.parse().unwrap() }
+    let (owner, address) = (Some(owner.as_bytes()), address.parse().unwrap());
+    Subject::Nfs { owner, address, host: Host::of(address) }
 }
 
 fn file(world: &World, name: &str) -> Handle {

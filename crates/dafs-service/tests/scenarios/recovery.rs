@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use dafs_service::{
-    ExchangeId, Handle, Identity, LockKind, LockOwner, LockRequest, RemoveMode, ServiceError,
-    StateRef,
+    ClientAddress, ExchangeId, Handle, Host, Identity, LockKind, LockOwner, LockRequest,
+    RemoveMode, ServiceError, StateRef,
 };
 use std::sync::atomic::Ordering;
 
@@ -343,7 +343,11 @@ fn the_name_of_a_client_that_is_waited_for_is_kept_for_it() {
     let other = Identity { mechanism: "sys", principal: b"7".to_vec() };
     assert_eq!(error(exchange(from(2), None, 2)), ServiceError::ClientInUse);
     assert_eq!(error(exchange(from(1), Some(other.clone()), 1)), ServiceError::ClientInUse);
-    let stolen = world.service.register_client(b"b", 2, other.clone(), world.now_ns.get());
+    // It came from a port of root's; other users of its host do not.
+    let unprivileged = ClientAddress { privileged: false, ..from(1) };
+    assert_eq!(error(exchange(unprivileged, None, 2)), ServiceError::ClientInUse);
+    let host = Host::default();
+    let stolen = world.service.register_client(b"b", 2, other.clone(), host, world.now_ns.get());
     assert_eq!(error(stolen), ServiceError::ClientInUse);
     // It may come from elsewhere itself, and its host may have restarted.
     exchange(from(2), None, 1).unwrap();
@@ -352,5 +356,5 @@ fn the_name_of_a_client_that_is_waited_for_is_kept_for_it() {
     world.pass(2 * LEASE_NS);
     assert!(!world.service.in_grace());
     exchange(from(2), Some(other.clone()), 2).unwrap();
-    world.service.register_client(b"b", 2, other, world.now_ns.get()).unwrap();
+    world.service.register_client(b"b", 2, other, host, world.now_ns.get()).unwrap();
 }

@@ -1,8 +1,10 @@
 use super::*;
 use dafs_service::{
-    ExchangeId, Export, ExportOptions, Host, Identity, Namespace, Service, ServiceConfig,
+    ClientAddress, ExchangeId, Export, ExportOptions, Host, Identity, Namespace, Service,
+    ServiceConfig,
 };
 use dafs_store::MemoryStore;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// A client that has used its key.
@@ -12,6 +14,7 @@ fn client(service: &Service, host: u32, name: &str) -> Arc<NfsClient> {
         verifier: [1; 8],
         identity: Identity { mechanism: "sys", principal: b"0".to_vec() },
         host: Host::User(host),
+        address: ClientAddress { ip: Ipv4Addr::LOCALHOST.into(), privileged: true },
         update: false,
     };
     let key = service.exchange_id(&request, 0).unwrap().client.key();

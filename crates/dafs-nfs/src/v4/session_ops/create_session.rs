@@ -14,7 +14,7 @@ use crate::v4::callback::BackParameters;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::journal::{MECHANISM, session_record};
 use crate::v4::session::{Creation, NewSession};
-use dafs_service::{ClientKey, ServiceError, Shared, durable};
+use dafs_service::{ClientKey, ServiceError, Shared};
 use dafs_wire::nfs4::{CreateSessionArgs, CreateSessionFlags, CreateSessionResult, Status};
 use dafs_wire::xdr::{Encode, Encoder};
 
@@ -61,8 +61,9 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
         cx.may_wait()?;
     }
     while !cx.shared.sessions.has_room(&owner) {
-        let (now_ns, max) = (cx.call.now_ns, SESSIONS_MAX);
-        match cx.shared.service.make_room(Shared::Sessions, max, now_ns, cx.wait) {
+        let now_ns = cx.call.now_ns;
+        let level = (cx.shared.sessions.least_to_lose(&owner), SESSIONS_MAX);
+        match cx.shared.service.make_room(Shared::Sessions, level, now_ns, cx.wait) {
             // There is none to be had on this host's account.
             Err(ServiceError::Resource) => return Err(Status::NoSpc.into()),
             made => made?,
@@ -81,7 +82,7 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
         attributes: back,
         credential,
     };
-    let host = durable::host(cx.call.origin.address());
+    let host = cx.call.origin.host().to_bytes();
     let persistent = persistent.then(|| host.clone());
     let new = NewSession {
         owner: owner.clone(),

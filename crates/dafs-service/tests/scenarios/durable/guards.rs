@@ -1,6 +1,7 @@
 //! Changes that nothing is kept of, beside others that are announced.
 
 use super::*;
+use dafs_service::Host;
 use dafs_service::limits::{
     GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX, LEASES_EVERY_NS,
 };
@@ -157,7 +158,7 @@ fn only_so_many_are_under_way_at_once() {
     let change = Change::Remove { dir: &root, name: b"victim" };
     let guard = |address: u32| {
         let address = IpAddr::V4(Ipv4Addr::from_bits(address));
-        let subject = Subject::Nfs { owner: None, address };
+        let subject = Subject::Nfs { owner: None, address, host: Host::of(address) };
         let caller = Caller { subject, ..world.caller() };
         world.service.guard(caller, &change, || world.notify("more"))
     };

@@ -1,0 +1,233 @@
+//! Logs of formats 1 and 2, which an earlier version of the server has left: they are written anew.
+//!
+//! A head of any length comes first, and records follow it, each with its checksum. Format 2 says that a
+//! copy of the file lies beside the log. All numbers are little-endian.
+//!
+//! Invariants
+//! * The name stands for the earlier log until the new one is stable.
+//! * Only the last record can be torn. A head that is torn says that nothing was changed yet.
+
+use super::UndoError;
+use super::frames::{Frames, MAGIC};
+use super::log::{self, Head, RECORD_BYTES_MAX, UNFINISHED_SUFFIX};
+use crc_fast::{CrcAlgorithm, Digest};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+const VERSIONS: [u32; 2] = [1, 2];
+/// Magic, version and length of the head.
+const PREFIX_BYTES: usize = 16;
+/// Offset, length and checksum of a record.
+const RECORD_HEAD_BYTES: usize = 16;
+/// Longer than any head.
+const HEAD_BYTES_MAX: u64 = 8 << 10;
+
+/// What became of a log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Earlier {
+    /// It has another format, and is as it was.
+    No,
+    /// Its making was not finished: nothing was changed under its lock.
+    Unfinished,
+    /// It has the format of this version now.
+    Rewritten,
+}
+
+fn sum(parts: [&[u8]; 2]) -> [u8; 4] {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    // The algorithm has 32 bits, so nothing is cut off.
+    (digest.finalize() as u32).to_le_bytes()
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Writes a log anew if it has an earlier format.
+///
+/// # Errors
+/// Those of the disk; `DamagedEarlier`, with the file as it was.
+pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoError> {
+    let path = log::path_of(directory, number);
+    let old = File::open(&path)?;
+    let total = old.metadata()?.len();
+    let mut start = vec![0; HEAD_BYTES_MAX.min(total) as usize];
+    old.read_exact_at(&mut start, 0)?;
+    let version = word(&start, 8).filter(|_| start.starts_with(&MAGIC));
+    let is_short = start.len() < PREFIX_BYTES;
+    if !is_short && !version.is_some_and(|version| VERSIONS.contains(&version)) {
+        return Ok(Earlier::No);
+    }
+    let damaged = |at: u64| UndoError::DamagedEarlier(path.clone(), at);
+    let len = PREFIX_BYTES + word(&start, 12).map_or(0, |len| len as usize);
+    let Some((body, end)) = read_head(&start, len) else {
+        // A head is stable before anything follows it.
+        if start.len() > len + 4 {
+            return Err(damaged(0));
+        }
+        return Ok(Earlier::Unfinished);
+    };
+    Head::decode(body).ok_or_else(|| damaged(0))?;
+    let unfinished = path.with_extension(UNFINISHED_SUFFIX);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    let mut instance = [0; 16];
+    getrandom::fill(&mut instance).map_err(io::Error::other)?;
+    let mut new = Frames::create(options.open(&unfinished)?, instance, &[body])?;
+    let mut at = end;
+    while let Some((offset, data)) = read_record(&old, at, total)?.map_err(damaged)? {
+        new.append(&[&offset, &data])?;
+        at += (RECORD_HEAD_BYTES + data.len()) as u64;
+    }
+    std::fs::rename(&unfinished, &path)?;
+    log::sync_parent(&path)?;
+    Ok(Earlier::Rewritten)
+}
+
+/// What the head says, if it is whole, and where it ends. Its checksum is at `len`.
+fn read_head(start: &[u8], len: usize) -> Option<(&[u8], u64)> {
+    let (head, rest) = start.split_at_checked(len)?;
+    let whole = *rest.first_chunk::<4>()? == sum([head, &[]]);
+    whole.then_some((head.get(PREFIX_BYTES..)?, len as u64 + 4))
+}
+
+/// Where in the file, and which bytes; or where the log is damaged.
+type Found = Result<Option<([u8; 8], Vec<u8>)>, u64>;
+
+/// The record that begins at a byte; `None` if it is torn, or the log ends there.
+fn read_record(old: &File, at: u64, total: u64) -> io::Result<Found> {
+    let left = total - at;
+    if left < RECORD_HEAD_BYTES as u64 {
+        return Ok(Ok(None));
+    }
+    let mut head = [0; RECORD_HEAD_BYTES];
+    old.read_exact_at(&mut head, at)?;
+    let (named, expected) = head.split_at(12);
+    let mut offset = [0; 8];
+    offset.copy_from_slice(&named[..8]);
+    let len = word(named, 8).map_or(0, |len| len as usize);
+    let bytes = (RECORD_HEAD_BYTES + len) as u64;
+    let is_there = len > 0 && len <= RECORD_BYTES_MAX && bytes <= left;
+    if is_there {
+        let mut data = vec![0; len];
+        old.read_exact_at(&mut data, at + RECORD_HEAD_BYTES as u64)?;
+        if sum([named, &data]) == *expected {
+            return Ok(Ok(Some((offset, data))));
+        }
+    }
+    // Only the last one can be torn, and its length is at most that of a record.
+    let is_last = left <= (RECORD_HEAD_BYTES + RECORD_BYTES_MAX) as u64;
+    Ok(if !is_last || is_there && bytes < left { Err(at) } else { Ok(None) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::Holder;
+    use super::super::{Undo, index};
+    use super::*;
+    use crate::handle::Handle;
+    use dafs_store::{FILE_ID_BYTES, FileId, FsId};
+
+    fn head(copied: bool) -> Head {
+        let key = Handle { fs: FsId([3; 16]), file: FileId([4; FILE_ID_BYTES]) };
+        let holder = Holder {
+            name: b"client".to_vec(),
+            verifier: [5; 8],
+            mechanism: "none".to_owned(),
+            principal: Vec::new(),
+            owner: b"owner".to_vec(),
+        };
+        Head { key, size: 4, persist: true, copied, holder }
+    }
+
+    /// A log as the earlier version wrote it.
+    fn written(version: u32, records: &[(u64, &[u8])]) -> Vec<u8> {
+        let body = head(version == 2).encode();
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(version.to_le_bytes());
+        bytes.extend((body.len() as u32).to_le_bytes());
+        bytes.extend(body);
+        bytes.extend(sum([&bytes, &[]]));
+        for (offset, data) in records {
+            let mut named = offset.to_le_bytes().to_vec();
+            named.extend((data.len() as u32).to_le_bytes());
+            bytes.extend(&named);
+            bytes.extend(sum([&named, data]));
+            bytes.extend(*data);
+        }
+        bytes
+    }
+
+    /// Puts a log there, without a list.
+    fn put(dir: &Path, bytes: &[u8]) {
+        let _ = std::fs::remove_file(dir.with_extension("index"));
+        std::fs::write(log::path_of(dir, 1), bytes).unwrap();
+    }
+
+    fn start(dir: &Path, bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, UndoError> {
+        put(dir, bytes);
+        let (logs, _) = index::find_logs(dir)?;
+        let (index, listed) = index::open_list(dir, &logs)?;
+        let mut found = Vec::new();
+        for (number, _) in listed {
+            let (log, found_head) = log::Log::open(index.clone(), dir, number)?;
+            assert_eq!(found_head, head(found_head.copied));
+            let read = |record: &log::Record| (record.offset, log.read(*record).unwrap());
+            found.extend(log.records.iter().map(read));
+        }
+        Ok(found)
+    }
+
+    const ONE: (u64, &[u8]) = (0, &[1; 5000]);
+    const TWO: (u64, &[u8]) = (16_384, &[2; 100]);
+
+    #[test]
+    fn an_upgrade_finds_what_is_to_be_undone() {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("undo");
+        std::fs::create_dir(&dir).unwrap();
+        let found = start(&dir, &written(1, &[ONE, TWO])).unwrap();
+        assert_eq!(found, [ONE, TWO].map(|(offset, data)| (offset, data.to_vec())));
+        // With a copy.
+        std::fs::write(log::copy_path(&log::path_of(&dir, 1)), b"copy").unwrap();
+        assert!(start(&dir, &written(2, &[])).unwrap().is_empty());
+        assert!(log::path_of(&dir, 1).exists());
+        assert_eq!(Undo::default().open(&dir).unwrap(), [head(true).key]);
+    }
+
+    #[test]
+    fn what_a_crash_has_torn_is_dropped_as_before() {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("undo");
+        std::fs::create_dir(&dir).unwrap();
+        let (bytes, bare) = (written(1, &[ONE, TWO]), written(1, &[]).len());
+        for len in (0..bare).step_by(7).chain([bare - 1]) {
+            put(&dir, &bytes[..len]);
+            assert!(Undo::default().open(&dir).unwrap().is_empty(), "{len} bytes");
+            assert!(!log::path_of(&dir, 1).exists(), "{len} bytes");
+        }
+        for (len, records) in [(bare, 0), (bare + 5000, 0), (bare + 5016, 1), (bytes.len() - 1, 1)]
+        {
+            assert_eq!(start(&dir, &bytes[..len]).unwrap().len(), records, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_damaged_one_stops_the_start_and_stays() {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("undo");
+        std::fs::create_dir(&dir).unwrap();
+        let bytes = written(1, &[ONE, TWO]);
+        for at in [20, 100, bytes.len() - 4000, bytes.len() - 117] {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0x10;
+            let error = start(&dir, &flipped).unwrap_err();
+            assert!(matches!(error, UndoError::DamagedEarlier(..)), "at {at}: {error}");
+            assert!(!error.to_string().contains("accept-loss"), "{error}");
+            assert_eq!(std::fs::read(log::path_of(&dir, 1)).unwrap(), flipped);
+        }
+    }
+}
