@@ -24,7 +24,7 @@ port=${url##*:}
 expect 1 'choose one with --listen' "$dafs" serve "$work/export" --listen "127.0.0.1:$port" \
     --state-directory "$work/other"
 step "a state directory in use"
-expect 1 'another server uses this state directory; give each its own with --state-directory' \
+expect 1 "another server uses $work/state; give each its own with --state-directory" \
     "$dafs" serve "$work/export" --listen 127.0.0.1:0 --state-directory "$work/state"
 
 step "SIGTERM and SIGINT end it with status 0, and clients find nobody"
