@@ -90,7 +90,8 @@ for place in 'wide 1 2 3' 'safe 4 5'; do
     look
     "$dafs" get "${direct/NAME/one}" "$work/back"
     same "$work/wanted" "$work/back" "what was written and what came back"
-    went read "$large"
+    # Whether there is more behind the end.
+    went read "$large" 1
     look
     "$dafs" cat "${direct/NAME/one}" | cmp "$work/wanted" -
     # Whether there is more behind the end.
