@@ -45,9 +45,15 @@ fn be_the_only_one(fd: c_int) -> Result<()> {
     }
 }
 
+/// Gives up what is locked by an open file. Its holder, if it has one, gets to know and ends soon; one that
+/// waits for the lock itself may take as long as that does, so nobody waits for it.
+pub(crate) fn release(fd: c_int) -> Result<()> {
+    flock(fd, libc::LOCK_UN)
+}
+
 /// Gives up what is locked by an open file, and waits for its holder to end.
 pub(crate) fn unlock(fd: c_int) -> Result<()> {
-    flock(fd, libc::LOCK_UN)?;
+    release(fd)?;
     let memory = kernel::again(fd, libc::O_WRONLY)?;
     let done = be_the_only_one(memory);
     kernel::close(memory);

@@ -206,9 +206,10 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         libc::LOCK_EX => LockRange::exclusive(),
         libc::LOCK_UN if description.was_given => return holder::unlock(fd),
         libc::LOCK_UN => {
-            release_of_others(fd);
             let file = locked(&description.locked).clone();
-            return Ok(file.map_or(Ok(()), |file| file.unlock(0, u64::MAX))?);
+            let unlocked = file.map_or(Ok(()), |file| file.unlock(0, u64::MAX));
+            holder::release(fd)?;
+            return Ok(unlocked?);
         }
         _ => return Err(Errno(libc::EINVAL)),
     };
@@ -216,7 +217,8 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
     if description.was_given {
         return holder::lock(fd, record, &range, operation & libc::LOCK_NB == 0);
     }
-    release_of_others(fd);
+    // The open file is the same as that of a child, so its lock is, too.
+    holder::release(fd)?;
     let mut kept = locked(&description.locked);
     let file = match &*kept {
         Some(file) => file.clone(),
@@ -234,12 +236,6 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         0 => wait(&file, &range),
         _ => Ok(file.try_lock(&range)?),
     }
-}
-
-/// Releases what a child has locked since it was forked: the open file is the same, so its lock is, too.
-fn release_of_others(fd: c_int) {
-    // It only fails to wait for the holder, for want of a descriptor: the holder then ends by itself.
-    let _ = holder::unlock(fd);
 }
 
 #[cfg(test)]

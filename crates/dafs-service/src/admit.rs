@@ -41,11 +41,14 @@ pub(crate) struct Absent {
     clients: Vec<Arc<Client>>,
     /// Up to where none has anything of a kind any more.
     looked: [usize; Shared::ALL.len()],
+    /// From how much that a host must have at least nobody was found, so that refusals do not look at all
+    /// of them again.
+    barren: [usize; Shared::ALL.len()],
 }
 
 impl Absent {
     pub(crate) fn new(clients: Vec<Arc<Client>>) -> Self {
-        Self { clients, looked: Default::default() }
+        Self { clients, looked: Default::default(), barren: [usize::MAX; Shared::ALL.len()] }
     }
 }
 
@@ -77,6 +80,9 @@ impl StateTable {
         (least, max): (usize, usize),
         clock: Clock,
     ) -> Vec<Arc<Client>> {
+        if least >= self.absent.barren[shared as usize] {
+            return Vec::new();
+        }
         let mut looked = self.absent.looked[shared as usize];
         let (mut found, mut freed, mut passed) = (Vec::new(), 0, false);
         for client in &self.absent.clients[looked..] {
@@ -99,6 +105,9 @@ impl StateTable {
             }
         }
         self.absent.looked[shared as usize] = looked;
+        if found.is_empty() {
+            self.absent.barren[shared as usize] = least;
+        }
         found
     }
 

@@ -230,7 +230,8 @@ impl Shared {
                 continue;
             };
             let Ok(peer) = stream.peer_addr() else { continue };
-            let origin = Origin::of_peer(&dafs_dat::tcp_peer(&stream, peer));
+            let Ok(info) = dafs_dat::tcp_peer(&stream, peer) else { continue };
+            let origin = Origin::of_peer(&info);
             let stream = Arc::new(stream);
             // Its thread wakes up and ends when another one takes its place.
             let admitted = self.strangers.admit(origin, Arc::downgrade(&stream) as _);

@@ -234,7 +234,13 @@ impl IwarpAdapter {
             return;
         }
         // Now, while the peer has had no time to go and leave its port to somebody else.
-        let info = crate::tcp_peer(&stream, peer);
+        let info = match crate::tcp_peer(&stream, peer) {
+            Ok(info) => info,
+            Err(error) => {
+                tracing::warn!(%peer, %error, "connection refused: it is not known whose it is");
+                return;
+            }
+        };
         let stream = Arc::new(stream);
         let (mut admitted, mut refusal) = (None, None);
         if let Some(connections) = &self.connections {

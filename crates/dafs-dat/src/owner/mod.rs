@@ -23,26 +23,35 @@ use std::sync::Once;
 const NO_GROUP: u32 = 65_534;
 
 /// What this host knows of the peer of an accepted TCP connection.
-pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> PeerInfo {
-    let uid = owner(socket.as_fd(), peer).unwrap_or_else(|error| {
-        complain(&error);
-        None
-    });
-    let is_local = uid.is_some() || is_of_this_host(peer);
+///
+/// # Errors
+/// When there is no descriptor or memory to find out; the connection is of no use then.
+pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> io::Result<PeerInfo> {
+    let uid = match owner(socket.as_fd(), peer) {
+        Err(error) if is_shortage(&error) => return Err(error),
+        Err(error) => {
+            complain(&error);
+            None
+        }
+        Ok(uid) => uid,
+    };
+    let is_local = uid.is_some() || find_address(peer)?;
     let process = uid.map(|uid| {
         let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         PeerProcess { pid: 0, uid, gid: primary_group(&users, uid).unwrap_or(NO_GROUP) }
     });
-    PeerInfo { address: Some(peer), process, is_local, ..PeerInfo::default() }
+    Ok(PeerInfo { address: Some(peer), process, is_local, ..PeerInfo::default() })
+}
+
+/// Whether an error passes when others give back what they have.
+fn is_shortage(error: &io::Error) -> bool {
+    let codes = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 /// Says once why no user of this host is known.
 fn complain(error: &io::Error) {
     static SAID: Once = Once::new();
-    // A lack of descriptors passes.
-    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-        return;
-    }
     SAID.call_once(|| {
         tracing::warn!(
             %error,
@@ -53,17 +62,28 @@ fn complain(error: &io::Error) {
     });
 }
 
-/// Whether an address is one of this host's own.
+/// Whether an address is one of this host's own; also where that cannot be found out.
 pub fn is_of_this_host(address: SocketAddr) -> bool {
+    find_address(address).unwrap_or(true)
+}
+
+fn find_address(address: SocketAddr) -> io::Result<bool> {
     let address = canonical(address);
     if address.ip().is_loopback() {
-        return true;
+        return Ok(true);
+    }
+    match diag::is_local(address) {
+        Err(error) if is_shortage(&error) => return Err(error),
+        Err(_) => {}
+        known => return known,
     }
     // Without the routing table: the one error that only addresses of other hosts have. In doubt a peer
     // is of this host, since it is refused then and not believed.
-    let is_others = |error: io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
-    diag::is_local(address)
-        .unwrap_or_else(|_| !UdpSocket::bind(with_port(address, 0)).is_err_and(is_others))
+    match UdpSocket::bind(with_port(address, 0)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(false),
+        Err(error) if is_shortage(&error) => Err(error),
+        _ => Ok(true),
+    }
 }
 
 /// The user of the socket at the other end of `socket`, if that is one of this host.
@@ -126,7 +146,7 @@ mod tests {
 
     fn accept(listener: &TcpListener) -> (TcpStream, PeerInfo) {
         let (stream, peer) = listener.accept().unwrap();
-        let info = tcp_peer(&stream, peer);
+        let info = tcp_peer(&stream, peer).unwrap();
         (stream, info)
     }
 
@@ -218,8 +238,8 @@ mod tests {
         drop(first);
         let _second = dial(from, to);
         let (new, _) = listener.accept().unwrap();
-        assert_eq!(tcp_peer(&old, from).process, None);
-        assert!(tcp_peer(&new, from).process.is_some());
+        assert_eq!(tcp_peer(&old, from).unwrap().process, None);
+        assert!(tcp_peer(&new, from).unwrap().process.is_some());
     }
 
     #[test]

@@ -342,7 +342,14 @@ impl<H: Handler> Reactor<H> {
     /// Finds a reactor for a new connection.
     fn place(&mut self, stream: OwnedFd, peer: SocketAddr) {
         // Now, while the peer has had no time to go and leave its port to somebody else.
-        let info = dafs_dat::tcp_peer(&stream, peer);
+        let info = match dafs_dat::tcp_peer(&stream, peer) {
+            Ok(info) => info,
+            Err(error) => {
+                add(&self.worker.counters().refused, 1);
+                tracing::warn!(%peer, %error, "connection refused: it is not known whose it is");
+                return;
+            }
+        };
         let (stream, origin) = (Arc::new(stream), Origin::of_peer(&info));
         let process = CallerProcess::from(&info);
         let admitted = self.worker.shared.connections.admit(origin, Arc::downgrade(&stream) as _);

@@ -5,7 +5,6 @@
 //!   sessions came from there: ids of sessions cannot be guessed, names and verifiers can.
 
 use super::Client;
-use crate::hosts::network_of_host;
 use crate::limits::CLIENT_ADDRESSES_MAX;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::PoisonError;
@@ -26,8 +25,11 @@ impl ClientAddress {
         self.is_at(known.ip) && (self.privileged || !known.privileged)
     }
 
+    /// Whether the address is the same one. Of the network of 64 bits that counts as one host for shares
+    /// this is not true: all machines of a LAN are in it.
     fn is_at(&self, ip: IpAddr) -> bool {
-        network_of_host(self.ip) == network_of_host(ip)
+        let [own, other] = [self.ip, ip].map(|ip| ip.to_canonical());
+        own == other || own.is_loopback() && other.is_loopback()
     }
 
     /// The same of what a durable record has kept.
