@@ -277,7 +277,11 @@ impl World {
                 self.server_ended(now);
                 return Ok(());
             }
-            Err(error) => return Err(error),
+            // The same seed has the same violation; the directory has another name each time.
+            Err(error) => {
+                let directory = self.undo.path().display().to_string();
+                return Err(error.replace(&directory, "undo"));
+            }
         }
         self.shared.leases.server_started(now);
         self.shared.common.note(|| "the server starts".to_owned());
