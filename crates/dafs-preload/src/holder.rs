@@ -12,7 +12,7 @@
 
 use crate::descriptor::{Record, kernel};
 use crate::failure::{Errno, Result};
-use crate::limits::LOCK_WAIT_TIME;
+use crate::limits::{HOLDER_LOOK_MILLISECONDS, HOLDER_LOOKS_MAX, LOCK_WAIT_TIME};
 use crate::{files, locks, next, session, signals};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, c_long};
@@ -28,15 +28,15 @@ fn flock(fd: c_int, operation: c_int) -> Result<()> {
     }
 }
 
-/// Waits until no other holder of this memory is there, and is one until `fd` is closed.
-fn be_the_only_one(fd: c_int) -> Result<()> {
+/// Waits until no other holder of this memory is there, and is one until `fd` is closed. With another
+/// `command` than the one that waits, it fails with EAGAIN instead.
+fn be_the_only_one(fd: c_int, command: c_int) -> Result<()> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_len) = (libc::F_WRLCK as _, 1);
     loop {
         // SAFETY: the kernel reads the structure.
-        let done =
-            unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_OFD_SETLKW, &raw const lock) };
+        let done = unsafe { libc::syscall(libc::SYS_fcntl, fd, command, &raw const lock) };
         match done {
             0 => return Ok(()),
             _ if Errno::last() == Errno(libc::EINTR) => {}
@@ -45,17 +45,27 @@ fn be_the_only_one(fd: c_int) -> Result<()> {
     }
 }
 
-/// Gives up what is locked by an open file. Its holder, if it has one, gets to know and ends soon; one that
-/// waits for the lock itself may take as long as that does, so nobody waits for it.
+/// Gives up what is locked by an open file. Its holder, if it has one, is waited for, but not long: one that
+/// waits for the lock itself may wait for its caller.
 pub(crate) fn release(fd: c_int) -> Result<()> {
-    flock(fd, libc::LOCK_UN)
+    flock(fd, libc::LOCK_UN)?;
+    // Without a descriptor it ends by itself all the same.
+    let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return Ok(()) };
+    for _ in 0..HOLDER_LOOKS_MAX {
+        if be_the_only_one(memory, libc::F_OFD_SETLK).is_ok() {
+            break;
+        }
+        is_ready(-1, 0, HOLDER_LOOK_MILLISECONDS);
+    }
+    kernel::close(memory);
+    Ok(())
 }
 
 /// Gives up what is locked by an open file, and waits for its holder to end.
 pub(crate) fn unlock(fd: c_int) -> Result<()> {
-    release(fd)?;
+    flock(fd, libc::LOCK_UN)?;
     let memory = kernel::again(fd, libc::O_WRONLY)?;
-    let done = be_the_only_one(memory);
+    let done = be_the_only_one(memory, libc::F_OFD_SETLKW);
     kernel::close(memory);
     done
 }
@@ -177,7 +187,7 @@ fn alone(fd: c_int, tells: c_int) -> Result<c_int> {
         // SAFETY: a path that ends with a zero byte.
         unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDWR, 0) };
     }
-    be_the_only_one(memory)?;
+    be_the_only_one(memory, libc::F_OFD_SETLKW)?;
     Ok(memory)
 }
 
