@@ -64,7 +64,7 @@ impl Location {
     }
 
     /// What is behind the directory that the path starts at, and the names from the prefix to there.
-    pub(crate) fn from_prefix(&self) -> Option<(Vec<Vec<u8>>, &[u8])> {
+    pub(crate) fn behind_prefix(&self) -> Option<(Vec<Vec<u8>>, &[u8])> {
         let (shown, rest) = match &self.start {
             Some((_, shown)) => (shown.as_slice(), self.path.as_slice()),
             None => (self.mount.prefix.as_slice(), self.path.strip_prefix(&*self.mount.base)?),

@@ -287,7 +287,7 @@ pub(crate) struct Real {
 pub(crate) fn real(at: &Location) -> Result<Real> {
     let client = client(at)?;
     let ask = |error| missed(at, error);
-    let (mut names, rest) = match at.from_prefix() {
+    let (mut names, rest) = match at.behind_prefix() {
         Some((names, rest)) => (Some(names), rest),
         None => (None, at.path.as_slice()),
     };
@@ -346,8 +346,8 @@ pub(crate) fn real(at: &Location) -> Result<Real> {
     let shown = names.map_or_else(
         || at.shown.clone(),
         |names| {
-            let from_prefix = names.iter().map(Vec::as_slice);
-            std::iter::once(&*at.mount.prefix).chain(from_prefix).collect::<Vec<_>>().join(&b'/')
+            let behind_prefix = names.iter().map(Vec::as_slice);
+            std::iter::once(&*at.mount.prefix).chain(behind_prefix).collect::<Vec<_>>().join(&b'/')
         },
     );
     Ok(Real { client, attributes, shown })
