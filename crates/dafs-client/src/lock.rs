@@ -235,7 +235,7 @@ impl File {
         self.test_lock_of(range, &self.owner().to_be_bytes())
     }
 
-    /// Whether the holder of a lock is this open file.
+    /// True if this open file holds the lock.
     pub fn is_holder(&self, holder: &LockHolder) -> bool {
         let client = u64::from_be_bytes(self.client().session().client_id.0);
         holder.client == client && holder.owner == self.owner().to_be_bytes()

@@ -104,7 +104,7 @@ impl Client {
             return Err(Error::Argument("the root directory has no name of its own"));
         }
         if split.ends_in_dots() {
-            // What is wrong before it comes first.
+            // An error earlier on the path comes first.
             self.resolve_from(dir, path, Follow::Yes)?;
         }
         let name = component(split.name)?.to_vec();

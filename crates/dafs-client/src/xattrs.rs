@@ -15,7 +15,7 @@ use dafs_wire::dafs::{
     AttrMask, Checksum, EncodeError, Procedure, Reply, Request, StateId, Status, XattrHow,
 };
 
-/// Whether an extended attribute may, must not or must be there before it is set.
+/// The rule for an extended attribute that is set: it may, must not or must exist before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetXattr {
     /// Makes or replaces it.
@@ -136,7 +136,7 @@ impl Client {
         self.taken(&reply, |reply| matches!(reply, Reply::SetAttrDirect(_)).then_some(()))
     }
 
-    /// What the server writes into a buffer, and the checksum that it tells.
+    /// The bytes that the server writes into a buffer, and their checksum.
     fn fetch<'r>(
         &self,
         object: &FileHandle,

@@ -83,7 +83,7 @@ pub struct ConnectionLimits {
     pub per_address: usize,
 }
 
-/// What was counted since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectionCounts {
     /// Connections now.
@@ -235,7 +235,7 @@ impl Connections {
         leaving.map(Waiting::shut_down).is_some()
     }
 
-    /// What was counted so far.
+    /// The counters of now.
     pub fn counts(&self) -> ConnectionCounts {
         self.lock().counts
     }
@@ -288,7 +288,7 @@ impl Admitted {
         }
     }
 
-    /// Whether it was closed to make room for another.
+    /// True if it was closed to make room for another.
     pub fn is_evicted(&self) -> bool {
         self.evicted.load(Ordering::Acquire)
     }

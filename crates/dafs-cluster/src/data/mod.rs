@@ -266,7 +266,7 @@ impl Shared {
         let (wanted, keys) = responder.wanted(&join)?;
         // From here on it is known, and gives way to nobody.
         drop(stranger);
-        // Whoever shuts it down at this moment to make room holds it, too.
+        // A thread that shuts it down to make room holds it, too.
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
         let stream = Arc::into_inner(stream).ok_or_else(gone)?;
         self.join(stream, &wanted, keys, end)

@@ -67,7 +67,7 @@ pub(super) fn find(own: SocketAddr, other: SocketAddr) -> io::Result<Option<Foun
     }
 }
 
-/// Whether an address is one of this host's own.
+/// True if an address is one of this host's own.
 ///
 /// # Errors
 /// When the kernel does not answer such questions.
@@ -177,7 +177,7 @@ fn ends(own: SocketAddr, other: SocketAddr) -> [u8; ENDS_BYTES] {
     bytes
 }
 
-/// What an answer says. The kernel answers for a listener in place of a connection that is gone, and
+/// Parses an answer. The kernel answers for a listener in place of a connection that is gone, and
 /// for an IPv6 socket in place of the IPv4 one whose address it has.
 fn read(answer: &[u8], own: SocketAddr, other: SocketAddr) -> io::Result<Option<Found>> {
     let found = || {
@@ -224,7 +224,7 @@ mod tests {
             nobody.set_port(peer.port().wrapping_add(1));
             assert_eq!(uid(here, nobody), None, "a listener is no connection");
             assert_eq!(uid(nobody, here), None);
-            // What has been closed belongs to nobody.
+            // A closed socket has no owner.
             drop(stream);
             assert_eq!(uid(peer, here), None);
             drop(server);

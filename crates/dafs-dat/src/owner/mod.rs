@@ -22,7 +22,7 @@ use std::sync::Once;
 /// The group of a user without an entry in `/etc/passwd`.
 const NO_GROUP: u32 = 65_534;
 
-/// What this host knows of the peer of an accepted TCP connection.
+/// Asks the kernel about the peer of an accepted TCP connection.
 ///
 /// # Errors
 /// When there is no descriptor or memory to find out; the connection is of no use then.
