@@ -119,6 +119,9 @@ pub(crate) const DEPTH_MAX: usize = 4096;
 /// Posix store: how long a directory counts as inside the export after that was checked.
 pub(crate) const CONTAINED_CHECK_MS: u64 = 100;
 
+/// Posix store: the same for other objects, of which there are many more.
+pub(crate) const CONTAINED_FILE_CHECK_MS: u64 = 1000;
+
 /// Posix store: directory listings kept open between pages.
 pub(crate) const DIRECTORY_STREAMS_MAX: usize = 32;
 

@@ -9,6 +9,7 @@ mod tree;
 
 use common::*;
 use dafs_store::*;
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -296,4 +297,91 @@ fn file_systems_without_handles_work_by_numbers() {
 #[test]
 fn everything_again_without_privileges() {
     run_again_without_privileges();
+}
+
+/// With `subtree_check` a file that a local user moved out is stale, under whichever name and for
+/// whoever has it open; one that still has a name inside, or that was removed while it is open, goes on.
+#[test]
+fn a_file_that_was_moved_out_is_stale() {
+    let (dir, mut w) = with_outside();
+    let path = |name: &str| dir.path().join(name);
+    let open_store = || {
+        let options = PosixOptions { subtree_check: true, ..PosixOptions::new(secret()) };
+        Arc::new(PosixStore::open(path("export"), options).unwrap())
+    };
+    w.store = open_store();
+    fs::create_dir(path("export/sub")).unwrap();
+    let moved = [
+        ("moved", "outside/moved"),
+        ("held", "outside/held"),
+        ("named", "outside/named (deleted)"),
+        ("beside", "export-beside"),
+    ];
+    let kept = ["linked", "renamed", "committed", "inside (deleted)"];
+    let names = moved.iter().map(|(name, _)| *name).chain(kept).chain(["removed", "sub/below"]);
+    let names: Vec<&str> = names.collect();
+    for name in &names {
+        fs::write(path("export").join(name), name).unwrap();
+    }
+    let id = |name: &str| match name.split_once('/') {
+        Some((sub, name)) => w.lookup(&w.lookup(&w.root(), sub).unwrap(), name).unwrap(),
+        None => w.lookup(&w.root(), name).unwrap(),
+    };
+    let ids: HashMap<&str, FileId> = names.iter().map(|&name| (name, id(name))).collect();
+    let held = w.store.open(&w.cred, &ids["held"], READ_WRITE).unwrap();
+    let below = w.store.open(&w.cred, &ids["sub/below"], READ_WRITE).unwrap();
+    let removed = w.store.open(&w.cred, &ids["removed"], READ_WRITE).unwrap();
+
+    for (name, target) in &moved {
+        fs::rename(path("export").join(name), path(target)).unwrap();
+    }
+    fs::rename(path("export/sub"), path("outside/sub")).unwrap();
+    fs::hard_link(path("export/linked"), path("outside/other")).unwrap();
+    fs::rename(path("export/renamed"), path("export/renamed anew")).unwrap();
+    // As programs commit a file: a second name, then the first one goes.
+    fs::hard_link(path("export/committed"), path("export/final")).unwrap();
+    fs::remove_file(path("export/committed")).unwrap();
+    fs::remove_file(path("export/removed")).unwrap();
+
+    // Asks again while a scan is under way, and while what was seen before still counts.
+    let end = Instant::now() + Duration::from_secs(20);
+    let settles = |ask: &dyn Fn() -> Option<StoreError>, wanted: Option<StoreError>| {
+        loop {
+            let answer = ask();
+            if answer == wanted {
+                return;
+            }
+            assert!(Instant::now() < end, "{answer:?} instead of {wanted:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let look = |w: &World, name: &str, wanted| {
+        settles(&|| w.store.getattr(&ids[name]).err(), wanted);
+        settles(&|| w.store.open(&w.cred, &ids[name], READ_WRITE).err(), wanted);
+    };
+    for _ in 0..2 {
+        for (name, _) in &moved {
+            look(&w, name, Some(StoreError::Stale));
+        }
+        look(&w, "sub/below", Some(StoreError::Stale));
+        settles(&|| held.attr().err(), Some(StoreError::Stale));
+        settles(&|| below.attr().err(), Some(StoreError::Stale));
+        // Longer than what was seen counts.
+        std::thread::sleep(Duration::from_millis(1100));
+        for name in kept {
+            look(&w, name, None);
+        }
+        assert_eq!(removed.attr().map(|attr| attr.links), Ok(0));
+    }
+    for (name, target) in &moved {
+        fs::rename(path(target), path("export").join(name)).unwrap();
+        look(&w, name, None);
+    }
+    // A server that has just started knows no names.
+    fs::rename(path("export/moved"), path("outside/moved")).unwrap();
+    w.store = open_store();
+    look(&w, "moved", Some(StoreError::Stale));
+    for name in kept {
+        look(&w, name, None);
+    }
 }

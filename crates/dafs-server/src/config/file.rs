@@ -84,6 +84,8 @@ struct ExportFile {
     #[serde(default)]
     unprivileged_ports: bool,
     durable_replies: Option<String>,
+    #[serde(default)]
+    subtree_check: bool,
     stripe_bytes: Option<u32>,
     copies: Option<usize>,
     #[serde(default)]
@@ -411,7 +413,12 @@ impl ExportFile {
         }
         let options =
             ExportOptions { read_only: self.read_only, squash, anonymous, admits, durable_replies };
-        Ok(ExportConfig { name: self.name.clone(), source, options })
+        let subtree_check = self.subtree_check;
+        if subtree_check && !matches!(source, ExportSource::Directory(_)) {
+            let remedy = "only an export with `path` alone has it; leave it out";
+            return Err(wrong("subtree_check", remedy.to_owned()));
+        }
+        Ok(ExportConfig { name: self.name.clone(), source, options, subtree_check })
     }
 
     /// Files that another file system keeps.

@@ -303,6 +303,9 @@ pub struct ExportConfig {
     pub source: ExportSource,
     /// Its rules.
     pub options: ExportOptions,
+    /// Whether files that were moved out of its directory are looked for
+    /// ([`dafs_store::PosixOptions::subtree_check`]).
+    pub subtree_check: bool,
 }
 
 /// What the server shows to clients that ask who it is (SERVER_AUTH with TEXT). It travels in
@@ -400,6 +403,7 @@ impl Config {
                 name: String::new(),
                 source: ExportSource::Directory(path),
                 options,
+                subtree_check: false,
             }],
             lease_time: Duration::from_secs(30),
             wake: Wake::Adaptive,

@@ -273,6 +273,7 @@ pub(super) struct Known {
     name: String,
     source: ExportSource,
     read_only: bool,
+    subtree_check: bool,
     store: Arc<dyn Store>,
     spread: Option<Arc<dyn Spread>>,
 }
@@ -290,6 +291,7 @@ impl Known {
     /// True when a store that was opened anew is the same one. The path may lead elsewhere by now.
     fn is_same(&self, config: &ExportConfig, opened: &dyn Store) -> bool {
         self.read_only == config.options.read_only
+            && self.subtree_check == config.subtree_check
             && (self.store.fs_id(), self.store.root()) == (opened.fs_id(), opened.root())
     }
 }
@@ -319,9 +321,9 @@ pub(super) fn open_exports(
             None => open_store(config, secret, state)?,
         };
         let (name, source) = (config.name.clone(), config.source.clone());
-        let read_only = config.options.read_only;
+        let (read_only, subtree_check) = (config.options.read_only, config.subtree_check);
         exports.push(Export::new(&name, store.clone(), config.options.clone()));
-        stores.push(Known { name, source, read_only, store, spread });
+        stores.push(Known { name, source, read_only, subtree_check, store, spread });
     }
     Ok((exports, stores))
 }
@@ -341,7 +343,7 @@ mod tests {
             [ExportSource::Directory(path.clone()), ExportSource::Memory { bytes_max: 1 << 20 }];
         let config = |(number, source): (usize, &ExportSource)| {
             let (name, options) = (number.to_string(), ExportOptions::default());
-            ExportConfig { name, source: source.clone(), options }
+            ExportConfig { name, source: source.clone(), options, subtree_check: false }
         };
         let mut configs: Vec<_> = sources.iter().enumerate().map(config).collect();
         let open = |configs: &[ExportConfig], known: &[Known]| {

@@ -19,7 +19,8 @@ pub(super) fn open_store(
     let read_only = export.options.read_only;
     match &export.source {
         ExportSource::Directory(path) => {
-            let options = PosixOptions { read_only, ..PosixOptions::new(secret) };
+            let subtree_check = export.subtree_check;
+            let options = PosixOptions { read_only, subtree_check, ..PosixOptions::new(secret) };
             let failed = |error| StartError::Export { path: path.clone(), error };
             Ok((Arc::new(PosixStore::open(path, options).map_err(failed)?), None))
         }

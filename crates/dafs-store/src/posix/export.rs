@@ -21,7 +21,7 @@ use super::watch::Watches;
 use super::{ExportSecret, PosixOptions};
 use crate::limits::{
     DESCRIPTOR_RETRIES_MAX, HANDLE_RETRIES_MAX, HANDLE_RETRY_PAUSE, NODE_DESCRIPTOR_SHARE,
-    NODES_MAX, NODES_MIN,
+    NODES_MAX, NODES_MIN, SCAN_ENTRIES_MAX,
 };
 use crate::{Capabilities, FileId, FsId, Kind, Result, StoreError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
@@ -56,8 +56,12 @@ pub(super) struct Export {
     pub(super) nodes: NodeTable,
     pub(super) name_hints: NameHints,
     pub(super) streams: Streams,
-    /// Where objects are, when the kernel does not open them by handle.
+    /// Where objects are, when the kernel does not open them by handle or names are asked for.
     pub(super) index: Option<Index>,
+    /// Whether the kernel opens objects by handle.
+    pub(super) by_handle: bool,
+    /// Whether a file needs a name below the root ([`PosixOptions::subtree_check`]).
+    pub(super) subtree_check: bool,
     /// What the file system can do.
     pub(super) abilities: Capabilities,
     pub(super) changes: Changes,
@@ -104,6 +108,8 @@ impl Export {
         let resolve = ResolveFlags::BENEATH;
         let has_openat2 =
             rustix::fs::openat2(&root, c".", OFlags::PATH, Mode::empty(), resolve).is_ok();
+        // One that may open by handle knows which objects exist, and so has time to look for names.
+        let scan_entries_max = if by_handle { usize::MAX } else { SCAN_ENTRIES_MAX };
         let own_descriptors = rustix::fs::open(OWN_DESCRIPTORS, flags, Mode::empty())?;
         let watches = Watches::find_out(own_descriptors.as_fd(), root.as_fd(), handle.is_some());
         let abilities =
@@ -115,7 +121,9 @@ impl Export {
             nodes: NodeTable::new(options.nodes_max.unwrap_or_else(nodes_max_default)),
             name_hints: NameHints::new(),
             streams: Streams::new(),
-            index: (!by_handle).then(Index::new),
+            index: (!by_handle || options.subtree_check).then(|| Index::new(scan_entries_max)),
+            by_handle,
+            subtree_check: options.subtree_check,
             changes: Changes::find_out(root.as_fd(), options.read_only),
             abilities,
             watches,
@@ -325,6 +333,8 @@ impl Export {
         };
         if node.kind == Kind::Directory {
             self.check_contained(&node)?;
+        } else {
+            self.check_file_contained(&node)?;
         }
         Ok(node)
     }
@@ -335,7 +345,7 @@ impl Export {
         }
         let server = self.identity.server()?;
         match (form, &self.index) {
-            (Form::Handle(handle), None) => {
+            (Form::Handle(handle), _) if self.by_handle => {
                 let fd = self.open_by_handle(&server, &handle)?;
                 let stat = stat_fd(fd.as_fd())?;
                 if stat.stx_nlink == 0 {
@@ -346,7 +356,7 @@ impl Export {
             }
             (_, Some(index)) => self.find_by_index(index, id),
             // A handle-less id cannot come from a file system that has handles.
-            (Form::Inode { .. }, None) => Err(StoreError::Stale),
+            (_, None) => Err(StoreError::Stale),
         }
     }
 

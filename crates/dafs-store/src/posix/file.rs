@@ -323,6 +323,7 @@ impl OpenFile for PosixFile {
     }
 
     fn attr(&self) -> Result<Attr> {
+        self.export.check_file_contained(&self.node)?;
         self.export.node_attr(&self.node, &stat_fd(self.fd.as_fd())?)
     }
 }

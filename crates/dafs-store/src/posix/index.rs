@@ -1,4 +1,5 @@
-//! Where objects were last seen, for servers that may not open objects by handle.
+//! Where objects were last seen, for servers that may not open objects by handle, and for exports
+//! with `subtree_check`.
 //!
 //! Invariants
 //! * The index is a memory of hints. Nothing is believed before the kernel confirmed it.
@@ -9,9 +10,7 @@
 
 use super::cache::ClockCache;
 use super::node::{Node, lock};
-use crate::limits::{
-    GONE_IDS_MAX, INDEX_ENTRIES_MAX, MISSING_KEEP_MS, SCAN_ENTRIES_MAX, SCAN_WANTED_MAX,
-};
+use crate::limits::{GONE_IDS_MAX, INDEX_ENTRIES_MAX, MISSING_KEEP_MS, SCAN_WANTED_MAX};
 use crate::{FileId, Result, StoreError};
 use rustc_hash::FxHashSet;
 use std::os::fd::OwnedFd;
@@ -45,6 +44,8 @@ pub(super) struct Scan {
     /// Directories that are still to be listed.
     pub(super) directories: Vec<FileId>,
     pub(super) listing: Option<Listing>,
+    /// Entries that a scan looks at before it gives up, and how many of them are left.
+    entries_max: usize,
     entries_left: usize,
     /// What is looked for since this scan began, and what the next one will look for.
     wanted: FxHashSet<FileId>,
@@ -85,7 +86,7 @@ impl Scan {
         self.wanted = std::mem::take(&mut self.waiting);
         self.directories = vec![*root];
         self.listing = None;
-        self.entries_left = SCAN_ENTRIES_MAX;
+        self.entries_left = self.entries_max;
         self.hindered = false;
     }
 
@@ -109,12 +110,13 @@ impl Scan {
 }
 
 impl Index {
-    pub(super) fn new() -> Self {
+    /// An index whose scans give up after so many entries.
+    pub(super) fn new(scan_entries_max: usize) -> Self {
         Self {
             places: Mutex::new(ClockCache::new(INDEX_ENTRIES_MAX)),
             gone: Mutex::new(ClockCache::new(GONE_IDS_MAX)),
             missing: Mutex::new(ClockCache::new(GONE_IDS_MAX)),
-            scan: Mutex::new(Scan::default()),
+            scan: Mutex::new(Scan { entries_max: scan_entries_max, ..Scan::default() }),
         }
     }
 

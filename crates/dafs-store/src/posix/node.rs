@@ -20,8 +20,8 @@ pub(super) struct Node {
     pub(super) kind: Kind,
     /// Opened with `O_PATH`; or for data, where the open file that made the object lends its own.
     pub(super) fd: Arc<OwnedFd>,
-    /// For a directory: when it was last seen below the root, in milliseconds of the export's
-    /// clock plus one; 0 for never.
+    /// When it was last seen below the root, in milliseconds of the export's clock plus one; 0 for
+    /// never.
     pub(super) contained_at_ms: AtomicU64,
     /// The highest change attribute that was told of it; 0 for none yet.
     pub(super) told_change: AtomicU64,

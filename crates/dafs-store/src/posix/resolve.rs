@@ -7,7 +7,8 @@ use super::id::device;
 use super::index::{Index, Listing, Scan};
 use super::node::Node;
 use crate::limits::{
-    CONTAINED_CHECK_MS, DEPTH_MAX, SCAN_SLICE_ENTRIES_MAX, SCAN_SLICE_ENTRIES_MIN, SCAN_SLICE_MS,
+    CONTAINED_CHECK_MS, CONTAINED_FILE_CHECK_MS, DEPTH_MAX, SCAN_SLICE_ENTRIES_MAX,
+    SCAN_SLICE_ENTRIES_MIN, SCAN_SLICE_MS,
 };
 use crate::names::check_name;
 use crate::{FileId, Kind, Result, StoreError};
@@ -75,7 +76,28 @@ impl Export {
         let path = |node: &Node| rustix::fs::readlink(descriptor_path(node.as_fd()), Vec::new());
         let (Ok(root), Ok(path)) = (path(&self.root), path(node)) else { return false };
         let (root, path) = (root.as_bytes(), path.as_bytes());
-        root == b"/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with(b"/"))
+        // A removed name tells nothing of the others that a file may have.
+        !(node.kind != Kind::Directory && path.ends_with(b" (deleted)"))
+            && (root == b"/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with(b"/")))
+    }
+
+    /// With `subtree_check`: fails with `Stale` when no name below the root leads to a file any more,
+    /// with `Busy` while that takes a scan. A removed file that is open goes on. What was seen inside
+    /// counts for [`CONTAINED_FILE_CHECK_MS`].
+    pub(super) fn check_file_contained(&self, node: &Node) -> Result<()> {
+        let Some(index) = self.index.as_ref().filter(|_| self.subtree_check) else { return Ok(()) };
+        let now_ms = self.now_ms();
+        let seen_ms = node.contained_at_ms.load(Ordering::Relaxed);
+        if seen_ms != 0 && now_ms.saturating_sub(seen_ms) < CONTAINED_FILE_CHECK_MS {
+            return Ok(());
+        }
+        let path_tells = self.paths_tell && self.path_is_inside(node);
+        if !path_tells && stat_fd(node.as_fd())?.stx_nlink != 0 {
+            let _server = self.identity.server()?;
+            self.find_by_index(index, &node.id)?;
+        }
+        node.contained_at_ms.store(now_ms, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Goes up by ".." until the root or the end is reached.
@@ -265,12 +287,14 @@ impl Export {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::SCAN_ENTRIES_MAX;
     use crate::{Cred, ExportSecret, PosixOptions, PosixStore, Store};
 
     fn without_handles(path: &std::path::Path) -> PosixStore {
         let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
         let mut store = PosixStore::open(path, options).unwrap();
-        Arc::get_mut(&mut store.export).unwrap().index = Some(Index::new());
+        let export = Arc::get_mut(&mut store.export).unwrap();
+        (export.index, export.by_handle) = (Some(Index::new(SCAN_ENTRIES_MAX)), false);
         store
     }
 
