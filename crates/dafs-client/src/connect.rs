@@ -284,16 +284,8 @@ impl Target {
         config.inline_bytes = options.inline_bytes;
         config.always_direct = kind == TransportKind::Shm;
         config.is_data_server = self.is_data_server;
-        config.trusted_users = (kind == TransportKind::Shm).then(trusted_users);
         config
     }
-}
-
-/// Whose sockets a client believes to be a server: those of the superuser and its own. A name in
-/// the abstract name space may be bound by anybody.
-fn trusted_users() -> Vec<u32> {
-    // SAFETY: the call takes no memory and cannot fail.
-    vec![0, unsafe { libc::geteuid() }]
 }
 
 /// True when the address is one of this machine: what is sent there would come from there.

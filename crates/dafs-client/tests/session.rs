@@ -303,18 +303,6 @@ fn a_read_of_nothing_before_the_end_breaks_the_protocol() {
 }
 
 #[test]
-fn a_peer_that_is_not_trusted_is_told_nothing() {
-    let config = SessionConfig { trusted_users: Some(vec![0]), ..World::config() };
-    let mut world = World::with(1, SimFaults::none(), config, |_| {});
-    world.run(|world| world.core.stage() == Stage::Over);
-    // The simulated network has no users.
-    let failure = world.core.failure().unwrap().to_string();
-    assert!(failure.contains("unknown"), "{failure}");
-    world.run_for(Duration::from_secs(1));
-    assert_eq!(world.server.seen, []);
-}
-
-#[test]
 fn less_stable_than_asked_breaks_the_protocol() {
     let mut world = World::open(World::config());
     world.server.committed = Stability::Unstable;

@@ -57,9 +57,6 @@ pub struct SessionConfig {
     pub pad_writes: bool,
     /// Reads and writes up to this many bytes go inline.
     pub inline_bytes: u32,
-    /// The users that the process at the other end may belong to, where the transport can tell.
-    /// Nothing is sent to anybody else. `None` takes everybody.
-    pub trusted_users: Option<Vec<u32>>,
     /// How long a lost connection may take to be replaced, from its loss to the first answer to
     /// the application; `None` ends the session with its connection.
     pub recovery: Option<Duration>,
@@ -100,7 +97,6 @@ impl SessionConfig {
             inline_write_header_bytes: INLINE_WRITE_HEADER_BYTES,
             pad_writes: false,
             inline_bytes: INLINE_BYTES_DEFAULT,
-            trusted_users: None,
             recovery: None,
             always_direct: false,
             is_data_server: false,

@@ -21,7 +21,7 @@ use super::orphans::Orphans;
 use super::recovery::Recovery;
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use dafs_dat::{
-    Access, Adapter, Address, Completion, ConnectError, EndpointId, Event, Instant, Operation,
+    Access, Adapter, Address, Completion, ConnectError, Event, Instant, Operation,
     RegisterError, WorkStatus,
 };
 use dafs_mem::{Buffer, Gone};
@@ -312,34 +312,13 @@ impl SessionCore {
         if !matches!(self.stage, Stage::Connecting | Stage::Recovering) {
             return;
         }
-        let peer = self.check_peer(adapter, self.conn.endpoint);
-        if let Err(failure) = peer.and_then(|()| self.renew_memory(adapter)) {
+        if let Err(failure) = self.renew_memory(adapter) {
             return self.end(adapter, failure);
         }
         if self.stage == Stage::Connecting {
             self.stage = Stage::Opening;
         }
         self.send_connect(adapter, now);
-    }
-
-    /// The first message carries a proof of identity, which is for the server alone: whoever may
-    /// bind a name on this host could be at the other end.
-    pub(crate) fn check_peer(
-        &self,
-        adapter: &dyn Adapter,
-        endpoint: Option<EndpointId>,
-    ) -> Result<(), Failure> {
-        let Some(trusted) = &self.config.trusted_users else { return Ok(()) };
-        let peer = endpoint.and_then(|endpoint| adapter.peer(endpoint));
-        let process = peer.and_then(|peer| peer.process);
-        match process {
-            Some(process) if trusted.contains(&process.uid) => Ok(()),
-            Some(process) => Err(Failure::refused(format_args!(
-                "the shared-memory socket belongs to user {}, whom this process does not trust",
-                process.uid
-            ))),
-            None => Err(Failure::refused("the owner of the shared-memory socket is unknown")),
-        }
     }
 
     fn on_completion(&mut self, adapter: &mut dyn Adapter, completion: Completion, now: Instant) {

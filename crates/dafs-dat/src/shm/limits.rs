@@ -30,6 +30,9 @@ pub(super) const BACKLOG_RETRY: Duration = Duration::from_millis(2);
 /// How long a listener rests after the process ran out of descriptors.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long to try that. Whose the listener is cannot be asked before, and anybody may have the name.
+pub(super) const BACKLOG_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Length of the queue of a listening socket.
 pub(super) const BACKLOG: i32 = 4096;
 

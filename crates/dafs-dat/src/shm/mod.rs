@@ -29,6 +29,8 @@
 //! * Before a side sleeps it sets its sleep words, then looks at its rings again with a full fence
 //!   between; before a side lets a peer sleep on, it publishes, then looks at the peer's sleep
 //!   word with a full fence between. So no wake-up is lost.
+//! * Names are free to every user of the host, so a connection is made to listeners of root and of the adapter's
+//!   own user alone, and others are told nothing.
 //! * A peer can break its own connection and nothing else: memory of the connection is believed in
 //!   no respect, mapped files are sealed, and every count that a peer drives has a limit.
 
@@ -53,8 +55,8 @@ use crate::keys::KeySource;
 use crate::memory::{MemoryRegion, RegionTable};
 use crate::time::Instant;
 use crate::types::{
-    Access, Address, EndpointId, Event, ListenerId, LocalSegment, PeerInfo, ProtectionDomain,
-    RegionId, RemoteBuffer, RemoteWindow, RequestId,
+    Access, Address, EndpointId, Event, ListenerId, LocalSegment, PeerInfo, PeerProcess,
+    ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId,
 };
 use arena::Arena;
 use conn::{Conn, Stage};
@@ -113,9 +115,17 @@ pub fn bind_listener(name: &str) -> io::Result<OwnedFd> {
     sys::listener(name, limits::BACKLOG)
 }
 
+/// Whose the socket is that listens under an abstract name, told by the kernel. `None` if there is none, or
+/// its queue is full.
+pub fn holder(name: &str) -> Option<PeerProcess> {
+    sys::peer_process(sys::connect(name).ok()?.as_fd())
+}
+
 /// The shared-memory provider as one thread sees it.
 pub struct ShmAdapter {
     config: ShmConfig,
+    /// The user whose listeners are believed besides those of root.
+    own_user: u32,
     descriptors: Watch,
     epoll: Guarded<OwnedFd>,
     regions: RegionTable,
@@ -170,6 +180,7 @@ impl ShmAdapter {
         let epoll = kept(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
         Ok(Self {
             config,
+            own_user: rustix::process::geteuid().as_raw(),
             epoll: Guarded::new(epoll, &watch),
             descriptors: watch,
             regions: RegionTable::new(),

@@ -1,6 +1,6 @@
 //! Set-up and tear-down of connections.
 //!
-//! Initiator: socket, connection memory, hello with the memory's descriptor; then it waits for the
+//! Initiator: socket, whose it is, connection memory, hello with the memory's descriptor; then it waits for the
 //! answer. Acceptor: accept the socket, check and map the memory of the hello, report the request;
 //! `accept` answers and the connection is open on both sides. Accepted connections, unanswered
 //! requests and waiting times are all limited.
@@ -8,7 +8,9 @@
 use super::ShmAdapter;
 use super::conn::{Conn, Stage};
 use super::layout::{self, Side};
-use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_POLL, BACKLOG_RETRY, CLOSE_TIMEOUT};
+use super::limits::{
+    ACCEPT_PAUSE, ACCEPTS_PER_POLL, BACKLOG_RETRY, BACKLOG_TIMEOUT, CLOSE_TIMEOUT,
+};
 use super::packet::Packet;
 use super::sys::{self, Mapping};
 use crate::PRIVATE_DATA_BYTES_MAX;
@@ -77,13 +79,33 @@ enum Dialled {
     Later,
 }
 
-/// Connects and says hello.
-fn dial(name: &str, hello: &[u8], file: &OwnedFd, watch: &Watch) -> io::Result<Dialled> {
+/// Whether a listener is believed to be a server: any user may bind an abstract name.
+fn check_owner(name: &str, socket: &OwnedFd, own_user: u32) -> io::Result<()> {
+    let text = match sys::peer_process(socket.as_fd()) {
+        Some(process) if process.uid == 0 || process.uid == own_user => return Ok(()),
+        Some(process) => format!(
+            "the socket @{name} is of user {}, who is not trusted: only root and user {own_user} are",
+            process.uid
+        ),
+        None => format!("the socket @{name} is of an unknown user"),
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Connects and says hello. A listener of another user is told nothing.
+fn dial(
+    name: &str,
+    hello: &[u8],
+    file: &OwnedFd,
+    watch: &Watch,
+    own_user: u32,
+) -> io::Result<Dialled> {
     let socket = match sys::connect(name) {
         Ok(socket) => Guarded::new(Arc::new(socket), watch),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Dialled::Later),
         Err(error) => return Err(error),
     };
+    check_owner(name, &socket, own_user)?;
     sys::send(socket.as_fd(), hello, Some(file.as_fd()))?;
     Ok(Dialled::Sent(socket))
 }
@@ -136,15 +158,16 @@ impl ShmAdapter {
             Arc::new(Mapping::within(&sys::CONNECTION_MAPPINGS, file.as_fd(), bytes, true)?);
         let parts = layout::open(memory, ring_bytes, Side::Initiator);
         let hello = Packet::Hello { ring_bytes, private_data: private_data.to_vec() }.encode();
-        let (stage, socket, peer) = match dial(name, &hello, &file, &self.descriptors)? {
-            Dialled::Sent(socket) => {
-                let peer = peer_info(&socket);
-                (Stage::Waiting, Some(socket), peer)
-            }
-            Dialled::Later => {
-                (Stage::Dialing { name: name.clone(), hello, file }, None, PeerInfo::default())
-            }
-        };
+        let (stage, socket, peer) =
+            match dial(name, &hello, &file, &self.descriptors, self.own_user)? {
+                Dialled::Sent(socket) => {
+                    let peer = peer_info(&socket);
+                    (Stage::Waiting, Some(socket), peer)
+                }
+                Dialled::Later => {
+                    (Stage::Dialing { name: name.clone(), hello, file }, None, PeerInfo::default())
+                }
+            };
         let conn = |name| Conn::new(EndpointId(name), domain, stage, socket, peer, parts);
         let name = self.conns.insert(conn);
         self.watch_conn(name)?;
@@ -421,23 +444,29 @@ impl ShmAdapter {
         if matches!(conn.stage, Stage::Open) {
             return None;
         }
-        let span = if closing { CLOSE_TIMEOUT } else { timeout };
+        let span = match conn.stage {
+            Stage::Closing => CLOSE_TIMEOUT,
+            Stage::Dialing { .. } => timeout.min(BACKLOG_TIMEOUT),
+            _ => timeout,
+        };
         let deadline = *conn.deadline.get_or_insert(now + span);
         if now >= deadline {
             if closing {
                 self.finish(token, DisconnectReason::Local, Farewell::Close);
             } else {
-                self.connect_failed(token, ConnectError::TimedOut(timeout));
+                self.connect_failed(token, ConnectError::TimedOut(span));
             }
             return None;
         }
         let Stage::Dialing { name, hello, file } = &conn.stage else { return Some(deadline) };
-        match dial(name, hello, file, &self.descriptors) {
+        match dial(name, hello, file, &self.descriptors, self.own_user) {
             Ok(Dialled::Later) => Some(deadline.min(now + BACKLOG_RETRY)),
             Ok(Dialled::Sent(socket)) => {
                 conn.peer = peer_info(&socket);
                 conn.socket = Some(socket);
                 conn.stage = Stage::Waiting;
+                let deadline = now + timeout;
+                conn.deadline = Some(deadline);
                 match self.watch_conn(token) {
                     Ok(()) => Some(deadline),
                     Err(error) => {
@@ -506,9 +535,70 @@ fn open_memory(file: &OwnedFd, ring_bytes: u32) -> Result<Arc<Mapping>, &'static
 
 #[cfg(test)]
 mod tests {
+    use super::super::ShmConfig;
+    use super::super::sys::tests::as_another_user;
     use super::*;
+    use crate::Adapter;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
+    /// A listener of another user, and its address; `None` where this user cannot be another one.
+    fn of_another_user(backlog: i32) -> Option<(OwnedFd, Address)> {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: only root can become another user");
+            return None;
+        }
+        let listener = as_another_user(|| sys::listener("", backlog)).unwrap();
+        let address = Address::Shm(sys::name_of(listener.as_fd()).unwrap());
+        Some((listener, address))
+    }
+
+    #[test]
+    fn a_listener_of_another_user_is_told_nothing() {
+        let Some((listener, address)) = of_another_user(8) else { return };
+        let mut adapter = ShmAdapter::new(ShmConfig::default()).unwrap();
+        let domain = adapter.protection_domain();
+        let error = adapter.connect(domain, &address, b"private").unwrap_err().to_string();
+        assert!(error.contains("is of user 1234"), "{error}");
+        let packet = sys::receive(sys::accept(listener.as_fd()).unwrap().as_fd()).unwrap();
+        assert_eq!((packet.len, packet.descriptor.is_none()), (0, true), "it was closed");
+        // Who listens is found out by others, too.
+        let Address::Shm(name) = address else { panic!() };
+        assert_eq!(super::super::holder(&name).map(|process| process.uid), Some(1234));
+        assert_eq!(super::super::holder("dafs-of-nobody"), None);
+    }
+
+    #[test]
+    fn a_listener_with_a_full_queue_is_not_waited_for_long() {
+        let Some((listener, address)) = of_another_user(0) else { return };
+        let Address::Shm(name) = &address else { panic!() };
+        let waiting: Vec<_> = std::iter::from_fn(|| sys::connect(name).ok()).collect();
+        let mut adapter = ShmAdapter::new(ShmConfig::default()).unwrap();
+        let domain = adapter.protection_domain();
+        let endpoint = adapter.connect(domain, &address, b"").unwrap();
+        let (start, mut events) = (Instant::now(), Vec::new());
+        adapter.poll(start, &mut events);
+        adapter.poll(start + (BACKLOG_TIMEOUT - Duration::from_millis(1)), &mut events);
+        assert!(events.is_empty(), "{events:?}");
+        adapter.poll(start + BACKLOG_TIMEOUT, &mut events);
+        let [Event::ConnectFailed { endpoint: failed, .. }] = events.as_slice() else {
+            panic!("{events:?}")
+        };
+        assert_eq!(*failed, endpoint);
+        // When there is room at last, its owner is asked for.
+        let endpoint = adapter.connect(domain, &address, b"").unwrap();
+        events.clear();
+        adapter.poll(start, &mut events);
+        drop(sys::accept(listener.as_fd()).unwrap());
+        adapter.poll(start + BACKLOG_RETRY, &mut events);
+        let [Event::ConnectFailed { endpoint: failed, error }] = events.as_slice() else {
+            panic!("{events:?}")
+        };
+        assert_eq!(*failed, endpoint);
+        assert!(error.to_string().contains("is of user 1234"), "{error}");
+        drop(waiting);
+    }
 
     #[test]
     fn a_socket_stays_in_the_epoll_instance_of_the_program() {

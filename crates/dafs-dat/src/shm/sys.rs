@@ -333,11 +333,11 @@ pub(super) fn duplicate(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Runs `work` in a thread of another user: user ids belong to threads, as the kernel sees them.
-    fn as_another_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    pub(in crate::shm) fn as_another_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         let user = rustix::process::Uid::from_raw(1234);
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {

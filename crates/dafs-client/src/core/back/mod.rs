@@ -347,10 +347,9 @@ impl SessionCore {
 
     /// Posts the receives, then offers the credits (DAFS O27).
     fn bind_back(&mut self, adapter: &mut dyn Adapter) -> Result<(), Failure> {
-        let Some(endpoint) = self.back.channel().map(|channel| channel.endpoint) else {
+        if self.back.channel().is_none() {
             return Ok(());
-        };
-        self.check_peer(adapter, Some(endpoint))?;
+        }
         let proof = self.config.authenticator.begin().map_err(Failure::refused)?;
         let request = Request::ConnectBind(ConnectBind {
             session_id: self.info.session_id,
