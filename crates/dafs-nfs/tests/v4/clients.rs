@@ -255,6 +255,24 @@ fn local_users_get_no_sessions_of_other_peoples_clients() {
     }
 }
 
+#[test]
+fn local_users_end_no_clients_of_other_people() {
+    let mut world = World::default();
+    let session = world.client(b"between sessions");
+    let id = DestroySessionArgs { session_id: session.created.session_id };
+    assert_eq!(world.send(1, 0, &[Op::DestroySession(id)]).status(), Status::Ok);
+    let unconfirmed = world.exchange(0, b"new", 1).client_id;
+    let own = world.reactor.process;
+    for client_id in [session.client_id, unconfirmed] {
+        let destroy = Op::DestroyClientid(DestroyClientidArgs { client_id });
+        world.reactor.process = CallerProcess::Known(PeerProcess { pid: 0, uid: 2000, gid: 100 });
+        let answer = world.send(9, 0, std::slice::from_ref(&destroy));
+        assert_eq!(answer.status(), Status::StaleClientId);
+        world.reactor.process = own;
+        assert_eq!(world.send(1, 0, &[destroy]).status(), Status::Ok);
+    }
+}
+
 /// Makes the next calls come from there.
 fn move_to(world: &mut World, peer: &str) {
     world.reactor.peer = peer.parse().unwrap();

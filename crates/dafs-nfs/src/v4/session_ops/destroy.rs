@@ -1,5 +1,6 @@
 //! DESTROY_SESSION and DESTROY_CLIENTID (RFC 8881 18.37, 18.50).
 
+use crate::principal::Principal;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::journal::session_key;
 use dafs_service::ClientKey;
@@ -29,7 +30,11 @@ pub(crate) fn destroy_session(cx: &mut Compound<'_>, args: &DestroySessionArgs) 
 pub(crate) fn destroy_clientid(cx: &mut Compound<'_>, args: &DestroyClientidArgs) -> OpResult {
     let key = ClientKey(args.client_id);
     let client = cx.shared.service.find_client(key)?;
-    if !client.calls_from(&cx.call.origin.client_address()) {
+    let origin = &cx.call.origin;
+    // As for CREATE_SESSION: a caller who only claims to be somebody could claim to be this one.
+    let is_other =
+        origin.is_certain() && *client.identity() != Principal::of(&cx.call.who).identity();
+    if is_other || !client.calls_from(&origin.client_address()) {
         return Err(Status::StaleClientId.into());
     }
     // The durable record goes first.
