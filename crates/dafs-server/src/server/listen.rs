@@ -3,6 +3,7 @@
 use super::inherited::Inherited;
 use super::{BACKLOG, StartError};
 use dafs_dat::{shm, shm_socket_name};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 
@@ -32,11 +33,40 @@ pub(super) fn fresh(address: SocketAddr) -> Result<TcpListener, StartError> {
     bind().map_err(|error| StartError::Listen { address, error })
 }
 
+/// The abstract UNIX socket for shared memory. Every user of the host may bind its name: that keeps clients from
+/// shared memory, and nobody from the server. `None` then.
+///
+/// # Errors
+/// When another server has the name: one of root or of this user.
+fn local(address: SocketAddr) -> io::Result<Option<OwnedFd>> {
+    let name = shm_socket_name(address);
+    let error = match shm::bind_listener(&name) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+        bound => return bound.map(Some),
+    };
+    let own = rustix::process::geteuid().as_raw();
+    let holder = match shm::holder(&name) {
+        Some(process) if process.uid == 0 || process.uid == own => {
+            return Err(io::Error::other(format!(
+                "process {} of user {} has the abstract UNIX socket @{name}, by which clients of this host find                  shared memory: end it ({error})",
+                process.pid, process.uid
+            )));
+        }
+        Some(process) => format!("process {} of user {}", process.pid, process.uid),
+        None => "another user".to_owned(),
+    };
+    tracing::error!(
+        "no shared memory at {address}: {holder} has the abstract UNIX socket @{name}, by which clients of this          host look for it; they use the network instead, which is slower. End that process (ss -xlp shows it),          and start the server again"
+    );
+    Ok(None)
+}
+
 /// The sockets of one address: TCP for iWARP, and the abstract UNIX socket for shared memory.
 pub(super) struct Listener {
     pub(super) address: SocketAddr,
     pub(super) tcp: TcpListener,
-    pub(super) shm: OwnedFd,
+    /// Not there while another user has its name.
+    pub(super) shm: Option<OwnedFd>,
 }
 
 impl Listener {
@@ -51,7 +81,38 @@ impl Listener {
     fn beside(tcp: TcpListener, address: SocketAddr) -> Result<Self, StartError> {
         let failed = |error| StartError::Listen { address, error };
         let address = tcp.local_addr().map_err(failed)?;
-        let shm = shm::bind_listener(&shm_socket_name(address)).map_err(failed)?;
+        let shm = local(address).map_err(failed)?;
         Ok(Self { address, tcp, shm })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_starts_without_a_name_that_another_user_has() {
+        let tcp = || TcpListener::bind("127.0.0.1:0").expect("a port");
+        let (first, second) = (tcp(), tcp());
+        let name = |tcp: &TcpListener| shm_socket_name(tcp.local_addr().expect("an address"));
+        let address = first.local_addr().expect("an address");
+        let own = shm::bind_listener(&name(&first)).expect("a name");
+        let error = Listener::beside(first, address).err().expect("it is taken").to_string();
+        let process = format!("process {} of user", std::process::id());
+        assert!(error.contains(&process) && error.contains("@dafs-127.0.0.1:"), "{error}");
+        drop(own);
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED the second half: only root can become another user");
+            return;
+        }
+        let user = rustix::process::Uid::from_raw(1234);
+        let taken = name(&second);
+        let squatter = std::thread::spawn(move || {
+            rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
+            shm::bind_listener(&taken).expect("a name")
+        });
+        let _squatter = squatter.join().expect("no panic");
+        let address = second.local_addr().expect("an address");
+        assert!(Listener::beside(second, address).expect("it starts").shm.is_none());
     }
 }

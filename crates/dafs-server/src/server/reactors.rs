@@ -10,7 +10,6 @@ use dafs_dat::Adapter;
 use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -90,8 +89,8 @@ pub(super) fn shm_adapter(
         ..ShmConfig::default()
     })?;
     shm.count_in(connections.clone());
-    for listener in listeners {
-        shm.add_listener(listener.shm.as_fd().try_clone_to_owned()?)?;
+    for socket in listeners.iter().filter_map(|listener| listener.shm.as_ref()) {
+        shm.add_listener(socket.try_clone()?)?;
     }
     Ok(Box::new(shm))
 }

@@ -15,6 +15,7 @@ mod host;
 mod libraries;
 mod limits;
 mod modules;
+mod names;
 mod nfs;
 mod ports;
 mod tcp;
@@ -50,6 +51,7 @@ impl Doctor {
         }
         let host = Host::here();
         let mut findings = examine(&host);
+        findings.extend(names::check(&host, dafs_dat::shm::holder));
         findings.extend(transports::check(&host, &devices::find(&host)));
         self.print(&findings).map_err(|error| Failure::local("cannot print", &error))?;
         let problems = findings.iter().any(|finding| finding.level == Level::Problem);

@@ -11,31 +11,53 @@ const PORTS: [(u16, &str); 3] =
 const PROCESS_COUNT_MAX: usize = 100_000;
 
 pub(super) fn check(host: &Host) -> Vec<Finding> {
-    let listeners: Vec<(u16, u64)> = ["proc/net/tcp", "proc/net/tcp6"]
-        .iter()
-        .filter_map(|file| host.read(file))
-        .flat_map(|text| text.lines().filter_map(listener).collect::<Vec<_>>())
-        .collect();
+    let listeners = listeners(host);
     PORTS.into_iter().map(|(port, purpose)| check_port(host, &listeners, port, purpose)).collect()
 }
 
-/// Port and inode of a line of /proc/net/tcp, if it is about a socket that listens.
-fn listener(line: &str) -> Option<(u16, u64)> {
+/// The ports where somebody listens over TCP, and the user who does.
+pub(super) fn owners(host: &Host) -> Vec<(u16, u32)> {
+    listeners(host).into_iter().map(|listener| (listener.port, listener.user)).collect()
+}
+
+/// A TCP socket that listens.
+#[derive(Debug, PartialEq, Eq)]
+struct Listener {
+    port: u16,
+    user: u32,
+    inode: u64,
+}
+
+fn listeners(host: &Host) -> Vec<Listener> {
+    ["proc/net/tcp", "proc/net/tcp6"]
+        .iter()
+        .filter_map(|file| host.read(file))
+        .flat_map(|text| text.lines().filter_map(listener).collect::<Vec<_>>())
+        .collect()
+}
+
+/// What a line of /proc/net/tcp says, if it is about a socket that listens.
+fn listener(line: &str) -> Option<Listener> {
     let mut words = line.split_whitespace().skip(1);
     let (_, port) = words.next()?.rsplit_once(':')?;
     let state = words.nth(1)?;
-    let inode = words.nth(5)?;
+    let user = words.nth(3)?;
+    let inode = words.nth(1)?;
     // TCP_LISTEN.
     if state != "0A" {
         return None;
     }
-    Some((u16::from_str_radix(port, 16).ok()?, inode.parse().ok()?))
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some(Listener { port, user: user.parse().ok()?, inode: inode.parse().ok()? })
 }
 
-fn check_port(host: &Host, listeners: &[(u16, u64)], port: u16, purpose: &str) -> Finding {
+fn check_port(host: &Host, listeners: &[Listener], port: u16, purpose: &str) -> Finding {
     const TOPIC: &str = "port";
-    let inodes: Vec<u64> =
-        listeners.iter().filter(|(used, _)| *used == port).map(|(_, inode)| *inode).collect();
+    let inodes: Vec<u64> = listeners
+        .iter()
+        .filter(|listener| listener.port == port)
+        .map(|listener| listener.inode)
+        .collect();
     if inodes.is_empty() {
         return Finding::ok(TOPIC, format!("{port} ({purpose}) is free"));
     }
