@@ -2,6 +2,7 @@
 
 use super::cephfs::OsdFile;
 use super::gluster::BrickFile;
+use dafs_store::own::{self, OwnError};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -65,7 +66,10 @@ impl EngineConfig {
     /// What is wrong with it.
     pub fn load(path: &Path) -> Result<Self, EngineError> {
         let wrong = |remedy: String| EngineError { path: path.to_owned(), remedy };
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let text = own::read_config(path).map_err(|error| match error {
+            OwnError::Io(_, error) => wrong(error.to_string()),
+            error => wrong(error.to_string()),
+        })?;
         let file: EngineFile = toml::from_str(&text)
             .map_err(|error| wrong(error.to_string().trim_end().to_owned()))?;
         let base = path.parent().unwrap_or(Path::new("."));

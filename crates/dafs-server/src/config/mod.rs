@@ -10,6 +10,7 @@ pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 
 use crate::limits::SessionLimits;
 use dafs_service::{AddressRange, ExportOptions};
+use dafs_store::own::{self, OwnError};
 use file::ConfigFile;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -44,6 +45,9 @@ pub enum ConfigError {
         /// Why.
         error: std::io::Error,
     },
+    /// Others could change the file, or it is none.
+    #[error("cannot trust the configuration: {0}")]
+    Own(OwnError),
     /// The file is not TOML, or has a key that does not exist. The text names line and column.
     #[error("{path}: {error}", path = .path.display())]
     Syntax {
@@ -435,8 +439,10 @@ impl Config {
     }
 
     fn load_with(path: &Path, directory: Option<PathBuf>) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
+        let text = own::read_config(path).map_err(|error| match error {
+            OwnError::Io(path, error) => ConfigError::Read { path, error },
+            error => ConfigError::Own(error),
+        })?;
         let file: ConfigFile = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
             error: Box::new(error),
