@@ -54,3 +54,26 @@ serve --config "$work/dafs.toml"
 DAFS_PASSWORD=secret expect 3 'not accepted' "${iwarp[@]}" --user anna ls "$url/data"
 DAFS_PASSWORD=changed expect 0 file "${iwarp[@]}" --user anna ls "$url/data"
 stop_server
+
+if is_root; then
+    step "files that another user could change are not trusted"
+    chmod 660 "$work/dafs.toml"
+    expect 2 "chmod go-w $work/dafs.toml" timeout 20 "$dafs" serve --config "$work/dafs.toml"
+    chmod 600 "$work/dafs.toml"
+    chown 1234 "$work/dafs.toml"
+    expect 2 "chown root $work/dafs.toml" timeout 20 "$dafs" serve --config "$work/dafs.toml"
+    mkfifo "$work/fifo"
+    expect 2 "$work/fifo is a symlink or no regular file" timeout 20 "$dafs" serve --config "$work/fifo"
+    printf '[gluster]\n' >"$work/engine.toml"
+    chown 1234 "$work/engine.toml"
+    expect 2 "chown root $work/engine.toml" timeout 20 "$dafs" serve --role data \
+        --cluster-secret "$work/secret" --control 127.0.0.1:0 --nfs 127.0.0.1:0 --engine "$work/engine.toml" "$work/export"
+fi
+
+step "no umask closes a file to its owner"
+(
+    umask 0777
+    echo secret | "$dafs" passwd "$work/masked" anna --uid 1 --gid 1
+    "$dafs" cluster init --secret "$work/masked-secret" >/dev/null
+)
+[[ $(stat -c %a "$work/masked" "$work/masked-secret" | sort -u) == 600 ]] || fail "a file is closed to its owner"

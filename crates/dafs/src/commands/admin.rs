@@ -1,5 +1,6 @@
 //! `dafs clients`, `dafs expire`, `dafs reload` and `dafs accept-loss`: for the administrator of a server.
 
+use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::output::say;
 use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, ask_server};
@@ -169,6 +170,7 @@ pub(crate) struct AcceptLoss {
 
 impl AcceptLoss {
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        set_umask();
         let (directory, name) = (self.place.directory()?, &self.name);
         let was_listed = dafs_server::accept_loss(&directory, name)
             .map_err(|error| Failure::Failed(error.to_string()))?;

@@ -4,6 +4,7 @@
 //! * The file is replaced as a whole or not at all, and never readable by others.
 //! * The password is neither shown nor taken from the command line.
 
+use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
 use crate::output::complain;
@@ -47,6 +48,7 @@ fn user_name(text: &str) -> Result<String, String> {
 
 impl Passwd {
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        set_umask();
         let password = ask_password()?;
         if password.is_empty() {
             return Err(Failure::Usage("the password is empty; nothing was changed".to_owned()));

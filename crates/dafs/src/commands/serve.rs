@@ -274,8 +274,8 @@ fn announce(server: &Server) -> Result<(), Failure> {
         .map_err(|error| Failure::local("cannot write to standard output", &error))
 }
 
-/// Makes what the server keeps for itself nobody else's, should a mode be forgotten somewhere. What clients make
-/// has the modes that they ask for all the same.
+/// Makes what the server keeps for itself nobody else's, should a mode be forgotten somewhere, and closes it not to
+/// its owner, as a umask of 777 would. What clients make has the modes that they ask for all the same.
 pub(crate) fn set_umask() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }

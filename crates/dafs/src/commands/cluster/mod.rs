@@ -3,6 +3,7 @@
 mod demo;
 
 use super::admin::{Place, other_answer};
+use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::output::say;
 use dafs_server::{AdminReply, AdminRequest, ClusterSecret, NodeReport};
@@ -82,6 +83,7 @@ impl Cluster {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         match &self.what {
             What::Init { secret } => {
+                set_umask();
                 ClusterSecret::make(secret).map_err(|error| Failure::Failed(error.to_string()))?;
                 say!("{} was made; give it to all servers of the cluster", secret.display())
             }
