@@ -21,8 +21,8 @@ use super::orphans::Orphans;
 use super::recovery::Recovery;
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use dafs_dat::{
-    Access, Adapter, Address, Completion, ConnectError, Event, Instant, Operation,
-    RegisterError, WorkStatus,
+    Access, Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
+    WorkStatus,
 };
 use dafs_mem::{Buffer, Gone};
 use dafs_wire::dafs::{ByteOrder, CredHandle};
