@@ -208,7 +208,7 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         libc::LOCK_UN => {
             let file = locked(&description.locked).clone();
             let unlocked = file.map_or(Ok(()), |file| file.unlock(0, u64::MAX));
-            holder::release(fd)?;
+            holder::unlock(fd)?;
             return Ok(unlocked?);
         }
         _ => return Err(Errno(libc::EINVAL)),
@@ -218,7 +218,7 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         return holder::lock(fd, record, &range, operation & libc::LOCK_NB == 0);
     }
     // The open file is the same as that of a child, so its lock is, too.
-    holder::release(fd)?;
+    holder::unlock(fd)?;
     let mut kept = locked(&description.locked);
     let file = match &*kept {
         Some(file) => file.clone(),
