@@ -127,12 +127,14 @@ impl Get<'_> {
         let mut next = run.start;
         loop {
             // One byte more than there should be tells whether that is all. Behind it there is mostly
-            // nothing, so one piece after the other is asked for.
+            // nothing, so one piece after the other is asked for: a whole one, as some files of /proc
+            // have content for a read at their start alone.
             while next < run.end
                 && (next < size || !ring.is_busy())
                 && let Some(piece) = ring.take()
             {
-                let wanted = size.checked_sub(next).map_or(u64::MAX, |rest| rest.saturating_add(1));
+                let rest = size.checked_sub(next).filter(|&rest| rest > 0);
+                let wanted = rest.map_or(u64::MAX, |rest| rest.saturating_add(1));
                 let bytes = wanted.min(run.end - next).min(ring.piece_bytes() as u64) as usize;
                 ring.read(source, piece, next, bytes).map_err(failed)?;
                 next += bytes as u64;
