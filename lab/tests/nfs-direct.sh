@@ -75,6 +75,8 @@ for kind in "${images[@]}"; do
         touch random
         forget_all_the_time random &
         forgetting=$!
+        # It must end, too, where something fails.
+        started+=("$forgetting")
         guest 1 "direct fsx /mnt/a/random /out/wanted $((seed + round)) $OPERATIONS"
         kill "$forgetting"
         wait "$forgetting" || true
