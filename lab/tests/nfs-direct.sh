@@ -7,7 +7,7 @@ source "$(dirname "$0")/../nfs.sh"
 [[ $transport == tcp && ! $layouts && ${LAB_SERVER:-dafs} == dafs ]] ||
     skip "READ_PLUS is for TCP, and for files that are read through a dafs server"
 
-OPERATIONS=800
+OPERATIONS=500
 ROUNDS=1
 PIECES=2000
 [[ ! ${DAFS_TEST_LONG:-} ]] || OPERATIONS=5000 ROUNDS=10
@@ -82,7 +82,7 @@ for kind in "${images[@]}"; do
         wait "$forgetting" || true
         cmp random "$work/out/wanted" || fail "the server's file has something else"
     done
-    guest 1 '[[ $(calls a READ_PLUS) -gt 500 && $(calls a ALLOCATE) -gt 20 ]]
+    guest 1 '[[ $(calls a READ_PLUS) -gt 400 && $(calls a ALLOCATE) -gt 10 ]]
         umount /mnt/a'
     cd "$work" || fail "no $work"
 done
