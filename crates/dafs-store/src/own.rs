@@ -53,6 +53,12 @@ pub enum OwnError {
     )]
     Owner { path: PathBuf, owner: u32, to: String },
     #[error(
+        "{path} is a symlink of user {owner}, who could put another file in the place of what the server \
+         trusts; run: chown -h {to} {path}",
+        path = .path.display()
+    )]
+    Link { path: PathBuf, owner: u32, to: String },
+    #[error(
         "{0} is a symlink or no regular file, and the server does not follow it; put a file in its place, \
          or remove it"
     )]
@@ -231,18 +237,66 @@ fn options() -> OpenOptions {
     options
 }
 
-fn opened(path: &Path, file: io::Result<File>) -> io::Result<File> {
+/// The file, if it is one and belongs to the server's user, root or `owner`.
+fn opened(path: &Path, file: io::Result<File>, owner: Option<u32>) -> Result<File, OwnError> {
+    let failed = |error| OwnError::Io(path.to_owned(), error);
     let no_file = || OwnError::NoFile(path.to_owned());
     let file = file.map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP | libc::ENXIO | libc::EISDIR) => no_file().into(),
-        _ => error,
+        Some(libc::ELOOP | libc::ENXIO | libc::EISDIR) => no_file(),
+        _ => failed(error),
     })?;
-    let found = file.metadata()?;
+    let found = file.metadata().map_err(failed)?;
     if !found.is_file() {
-        return Err(no_file().into());
+        return Err(no_file());
     }
-    check_owner(path, found.uid())?;
+    if owner != Some(found.uid()) {
+        check_owner(path, found.uid())?;
+    }
     Ok(file)
+}
+
+/// Opens a file for reading.
+///
+/// # Errors
+/// When it is no file of the server's own; the system's.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    Ok(opened(path, options().read(true).open(path), None)?)
+}
+
+/// The same where root acts for the owner of the directory.
+///
+/// # Errors
+/// As `open_to_read`.
+pub fn open_to_read_for(owner: u32, path: &Path) -> io::Result<File> {
+    Ok(opened(path, options().read(true).open(path), Some(owner))?)
+}
+
+/// Opens a file that an administrator has named, for reading. The name may be that of a symlink, as secrets
+/// of containers are, if it and the file belong to the server's user or root.
+///
+/// # Errors
+/// When either does not, or the file is no regular one; the system's.
+pub fn open_named(path: &Path) -> Result<File, OwnError> {
+    let named = fs::symlink_metadata(path).map_err(|error| OwnError::Io(path.to_owned(), error))?;
+    check_owner(path, named.uid()).map_err(|error| match error {
+        OwnError::Owner { path, owner, to } if named.is_symlink() => {
+            OwnError::Link { path, owner, to }
+        }
+        error => error,
+    })?;
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    opened(path, OpenOptions::new().read(true).custom_flags(flags).open(path), None)
+}
+
+/// Makes a file for reading and writing. What has its name is removed before.
+///
+/// # Errors
+/// The system's.
+pub fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => options().read(true).write(true).create_new(true).open(path),
+    }
 }
 
 /// Opens a file for reading and writing; one that is not there is made with `make` alone. From then on nobody
@@ -251,7 +305,7 @@ fn opened(path: &Path, file: io::Result<File>) -> io::Result<File> {
 /// # Errors
 /// When it is no file of the server's own; the system's.
 pub fn open(path: &Path, make: bool) -> io::Result<File> {
-    let file = opened(path, options().read(true).write(true).create(make).open(path))?;
+    let file = opened(path, options().read(true).write(true).create(make).open(path), None)?;
     // Earlier versions let everybody write to some.
     if file.metadata()?.mode() & 0o077 != 0 {
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
@@ -264,7 +318,7 @@ pub fn open(path: &Path, make: bool) -> io::Result<File> {
 /// # Errors
 /// When it is longer, or no file of the server's own; the system's.
 pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
-    let file = opened(path, options().read(true).open(path))?;
+    let file = open_to_read(path)?;
     let mut bytes = Vec::new();
     file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     match bytes.len() <= bytes_max {
@@ -292,11 +346,7 @@ pub fn replace_for(
     aside: &Path,
     bytes: &[u8],
 ) -> io::Result<()> {
-    match fs::remove_file(aside) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = options().write(true).create_new(true).open(aside)?;
+    let mut file = create(aside)?;
     let mut put = || -> io::Result<()> {
         if let Some((user, group)) = owner {
             fchown(&file, Some(user), Some(group))?;
@@ -355,7 +405,13 @@ mod tests {
             assert!(matches!(check_file(&path(name)), Err(OwnError::NoFile(_))), "{name}");
             assert!(read(&path(name), 100).is_err(), "{name}");
             assert!(open(&path(name), true).is_err(), "{name}");
+            assert!(open_to_read(&path(name)).is_err(), "{name}");
         }
+        // An administrator has named this one.
+        open_named(&path("link")).expect("a file");
+        open_named(&path("fifo")).expect_err("a pipe");
+        symlink(path("victim"), path("made")).expect("a symlink");
+        create(&path("made")).expect("made").write_all(b"other").expect("written");
         replace(&path("link"), &path("aside"), b"new").expect("replaced");
         assert_eq!(fs::read(path("victim")).expect("content"), b"precious");
         assert_eq!(read(&path("link"), 3).expect("content"), b"new");
@@ -429,8 +485,16 @@ mod tests {
             check_file(&file).expect_err("another user's").to_string(),
             read(&file, 1).expect_err("another user's").to_string(),
             open(&file, true).expect_err("another user's").to_string(),
+            open_named(&file).expect_err("another user's").to_string(),
         ] {
             assert!(error.contains("chown root"), "{error}");
         }
+        open_to_read_for(1, &file).expect("for its owner");
+        open_to_read_for(2, &file).expect_err("for another user");
+        let (link, own) = (dir.path().join("link"), dir.path().join("own"));
+        fs::write(&own, "").expect("written");
+        symlink(&own, &link).expect("a symlink");
+        std::os::unix::fs::lchown(&link, Some(1), None).expect("somebody else's");
+        open_named(&link).expect_err("another user's symlink");
     }
 }

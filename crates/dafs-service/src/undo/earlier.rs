@@ -8,12 +8,12 @@
 //! * Only the last record can be torn. A head that is torn says that nothing was changed yet.
 
 use super::UndoError;
-use super::frames::{Frames, MAGIC};
+use super::frames::{Frames, MAGIC, sum};
 use super::log::{self, Head, RECORD_BYTES_MAX, UNFINISHED_SUFFIX};
-use crc_fast::{CrcAlgorithm, Digest};
-use std::fs::{File, OpenOptions};
+use dafs_store::own;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const VERSIONS: [u32; 2] = [1, 2];
@@ -35,13 +35,6 @@ pub(super) enum Earlier {
     Rewritten,
 }
 
-fn sum(parts: [&[u8]; 2]) -> [u8; 4] {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    parts.iter().for_each(|part| digest.update(part));
-    // The algorithm has 32 bits, so nothing is cut off.
-    (digest.finalize() as u32).to_le_bytes()
-}
-
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
@@ -52,7 +45,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 /// Those of the disk; `DamagedEarlier`, with the file as it was.
 pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoError> {
     let path = log::path_of(directory, number);
-    let old = File::open(&path)?;
+    let old = own::open_to_read(&path)?;
     let total = old.metadata()?.len();
     let mut start = vec![0; HEAD_BYTES_MAX.min(total) as usize];
     old.read_exact_at(&mut start, 0)?;
@@ -72,16 +65,15 @@ pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoEr
     };
     Head::decode(body).ok_or_else(|| damaged(0))?;
     let unfinished = path.with_extension(UNFINISHED_SUFFIX);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let mut instance = [0; 16];
     getrandom::fill(&mut instance).map_err(io::Error::other)?;
-    let mut new = Frames::create(options.open(&unfinished)?, instance, &[body])?;
+    let mut new = Frames::create(own::create(&unfinished)?, instance, &[body])?;
     let mut at = end;
     while let Some((offset, data)) = read_record(&old, at, total)?.map_err(damaged)? {
         new.append(&[&offset, &data])?;
         at += (RECORD_HEAD_BYTES + data.len()) as u64;
     }
+    new.confirm()?;
     std::fs::rename(&unfinished, &path)?;
     log::sync_parent(&path)?;
     Ok(Earlier::Rewritten)
@@ -90,7 +82,7 @@ pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoEr
 /// What the head says, if it is whole, and where it ends. Its checksum is at `len`.
 fn read_head(start: &[u8], len: usize) -> Option<(&[u8], u64)> {
     let (head, rest) = start.split_at_checked(len)?;
-    let whole = *rest.first_chunk::<4>()? == sum([head, &[]]);
+    let whole = *rest.first_chunk::<4>()? == sum(&[head]);
     whole.then_some((head.get(PREFIX_BYTES..)?, len as u64 + 4))
 }
 
@@ -114,7 +106,7 @@ fn read_record(old: &File, at: u64, total: u64) -> io::Result<Found> {
     if is_there {
         let mut data = vec![0; len];
         old.read_exact_at(&mut data, at + RECORD_HEAD_BYTES as u64)?;
-        if sum([named, &data]) == *expected {
+        if sum(&[named, &data]) == *expected {
             return Ok(Ok(Some((offset, data))));
         }
     }
@@ -125,22 +117,11 @@ fn read_record(old: &File, at: u64, total: u64) -> io::Result<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::log::Holder;
     use super::super::{Undo, index};
     use super::*;
-    use crate::handle::Handle;
-    use dafs_store::{FILE_ID_BYTES, FileId, FsId};
 
     fn head(copied: bool) -> Head {
-        let key = Handle { fs: FsId([3; 16]), file: FileId([4; FILE_ID_BYTES]) };
-        let holder = Holder {
-            name: b"client".to_vec(),
-            verifier: [5; 8],
-            mechanism: "none".to_owned(),
-            principal: Vec::new(),
-            owner: b"owner".to_vec(),
-        };
-        Head { key, size: 4, persist: true, copied, holder }
+        Head { size: 4, copied, ..Head::sample() }
     }
 
     /// A log as the earlier version wrote it.
@@ -150,12 +131,12 @@ mod tests {
         bytes.extend(version.to_le_bytes());
         bytes.extend((body.len() as u32).to_le_bytes());
         bytes.extend(body);
-        bytes.extend(sum([&bytes, &[]]));
+        bytes.extend(sum(&[&bytes]));
         for (offset, data) in records {
             let mut named = offset.to_le_bytes().to_vec();
             named.extend((data.len() as u32).to_le_bytes());
             bytes.extend(&named);
-            bytes.extend(sum([&named, data]));
+            bytes.extend(sum(&[&named, data]));
             bytes.extend(*data);
         }
         bytes
