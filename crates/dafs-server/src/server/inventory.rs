@@ -161,7 +161,9 @@ impl Inventory {
     fn read(&self) -> Result<Option<String>, StateError> {
         let path = self.directory.join(INVENTORY);
         let mut text = Vec::new();
-        let read = File::open(&path)
+        let owner = self.lock.metadata().map(|directory| directory.uid());
+        let read = owner
+            .and_then(|owner| own::open_to_read_for(owner, &path))
             .and_then(|file| file.take(INVENTORY_BYTES_MAX).read_to_end(&mut text));
         match read {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -221,7 +223,9 @@ impl Inventory {
     ) -> Result<(), StateError> {
         match self.known(name) {
             Some(known) if known.instance != hash => {
-                Err(self.lost(name, "it is another one than the server has used before"))
+                let inventory = self.directory.join(INVENTORY);
+                let what = "it is another one than the server has used before, by what";
+                Err(self.lost(name, format!("{what} {} says", inventory.display())))
             }
             _ => {
                 self.note(name, StateFileId { instance: hash, openings: 0 });
@@ -509,6 +513,36 @@ mod tests {
         };
         if rustix::process::geteuid().is_root() {
             assert_eq!(owner(&dir.path().join(INVENTORY)), (1, 2));
+        }
+    }
+
+    #[test]
+    fn an_inventory_is_not_read_through_a_symlink() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join(INVENTORY), dir.path().join("victim"));
+        let mut inventory = Inventory::open(dir.path()).unwrap();
+        inventory.note(FENCES, id(1));
+        inventory.save().unwrap();
+        drop(inventory);
+        std::fs::rename(&path, &victim).unwrap();
+        symlink(&victim, &path).unwrap();
+        let before = std::fs::read(&victim).unwrap();
+        for error in [
+            Inventory::open(dir.path()).err().unwrap().to_string(),
+            accept_loss(dir.path(), FENCES).unwrap_err().to_string(),
+        ] {
+            assert!(error.contains("inventory is a symlink"), "{error}");
+        }
+        assert_eq!(std::fs::read(&victim).unwrap(), before);
+        // Root acts for the user whom the directory belongs to.
+        if rustix::process::geteuid().is_root() {
+            std::fs::rename(&victim, &path).unwrap();
+            chown(dir.path(), Some(1), Some(1)).unwrap();
+            chown(&path, Some(1), Some(1)).unwrap();
+            assert!(accept_loss(dir.path(), FENCES).unwrap());
+            chown(&path, Some(2), Some(2)).unwrap();
+            let error = accept_loss(dir.path(), FENCES).unwrap_err().to_string();
+            assert!(error.contains("chown root"), "{error}");
         }
     }
 

@@ -41,11 +41,13 @@ const MARKER: &str = "node";
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum DirectoryError {
-    #[error("{0} is no directory of a node: is the file system that holds it mounted?")]
+    #[error(
+        "{0}/node is missing: is the file system that holds it mounted? If it is, copy the file back"
+    )]
     Unmarked(PathBuf),
     #[error("{0} is not empty, and no directory of a node; give the node an empty one")]
     NotEmpty(PathBuf),
-    #[error("{0} belongs to another node or another store")]
+    #[error("{0} is of another node or another store, or {0}/node is damaged: copy it back")]
     Other(PathBuf),
     #[error("{0}")]
     Own(OwnError),
