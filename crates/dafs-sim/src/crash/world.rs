@@ -436,7 +436,7 @@ impl World {
         let now = self.shared.common.now;
         self.cuts.extend(cut.map(|(client, after)| (now + after, client)));
         self.ending = again.map(|_| Ending { power, down, ..Ending::default() });
-        self.undo.rot()?;
+        self.undo.rot(self.danger == Danger::ForgottenList)?;
         self.start_server(again)?;
         let size = self.shared.gate_bytes();
         self.shared.gate.shrunk(size);
