@@ -193,7 +193,9 @@ impl UndoDirectory {
         Ok(match (used, kept) {
             (None, _) => Err("whole logs are refused".to_owned()),
             (_, Some(_)) if !is_harmless => {
-                Err(format!("{} is {how}, and nobody is told", path.display()))
+                // The same seed has the same words; the directory has another name each time.
+                let name = path.strip_prefix(&self.path).unwrap_or(Path::new("the list"));
+                Err(format!("{} is {how}, and nobody is told", name.display()))
             }
             _ if remedied != used => {
                 Err(format!("without the list {remedied:?} logs are used in place of {used:?}"))
