@@ -11,7 +11,7 @@ use crate::call::{CallerProcess, ConnectionId};
 use crate::dispatch::{Incoming, Outcome, dispatch};
 use crate::handler::{BackError, Handler};
 use crate::inbox::{BackCall, Inbox};
-use crate::limits::{FLUSH_BYTES, FLUSH_RECORDS, LARGE_RECORD_BYTES, STALL_HURRY};
+use crate::limits::{CALLS_PER_TURN, FLUSH_BYTES, LARGE_RECORD_BYTES, STALL_HURRY};
 use crate::memory::Block;
 use crate::output::Output;
 use crate::record::{Budget, Record, RecordError, RecordReader};
@@ -56,7 +56,7 @@ pub(crate) enum Ending {
 pub(crate) enum Progress {
     /// All input has been taken.
     Drained,
-    /// Output should be sent before more is taken.
+    /// Output should be sent, and others should have their turn, before more is taken.
     Flush,
 }
 
@@ -233,7 +233,7 @@ impl Connection {
                     self.serve(block.bytes(), Some(&block), turn)?;
                 }
             }
-            let full = self.output.len() >= FLUSH_RECORDS
+            let full = whole >= CALLS_PER_TURN
                 || self.output.held_bytes() >= FLUSH_BYTES
                 || !self.may_take(turn.config);
             if full {
