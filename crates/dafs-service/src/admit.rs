@@ -54,7 +54,7 @@ impl Absent {
 
 impl StateTable {
     /// What a client has of something.
-    fn held(&self, client: &Client, shared: Shared) -> usize {
+    pub(crate) fn held(&self, client: &Client, shared: Shared) -> usize {
         // The session of a DAFS client outlives its lease, and the record outlives that.
         let stays = client.kind() == ClientKind::Dafs && client.sessions() > 0;
         let held = self.by_client.get(&client.key());
