@@ -278,7 +278,7 @@ impl ShmAdapter {
         }
     }
 
-    fn drop_request(&mut self, name: u64) {
+    pub(super) fn drop_request(&mut self, name: u64) {
         if let Some(request) = self.requests.remove(name) {
             let _ = unwatch(&self.epoll, &request.socket);
         }
@@ -365,7 +365,7 @@ impl ShmAdapter {
         }
     }
 
-    fn connect_failed(&mut self, name: u64, error: ConnectError) {
+    pub(super) fn connect_failed(&mut self, name: u64, error: ConnectError) {
         let Some(mut conn) = self.conns.remove(name) else { return };
         if let Some(socket) = conn.socket.as_ref().filter(|socket| socket.is_ours()) {
             let _ = unwatch(&self.epoll, socket);
