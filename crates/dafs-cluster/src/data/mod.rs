@@ -27,6 +27,7 @@ use crate::secret::ClusterSecret;
 use answers::DataAnswers;
 use dafs_dat::connections::{Admitted, Connections, Origin};
 use dafs_store::striped::{DirectoryError, DirectoryNode, Node};
+use dafs_store::vital;
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -187,8 +188,7 @@ impl DataNode {
         }
         let address = listener.local_addr()?;
         let own = shared.clone();
-        let builder = std::thread::Builder::new().name("dafs-control".to_owned());
-        let thread = builder.spawn(move || own.accept(&listener))?;
+        let thread = vital::spawn("dafs-control", move || own.accept(&listener))?;
         Ok(Self { shared, address, thread: Some(thread) })
     }
 
