@@ -101,6 +101,11 @@ impl<H: Handler> Worker<H> {
         served
     }
 
+    /// What was read for a connection that met a fault is of no use any more.
+    pub(super) fn forget_input(&mut self) {
+        self.receive.truncate(0);
+    }
+
     /// Counts what waits in a connection instead of what waited there when it was last counted.
     pub(super) fn count_waiting(&mut self, peer: &mut Peer, bytes: usize) {
         let before = std::mem::replace(&mut peer.waiting_bytes, bytes);
