@@ -7,7 +7,9 @@
 //! * The file is read only when it has changed, and that is looked at only every [`LIFETIME`]: a flood of
 //!   connections reads nothing.
 
+use super::is_shortage;
 use rustc_hash::FxHashMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -23,7 +25,10 @@ static PASSWD: LazyLock<Mutex<Groups>> =
     LazyLock::new(|| Mutex::new(Groups::of(Path::new("/etc/passwd"))));
 
 /// The first group of a user.
-pub(super) fn primary(uid: u32) -> u32 {
+///
+/// # Errors
+/// For want of descriptors nobody gets another group: files would be made with it.
+pub(super) fn primary(uid: u32) -> io::Result<u32> {
     let mut groups = PASSWD.lock().unwrap_or_else(PoisonError::into_inner);
     groups.primary(uid, Instant::now())
 }
@@ -43,22 +48,30 @@ impl Groups {
         Self { path, known, looked_at: None, version: None, reads: 0 }
     }
 
-    fn primary(&mut self, uid: u32, now: Instant) -> u32 {
+    fn primary(&mut self, uid: u32, now: Instant) -> io::Result<u32> {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < LIFETIME;
         if !self.looked_at.is_some_and(is_fresh) {
-            self.looked_at = Some(now);
             let version = std::fs::metadata(&self.path).ok().map(|file| {
                 let changed = [file.ctime(), file.ctime_nsec()].map(i64::cast_unsigned);
                 [file.ino(), file.size(), changed[0], changed[1]]
             });
             if version != self.version || version.is_none() {
+                let text = without_shortage(std::fs::read_to_string(&self.path))?;
+                self.known = parse(&text);
                 self.version = version;
                 self.reads += 1;
-                let text = std::fs::read_to_string(&self.path).unwrap_or_default();
-                self.known = parse(&text);
             }
+            self.looked_at = Some(now);
         }
-        self.known.get(&uid).copied().unwrap_or(NO_GROUP)
+        Ok(self.known.get(&uid).copied().unwrap_or(NO_GROUP))
+    }
+}
+
+/// The text of a file, which may be missing; a shortage is an error.
+fn without_shortage(read: io::Result<String>) -> io::Result<String> {
+    match read {
+        Err(error) if is_shortage(&error) => Err(error),
+        read => Ok(read.unwrap_or_default()),
     }
 }
 
@@ -93,14 +106,23 @@ mod tests {
         let begin = Instant::now();
         for second in 0..10 {
             for _ in 0..100 {
-                assert_eq!(groups.primary(1000, begin + Duration::from_secs(second)), 100);
+                assert_eq!(groups.primary(1000, begin + Duration::from_secs(second)).unwrap(), 100);
             }
         }
         assert_eq!(groups.reads, 1);
         std::fs::write(&path, "anna:x:1000:1007::/:\n").unwrap();
-        assert_eq!(groups.primary(1000, begin + Duration::from_secs(12)), 1007);
+        assert_eq!(groups.primary(1000, begin + Duration::from_secs(12)).unwrap(), 1007);
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(groups.primary(1000, begin + Duration::from_secs(15)), NO_GROUP);
+        assert_eq!(groups.primary(1000, begin + Duration::from_secs(15)).unwrap(), NO_GROUP);
         assert_eq!(groups.reads, 3);
+    }
+
+    #[test]
+    fn a_shortage_of_descriptors_is_no_group() {
+        for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+            let read = Err(io::Error::from_raw_os_error(code));
+            assert_eq!(without_shortage(read).unwrap_err().raw_os_error(), Some(code));
+        }
+        assert_eq!(without_shortage(Err(io::ErrorKind::NotFound.into())).unwrap(), "");
     }
 }

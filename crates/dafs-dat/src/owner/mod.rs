@@ -34,7 +34,10 @@ pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> io::Result<PeerInfo> {
         Ok(uid) => uid,
     };
     let is_local = uid.is_some() || find_address(peer)?;
-    let process = uid.map(|uid| PeerProcess { pid: 0, uid, gid: groups::primary(uid) });
+    let process = match uid {
+        Some(uid) => Some(PeerProcess { pid: 0, uid, gid: groups::primary(uid)? }),
+        None => None,
+    };
     Ok(PeerInfo { address: Some(peer), process, is_local, ..PeerInfo::default() })
 }
 
