@@ -240,6 +240,8 @@ impl ShmAdapter {
             // The peer has left; `accept` will say so.
             Ok(_) | Err(_) => return self.drop_request(name),
         };
+        // One of several is lost by the peer's fault.
+        let is_short = packet.descriptor_lost && packet.descriptor.is_none();
         let hello = match Packet::decode(&packet.bytes[..packet.len]) {
             _ if packet.truncated => Err("a hello that is too long"),
             Ok(Packet::Hello { .. }) if request.memory.is_some() => Err("a second hello"),
@@ -270,6 +272,9 @@ impl ShmAdapter {
                 });
             }
             Err(text) => {
+                if is_short && let Some(connections) = &self.connections {
+                    connections.make_room();
+                }
                 tracing::warn!(peer = %request.peer, "refused a shared-memory connection: {text}");
                 let refuse = Packet::Refuse { text: text.to_owned() };
                 let _ = sys::send(request.socket.as_fd(), &refuse.encode(), None);

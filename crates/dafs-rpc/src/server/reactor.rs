@@ -369,19 +369,18 @@ impl<H: Handler> Reactor<H> {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(listener, flags) {
                 Ok((stream, Some(peer))) => match SocketAddr::try_from(peer) {
-                    Ok(peer) => self.place(stream, peer),
+                    Ok(peer) => {
+                        // The connection may have taken the last descriptor.
+                        if let Err(error) = self.place(stream, peer) {
+                            return self.make_room(&error);
+                        }
+                    }
                     Err(error) => tracing::debug!(%error, "a peer without internet address"),
                 },
                 Ok((_, None)) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    let made_room = shared.connections.make_room();
-                    tracing::warn!(%error, made_room, "cannot accept a connection; trying again soon");
-                    // Without this the reactor would run in circles.
-                    let _ = self.listen(false);
-                    let soon_ns = self.worker.now_ns.saturating_add(nanoseconds(ACCEPT_REST));
-                    self.next_tick_ns = self.next_tick_ns.min(soon_ns);
-                    return;
+                    return self.make_room(&error.into());
                 }
                 // The connection died in the queue; the next may be alive.
                 Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
@@ -389,17 +388,26 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
+    /// Descriptors are short: somebody who is of no use yet gives one back, and nobody is accepted for a
+    /// while. Without that the reactor would run in circles.
+    fn make_room(&mut self, error: &io::Error) {
+        let made_room = self.worker.shared.connections.make_room();
+        tracing::warn!(%error, made_room, "cannot accept a connection; trying again soon");
+        let _ = self.listen(false);
+        let soon_ns = self.worker.now_ns.saturating_add(nanoseconds(ACCEPT_REST));
+        self.next_tick_ns = self.next_tick_ns.min(soon_ns);
+    }
+
     /// Finds a reactor for a new connection.
-    fn place(&mut self, stream: OwnedFd, peer: SocketAddr) {
+    ///
+    /// # Errors
+    /// When it cannot be found out whose connection it is, for want of descriptors or memory.
+    fn place(&mut self, stream: OwnedFd, peer: SocketAddr) -> io::Result<()> {
         // Now, while the peer has had no time to go and leave its port to somebody else.
-        let info = match dafs_dat::tcp_peer(&stream, peer) {
-            Ok(info) => info,
-            Err(error) => {
-                add(&self.worker.counters().refused, 1);
-                tracing::warn!(%peer, %error, "connection refused: it is not known whose it is");
-                return;
-            }
-        };
+        let info = dafs_dat::tcp_peer(&stream, peer).inspect_err(|_| {
+            add(&self.worker.counters().refused, 1);
+            tracing::warn!(%peer, "connection refused: it is not known whose it is");
+        })?;
         let (stream, origin) = (Arc::new(stream), Origin::of_peer(&info));
         let process = CallerProcess::from(&info);
         let admitted = self.worker.shared.connections.admit(origin, Arc::downgrade(&stream) as _);
@@ -408,7 +416,7 @@ impl<H: Handler> Reactor<H> {
             Err(refusal) => {
                 add(&self.worker.counters().refused, 1);
                 tracing::warn!(%peer, "connection refused: {refusal}");
-                return;
+                return Ok(());
             }
         };
         self.worker.shared.enter();
@@ -420,6 +428,7 @@ impl<H: Handler> Reactor<H> {
             let inbox = &self.worker.shared.members[number].inbox;
             inbox.push(Command::Adopt { stream, peer: (peer, process), admitted });
         }
+        Ok(())
     }
 
     /// Begins to serve a connection that has been counted already.
