@@ -5,7 +5,8 @@
 //!
 //! Invariants
 //! * The name stands for the earlier log until the new one is stable.
-//! * Only the last record can be torn. A head that is torn says that nothing was changed yet.
+//! * Only the last record can be torn. A head that is torn says that nothing was changed yet. One that is
+//!   as long as it says, or whose fields say another length, is damaged.
 
 use super::UndoError;
 use super::frames::{Frames, MAGIC, sum};
@@ -57,11 +58,7 @@ pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoEr
     let damaged = |at: u64| UndoError::DamagedEarlier(path.clone(), at);
     let len = PREFIX_BYTES + word(&start, 12).map_or(0, |len| len as usize);
     let Some((body, end)) = read_head(&start, len) else {
-        // A head is stable before anything follows it.
-        if start.len() > len + 4 {
-            return Err(damaged(0));
-        }
-        return Ok(Earlier::Unfinished);
+        return if is_torn(&start, len) { Ok(Earlier::Unfinished) } else { Err(damaged(0)) };
     };
     Head::decode(body).ok_or_else(|| damaged(0))?;
     let unfinished = path.with_extension(UNFINISHED_SUFFIX);
@@ -84,6 +81,15 @@ fn read_head(start: &[u8], len: usize) -> Option<(&[u8], u64)> {
     let (head, rest) = start.split_at_checked(len)?;
     let whole = *rest.first_chunk::<4>()? == sum(&[head]);
     whole.then_some((head.get(PREFIX_BYTES..)?, len as u64 + 4))
+}
+
+/// Whether the file ends within its head, of which that many bytes lie before its checksum.
+fn is_torn(start: &[u8], len: usize) -> bool {
+    // A damaged length may be that of a head which would not be over yet.
+    let body = start.get(PREFIX_BYTES..).unwrap_or_default();
+    let is_other =
+        Head::decode_first(body).is_some_and(|(_, rest)| start.len() - rest.len() != len);
+    len as u64 <= HEAD_BYTES_MAX && start.len() < len + 4 && !is_other
 }
 
 /// Where in the file, and which bytes; or where the log is damaged.
@@ -202,11 +208,26 @@ mod tests {
         let dir = outer.path().join("undo");
         std::fs::create_dir(&dir).unwrap();
         let bytes = written(1, &[ONE, TWO]);
-        for at in [20, 100, bytes.len() - 4000, bytes.len() - 117] {
-            let mut flipped = bytes.clone();
-            flipped[at] ^= 0x10;
+        let bare = written(2, &[]);
+        let flip = |bytes: &[u8], at: usize, bit: u8| {
+            let mut flipped = bytes.to_vec();
+            flipped[at] ^= bit;
+            flipped
+        };
+        let mut all: Vec<_> = [20, 100, bytes.len() - 4000, bytes.len() - 117]
+            .map(|at| flip(&bytes, at, 0x10))
+            .into();
+        // Every bit of the head's length, behind which are many bytes, few, or none but those of a copy.
+        let few = written(1, &[(0, &[1; 3])]);
+        for bit in 0..32 {
+            let (at, bit) = (12 + bit / 8, 1 << (bit % 8));
+            all.extend([&bytes, &few, &bare].map(|bytes| flip(bytes, at, bit)));
+        }
+        all.extend((16..bare.len()).map(|at| flip(&bare, at, 0x10)));
+        for flipped in all {
+            let at = flipped.iter().zip(&bytes).position(|(one, other)| one != other);
             let error = start(&dir, &flipped).unwrap_err();
-            assert!(matches!(error, UndoError::DamagedEarlier(..)), "at {at}: {error}");
+            assert!(matches!(error, UndoError::DamagedEarlier(..)), "at {at:?}: {error}");
             assert!(!error.to_string().contains("accept-loss"), "{error}");
             assert_eq!(std::fs::read(log::path_of(&dir, 1)).unwrap(), flipped);
         }

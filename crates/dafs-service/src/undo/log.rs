@@ -93,6 +93,11 @@ impl Head {
 
     /// The head of what `body` says; `None` for nonsense.
     pub(super) fn decode(body: &[u8]) -> Option<Self> {
+        Self::decode_first(body).map(|(head, _)| head)
+    }
+
+    /// The same, and what follows the head.
+    pub(super) fn decode_first(body: &[u8]) -> Option<(Self, &[u8])> {
         let mut rest = body;
         let mut take = |len: usize| -> Option<&[u8]> {
             let (taken, left) = rest.split_at_checked(len)?;
@@ -113,7 +118,7 @@ impl Head {
         let mechanism = String::from_utf8(text()?).ok()?;
         let (principal, owner) = (text()?, text()?);
         let holder = Holder { name, verifier, mechanism, principal, owner };
-        Some(Self { key: Handle { fs, file }, size, persist, copied, holder })
+        Some((Self { key: Handle { fs, file }, size, persist, copied, holder }, rest))
     }
 }
 
