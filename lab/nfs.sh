@@ -17,7 +17,8 @@
 # mounts of 4.1 and 4.2 go there themselves, and a test that passed without is a failure. With LAB_TRANSPORT=siw
 # these go there over RDMA.
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to tell whose mistake it is.
-# A test that sets durable_replies before `serve` gets no /memory.
+# A test that sets durable_replies before `serve` gets no /memory. It may name more folders of $work in
+# more_exports.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
 #
 # Invariants
@@ -79,10 +80,25 @@ finish() {
     [[ ! -s $work/server.pid ]] || kill -9 "$(<"$work/server.pid")" 2>/dev/null || true
     kill_all
     stop_cluster
+    for file in ${images[@]+"${images[@]}"}; do umount -l "$work/$file" || true; done
     rm -rf "$work"
     exit "$status"
 }
 trap finish EXIT
+
+# image KIND [OPTION]... -- mount a new file system of that kind as $work/KIND, made by mkfs with these options.
+images=()
+image() {
+    local kind=$1
+    shift
+    command -v "mkfs.$kind" >/dev/null || skip "there is no mkfs.$kind; try: scripts/setup.sh test"
+    truncate -s 512M "$work/$kind.image"
+    "mkfs.$kind" -q "$@" "$work/$kind.image"
+    mkdir "$work/$kind"
+    mount -o loop "$work/$kind.image" "$work/$kind" ||
+        skip "this machine does not let this user mount a $kind image"
+    images+=("$kind")
+}
 
 started=() guests=()
 kill_all() {
@@ -207,6 +223,17 @@ squash = "none"
 networks = ["10.0.2.0/24"]
 unprivileged_ports = $ports
 END
+    local folder
+    for folder in ${more_exports:-}; do
+        cat >>"$work/dafs.toml" <<END
+[[export]]
+name = "$folder"
+path = "$folder"
+squash = "none"
+networks = ["10.0.2.0/24"]
+unprivileged_ports = $ports
+END
+    done
     if [[ $server_guest ]]; then
         serve_dafs_in_guest "$dafs"
         return

@@ -31,12 +31,17 @@ def dial(server, source=("", 0)):
     return stream
 
 
-def call(stream, program, version, procedure, args):
-    """The results of a call as root."""
+def message(program, version, procedure, args, xid=7):
+    """A call as root, as it goes over TCP."""
     credential = struct.pack(">I", 0) + opaque(b"host") + struct.pack(">3I", 0, 0, 0)
-    head = struct.pack(">6I", 7, 0, 2, program, version, procedure)
-    message = head + struct.pack(">I", 1) + opaque(credential) + struct.pack(">2I", 0, 0) + args
-    stream.sendall(struct.pack(">I", 0x80000000 | len(message)) + message)
+    head = struct.pack(">6I", xid, 0, 2, program, version, procedure)
+    body = head + struct.pack(">I", 1) + opaque(credential) + struct.pack(">2I", 0, 0) + args
+    return struct.pack(">I", 0x80000000 | len(body)) + body
+
+
+def call(stream, program, version, procedure, args, xid=7):
+    """The results of a call as root."""
+    stream.sendall(message(program, version, procedure, args, xid))
     return reply(stream)
 
 
@@ -174,4 +179,5 @@ def hosts():
     return all(good)
 
 
-sys.exit(0 if (hosts() if sys.argv[1] == "hosts" else users(int(sys.argv[2]))) else 1)
+if __name__ == "__main__":
+    sys.exit(0 if (hosts() if sys.argv[1] == "hosts" else users(int(sys.argv[2]))) else 1)

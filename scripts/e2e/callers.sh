@@ -4,8 +4,7 @@
 # another one, and one that no export admits keeps nothing here.
 source "$(dirname "$0")/lib.sh"
 
-is_root || skip "needs root, to be several users"
-command -v setpriv >/dev/null || skip "there is no setpriv (util-linux)"
+needs_users
 command -v python3 >/dev/null || skip "there is no python3"
 # Addresses and the range of ports that everybody may use are a network's: this gets one of its own.
 if [[ ! ${DAFS_E2E_NETWORK:-} ]]; then

@@ -50,6 +50,17 @@ for signal in INT TERM; do
         [[ $(ls -A "$work/export") == long ]] || fail "left behind: $(ls -A "$work/export")"
     done
 done
+# A hole this long was gone through byte by byte: an hour here, and no signal was looked at meanwhile.
+step "a long hole is verified at once"
+truncate -s 8T "$work/export/hole"
+printf end | dd of="$work/export/hole" bs=1 seek=4T conv=notrunc status=none
+timeout 60 "$dafs" get --verify "$url/hole" "$work/back/" || fail "get --verify of a hole: $?"
+[[ $(tail -c +$(((4 << 40) + 1)) "$work/back/hole" | head -c 3) == end ]] || fail "another content"
+timeout 60 "$dafs" put --verify "$work/back/hole" "$url/again" || fail "put --verify of a hole: $?"
+[[ $(stat -c '%s %b' "$work/export/again") == "$(stat -c '%s %b' "$work/export/hole")" ]] ||
+    fail "another size: $(stat -c '%s %b' "$work/export/again")"
+rm "$work/export/hole" "$work/export/again" "$work/back/hole"
+
 is_closed() { [[ $(count opens) == 0 ]]; }
 eventually is_closed
 stop_server

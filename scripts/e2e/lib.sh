@@ -75,6 +75,80 @@ serve() {
     url=${url%/}
 }
 
+# one_export LINE... -- a configuration with a state directory, and one export of a new directory `export`
+# with these lines.
+one_export() {
+    mkdir "$work/export"
+    {
+        printf '%s\n' 'listen = ["127.0.0.1:0"]' 'state_directory = "state"'
+        printf '%s\n' '[[export]]' "$@"
+    } >"$work/dafs.toml"
+}
+
+# For scripts that are several users: skips those who cannot. Sets as_other, to be before a command.
+needs_users() {
+    is_root || skip "needs root, to be several users"
+    command -v setpriv >/dev/null || skip "there is no setpriv (util-linux)"
+    as_other=(setpriv --reuid daemon --regid daemon --clear-groups)
+}
+
+# flip FILE BYTE -- flips a bit of that byte.
+flip() {
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
+    printf "\\x$(printf %02x $((byte ^ 4)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
+# damage HOW FILE [OLDER [OTHER]] -- damages a file, or puts another one in its place.
+damage() {
+    local file=$2 size
+    size=$(stat -c %s "$file")
+    case $1 in
+    removed) rm "$file" ;;
+    emptied) truncate -s 0 "$file" ;;
+    zeroed) truncate -s 0 "$file" && truncate -s "$size" "$file" ;;
+    cut) truncate -s -1 "$file" ;;
+    first) flip "$file" 0 ;;
+    middle) flip "$file" $((size / 2)) ;;
+    last) flip "$file" $((size - 1)) ;;
+    older) cp -p "$3" "$file" ;;
+    other) cp -p "$4" "$file" ;;
+    symlink)
+        cp -p "$file" "$work/linked.before"
+        mv "$file" "$work/linked"
+        ln -s "$work/linked" "$file"
+        ;;
+    *) fail "there is no damage $1" ;;
+    esac
+}
+
+# Whether a file to which `damage symlink` has led is as it was; it goes then.
+is_untouched() {
+    [[ ! -e $work/linked ]] || cmp -s "$work/linked" "$work/linked.before" || return 1
+    rm -f "$work/linked" "$work/linked.before"
+}
+
+# Whether a server starts with `$work/dafs.toml`; sets url and server then. If not, `$work/said` is what it said.
+starts() {
+    rm -f "$work/attempt"
+    "$dafs" serve --config "$work/dafs.toml" >"$work/attempt" 2>"$work/said" &
+    server=$!
+    started+=("$server")
+    has_decided() { grep -qs '^ready ' "$work/attempt" || ! kill -0 "$server"; }
+    eventually has_decided
+    url=$(sed -n 's/^ready //p' "$work/attempt")
+    url=${url%/}
+    [[ $url ]] || { wait "$server" || true; }
+    [[ $url ]]
+}
+
+# tells_remedy FILE -- a server that did not start has named that file, and what can be done.
+tells_remedy() {
+    grep -qF "$1" "$work/said" && grep -qE 'accept-loss|remove|move it|copy' "$work/said" && return
+    cat "$work/said"
+    return 1
+}
+
 # Ends the server in order.
 stop_server() {
     local status=0

@@ -295,6 +295,9 @@ def owners_and_modes(place):
         os.chmod(file, mode)
         place.attempt("chown of nothing", os.chown, file, -1, -1)
         place.look("after chown of nothing", file)
+        os.chmod(file, mode)
+        place.by(OTHER, f"chown of nothing under {mode:o}", os.chown, file, -1, -1)
+        place.look(f"after that under {mode:o}", file)
         for act in ("write", "truncate", "open to cut", "write by a map"):
             os.chmod(file, mode | 0o666)
             if IS_ROOT:

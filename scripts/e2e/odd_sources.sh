@@ -31,13 +31,16 @@ step "files of /proc, which say that they are empty"
     serve /proc/sys/kernel/random --read-only --state-directory "$work/state-proc" \
         --nfs 127.0.0.1:0 --nfs-unprivileged-ports
     tcp=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
-    cat /proc/sys/kernel/random/boot_id >"$work/wanted"
     for base in "$url" "nfs://$tcp" "nfs://$tcp?vers=3"; do
         query=${base#"${base%%\?*}"} base=${base%%\?*}
-        expect 0 '' "$dafs" get --verify "$base/boot_id$query" "$work/local/boot_id"
-        same "$work/wanted" "$work/local/boot_id" "a file of /proc"
-        expect 0 '' "$dafs" cat "$base/boot_id$query"
-        same "$work/wanted" "$work/said" "a file of /proc"
+        # The kernel gives a number to a read at its start alone.
+        for name in boot_id poolsize; do
+            cat "/proc/sys/kernel/random/$name" >"$work/wanted"
+            expect 0 '' "$dafs" get --verify "$base/$name$query" "$work/local/$name"
+            same "$work/wanted" "$work/local/$name" "a file of /proc"
+            expect 0 '' "$dafs" cat "$base/$name$query"
+            same "$work/wanted" "$work/said" "a file of /proc"
+        done
     done
     kill -TERM "$server"
     wait "$server"

@@ -4,10 +4,7 @@
 # what clients make do not depend on its umask. Damaged lists and marks are told, and the remedy that is told helps.
 source "$(dirname "$0")/lib.sh"
 
-is_root || skip "needs root, to be several users"
-command -v setpriv >/dev/null || skip "there is no setpriv (util-linux)"
-as_other=(setpriv --reuid daemon --regid daemon --clear-groups)
-
+needs_users
 mkdir -m 777 "$work/names"
 mkdir "$work/data1" "$work/data2"
 mkdir -m 777 "$work/others"
@@ -55,6 +52,8 @@ for mask in 000 077; do
     [[ $mask != 000 ]] || stop_server
 done
 
+head -c 300000 /dev/urandom >"$work/kept"
+"$dafs" put "$work/kept" "$url/wide/"
 step "nothing of the server's own is for others"
 "$dafs" cluster drain --state-directory "$work/state" 2 >/dev/null
 "$dafs" cluster drain --state-directory "$work/state" 2 --undo >/dev/null
@@ -93,6 +92,29 @@ for place in "$work/data1/incarnation" "$memory"; do
 done
 wide 022
 stop_server
+
+step "each file of striped exports with each damage: told, or harmless"
+cp -a "$work/state" "$work/whole"
+marks=(data1/node data1/incarnation data2/incarnation)
+tar -C "$work" -cf "$work/marks.tar" "${marks[@]}"
+mapfile -t own < <(cd "$work" && find state/nodes state/removed state/moved state/mends "${marks[@]:0:2}" -type f)
+for name in "${own[@]}"; do
+    for how in removed emptied zeroed cut first middle last symlink; do
+        damage "$how" "$work/$name"
+        if starts; then
+            rm -f "$work/back"
+            "$dafs" get "$url/wide/kept" "$work/back" || fail "$name $how: it starts, and files are gone"
+            same "$work/kept" "$work/back" "$name $how: a file"
+            kill_server
+        else
+            tells_remedy "$work/$name" || fail "$name $how: not named, or without a remedy"
+        fi
+        is_untouched || fail "$name: a symlink was followed"
+        rm -rf "$work/state"
+        cp -a "$work/whole" "$work/state"
+        tar -C "$work" --unlink-first -xf "$work/marks.tar"
+    done
+done
 
 step "an entry of a list that the server did not write stops the start, and is not carried out"
 for list in removed moved mends; do
@@ -157,6 +179,13 @@ echo secret | "$dafs" passwd "$work/users" anna --uid 1 --gid 1
 config 'password_file = "users"'
 chown daemon "$work/users"
 expect 2 "chown root $work/users" "${start[@]}"
+# Lines of another user do not become root's.
+add=(sh -c 'echo secret | "$0" passwd "$1" bert --uid 2 --gid 2' "$dafs")
+expect 2 "chown root $work/users" "${add[@]}" "$work/users"
+[[ $(stat -c %U "$work/users") == daemon ]] || fail "the file was taken over"
 chown root "$work/users"
+ln -s users "$work/users-link"
+chown -h daemon "$work/users-link"
+expect 2 "chown -h root $work/users-link" "${add[@]}" "$work/users-link"
 wide 022
 stop_server

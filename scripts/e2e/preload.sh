@@ -49,6 +49,20 @@ served bash -c '
     exec 9>&-
     for try in {1..100}; do flock -n /data/lock true && exit 0; sleep 0.05; done
     exit 8' || fail "flock on a descriptor of the shell: $?"
+# An unlock while another process with the same open file waits ends at once, and leaves that one waiting; the
+# lock that it then gets is not lost.
+served bash -c 'until_there() { until [[ -e $1 ]]; do sleep 0.05; done; }
+    flock /data/lock bash -c "touch /data/held; until [[ -e /data/go ]]; do sleep 0.05; done" &
+    until_there /data/held
+    exec 9>/data/lock
+    (flock 9 && touch /data/got) &
+    sleep 0.5
+    flock -n 9 && exit 1
+    timeout 10 flock -u 9 || exit 2
+    touch /data/go
+    until_there /data/got
+    flock -n /data/lock true && exit 3
+    flock -u 9 && flock -n /data/lock true || exit 4' || fail "an unlock while a child waits: $?"
 served python3 - <<'PYTHON' || fail "locks"
 import fcntl, os, struct, subprocess, sys
 

@@ -2,8 +2,11 @@
 
 Run as: preload_paths.py DIRECTORY, an empty one."""
 
+import ctypes
 import errno
+import fcntl
 import os
+import struct
 import sys
 
 top = sys.argv[1]
@@ -139,6 +142,53 @@ with open(at("sparse"), "w+b") as file:
     for offset in (0, 1 << 19, (1 << 19) + 1, (1 << 19) + 4096, (1 << 20) - 1, 1 << 20, 1 << 21):
         for whence in (os.SEEK_DATA, os.SEEK_HOLE):
             told(f"seek {offset} {whence}", lambda: os.lseek(file.fileno(), offset, whence))
+
+# Locks of both kinds, which know nothing of each other.
+def control(command, kind, start, length, process=0):
+    asked = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, process)
+    kind, _, start, length, _ = struct.unpack("hhqqi4x", fcntl.fcntl(second, command, asked))
+    return kind, start, length
+
+
+def test_lock(offset):
+    os.lseek(second, offset, os.SEEK_SET)
+    if libc.lockf(second, os.F_TEST, ctypes.c_long(1)) != 0:
+        raise OSError(ctypes.get_errno(), "lockf")
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+fill("locked")
+first, second = os.open(at("locked"), os.O_RDWR), os.open(at("locked"), os.O_RDWR)
+told("flock", lambda: fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB))
+told("fcntl beside flock", lambda: control(fcntl.F_SETLK, fcntl.F_WRLCK, 0, 0))
+told("flock beside flock", lambda: fcntl.flock(second, fcntl.LOCK_SH | fcntl.LOCK_NB))
+told("lock of the open file", lambda: fcntl.lockf(first, fcntl.LOCK_UN))
+ready, stop = os.pipe(), os.pipe()
+if os.fork() == 0:
+    fcntl.lockf(os.open(at("locked"), os.O_RDWR), fcntl.LOCK_SH, 0, 5)
+    fcntl.lockf(os.open(at("locked"), os.O_RDWR), fcntl.LOCK_EX, 10, 100)
+    os.write(ready[1], b"x")
+    os.close(stop[1])
+    os.read(stop[0], 1)
+    os._exit(0)
+os.read(ready[0], 1)
+last = (1 << 63) - 1
+told("flock still", lambda: fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB))
+for command in fcntl.F_GETLK, fcntl.F_OFD_GETLK:
+    for kind in fcntl.F_RDLCK, fcntl.F_WRLCK:
+        for start, length in (0, 1), (0, 0), (5, 0), (99, 1), (105, 0), (110, 0), (last, 1), (last, 2):
+            told(f"{command} {kind} {start} {length}", lambda: control(command, kind, start, length))
+    told(f"{command} with a process", lambda: control(command, fcntl.F_RDLCK, 0, 1, 5))
+for command in fcntl.F_SETLK, fcntl.F_OFD_SETLK:
+    for start, length in (50, 10), (last, 1), (last, 2), (5, 0):
+        told(f"{command} {start} {length}", lambda: control(command, fcntl.F_WRLCK, start, length))
+    told(f"{command} with a process", lambda: control(command, fcntl.F_WRLCK, 200, 1, 5))
+for offset in 3, 50, 200:
+    told(f"lockf at {offset}", lambda: test_lock(offset))
+os.close(stop[1])
+os.wait()
+os.close(first)
+os.close(second)
 
 # Where one is, by its own name.
 for path in ("to-dir", "to-dir/..", "dir/../to-dir/../sub", "dir/./sub//"):

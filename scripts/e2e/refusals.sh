@@ -29,6 +29,11 @@ expect 1 'is a directory; use rm -r' "$dafs" rm "$url/data"
 expect 1 'EXIST' "$dafs" mkdir "$url/data"
 expect 0 '' "$dafs" mkdir -p "$url/data/a/b/c"
 expect 0 '' "$dafs" mkdir -p "$url/data/a/b/c"
+expect 0 '' "$dafs" ln -s nowhere "$url/data/a/dangling"
+for name in dangling dangling/ dangling/below b/../dangling; do
+    expect 1 '' "$dafs" mkdir -p "$url/data/a/$name"
+done
+expect 0 '' "$dafs" rm "$url/data/a/dangling"
 expect 2 'several things cannot go to one name' "$dafs" put "$work/tree" "$work/export" "$url/name"
 expect 2 'several things cannot go to one name' "$dafs" get "$url/data" "$url/data/a" "$work/name"
 

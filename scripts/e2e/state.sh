@@ -4,35 +4,41 @@
 # without a word. The administrator can accept the loss.
 source "$(dirname "$0")/lib.sh"
 
-mkdir "$work/export"
-cat >"$work/dafs.toml" <<CONFIG
-listen = ["127.0.0.1:0"]
-state_directory = "state"
-[[export]]
-name = "data"
-path = "export"
-durable_replies = "power"
-squash = "none"
-CONFIG
+one_export 'name = "data"' 'path = "export"' 'durable_replies = "power"' 'squash = "none"'
 state=$work/state
 begin() { serve --config "$work/dafs.toml"; }
-locks() { "$dafs" lock list --state-directory "$state" --json | wc -l; }
+# Those that persist. What is to be undone is among the locks when its holder has not come back.
+locks() { "$dafs" lock list --state-directory "$state" --json | grep -vc '"auto_recover":true' || true; }
+# The lock and the fence are as they were, and what is to be undone is not forgotten.
+is_whole() {
+    [[ $(locks) == 1 && $("$dafs" fence get "$url/data/file" --fence-id n1) == n1 && -e $state/undo/0.undo ]]
+}
+# hold NAME OPTION -- locks a file until `release`.
+holders=()
+hold() {
+    "$dafs" lock hold "$url/data/$1" "$2" --fence-id n1 >"$work/held" 2>&1 &
+    holders+=($!)
+    started+=($!)
+    eventually grep -q '^locked$' "$work/held"
+}
 
 serve --config "$work/dafs.toml" --state-directory "$work/other"
-stop_server
-begin
 echo half >"$work/file"
 "$dafs" put "$work/file" "$url/data/file"
-"$dafs" lock hold "$url/data/file" --persist >"$work/held" 2>&1 &
-holder=$!
-started+=("$holder")
-eventually grep -q '^locked$' "$work/held"
+"$dafs" put "$work/file" "$url/data/undone"
 kill_server
-kill -9 "$holder"
-wait "$holder" 2>/dev/null || true
-cp -a "$state" "$work/before"
 begin
-[[ $(locks) == 1 ]] || fail "the lock is forgotten"
+kill_server
+begin
+cp -a "$state" "$work/before"
+"$dafs" fence set "$url/data/file" n1
+hold file --persist
+hold undone --auto-recover
+kill_server
+kill -9 "${holders[@]}"
+wait "${holders[@]}" 2>/dev/null || true
+begin
+is_whole || fail "the locks or the fence are forgotten"
 kill_server
 cp -a "$state" "$work/whole"
 
@@ -47,39 +53,49 @@ refused() {
     expect 1 "${2:-}" timeout 30 "$dafs" serve --config "$work/dafs.toml"
     restore
 }
-flip() {
-    local byte
-    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
-    printf "\\x$(printf %02x $((byte ^ 4)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
-}
 
-step "it is found again as it was left"
+step "it is found again as it was left, with the socket of administrators in place of a symlink"
 restore
+echo precious >"$work/victim"
+ln -sf "$work/victim" "$state/admin.sock"
 begin
-[[ $(locks) == 1 ]] || fail "the lock is forgotten"
+is_whole || fail "the locks or the fence are forgotten"
+[[ -S $state/admin.sock && ! -L $state/admin.sock && $(<"$work/victim") == precious ]] || fail "a symlink was followed"
 kill_server
 restore
 
-for name in handle-key clients.redb fences.redb; do
-    step "$name"
-    rm "$state/$name"
-    refused "$name" "it is missing"
-    truncate -s 0 "$state/$name"
-    refused "$name"
-    head -c "$(stat -c %s "$state/$name")" /dev/zero >"$work/zero"
-    cp "$work/zero" "$state/$name"
-    refused "$name"
-    cp -p "$work/other/$name" "$state/$name"
+# These stop the start. Each other one does, or changes nothing of what is found then.
+must_stop=' removed emptied zeroed first other symlink '
+step "each file of state with each damage"
+mapfile -t segments < <(cd "$state" && ls journal/segment-*)
+for name in clients.redb fences.redb handle-key inventory undo.index undo/0.undo journal/key "${segments[@]}"; do
+    for how in removed emptied zeroed cut first middle last older other symlink; do
+        [[ $how != older || -e $work/before/$name ]] || continue
+        [[ $how != other || -e $work/other/$name ]] || continue
+        damage "$how" "$state/$name" "$work/before/$name" "$work/other/$name"
+        if starts; then
+            # The last segment is empty: it was made for later.
+            [[ $must_stop != *" $how "* || $name$how == "${segments[-1]}"[rz]* ]] ||
+                fail "$name $how, and the server starts"
+            is_whole || fail "$name $how, and something is forgotten"
+            kill_server
+        else
+            tells_remedy "$state/${name%%/*}" || fail "$name $how: not named, or without a remedy"
+        fi
+        is_untouched || fail "$name: a symlink was followed"
+        restore
+    done
+done
+for name in handle-key clients.redb fences.redb undo.index; do
+    damage other "$state/$name" '' "$work/other/$name"
     refused "$name" "it is another one"
-    flip "$state/$name" 9
-    refused "$name"
 done
 # A slot of a commit, and a page: the database itself would go back to the commit before.
 for at in 85 213 345; do
     flip "$state/clients.redb" "$at"
     refused clients.redb "it is damaged"
 done
-cp -p "$work/before/clients.redb" "$state/clients.redb"
+damage older "$state/clients.redb" "$work/before/clients.redb"
 refused clients.redb "it is an older state"
 
 step "the journal, and what is to be undone"
@@ -89,16 +105,9 @@ rm "$state/journal"/segment-*
 refused journal "its segments are missing"
 flip "$state/journal/key" 3
 refused journal "its key is another one"
-rm "$state/undo.index"
-refused undo.index "it is missing"
-truncate -s 100 "$state/undo.index"
-refused undo.index "it is missing or damaged"
-flip "$state/undo.index" 600
-expect 1 'or move it away and say `dafs accept-loss undo.index`' \
-    timeout 30 "$dafs" serve --config "$work/dafs.toml"
+damage older "$state/undo.index" "$work/before/undo.index"
+expect 1 'older copy' timeout 30 "$dafs" serve --config "$work/dafs.toml"
 restore
-cp -p "$work/other/undo.index" "$state"
-refused undo.index "it is another one"
 
 step "the inventory"
 rm "$state/inventory"
@@ -121,12 +130,13 @@ restore
 cp -p "$work/before/clients.redb" "$state/clients.redb"
 "$dafs" accept-loss clients.redb --state-directory "$state"
 begin
-[[ $(locks) == 1 ]] || fail "the older state is not used"
+[[ $(locks) == 0 ]] || fail "the older state is not used"
 kill_server
+restore
 rm "$state/inventory"
 "$dafs" accept-loss inventory --state-directory "$state"
 begin
-[[ $(locks) == 1 ]] || fail "what is there is not used"
+is_whole || fail "what is there is not used"
 stop_server
 
 step "the state of an earlier version is taken over"
@@ -135,6 +145,6 @@ for name in clients.redb fences.redb; do
     dd if=/dev/zero of="$state/$name" bs=1 seek=320 count=192 conv=notrunc status=none
 done
 begin
-[[ $(locks) == 1 ]] || fail "the lock is forgotten"
+is_whole || fail "the locks or the fence are forgotten"
 stop_server
 grep -q '^clients.redb ' "$state/inventory" || fail "it is not in the inventory"

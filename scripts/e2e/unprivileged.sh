@@ -2,8 +2,7 @@
 # A server without privileges, and root's server with ordinary users and root as callers.
 source "$(dirname "$0")/lib.sh"
 
-is_root || skip "needs root, to be several users"
-command -v setpriv >/dev/null || skip "there is no setpriv (util-linux)"
+needs_users
 # A user that every Debian has: over TCP the server finds the groups of a local user by its name.
 user=daemon
 as_user=(setpriv --reuid "$(id -u $user)" --regid "$(id -g $user)" --init-groups)

@@ -2,7 +2,7 @@
 
 use crate::attributes::{dap_attributes_t, dap_fs_status_t, dap_set_attributes_t};
 use crate::border::{cross, cross_plainly};
-use crate::error::{DAP_E_INVALID, DAP_E_ISDIR, DAP_E_NOTDIR, DAP_E_SHORT, Failure};
+use crate::error::{DAP_E_INVALID, DAP_E_SHORT, Failure};
 use crate::file::stability;
 use crate::handle::dap_session_t;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
@@ -176,13 +176,7 @@ unsafe fn remove(handle: dap_session_t, path: *const c_char, dirs: bool) -> Resu
     let session = session(handle)?;
     // SAFETY: as the caller promises.
     let (from, path) = unsafe { session.path(path) }?;
-    let place = session.client.resolve_parent_from(&from, path)?;
-    let (_, found) = session.client.lookup_attributes(&place.dir, &place.name)?;
-    match (found.is_directory(), dirs) {
-        (true, false) => Err(Failure::new(DAP_E_ISDIR, "the object is a directory")),
-        (false, true) => Err(Failure::new(DAP_E_NOTDIR, "the object is no directory")),
-        _ => Ok(session.client.remove(&place.dir, &place.name)?),
-    }
+    Ok(session.client.remove_from(&from, path, dirs)?)
 }
 
 /// Renames, replacing what has the name `to` if it is of the same kind.
@@ -222,9 +216,7 @@ pub unsafe extern "C" fn dap_link(
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let ((from, path), (dir, other)) = unsafe { (session.path(path)?, session.path(other)?) };
-        let found = session.client.resolve_from(&from, path, Follow::No)?;
-        let place = session.client.resolve_parent_from(&dir, other)?;
-        Ok(session.client.link(&found.handle, &place.dir, &place.name)?)
+        Ok(session.client.link_from((&from, path), (&dir, other))?)
     })
 }
 
@@ -244,7 +236,7 @@ pub unsafe extern "C" fn dap_symlink(
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let (to, (from, path)) = unsafe { (text(to)?, session.path(path)?) };
-        let place = session.client.resolve_parent_from(&from, path)?;
+        let place = session.client.resolve_new_from(&from, path)?;
         session.client.symlink(&place.dir, &place.name, to)?;
         Ok(())
     })
@@ -310,7 +302,7 @@ pub unsafe extern "C" fn dap_create_file(
         }
         // SAFETY: as the caller promises.
         let (data, (from, path)) = unsafe { (copy_in(memory, len)?, session.path(path)?) };
-        let place = session.client.resolve_parent_from(&from, path)?;
+        let place = session.client.resolve_new_from(&from, path)?;
         let attributes = SetAttributes::mode(mode);
         session.client.create_file(&place.dir, &place.name, &attributes, &data, stable)?;
         Ok(())

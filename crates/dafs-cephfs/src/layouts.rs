@@ -21,6 +21,7 @@ pub(crate) use crate::server::{Place, Server, ShutOut};
 use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT, Perm};
 use crate::{CephStore, Shared, server};
+use dafs_store::vital;
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Packing, Placement, Result, StoreError,
 };
@@ -421,7 +422,7 @@ impl Watch {
                 spread.turn();
             }
         };
-        let thread = std::thread::Builder::new().name("dafs-ceph-watch".to_owned()).spawn(run)?;
+        let thread = vital::spawn("dafs-ceph-watch", run)?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
 }

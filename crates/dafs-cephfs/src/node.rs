@@ -15,6 +15,7 @@ use crate::sys::{ClusterOptions, Mount, MountOptions, Rados};
 use crate::{OpenError, data_ids, in_time};
 use dafs_mem::VolatileSlice;
 use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::vital;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
@@ -220,7 +221,7 @@ impl Watch {
                 data.close_idle();
             }
         };
-        let thread = std::thread::Builder::new().name("dafs-ceph-watch".to_owned()).spawn(run)?;
+        let thread = vital::spawn("dafs-ceph-watch", run)?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
 }

@@ -11,6 +11,7 @@
 
 use crate::limits::{NUDGE_AFTER, NUDGE_IDLE_ROUNDS};
 use crate::sys::Mount;
+use dafs_store::vital;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -80,7 +81,7 @@ impl Nudge {
         let mounts: Vec<_> = mounts.map(Arc::downgrade).collect();
         let watched = waits.clone();
         let run = move || watched.watch(|| mounts.iter().filter_map(Weak::upgrade).for_each(ask));
-        let thread = std::thread::Builder::new().name("dafs-ceph-nudge".to_owned()).spawn(run)?;
+        let thread = vital::spawn("dafs-ceph-nudge", run)?;
         Ok(Self { waits: waits.clone(), thread: Some(thread) })
     }
 }

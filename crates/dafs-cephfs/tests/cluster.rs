@@ -31,6 +31,8 @@ macro_rules! suite {
 }
 
 suite! {
+    data::a_new_owner_counts_also_when_it_is_the_old_one,
+    data::an_owner_may_name_the_present_group,
     data::attributes_change_one_by_one_and_together,
     data::content_reads_back,
     data::every_mode_bit_survives,

@@ -88,7 +88,9 @@ impl Client {
             let is_made = options.create != Create::Never && !split.ends_in_dots();
             self.resolve_from(dir, if is_made { split.parent } else { path }, Follow::Yes)?;
         }
-        Err(Error::Status { procedure: Procedure::Open, status: Status::IsDir })
+        let is_new = matches!(options.create, Create::New | Create::Exclusive);
+        let status = if is_new && split.is_nameless() { Status::Exist } else { Status::IsDir };
+        Err(Error::Status { procedure: Procedure::Open, status })
     }
 
     /// Opens the file called `name` in a directory. A symbolic link is an error: SYMLINK.

@@ -5,10 +5,12 @@
 //! * The thread holds no reference to the client while it sleeps, so it does not keep it alive.
 //! * It moves things along only when nobody else has done so since its last look, and never waits for
 //!   those who do.
+//! * A panic does not end the thread: the lease is kept alive.
 
 use crate::driver::Shared;
 use crate::limits::{BACK_TICK_DRIVEN, HELPER_TICK};
 use dafs_dat::Instant;
+use dafs_dat::confine::confined;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -87,51 +89,52 @@ impl Bell {
 }
 
 fn run(bell: &Bell, shared: &Weak<Shared>) {
-    let mut seen = 0;
-    let mut idle_ticks = 0;
+    let (mut seen, mut idle_ticks) = (0, 0);
     loop {
         let Some(client) = shared.upgrade() else { return };
-        let Some(mut driver) = client.lock_if_free() else {
-            // Whoever has it looks after things, and would only be kept up.
-            client.answer_questions();
-            drop(client);
-            // One look at least has to tell that nothing is left alone.
-            idle_ticks = (idle_ticks + 1).min(IDLE_TICKS - 1);
-            if !bell.sleep(HELPER_TICK) {
-                return;
-            }
-            continue;
-        };
-        let now = Instant::now();
-        let due = driver.next_timeout().is_some_and(|at| at <= now);
-        let is_driven = driver.drives() != seen;
-        let listens_every = driver.listens_every();
-        let alone = driver.is_unattended() || (listens_every.is_some() && !driver.is_led());
-        if due || (alone && !is_driven) {
-            client.progress_beside(&mut driver);
-        }
-        // Who has driven lately hears the server, and probably will.
-        let listens_every = match is_driven {
-            true => listens_every.map(|time| time.max(BACK_TICK_DRIVEN)),
-            false => listens_every,
-        };
-        seen = driver.drives();
-        idle_ticks = if driver.is_unattended() { 0 } else { (idle_ticks + 1).min(IDLE_TICKS) };
-        let time = if idle_ticks < IDLE_TICKS {
-            HELPER_TICK
-        } else {
-            bell.deaf.store(true, Ordering::Relaxed);
-            // Also while another thread listens: nobody tells of its leaving.
-            let time = driver.next_timeout().map_or(SLEEP_MAX, |at| at.since(now));
-            time.min(listens_every.unwrap_or(SLEEP_MAX)).clamp(HELPER_TICK, SLEEP_MAX)
-        };
-        drop(driver);
-        client.answer_questions();
+        let time = confined(|| look(bell, &client, &mut seen, &mut idle_ticks));
         // This may be the last reference, and then its end stops this thread.
         drop(client);
-        if !bell.sleep(time) {
+        if !bell.sleep(time.unwrap_or(HELPER_TICK)) {
             return;
         }
         bell.deaf.store(false, Ordering::Relaxed);
     }
+}
+
+/// Does what nobody else does; gives the time to the next look.
+fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> Duration {
+    let Some(mut driver) = client.lock_if_free() else {
+        // Whoever has it looks after things, and would only be kept up.
+        client.answer_questions();
+        // One look at least has to tell that nothing is left alone.
+        *idle_ticks = (*idle_ticks + 1).min(IDLE_TICKS - 1);
+        return HELPER_TICK;
+    };
+    let now = Instant::now();
+    let due = driver.next_timeout().is_some_and(|at| at <= now);
+    let is_driven = driver.drives() != *seen;
+    let listens_every = driver.listens_every();
+    let alone = driver.is_unattended() || (listens_every.is_some() && !driver.is_led());
+    if due || (alone && !is_driven) {
+        client.progress_beside(&mut driver);
+    }
+    // Who has driven lately hears the server, and probably will.
+    let listens_every = match is_driven {
+        true => listens_every.map(|time| time.max(BACK_TICK_DRIVEN)),
+        false => listens_every,
+    };
+    *seen = driver.drives();
+    *idle_ticks = if driver.is_unattended() { 0 } else { (*idle_ticks + 1).min(IDLE_TICKS) };
+    let time = if *idle_ticks < IDLE_TICKS {
+        HELPER_TICK
+    } else {
+        bell.deaf.store(true, Ordering::Relaxed);
+        // Also while another thread listens: nobody tells of its leaving.
+        let time = driver.next_timeout().map_or(SLEEP_MAX, |at| at.since(now));
+        time.min(listens_every.unwrap_or(SLEEP_MAX)).clamp(HELPER_TICK, SLEEP_MAX)
+    };
+    drop(driver);
+    client.answer_questions();
+    time
 }

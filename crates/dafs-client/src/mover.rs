@@ -6,8 +6,10 @@
 //! * The thread holds a reference to the client only while operations are in flight that somebody
 //!   sleeps for, or that something follows, so it does not keep the client alive.
 //! * Wakers are called without the driver's lock; one that panics ends itself alone.
+//! * A panic does not end the thread.
 
 use crate::driver::Shared;
+use dafs_dat::confine::confined;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -100,7 +102,8 @@ impl Bell {
 fn run(bell: &Bell, shared: &Weak<Shared>) {
     while bell.sleep() {
         let Some(client) = shared.upgrade() else { return };
-        client.move_watched();
+        // Those who wait see for themselves what became of a connection that fails so.
+        let _ = confined(|| client.move_watched());
         // This may be the last reference, and then its end stops this thread.
         drop(client);
     }

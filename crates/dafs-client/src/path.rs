@@ -9,7 +9,7 @@
 use crate::attributes::{Attributes, FileHandle};
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::limits::{PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
+use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use crate::names::component;
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{Procedure, Reply, Request, Status};
@@ -86,33 +86,39 @@ impl Client {
     /// # Errors
     /// As [`Client::resolve_parent`].
     pub fn resolve_parent_from(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
-        let place = self.resolve_new_directory_from(dir, path)?;
+        let place = self.place(dir, path)?;
         if SplitPath::of(path).wants_directory {
             self.check_directory(&place)?;
         }
         Ok(place)
     }
 
-    /// As [`Client::resolve_parent_from`], for what is a directory or is to become one: a slash behind
-    /// the last component changes nothing.
+    /// As [`Client::resolve_parent_from`], for a new directory: a slash behind the last component changes
+    /// nothing.
     ///
     /// # Errors
-    /// As [`Client::resolve_parent`].
+    /// As [`Client::resolve`]; EXIST for a path that ends in "." or "..", and for the root.
     pub fn resolve_new_directory_from(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
-        let split = SplitPath::of(path);
-        if split.name.is_empty() {
-            return Err(Error::Argument("the root directory has no name of its own"));
-        }
-        if split.ends_in_dots() {
-            // An error earlier on the path comes first.
+        if SplitPath::of(path).is_nameless() {
             self.resolve_from(dir, path, Follow::Yes)?;
+            return Err(exists());
         }
-        let name = component(split.name)?.to_vec();
-        let dir = match split.parent {
-            b"" => *dir,
-            parent => self.resolve_from(dir, parent, Follow::Yes)?.handle,
-        };
-        Ok(Place { dir, name })
+        self.place(dir, path)
+    }
+
+    /// As [`Client::resolve_parent_from`], for something new that is no directory, such as a link: a path
+    /// that asks for a directory has no place for it.
+    ///
+    /// # Errors
+    /// As [`Client::resolve_new_directory_from`]; EXIST or NOENT when there is a slash behind the last
+    /// component.
+    pub fn resolve_new_from(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
+        let place = self.resolve_new_directory_from(dir, path)?;
+        if SplitPath::of(path).wants_directory {
+            self.lookup(&place.dir, &place.name)?;
+            return Err(exists());
+        }
+        Ok(place)
     }
 
     /// The places of both names of a rename, each from a directory. A slash behind either asks for a
@@ -125,18 +131,78 @@ impl Client {
         (from_dir, from): (&FileHandle, &[u8]),
         (to_dir, to): (&FileHandle, &[u8]),
     ) -> Result<(Place, Place)> {
-        let old = self.resolve_parent_from(from_dir, from)?;
-        let new = self.resolve_new_directory_from(to_dir, to)?;
-        if SplitPath::of(to).wants_directory {
+        let (old, new) = (self.place(from_dir, from)?, self.place(to_dir, to)?);
+        if SplitPath::of(from).wants_directory || SplitPath::of(to).wants_directory {
             self.check_directory(&old)?;
         }
         Ok((old, new))
+    }
+
+    /// Removes what a path names: an empty directory, or something that is none, as `is_directory` says.
+    ///
+    /// # Errors
+    /// The server's answer; ISDIR or NOTDIR for what is of the other kind.
+    pub fn remove_from(&self, dir: &FileHandle, path: &[u8], is_directory: bool) -> Result<()> {
+        let refuse = |status| Err(Error::Status { procedure: Procedure::Remove, status });
+        let split = SplitPath::of(path);
+        if split.is_nameless() && (!is_directory || split.name == b"..") {
+            self.resolve_from(dir, path, Follow::Yes)?;
+            return refuse(if is_directory { Status::NotEmpty } else { Status::IsDir });
+        }
+        let place = self.resolve_parent_from(dir, path)?;
+        // One procedure removes either kind (DAFS 6), so the kind is looked at first.
+        let (_, found) = self.lookup_attributes(&place.dir, &place.name)?;
+        match (found.is_directory(), is_directory) {
+            (true, false) => refuse(Status::IsDir),
+            (false, true) => refuse(Status::NotDir),
+            _ => self.remove(&place.dir, &place.name),
+        }
+    }
+
+    /// Gives what a path names another name. A symbolic link gets the name itself.
+    ///
+    /// # Errors
+    /// The server's answer; PERM for a directory.
+    pub fn link_from(
+        &self,
+        (from_dir, from): (&FileHandle, &[u8]),
+        (to_dir, to): (&FileHandle, &[u8]),
+    ) -> Result<()> {
+        let found = self.resolve_from(from_dir, from, Follow::No)?;
+        let place = self.resolve_new_from(to_dir, to)?;
+        if found.attributes.is_directory() {
+            let there = self.lookup(&place.dir, &place.name).is_ok();
+            let status = if there { Status::Exist } else { Status::Perm };
+            return Err(Error::Status { procedure: Procedure::Link, status });
+        }
+        self.link(&found.handle, &place.dir, &place.name)
+    }
+
+    /// The directory that holds the last component of a path, and that component.
+    fn place(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
+        let split = SplitPath::of(path);
+        if split.name.is_empty() {
+            return Err(Error::Argument("the root directory has no name of its own"));
+        }
+        if split.ends_in_dots() {
+            // An error earlier on the path comes first.
+            self.resolve_from(dir, path, Follow::Yes)?;
+        }
+        let dir = match split.parent {
+            b"" => *dir,
+            parent => self.resolve_from(dir, parent, Follow::Yes)?.handle,
+        };
+        Ok(Place { dir, name: component(split.name)?.to_vec() })
     }
 
     fn check_directory(&self, place: &Place) -> Result<()> {
         let found = self.resolve_from(&place.dir, &place.name, Follow::No)?;
         if found.attributes.is_directory() { Ok(()) } else { Err(no_directory()) }
     }
+}
+
+fn exists() -> Error {
+    Error::Status { procedure: Procedure::Create, status: Status::Exist }
 }
 
 fn no_directory() -> Error {
@@ -192,9 +258,13 @@ impl<'a> Walk<'a> {
             let batch: Vec<&[u8]> = self
                 .left
                 .iter()
-                .take_while(|name| !is_dots(name))
+                .enumerate()
+                // What is wrong before a name that is too long comes first.
+                .take_while(|(at, name)| {
+                    !is_dots(name) && (*at == 0 || name.len() <= NAME_BYTES_MAX)
+                })
                 .take(COMPONENTS_PER_LOOKUP)
-                .map(Vec::as_slice)
+                .map(|(_, name)| name.as_slice())
                 .collect();
             match lookup(self.client, &self.at, &batch) {
                 Ok(handle) => {

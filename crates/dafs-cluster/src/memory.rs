@@ -96,8 +96,12 @@ pub(crate) enum MarkError {
 pub enum JoinError {
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    #[error("{0} is not the directory that this node was used with: is it a copy?")]
-    Other(PathBuf),
+    #[error(
+        "{0} is not the directory that this node was used with: is it a copy? If it is the right one, and only \
+         {path} is lost, copy {1} there",
+        path = .0.join(INCARNATION).display()
+    )]
+    Other(PathBuf, PathBuf),
     #[error(
         "{0} has gone back in time, as by a restored snapshot or backup: what was written since is not in \
          it. Put the newer one back. If that is lost, and old content is better than none, remove the \
@@ -130,7 +134,7 @@ pub fn join_directory(
         MarkError::Hello(HelloError::Older) => {
             JoinError::Older(directory.to_owned(), memory.to_owned())
         }
-        MarkError::Hello(_) => JoinError::Other(directory.to_owned()),
+        MarkError::Hello(_) => JoinError::Other(directory.to_owned(), memory.to_owned()),
         MarkError::Io(error) => JoinError::Io(directory.to_owned(), error),
     })?;
     match join(directory, mark) {
@@ -202,7 +206,7 @@ mod tests {
         fs::write(&mark, new).expect("back");
         rig.join().expect("joined");
         fs::remove_file(&mark).expect("removed");
-        assert!(matches!(rig.join(), Err(JoinError::Other(_))));
+        assert!(matches!(rig.join(), Err(JoinError::Other(..))));
     }
 
     #[test]
@@ -250,6 +254,6 @@ mod tests {
         rig.join().expect("joined");
         assert_eq!(rig.known().joins, 1);
         fs::write(&mark, before).expect("back");
-        assert!(matches!(rig.join(), Err(JoinError::Other(_))));
+        assert!(matches!(rig.join(), Err(JoinError::Other(..))));
     }
 }

@@ -21,6 +21,7 @@ use crate::time;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_service::{Identity, ServiceError, StateId, StateRef};
 use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::vital;
 use dafs_store::{Result, Stability, StoreError};
 use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, HELLO_BYTES_MAX, Membership, StateUse};
 use std::io::{self, ErrorKind, Write};
@@ -178,7 +179,7 @@ impl RemoteNode {
         });
         let own = shared.clone();
         let name = format!("dafs-node-{}", own.config.number);
-        let thread = std::thread::Builder::new().name(name).spawn(move || own.run())?;
+        let thread = vital::spawn(name, move || own.run())?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 

@@ -6,7 +6,7 @@ use blake2::Blake2bMac;
 use blake2::digest::consts::U32;
 use blake2::digest::{KeyInit, Mac};
 use dafs_store::own::{self, OwnError};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -67,9 +67,11 @@ impl ClusterSecret {
     /// What is wrong with the file.
     pub fn load(path: &Path) -> Result<Self, SecretError> {
         let failed = |error| SecretError::Io(path.to_owned(), error);
-        let file = File::open(path).map_err(failed)?;
+        let file = own::open_named(path).map_err(|error| match error {
+            OwnError::Io(_, error) => failed(error),
+            error => error.into(),
+        })?;
         let found = file.metadata().map_err(failed)?;
-        own::check_owner(path, found.uid())?;
         if found.mode() & 0o077 != 0 {
             return Err(SecretError::Open(path.to_owned()));
         }
@@ -130,6 +132,20 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("mode");
         std::fs::write(&path, [1; 33]).expect("written");
         assert!(matches!(ClusterSecret::load(&path), Err(SecretError::Length(_))));
+    }
+
+    #[test]
+    fn a_secret_is_not_named_by_a_symlink_of_another_user() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, link) = (dir.path().join("secret"), dir.path().join("link"));
+        ClusterSecret::make(&path).expect("a secret");
+        std::os::unix::fs::symlink(&path, &link).expect("a symlink");
+        ClusterSecret::load(&link).expect("secrets of containers are so");
+        assert!(matches!(ClusterSecret::make(&link), Err(SecretError::Exists(_))));
+        if std::os::unix::fs::lchown(&link, Some(1), None).is_err() {
+            return;
+        }
+        assert!(matches!(ClusterSecret::load(&link), Err(SecretError::Owner(_))));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! use yet (by a session, or an admitted call) makes room when a limit is reached.
 //!
 //! Invariants
-//! * An established connection is never closed to make room for another.
+//! * An established connection is never closed to make room for another. The last eighth of them is
+//!   for origins that have fewer than are left, so that no few take all for ever.
 //! * Room is made by the address that has the most connections that are not established, and there
 //!   by the oldest of those that have said nothing yet, if there are any. So an address that
 //!   floods a server closes its own connections, and another client there has time for its
@@ -105,6 +106,8 @@ pub struct Connections {
 struct State {
     counts: ConnectionCounts,
     next: u64,
+    /// Connections that are established.
+    established: usize,
     origins: HashMap<Origin, Crowd>,
     /// Origins with connections that are not established: how many, and the number of the oldest.
     order: BTreeSet<(usize, Reverse<u64>, Origin)>,
@@ -114,6 +117,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Crowd {
     count: usize,
+    established: usize,
     /// Those that are not established: whether they have said something, and in the order in
     /// which they came.
     waiting: BTreeMap<(bool, u64), Waiting>,
@@ -131,9 +135,9 @@ impl std::fmt::Debug for Waiting {
 }
 
 impl Crowd {
-    fn forget(&mut self, number: u64) {
-        self.waiting.remove(&(false, number));
-        self.waiting.remove(&(true, number));
+    /// Takes a connection from those that are not established.
+    fn take(&mut self, number: u64) -> Option<Waiting> {
+        self.waiting.remove(&(false, number)).or_else(|| self.waiting.remove(&(true, number)))
     }
 
     fn rank(&self, origin: Origin) -> Option<(usize, Reverse<u64>, Origin)> {
@@ -170,6 +174,13 @@ impl State {
         self.counts.connections -= 1;
         self.counts.evicted += 1;
         Some(waiting)
+    }
+
+    /// Whether an origin may have another established connection of so many.
+    fn has_share(&self, origin: Origin, total: usize) -> bool {
+        let own = self.origins.get(&origin).map_or(0, |crowd| crowd.established);
+        let left = total.saturating_sub(self.established);
+        left > total / 8 || own < left
     }
 
     fn evict_any(&mut self) -> Option<Waiting> {
@@ -277,15 +288,38 @@ impl Admitted {
         }
     }
 
-    /// The connection is of use: it makes room for no other from now on.
+    /// The connection is of use: it makes room for no other from now on. It is closed instead where its
+    /// origin has more than its share of the last that can be had.
     pub fn establish(&self) {
         if !self.established.load(Ordering::Relaxed)
             && !self.established.swap(true, Ordering::Relaxed)
+            && let Some(leaving) = self.enter()
         {
-            self.connections.lock().change(self.origin, |crowd| {
-                crowd.forget(self.number);
-            });
+            leaving.shut_down();
         }
+    }
+
+    /// Counts the connection as established, or out, which is returned.
+    fn enter(&self) -> Option<Waiting> {
+        let mut state = self.connections.lock();
+        let has_share = state.has_share(self.origin, self.connections.limits.total);
+        let waiting = state.change(self.origin, |crowd| {
+            let waiting = crowd.take(self.number)?;
+            if has_share {
+                crowd.established += 1;
+            } else {
+                crowd.count -= 1;
+            }
+            Some(waiting)
+        })?;
+        if has_share {
+            state.established += 1;
+            return None;
+        }
+        waiting.evicted.store(true, Ordering::Release);
+        state.counts.connections -= 1;
+        state.counts.refused += 1;
+        Some(waiting)
     }
 
     /// True if it was closed to make room for another.
@@ -300,10 +334,13 @@ impl Drop for Admitted {
         if self.is_evicted() {
             return;
         }
-        state.change(self.origin, |crowd| {
-            crowd.forget(self.number);
+        let was_waiting = state.change(self.origin, |crowd| {
+            let was_waiting = crowd.take(self.number).is_some();
             crowd.count -= 1;
+            crowd.established -= usize::from(!was_waiting);
+            was_waiting
         });
+        state.established -= usize::from(!was_waiting);
         state.counts.connections -= 1;
     }
 }
@@ -372,6 +409,26 @@ mod tests {
         last.establish();
         drop((kept, last, next));
         assert_eq!(connections.counts().connections, 0);
+    }
+
+    #[test]
+    fn few_origins_do_not_take_all_connections_for_ever() {
+        let connections = connections(256, 128);
+        let establish = |origin| {
+            let all = flood(&connections, origin, 128);
+            all.iter().for_each(|admitted| admitted.establish());
+            all.into_iter().filter(|admitted| !admitted.is_evicted()).collect::<Vec<_>>()
+        };
+        let kept: Vec<_> = (1..=5).map(|user| establish(Origin::User(user))).collect();
+        let counts: Vec<_> = kept.iter().map(Vec::len).collect();
+        assert_eq!(counts, [128, 96, 16, 8, 4]);
+        assert_eq!(connections.counts().connections, counts.iter().sum());
+        let another = establish(Origin::User(6));
+        assert_eq!(another.len(), 2, "there is room for one who has none");
+        drop((kept, another));
+        let state = connections.lock();
+        assert_eq!((state.counts.connections, state.established), (0, 0));
+        assert!(state.origins.is_empty() && state.order.is_empty());
     }
 
     #[test]

@@ -22,6 +22,7 @@
 //! * An adapter is driven by one thread at a time, never blocks and keeps no thread of its own. (The
 //!   verbs adapters of a process share one, for calls the kernel does not take from every thread.)
 
+pub mod confine;
 pub mod connections;
 pub mod descriptors;
 mod error;

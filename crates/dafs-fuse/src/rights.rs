@@ -8,7 +8,7 @@
 //! * The bits are gone before the change that takes them is carried out.
 //! * That a file which is written has none is believed for as long as the kernel believes attributes, and no longer.
 
-use crate::kernel::{Change, NodeId, Operation, Request};
+use crate::kernel::{Change, Errno, NodeId, Operation, Request};
 use crate::limits::PLAIN_FILES_MAX;
 use crate::tree::{Outcome, Tree};
 use dafs_client::SetAttributes;
@@ -46,8 +46,12 @@ impl PlainFiles {
                 self.forget(request.node);
                 Ok(false)
             }
-            Operation::SetAttributes(change) if change.takes_rights || changes_nothing(change) => {
-                take_now(request.node, tree)
+            // A change of the content takes the bits, whoever may write; one of nothing is the owner's.
+            Operation::SetAttributes(change) if change.takes_rights => {
+                take_now(request.node, tree, None)
+            }
+            Operation::SetAttributes(change) if changes_nothing(change) => {
+                take_now(request.node, tree, Some(request.caller.uid))
             }
             _ => Ok(false),
         }
@@ -67,7 +71,7 @@ impl PlainFiles {
             // Before the server is asked, so that a change of the mode meanwhile has the last word.
             plain.insert(node, now);
         }
-        take_now(node, tree).inspect_err(|_| self.forget(node))
+        take_now(node, tree, None).inspect_err(|_| self.forget(node))
     }
 
     fn forget(&self, node: NodeId) {
@@ -80,12 +84,16 @@ fn changes_nothing(change: Change) -> bool {
     Change { handle: None, ..change } == Change::default()
 }
 
-fn take_now(node: NodeId, tree: &Tree) -> Outcome<bool> {
+/// Takes the bits from a file; with `by`, for a user who must own it (as `chown` of Linux has it).
+fn take_now(node: NodeId, tree: &Tree, by: Option<u32>) -> Outcome<bool> {
     let found = tree.attributes(node)?;
     let (mode, left) = (found.mode, without_rights(found.mode));
     // Those of a directory are no rights.
     let takes = left != mode && !found.is_directory();
     if takes {
+        if by.is_some_and(|uid| uid != 0 && found.owner.id() != Some(uid)) {
+            return Err(Errno::EPERM);
+        }
         let change = SetAttributes { mode: Some(left), ..SetAttributes::default() };
         tree.set_attributes(node, None, &change)?;
     }

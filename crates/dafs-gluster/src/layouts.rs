@@ -23,6 +23,7 @@ use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
 use dafs_store::striped::{ComponentId, Node};
+use dafs_store::vital;
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Kind, Layouts, NfsAddresses, Packing, Placement, Result,
     SetAttr, SetTime, StoreError,
@@ -342,8 +343,7 @@ impl Watch {
                 spread.turn();
             }
         };
-        let thread =
-            std::thread::Builder::new().name("dafs-gluster-watch".to_owned()).spawn(run)?;
+        let thread = vital::spawn("dafs-gluster-watch", run)?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
 }

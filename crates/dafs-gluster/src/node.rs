@@ -16,6 +16,7 @@ use crate::volume::Volume;
 use crate::{OpenError, data_ids, mounted, open_brick, path_of_brick, plain_volume};
 use dafs_mem::VolatileSlice;
 use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::vital;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
 use std::net::SocketAddr;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -193,8 +194,7 @@ impl Watch {
                 data.close_idle();
             }
         };
-        let thread =
-            std::thread::Builder::new().name("dafs-gluster-watch".to_owned()).spawn(run)?;
+        let thread = vital::spawn("dafs-gluster-watch", run)?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
 }

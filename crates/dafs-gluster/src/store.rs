@@ -179,9 +179,14 @@ impl Store for GlusterStore {
         if known.kind == Kind::Regular {
             rest.mode = rest.mode.map(|mode| mode & !MOVED_BIT);
         }
-        rest.uid = rest.uid.filter(|&uid| uid != known.uid);
-        rest.gid = rest.gid.filter(|&gid| gid != known.gid);
         check_change(cred, &known, &rest)?;
+        // Bricks give an owner no group that is not his, the file's present one neither; a change of the
+        // owner to the present one does the same.
+        let foreign = cred.uid != 0 && cred.gid != known.gid && !cred.groups.contains(&known.gid);
+        if foreign && rest.gid == Some(known.gid) {
+            rest.gid = None;
+            rest.uid = rest.uid.or(Some(known.uid));
+        }
         change(&rest)?;
         let object = match rest.size.take() {
             None => object?,

@@ -7,11 +7,12 @@
 
 use crate::disk::Disk;
 use crate::limits::PATIENCE_MAX;
+use dafs_store::own;
 use rustix::fs::FlockOperation;
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,14 +46,9 @@ impl FileDisk {
     /// The system's; `ResourceBusy` when another process uses the directory.
     pub fn open(path: &Path, identify: fn()) -> io::Result<Self> {
         identify();
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        own::make_directory(path)?;
         let directory = File::open(path)?;
-        let options = || {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600);
-            options
-        };
-        let lock = options().open(path.join("lock"))?;
+        let lock = own::open(&path.join("lock"), true)?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             let text = "another server uses this journal; give each its own state_directory";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
@@ -76,9 +72,12 @@ impl FileDisk {
             );
             io::Error::new(io::ErrorKind::InvalidData, text)
         };
-        match std::fs::read(&path) {
+        match own::read(&path, self.key.len()) {
             Ok(key) => return key.try_into().map_err(|_| wrong("is damaged")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(wrong("is damaged"));
+            }
             Err(error) => return Err(error),
         }
         if !self.list()?.is_empty() {
@@ -86,13 +85,7 @@ impl FileDisk {
         }
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(io::Error::other)?;
-        let unfinished = self.path.join(UNFINISHED);
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        file.write_all(&key)?;
-        file.sync_all()?;
-        std::fs::rename(unfinished, &path)?;
+        own::replace(&path, &self.path.join(UNFINISHED), &key)?;
         self.directory.sync_all()?;
         Ok(key)
     }
@@ -110,8 +103,7 @@ impl FileDisk {
             return Ok(file.clone());
         }
         (self.identify)();
-        let file = OpenOptions::new().read(true).write(true).open(self.path(segment))?;
-        let file = Arc::new(file);
+        let file = Arc::new(own::open(&self.path(segment), false)?);
         self.files().insert(segment, file.clone());
         Ok(file)
     }
@@ -119,8 +111,7 @@ impl FileDisk {
     /// Makes a file of zeros.
     fn fill(&self, path: &Path, len_bytes: u64) -> io::Result<()> {
         const PIECE: usize = 1 << 20;
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut file = own::create(path)?;
         let zeros = vec![0; PIECE];
         let mut left = len_bytes;
         while left > 0 {
@@ -151,13 +142,16 @@ impl Disk for FileDisk {
 
     fn read(&self, segment: u64) -> io::Result<Vec<u8>> {
         (self.identify)();
-        std::fs::read(self.path(segment))
+        let mut bytes = Vec::new();
+        own::open_to_read(&self.path(segment))?.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn make(&self, segment: u64, len_bytes: u64) -> io::Result<()> {
         (self.identify)();
         let (spare, path) = (self.path.join(SPARE), self.path(segment));
-        let fits = std::fs::metadata(&spare).is_ok_and(|spare| spare.len() == len_bytes);
+        let fits = spare.symlink_metadata();
+        let fits = fits.is_ok_and(|spare| spare.is_file() && spare.len() == len_bytes);
         let from = if fits {
             spare
         } else {

@@ -549,3 +549,45 @@ fn a_journal_without_its_key_is_not_begun_anew() {
     assert!(error.contains("missing"), "{error}");
     assert!(!key.exists(), "nothing was changed");
 }
+
+#[test]
+fn no_file_of_a_journal_is_reached_by_a_symlink() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let (path, victim) = (dir.path().join("journal"), dir.path().join("victim"));
+    let open = || FileDisk::open(&path, || ());
+    open().unwrap().make(1, 4096).unwrap();
+    let swap = |name: &str| {
+        std::fs::rename(path.join(name), &victim).unwrap();
+        symlink(&victim, path.join(name)).unwrap();
+        std::fs::read(&victim).unwrap()
+    };
+    let swap_back = |name: &str, before: Vec<u8>| {
+        assert_eq!(std::fs::read(&victim).unwrap(), before, "{name}");
+        std::fs::rename(&victim, path.join(name)).unwrap();
+    };
+    for name in ["key", "lock"] {
+        let before = swap(name);
+        let error = open().err().unwrap().to_string();
+        assert!(error.contains(name) && error.contains("is a symlink"), "{error}");
+        swap_back(name, before);
+    }
+    let disk = open().unwrap();
+    let before = swap("segment-0000000000000001");
+    disk.read(1).unwrap_err();
+    disk.write(1, 0, b"x").unwrap_err();
+    swap_back("segment-0000000000000001", before);
+    // What is made takes the place of the link.
+    std::fs::write(&victim, [7; 4096]).unwrap();
+    for name in ["unfinished", "spare"] {
+        symlink(&victim, path.join(name)).unwrap();
+    }
+    disk.make(2, 4096).unwrap();
+    assert_eq!(disk.read(2).unwrap(), [0; 4096]);
+    assert_eq!(std::fs::read(&victim).unwrap(), [7; 4096]);
+    drop(disk);
+    std::fs::rename(&path, dir.path().join("moved")).unwrap();
+    symlink(dir.path().join("moved"), &path).unwrap();
+    let error = open().err().unwrap().to_string();
+    assert!(error.contains("is a symlink"), "{error}");
+}

@@ -7,7 +7,8 @@
 //! and waits for the same lock, which it gets when the open file is unlocked, or nobody has it any more.
 //!
 //! Invariants
-//! * An open file has one holder at most: it is there as long as a lock of `fcntl` on the memory.
+//! * An open file has one holder at most: it is there as long as a lock of `fcntl` on the memory, and has
+//!   the lock of the server as long as another one.
 //! * The holder has nothing of the program's open, and no signal but `SIGKILL` ends it.
 
 use crate::descriptor::{Record, kernel};
@@ -16,6 +17,9 @@ use crate::limits::{HOLDER_LOOK_MILLISECONDS, HOLDER_LOOKS_MAX, LOCK_WAIT_TIME};
 use crate::{files, locks, next, session, signals};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, c_long};
+
+/// The holder got the lock after another process had unlocked the open file, while this one waited.
+const UNLOCKED_MEANWHILE: Errno = Errno(libc::ECANCELED);
 
 fn flock(fd: c_int, operation: c_int) -> Result<()> {
     loop {
@@ -28,12 +32,16 @@ fn flock(fd: c_int, operation: c_int) -> Result<()> {
     }
 }
 
-/// Waits until no other holder of this memory is there, and is one until `fd` is closed. With another
-/// `command` than the one that waits, it fails with EAGAIN instead.
-fn be_the_only_one(fd: c_int, command: c_int) -> Result<()> {
+/// The bytes of the memory that a holder locks: one as long as it is there, one as long as it has the lock.
+const IS_THERE: libc::off_t = 0;
+const HAS_LOCK: libc::off_t = 1;
+
+/// Locks a byte of the memory until `fd` is closed. With another `command` than the one that waits, it
+/// fails with EAGAIN where somebody else has it.
+fn lock_byte(fd: c_int, byte: libc::off_t, command: c_int) -> Result<()> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_len) = (libc::F_WRLCK as _, 1);
+    (lock.l_type, lock.l_start, lock.l_len) = (libc::F_WRLCK as _, byte, 1);
     loop {
         // SAFETY: the kernel reads the structure.
         let done = unsafe { libc::syscall(libc::SYS_fcntl, fd, command, &raw const lock) };
@@ -45,40 +53,31 @@ fn be_the_only_one(fd: c_int, command: c_int) -> Result<()> {
     }
 }
 
-/// Gives up what is locked by an open file. Its holder, if it has one, is waited for, but not long: one that
-/// waits for the lock itself may wait for its caller.
-pub(crate) fn release(fd: c_int) -> Result<()> {
-    flock(fd, libc::LOCK_UN)?;
-    // Without a descriptor it ends by itself all the same.
-    let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return Ok(()) };
-    for _ in 0..HOLDER_LOOKS_MAX {
-        if be_the_only_one(memory, libc::F_OFD_SETLK).is_ok() {
-            break;
-        }
-        is_ready(-1, 0, HOLDER_LOOK_MILLISECONDS);
-    }
-    kernel::close(memory);
-    Ok(())
-}
-
-/// Gives up what is locked by an open file, and waits for its holder to end.
+/// Gives up what is locked by an open file, and waits until its holder has, too. A holder that still waits
+/// for the lock finds out when it gets it.
 pub(crate) fn unlock(fd: c_int) -> Result<()> {
     flock(fd, libc::LOCK_UN)?;
-    let memory = kernel::again(fd, libc::O_WRONLY)?;
-    let done = be_the_only_one(memory, libc::F_OFD_SETLKW);
+    // Without a descriptor the holder ends by itself all the same.
+    let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return Ok(()) };
+    let done = lock_byte(memory, HAS_LOCK, libc::F_OFD_SETLKW);
     kernel::close(memory);
     done
 }
 
 /// Locks an open file, for all who have it.
 pub(crate) fn lock(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<()> {
-    unlock(fd)?;
-    flock(fd, libc::LOCK_EX)?;
-    let done = start(fd, record, range, waits);
-    if done.is_err() {
-        flock(fd, libc::LOCK_UN)?;
+    loop {
+        unlock(fd)?;
+        flock(fd, libc::LOCK_EX)?;
+        match start(fd, record, range, waits) {
+            Err(UNLOCKED_MEANWHILE) => {}
+            Err(error) => {
+                flock(fd, libc::LOCK_UN)?;
+                return Err(error);
+            }
+            Ok(()) => return Ok(()),
+        }
     }
-    done
 }
 
 fn start(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<()> {
@@ -145,9 +144,15 @@ fn hear(end: c_int) -> Result<()> {
 fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int) -> ! {
     next::aside_from_now_on();
     let mut memory = -1;
-    let taken = alone(fd, tells).and_then(|own| {
+    let taken = alone(fd, tells, waits).and_then(|own| {
         memory = own;
-        take(record, range, waits, tells)
+        let file = take(record, range, waits, tells)?;
+        lock_byte(memory, HAS_LOCK, libc::F_OFD_SETLKW)?;
+        // A lock that nobody would give back is not told.
+        match flock(memory, libc::LOCK_EX | libc::LOCK_NB) {
+            Ok(()) => file.close().map_err(Errno::from).and(Err(UNLOCKED_MEANWHILE)),
+            Err(_) => Ok(file),
+        }
     });
     let number = taken.as_ref().map_or_else(|errno| errno.0, |_| 0).to_ne_bytes();
     // SAFETY: reads the array.
@@ -166,7 +171,7 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
 }
 
 /// Leaves all that is the program's; the memory of the open file is opened anew.
-fn alone(fd: c_int, tells: c_int) -> Result<c_int> {
+fn alone(fd: c_int, tells: c_int, waits: bool) -> Result<c_int> {
     let all = u64::MAX;
     let memory = kernel::again(fd, libc::O_WRONLY)?;
     // SAFETY: the kernel reads the set; a path that ends with a zero byte.
@@ -187,7 +192,7 @@ fn alone(fd: c_int, tells: c_int) -> Result<c_int> {
         // SAFETY: a path that ends with a zero byte.
         unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDWR, 0) };
     }
-    be_the_only_one(memory, libc::F_OFD_SETLKW)?;
+    lock_byte(memory, IS_THERE, if waits { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK })?;
     Ok(memory)
 }
 

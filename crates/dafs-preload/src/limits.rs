@@ -68,8 +68,3 @@ pub(crate) const NAMED_BYTES_MAX: usize = 256;
 
 /// Scripts that are interpreted by scripts, and so on, as in Linux.
 pub(crate) const INTERPRETERS_MAX: usize = 5;
-
-/// How often, and after how long each time, it is looked whether the holder of a lock that was given up has
-/// ended.
-pub(crate) const HOLDER_LOOKS_MAX: u32 = 100;
-pub(crate) const HOLDER_LOOK_MILLISECONDS: i32 = 5;

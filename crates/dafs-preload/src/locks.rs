@@ -65,7 +65,11 @@ fn range(description: &Description, fd: c_int, lock: &flock) -> Result<(u64, u64
         length => (start, length),
     };
     let first = u64::try_from(start).map_err(|_| Errno(libc::EINVAL))?;
-    Ok((first, if length == 0 { u64::MAX } else { length as u64 }))
+    let last = match length {
+        0 => i64::MAX,
+        length => start.checked_add(length - 1).ok_or(overflow)?,
+    };
+    Ok((first, last.abs_diff(start) + 1))
 }
 
 /// `fcntl` with `F_SETLK` and its relatives.
@@ -80,6 +84,9 @@ pub(crate) fn control(
     }
     let (first, length) = range(description, fd, lock)?;
     let of_file = matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
+    if of_file && lock.l_pid != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
     let kind = c_int::from(lock.l_type);
     if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
         let range = asked(kind, first, length)?;
@@ -153,7 +160,9 @@ fn test(file: &File, range: &LockRange, lock: &mut flock) -> Result<c_int> {
     lock.l_type = if holder.exclusive { libc::F_WRLCK as _ } else { libc::F_RDLCK as _ };
     lock.l_whence = libc::SEEK_SET as _;
     lock.l_start = i64::try_from(holder.offset).unwrap_or(i64::MAX);
-    lock.l_len = i64::try_from(holder.length).unwrap_or(0);
+    // No length stands for all up to the end.
+    let is_short = holder.offset.checked_add(holder.length).is_some_and(|end| end < FLOCK_FROM);
+    lock.l_len = if is_short { holder.length as i64 } else { 0 };
     lock.l_pid = process_of(&holder.owner);
     Ok(0)
 }
@@ -194,7 +203,11 @@ fn mark_of_host() -> u64 {
     })
 }
 
-/// `flock`: all bytes, by the open file, whatever it was opened for.
+/// Where the bytes are that `flock` locks: behind all that `fcntl` can, as the two are independent. Those
+/// that lock all bytes of a file, such as NFS clients by `flock`, are kept away by both.
+const FLOCK_FROM: u64 = 1 << 63;
+
+/// `flock`: by the open file, whatever it was opened for.
 pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> Result<()> {
     match description.record.kind {
         Kind::File => {}
@@ -202,13 +215,13 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         Kind::Place => return Err(Errno(libc::EBADF)),
     }
     let range = match operation & !libc::LOCK_NB {
-        libc::LOCK_SH => LockRange::shared(),
-        libc::LOCK_EX => LockRange::exclusive(),
+        libc::LOCK_SH => LockRange::shared().bytes(FLOCK_FROM, u64::MAX),
+        libc::LOCK_EX => LockRange::exclusive().bytes(FLOCK_FROM, u64::MAX),
         libc::LOCK_UN if description.was_given => return holder::unlock(fd),
         libc::LOCK_UN => {
             let file = locked(&description.locked).clone();
-            let unlocked = file.map_or(Ok(()), |file| file.unlock(0, u64::MAX));
-            holder::release(fd)?;
+            let unlocked = file.map_or(Ok(()), |file| file.unlock(FLOCK_FROM, u64::MAX));
+            holder::unlock(fd)?;
             return Ok(unlocked?);
         }
         _ => return Err(Errno(libc::EINVAL)),
@@ -218,7 +231,7 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         return holder::lock(fd, record, &range, operation & libc::LOCK_NB == 0);
     }
     // The open file is the same as that of a child, so its lock is, too.
-    holder::release(fd)?;
+    holder::unlock(fd)?;
     let mut kept = locked(&description.locked);
     let file = match &*kept {
         Some(file) => file.clone(),

@@ -319,7 +319,7 @@ impl Client {
         path: Option<Bound<'_, PyAny>>,
         follow_symlinks: bool,
     ) -> PyResult<Listing> {
-        let path = path.unwrap_or_else(|| PyString::new(py, "").into_any());
+        let path = path.unwrap_or_else(|| PyString::new(py, ".").into_any());
         let session = self.session(py)?;
         let name = path::path(&path, &session.base)?;
         let follow = if follow_symlinks { Follow::Yes } else { Follow::No };
@@ -386,9 +386,8 @@ impl Client {
         let session = self.session(py)?;
         let (from, to) = (path::path(source, &session.base)?, path::path(target, &session.base)?);
         blocking(py, || {
-            let from = session.client.resolve(&from, Follow::No)?;
-            let to = session.client.resolve_parent(&to)?;
-            session.client.link(&from.handle, &to.dir, &to.name)
+            let root = session.client.root();
+            session.client.link_from((&root, &from), (&root, &to))
         })
         .map_err(raise_for(source))
     }
@@ -403,7 +402,7 @@ impl Client {
         let session = self.session(py)?;
         let (text, to) = (path::raw(text)?, path::path(target, &session.base)?);
         blocking(py, || {
-            let to = session.client.resolve_parent(&to)?;
+            let to = session.client.resolve_new_from(&session.client.root(), &to)?;
             session.client.symlink(&to.dir, &to.name, &text)
         })
         .map_err(raise_for(target))?;
@@ -488,21 +487,10 @@ impl Client {
 
 impl Client {
     fn remove(&self, py: Python<'_>, path: &Bound<'_, PyAny>, directory: bool) -> PyResult<()> {
-        use dafs_client::{Error, Procedure, Status};
         let session = self.session(py)?;
         let name = path::path(path, &session.base)?;
-        blocking(py, || {
-            let client = &session.client;
-            let place = client.resolve_parent(&name)?;
-            // One procedure removes either kind (DAFS 6), so the kind is looked at first.
-            let found = client.resolve_from(&place.dir, &place.name, Follow::No)?;
-            let status = match (found.attributes.is_directory(), directory) {
-                (true, false) => Status::IsDir,
-                (false, true) => Status::NotDir,
-                _ => return client.remove(&place.dir, &place.name),
-            };
-            Err(Error::Status { procedure: Procedure::Remove, status })
-        })
-        .map_err(raise_for(path))
+        let client = &session.client;
+        blocking(py, || client.remove_from(&client.root(), &name, directory))
+            .map_err(raise_for(path))
     }
 }

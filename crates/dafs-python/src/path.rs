@@ -1,13 +1,24 @@
 //! Paths as Python gives them: text, bytes, or an object that is a path.
 
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// The raw bytes of a path, from the root of the server. A relative one starts at `base`.
+/// As Linux numbers it.
+const ENOENT: i32 = 2;
+
+/// The raw bytes of a path, from the root of the server. A relative one starts at `base`. The empty path
+/// names nothing, as everywhere in POSIX.
 pub(crate) fn path(given: &Bound<'_, PyAny>, base: &[u8]) -> PyResult<Vec<u8>> {
     let bytes = raw(given)?;
+    if bytes.is_empty() {
+        return Err(PyOSError::new_err((ENOENT, "the path is empty", given.clone().unbind())));
+    }
+    if bytes.contains(&0) {
+        return Err(PyValueError::new_err("embedded null byte"));
+    }
     if bytes.first() == Some(&b'/') {
         return Ok(bytes);
     }

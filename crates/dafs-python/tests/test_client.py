@@ -243,3 +243,59 @@ def test_a_session_that_is_over_is_replaced(tmp_path):
     with pytest.raises(ValueError):
         client.stat("/file")
     own.stop()
+
+
+def test_paths_that_name_no_entry(client, folder):
+    """As the calls of `os` answer them."""
+    top = "/" + folder.name
+    (folder / "file").write_bytes(b"content")
+    (folder / "tree").mkdir()
+    for path in (f"{top}/tree/.", f"{top}/tree/..", "/", "."):
+        for make in (
+            client.mkdir,
+            client.makedirs,
+            lambda path: client.symlink("file", path),
+            lambda path: client.link(f"{top}/file", path),
+            lambda path: client.open(path, "xb"),
+        ):
+            with pytest.raises(FileExistsError):
+                make(path)
+        with pytest.raises(IsADirectoryError):
+            client.unlink(path)
+    for make in (lambda path: client.symlink("file", path), lambda path: client.link(f"{top}/file", path)):
+        with pytest.raises(FileExistsError):
+            make(f"{top}/file/")
+        with pytest.raises(FileNotFoundError):
+            make(f"{top}/new/")
+    with pytest.raises(PermissionError):
+        client.link(f"{top}/tree", f"{top}/new")
+    with pytest.raises(FileExistsError):
+        client.link(f"{top}/tree", f"{top}/file")
+    client.makedirs(f"{top}/new/.")
+    assert (folder / "new").is_dir()
+    with pytest.raises(FileNotFoundError):
+        client.stat(f"{top}/missing/{'x' * 256}")
+    assert (folder / "file").read_bytes() == b"content"
+
+
+def test_the_empty_path_names_nothing(client):
+    for use in (
+        client.stat,
+        client.open,
+        client.listdir,
+        client.mkdir,
+        client.makedirs,
+        client.unlink,
+        client.rmdir,
+        client.readlink,
+        client.set_attributes,
+        client.statvfs,
+        lambda path: client.rename(path, "new"),
+        lambda path: client.rename("new", path),
+    ):
+        with pytest.raises(FileNotFoundError):
+            use("")
+        with pytest.raises(ValueError):
+            use("a\0b")
+    assert not client.exists("") and not client.exists("a\0b") and client.exists(".")
+    assert not client.exists("x" * 256) and not client.exists("x/" * 2100)

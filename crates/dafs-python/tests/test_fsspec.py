@@ -269,3 +269,50 @@ def test_a_slash_behind_a_name_asks_for_a_directory(fs, top, folder):
     assert not fs.exists(name) and not fs.isfile(name)
     assert fs.isdir(f"/{folder.name}/inner/") and fs.ls(f"/{folder.name}/inner/") == []
     assert os.listdir(folder) and (folder / "file").read_bytes() == b"content"
+
+
+def test_a_dot_behind_a_name_asks_for_a_directory(fs, folder, tmp_path):
+    top, source = f"/{folder.name}", tmp_path / "source"
+    source.write_bytes(b"new")
+    for copy_ in (fs.mv, fs.cp):
+        (folder / "file").write_bytes(b"content")
+        copy_(f"{top}/file", f"{top}/{copy_.__name__}/.")
+        assert (folder / copy_.__name__ / "file").read_bytes() == b"content"
+    fs.put(str(source), f"{top}/put/.")
+    assert (folder / "put" / "source").read_bytes() == b"new"
+    (folder / "link").symlink_to("missing")
+    for wrong in (f"{top}/file/.", f"{top}/link/.", f"{top}/file/./", f"{top}/put/../file/."):
+        with pytest.raises(OSError):
+            fs.put(str(source), wrong)
+        with pytest.raises(OSError):
+            fs.mv(f"{top}/put/source", wrong)
+    assert (folder / "file").read_bytes() == b"content"
+    assert not (folder / "missing").exists() and (folder / "link").is_symlink()
+
+
+def test_a_move_says_what_is_missing(fs, folder):
+    top = f"/{folder.name}"
+    (folder / "file").write_bytes(b"content")
+    (folder / "tree").mkdir()
+    for source, target in (
+        ("file/", "file"),
+        ("file/.", "file"),
+        ("file", "file/"),
+        ("missing", "missing"),
+        ("missing", "new/"),
+        ("file/", "new/"),
+        ("file", "file/.."),
+    ):
+        with pytest.raises((FileNotFoundError, NotADirectoryError)):
+            fs.mv(f"{top}/{source}", f"{top}/{target}")
+    for removal in (fs.rm, fs.rm_file, fs.rmdir):
+        with pytest.raises(FileNotFoundError):
+            removal("")
+        with pytest.raises(OSError):
+            removal(f"{top}/tree/..")
+    with pytest.raises(OSError):
+        fs.rm(f"{top}/tree/..", recursive=True)
+    with pytest.raises(FileNotFoundError):
+        fs.mv(f"{top}/file", "")
+    assert sorted(os.listdir(folder)) == ["file", "tree"]
+    assert not fs.exists(f"{top}/{'x' * 256}") and not fs.lexists(f"{top}/{'x' * 256}")

@@ -4,13 +4,13 @@ use crate::exchange::Exchange;
 use crate::inbox::{BackCall, Command, Inbox};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
-use dafs_dat::connections::Admitted;
+use dafs_dat::connections::{Admitted, Origin};
 use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::AuthSys;
 use dafs_wire::xdr::{Apart, Decoder};
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -69,6 +69,17 @@ pub enum CallerProcess {
     Known(PeerProcess),
     /// It is one of this host, and may be any user's.
     Unknown,
+}
+
+impl CallerProcess {
+    /// With whom it shares what all have in common: the others of its host, or on this host of its user.
+    pub(crate) fn host(self, address: IpAddr) -> Origin {
+        match self {
+            Self::Known(process) => Origin::User(process.uid),
+            Self::Unknown => Origin::of_address(Ipv4Addr::LOCALHOST.into()),
+            Self::Elsewhere => Origin::of_address(address),
+        }
+    }
 }
 
 impl From<&PeerInfo> for CallerProcess {

@@ -11,18 +11,18 @@ use crate::call::{CallerProcess, ConnectionId};
 use crate::dispatch::{Incoming, Outcome, dispatch};
 use crate::handler::{BackError, Handler};
 use crate::inbox::{BackCall, Inbox};
-use crate::limits::{FLUSH_BYTES, FLUSH_RECORDS, LARGE_RECORD_BYTES, STALL_HURRY};
+use crate::limits::{CALLS_PER_TURN, FLUSH_BYTES, LARGE_RECORD_BYTES, STALL_HURRY};
 use crate::memory::Block;
 use crate::output::Output;
 use crate::record::{Budget, Record, RecordError, RecordReader};
 use crate::reply::{Rejection, Reply};
 use crate::server::Config;
-use dafs_dat::connections::Admitted;
+use dafs_dat::confine::confined;
+use dafs_dat::connections::{Admitted, Origin};
 use dafs_mem::Site;
 use dafs_wire::rpc::{Direction, peek};
 use dafs_wire::xdr::XdrError;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -49,6 +49,10 @@ pub(crate) enum Ending {
     Evicted,
     #[error("the peer made no call in time")]
     Silent,
+    #[error("its host holds most of the memory for half records, and there is no more")]
+    Hoarding,
+    #[error("this server failed at what the peer sent; please report it")]
+    Fault,
 }
 
 /// What processing input came to.
@@ -56,7 +60,7 @@ pub(crate) enum Ending {
 pub(crate) enum Progress {
     /// All input has been taken.
     Drained,
-    /// Output should be sent before more is taken.
+    /// Output should be sent, and others should have their turn, before more is taken.
     Flush,
 }
 
@@ -134,7 +138,7 @@ impl Connection {
             id,
             peer,
             process,
-            reader: RecordReader::new(config.record_bytes_max),
+            reader: RecordReader::new(config.record_bytes_max, process.host(peer.ip())),
             aside: None,
             output: Output::default(),
             pending: 0,
@@ -174,6 +178,16 @@ impl Connection {
     #[inline]
     pub(crate) fn expects_large(&self) -> bool {
         self.expects_large
+    }
+
+    /// With whom it shares what all have in common.
+    pub(crate) fn host(&self) -> Origin {
+        self.process.host(self.peer.ip())
+    }
+
+    /// Whether it holds memory of this host's for a half record, and since when.
+    pub(crate) fn holds_for(&self, host: Origin) -> Option<u64> {
+        self.reader.holds_for(host).then_some(self.record_since_ns)
     }
 
     pub(crate) fn reader(&mut self) -> &mut RecordReader {
@@ -233,7 +247,7 @@ impl Connection {
                     self.serve(block.bytes(), Some(&block), turn)?;
                 }
             }
-            let full = self.output.len() >= FLUSH_RECORDS
+            let full = whole >= CALLS_PER_TURN
                 || self.output.held_bytes() >= FLUSH_BYTES
                 || !self.may_take(turn.config);
             if full {
@@ -283,6 +297,8 @@ impl Connection {
         block: Option<&Arc<Block>>,
         turn: &mut Turn<'_, H>,
     ) -> Result<(), Ending> {
+        #[cfg(test)]
+        assert_ne!(record, crate::server::FAULT, "on purpose");
         let (_, direction) = peek(record)?;
         match direction {
             Direction::Call => self.serve_call(record, block, turn),
@@ -427,11 +443,11 @@ impl Connection {
     }
 }
 
-/// Runs a part of a handler; none when it panics, which must not take the other connections of
-/// this thread with it. The panic has been reported where it happened.
+/// Runs a part of a handler, or what is done for one connection; none when it panics, which must not
+/// take the other connections of this thread with it. The panic has been reported where it happened.
 #[inline]
 pub(crate) fn shielded<T>(part: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(part)).ok()
+    confined(part)
 }
 
 fn nanoseconds(time: std::time::Duration) -> u64 {

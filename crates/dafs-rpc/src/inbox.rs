@@ -35,6 +35,19 @@ pub(crate) enum Command {
     Adopt { stream: Arc<OwnedFd>, peer: (SocketAddr, CallerProcess), admitted: Arc<Admitted> },
 }
 
+impl Command {
+    /// The connection that it is about.
+    pub(crate) fn connection(&self) -> Option<ConnectionId> {
+        match self {
+            Self::Answer { connection, .. }
+            | Self::Forget { connection, .. }
+            | Self::CallBack { connection, .. }
+            | Self::Close { connection } => Some(*connection),
+            Self::Adopt { .. } => None,
+        }
+    }
+}
+
 /// A call to a peer that is a client of this server (RFC 8881 section 2.10.3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackCall {

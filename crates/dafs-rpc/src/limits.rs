@@ -97,8 +97,8 @@ pub(crate) const EVENTS_PER_TURN: usize = 256;
 /// Parts of output that are gathered without allocating.
 pub(crate) const PARTS_INLINE: usize = 128;
 
-/// Records that are gathered before they are sent, if there are so many to answer at once.
-pub(crate) const FLUSH_RECORDS: usize = 128;
+/// Calls of one connection before others have their turn. Their replies are sent together.
+pub(crate) const CALLS_PER_TURN: u32 = 64;
 
 /// Bytes of memory in records that are gathered before they are sent.
 pub(crate) const FLUSH_BYTES: usize = 1 << 20;

@@ -178,10 +178,9 @@ impl Block {
     /// What has been filled.
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(buffer) = &self.buffer else { return &[] };
-        // SAFETY: the mapping holds at least `filled` bytes, which were zeroed when it was made,
-        // so they are initialised. This block is the only handle to it and hands out views for
-        // writing only through `&mut self`, so nobody writes while the slice lives. A transport with
-        // which it is registered writes behind the filled part only.
+        // A transport with which the mapping is registered writes behind the filled part only.
+        // SAFETY: the mapping holds at least `filled` bytes, which were zeroed when it was made. This block
+        // is the only handle to it and is borrowed while the slice lives, so nobody writes there.
         unsafe { std::slice::from_raw_parts(buffer.as_ptr(), self.filled) }
     }
 }

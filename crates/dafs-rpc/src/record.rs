@@ -4,15 +4,18 @@
 //! * However the stream is cut into pieces, the records are the same.
 //! * A record that lies whole in one piece of input is not copied. Of another, what arrives after
 //!   its first piece can be read straight into place ([`RecordReader::space`]).
-//! * A half record takes memory in proportion to what has arrived, or out of the [`Budget`].
+//! * A half record takes memory in proportion to what has arrived, or out of the [`Budget`]. Of that a
+//!   host gets more only while it has less than is left, so that something is left for every other.
 //! * Data that was set aside ([`RecordReader::set_aside`]) and its padding are not in the record.
 
 use crate::client::Aside;
 use crate::limits::{FRAGMENTS_PER_RECORD_MAX, HEAD_TO_SEARCH_BYTES_MAX, LARGE_RECORD_BYTES};
 use crate::memory::{Block, block_bytes};
+use dafs_dat::connections::Origin;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::FragmentMark;
 use dafs_wire::rpc::limits::FRAGMENT_MARK_BYTES;
+use rustc_hash::FxHashMap;
 use std::io;
 use thiserror::Error;
 
@@ -21,11 +24,12 @@ use thiserror::Error;
 pub(crate) struct Budget {
     held: usize,
     max: usize,
+    by_host: FxHashMap<Origin, usize>,
 }
 
 impl Budget {
     pub(crate) fn new(max: usize) -> Self {
-        Self { held: 0, max }
+        Self { held: 0, max, by_host: FxHashMap::default() }
     }
 
     /// True when no large record should be begun.
@@ -33,8 +37,30 @@ impl Budget {
         self.held >= self.max
     }
 
-    fn has(&self, bytes: usize) -> bool {
-        self.held.saturating_add(bytes) <= self.max
+    /// Whether there is so much more for a host, within its share.
+    fn has(&self, host: Origin, more: usize) -> bool {
+        let own = self.by_host.get(&host).copied().unwrap_or(0);
+        own.saturating_add(more) <= self.max.saturating_sub(self.held)
+    }
+
+    /// The host that holds most.
+    pub(crate) fn largest_holder(&self) -> Option<Origin> {
+        self.by_host.iter().max_by_key(|&(host, held)| (held, host)).map(|(host, _)| *host)
+    }
+
+    fn take(&mut self, host: Origin, bytes: usize) {
+        self.held += bytes;
+        *self.by_host.entry(host).or_default() += bytes;
+    }
+
+    fn give_back(&mut self, host: Origin, bytes: usize) {
+        self.held = self.held.saturating_sub(bytes);
+        if let Some(held) = self.by_host.get_mut(&host) {
+            *held = held.saturating_sub(bytes);
+            if *held == 0 {
+                self.by_host.remove(&host);
+            }
+        }
     }
 
     /// True when those who hold some should hurry, because others will soon have to wait.
@@ -72,6 +98,8 @@ pub(crate) enum Record<'b> {
 #[derive(Debug)]
 pub(crate) struct RecordReader {
     record_bytes_max: usize,
+    /// Where the records come from.
+    host: Origin,
     /// A fragment's mark of which not all bytes have come.
     mark: [u8; FRAGMENT_MARK_BYTES],
     mark_bytes: u8,
@@ -105,9 +133,10 @@ impl Partial {
 }
 
 impl RecordReader {
-    pub(crate) fn new(record_bytes_max: usize) -> Self {
+    pub(crate) fn new(record_bytes_max: usize, host: Origin) -> Self {
         Self {
             record_bytes_max,
+            host,
             mark: [0; FRAGMENT_MARK_BYTES],
             mark_bytes: 0,
             partial: None,
@@ -152,7 +181,7 @@ impl RecordReader {
                 let len = partial.fragment_left.min(input.len());
                 let (piece, rest) = input.split_at(len);
                 *input = rest;
-                append(partial, piece, budget)?;
+                append(partial, piece, (budget, self.host))?;
                 if partial.is_complete() {
                     return Ok(self.take_partial(budget).map(Record::Block));
                 }
@@ -207,9 +236,9 @@ impl RecordReader {
                 partial.last = mark.last;
             }
             None => {
-                let room = affordable(len, arrived.min(len), budget);
+                let room = affordable(len, arrived.min(len), 0, (budget, self.host));
                 let block = Block::new(room)?;
-                budget.held += block.capacity();
+                budget.take(self.host, block.capacity());
                 self.partial = Some(Box::new(Partial {
                     block,
                     fragment_left: mark.len as usize,
@@ -226,8 +255,13 @@ impl RecordReader {
     fn take_partial(&mut self, budget: &mut Budget) -> Option<Block> {
         let partial = self.partial.take()?;
         self.placed = partial.aside;
-        budget.held = budget.held.saturating_sub(partial.block.capacity());
+        budget.give_back(self.host, partial.block.capacity());
         Some(partial.block)
+    }
+
+    /// Whether the half record takes memory that this host has of the budget.
+    pub(crate) fn holds_for(&self, host: Origin) -> bool {
+        self.partial.is_some() && self.host == host
     }
 
     /// Gives up the half record.
@@ -305,7 +339,8 @@ impl RecordReader {
     pub(crate) fn is_starved(&self, budget: &Budget) -> bool {
         self.partial.as_ref().is_some_and(|partial| {
             let wanted = partial.block.filled() + partial.fragment_left;
-            wanted > partial.block.capacity() && affordable(wanted, 0, budget) < wanted
+            let have = partial.block.capacity();
+            wanted > have && affordable(wanted, 0, have, (budget, self.host)) < wanted
         })
     }
 
@@ -319,22 +354,28 @@ impl RecordReader {
         if wanted <= partial.block.capacity() {
             return Ok(true);
         }
-        if affordable(wanted, 0, budget) < wanted {
+        let have = partial.block.capacity();
+        if affordable(wanted, 0, have, (budget, self.host)) < wanted {
             return Ok(false);
         }
-        grow(partial, wanted, budget)?;
+        grow(partial, wanted, (budget, self.host))?;
         Ok(true)
     }
 }
 
 /// How much memory to take for a record of which `len` bytes are announced and `arrived` are
-/// there: all if it is small or can be afforded.
-fn affordable(len: usize, arrived: usize, budget: &Budget) -> usize {
-    if len <= LARGE_RECORD_BYTES || budget.has(block_bytes(len)) { len } else { arrived }
+/// there, and which has some already: all if it is small or can be afforded.
+fn affordable(len: usize, arrived: usize, have: usize, (budget, host): (&Budget, Origin)) -> usize {
+    let is_small = len <= LARGE_RECORD_BYTES;
+    if is_small || budget.has(host, block_bytes(len).saturating_sub(have)) { len } else { arrived }
 }
 
 /// Adds bytes that came through the input, with the memory that takes.
-fn append(partial: &mut Partial, mut piece: &[u8], budget: &mut Budget) -> Result<(), RecordError> {
+fn append(
+    partial: &mut Partial,
+    mut piece: &[u8],
+    (budget, host): (&mut Budget, Origin),
+) -> Result<(), RecordError> {
     if let Some(aside) = partial.aside_next() {
         let len = aside.append(piece);
         piece = &piece[len..];
@@ -346,7 +387,8 @@ fn append(partial: &mut Partial, mut piece: &[u8], budget: &mut Budget) -> Resul
     let end = partial.block.filled() + piece.len();
     if end > partial.block.capacity() {
         let all = partial.block.filled() + partial.fragment_left;
-        grow(partial, affordable(all, end, budget), budget)?;
+        let len = affordable(all, end, partial.block.capacity(), (budget, host));
+        grow(partial, len, (budget, host))?;
     }
     let copied = partial.block.space(piece.len()).copy_from(piece, Site::RpcStaging);
     partial.block.fill(copied);
@@ -354,11 +396,16 @@ fn append(partial: &mut Partial, mut piece: &[u8], budget: &mut Budget) -> Resul
     Ok(())
 }
 
-fn grow(partial: &mut Partial, len: usize, budget: &mut Budget) -> Result<(), RecordError> {
+fn grow(
+    partial: &mut Partial,
+    len: usize,
+    (budget, host): (&mut Budget, Origin),
+) -> Result<(), RecordError> {
     let mut block = Block::new(len)?;
     let copied = block.space(len).copy_from(partial.block.bytes(), Site::RpcStaging);
     block.fill(copied);
-    budget.held = (budget.held + block.capacity()).saturating_sub(partial.block.capacity());
+    budget.take(host, block.capacity());
+    budget.give_back(host, partial.block.capacity());
     partial.block = block;
     Ok(())
 }
@@ -394,7 +441,7 @@ mod tests {
 
     /// Feeds the pieces of the stream, into place where the reader knows it if `direct`.
     fn read(pieces: &[&[u8]], direct: bool, budget: &mut Budget) -> Result<Vec<Vec<u8>>, String> {
-        let mut reader = RecordReader::new(MAX);
+        let mut reader = RecordReader::new(MAX, Origin::Unknown);
         let mut records = Vec::new();
         for &piece in pieces {
             let mut input = piece;
@@ -477,7 +524,7 @@ mod tests {
             let other = vec![vec![9; 50]];
             let stream = stream_of(&[parts, other]);
             let sink = Memory::plain(len).unwrap().whole();
-            let mut reader = RecordReader::new(MAX);
+            let mut reader = RecordReader::new(MAX, Origin::Unknown);
             let mut budget = Budget::new(usize::MAX / 2);
             let (mut records, mut is_set, mut gone) = (Vec::new(), false, None);
             for piece in cut(&stream, &cuts) {
@@ -516,6 +563,31 @@ mod tests {
     }
 
     #[test]
+    fn a_host_with_half_records_leaves_room_for_others() {
+        let (one, other, third) = (Origin::User(1), Origin::User(2), Origin::User(3));
+        let mut budget = Budget::new(4 * block_bytes(MAX));
+        let begin = |host, budget: &mut Budget| {
+            let mut reader = RecordReader::new(MAX, host);
+            let mark = FragmentMark { len: MAX as u32, last: true }.to_bytes();
+            assert!(reader.next(&mut &mark[..], budget).unwrap().is_none());
+            let has_room = reader.make_room(budget).unwrap();
+            assert_eq!(reader.is_starved(budget), !has_room);
+            (reader, has_room)
+        };
+        let mut half: Vec<_> = (0..50).map(|_| begin(one, &mut budget)).collect();
+        assert_eq!(half.iter().filter(|(_, has_room)| *has_room).count(), 2);
+        for host in [other, third] {
+            let (mut honest, has_room) = begin(host, &mut budget);
+            assert!(has_room, "{host:?}");
+            let mut rest = &vec![7; MAX][..];
+            assert!(honest.next(&mut rest, &mut budget).unwrap().is_some());
+        }
+        assert_eq!(budget.largest_holder(), Some(one));
+        half.iter_mut().for_each(|(reader, _)| reader.discard(&mut budget));
+        assert!(budget.held == 0 && budget.by_host.is_empty());
+    }
+
+    #[test]
     fn every_single_cut_is_harmless() {
         let records = vec![vec![vec![1; 5]], vec![vec![2; 3], vec![], vec![3; 9]], vec![vec![]]];
         let want: Vec<Vec<u8>> = records.iter().map(|fragments| fragments.concat()).collect();
@@ -534,7 +606,7 @@ mod tests {
     #[test]
     fn a_record_in_one_piece_is_not_copied() {
         let stream = stream_of(&[vec![vec![7; 40]], vec![vec![8; 50]]]);
-        let mut reader = RecordReader::new(MAX);
+        let mut reader = RecordReader::new(MAX, Origin::Unknown);
         let mut budget = Budget::new(MAX);
         let mut input = &stream[..];
         for at in [4, 48] {
@@ -551,7 +623,7 @@ mod tests {
     fn too_long_and_too_many_are_errors_before_they_cost() {
         let mut budget = Budget::new(MAX);
         let mut feed = |stream: &[u8]| {
-            let mut reader = RecordReader::new(MAX);
+            let mut reader = RecordReader::new(MAX, Origin::Unknown);
             let error = reader.next(&mut &stream[..], &mut budget).map(|_| ()).unwrap_err();
             reader.discard(&mut budget);
             error
@@ -569,7 +641,7 @@ mod tests {
     #[test]
     fn without_budget_memory_follows_what_arrives() {
         let mut budget = Budget::new(0);
-        let mut reader = RecordReader::new(MAX);
+        let mut reader = RecordReader::new(MAX, Origin::Unknown);
         let mut stream = FragmentMark::whole(MAX).unwrap().to_bytes().to_vec();
         stream.extend_from_slice(&[1; 100]);
         assert!(reader.next(&mut &stream[..], &mut budget).unwrap().is_none());
@@ -580,7 +652,7 @@ mod tests {
         assert_eq!(reader.space().len(), MAX - 100);
         // A small record is always begun.
         budget.max = 0;
-        let mut other = RecordReader::new(MAX);
+        let mut other = RecordReader::new(MAX, Origin::Unknown);
         assert!(other.next(&mut &[0x80, 0, 1, 0, 1][..], &mut budget).unwrap().is_none());
         assert_eq!(other.space().len(), 255);
     }

@@ -11,6 +11,7 @@
 use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
 use crate::peers::serve_each;
 use dafs_dat::connections::{Admitted, ConnectionLimits, Connections, Origin};
+use dafs_store::vital;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -385,7 +386,7 @@ impl AdminSocket {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let run = move || accept(&listener, &stopped, &handler);
-        let thread = std::thread::Builder::new().name("dafs-admin".to_owned()).spawn(run)?;
+        let thread = vital::spawn("dafs-admin", run)?;
         Ok(Self { path, stop, thread: Some(thread) })
     }
 }

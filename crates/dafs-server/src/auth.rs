@@ -236,18 +236,29 @@ fn hash_password(password: &[u8]) -> String {
     Argon2::default().hash_password(password).expect("default parameters are valid").to_string()
 }
 
-fn read_password_file(path: &Path) -> Result<BTreeMap<Vec<u8>, User>, PasswordFileError> {
+/// The text of a password file, which nobody else can read or change.
+///
+/// # Errors
+/// When others can; the system's.
+pub fn password_text(path: &Path) -> Result<String, PasswordFileError> {
     use std::io::Read;
     use std::os::unix::fs::MetadataExt;
     let read = |error| PasswordFileError::Read { path: path.to_owned(), error };
-    let mut file = std::fs::File::open(path).map_err(read)?;
+    let mut file = own::open_named(path).map_err(|error| match error {
+        OwnError::Io(_, error) => read(error),
+        error => error.into(),
+    })?;
     let found = file.metadata().map_err(read)?;
-    own::check_owner(path, found.uid())?;
     if found.mode() & 0o077 != 0 {
         return Err(PasswordFileError::Permissions { path: path.to_owned() });
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(read)?;
+    Ok(text)
+}
+
+fn read_password_file(path: &Path) -> Result<BTreeMap<Vec<u8>, User>, PasswordFileError> {
+    let text = password_text(path)?;
     let mut users = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
         if line.is_empty() || line.starts_with('#') {
@@ -297,6 +308,30 @@ mod tests {
         let mut config = Config::for_directory(dir.path().to_owned());
         config.password_file = Some(path);
         Authenticator::new(&config)
+    }
+
+    #[test]
+    fn a_password_file_is_not_named_by_a_symlink_of_another_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("users"), dir.path().join("link"));
+        std::fs::write(&path, password_line("anna", 1, 1, &[], b"secret")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(read_password_file(&link).unwrap().len(), 1, "secrets of containers are so");
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::lchown(&link, Some(1), None).unwrap();
+            let error = read_password_file(&link).unwrap_err().to_string();
+            assert!(error.contains("chown -h root"), "{error}");
+        }
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join("fifo"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert!(read_password_file(&dir.path().join("fifo")).is_err());
     }
 
     fn peer(address: &str) -> PeerInfo {

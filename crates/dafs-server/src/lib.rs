@@ -20,7 +20,7 @@ pub use admin::{
     AdminError, AdminReply, AdminRequest, ClientReport, FenceOrder, FenceReport, LayoutReport,
     LockReport, NodeReport, SessionReport, ask as ask_server,
 };
-pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
+pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line, password_text};
 pub use config::{
     BrickConfig, CephDataServer, CephFsConfig, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT,
     DataRdma, DataServerPlace, EngineConfig, EngineError, ExportConfig, ExportSource,

@@ -10,6 +10,7 @@ use crate::server::StartError;
 use dafs_cluster::NodeCounters;
 use dafs_dat::connections::{Admitted, Connections, Origin};
 use dafs_service::{BUCKETS, DirectUse, Door, Export, Histogram, OPERATIONS_MAX, Service, Usage};
+use dafs_store::vital;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text::encode};
 use prometheus_client::metrics::MetricType;
@@ -250,7 +251,7 @@ impl MetricsPort {
             let connections = Connections::new(METRICS_PEERS);
             serve_each("dafs-metrics", &connections, &stopped, next, answer);
         };
-        let thread = std::thread::Builder::new().name("dafs-metrics".to_owned()).spawn(run)?;
+        let thread = vital::spawn("dafs-metrics", run)?;
         Ok(Self { address, stop, thread: Some(thread) })
     }
 }

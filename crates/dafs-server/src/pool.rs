@@ -11,6 +11,7 @@
 
 use crate::limits::{POOL_KEPT_SHARE, POOL_THREADS_MAX};
 use dafs_service::{Origin, Owner, Place, Turn, Turns};
+use dafs_store::vital;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -281,8 +282,7 @@ impl Shared {
             && dafs_store::posix::as_server().is_ok()
         {
             let shared = self.clone();
-            let thread = std::thread::Builder::new().name("dafs-pool".to_owned());
-            match thread.spawn(move || shared.run(threads_max)) {
+            match vital::spawn("dafs-pool", move || shared.run(threads_max)) {
                 Ok(_) => queue.threads += 1,
                 Err(error) => tracing::warn!(%error, "cannot start a thread for blocking calls"),
             }

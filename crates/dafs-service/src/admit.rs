@@ -6,7 +6,8 @@
 //! * After that each host has its share ([`crate::hosts`]), so that one leaves room for all others.
 //! * One that has had its share while there is room ends no state of hosts that have less than half as
 //!   much.
-//! * A refusal looks at clients that are kept by courtesy, and at no others.
+//! * A refusal looks at clients that are kept by courtesy, and at no others. It looks at all of them in
+//!   vain once between two looks at leases at most, because everybody waits for the table meanwhile.
 
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
@@ -41,20 +42,26 @@ pub(crate) struct Absent {
     clients: Vec<Arc<Client>>,
     /// Up to where none has anything of a kind any more.
     looked: [usize; Shared::ALL.len()],
-    /// From how much that a host must have at least nobody was found, so that refusals do not look at all
-    /// of them again.
-    barren: [usize; Shared::ALL.len()],
+    /// Of what nobody could make room.
+    vain: [Option<Vain>; Shared::ALL.len()],
+}
+
+/// That all were looked at in vain, so that refusals do not look at all of them again.
+struct Vain {
+    /// Of those that had some, but not at a host with enough, the one whose host had most. It is the first
+    /// to make room when its host gets more, or less is enough.
+    nearest: Option<Arc<Client>>,
 }
 
 impl Absent {
     pub(crate) fn new(clients: Vec<Arc<Client>>) -> Self {
-        Self { clients, looked: Default::default(), barren: [usize::MAX; Shared::ALL.len()] }
+        Self { clients, looked: Default::default(), vain: Default::default() }
     }
 }
 
 impl StateTable {
     /// What a client has of something.
-    fn held(&self, client: &Client, shared: Shared) -> usize {
+    pub(crate) fn held(&self, client: &Client, shared: Shared) -> usize {
         // The session of a DAFS client outlives its lease, and the record outlives that.
         let stays = client.kind() == ClientKind::Dafs && client.sessions() > 0;
         let held = self.by_client.get(&client.key());
@@ -72,6 +79,21 @@ impl StateTable {
         }
     }
 
+    /// What a client has of something that it can be made to lose.
+    fn to_lose(&self, client: &Client, shared: Shared, clock: Clock) -> usize {
+        let is_over = !client.is_gone() && clock.is_over(client);
+        if is_over { self.held(client, shared) } else { 0 }
+    }
+
+    /// Whether it is known that nobody can make room.
+    fn is_vain(&self, shared: Shared, least: usize, clock: Clock) -> bool {
+        let Some(Vain { nearest }) = &self.absent.vain[shared as usize] else { return false };
+        let makes_room = |client: &Arc<Client>| {
+            client.host().count(shared) >= least && self.to_lose(client, shared, clock) > 0
+        };
+        !nearest.as_ref().is_some_and(makes_room)
+    }
+
     /// The clients that are to lose everything so that there is room for some more of something: those
     /// away longest that have any of it. Only clients of hosts that have `least` of it do.
     pub(crate) fn absent_with(
@@ -80,18 +102,22 @@ impl StateTable {
         (least, max): (usize, usize),
         clock: Clock,
     ) -> Vec<Arc<Client>> {
-        if least >= self.absent.barren[shared as usize] {
+        if self.is_vain(shared, least, clock) {
             return Vec::new();
         }
         let mut looked = self.absent.looked[shared as usize];
         let (mut found, mut freed, mut passed) = (Vec::new(), 0, false);
+        let (mut nearest, mut most) = (None, 0);
         for client in &self.absent.clients[looked..] {
-            if client.host().count(shared) < least {
+            let count = client.host().count(shared);
+            if count < least {
                 passed = true;
+                if count > most && self.to_lose(client, shared, clock) > 0 {
+                    (nearest, most) = (Some(client), count);
+                }
                 continue;
             }
-            let is_over = !client.is_gone() && clock.is_over(client);
-            let held = if is_over { self.held(client, shared) } else { 0 };
+            let held = self.to_lose(client, shared, clock);
             if held > 0 {
                 found.push(client.clone());
                 freed += held;
@@ -104,10 +130,9 @@ impl StateTable {
                 break;
             }
         }
+        let vain = found.is_empty().then(|| Vain { nearest: nearest.cloned() });
         self.absent.looked[shared as usize] = looked;
-        if found.is_empty() {
-            self.absent.barren[shared as usize] = least;
-        }
+        self.absent.vain[shared as usize] = vain;
         found
     }
 
@@ -316,5 +341,54 @@ mod tests {
                 table.by_client.clear();
             }
         }
+    }
+
+    /// One that was passed over because its host had little makes room as soon as that has enough, or less is
+    /// enough. Others are not looked at again before leases are.
+    #[test]
+    fn one_that_was_passed_over_makes_room_when_its_host_has_enough() {
+        for grows in [true, false] {
+            let service = Service::of_memory();
+            let mut guard = service.lock_table();
+            let table = &mut *guard;
+            let away = [client(3, 3, 10), client(4, 4, 20), client(5, 5, 30)];
+            for (client, count) in away.iter().zip([40, 60, 90]) {
+                client.host().add(Shared::Opens, count);
+            }
+            // The last one's host has most, but that is a live client's.
+            for client in &away[..2] {
+                table.by_client.entry(client.key()).or_default().opens.insert(StateId(1));
+            }
+            table.absent = Absent::new(away.to_vec());
+            let mut absent = |least| table.absent_with(Shared::Opens, (least, OPENS_MAX), CLOCK);
+            assert!(absent(100).is_empty());
+            let least = if grows { 100 } else { 60 };
+            if grows {
+                away[1].host().add(Shared::Opens, 39);
+                assert!(absent(least).is_empty());
+                away[1].host().add(Shared::Opens, 1);
+            }
+            let found = absent(least);
+            assert!(found.len() == 1 && Arc::ptr_eq(&found[0], &away[1]), "{found:?}");
+        }
+    }
+
+    /// A host that has less and less takes as many refusals, and one look at all that are away.
+    #[test]
+    fn refusals_look_in_vain_once() {
+        let service = Service::of_memory();
+        let mut guard = service.lock_table();
+        let table = &mut *guard;
+        let away: Vec<_> = (0..100).map(|key| client(key, key as u32, 10)).collect();
+        for client in &away {
+            client.host().add(Shared::Opens, 1);
+            table.by_client.entry(client.key()).or_default().opens.insert(StateId(1));
+        }
+        table.absent = Absent::new(away);
+        assert!(table.absent_with(Shared::Opens, (1000, OPENS_MAX), CLOCK).is_empty());
+        for least in (2..1000).rev() {
+            assert!(table.is_vain(Shared::Opens, least, CLOCK), "{least}");
+        }
+        assert!(!table.absent_with(Shared::Opens, (1, OPENS_MAX), CLOCK).is_empty());
     }
 }

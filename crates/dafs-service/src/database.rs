@@ -11,8 +11,8 @@
 //!   the last opening.
 
 use crate::limits::DATABASE_CACHE_BYTES;
-use crate::records::own_file;
 use crc_fast::{CrcAlgorithm, Digest};
+use dafs_store::own;
 use redb::backends::FileBackend;
 use redb::{
     BackendError, Database, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction,
@@ -112,7 +112,7 @@ fn sealed(sector: &[u8; SECTOR_BYTES]) -> Option<StateFileId> {
 /// Those of the disk.
 pub fn bears_seal(path: &Path) -> io::Result<bool> {
     let mut sector = [0; SECTOR_BYTES];
-    let mut file = match File::open(path) {
+    let mut file = match own::open_to_read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         file => file?,
     };
@@ -206,8 +206,8 @@ impl StateDatabase {
         // Store calls leave threads with the identity of their callers.
         dafs_store::posix::as_server()
             .map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))?;
-        if path.try_exists()? {
-            let file = own_file(path)?;
+        if path.symlink_metadata().is_ok() {
+            let file = own::open(path, false)?;
             if file.metadata()?.len() == 0 {
                 return Err(DatabaseError::Empty);
             }
@@ -217,11 +217,8 @@ impl StateDatabase {
             return Err(DatabaseError::Missing);
         }
         let unfinished = path.with_extension("new");
-        match std::fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let backend = FileBackend::new(own_file(&unfinished)?).map_err(redb::Error::from)?;
+        let file = own::create(&unfinished)?;
+        let backend = FileBackend::new(file).map_err(redb::Error::from)?;
         let made = Self::on(backend, expected, tables)?;
         std::fs::rename(&unfinished, path)?;
         // The name must be as stable as the content.

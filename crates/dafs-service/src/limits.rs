@@ -19,6 +19,12 @@ pub const UNCONFIRMED_CLIENTS_MAX: usize = 4_096;
 /// many that are away longest lose it.
 pub const COURTESY_CLIENTS_MAX: usize = 16_384;
 
+/// The part of all opens that is kept by courtesy, and of all delegations, but so many in any case; above
+/// that, those of hosts with many that are away longest lose them.
+pub(crate) const COURTESY_FILES_SHARE: usize = 8;
+/// See [`COURTESY_FILES_SHARE`].
+pub(crate) const COURTESY_FILES_MIN: usize = 64;
+
 /// Clients whose lease is over that are ended at a time for room that somebody needs, and the part of a
 /// bound that is enough then.
 pub(crate) const ENDED_FOR_ROOM_MAX: usize = 16;

@@ -12,9 +12,6 @@ use crate::handle::Handle;
 use crate::lock::{LockChange, LockHolder, LockKind, LockRecord};
 use dafs_store::{FileId, FsId};
 use redb::{ReadableTable, StorageBackend, TableDefinition, WriteTransaction};
-use std::fs::{File, OpenOptions, Permissions};
-use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use thiserror::Error;
 
@@ -192,19 +189,6 @@ const LOCK_WRITE: u8 = 1;
 const LOCK_AUTORECOVER: u8 = 2;
 const LOCK_REPAIR: u8 = 4;
 const LOCK_BROKEN: u8 = 8;
-
-/// Opens or makes a file that nobody but the server's user may read or write, whatever the process
-/// does with its umask.
-pub(crate) fn own_file(path: &Path) -> io::Result<File> {
-    const MODE: u32 = 0o600;
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(MODE).open(path)?;
-    // Earlier versions let everybody write to it.
-    if file.metadata()?.permissions().mode() & 0o077 != 0 {
-        file.set_permissions(Permissions::from_mode(MODE))?;
-    }
-    Ok(file)
-}
 
 /// Records in a database file of its own.
 #[derive(Debug)]
@@ -396,6 +380,8 @@ impl ClientRecords for FileRecords {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
 
     const NEW: StateFile = StateFile::New([7; 16]);
 
@@ -605,6 +591,24 @@ mod tests {
         let id = records.id();
         drop(records);
         assert_eq!(found(&path, id).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn no_database_is_reached_by_a_symlink() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, path) = (dir.path().join("victim"), dir.path().join("clients.redb"));
+        let (id, bytes) = with_locks(&victim, false);
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        for expected in [StateFile::Known(id), NEW] {
+            let error = FileRecords::open(&path, expected).unwrap_err().to_string();
+            assert!(error.contains("clients.redb is a symlink"), "{error}");
+        }
+        crate::bears_seal(&path).unwrap_err();
+        assert_eq!(std::fs::read(&victim).unwrap(), bytes);
+        // One that is being made takes the place of the link.
+        std::fs::rename(&path, path.with_extension("new")).unwrap();
+        drop(FileRecords::open(&path, NEW).unwrap());
+        assert_eq!(std::fs::read(&victim).unwrap(), bytes);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The server's database of clients and locks over a disk that loses, tears and rots: one seed, one
+//! The server's databases, of clients and locks and of fences, over a disk that loses, tears and rots: one seed, one
 //! history of changes, ends of the process and losses of power.
 //!
 //! Invariants
@@ -9,8 +9,8 @@
 
 use dafs_dat::sim::SimRng;
 use dafs_service::{
-    ClientKey, ClientRecords, FileRecords, Handle, LockChange, LockHolder, LockKind, LockRecord,
-    StateFile, StateFileId,
+    ClientKey, ClientRecords, FenceObject, FenceRecord, FenceRecords, FileFences, FileRecords,
+    Handle, LockChange, LockHolder, LockKind, LockRecord, RecordsError, StateFile, StateFileId,
 };
 use dafs_store::{FileId, FsId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +25,8 @@ const STEPS: u64 = 40;
 /// Damages that are tried after each end.
 const DAMAGES: u64 = 6;
 
-/// Names of locks; few, so that they collide.
-const LOCKS: u64 = 12;
+/// Names of entries; few, so that they collide.
+const NAMES: u64 = 12;
 
 #[derive(Debug, Clone, Default)]
 struct Content {
@@ -136,40 +136,60 @@ pub struct StateReport {
     pub harmless: u64,
 }
 
-type Locks = BTreeMap<u64, LockRecord>;
+/// Which of the server's databases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Clients and locks.
+    Clients,
+    /// Fences.
+    Fences,
+}
+
+/// Entries by name; each is a number of which the database makes something.
+type Entries = BTreeMap<u64, u64>;
+
+/// A database that is open.
+enum Open {
+    Clients(FileRecords),
+    Fences(FileFences),
+}
 
 struct World {
+    kept: Kept,
+    /// The server does not know which file it has used.
+    forgets: bool,
     rng: SimRng,
     file: DiskFile,
     id: StateFileId,
     /// What is stable.
-    locks: Locks,
+    entries: Entries,
     /// The same with what was under way when the process ended.
-    doubt: Option<Locks>,
+    doubt: Option<Entries>,
     /// An older state of the file, and of which opening.
     older: Option<(u64, Vec<u8>)>,
     report: StateReport,
 }
 
-/// Runs the history of a seed.
+/// Runs the history of a seed. With `forgets`, the server does not know which file it has used, so that it
+/// cannot tell an older state; this proves that the checks notice.
 ///
 /// # Errors
 /// What was lost, or not told.
-pub fn run(seed: u64) -> Result<StateReport, String> {
+pub fn run(kept: Kept, seed: u64, forgets: bool) -> Result<StateReport, String> {
     let file = DiskFile::default();
-    let records = FileRecords::on(file.clone(), StateFile::New([7; 16]));
-    let records = records.map_err(|error| error.to_string())?;
-    let (locks, report) = (Locks::new(), StateReport::default());
-    let id = records.id();
-    let rng = SimRng::new(seed);
-    let mut world = World { rng, file, id, locks, doubt: None, older: None, report };
-    let mut records = Some(records);
+    let open = Open::on(kept, file.clone(), StateFile::New([7; 16]));
+    let open = open.map_err(|error| error.to_string())?;
+    let (entries, report) = (Entries::new(), StateReport::default());
+    let (id, rng) = (open.id(), SimRng::new(seed));
+    let mut world =
+        World { kept, forgets, rng, file, id, entries, doubt: None, older: None, report };
+    let mut open = Some(open);
     for _ in 0..STEPS {
-        let open = match records.take() {
+        let next = match open.take() {
             Some(open) => open,
             None => world.open()?,
         };
-        records = world.step(open)?;
+        open = world.step(next)?;
     }
     Ok(world.report)
 }
@@ -196,43 +216,113 @@ fn lock(number: u64, content: u64) -> LockRecord {
     }
 }
 
-fn found(records: &FileRecords) -> Result<Locks, String> {
-    let locks = records.load_locks().map_err(|error| error.to_string())?;
-    Ok(locks.into_iter().map(|lock| (lock.number, lock)).collect())
+/// Of a file for most names, of a whole file system for some.
+fn fence(number: u64, content: u64) -> FenceRecord {
+    let fs = FsId([number as u8; 16]);
+    let object = match number % 4 {
+        0 => FenceObject::FileSystem(fs),
+        _ => FenceObject::File(Handle { fs, file: FileId([2; 48]) }),
+    };
+    let names = (0..=content % 40).map(|at| (content + at).to_le_bytes().to_vec());
+    (object, Some(names.collect()))
+}
+
+impl Open {
+    fn on(kept: Kept, file: DiskFile, expected: StateFile) -> Result<Self, RecordsError> {
+        Ok(match kept {
+            Kept::Clients => Self::Clients(FileRecords::on(file, expected)?),
+            Kept::Fences => Self::Fences(FileFences::on(file, expected)?),
+        })
+    }
+
+    fn id(&self) -> StateFileId {
+        match self {
+            Self::Clients(records) => records.id(),
+            Self::Fences(fences) => fences.id(),
+        }
+    }
+
+    /// Changes entries, in one step; those that have no number any more are removed.
+    fn change(&self, changes: &[(u64, Option<u64>)]) -> Result<(), RecordsError> {
+        match self {
+            Self::Clients(records) => {
+                let change = |(number, content): &(u64, Option<u64>)| match content {
+                    Some(content) => LockChange::Put(lock(*number, *content)),
+                    None => LockChange::Remove(*number),
+                };
+                records.change_locks(&changes.iter().map(change).collect::<Vec<_>>())
+            }
+            Self::Fences(fences) => {
+                let change = |(number, content): &(u64, Option<u64>)| {
+                    let (object, names) = fence(*number, content.unwrap_or(0));
+                    (object, names.filter(|_| content.is_some()))
+                };
+                fences.put(&changes.iter().map(change).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// All entries. Each is, to the last byte, what was made of its number.
+    fn found(&self) -> Result<Entries, String> {
+        let failed = |error: RecordsError| error.to_string();
+        let mut entries = Entries::new();
+        match self {
+            Self::Clients(records) => {
+                for found in records.load_locks().map_err(failed)? {
+                    entries.insert(found.number, found.first);
+                    if found != lock(found.number, found.first) {
+                        return Err(format!("{found:?} was never there"));
+                    }
+                }
+            }
+            Self::Fences(fences) => {
+                for found in fences.load().map_err(failed)? {
+                    let (FenceObject::FileSystem(fs) | FenceObject::File(Handle { fs, .. })) =
+                        found.0;
+                    let first = found.1.iter().flatten().next().and_then(|name| name.first_chunk());
+                    let content = first.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                    let number = fs.0[0].into();
+                    entries.insert(number, content);
+                    if found != fence(number, content) {
+                        return Err(format!("{found:?} was never there"));
+                    }
+                }
+            }
+        }
+        Ok(entries)
+    }
 }
 
 impl World {
     /// A change, an end in order, or an end in the middle of either.
-    fn step(&mut self, records: FileRecords) -> Result<Option<FileRecords>, String> {
+    fn step(&mut self, open: Open) -> Result<Option<Open>, String> {
         if self.rng.chance(300_000) {
             self.file.lock().calls_left = Some(self.rng.log_below(30));
         }
         let in_order = self.rng.chance(150_000);
         if !in_order {
-            let mut after = self.locks.clone();
-            let mut changes = Vec::new();
+            let mut after = self.entries.clone();
+            let mut changes = BTreeMap::new();
             for _ in 0..self.rng.between(1, 3) {
-                let number = self.rng.below(LOCKS);
-                if self.rng.chance(300_000) {
-                    after.remove(&number);
-                    changes.push(LockChange::Remove(number));
-                } else {
-                    let lock = lock(number, self.rng.below(1_000));
-                    after.insert(number, lock.clone());
-                    changes.push(LockChange::Put(lock));
-                }
+                let number = self.rng.below(NAMES);
+                let content = self.rng.chance(700_000).then(|| self.rng.below(1_000));
+                changes.insert(number, content);
+                match content {
+                    Some(content) => after.insert(number, content),
+                    None => after.remove(&number),
+                };
             }
-            if records.change_locks(&changes).is_ok() {
-                self.locks = after;
+            if open.change(&changes.into_iter().collect::<Vec<_>>()).is_ok() {
+                self.entries = after;
                 self.report.changes += 1;
             } else {
                 self.doubt = Some(after);
             }
         }
         if !in_order && self.file.lock().calls_left.is_none() {
-            return Ok(Some(records));
+            return Ok(Some(open));
         }
-        drop(records);
+        drop(open);
         self.ended();
         self.damage()?;
         Ok(None)
@@ -248,23 +338,23 @@ impl World {
         }
     }
 
-    fn open(&mut self) -> Result<FileRecords, String> {
+    fn open(&mut self) -> Result<Open, String> {
         if self.rng.chance(100_000) {
             self.file.lock().calls_left = Some(self.rng.below(12));
         }
         loop {
-            match FileRecords::on(self.file.clone(), StateFile::Known(self.id)) {
-                Ok(records) => {
+            match Open::on(self.kept, self.file.clone(), StateFile::Known(self.id)) {
+                Ok(open) => {
                     self.file.lock().calls_left = None;
-                    self.check(&found(&records)?)?;
+                    self.check(&open.found()?)?;
                     if self.rng.chance(500_000) {
-                        self.older = Some((records.id().openings, self.file.bytes()));
+                        self.older = Some((open.id().openings, self.file.bytes()));
                     }
                     // The inventory may not come to hear of it.
                     if self.rng.chance(800_000) {
-                        self.id = records.id();
+                        self.id = open.id();
                     }
-                    return Ok(records);
+                    return Ok(open);
                 }
                 Err(_) if self.file.lock().calls_left == Some(0) => self.ended(),
                 Err(error) => return Err(format!("it cannot be opened again: {error}")),
@@ -273,20 +363,25 @@ impl World {
     }
 
     /// What is found is what was stable, or what was to be.
-    fn check(&mut self, found: &Locks) -> Result<(), String> {
+    fn check(&mut self, found: &Entries) -> Result<(), String> {
         let doubt = self.doubt.take();
         if doubt.as_ref() == Some(found) {
-            self.locks = found.clone();
+            self.entries = found.clone();
         }
-        if *found == self.locks {
+        if *found == self.entries {
             return Ok(());
         }
-        Err(format!("{found:#?} was found, {:#?} was stable, {doubt:#?} was under way", self.locks))
+        let stable = &self.entries;
+        Err(format!("{found:?} was found, {stable:?} was stable, {doubt:?} was under way"))
     }
 
     /// Damages copies of the file, and sees whether that is told.
     fn damage(&mut self) -> Result<(), String> {
         let whole = self.file.bytes();
+        let expected = match self.forgets {
+            true => StateFile::New(self.id.instance),
+            false => StateFile::Known(self.id),
+        };
         for _ in 0..DAMAGES {
             let mut bytes = whole.clone();
             let at = self.place(&bytes);
@@ -306,13 +401,13 @@ impl World {
                 },
                 _ => bytes[at] ^= 1 << self.rng.below(8),
             }
-            let opened = FileRecords::on(DiskFile::of(bytes), StateFile::Known(self.id));
-            match opened.map(|records| found(&records)) {
-                Ok(Ok(found)) if found == self.locks || Some(&found) == self.doubt.as_ref() => {
+            let opened = Open::on(self.kept, DiskFile::of(bytes), expected);
+            match opened.map(|open| open.found()) {
+                Ok(Ok(found)) if found == self.entries || Some(&found) == self.doubt.as_ref() => {
                     self.report.harmless += 1;
                 }
                 Ok(Ok(found)) => {
-                    return Err(format!("damage {how} at {at} is not told; found: {found:#?}"));
+                    return Err(format!("damage {how} at {at} is not told; found: {found:?}"));
                 }
                 Ok(Err(_)) | Err(_) => self.report.told += 1,
             }

@@ -81,7 +81,14 @@ pub struct Failure {
 /// # Errors
 /// What was wrong and how to replay it.
 pub fn check(options: &WorldOptions) -> Result<Report, Failure> {
-    let result = std::panic::catch_unwind(|| run(options)).unwrap_or_else(|panic| {
+    let before = dafs_dat::confine::faults();
+    let result = std::panic::catch_unwind(|| {
+        let report = run(options)?;
+        // Clients take it for a lost connection.
+        assert_eq!(dafs_dat::confine::faults(), before, "a panic was confined to a connection");
+        Ok(report)
+    });
+    let result = result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
         Err(Violation { at: Duration::ZERO, text: format!("a panic: {text}") })

@@ -33,6 +33,7 @@ mod tries;
 mod types;
 mod uses;
 mod vectors;
+pub mod vital;
 
 pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 pub use append::{AppendFailure, AppendWitness, append_before};

@@ -15,7 +15,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::Hasher;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -143,8 +143,9 @@ pub fn check_directory(path: &Path) -> Result<(), OwnError> {
     Ok(())
 }
 
-/// The same for one that is for the server alone, as its content says. Where others may add names and replace none,
-/// as in a new file system in memory (mode 1777), it is closed to them.
+/// The same for one that is for the server alone, as its content says. The root of a file system where others may
+/// add names and replace none, as in a new one in memory (mode 1777), is closed to them. Any other directory of that
+/// mode is one that programs share.
 ///
 /// # Errors
 /// As `check_directory`; when it is the system's, as /tmp is.
@@ -158,13 +159,21 @@ pub fn close_directory(path: &Path) -> Result<(), OwnError> {
     if is_shared(&full) {
         return Err(OwnError::Shared(path.to_owned()));
     }
-    let mode = fs::metadata(path).map_err(failed)?.mode();
+    let found = fs::metadata(path).map_err(failed)?;
+    let mode = found.mode();
+    let is_new = mode & STICKY != 0 && is_root_of_file_system(&full, &found);
     let closed = Permissions::from_mode(mode & 0o7777 & !WRITABLE);
-    if mode & STICKY == 0 || fs::set_permissions(path, closed).is_err() {
+    if !is_new || fs::set_permissions(path, closed).is_err() {
         return Err(OwnError::Writable(path.to_owned()));
     }
     tracing::warn!("{}: other users can no longer write to it", path.display());
     Ok(())
+}
+
+/// Whether a directory, of which this is the canonical path, is on another file system than the one above it.
+fn is_root_of_file_system(full: &Path, found: &fs::Metadata) -> bool {
+    let above = full.parent().and_then(|above| fs::metadata(above).ok());
+    above.is_some_and(|above| above.dev() != found.dev())
 }
 
 /// Whether all programs of the host share a directory, of which this is the canonical path.
@@ -357,24 +366,8 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The system's.
 pub fn replace(path: &Path, aside: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace_for(None, path, aside, bytes)
-}
-
-/// The same by root for another user and group, to whom the file belongs then.
-///
-/// # Errors
-/// The system's.
-pub fn replace_for(
-    owner: Option<(u32, u32)>,
-    path: &Path,
-    aside: &Path,
-    bytes: &[u8],
-) -> io::Result<()> {
     let mut file = create(aside)?;
     let mut put = || -> io::Result<()> {
-        if let Some((user, group)) = owner {
-            fchown(&file, Some(user), Some(group))?;
-        }
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(aside, path)
@@ -477,6 +470,19 @@ mod tests {
         assert!(!is_shared(Path::new("/dev/shm/node")) && !is_shared(Path::new("/srv")));
         let error = OwnError::Shared(PathBuf::from("/tmp"));
         assert!(error.to_string().contains("make a directory in it"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_programs_share_is_not_closed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        set_mode(dir.path(), 0o1777);
+        let error = close_directory(dir.path()).expect_err("it is shared");
+        assert!(matches!(error, OwnError::Writable(_)), "{error}");
+        assert_eq!(mode(dir.path()), 0o1777, "as it was");
+        for (path, is_root) in [(dir.path(), false), (Path::new("/proc"), true)] {
+            let found = fs::metadata(path).expect("a directory");
+            assert_eq!(is_root_of_file_system(path, &found), is_root, "{}", path.display());
+        }
     }
 
     #[test]

@@ -57,6 +57,7 @@ suite! {
     data::stability_and_waiting_do_not_change_content,
     data::symlinks_have_times_but_no_mode,
     data::a_new_owner_counts_also_when_it_is_the_old_one,
+    data::an_owner_may_name_the_present_group,
     data::vectors_scatter_and_gather,
     extras::bad_extended_attributes_are_refused,
     extras::extended_attributes_are_kept,

@@ -385,3 +385,20 @@ fn a_file_that_was_moved_out_is_stale() {
         look(&w, name, None);
     }
 }
+
+/// However deep a directory is, the way up from it leads to the root; a path of it may be too long to be told.
+#[test]
+fn a_tree_of_any_depth_is_inside() {
+    const LEVELS: usize = 5000;
+    let (_dir, w) = with_outside();
+    let mut levels = vec![w.root()];
+    for _ in 0..LEVELS {
+        levels.push(w.mkdir(&levels[levels.len() - 1], "d"));
+    }
+    // Longer than what was seen before counts.
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(w.names(&levels[LEVELS]).is_empty());
+    for dir in levels[..LEVELS].iter().rev() {
+        w.remove(dir, "d").unwrap();
+    }
+}

@@ -22,6 +22,11 @@ impl<'a> SplitPath<'a> {
         Self { parent: &path[..at], name, wants_directory }
     }
 
+    /// True for a path that ends in no name of an entry: in "." or "..", or at the root.
+    pub fn is_nameless(&self) -> bool {
+        self.name.is_empty() || self.ends_in_dots()
+    }
+
     /// True when the last component is "." or "..", which are no names of entries.
     pub fn ends_in_dots(&self) -> bool {
         is_dots(self.name)

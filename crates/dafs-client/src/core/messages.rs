@@ -106,10 +106,8 @@ impl MessagePool {
         assert!(message.len() <= self.stride, "a message fits its slot");
         let (chunk, at) = self.place(slot);
         let target = self.chunks[chunk].1.as_ptr();
-        // SAFETY: the slot lies inside its chunk (`at + stride` never passes the chunk's end and
-        // the message is not longer than the stride); the chunk stays mapped while `self` holds
-        // it; `message` is private memory, so the ranges do not overlap. Nobody holds a reference
-        // into the chunk.
+        // SAFETY: the slot lies inside its chunk, which `self` keeps mapped, and the message fits, checked
+        // above; `message` is private memory, so the ranges do not overlap; nobody has a reference there.
         unsafe {
             std::ptr::copy_nonoverlapping(message.as_ptr(), target.add(at), message.len());
         }

@@ -8,6 +8,7 @@
 use super::{News, Recalled};
 use crate::driver::Shared;
 use crate::limits::CALLERS_MAX;
+use dafs_dat::confine::confined;
 use dafs_wire::dafs::StateId;
 use std::collections::VecDeque;
 use std::io;
@@ -104,7 +105,8 @@ impl Caller {
     fn run(&self, stays: bool) {
         while let Some(notice) = self.next(stays) {
             let place = notice.place();
-            self.tell(notice);
+            // A holder that panics is told no more of this; others are still told.
+            let _ = confined(|| self.tell(notice));
             self.state().telling.retain(|told| *told != place);
         }
     }
@@ -187,6 +189,34 @@ mod tests {
     }
 
     const RECALL: News = News::Recall { truncate: false };
+
+    struct Mad;
+
+    impl Recalled for Mad {
+        fn recall(&self, _: bool) {
+            panic!("on purpose");
+        }
+
+        fn attributes(&self) -> Option<HeldAttributes> {
+            None
+        }
+
+        fn lost(&self) {}
+    }
+
+    #[test]
+    fn a_holder_that_panics_keeps_nobody_from_being_told() {
+        let caller = Caller::start(Weak::new(), Arc::default()).unwrap();
+        let (told, tells) = channel();
+        let mad: Arc<dyn Recalled> = Arc::new(Mad);
+        let good: Arc<dyn Recalled> = Arc::new(Holder { told, number: 1, gate: None });
+        for _ in 0..2 * CALLERS_MAX {
+            caller.push(Notice::new(StateId::ZERO, Arc::downgrade(&mad), RECALL));
+        }
+        caller.push(Notice::new(StateId::ZERO, Arc::downgrade(&good), RECALL));
+        assert_eq!(tells.recv_timeout(LONG).unwrap(), (1, RECALL));
+        caller.stop();
+    }
 
     #[test]
     fn a_holder_that_takes_long_keeps_nobody_else_waiting() {

@@ -10,6 +10,7 @@ use super::file::{FileLayout, Grant, Name};
 use crate::attributes::FileHandle;
 use crate::driver::Shared;
 use crate::fork::ForkMutex;
+use dafs_dat::confine::confined;
 use dafs_parallel::Recalled;
 use dafs_wire::dafs::{LayoutScope, Status, XBcLayoutRecall};
 use rustc_hash::FxHashMap;
@@ -181,7 +182,8 @@ impl Layouts {
 fn run(known: &Known, layouts: &Weak<Layouts>, session: &Weak<Shared>) {
     while let Some((file, grant)) = known.next() {
         let (Some(layouts), Some(shared)) = (layouts.upgrade(), session.upgrade()) else { return };
-        layouts.give_back(&shared, &file, &grant, &[]);
+        // One that fails so is taken by the server in time; others are still given back.
+        let _ = confined(|| layouts.give_back(&shared, &file, &grant, &[]));
         // These may be the last references, and then their end stops this thread.
         drop((layouts, shared));
     }

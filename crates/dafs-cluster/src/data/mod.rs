@@ -27,6 +27,7 @@ use crate::secret::ClusterSecret;
 use answers::DataAnswers;
 use dafs_dat::connections::{Admitted, Connections, Origin};
 use dafs_store::striped::{DirectoryError, DirectoryNode, Node};
+use dafs_store::vital;
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -187,8 +188,7 @@ impl DataNode {
         }
         let address = listener.local_addr()?;
         let own = shared.clone();
-        let builder = std::thread::Builder::new().name("dafs-control".to_owned());
-        let thread = builder.spawn(move || own.accept(&listener))?;
+        let thread = vital::spawn("dafs-control", move || own.accept(&listener))?;
         Ok(Self { shared, address, thread: Some(thread) })
     }
 
@@ -224,18 +224,30 @@ impl Shared {
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            let Ok(stream) = stream else {
-                // Such as when there are no descriptors.
-                std::thread::sleep(crate::limits::RECONNECT_MIN);
-                continue;
+            let (stream, peer, origin) = match stream.and_then(known) {
+                Ok(Some(known)) => known,
+                Ok(None) => continue,
+                Err(error) => {
+                    // Such as when there are no descriptors.
+                    let made_room = self.strangers.make_room();
+                    tracing::warn!(
+                        %error, made_room,
+                        "cannot let in a metadata server; trying again soon"
+                    );
+                    std::thread::sleep(crate::limits::RECONNECT_MIN);
+                    continue;
+                }
             };
-            let Ok(peer) = stream.peer_addr() else { continue };
-            let Ok(info) = dafs_dat::tcp_peer(&stream, peer) else { continue };
-            let origin = Origin::of_peer(&info);
             let stream = Arc::new(stream);
             // Its thread wakes up and ends when another one takes its place.
             let admitted = self.strangers.admit(origin, Arc::downgrade(&stream) as _);
-            let Ok(stranger) = admitted else { continue };
+            let stranger = match admitted {
+                Ok(stranger) => stranger,
+                Err(refusal) => {
+                    tracing::warn!(%peer, "a metadata server cannot be let in: {refusal}");
+                    continue;
+                }
+            };
             let own = self.clone();
             let greet = move || {
                 if let Err(error) = own.greet(stream, stranger) {
@@ -383,6 +395,16 @@ impl Shared {
             }
         }
     }
+}
+
+/// A connection with where it comes from; `None` if it is over by now.
+///
+/// # Errors
+/// When that cannot be found out for want of descriptors or memory.
+fn known(stream: TcpStream) -> io::Result<Option<(TcpStream, SocketAddr, Origin)>> {
+    let Ok(peer) = stream.peer_addr() else { return Ok(None) };
+    let origin = Origin::of_peer(&dafs_dat::tcp_peer(&stream, peer)?);
+    Ok(Some((stream, peer, origin)))
 }
 
 #[derive(Debug, Error)]

@@ -6,6 +6,7 @@
 //!   less than asking the kernel first; it is still asked now and then, and whenever a direct try
 //!   after sleeping finds nothing, so nobody starves.
 //! * The set is level-triggered: what a turn leaves undone is reported again.
+//! * A panic in what is done for one connection ends that connection and nothing else.
 
 use super::adapter::{Entry, IwarpAdapter};
 use super::connection::Connection;
@@ -14,6 +15,7 @@ use super::limits;
 use super::sys::{self, Ready};
 use super::teardown::End;
 use crate::Instant;
+use crate::confine::confined;
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -118,6 +120,22 @@ impl IwarpAdapter {
     }
 
     fn entry_ready(&mut self, id: u64, events: u32, many: bool) {
+        if confined(|| self.look_after(id, events, many)).is_none() {
+            self.expel(id);
+        }
+    }
+
+    /// Ends what met a fault of this program.
+    fn expel(&mut self, id: u64) {
+        match self.slots.get(id) {
+            Some(Entry::Connection(_)) => self.end(id, End::Fault),
+            Some(Entry::Request(_)) => self.drop_request(id),
+            Some(Entry::Lingering { .. }) => drop(self.slots.remove(id)),
+            None => {}
+        }
+    }
+
+    fn look_after(&mut self, id: u64, events: u32, many: bool) {
         match self.slots.get(id) {
             Some(Entry::Connection(connection)) if connection.is_open() => {
                 let came = self.serve(id, |connection, core| {
@@ -147,13 +165,8 @@ impl IwarpAdapter {
         step: impl FnOnce(&mut Connection, &mut Core) -> Result<T, End>,
     ) -> Option<T> {
         let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else { return None };
-        match step(connection, &mut self.core) {
-            Ok(value) => Some(value),
-            Err(end) => {
-                self.end(id, end);
-                None
-            }
-        }
+        let done = confined(|| step(connection, &mut self.core)).unwrap_or(Err(End::Fault));
+        done.map_err(|end| self.end(id, end)).ok()
     }
 
     /// Sends what connections have queued.
@@ -191,7 +204,11 @@ impl IwarpAdapter {
                 return;
             }
             self.timers.pop();
-            self.timer_ran_out(id, now);
+            if id & LISTENER_BIT != 0 {
+                self.wake_listener((id & !LISTENER_BIT) as usize);
+            } else if confined(|| self.timer_ran_out(id, now)).is_none() {
+                self.expel(id);
+            }
         }
     }
 
@@ -204,9 +221,6 @@ impl IwarpAdapter {
     }
 
     fn timer_ran_out(&mut self, id: u64, now: Instant) {
-        if id & LISTENER_BIT != 0 {
-            return self.wake_listener((id & !LISTENER_BIT) as usize);
-        }
         match self.slots.get(id) {
             Some(Entry::Connection(connection)) if now >= connection.deadline => {
                 if !connection.is_open() {
@@ -227,5 +241,20 @@ impl IwarpAdapter {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iwarp::IwarpConfig;
+    use crate::{Adapter, Address};
+
+    #[test]
+    fn a_fault_at_what_a_peer_sent_ends_its_connection_alone() {
+        let adapter = || IwarpAdapter::new(IwarpConfig::default()).unwrap();
+        let mut server = adapter();
+        server.listen(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        crate::confine::fault::check(&mut server, [&mut adapter(), &mut adapter()]);
     }
 }

@@ -182,21 +182,31 @@ impl IwarpAdapter {
         for _ in 0..limits::ACCEPT_COUNT_PER_TURN {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.socket.accept() {
-                Ok((stream, peer)) => self.admit(ListenerId(index as u32), stream, peer),
+                Ok((stream, peer)) => {
+                    // The connection may have taken the last descriptor.
+                    if let Err(error) = self.admit(ListenerId(index as u32), stream, peer) {
+                        return self.make_room(index, &error);
+                    }
+                }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                        tracing::warn!("cannot accept connections for the moment: {error}");
-                        if let Some(connections) = &self.connections {
-                            connections.make_room();
-                        }
-                        return self.rest_listener(index);
+                        return self.make_room(index, &error);
                     }
                     // The connection died in the queue; the next may be alive.
                     _ => {}
                 },
             }
         }
+    }
+
+    /// Descriptors are short: a connection that is of no use yet gives one back, and a listener pauses.
+    fn make_room(&mut self, index: usize, error: &io::Error) {
+        tracing::warn!("cannot accept connections for the moment: {error}");
+        if let Some(connections) = &self.connections {
+            connections.make_room();
+        }
+        self.rest_listener(index);
     }
 
     /// A listener that cannot accept would be ready for ever and spin; it pauses.
@@ -221,26 +231,31 @@ impl IwarpAdapter {
         }
     }
 
-    fn admit(&mut self, listener: ListenerId, stream: TcpStream, peer: SocketAddr) {
+    /// Begins to set up a connection that has been accepted, unless it is refused.
+    ///
+    /// # Errors
+    /// When it cannot be found out whose connection it is, for want of descriptors or memory.
+    fn admit(
+        &mut self,
+        listener: ListenerId,
+        stream: TcpStream,
+        peer: SocketAddr,
+    ) -> io::Result<()> {
         let config = &self.core.config;
         if self.slots.count() >= config.connection_count_max
             || self.request_count >= config.handshake_count_max
         {
             let connections = self.slots.count();
             tracing::warn!(%peer, connections, "connection refused: the limit is reached");
-            return;
+            return Ok(());
         }
         if sys::prepare(socket2::SockRef::from(&stream)).is_err() {
-            return;
+            return Ok(());
         }
         // Now, while the peer has had no time to go and leave its port to somebody else.
-        let info = match crate::tcp_peer(&stream, peer) {
-            Ok(info) => info,
-            Err(error) => {
-                tracing::warn!(%peer, %error, "connection refused: it is not known whose it is");
-                return;
-            }
-        };
+        let info = crate::tcp_peer(&stream, peer).inspect_err(|_| {
+            tracing::warn!(%peer, "connection refused: it is not known whose it is");
+        })?;
         let stream = Arc::new(stream);
         let (mut admitted, mut refusal) = (None, None);
         if let Some(connections) = &self.connections {
@@ -249,7 +264,7 @@ impl IwarpAdapter {
                 Err(error) => {
                     tracing::warn!(%peer, "connection refused: {error}");
                     if self.turned_away_count >= limits::TURNED_AWAY_COUNT_MAX {
-                        return;
+                        return Ok(());
                     }
                     self.turned_away_count += 1;
                     refusal = Some(error);
@@ -260,7 +275,9 @@ impl IwarpAdapter {
         let stream = Guarded::new(stream, &Watch::default());
         let (peer, bytes, offer) = (info, Vec::new(), None);
         let request = Request { stream, admitted, refusal, peer, listener, bytes, offer };
-        let Some(id) = self.slots.insert(|_| Entry::Request(Box::new(request))) else { return };
+        let Some(id) = self.slots.insert(|_| Entry::Request(Box::new(request))) else {
+            return Ok(());
+        };
         self.request_count += 1;
         let added = match self.slots.get(id) {
             Some(Entry::Request(request)) => {
@@ -270,11 +287,12 @@ impl IwarpAdapter {
         };
         if added.is_err() {
             self.drop_request(id);
-            return;
+            return Ok(());
         }
         self.start_timer(id, self.core.config.handshake_timeout);
         // The request is often here already.
         self.request_ready(id);
+        Ok(())
     }
 
     pub(super) fn drop_request(&mut self, id: u64) {

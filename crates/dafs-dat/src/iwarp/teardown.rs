@@ -10,6 +10,7 @@ use super::connection::{Connection, Stage};
 use super::core::Core;
 use super::sys;
 use super::violation::Violation;
+use crate::confine::FAULT;
 use crate::connections::Admitted;
 use crate::{ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
 use dafs_wire::iwarp::rdmap::Terminate;
@@ -34,6 +35,8 @@ pub(super) enum End {
     Terminated(Terminate),
     /// The set-up failed.
     Setup(ConnectError),
+    /// A mistake in this program showed.
+    Fault,
 }
 
 impl End {
@@ -45,6 +48,7 @@ impl End {
             End::Violation(violation) => DisconnectReason::Protocol(violation.to_string()),
             End::Terminated(codes) => DisconnectReason::Terminated(codes.to_string()),
             End::Setup(error) => DisconnectReason::Lost(error.to_string()),
+            End::Fault => DisconnectReason::Lost(FAULT.to_owned()),
         }
     }
 
@@ -53,6 +57,7 @@ impl End {
         match self {
             End::Setup(error) => error,
             End::Lost(text) => ConnectError::Io(io::Error::other(text)),
+            End::Fault => ConnectError::Io(io::Error::other(FAULT)),
             _ => ConnectError::Gone,
         }
     }
@@ -141,7 +146,7 @@ fn part(connection: &mut Connection, end: &End) -> bool {
                 false
             }
         },
-        End::Aborted | End::Local => {
+        End::Aborted | End::Local | End::Fault => {
             sys::reset_on_close(stream);
             false
         }

@@ -11,6 +11,7 @@
 //! * It takes microseconds however many connections there are, and never waits.
 
 mod diag;
+mod groups;
 
 use crate::{PeerInfo, PeerProcess};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,9 +19,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Once;
-
-/// The group of a user without an entry in `/etc/passwd`.
-const NO_GROUP: u32 = 65_534;
 
 /// Asks the kernel about the peer of an accepted TCP connection.
 ///
@@ -36,10 +34,10 @@ pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> io::Result<PeerInfo> {
         Ok(uid) => uid,
     };
     let is_local = uid.is_some() || find_address(peer)?;
-    let process = uid.map(|uid| {
-        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        PeerProcess { pid: 0, uid, gid: primary_group(&users, uid).unwrap_or(NO_GROUP) }
-    });
+    let process = match uid {
+        Some(uid) => Some(PeerProcess { pid: 0, uid, gid: groups::primary(uid)? }),
+        None => None,
+    };
     Ok(PeerInfo { address: Some(peer), process, is_local, ..PeerInfo::default() })
 }
 
@@ -122,14 +120,6 @@ fn canonical(end: SocketAddr) -> SocketAddr {
 fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address
-}
-
-fn primary_group(passwd: &str, uid: u32) -> Option<u32> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':').skip(2);
-        let own: u32 = fields.next()?.parse().ok()?;
-        if own == uid { fields.next()?.parse().ok() } else { None }
-    })
 }
 
 #[cfg(test)]
@@ -252,12 +242,5 @@ mod tests {
         if socket.connect("192.0.2.77:9").is_ok() {
             assert!(is_of_this_host(socket.local_addr().unwrap()));
         }
-    }
-
-    #[test]
-    fn groups_come_from_the_password_file() {
-        let passwd = "root:x:0:0:root:/:/bin/sh\nanna:x:1000:100:Anna:/:/bin/sh\n";
-        assert_eq!(primary_group(passwd, 1000), Some(100));
-        assert_eq!(primary_group(passwd, 7), None);
     }
 }

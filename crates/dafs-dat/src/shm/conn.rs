@@ -267,6 +267,8 @@ impl Conn {
             let Some(record) = self.consumer.peek()? else {
                 return Ok(taken > 0);
             };
+            #[cfg(test)]
+            crate::confine::fault::strike();
             match record.kind {
                 Kind::Message | Kind::MessageInvalidate => self.take_message(&record, around)?,
                 Kind::Write => self.take_write(&record, around.regions)?,

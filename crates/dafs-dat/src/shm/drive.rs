@@ -3,6 +3,9 @@
 //! Connections with recent traffic are on the busy list and their rings are scanned in every poll.
 //! All others have their sleep word set, so that their peers ring, and the kernel tells which one.
 //! The sockets are looked at every so many polls, and after every sleep.
+//!
+//! Invariants
+//! * A panic in what is done for one connection ends that connection and nothing else.
 
 use super::ShmAdapter;
 use super::conn::{Stage, Surroundings};
@@ -11,10 +14,12 @@ use super::limits::{
 };
 use super::setup::{Farewell, LISTENER, REQUEST};
 use super::sys;
+use crate::confine::{FAULT, confined};
 use crate::error::DisconnectReason;
 use crate::time::Instant;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, fence};
 
@@ -102,13 +107,30 @@ impl ShmAdapter {
         for report in reports {
             let token = report.data.u64();
             if token & REQUEST != 0 {
-                self.request_ready(token & !REQUEST);
+                let name = token & !REQUEST;
+                if confined(|| self.request_ready(name)).is_none() {
+                    self.drop_request(name);
+                }
             } else if token & LISTENER != 0 {
                 self.accept_incoming(token as u32, now);
             } else {
-                self.socket_ready(token);
+                self.confine(token, |adapter| adapter.socket_ready(token));
             }
         }
+    }
+
+    /// Does something for a connection; none when it panics, which ends the connection.
+    fn confine<T>(&mut self, name: u64, step: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let done = confined(|| step(self));
+        if done.is_none() {
+            let stage = self.conns.get_mut(name).map(|conn| &conn.stage);
+            if matches!(stage, Some(Stage::Dialing { .. } | Stage::Waiting)) {
+                self.connect_failed(name, io::Error::other(FAULT).into());
+            } else {
+                self.finish(name, DisconnectReason::Lost(FAULT.to_owned()), Farewell::None);
+            }
+        }
+        done
     }
 
     fn socket_ready(&mut self, name: u64) {
@@ -131,25 +153,33 @@ impl ShmAdapter {
         let mut index = 0;
         let mut left = false;
         while let Some(&name) = self.busy.get(index) {
-            let Some(conn) = self.conns.get_mut(name) else {
+            if self.conns.get_mut(name).is_none() {
                 self.busy.swap_remove(index);
                 continue;
-            };
-            if conn.has_work() || matches!(conn.stage, Stage::Closing) {
-                self.advance(name);
-            } else {
-                conn.idle_polls = conn.idle_polls.saturating_add(1);
-                if conn.idle_polls > IDLE_POLLS && self.busy.len() > BUSY_MIN {
-                    conn.control.sleep(false);
-                    (conn.asleep, left) = (true, true);
-                }
             }
+            left |= self.confine(name, |adapter| adapter.scan_one(name)) == Some(true);
             index += 1;
         }
         if left {
             fence(Ordering::SeqCst);
             self.drop_idle();
         }
+    }
+
+    /// Moves one along; true when its sleep word was set because it is idle.
+    fn scan_one(&mut self, name: u64) -> bool {
+        let Some(conn) = self.conns.get_mut(name) else { return false };
+        if conn.has_work() || matches!(conn.stage, Stage::Closing) {
+            self.advance(name);
+            return false;
+        }
+        conn.idle_polls = conn.idle_polls.saturating_add(1);
+        let leaves = conn.idle_polls > IDLE_POLLS && self.busy.len() > BUSY_MIN;
+        if leaves {
+            conn.control.sleep(false);
+            conn.asleep = true;
+        }
+        leaves
     }
 
     /// Takes connections whose sleep word is set off the busy list, but for those where something
@@ -234,19 +264,23 @@ impl ShmAdapter {
         // `ring_doorbells`, the later one makes its side see what the other has written.
         fence(Ordering::SeqCst);
         let mut quiet = self.ready.is_empty();
-        for name in &self.busy {
-            let Some(conn) = self.conns.get_mut(*name) else { continue };
-            conn.look_at_socket();
-            let closing = matches!(conn.stage, Stage::Closing) && !conn.stalled();
-            if conn.consumer.ready() || conn.end.is_some() || closing || conn.can_move() {
-                quiet = false;
-            }
+        for index in 0..self.busy.len() {
+            let name = self.busy[index];
+            quiet &= self.confine(name, |adapter| adapter.is_still(name)) == Some(true);
         }
         if quiet && self.busy.len() > BUSY_MIN {
             self.forget_idle();
         }
         self.slept = quiet;
         quiet
+    }
+
+    /// Whether there is nothing to do for a connection.
+    fn is_still(&mut self, name: u64) -> bool {
+        let Some(conn) = self.conns.get_mut(name) else { return true };
+        conn.look_at_socket();
+        let closing = matches!(conn.stage, Stage::Closing) && !conn.stalled();
+        !(conn.consumer.ready() || conn.end.is_some() || closing || conn.can_move())
     }
 
     /// Connections that have been idle for a while need no scan after the sleep: their words stay

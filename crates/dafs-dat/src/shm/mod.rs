@@ -449,3 +449,17 @@ impl Drop for ShmAdapter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_at_what_a_peer_sent_ends_its_connection_alone() {
+        let adapter = || ShmAdapter::new(ShmConfig::default()).unwrap();
+        let mut server = adapter();
+        let name = format!("dafs-fault-{}", std::process::id());
+        server.listen(&Address::Shm(name)).unwrap();
+        crate::confine::fault::check(&mut server, [&mut adapter(), &mut adapter()]);
+    }
+}

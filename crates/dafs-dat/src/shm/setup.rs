@@ -263,6 +263,8 @@ impl ShmAdapter {
             // The peer has left; `accept` will say so.
             Ok(_) | Err(_) => return self.drop_request(name),
         };
+        // One of several is lost by the peer's fault.
+        let is_short = packet.descriptor_lost && packet.descriptor.is_none();
         let hello = match Packet::decode(&packet.bytes[..packet.len]) {
             _ if packet.truncated => Err("a hello that is too long"),
             Ok(Packet::Hello { .. }) if request.memory.is_some() => Err("a second hello"),
@@ -293,6 +295,9 @@ impl ShmAdapter {
                 });
             }
             Err(text) => {
+                if is_short && let Some(connections) = &self.connections {
+                    connections.make_room();
+                }
                 tracing::warn!(peer = %request.peer, "refused a shared-memory connection: {text}");
                 let refuse = Packet::Refuse { text: text.to_owned() };
                 let _ = sys::send(request.socket.as_fd(), &refuse.encode(), None);
@@ -301,7 +306,7 @@ impl ShmAdapter {
         }
     }
 
-    fn drop_request(&mut self, name: u64) {
+    pub(super) fn drop_request(&mut self, name: u64) {
         if let Some(request) = self.requests.remove(name) {
             let _ = unwatch(&self.epoll, &request.socket);
         }
@@ -388,7 +393,7 @@ impl ShmAdapter {
         }
     }
 
-    fn connect_failed(&mut self, name: u64, error: ConnectError) {
+    pub(super) fn connect_failed(&mut self, name: u64, error: ConnectError) {
         let Some(mut conn) = self.conns.remove(name) else { return };
         if let Some(socket) = conn.socket.as_ref().filter(|socket| socket.is_ours()) {
             let _ = unwatch(&self.epoll, socket);

@@ -164,21 +164,22 @@ impl Mapping {
 
     /// The word at `offset`, which must be aligned and inside.
     pub(super) fn word32(&self, offset: usize) -> &AtomicU32 {
+        // Between the sides of a connection that keep to the protocol, no other access to the same
+        // bytes runs at the same time: control words are only ever accessed as atomics, and bytes of a
+        // ring are header words at one time and copied payload at another, with the release store that
+        // hands a stretch of the ring over, and its acquire load, between the two. A peer that breaks
+        // this tears words, which are believed in no respect.
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.len);
-        // SAFETY: aligned (the mapping is page aligned) and inside, checked above. Between the
-        // sides of a connection that keep to the protocol, no other access to the same bytes runs
-        // at the same time: control words are only ever accessed as atomics, and bytes of a ring
-        // are header words at one time and copied payload at another, with the release store that
-        // hands a stretch of the ring over, and its acquire load, between the two. A peer that
-        // breaks this tears words, which are believed in no respect; no Rust reference to data is
-        // ever made here, only one to an atomic, for which every bit pattern is valid.
+        // SAFETY: aligned (the mapping is page aligned) and inside, checked above; mapped as long as
+        // `self` lives. Every bit pattern is valid for an atomic, and no reference to data is made.
         unsafe { AtomicU32::from_ptr(self.ptr.add(offset).cast()) }
     }
 
     /// The word at `offset`, which must be aligned and inside.
     pub(super) fn word64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
-        // SAFETY: as `word32`.
+        // SAFETY: aligned and inside, checked above, and mapped as long as `self` lives; an atomic, as in
+        // `word32`.
         unsafe { AtomicU64::from_ptr(self.ptr.add(offset).cast()) }
     }
 }

@@ -60,29 +60,24 @@ impl Mount {
     /// # Errors
     /// As [`Mount::resolve`]; a path that ends in "." or "..", or the root, names no entry.
     pub fn resolve_parent(&self, path: &[u8]) -> Result<Place> {
-        let place = self.resolve_new_directory(path)?;
+        let place = self.place(path)?;
         if SplitPath::of(path).wants_directory {
             self.check_directory(&place)?;
         }
         Ok(place)
     }
 
-    /// As [`Mount::resolve_parent`], for what is a directory or is to become one: a slash behind the
-    /// last component changes nothing.
+    /// As [`Mount::resolve_parent`], for a new directory: a slash behind the last component changes
+    /// nothing.
     ///
     /// # Errors
-    /// As [`Mount::resolve_parent`].
+    /// As [`Mount::resolve`]; EXIST for a path that ends in "." or "..", and for the root.
     pub fn resolve_new_directory(&self, path: &[u8]) -> Result<Place> {
-        let split = SplitPath::of(path);
-        if split.name.is_empty() {
-            return Err(MountError::Argument("the root directory has no name of its own"));
-        }
-        if split.ends_in_dots() {
-            // What is wrong before it comes first.
+        if SplitPath::of(path).is_nameless() {
             self.resolve(path, Follow::Yes)?;
+            return Err(MountError::Refused { operation: "CREATE", status: Status::Exist });
         }
-        let name = component(split.name)?.to_vec();
-        Ok(Place { dir: self.resolve(split.parent, Follow::Yes)?.handle, name })
+        self.place(path)
     }
 
     /// The places of both names of a rename. A slash behind either asks for a directory that is
@@ -91,12 +86,25 @@ impl Mount {
     /// # Errors
     /// As [`Mount::resolve_parent`].
     pub fn resolve_rename(&self, from: &[u8], to: &[u8]) -> Result<(Place, Place)> {
-        let old = self.resolve_parent(from)?;
-        let new = self.resolve_new_directory(to)?;
-        if SplitPath::of(to).wants_directory {
+        let (old, new) = (self.place(from)?, self.place(to)?);
+        if SplitPath::of(from).wants_directory || SplitPath::of(to).wants_directory {
             self.check_directory(&old)?;
         }
         Ok((old, new))
+    }
+
+    /// The directory that holds the last component of a path, and that component.
+    fn place(&self, path: &[u8]) -> Result<Place> {
+        let split = SplitPath::of(path);
+        if split.name.is_empty() {
+            return Err(MountError::Argument("the root directory has no name of its own"));
+        }
+        if split.ends_in_dots() {
+            // What is wrong before it comes first.
+            self.resolve(path, Follow::Yes)?;
+        }
+        let dir = self.resolve(split.parent, Follow::Yes)?.handle;
+        Ok(Place { dir, name: component(split.name)?.to_vec() })
     }
 
     fn check_directory(&self, place: &Place) -> Result<()> {

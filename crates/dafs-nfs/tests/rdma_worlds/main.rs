@@ -20,7 +20,12 @@ const WORLDS: u64 = 100;
 const WORLDS_LONG: u64 = 5000;
 
 fn run(seed: u64) -> Tally {
-    let result = std::panic::catch_unwind(|| World::new(seed).run());
+    let before = dafs_dat::confine::faults();
+    let result = std::panic::catch_unwind(|| {
+        let seen = World::new(seed).run();
+        assert_eq!(dafs_dat::confine::faults(), before, "a panic was confined to a connection");
+        seen
+    });
     result.unwrap_or_else(|panic| {
         eprintln!("replay: DAFS_WORLD_SEED={seed} cargo test -p dafs-nfs --test rdma_worlds");
         std::panic::resume_unwind(panic)

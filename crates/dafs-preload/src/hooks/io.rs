@@ -341,7 +341,12 @@ fn lock_here(
     // SAFETY: all zero is a valid value of this plain structure.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_whence, lock.l_len) = (libc::SEEK_CUR as _, bytes);
-    lock.l_type = if command == libc::F_ULOCK { libc::F_UNLCK as _ } else { libc::F_WRLCK as _ };
+    lock.l_type = match command {
+        libc::F_ULOCK => libc::F_UNLCK as _,
+        // As the C library asks: what others read only does not count.
+        libc::F_TEST => libc::F_RDLCK as _,
+        _ => libc::F_WRLCK as _,
+    };
     let control = match command {
         libc::F_LOCK => libc::F_SETLKW,
         libc::F_TEST => libc::F_GETLK,

@@ -17,6 +17,7 @@ session of its own there; files and groups must be opened again, else they raise
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import time
@@ -60,6 +61,9 @@ __all__ = [
 
 # What a buffered file fetches at a time, in bytes.
 BUFFER_BYTES = 1 << 18
+
+# With these errors a server says that nothing can be at a path.
+_NO_SUCH_PATH = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 
 
 class Client(_Client):
@@ -141,15 +145,22 @@ class Client(_Client):
         """Whether there is something at a path."""
         try:
             self.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except ValueError:
+            if self.closed:
+                raise
+            return False
+        except OSError as error:
+            # A server that does not answer says nothing about a name.
+            if error.errno not in _NO_SUCH_PATH:
+                raise
             return False
         return True
 
     def makedirs(self, path, mode=0o777, exist_ok=False):
         """Makes a directory and those above it that are missing."""
         path = os.fspath(path)
-        slash = b"/" if isinstance(path, bytes) else "/"
-        path = path.rstrip(slash) or slash
+        slash, dot = (b"/", b".") if isinstance(path, bytes) else ("/", ".")
+        path = path.rstrip(slash) or path[:1]
         # From the last directory upwards to one whose parent exists, and then down again.
         missing = [path]
         while missing:
@@ -160,6 +171,8 @@ class Client(_Client):
                 head = path.rpartition(slash)[0].rstrip(slash)
                 if not head:
                     raise
+                if path.endswith(slash + dot):
+                    missing.pop()
                 missing.append(head)
                 continue
             except OSError:

@@ -40,6 +40,11 @@ def _asked(path):
     return f"{path}/" if isinstance(path, _DirectoryPath) else path
 
 
+def _target(path):
+    """Where things are copied to. fsspec knows a directory by the slash behind it alone."""
+    return path + "/" if isinstance(path, str) and path.endswith("/.") else path
+
+
 class DafsFileSystem(AbstractFileSystem):
     """Files of one server. Paths are absolute, from the server's root.
 
@@ -81,6 +86,19 @@ class DafsFileSystem(AbstractFileSystem):
         parts = [part for part in path.split("/") if part not in ("", ".")]
         kind = _DirectoryPath if parts and path.rpartition("/")[2] in ("", ".") else str
         return kind("/" + "/".join(parts))
+
+    def _given(self, path):
+        """As `_strip_protocol`, for changes of names: the empty path is not the root there."""
+        if stringify_path(path) == "":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._strip_protocol(path)
+
+    def _named(self, path):
+        """As `_given`, for what is moved or removed: a tree is not known by a name in it."""
+        stripped = self._given(path)
+        if stripped.rpartition("/")[2] == "..":
+            raise OSError(errno.EINVAL, "a path that ends in .. is not moved or removed", path)
+        return stripped
 
     @staticmethod
     def _get_kwargs_from_urls(path):
@@ -168,16 +186,13 @@ class DafsFileSystem(AbstractFileSystem):
             return self.client.exists(_asked(self._strip_protocol(path)))
         except PermissionError:
             return False
-        except OSError as error:
-            # As in os.path.exists; but a server that does not answer says nothing about a name.
-            if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL):
-                return False
-            raise
 
     def lexists(self, path, **kwargs):
         try:
             self.client.stat(_asked(self._strip_protocol(path)), follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in dafs._NO_SUCH_PATH:
+                raise
             return False
         return True
 
@@ -194,25 +209,25 @@ class DafsFileSystem(AbstractFileSystem):
         self.client.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
 
     def rmdir(self, path):
-        self.client.rmdir(_asked(self._strip_protocol(path)))
+        self.client.rmdir(_asked(self._named(path)))
 
     def _is_directory(self, path, found=None):
         found = found or self.client.stat(_asked(path), follow_symlinks=False)
         return _stat.S_ISDIR(found.st_mode)
 
     def _rm(self, path):
-        path = self._strip_protocol(path)
+        path = self._named(path)
         if self._is_directory(path):
             self.client.rmdir(_asked(path))
         else:
             self.client.unlink(_asked(path))
 
     def rm_file(self, path):
-        self.client.unlink(_asked(self._strip_protocol(path)))
+        self.client.unlink(_asked(self._named(path)))
 
     def rm(self, path, recursive=False, maxdepth=None):
         paths = path if isinstance(path, (list, tuple)) else [path]
-        for each in map(self._strip_protocol, paths):
+        for each in map(self._named, paths):
             found = sorted(self.glob(each)) if has_magic(each) else [each]
             if not found:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), each)
@@ -248,18 +263,32 @@ class DafsFileSystem(AbstractFileSystem):
     def mv(self, path1, path2, recursive=None, maxdepth=None, **kwargs):
         # One request where a name is moved to a name; patterns and lists are copied and removed.
         simple = isinstance(path1, (str, os.PathLike)) and isinstance(path2, (str, os.PathLike))
-        if simple and maxdepth is None and not any(c in os.fspath(path1) for c in "*?["):
-            target = self._strip_protocol(path2)
-            source = self._strip_protocol(path1)
-            if self.isdir(target) or os.fspath(path2).endswith("/"):
-                target = target.rstrip("/") + "/" + source.rpartition("/")[2]
-            if source == self._strip_protocol(path2):
-                return
-            if self.auto_mkdir:
-                self.makedirs(self._parent(target), exist_ok=True)
+        if not simple or maxdepth is not None or has_magic(os.fspath(path1)):
+            super().mv(path1, _target(path2), recursive=recursive, maxdepth=maxdepth, **kwargs)
+            return
+        source, target = self._named(path1), self._given(path2)
+        if source == target:
+            # Nothing is to be done, if there is such a thing.
+            self.info(source)
+            self.info(target)
+            return
+        if isinstance(target, _DirectoryPath) or self.isdir(target):
+            target = target.rstrip("/") + "/" + source.rpartition("/")[2]
+        try:
             self.client.rename(_asked(source), target)
-        else:
-            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+        except FileNotFoundError:
+            if not self.auto_mkdir:
+                raise
+            # Nothing is made for a source that is missing.
+            self.client.stat(_asked(source), follow_symlinks=False)
+            self.makedirs(self._parent(target), exist_ok=True)
+            self.client.rename(_asked(source), target)
+
+    def copy(self, path1, path2, *arguments, **options):
+        super().copy(path1, _target(path2), *arguments, **options)
+
+    def put(self, lpath, rpath, *arguments, **options):
+        super().put(lpath, _target(rpath), *arguments, **options)
 
     def cp_file(self, path1, path2, **kwargs):
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)

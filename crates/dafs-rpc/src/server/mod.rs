@@ -36,3 +36,102 @@ pub use group::{Group, Statistics};
 pub use rdma::RdmaReactor;
 pub use reactor::Reactor;
 pub use spin::Spin;
+
+/// A record at which a connection fails on purpose.
+#[cfg(test)]
+pub(crate) const FAULT: &[u8] = b"a mistake here";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Call, Handled, Handler};
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    struct Nothing;
+
+    impl Handler for Nothing {
+        type Message = ();
+
+        fn call(&mut self, _: Call<'_>) -> Handled {
+            Handled::Drop
+        }
+    }
+
+    fn send(stream: &mut TcpStream, record: &[u8]) {
+        let mark = dafs_wire::rpc::FragmentMark { len: record.len() as u32, last: true };
+        stream.write_all(&[&mark.to_bytes()[..], record].concat()).unwrap();
+    }
+
+    /// A call of RPC version 9, which is answered without the handler.
+    fn refused_call(stream: &mut TcpStream) {
+        let words: Vec<u8> =
+            [1_u32, 0, 9, 0, 0, 0, 0, 0, 0, 0].iter().flat_map(|word| word.to_be_bytes()).collect();
+        send(stream, &words);
+        stream.read_exact(&mut [0; 28]).unwrap();
+    }
+
+    #[test]
+    fn a_fault_at_what_a_peer_sent_ends_its_connection_alone() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let group = Group::new(vec![listener], 1, Config::default()).unwrap();
+        let reactor = group.reactor(|_| Nothing).unwrap();
+        let thread = std::thread::spawn(move || reactor.run());
+        let (mut honest, mut other) =
+            (TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap());
+        refused_call(&mut honest);
+        for _ in 0..3 {
+            send(&mut other, FAULT);
+            assert!(!matches!(other.read(&mut [0]), Ok(1..)));
+            other = TcpStream::connect(address).unwrap();
+            refused_call(&mut honest);
+            refused_call(&mut other);
+        }
+        group.stop();
+        thread.join().unwrap();
+    }
+
+    /// Runs `work` on a thread that is this user's.
+    fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+        let run = move || {
+            let uid = rustix::process::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+    }
+
+    #[test]
+    fn half_records_of_one_host_do_not_starve_another() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // The least that a server takes: room for two large records.
+        let config = Config { assembly_bytes_max: 0, ..Config::default() };
+        let group = Group::new(vec![listener], 1, config).unwrap();
+        let reactor = group.reactor(|_| Nothing).unwrap();
+        let thread = std::thread::spawn(move || reactor.run());
+        let connect = || TcpStream::connect(address).unwrap();
+        let mut crowd: Vec<_> = (0..400).map(|_| as_user(1234, connect)).collect();
+        let mark = |len, last| dafs_wire::rpc::FragmentMark { len, last }.to_bytes();
+        for (at, one) in crowd.iter_mut().enumerate() {
+            // Some announce much, others send small pieces that are never whole.
+            let (len, piece) = if at % 4 == 0 { (1 << 20, 12_000) } else { (16_000, 15_000) };
+            one.write_all(&[&mark(len, true)[..], &vec![0; piece]].concat()).unwrap();
+        }
+        let mut honest = as_user(1235, connect);
+        // A large record of which the server makes out at its end that it is a call of RPC version 9.
+        let words = [1_u32, 0, 9, 0, 0, 0, 0, 0, 0, 0];
+        let mut record: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        record.resize(1 << 20, 0);
+        for _ in 0..3 {
+            send(&mut honest, &record);
+            honest.read_exact(&mut [0; 28]).unwrap();
+        }
+        group.stop();
+        thread.join().unwrap();
+    }
+}

@@ -4,6 +4,7 @@
 //! * Before it sleeps it has said so in its inbox and found that empty.
 //! * A connection with something left to do is in the list of those to go on with, or a readiness
 //!   event, an answer or the clock brings it back.
+//! * A panic in what is done for one connection ends that connection and nothing else.
 
 use super::group::{Shared, add};
 use super::peer::{EVENTS, Peer};
@@ -19,6 +20,7 @@ use crate::limits::{
 };
 use crate::memory;
 use dafs_dat::connections::{Admitted, Origin};
+use rustc_hash::FxHashMap;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -43,7 +45,8 @@ pub struct Reactor<H: Handler> {
     serial: u64,
     /// Connections to go on with without being told.
     again: Vec<ConnectionId>,
-    starved: VecDeque<ConnectionId>,
+    /// Those that wait for memory, by host.
+    starved: FxHashMap<Origin, VecDeque<ConnectionId>>,
     commands: Vec<Command>,
     /// Connections that commands were about.
     touched: Vec<ConnectionId>,
@@ -68,7 +71,7 @@ impl<H: Handler> Reactor<H> {
             free: Vec::new(),
             serial: 0,
             again: Vec::new(),
-            starved: VecDeque::new(),
+            starved: FxHashMap::default(),
             commands: Vec::new(),
             touched: Vec::new(),
             messages: Vec::new(),
@@ -159,20 +162,56 @@ impl<H: Handler> Reactor<H> {
         busy
     }
 
-    /// Lets connections go on that waited for memory, as long as there is some.
+    /// Lets connections go on that waited for memory, as long as there is some for their hosts.
     fn feed_starved(&mut self) {
-        for _ in 0..self.starved.len() {
-            if self.worker.budget.is_spent() {
-                return;
-            }
-            let Some(id) = self.starved.pop_front() else { return };
-            let Some(peer) = self.peer(id) else { continue };
-            peer.starved_listed = false;
-            self.serve(id);
-            if self.peer(id).is_some_and(|peer| peer.starved_listed) {
-                return;
+        if self.starved.is_empty() {
+            return;
+        }
+        let hosts: Vec<Origin> = self.starved.keys().copied().collect();
+        for host in hosts {
+            while !self.worker.budget.is_spent() {
+                let Some(id) = self.starved.get_mut(&host).and_then(VecDeque::pop_front) else {
+                    self.starved.remove(&host);
+                    break;
+                };
+                let Some(peer) = self.peer(id) else { continue };
+                peer.starved_listed = false;
+                self.serve(id);
+                if self.peer(id).is_some_and(|peer| peer.starved_listed) {
+                    // It stays the first of its host.
+                    self.starved.entry(host).or_default().rotate_right(1);
+                    break;
+                }
             }
         }
+    }
+
+    /// Ends connections while half records take all memory there is for them, or none of them can go on:
+    /// of the host that holds most of it those that have been at their records for the longest time.
+    fn relieve_budget(&mut self) {
+        while self.worker.budget.is_spent() || self.is_stuck() {
+            let Some(host) = self.worker.budget.largest_holder() else { return };
+            let connections = self.slots.iter().flatten().map(|peer| &peer.connection);
+            let mut holders: Vec<(u64, ConnectionId)> = connections
+                .filter_map(|connection| Some((connection.holds_for(host)?, connection.id)))
+                .collect();
+            if holders.is_empty() {
+                return;
+            }
+            holders.sort_unstable_by_key(|(since_ns, _)| *since_ns);
+            holders.truncate(holders.len().div_ceil(2));
+            holders.into_iter().for_each(|(_, id)| self.end(id, &Ending::Hoarding));
+            self.feed_starved();
+        }
+    }
+
+    /// Whether all half records wait for memory that others of them hold.
+    fn is_stuck(&self) -> bool {
+        let mut peers = self.slots.iter().flatten();
+        !self.starved.is_empty()
+            && peers.all(|peer| {
+                peer.starved || peer.connection.holds_for(peer.connection.host()).is_none()
+            })
     }
 
     fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer> {
@@ -182,11 +221,16 @@ impl<H: Handler> Reactor<H> {
 
     fn serve(&mut self, id: ConnectionId) {
         let Some(Some(peer)) = self.slots.get_mut(id.slot()) else { return };
-        match self.worker.serve(peer) {
+        let served = shielded(|| self.worker.serve(peer)).unwrap_or_else(|| {
+            self.worker.forget_input();
+            Err(Ending::Fault)
+        });
+        match served {
             Err(ending) => self.end(id, &ending),
             Ok(()) if peer.starved => {
                 if !std::mem::replace(&mut peer.starved_listed, true) {
-                    self.starved.push_back(id);
+                    let host = peer.connection.host();
+                    self.starved.entry(host).or_default().push_back(id);
                 }
             }
             Ok(()) => {
@@ -211,7 +255,11 @@ impl<H: Handler> Reactor<H> {
         self.worker.inbox.take(&mut commands);
         let mut touched = std::mem::take(&mut self.touched);
         for command in commands.drain(..) {
-            touched.extend(self.obey_one(command));
+            let about = command.connection();
+            match shielded(|| self.obey_one(command)) {
+                Some(id) => touched.extend(id),
+                None => about.into_iter().for_each(|id| self.end(id, &Ending::Fault)),
+            }
         }
         self.commands = commands;
         // Their answers leave together.
@@ -284,11 +332,13 @@ impl<H: Handler> Reactor<H> {
         }
         let mut broken = Vec::new();
         for peer in self.slots.iter_mut().flatten() {
-            if let Err(ending) = peer.connection.tick(&mut self.worker.turn()) {
+            let looked = shielded(|| peer.connection.tick(&mut self.worker.turn()));
+            if let Err(ending) = looked.unwrap_or(Err(Ending::Fault)) {
                 broken.push((peer.connection.id, ending));
             }
         }
         broken.into_iter().for_each(|(id, ending)| self.end(id, &ending));
+        self.relieve_budget();
         shielded(|| self.worker.handler.tick(now_ns));
         memory::trim();
     }
@@ -319,19 +369,18 @@ impl<H: Handler> Reactor<H> {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(listener, flags) {
                 Ok((stream, Some(peer))) => match SocketAddr::try_from(peer) {
-                    Ok(peer) => self.place(stream, peer),
+                    Ok(peer) => {
+                        // The connection may have taken the last descriptor.
+                        if let Err(error) = self.place(stream, peer) {
+                            return self.make_room(&error);
+                        }
+                    }
                     Err(error) => tracing::debug!(%error, "a peer without internet address"),
                 },
                 Ok((_, None)) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    let made_room = shared.connections.make_room();
-                    tracing::warn!(%error, made_room, "cannot accept a connection; trying again soon");
-                    // Without this the reactor would run in circles.
-                    let _ = self.listen(false);
-                    let soon_ns = self.worker.now_ns.saturating_add(nanoseconds(ACCEPT_REST));
-                    self.next_tick_ns = self.next_tick_ns.min(soon_ns);
-                    return;
+                    return self.make_room(&error.into());
                 }
                 // The connection died in the queue; the next may be alive.
                 Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
@@ -339,17 +388,26 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
+    /// Descriptors are short: somebody who is of no use yet gives one back, and nobody is accepted for a
+    /// while. Without that the reactor would run in circles.
+    fn make_room(&mut self, error: &io::Error) {
+        let made_room = self.worker.shared.connections.make_room();
+        tracing::warn!(%error, made_room, "cannot accept a connection; trying again soon");
+        let _ = self.listen(false);
+        let soon_ns = self.worker.now_ns.saturating_add(nanoseconds(ACCEPT_REST));
+        self.next_tick_ns = self.next_tick_ns.min(soon_ns);
+    }
+
     /// Finds a reactor for a new connection.
-    fn place(&mut self, stream: OwnedFd, peer: SocketAddr) {
+    ///
+    /// # Errors
+    /// When it cannot be found out whose connection it is, for want of descriptors or memory.
+    fn place(&mut self, stream: OwnedFd, peer: SocketAddr) -> io::Result<()> {
         // Now, while the peer has had no time to go and leave its port to somebody else.
-        let info = match dafs_dat::tcp_peer(&stream, peer) {
-            Ok(info) => info,
-            Err(error) => {
-                add(&self.worker.counters().refused, 1);
-                tracing::warn!(%peer, %error, "connection refused: it is not known whose it is");
-                return;
-            }
-        };
+        let info = dafs_dat::tcp_peer(&stream, peer).inspect_err(|_| {
+            add(&self.worker.counters().refused, 1);
+            tracing::warn!(%peer, "connection refused: it is not known whose it is");
+        })?;
         let (stream, origin) = (Arc::new(stream), Origin::of_peer(&info));
         let process = CallerProcess::from(&info);
         let admitted = self.worker.shared.connections.admit(origin, Arc::downgrade(&stream) as _);
@@ -358,7 +416,7 @@ impl<H: Handler> Reactor<H> {
             Err(refusal) => {
                 add(&self.worker.counters().refused, 1);
                 tracing::warn!(%peer, "connection refused: {refusal}");
-                return;
+                return Ok(());
             }
         };
         self.worker.shared.enter();
@@ -370,6 +428,7 @@ impl<H: Handler> Reactor<H> {
             let inbox = &self.worker.shared.members[number].inbox;
             inbox.push(Command::Adopt { stream, peer: (peer, process), admitted });
         }
+        Ok(())
     }
 
     /// Begins to serve a connection that has been counted already.

@@ -101,6 +101,11 @@ impl<H: Handler> Worker<H> {
         served
     }
 
+    /// What was read for a connection that met a fault is of no use any more.
+    pub(super) fn forget_input(&mut self) {
+        self.receive.truncate(0);
+    }
+
     /// Counts what waits in a connection instead of what waited there when it was last counted.
     pub(super) fn count_waiting(&mut self, peer: &mut Peer, bytes: usize) {
         let before = std::mem::replace(&mut peer.waiting_bytes, bytes);
@@ -122,16 +127,14 @@ impl<H: Handler> Worker<H> {
     }
 
     fn take_in(&mut self, peer: &mut Peer) -> Result<(), Ending> {
-        while peer.connection.has_aside() {
-            if !self.may_take(peer) {
-                return Ok(());
+        if peer.connection.has_aside() {
+            if self.may_take(peer) {
+                peer.connection.process_aside(&mut self.turn())?;
             }
-            if peer.connection.process_aside(&mut self.turn())? == Progress::Flush {
-                self.flush(peer)?;
-            }
+            return Ok(());
         }
         for _ in 0..READS_PER_TURN {
-            if !peer.readable || !self.may_take(peer) {
+            if !peer.readable || peer.connection.has_aside() || !self.may_take(peer) {
                 return Ok(());
             }
             peer.starved = !peer.connection.reader().make_room(&mut self.budget)?;
@@ -159,22 +162,15 @@ impl<H: Handler> Worker<H> {
         processed
     }
 
-    /// Has the first `len` bytes that were received served.
+    /// Has the first `len` bytes that were received served, or what a turn is for.
     fn process(&mut self, peer: &mut Peer, len: usize) -> Result<(), Ending> {
-        let mut at = 0;
-        loop {
-            let (receive, mut turn) = self.split();
-            let mut input = &receive.bytes()[at..len];
-            let progress = peer.connection.process(&mut input, &mut turn)?;
-            at = len - input.len();
-            if progress == Progress::Drained {
-                return Ok(());
-            }
-            self.flush(peer)?;
-            if !self.may_take(peer) {
-                return peer.connection.put_aside(&self.receive.bytes()[at..len]);
-            }
+        let (receive, mut turn) = self.split();
+        let mut input = &receive.bytes()[..len];
+        if peer.connection.process(&mut input, &mut turn)? == Progress::Drained {
+            return Ok(());
         }
+        let at = len - input.len();
+        peer.connection.put_aside(&self.receive.bytes()[at..len])
     }
 
     /// Moves the counts of this turn to where others see them.

@@ -147,7 +147,12 @@ impl World {
 }
 
 fn run(seed: u64) -> (u64, Tally) {
-    let result = std::panic::catch_unwind(|| World::new(seed).run());
+    let before = dafs_dat::confine::faults();
+    let result = std::panic::catch_unwind(|| {
+        let seen = World::new(seed).run();
+        assert_eq!(dafs_dat::confine::faults(), before, "a panic was confined to a connection");
+        seen
+    });
     result.unwrap_or_else(|panic| {
         eprintln!("the world of DAFS_RDMA_SEED={seed} has failed");
         std::panic::resume_unwind(panic)

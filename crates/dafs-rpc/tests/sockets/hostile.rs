@@ -1,11 +1,11 @@
 //! Peers that mean no good, or know no better.
 
-use crate::common::{Raw, Server, call, call_words, procedure, procedures, record};
+use crate::common::{PATIENCE, Raw, Server, call, call_words, procedure, procedures, record};
 use dafs_rpc::server::Config;
-use dafs_rpc::{AuthStatus, RejectStatus, VersionRange};
+use dafs_rpc::{AuthStatus, RejectStatus, Reply, VersionRange};
 use dafs_wire::rpc::{FragmentMark, ReplyStatus};
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Another client is served as if nothing had happened.
 fn still_serves(server: &Server) {
@@ -194,6 +194,35 @@ fn a_flood_that_reads_late_gets_every_answer() {
     sender.join().unwrap();
 }
 
+/// However many small calls one peer sends at once, another one has its turn soon.
+#[test]
+fn a_flood_of_small_calls_lets_others_have_their_turn() {
+    let config = Config { calls_per_connection_max: 10_000, ..Config::default() };
+    let server = Server::start(1, config);
+    let hold = |xid| call(xid, procedures::HOLD, &[]);
+    let [mut first, mut flood, mut honest] = [(); 3].map(|()| Raw::connect(&server));
+    server.wait_for(|statistics| statistics.connections == 3);
+    // The reactor waits in the first call for the list, until both others have sent all.
+    let held = server.held.lock().unwrap();
+    first.send(&hold(1));
+    flood.send(&hold(2).repeat(4000));
+    honest.send(&hold(3));
+    drop(held);
+    let start = Instant::now();
+    while server.held.lock().unwrap().len() < 4002 {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut held = std::mem::take(&mut *server.held.lock().unwrap());
+    let late = held.split_off(1 + 2 * 64);
+    held.into_iter().for_each(|responder| responder.respond(Reply::new()));
+    assert_eq!(honest.reply().unwrap().0, 3);
+    late.into_iter().for_each(|responder| responder.respond(Reply::new()));
+    for _ in 0..4000 {
+        assert_eq!(flood.reply().unwrap().0, 2);
+    }
+}
+
 #[test]
 fn calls_in_hand_are_bounded_and_go_on_when_answered() {
     let config = Config { calls_per_connection_max: 4, ..Config::default() };
@@ -203,9 +232,9 @@ fn calls_in_hand_are_bounded_and_go_on_when_answered() {
     raw.send(&calls);
     for answered in 0..10 {
         let expected = (10 - answered).min(4);
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         while server.held.lock().unwrap().len() < expected {
-            assert!(start.elapsed() < crate::common::PATIENCE);
+            assert!(start.elapsed() < PATIENCE);
             std::thread::yield_now();
         }
         assert_eq!(server.held.lock().unwrap().len(), expected);
@@ -213,7 +242,7 @@ fn calls_in_hand_are_bounded_and_go_on_when_answered() {
         let responder = server.held.lock().unwrap().remove(0);
         let xid = responder.xid();
         if answered % 2 == 0 {
-            responder.respond(dafs_rpc::Reply::new());
+            responder.respond(Reply::new());
             assert_eq!(raw.reply().unwrap().0, xid);
         }
     }

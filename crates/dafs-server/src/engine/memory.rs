@@ -10,6 +10,7 @@
 use crate::limits::SMALL_REPLY_BYTES;
 use dafs_dat::{Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain, RegisterError};
 use dafs_mem::{Buffer, VolatileSlice};
+use dafs_service::Owner;
 use std::sync::Arc;
 
 /// Several slots of equal size in one registration.
@@ -186,6 +187,8 @@ const LARGE_PER_SLAB: usize = 16;
 struct ReplyPool {
     slabs: Vec<Slab>,
     free: Vec<u32>,
+    /// For whom each slot is in use.
+    holders: Vec<Option<Owner>>,
     slot_bytes: usize,
     per_slab: usize,
 }
@@ -195,14 +198,29 @@ impl ReplyPool {
         &mut self,
         adapter: &mut dyn Adapter,
         domain: ProtectionDomain,
+        owner: Owner,
     ) -> Result<u32, RegisterError> {
         if self.free.is_empty() {
             let first = self.slabs.len() * self.per_slab;
             self.slabs.push(Slab::new(adapter, domain, self.per_slab, self.slot_bytes)?);
             self.free.extend((first..first + self.per_slab).rev().map(|slot| slot as u32));
+            self.holders.resize(first + self.per_slab, None);
         }
         // INVARIANT: a slab was just added if there was no free slot.
-        Ok(self.free.pop().expect("a slab was just added"))
+        let slot = self.free.pop().expect("a slab was just added");
+        self.holders[slot as usize] = Some(owner);
+        Ok(slot)
+    }
+
+    /// Gives back the slots of an owner; returns how many there were.
+    fn reclaim(&mut self, owner: &Owner) -> usize {
+        let before = self.free.len();
+        for (slot, holder) in self.holders.iter_mut().enumerate() {
+            if holder.take_if(|holder| holder == owner).is_some() {
+                self.free.push(slot as u32);
+            }
+        }
+        self.free.len() - before
     }
 
     /// Gives back the memory of slabs at the end that are wholly free, at most half of all at a time.
@@ -241,6 +259,7 @@ impl Replies {
         let pool = |slot_bytes, per_slab| ReplyPool {
             slabs: Vec::new(),
             free: Vec::new(),
+            holders: Vec::new(),
             slot_bytes,
             per_slab,
         };
@@ -257,16 +276,17 @@ impl Replies {
         self.small.slot_bytes.max(self.large.slot_bytes)
     }
 
-    /// Takes a slot that holds `bytes`.
+    /// Takes a slot that holds `bytes`, for a reply over one connection.
     pub(super) fn take(
         &mut self,
         adapter: &mut dyn Adapter,
         bytes: usize,
+        owner: Owner,
     ) -> Result<ReplySlot, RegisterError> {
         let slot = if bytes <= self.small.slot_bytes {
-            ReplySlot(self.small.take(adapter, self.domain)?)
+            ReplySlot(self.small.take(adapter, self.domain, owner)?)
         } else {
-            ReplySlot(self.large.take(adapter, self.domain)? | LARGE_BIT)
+            ReplySlot(self.large.take(adapter, self.domain, owner)? | LARGE_BIT)
         };
         self.in_use += 1;
         Ok(slot)
@@ -278,6 +298,12 @@ impl Replies {
         let (pool, index) = self.pool_mut(slot);
         debug_assert!(!pool.free.contains(&index), "a reply slot was freed twice");
         pool.free.push(index);
+        pool.holders[index as usize] = None;
+    }
+
+    /// Gives back what a connection has lost that is over, and of which no work is posted.
+    pub(super) fn reclaim(&mut self, owner: &Owner) {
+        self.in_use -= self.small.reclaim(owner) + self.large.reclaim(owner);
     }
 
     pub(super) fn in_use(&self) -> usize {
@@ -341,7 +367,7 @@ mod tests {
         let domain = adapter.protection_domain();
         let mut replies = Replies::new(domain, 16 << 10);
         let take = |replies: &mut Replies, adapter: &mut dyn Adapter| {
-            replies.take(adapter, 16 << 10).unwrap()
+            replies.take(adapter, 16 << 10, Owner::SERVER).unwrap()
         };
         let mut taken: Vec<_> = (0..1000).map(|_| take(&mut replies, &mut adapter)).collect();
         let most = replies.large.slabs.len();

@@ -5,7 +5,7 @@
 //! * A receive is posted before the reply that grants it; posted receives and requests in hand add
 //!   up to the credits of a connection, always.
 //! * A fault of one connection ends that connection, with a log line that says why, and nothing
-//!   else.
+//!   else; also one that is a mistake of this program, where what is done for the connection panics.
 //! * Everything a connection holds (memory, waiting requests, its place in the registry) is given
 //!   back when it ends.
 
@@ -54,6 +54,7 @@ use crate::pool::{Inbox, Pool};
 use accept::{accept, channel};
 use back::{BackFront, Mail};
 use connection::{Connection, Phase, Session};
+use dafs_dat::confine::confined;
 use dafs_dat::{
     Adapter, Address, Completion, DisconnectReason, EndpointId, Event, Instant, ListenerId,
     Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
@@ -63,7 +64,6 @@ use drain::{Asked, UnderWay};
 use memory::{Replies, ReplySlot};
 use request::Context;
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 use staging::Staging;
 use std::io;
 use std::sync::Arc;
@@ -448,15 +448,6 @@ impl Engine {
         }
     }
 
-    /// RDMA is over, so a load may begin that waited for that.
-    fn batch_room(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
-        let connection = self.ports[port].connections.get(&endpoint);
-        let batch = connection.and_then(|connection| connection.batch.as_ref());
-        if batch.is_some_and(|batch| batch.has_ready()) {
-            self.with(port, endpoint, now, |context| context.batch_turn());
-        }
-    }
-
     /// Posted work of a connection is over, so its client is alive.
     fn progress(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
         if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
@@ -494,7 +485,8 @@ impl Engine {
         }
     }
 
-    /// Runs `act` for a connection, if it is still there.
+    /// Runs `act` for a connection, if it is still there. A panic in it ends the connection, and no
+    /// other.
     fn with(
         &mut self,
         port: usize,
@@ -515,8 +507,14 @@ impl Engine {
             now,
             deferred: false,
         };
-        act(&mut context);
-        context.run_chains();
+        let done = confined(|| {
+            act(&mut context);
+            context.run_chains();
+        });
+        if done.is_none() {
+            context.connection.faulted = true;
+            context.drop_session("this server failed at what the client sent; please report it");
+        }
     }
 
     /// Takes finished jobs.
@@ -539,26 +537,6 @@ impl Engine {
             self.resume_waiting(port, now);
         }
         self.done = done;
-        busy
-    }
-
-    /// Looks at the batches whose time has come.
-    fn batches(&mut self, now: Instant) -> bool {
-        let mut busy = false;
-        for port in 0..self.ports.len() {
-            let due = &self.ports[port].link.batches_due;
-            if due.is_empty() {
-                continue;
-            }
-            let due = due.iter().filter(|(_, at)| **at <= now).map(|(endpoint, _)| *endpoint);
-            // In an order that does not depend on the table.
-            let mut due: SmallVec<[EndpointId; 4]> = due.collect();
-            due.sort_unstable();
-            for endpoint in due {
-                busy = true;
-                self.with(port, endpoint, now, |context| context.batch_turn());
-            }
-        }
         busy
     }
 
@@ -615,6 +593,10 @@ impl Engine {
         let Some(mut connection) = connections.remove(&endpoint) else { return };
         link.credits -= usize::from(connection.credits.nreq);
         connection.receives.release(&mut *link.adapter);
+        if connection.faulted {
+            link.staging.reclaim(&mut *link.adapter, &connection.owner);
+            link.replies.reclaim(&connection.owner);
+        }
         if let Some(Session { id, proven: Some(proven), replies, .. }) = connection.session.take() {
             if let Some(replies) = replies {
                 let ended = replies.freeze();

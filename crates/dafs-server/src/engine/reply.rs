@@ -94,7 +94,8 @@ impl Context<'_> {
     }
 
     pub(super) fn take_reply(&mut self, bytes: usize) -> Result<ReplySlot, Status> {
-        self.link.replies.take(&mut *self.link.adapter, bytes).map_err(|error| {
+        let owner = self.connection.owner;
+        self.link.replies.take(&mut *self.link.adapter, bytes, owner).map_err(|error| {
             tracing::error!(%error, "no memory for replies");
             Status::Resource
         })

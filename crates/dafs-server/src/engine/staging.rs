@@ -117,9 +117,26 @@ impl Staging {
     pub(super) fn give_back(&mut self, chunk: u32) {
         debug_assert!(!self.free.contains(&chunk), "a staging chunk was freed twice");
         self.free.push(chunk);
+        self.let_go(chunk);
+    }
+
+    fn let_go(&mut self, chunk: u32) {
         if let Some(owner) = self.holders[chunk as usize].take() {
             give_up(&mut self.by_owner, owner);
             give_up(&mut self.by_origin, owner.origin);
+        }
+    }
+
+    /// Replaces what a connection has lost that is over, and of which no work is posted. A job that was
+    /// lost with it may still use the memory, and keeps that.
+    pub(super) fn reclaim(&mut self, adapter: &mut dyn Adapter, owner: &Owner) {
+        for chunk in 0..self.holders.len() {
+            if self.holders[chunk].as_ref() == Some(owner)
+                && let Some(slab) = self.chunks[chunk].take()
+            {
+                adapter.deregister(slab.region.id);
+                self.let_go(chunk as u32);
+            }
         }
     }
 

@@ -24,6 +24,7 @@ use dafs_service::{
     Admits, Export, ExportOptions, Namespace, NoRecords, Service, ServiceConfig, Squash,
     WriteVerifier,
 };
+use dafs_store::vital;
 use dafs_store::{DataFiles, DataStore};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -203,13 +204,13 @@ impl DataServer {
         let mut server = Self { counters, threads: Vec::new(), reactors: Vec::new() };
         let shared = nfs.clone();
         let reactor = server.counters.group.reactor(|_| NfsHandler::new(shared))?;
-        let thread = std::thread::Builder::new().name(format!("dafs-data-{number}"));
-        server.threads.push(thread.spawn(|| reactor.run())?);
+        let name = format!("dafs-data-{number}");
+        server.threads.push(vital::spawn(name, || reactor.run())?);
         if !rdma.is_empty() {
             let adapters = rdma.adapters(config, connections, 0, 1)?;
             let reactor = server.counters.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
-            let thread = std::thread::Builder::new().name(format!("dafs-drdma-{number}"));
-            server.threads.push(thread.spawn(|| reactor.run())?);
+            let name = format!("dafs-drdma-{number}");
+            server.threads.push(vital::spawn(name, || reactor.run())?);
         }
         if let Some(listener) = dafs {
             let shared = Shared {

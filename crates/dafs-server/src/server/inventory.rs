@@ -11,19 +11,22 @@
 
 use dafs_service::{RecordsError, StateFile, StateFileId, bears_seal, undo_list_instance};
 use dafs_store::own::{self, OwnError};
-use rustix::fs::FlockOperation;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use siphasher::sip::SipHasher24;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File};
 use std::hash::Hasher;
-use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io::{self, ErrorKind, Read, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// The file itself, in the state directory.
 const INVENTORY: &str = "inventory";
+/// The next one, until it is whole.
+const ASIDE: &str = "inventory.new";
 const TITLE: &str = "dafs state 1";
 const CHECK: &str = "check";
 /// More than any list is long.
@@ -150,7 +153,7 @@ impl Inventory {
         let lock = File::open(directory).map_err(failed)?;
         // Where directories cannot be locked, the databases in it still are.
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            == Err(rustix::io::Errno::WOULDBLOCK)
+            == Err(Errno::WOULDBLOCK)
         {
             return Err(StateError::Busy(directory.to_owned()));
         }
@@ -158,10 +161,22 @@ impl Inventory {
         Ok(Self { directory: directory.to_owned(), files, saved, lock })
     }
 
+    /// Whether the directory that is locked may be written to by others: it may be another one than was
+    /// looked at.
+    fn check_locked(&self) -> Result<(), StateError> {
+        let failed = |error| StateError::Io { path: self.directory.clone(), error };
+        match self.lock.metadata().map_err(failed)?.mode() & 0o022 {
+            0 => Ok(()),
+            _ => Err(StateError::Own(OwnError::Writable(self.directory.clone()))),
+        }
+    }
+
     fn read(&self) -> Result<Option<String>, StateError> {
         let path = self.directory.join(INVENTORY);
         let mut text = Vec::new();
-        let read = File::open(&path)
+        let owner = self.lock.metadata().map(|directory| directory.uid());
+        let read = owner
+            .and_then(|owner| own::open_to_read_for(owner, &path))
             .and_then(|file| file.take(INVENTORY_BYTES_MAX).read_to_end(&mut text));
         match read {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -221,7 +236,9 @@ impl Inventory {
     ) -> Result<(), StateError> {
         match self.known(name) {
             Some(known) if known.instance != hash => {
-                Err(self.lost(name, "it is another one than the server has used before"))
+                let inventory = self.directory.join(INVENTORY);
+                let what = "it is another one than the server has used before, by what";
+                Err(self.lost(name, format!("{what} {} says", inventory.display())))
             }
             _ => {
                 self.note(name, StateFileId { instance: hash, openings: 0 });
@@ -282,12 +299,31 @@ impl Inventory {
     }
 
     fn write(&self, text: &str) -> io::Result<()> {
-        let path = self.directory.join(INVENTORY);
         let found = self.lock.metadata()?;
-        // Root does this for the user who runs the server.
+        // Root does this for the user who runs the server, and who may put something else in the place of
+        // the directory meanwhile.
         let root = rustix::process::geteuid().is_root();
-        let owner = (root && found.uid() != 0).then(|| (found.uid(), found.gid()));
-        own::replace_for(owner, &path, &path.with_extension("new"), text.as_bytes())?;
+        let remove = || rustix::fs::unlinkat(&self.lock, ASIDE, AtFlags::empty());
+        match remove() {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.lock, ASIDE, flags, Mode::RUSR | Mode::WUSR)?;
+        let mut file = File::from(file);
+        let mut put = || -> io::Result<()> {
+            if root && found.uid() != 0 {
+                fchown(&file, Some(found.uid()), Some(found.gid()))?;
+            }
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            Ok(rustix::fs::renameat(&self.lock, ASIDE, &self.lock, INVENTORY)?)
+        };
+        put().inspect_err(|_| {
+            // On a full file system what failed would add up.
+            let _ = remove();
+        })?;
         self.lock.sync_all()
     }
 
@@ -330,11 +366,8 @@ fn check_directory(directory: &Path) -> Result<(), StateError> {
     match own::check_directory(directory) {
         Ok(()) => Ok(()),
         Err(OwnError::Owner { .. }) if rustix::process::geteuid().is_root() => {
-            let failed = |error| StateError::Io { path: directory.to_owned(), error };
-            match std::fs::metadata(directory).map_err(failed)?.mode() & 0o022 {
-                0 => Ok(()),
-                _ => Err(StateError::Own(OwnError::Writable(directory.to_owned()))),
-            }
+            // The mode is looked at when the directory is locked.
+            Ok(())
         }
         Err(OwnError::Io(path, error)) if error.kind() == ErrorKind::NotFound => {
             Err(StateError::NoDirectory(path))
@@ -352,6 +385,7 @@ fn check_directory(directory: &Path) -> Result<(), StateError> {
 pub fn accept_loss(directory: &Path, name: &str) -> Result<bool, StateError> {
     check_directory(directory)?;
     let mut inventory = Inventory::lock(directory)?;
+    inventory.check_locked()?;
     if name != INVENTORY {
         match inventory.read()? {
             Some(text) => inventory.parse(text)?,
@@ -509,6 +543,52 @@ mod tests {
         };
         if rustix::process::geteuid().is_root() {
             assert_eq!(owner(&dir.path().join(INVENTORY)), (1, 2));
+        }
+    }
+
+    /// The user whose state it is may own the directory above, too.
+    #[test]
+    fn what_is_put_in_the_place_of_the_directory_is_not_written_to() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = |name: &str| outer.path().join(name);
+        std::fs::create_dir(path("victim")).unwrap();
+        let mut inventory = Inventory::open(&path("state")).unwrap();
+        std::fs::rename(path("state"), path("moved")).unwrap();
+        symlink(path("victim"), path("state")).unwrap();
+        inventory.note(FENCES, id(1));
+        inventory.save().unwrap();
+        assert_eq!(std::fs::read_dir(path("victim")).unwrap().count(), 0);
+        drop(inventory);
+        assert_eq!(Inventory::open(&path("moved")).unwrap().known(FENCES), Some(id(1)));
+    }
+
+    #[test]
+    fn an_inventory_is_not_read_through_a_symlink() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join(INVENTORY), dir.path().join("victim"));
+        let mut inventory = Inventory::open(dir.path()).unwrap();
+        inventory.note(FENCES, id(1));
+        inventory.save().unwrap();
+        drop(inventory);
+        std::fs::rename(&path, &victim).unwrap();
+        symlink(&victim, &path).unwrap();
+        let before = std::fs::read(&victim).unwrap();
+        for error in [
+            Inventory::open(dir.path()).err().unwrap().to_string(),
+            accept_loss(dir.path(), FENCES).unwrap_err().to_string(),
+        ] {
+            assert!(error.contains("inventory is a symlink"), "{error}");
+        }
+        assert_eq!(std::fs::read(&victim).unwrap(), before);
+        // Root acts for the user whom the directory belongs to.
+        if rustix::process::geteuid().is_root() {
+            std::fs::rename(&victim, &path).unwrap();
+            chown(dir.path(), Some(1), Some(1)).unwrap();
+            chown(&path, Some(1), Some(1)).unwrap();
+            assert!(accept_loss(dir.path(), FENCES).unwrap());
+            chown(&path, Some(2), Some(2)).unwrap();
+            let error = accept_loss(dir.path(), FENCES).unwrap_err().to_string();
+            assert!(error.contains("chown root"), "{error}");
         }
     }
 

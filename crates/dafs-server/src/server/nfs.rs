@@ -11,6 +11,7 @@ use dafs_dat::connections::Connections;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config as RpcConfig, Group};
 use dafs_service::Place;
+use dafs_store::vital;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -90,15 +91,15 @@ impl NfsServer {
         for index in 0..tcp_threads {
             let nfs = server.shared.clone();
             let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
-            let thread = std::thread::Builder::new().name(format!("dafs-nfs-{index}"));
-            server.threads.push(thread.spawn(|| reactor.run())?);
+            let name = format!("dafs-nfs-{index}");
+            server.threads.push(vital::spawn(name, || reactor.run())?);
         }
         for index in 0..rdma_threads {
             let nfs = server.shared.clone();
             let adapters = rdma.adapters(config, &connections, index, rdma_threads)?;
             let reactor = server.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
-            let thread = std::thread::Builder::new().name(format!("dafs-rdma-{index}"));
-            server.threads.push(thread.spawn(|| reactor.run())?);
+            let name = format!("dafs-rdma-{index}");
+            server.threads.push(vital::spawn(name, || reactor.run())?);
         }
         if config.nfs.rpcbind
             && let Some(address) = server.addresses.first()

@@ -10,6 +10,7 @@ use dafs_dat::Adapter;
 use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_store::vital;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -37,9 +38,7 @@ impl Reactor {
         let engine = Engine::new(shared.clone(), adapters, inbox.clone());
         let control = Arc::new(Control::default());
         let (own, wake) = (control.clone(), config.wake);
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || reactor::run(engine, wake, &own))?;
+        let thread = vital::spawn(name, move || reactor::run(engine, wake, &own))?;
         Ok(Self { control, wake: Arc::new(move || inbox.wake()), thread: Some(thread) })
     }
 }

@@ -17,6 +17,9 @@ const DIRECTORIES: [&str; 6] = ["journal", "moved", "mends", "nodes", "removed",
 /// Files in it.
 const FILES: [&str; 5] = ["clients.redb", "fences.redb", "handle-key", "inventory", "undo.index"];
 
+/// Bytes of the key that signs file handles.
+const HANDLE_KEY_BYTES: usize = 16;
+
 /// Makes the state directory, or looks whether nobody else can change what is in the one that is there.
 pub(super) fn open_directory(directory: &Path) -> Result<(), StartError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
@@ -44,8 +47,8 @@ pub(super) fn handle_secret(
     inventory: &mut Inventory,
 ) -> Result<ExportSecret, StartError> {
     let known = inventory.known(HANDLE_KEY).is_some();
-    match std::fs::metadata(directory.join(HANDLE_KEY)) {
-        Ok(found) if found.len() != 16 => {
+    match directory.join(HANDLE_KEY).symlink_metadata() {
+        Ok(found) if found.is_file() && found.len() != HANDLE_KEY_BYTES as u64 => {
             Err(inventory.lost(HANDLE_KEY, "it is not 16 bytes long"))?;
         }
         Err(error) if known && error.kind() == io::ErrorKind::NotFound => {
@@ -65,7 +68,7 @@ pub(super) fn handle_secret(
 fn read_or_make_secret(directory: &Path) -> Result<ExportSecret, StartError> {
     let path = directory.join(HANDLE_KEY);
     let failed = |error| StartError::State { path: path.clone(), error };
-    match std::fs::read(&path) {
+    match own::read(&path, HANDLE_KEY_BYTES) {
         Ok(bytes) => match <[u8; 16]>::try_from(bytes.as_slice()) {
             Ok(bytes) => return Ok(ExportSecret::from_bytes(bytes)),
             Err(_) => return Err(failed(io::ErrorKind::InvalidData.into())),
@@ -88,7 +91,7 @@ fn read_or_make_secret(directory: &Path) -> Result<ExportSecret, StartError> {
             _ => {
                 // The name must be as stable as the content, or a power loss makes a new key.
                 std::fs::File::open(directory)?.sync_all()?;
-                std::fs::read(&path)
+                own::read(&path, HANDLE_KEY_BYTES)
             }
         }
     };
@@ -168,11 +171,30 @@ mod tests {
         set_permissions(state.join("nodes"), Permissions::from_mode(0o777)).unwrap();
         open_directory(&state).unwrap();
         assert_eq!(mode(&state.join("nodes")), 0o700);
-        for name in ["journal", "clients.redb"] {
-            symlink("/etc", state.join(name)).unwrap();
+        let victim = dir.path().join("victim");
+        for (name, is_file) in
+            FILES.map(|name| (name, true)).into_iter().chain(DIRECTORIES.map(|name| (name, false)))
+        {
+            let (path, aside) = (state.join(name), dir.path().join("aside"));
+            let was_there = std::fs::rename(&path, &aside).is_ok();
+            match is_file {
+                true => std::fs::write(&victim, [7; 16]).unwrap(),
+                false => create_dir(&victim).unwrap(),
+            }
+            symlink(&victim, &path).unwrap();
             let error = open_directory(&state).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("symlink"), "{error}");
-            std::fs::remove_file(state.join(name)).unwrap();
+            if name == HANDLE_KEY {
+                read_or_make_secret(&state).unwrap_err();
+            }
+            match is_file {
+                true => std::fs::remove_file(&victim).unwrap(),
+                false => std::fs::remove_dir(&victim).unwrap(),
+            }
+            std::fs::remove_file(&path).unwrap();
+            if was_there {
+                std::fs::rename(&aside, &path).unwrap();
+            }
         }
     }
 

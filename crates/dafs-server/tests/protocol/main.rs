@@ -14,6 +14,7 @@ mod credits;
 mod data;
 mod delegations;
 mod durable;
+mod faults;
 mod fences;
 mod files;
 mod interrupted;

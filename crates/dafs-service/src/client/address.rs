@@ -77,6 +77,16 @@ impl Client {
         known.push(address);
     }
 
+    /// What earlier versions took for its host: the address that it calls from, of IPv6 the network.
+    pub(crate) fn earlier_hosts(&self) -> Vec<Vec<u8>> {
+        let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = |address: &ClientAddress| match address.ip.to_canonical() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets()[..8].to_vec(),
+        };
+        known.iter().map(host).collect()
+    }
+
     /// The host that it called from last for the first time; empty if that is not known.
     pub(crate) fn recorded_host(&self) -> Vec<u8> {
         let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);

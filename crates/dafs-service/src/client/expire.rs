@@ -8,7 +8,10 @@ use super::{Client, ClientKey, ClientKind, ClientTable};
 use crate::admit::Absent;
 use crate::error::ServiceError;
 use crate::hosts::{Host, Shared};
-use crate::limits::{COURTESY_CLIENTS_MAX, ENDED_AT_ONCE_MAX};
+use crate::limits::{
+    COURTESY_CLIENTS_MAX, COURTESY_FILES_MIN, COURTESY_FILES_SHARE, DELEGATIONS_MAX,
+    ENDED_AT_ONCE_MAX, OPENS_MAX,
+};
 use crate::open::Clock;
 use crate::{Result, Service};
 use dafs_store::Wait;
@@ -54,7 +57,13 @@ impl Service {
             _ => self.lock_table().holds_anything(client.key),
         };
         let (mut kept, mut ending): (Vec<_>, Vec<_>) = over.into_iter().partition(keeps);
-        ending.extend(thin_out(&mut kept, COURTESY_CLIENTS_MAX));
+        ending.extend(thin_out(&mut kept, COURTESY_CLIENTS_MAX, |_| 1));
+        // So that descriptors come back which nobody has asked for yet.
+        for (shared, max) in [(Shared::Opens, OPENS_MAX), (Shared::Delegations, DELEGATIONS_MAX)] {
+            let table = self.lock_table();
+            let max = (max.min(table.files_max) / COURTESY_FILES_SHARE).max(COURTESY_FILES_MIN);
+            ending.extend(thin_out(&mut kept, max, |client| table.held(client, shared)));
+        }
         // What was there goes when the table is no longer held.
         let before = std::mem::replace(&mut self.lock_table().absent, Absent::new(kept));
         drop(before);
@@ -210,24 +219,32 @@ impl Service {
     }
 }
 
-/// Takes those that are too many out of a crowd, which begins with those away longest: the first ones of
+/// Takes those that have too much out of a crowd, which begins with those away longest: the first ones of
 /// hosts that have more than there is for each.
-fn thin_out(crowd: &mut Vec<Arc<Client>>, max: usize) -> Vec<Arc<Client>> {
-    let Some(mut excess) = crowd.len().checked_sub(max) else { return Vec::new() };
+fn thin_out(
+    crowd: &mut Vec<Arc<Client>>,
+    max: usize,
+    has: impl Fn(&Client) -> usize,
+) -> Vec<Arc<Client>> {
     let mut of_host: FxHashMap<Host, usize> = FxHashMap::default();
     for client in &*crowd {
-        *of_host.entry(client.host().host()).or_default() += 1;
+        *of_host.entry(client.host().host()).or_default() += has(client);
     }
-    let each = max / of_host.len().max(1);
-    let too_many = |client: &mut Arc<Client>| {
+    let all: usize = of_host.values().sum();
+    let (mut excess, each) = (all.saturating_sub(max), max / of_host.len().max(1));
+    if excess == 0 {
+        return Vec::new();
+    }
+    let too_much = |client: &mut Arc<Client>| {
         let own = of_host.get_mut(&client.host().host()).filter(|own| **own > each && excess > 0);
-        own.is_some_and(|own| {
-            *own -= 1;
-            excess -= 1;
-            true
-        })
+        let Some((own, less)) = own.zip(Some(has(client)).filter(|has| *has > 0)) else {
+            return false;
+        };
+        *own -= less;
+        excess = excess.saturating_sub(less);
+        true
     };
-    crowd.extract_if(.., too_many).collect()
+    crowd.extract_if(.., too_much).collect()
 }
 
 #[cfg(test)]
@@ -245,10 +262,10 @@ mod tests {
         };
         let crowd: Vec<_> = [1, 2, 2, 2, 2, 3, 3, 1].map(client).to_vec();
         let mut left = crowd.clone();
-        let gone = thin_out(&mut left, 6);
+        let gone = thin_out(&mut left, 6, |_| 1);
         assert!(gone.iter().zip(&crowd[1..3]).all(|(one, other)| Arc::ptr_eq(one, other)));
         assert_eq!((gone.len(), left.len()), (2, 6));
-        assert!(thin_out(&mut left, 6).is_empty());
-        assert_eq!(thin_out(&mut left, 0).len(), 6);
+        assert!(thin_out(&mut left, 6, |_| 1).is_empty());
+        assert_eq!(thin_out(&mut left, 0, |_| 1).len(), 6);
     }
 }

@@ -18,8 +18,9 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     pub(super) confirmed: Option<Arc<Client>>,
-    /// One of each host that gives the name: none of them displaces another.
-    pub(super) unconfirmed: Vec<Arc<Client>>,
+    /// One of each host that gives the name: none of them displaces another. Hosts are many, as those of a
+    /// network of IPv6.
+    pub(super) unconfirmed: FxHashMap<Host, Arc<Client>>,
 }
 
 impl Owner {
@@ -140,8 +141,8 @@ impl ClientTable {
         host: Host,
         now_ns: u64,
     ) -> Arc<Client> {
-        let mut known = self.nfs.get(name).into_iter().flat_map(|owner| &owner.unconfirmed);
-        if let Some(old) = known.find(|old| old.host().host() == host).cloned() {
+        let known = self.nfs.get(name).and_then(|owner| owner.unconfirmed.get(&host));
+        if let Some(old) = known.cloned() {
             self.drop_record(&old);
         }
         let (key, of_host) = (self.next_key(), self.hosts.enter(host));
@@ -152,7 +153,8 @@ impl ClientTable {
             self.drop_record(&gone);
         }
         self.by_key.insert(key, client.clone());
-        self.nfs.entry(name.to_vec()).or_default().unconfirmed.push(client.clone());
+        let owner = self.nfs.entry(name.to_vec()).or_default();
+        owner.unconfirmed.insert(host, client.clone());
         client
     }
 
@@ -165,7 +167,7 @@ impl ClientTable {
         let owner = self.nfs.entry(client.name.clone()).or_default();
         let late = std::mem::take(&mut owner.unconfirmed);
         let old = owner.confirmed.replace(client.clone());
-        for late in late.iter().filter(|late| !Arc::ptr_eq(late, client)) {
+        for late in late.values().filter(|late| !Arc::ptr_eq(late, client)) {
             self.drop_record(late);
         }
         if let Some(old) = &old {
@@ -203,21 +205,23 @@ impl ClientTable {
 
     /// Takes a record out of all maps.
     fn remove(&mut self, client: &Arc<Client>) {
-        let same = |other: &Option<Arc<Client>>| {
-            other.as_ref().is_some_and(|other| Arc::ptr_eq(other, client))
-        };
+        let same =
+            |other: Option<&Arc<Client>>| other.is_some_and(|other| Arc::ptr_eq(other, client));
         match client.kind {
             ClientKind::Dafs => {
-                if self.dafs.get(&client.name).is_some_and(|other| Arc::ptr_eq(other, client)) {
+                if same(self.dafs.get(&client.name)) {
                     self.dafs.remove(&client.name);
                 }
             }
             ClientKind::Nfs => {
                 if let Some(owner) = self.nfs.get_mut(&client.name) {
-                    if same(&owner.confirmed) {
+                    if same(owner.confirmed.as_ref()) {
                         owner.confirmed = None;
                     }
-                    owner.unconfirmed.retain(|other| !Arc::ptr_eq(other, client));
+                    let host = client.host().host();
+                    if same(owner.unconfirmed.get(&host)) {
+                        owner.unconfirmed.remove(&host);
+                    }
                     if owner.is_empty() {
                         self.nfs.remove(&client.name);
                     }
@@ -225,7 +229,7 @@ impl ClientTable {
             }
             ClientKind::Stateless => {}
         }
-        if self.by_key.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client)) {
+        if same(self.by_key.get(&client.key)) {
             self.by_key.remove(&client.key);
             if client.is_confirmed() {
                 client.host().remove(Shared::Clients, 1);
@@ -362,6 +366,27 @@ mod tests {
         }
         check(&service);
         assert_eq!(service.lock_clients().len(), 1);
+    }
+
+    /// Each host has its own record of a name, found without a look at those of the others.
+    #[test]
+    fn a_name_that_many_hosts_give_is_one_record_for_each() {
+        let service = service();
+        let unconfirmed = |service: &Service| {
+            let table = service.lock_clients();
+            table.nfs.get(&b"name"[..]).map_or(0, |owner| owner.unconfirmed.len())
+        };
+        for verifier in 0..3 {
+            for host in 0..100 {
+                exchange(&service, host, "name", verifier, SECOND_NS);
+                check(&service);
+                assert_eq!(unconfirmed(&service), service.lock_clients().unconfirmed());
+            }
+            assert_eq!(unconfirmed(&service), UNCONFIRMED_MAX);
+        }
+        let latest = exchange(&service, 99, "name", 9, SECOND_NS);
+        service.confirm_client(latest, SECOND_NS).unwrap();
+        assert_eq!((unconfirmed(&service), service.lock_clients().len()), (0, 1));
     }
 
     #[test]

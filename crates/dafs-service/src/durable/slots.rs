@@ -35,16 +35,17 @@ impl Service {
     }
 
     /// Forgets the sessions of other instances of a client: it has begun anew and asks for nothing of
-    /// theirs. Somebody else who has taken its name, or gives it at another host, does not count. `mechanism` is that of the front
-    /// door's sessions.
+    /// theirs. Somebody else who has taken its name, or gives it at another host, does not count. `mechanism`
+    /// is that of the front door's sessions.
     pub fn forget_other_runs(&self, client: &Client, mechanism: &str) {
         let Some(keeper) = self.keeper.get() else { return };
-        let host = client.host().host().to_bytes();
+        // Earlier versions kept the address also of users of this host.
+        let (host, earlier) = (client.host().host().to_bytes(), client.earlier_hosts());
         let other = |session: &durable::Session| {
             session.mechanism == mechanism
                 && session.principal == client.identity().principal
                 && session.client == client.name()
-                && session.host == host
+                && (session.host == host || earlier.contains(&session.host))
                 && session.verifier != client.verifier()
         };
         let other = |kept: &Kept| kept.recovered && kept.session.as_ref().is_some_and(other);

@@ -8,7 +8,7 @@ use crate::database::{StateDatabase, StateFile, StateFileId};
 use crate::handle::Handle;
 use crate::records::RecordsError;
 use dafs_store::{FileId, FsId};
-use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadableTable, StorageBackend, TableDefinition, WriteTransaction};
 use std::path::{Path, PathBuf};
 
 /// A list on its way to or from the disk: the object, and the names on the list. No names of no list.
@@ -62,13 +62,25 @@ impl FileFences {
     /// When it cannot be made, is not the one that is expected, is damaged, or another server has it
     /// open.
     pub fn open(path: &Path, expected: StateFile) -> Result<Self, RecordsError> {
-        let tables = |transaction: &WriteTransaction| {
-            transaction.open_table(TABLE)?;
-            Ok(())
-        };
-        let database = StateDatabase::open(path, expected, tables);
+        let database = StateDatabase::open(path, expected, Self::tables);
         let database = database.map_err(|error| RecordsError::of(path, &error))?;
         Ok(Self { path: path.to_owned(), database })
+    }
+
+    /// The same with what is in `backend`, for simulations.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn on(backend: impl StorageBackend, expected: StateFile) -> Result<Self, RecordsError> {
+        let path = Path::new("memory");
+        let database = StateDatabase::on(backend, expected, Self::tables);
+        let database = database.map_err(|error| RecordsError::of(path, &error))?;
+        Ok(Self { path: path.to_owned(), database })
+    }
+
+    fn tables(transaction: &WriteTransaction) -> Result<(), redb::Error> {
+        transaction.open_table(TABLE)?;
+        Ok(())
     }
 
     /// Which file it is.

@@ -5,15 +5,16 @@
 //!
 //! Invariants
 //! * The name stands for the earlier log until the new one is stable.
-//! * Only the last record can be torn. A head that is torn says that nothing was changed yet.
+//! * Only the last record can be torn. A head that is torn says that nothing was changed yet. One that is
+//!   as long as it says, or whose fields say another length, is damaged.
 
 use super::UndoError;
-use super::frames::{Frames, MAGIC};
+use super::frames::{Frames, MAGIC, sum};
 use super::log::{self, Head, RECORD_BYTES_MAX, UNFINISHED_SUFFIX};
-use crc_fast::{CrcAlgorithm, Digest};
-use std::fs::{File, OpenOptions};
+use dafs_store::own;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const VERSIONS: [u32; 2] = [1, 2];
@@ -35,13 +36,6 @@ pub(super) enum Earlier {
     Rewritten,
 }
 
-fn sum(parts: [&[u8]; 2]) -> [u8; 4] {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    parts.iter().for_each(|part| digest.update(part));
-    // The algorithm has 32 bits, so nothing is cut off.
-    (digest.finalize() as u32).to_le_bytes()
-}
-
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
@@ -52,7 +46,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 /// Those of the disk; `DamagedEarlier`, with the file as it was.
 pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoError> {
     let path = log::path_of(directory, number);
-    let old = File::open(&path)?;
+    let old = own::open_to_read(&path)?;
     let total = old.metadata()?.len();
     let mut start = vec![0; HEAD_BYTES_MAX.min(total) as usize];
     old.read_exact_at(&mut start, 0)?;
@@ -64,24 +58,19 @@ pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoEr
     let damaged = |at: u64| UndoError::DamagedEarlier(path.clone(), at);
     let len = PREFIX_BYTES + word(&start, 12).map_or(0, |len| len as usize);
     let Some((body, end)) = read_head(&start, len) else {
-        // A head is stable before anything follows it.
-        if start.len() > len + 4 {
-            return Err(damaged(0));
-        }
-        return Ok(Earlier::Unfinished);
+        return if is_torn(&start, len) { Ok(Earlier::Unfinished) } else { Err(damaged(0)) };
     };
     Head::decode(body).ok_or_else(|| damaged(0))?;
     let unfinished = path.with_extension(UNFINISHED_SUFFIX);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let mut instance = [0; 16];
     getrandom::fill(&mut instance).map_err(io::Error::other)?;
-    let mut new = Frames::create(options.open(&unfinished)?, instance, &[body])?;
+    let mut new = Frames::create(own::create(&unfinished)?, instance, &[body])?;
     let mut at = end;
     while let Some((offset, data)) = read_record(&old, at, total)?.map_err(damaged)? {
         new.append(&[&offset, &data])?;
         at += (RECORD_HEAD_BYTES + data.len()) as u64;
     }
+    new.confirm()?;
     std::fs::rename(&unfinished, &path)?;
     log::sync_parent(&path)?;
     Ok(Earlier::Rewritten)
@@ -90,8 +79,17 @@ pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoEr
 /// What the head says, if it is whole, and where it ends. Its checksum is at `len`.
 fn read_head(start: &[u8], len: usize) -> Option<(&[u8], u64)> {
     let (head, rest) = start.split_at_checked(len)?;
-    let whole = *rest.first_chunk::<4>()? == sum([head, &[]]);
+    let whole = *rest.first_chunk::<4>()? == sum(&[head]);
     whole.then_some((head.get(PREFIX_BYTES..)?, len as u64 + 4))
+}
+
+/// Whether the file ends within its head, of which that many bytes lie before its checksum.
+fn is_torn(start: &[u8], len: usize) -> bool {
+    // A damaged length may be that of a head which would not be over yet.
+    let body = start.get(PREFIX_BYTES..).unwrap_or_default();
+    let is_other =
+        Head::decode_first(body).is_some_and(|(_, rest)| start.len() - rest.len() != len);
+    len as u64 <= HEAD_BYTES_MAX && start.len() < len + 4 && !is_other
 }
 
 /// Where in the file, and which bytes; or where the log is damaged.
@@ -114,7 +112,7 @@ fn read_record(old: &File, at: u64, total: u64) -> io::Result<Found> {
     if is_there {
         let mut data = vec![0; len];
         old.read_exact_at(&mut data, at + RECORD_HEAD_BYTES as u64)?;
-        if sum([named, &data]) == *expected {
+        if sum(&[named, &data]) == *expected {
             return Ok(Ok(Some((offset, data))));
         }
     }
@@ -125,22 +123,11 @@ fn read_record(old: &File, at: u64, total: u64) -> io::Result<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::log::Holder;
     use super::super::{Undo, index};
     use super::*;
-    use crate::handle::Handle;
-    use dafs_store::{FILE_ID_BYTES, FileId, FsId};
 
     fn head(copied: bool) -> Head {
-        let key = Handle { fs: FsId([3; 16]), file: FileId([4; FILE_ID_BYTES]) };
-        let holder = Holder {
-            name: b"client".to_vec(),
-            verifier: [5; 8],
-            mechanism: "none".to_owned(),
-            principal: Vec::new(),
-            owner: b"owner".to_vec(),
-        };
-        Head { key, size: 4, persist: true, copied, holder }
+        Head { size: 4, copied, ..Head::sample() }
     }
 
     /// A log as the earlier version wrote it.
@@ -150,12 +137,12 @@ mod tests {
         bytes.extend(version.to_le_bytes());
         bytes.extend((body.len() as u32).to_le_bytes());
         bytes.extend(body);
-        bytes.extend(sum([&bytes, &[]]));
+        bytes.extend(sum(&[&bytes]));
         for (offset, data) in records {
             let mut named = offset.to_le_bytes().to_vec();
             named.extend((data.len() as u32).to_le_bytes());
             bytes.extend(&named);
-            bytes.extend(sum([&named, data]));
+            bytes.extend(sum(&[&named, data]));
             bytes.extend(*data);
         }
         bytes
@@ -221,11 +208,26 @@ mod tests {
         let dir = outer.path().join("undo");
         std::fs::create_dir(&dir).unwrap();
         let bytes = written(1, &[ONE, TWO]);
-        for at in [20, 100, bytes.len() - 4000, bytes.len() - 117] {
-            let mut flipped = bytes.clone();
-            flipped[at] ^= 0x10;
+        let bare = written(2, &[]);
+        let flip = |bytes: &[u8], at: usize, bit: u8| {
+            let mut flipped = bytes.to_vec();
+            flipped[at] ^= bit;
+            flipped
+        };
+        let mut all: Vec<_> = [20, 100, bytes.len() - 4000, bytes.len() - 117]
+            .map(|at| flip(&bytes, at, 0x10))
+            .into();
+        // Every bit of the head's length, behind which are many bytes, few, or none but those of a copy.
+        let few = written(1, &[(0, &[1; 3])]);
+        for bit in 0..32 {
+            let (at, bit) = (12 + bit / 8, 1 << (bit % 8));
+            all.extend([&bytes, &few, &bare].map(|bytes| flip(bytes, at, bit)));
+        }
+        all.extend((16..bare.len()).map(|at| flip(&bare, at, 0x10)));
+        for flipped in all {
+            let at = flipped.iter().zip(&bytes).position(|(one, other)| one != other);
             let error = start(&dir, &flipped).unwrap_err();
-            assert!(matches!(error, UndoError::DamagedEarlier(..)), "at {at}: {error}");
+            assert!(matches!(error, UndoError::DamagedEarlier(..)), "at {at:?}: {error}");
             assert!(!error.to_string().contains("accept-loss"), "{error}");
             assert_eq!(std::fs::read(log::path_of(&dir, 1)).unwrap(), flipped);
         }

@@ -9,6 +9,9 @@
 //! crash can tear the last message only, and after a loss of power also leave the one before it without
 //! confirmation. A disk writes a sector wholly or not at all: what was torn is missing or zero.
 //!
+//! The first message is confirmed when the file is used. In place of a count, the first sector can say
+//! that the file was thrown away: its name may come back after a loss of power.
+//!
 //! Invariants
 //! * A confirmed message is read back as it was, or the file is refused.
 //! * Behind the confirmed ones, a frame that is neither whole nor missing nor zero is damage.
@@ -27,6 +30,20 @@ const PAYLOAD_BYTES: usize = FRAME_BYTES - SUM_BYTES;
 const LENGTH_BYTES: usize = 4;
 /// Bytes of a message at most.
 pub(super) const MESSAGE_BYTES_MAX: usize = (1 << 20) + 8;
+
+/// In place of the count of confirmed frames: what the file holds is needed no more.
+const THROWN_AWAY: u64 = u64::MAX;
+
+/// How far a file has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It is whole, and not used yet as far as is stable.
+    Made,
+    /// It is used.
+    Used,
+    /// It is needed no more.
+    ThrownAway,
+}
 
 /// What is wrong with a file.
 #[derive(Debug)]
@@ -58,7 +75,8 @@ pub(super) struct Frames {
     count: u64,
 }
 
-fn sum(parts: &[&[u8]]) -> [u8; SUM_BYTES] {
+/// A checksum of some bytes after one another, for this file and its neighbours.
+pub(super) fn sum(parts: &[&[u8]]) -> [u8; SUM_BYTES] {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     parts.iter().for_each(|part| digest.update(part));
     // The algorithm has 32 bits, so nothing is cut off.
@@ -85,8 +103,19 @@ pub(super) fn first_sector(instance: &[u8; 16], confirmed: u64) -> [u8; FRAME_BY
     sector
 }
 
+/// Which file it is, and how far it has come.
+pub(super) fn standing(file: &File) -> Result<([u8; 16], Standing), FrameError> {
+    let (instance, confirmed) = read_first(file)?;
+    let standing = match confirmed {
+        0 => Standing::Made,
+        THROWN_AWAY => Standing::ThrownAway,
+        _ => Standing::Used,
+    };
+    Ok((instance, standing))
+}
+
 /// Instance and number of confirmed frames.
-pub(super) fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
+fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
     let mut sector = [0; FRAME_BYTES];
     match file.read_exact_at(&mut sector, 0) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -113,8 +142,7 @@ impl Frames {
     pub(super) fn create(file: File, instance: [u8; 16], message: &[&[u8]]) -> io::Result<Self> {
         let mut frames = Self { file, instance, count: 0 };
         let (Message { frames: count, .. }, bytes) = frames.encode(message);
-        // It has no name yet, so nobody confirms what is not stable.
-        let bytes = [&first_sector(&frames.instance, count)[..], &bytes].concat();
+        let bytes = [&first_sector(&frames.instance, 0)[..], &bytes].concat();
         frames.file.write_all_at(&bytes, 0)?;
         frames.file.sync_all()?;
         frames.count = count;
@@ -207,8 +235,19 @@ impl Frames {
         Ok(())
     }
 
+    /// How many frames there are.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// What the file holds is needed no more. That is stable when this returns.
+    pub(super) fn throw_away(&self) -> io::Result<()> {
+        self.file.write_all_at(&first_sector(&self.instance, THROWN_AWAY), 0)?;
+        self.file.sync_data()
+    }
+
     /// All whole messages are stable.
-    fn confirm(&self) -> io::Result<()> {
+    pub(super) fn confirm(&self) -> io::Result<()> {
         self.file.write_all_at(&first_sector(&self.instance, self.count), 0)
     }
 

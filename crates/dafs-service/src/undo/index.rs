@@ -4,19 +4,23 @@
 //! A file of fixed size with a sector that says which it is, and a slot for each log. A slot is written in
 //! place, within a sector, which a disk writes wholly or not at all. All numbers are little-endian.
 //!
+//! A slot also says how many frames its log has at least, so that an older copy of the log is told. That
+//! is not waited for: it outlives the process.
+//!
 //! Invariants
 //! * A log counts when it is on the list, and is on the list from before anything is changed under its
 //!   lock until its changes are kept or undone. Both are stable when they are said to be.
 
 use super::earlier::{self, Earlier};
+use super::frames::{Standing, sum};
 use super::log::{self, COPY_SUFFIX, UNFINISHED_SUFFIX};
 use super::{SUFFIX, UndoError};
 use crate::limits::UNDO_LOCKS_MAX;
-use crc_fast::{CrcAlgorithm, Digest};
+use dafs_store::own;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,15 +40,16 @@ pub(super) type Listed = (u64, [u8; 16]);
 pub(super) struct Index {
     file: File,
     instance: [u8; 16],
-    /// By number: where.
-    slots: Mutex<BTreeMap<u64, usize>>,
+    /// By number.
+    slots: Mutex<BTreeMap<u64, Slot>>,
 }
 
-fn sum(parts: &[&[u8]]) -> [u8; 4] {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    parts.iter().for_each(|part| digest.update(part));
-    // The algorithm has 32 bits, so nothing is cut off.
-    (digest.finalize() as u32).to_le_bytes()
+/// Where a log is on the list.
+#[derive(Clone, Copy)]
+struct Slot {
+    at: usize,
+    /// How many frames the log has at least.
+    frames: u32,
 }
 
 fn first_sector(instance: &[u8; 16]) -> [u8; SECTOR_BYTES] {
@@ -58,11 +63,12 @@ fn first_sector(instance: &[u8; 16]) -> [u8; SECTOR_BYTES] {
 }
 
 /// A slot with a log, or with none.
-fn slot(instance: &[u8; 16], at: usize, listed: Option<Listed>) -> [u8; SLOT_BYTES] {
+fn slot(instance: &[u8; 16], at: usize, listed: Option<(Listed, u32)>) -> [u8; SLOT_BYTES] {
     let mut slot = [0; SLOT_BYTES];
-    if let Some((number, log)) = listed {
+    if let Some(((number, log), frames)) = listed {
         slot[..8].copy_from_slice(&(number + 1).to_le_bytes());
         slot[8..24].copy_from_slice(&log);
+        slot[24..28].copy_from_slice(&frames.to_le_bytes());
     }
     let sum = sum(&[instance, &(at as u64).to_le_bytes(), &slot[..SLOT_BYTES - 4]]);
     slot[SLOT_BYTES - 4..].copy_from_slice(&sum);
@@ -85,7 +91,7 @@ fn instance(bytes: &[u8]) -> Option<[u8; 16]> {
 /// Those of the disk.
 pub fn undo_list_instance(path: &Path) -> io::Result<Option<[u8; 16]>> {
     let mut sector = [0; SECTOR_BYTES];
-    let file = match File::open(path) {
+    let file = match own::open_to_read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
@@ -106,7 +112,7 @@ impl Index {
     /// # Errors
     /// Those of the disk; `InvalidData` when it is damaged.
     pub(super) fn open(path: &Path) -> io::Result<Option<(Self, Vec<Listed>)>> {
-        let file = match OpenOptions::new().read(true).write(true).open(path) {
+        let file = match own::open(path, false) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
@@ -120,13 +126,14 @@ impl Index {
         let (mut slots, mut listed) = (BTreeMap::new(), Vec::new());
         for (at, found) in bytes[SECTOR_BYTES..].chunks_exact(SLOT_BYTES).enumerate() {
             let (number, rest) = found.split_first_chunk::<8>().ok_or_else(damaged)?;
-            let log = *rest.first_chunk::<16>().ok_or_else(damaged)?;
-            let entry = u64::from_le_bytes(*number).checked_sub(1).map(|number| (number, log));
-            if *found != slot(&instance, at, entry) {
+            let (log, rest) = rest.split_first_chunk::<16>().ok_or_else(damaged)?;
+            let frames = u32::from_le_bytes(*rest.first_chunk().ok_or_else(damaged)?);
+            let entry = u64::from_le_bytes(*number).checked_sub(1).map(|number| (number, *log));
+            if *found != slot(&instance, at, entry.map(|entry| (entry, frames))) {
                 return Err(damaged());
             }
             if let Some((number, log)) = entry {
-                slots.insert(number, at);
+                slots.insert(number, Slot { at, frames });
                 listed.push((number, log));
             }
         }
@@ -139,30 +146,34 @@ impl Index {
         getrandom::fill(&mut instance).map_err(io::Error::other)?;
         let mut bytes = first_sector(&instance).to_vec();
         for at in 0..SLOTS.max(listed.len()) {
-            bytes.extend(slot(&instance, at, listed.get(at).copied()));
+            bytes.extend(slot(&instance, at, listed.get(at).map(|listed| (*listed, 0))));
         }
         let unfinished = path.with_extension("index-new");
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(&unfinished)?;
+        let file = own::create(&unfinished)?;
         file.write_all_at(&bytes, 0)?;
         file.sync_all()?;
         std::fs::rename(unfinished, path)?;
         File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-        let slots = listed.iter().enumerate().map(|(at, (number, _))| (*number, at)).collect();
+        let slots = listed.iter().enumerate();
+        let slots = slots.map(|(at, (number, _))| (*number, Slot { at, frames: 0 })).collect();
         Ok(Self { file, instance, slots: Mutex::new(slots) })
     }
 
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+    /// How many frames a log has at least.
+    pub(super) fn frames(&self, number: u64) -> u64 {
+        self.slots().get(&number).map_or(0, |slot| slot.frames.into())
+    }
+
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<u64, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a log on the list. That is stable when this returns.
     pub(super) fn add(&self, (number, log): Listed) -> io::Result<()> {
         let mut slots = self.slots();
-        let taken: BTreeSet<_> = slots.values().copied().collect();
+        let taken: BTreeSet<_> = slots.values().map(|slot| slot.at).collect();
         let free = (0..SLOTS).find(|at| !taken.contains(at)).ok_or(ErrorKind::StorageFull)?;
-        slots.insert(number, free);
+        slots.insert(number, Slot { at: free, frames: 0 });
         drop(slots);
         self.write(free, Some((number, log))).inspect_err(|_| {
             // What the slot holds is not known. If it stays, the next start misses the log.
@@ -172,13 +183,25 @@ impl Index {
 
     /// Takes a log off the list, if it is there. That is stable when this returns.
     pub(super) fn remove(&self, number: u64) -> io::Result<()> {
-        let Some(at) = self.slots().get(&number).copied() else { return Ok(()) };
+        let Some(Slot { at, .. }) = self.slots().get(&number).copied() else { return Ok(()) };
         self.write(at, None)?;
         self.slots().remove(&number);
         Ok(())
     }
 
+    /// A log on the list has so many frames now.
+    pub(super) fn note(&self, listed: Listed, frames: u64) -> io::Result<()> {
+        let frames = u32::try_from(frames).unwrap_or(u32::MAX);
+        let mut slots = self.slots();
+        let Some(found) = slots.get_mut(&listed.0) else { return Ok(()) };
+        found.frames = frames;
+        let at = found.at;
+        drop(slots);
+        self.file.write_all_at(&slot(&self.instance, at, Some((listed, frames))), place(at))
+    }
+
     fn write(&self, at: usize, listed: Option<Listed>) -> io::Result<()> {
+        let listed = listed.map(|listed| (listed, 0));
         self.file.write_all_at(&slot(&self.instance, at, listed), place(at))?;
         self.file.sync_data()
     }
@@ -203,7 +226,8 @@ pub(super) fn find_logs(directory: &Path) -> Result<(Vec<u64>, Vec<u64>), UndoEr
     Ok((logs, copies))
 }
 
-/// The list of the logs, with what is on it, the latest first; all that are there if there is no list.
+/// The list of the logs, with what is on it, the latest first. If there is no list: all that are there and
+/// were not thrown away.
 pub(super) fn open_list(
     directory: &Path,
     found: &[u64],
@@ -214,13 +238,20 @@ pub(super) fn open_list(
         _ => UndoError::Io(error),
     });
     let (index, mut listed) = match opened? {
-        Some(found) => found,
+        Some((list, listed)) => {
+            let listed = settle(directory, found, (&path, &list), listed)?;
+            (list, listed)
+        }
         None => {
             let mut listed = Vec::new();
             for &number in found {
                 // There was no list yet when logs had earlier formats.
-                if earlier::take_over(directory, number)? != Earlier::Unfinished {
-                    listed.push((number, log::instance(directory, number)?));
+                if earlier::take_over(directory, number)? == Earlier::Unfinished {
+                    continue;
+                }
+                let (log, standing) = log::standing(directory, number)?;
+                if standing != Standing::ThrownAway {
+                    listed.push(log);
                 }
             }
             (Index::make(&path, &listed)?, listed)
@@ -230,9 +261,37 @@ pub(super) fn open_list(
     Ok((Arc::new(index), listed))
 }
 
+/// Takes logs off the list that say themselves that they were thrown away. Those that are not on it must
+/// be so, or not used yet.
+fn settle(
+    directory: &Path,
+    found: &[u64],
+    (path, list): (&Path, &Index),
+    listed: Vec<Listed>,
+) -> Result<Vec<Listed>, UndoError> {
+    let mut kept = listed.clone();
+    for &number in found {
+        let (log, standing) = log::standing(directory, number)?;
+        let is_listed = listed.iter().any(|(listed, _)| *listed == number);
+        match standing {
+            Standing::Used if !is_listed => {
+                let (list, log) = (path.to_owned(), log::path_of(directory, number));
+                return Err(UndoError::OlderList { list, log });
+            }
+            Standing::ThrownAway if listed.contains(&log) => {
+                list.remove(number)?;
+                kept.retain(|kept| *kept != log);
+            }
+            _ => {}
+        }
+    }
+    Ok(kept)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::OpenOptions;
 
     fn read(path: &Path) -> io::Result<Vec<Listed>> {
         Index::open(path).map(|found| found.map_or(Vec::new(), |(_, listed)| listed))

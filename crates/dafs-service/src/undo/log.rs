@@ -8,17 +8,18 @@
 //! Invariants
 //! * What a restart reads is what was written, or is refused with the file kept.
 //! * A log has its name when its head is stable, and is on the list of logs after that.
+//! * A log that is thrown away says so itself before it goes from the list: its name can come back, and
+//!   the list can be lost.
 //! * A copy is stable before the log that speaks of it, and goes after it.
 
 use super::SUFFIX;
 use super::UndoError;
-use super::frames::{self, FrameError, Frames, MESSAGE_BYTES_MAX, Message};
+use super::frames::{self, FrameError, Frames, MESSAGE_BYTES_MAX, Message, Standing};
 use super::index::{Index, Listed};
 use crate::handle::Handle;
-use dafs_store::{FILE_ID_BYTES, FileId, FsId, OpenFile};
-use std::fs::{File, OpenOptions};
+use dafs_store::{FILE_ID_BYTES, FileId, FsId, OpenFile, own};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -92,6 +93,11 @@ impl Head {
 
     /// The head of what `body` says; `None` for nonsense.
     pub(super) fn decode(body: &[u8]) -> Option<Self> {
+        Self::decode_first(body).map(|(head, _)| head)
+    }
+
+    /// The same, and what follows the head.
+    pub(super) fn decode_first(body: &[u8]) -> Option<(Self, &[u8])> {
         let mut rest = body;
         let mut take = |len: usize| -> Option<&[u8]> {
             let (taken, left) = rest.split_at_checked(len)?;
@@ -112,7 +118,7 @@ impl Head {
         let mechanism = String::from_utf8(text()?).ok()?;
         let (principal, owner) = (text()?, text()?);
         let holder = Holder { name, verifier, mechanism, principal, owner };
-        Some(Self { key: Handle { fs, file }, size, persist, copied, holder })
+        Some((Self { key: Handle { fs, file }, size, persist, copied, holder }, rest))
     }
 }
 
@@ -126,11 +132,12 @@ pub(super) fn path_of(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number}.{SUFFIX}"))
 }
 
-/// Which log has a number.
-pub(super) fn instance(directory: &Path, number: u64) -> Result<[u8; 16], UndoError> {
+/// Which log has a number, and how far it has come.
+pub(super) fn standing(directory: &Path, number: u64) -> Result<(Listed, Standing), UndoError> {
     let path = path_of(directory, number);
-    let read = frames::read_first(&File::open(&path)?);
-    read.map(|(instance, _)| instance).map_err(|error| undo_error(error, &path))
+    let read = frames::standing(&own::open_to_read(&path)?);
+    let (instance, standing) = read.map_err(|error| undo_error(error, &path))?;
+    Ok(((number, instance), standing))
 }
 
 fn undo_error(error: FrameError, path: &Path) -> UndoError {
@@ -151,8 +158,7 @@ pub(super) fn copy_path(log: &Path) -> PathBuf {
 pub(super) fn copy(log: &Path, file: &dyn OpenFile) -> io::Result<Option<u64>> {
     as_server()?;
     let path = copy_path(log);
-    let mut options = OpenOptions::new();
-    let copy = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    let copy = own::create(&path)?;
     let copied = file.clone_to(&copy).map_err(|_| io::ErrorKind::Unsupported.into());
     match copied.and_then(|()| as_server()).and_then(|()| copy.sync_all()) {
         Ok(()) => copy.metadata().map(|found| Some(found.len())),
@@ -175,8 +181,7 @@ impl Log {
         as_server()?;
         let path = path_of(directory, number);
         let unfinished = path.with_extension(UNFINISHED_SUFFIX);
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        let file = own::create(&unfinished)?;
         let mut instance = [0; 16];
         let made = getrandom::fill(&mut instance).map_err(io::Error::other);
         let made = made.and_then(|()| Frames::create(file, instance, &[&head.encode()]));
@@ -188,7 +193,7 @@ impl Log {
         let records = Vec::new();
         let log = Self { index, number, frames, path, records, copied: head.copied };
         let listed = sync_parent(&log.path).and_then(|()| log.index.add(log.listed()));
-        match listed {
+        match listed.and_then(|()| log.frames.confirm()) {
             Ok(()) => Ok(log),
             Err(error) => {
                 let _ = log.remove();
@@ -212,7 +217,7 @@ impl Log {
         number: u64,
     ) -> Result<(Self, Head), UndoError> {
         let path = path_of(directory, number);
-        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let file = own::open(&path, false)?;
         let (mut head, mut records) = (None, Vec::new());
         let opened = Frames::open(file, &mut |message, bytes| {
             if head.is_none() {
@@ -233,12 +238,17 @@ impl Log {
         Ok((log, head))
     }
 
+    /// Whether it has fewer records than are known.
+    pub(super) fn is_older(&self) -> bool {
+        self.frames.count() < self.index.frames(self.number)
+    }
+
     /// Whether the copy is there with its whole length. What is in it is looked after by the file
     /// system, as it is in the file that it shares content with.
     fn has_whole_copy(&self, size: u64) -> io::Result<bool> {
-        match std::fs::metadata(copy_path(&self.path)) {
+        match own::open_to_read(&copy_path(&self.path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            found => Ok(found?.len() == size),
+            found => Ok(found?.metadata()?.len() == size),
         }
     }
 
@@ -246,6 +256,7 @@ impl Log {
     pub(super) fn append(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         debug_assert!(!data.is_empty() && data.len() <= RECORD_BYTES_MAX);
         let message = self.frames.append(&[&offset.to_le_bytes(), data])?;
+        self.index.note(self.listed(), self.frames.count())?;
         self.records.push(Record { offset, len: data.len(), message });
         Ok(())
     }
@@ -261,9 +272,16 @@ impl Log {
     }
 
     /// Throws the log away; that is stable when this returns.
+    ///
+    /// # Errors
+    /// Those of the disk; then nothing has changed.
     pub(super) fn remove(&self) -> io::Result<()> {
         as_server()?;
-        self.index.remove(self.number)?;
+        self.frames.throw_away()?;
+        if let Err(error) = self.index.remove(self.number) {
+            tracing::warn!(%error, "a log that is needed no more stays on the list for now");
+            return Ok(());
+        }
         // What stays goes at the next start.
         let _ = std::fs::remove_file(&self.path);
         if self.copied {
@@ -275,16 +293,14 @@ impl Log {
     /// Opens the copy of the file.
     pub(super) fn open_copy(&self) -> io::Result<File> {
         as_server()?;
-        File::open(copy_path(&self.path))
+        own::open_to_read(&copy_path(&self.path))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::frames::{FRAME_BYTES, first_sector};
-    use super::*;
-
-    fn head() -> Head {
+impl Head {
+    /// One for tests.
+    pub(super) fn sample() -> Self {
         let key = Handle { fs: FsId([3; 16]), file: FileId([4; FILE_ID_BYTES]) };
         let holder = Holder {
             name: b"client".to_vec(),
@@ -293,8 +309,14 @@ mod tests {
             principal: Vec::new(),
             owner: b"owner".to_vec(),
         };
-        Head { key, size: 12_345, persist: true, copied: false, holder }
+        Self { key, size: 12_345, persist: true, copied: false, holder }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frames::{FRAME_BYTES, first_sector};
+    use super::*;
 
     fn create(directory: &Path, number: u64, head: &Head) -> Log {
         let index = Index::make(&directory.join("index"), &[]).unwrap();
@@ -309,27 +331,35 @@ mod tests {
     /// Where the last record begins in the log.
     const LAST: usize = (1 + 1 + 10) * FRAME_BYTES;
 
+    /// The power fails: how many frames a log has is not on the list.
+    fn forget_counts(dir: &Path) {
+        let (_, listed) = Index::open(&dir.join("index")).unwrap().unwrap();
+        Index::make(&dir.join("index"), &listed).unwrap();
+    }
+
     /// A head in one frame, a record in ten, and one in one.
     fn made(dir: &Path) -> (PathBuf, Vec<u8>) {
         let path = path_of(dir, 1);
-        let mut log = create(dir, 1, &head());
+        let mut log = create(dir, 1, &Head::sample());
         log.append(0, &[1; 5000]).unwrap();
         log.append(16_384, &[2; 100]).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len(), LAST + FRAME_BYTES);
+        forget_counts(dir);
         (path, bytes)
     }
 
     /// The same, without the confirmation of the last record: the power failed.
     fn unconfirmed(dir: &Path) -> (PathBuf, Vec<u8>) {
         let path = path_of(dir, 2);
-        let mut log = create(dir, 2, &head());
+        let mut log = create(dir, 2, &Head::sample());
         log.append(0, &[1; 5000]).unwrap();
         let mut first = std::fs::read(&path).unwrap();
         log.append(16_384, &[2; 100]).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         first.truncate(FRAME_BYTES);
         first.extend(&bytes[FRAME_BYTES..]);
+        forget_counts(dir);
         (path, first)
     }
 
@@ -350,7 +380,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, _) = made(dir.path());
         let (mut log, found) = open(dir.path(), 1).unwrap();
-        assert_eq!(found, head());
+        assert_eq!(found, Head::sample());
         log.append(32_768, b"more").unwrap();
         let (log, _) = open(dir.path(), 1).unwrap();
         let read = |at: usize| (log.records[at].offset, log.read(log.records[at]).unwrap());
@@ -455,7 +485,7 @@ mod tests {
     fn a_copy_that_is_missing_or_cut_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = path_of(dir.path(), 1);
-        drop(create(dir.path(), 1, &Head { copied: true, ..head() }));
+        drop(create(dir.path(), 1, &Head { copied: true, ..Head::sample() }));
         let refused = || matches!(open(dir.path(), 1), Err(UndoError::Copy { .. }));
         assert!(refused());
         std::fs::write(copy_path(&path), vec![0; 12_344]).unwrap();

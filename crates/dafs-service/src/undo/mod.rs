@@ -14,6 +14,7 @@
 //! * What may be long and may not wait where it is noticed is done elsewhere, once at a time for a file.
 
 mod earlier;
+mod error;
 mod frames;
 mod index;
 mod log;
@@ -23,6 +24,7 @@ mod run;
 mod tests;
 mod trouble;
 
+pub use error::UndoError;
 pub use index::undo_list_instance;
 pub(crate) use log::Holder;
 
@@ -33,89 +35,21 @@ use crate::handle::Handle;
 use crate::hosts::Host;
 use dafs_journal::Spawn;
 use dafs_mem::VolatileSlice;
-use dafs_store::{OpenFile, Stability, StoreError, Wait};
+use dafs_store::{OpenFile, Stability, StoreError, Wait, own};
 use index::Index;
 use log::{Head, Log, RECORD_BYTES_MAX};
 use room::Room;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
-use thiserror::Error;
 use trouble::Trouble;
 
 /// Bytes are saved in whole blocks of this length.
 const BLOCK_BYTES: u64 = 16 << 10;
 
 const SUFFIX: &str = "undo";
-
-/// How to go on without a log.
-const LEAVE: &str = "to leave that file as it is, move the log and the list undo.index away and say \
-                     `dafs accept-loss undo.index`";
-
-/// Why what is to be undone cannot be read.
-#[derive(Debug, Error)]
-pub enum UndoError {
-    /// The disk.
-    #[error("what is to be undone cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// A log does not say what was written to it.
-    #[error(
-        "{} is damaged at byte {at}; it holds what a lock's failed holder changed in a file. Restore \
-         it from a copy; or {LEAVE}", path.display()
-    )]
-    Damaged {
-        /// The log, as it was.
-        path: PathBuf,
-        /// Where it goes wrong.
-        at: u64,
-    },
-    /// The same of a log of an earlier version of the server, which kept no list.
-    #[error(
-        "{} is damaged at byte {}; an earlier version wrote it to hold what a lock's failed holder \
-         changed in a file. Restore it from a copy; or move it away, and that file stays as it is, half \
-         changed", .0.display(), .1
-    )]
-    DamagedEarlier(PathBuf, u64),
-    /// The copy that a log speaks of is not there as it was.
-    #[error(
-        "{} is missing or was cut; it is the copy of a file that a lock's failed holder has changed, \
-         for the log {}. Restore it; or {LEAVE}", copy.display(), log.display()
-    )]
-    Copy {
-        /// The copy.
-        copy: PathBuf,
-        /// The log.
-        log: PathBuf,
-    },
-    /// A log that is on the list is not there.
-    #[error(
-        "{} is missing, or another log has its name; it holds what a lock's failed holder changed in \
-         a file. Restore it from a copy; or {LEAVE}", .0.display()
-    )]
-    Missing(PathBuf),
-    /// The list of the logs is damaged.
-    #[error(
-        "{} is damaged; it says which logs there are of what locks have to undo. Restore it from a \
-         copy; or move it away and say `dafs accept-loss undo.index`, to use those that are there",
-        .0.display()
-    )]
-    List(PathBuf),
-    /// A log is of another version of the server.
-    #[error(
-        "{} has format {version}, which this server does not know; start the version that wrote it; \
-         or {LEAVE}", path.display()
-    )]
-    Version {
-        /// The log, as it was.
-        path: PathBuf,
-        /// Its format.
-        version: u32,
-    },
-}
 
 /// What may have to be undone in all files.
 #[derive(Default)]
@@ -175,7 +109,7 @@ impl Undo {
     /// When the directory cannot be made or read, or a log is damaged.
     pub(crate) fn open(&self, directory: &Path) -> std::result::Result<Vec<Handle>, UndoError> {
         // It holds bytes of everybody's files.
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        own::make_directory(directory).map_err(io::Error::from)?;
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let (logs, copies) = index::find_logs(directory)?;
         let (index, listed) = index::open_list(directory, &logs)?;
@@ -195,6 +129,9 @@ impl Undo {
             let (log, head) = Log::open(index.clone(), directory, listed.0)?;
             if log.listed() != listed {
                 return Err(UndoError::Missing(log::path_of(directory, listed.0)));
+            }
+            if log.is_older() {
+                return Err(UndoError::Older(log::path_of(directory, listed.0)));
             }
             if entries.contains_key(&head.key) {
                 // A later lock was had on the file, so this one's changes were to stay.

@@ -287,12 +287,12 @@ fn a_log_that_could_not_be_removed_is_not_put_back_over_a_later_one() {
     let mut world = World::new(false);
     world.begin();
     apply(&mut world, &Change::Write(10, 30));
-    let log = std::fs::read(world.logs().join("0.undo")).unwrap();
+    let log = Returning::of(world.logs().join("0.undo"));
     let entry = world.undo().find(&world.key).unwrap();
     world.undo().keep(&entry).unwrap();
     world.begin();
     let changed = world.content();
-    std::fs::write(world.logs().join("0.undo"), log).unwrap();
+    log.come_back();
     apply(&mut world, &Change::Write(50_000, 30));
     world.restart().unwrap();
     world.roll_back();
@@ -370,6 +370,117 @@ fn a_damaged_log_stops_the_start_and_stays() {
     assert!(matches!(error, UndoError::Damaged { .. }));
     assert!(error.to_string().contains("0.undo"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
+
+/// Keeps what is in a log, and puts it back under its name: the power failed before the name was gone.
+struct Returning(PathBuf, PathBuf);
+
+impl Returning {
+    fn of(log: PathBuf) -> Self {
+        let aside = log.with_extension("aside");
+        std::fs::hard_link(&log, &aside).unwrap();
+        Self(log, aside)
+    }
+
+    fn come_back(self) {
+        std::fs::rename(self.1, self.0).unwrap();
+    }
+}
+
+#[test]
+fn what_was_kept_stays_when_its_log_comes_back_and_the_list_is_lost() {
+    let mut world = World::new(true);
+    world.begin();
+    apply(&mut world, &Change::Write(10, 40_000));
+    let changed = world.content();
+    let log = Returning::of(world.logs().join("0.undo"));
+    let entry = world.undo().find(&world.key).unwrap();
+    world.undo().keep(&entry).unwrap();
+    log.come_back();
+    // The remedy for a list that is damaged.
+    std::fs::remove_file(world.dir.path().join("logs.index")).unwrap();
+    world.restart().unwrap();
+    assert!(world.undo().is_empty());
+    assert!(world.content() == changed);
+    assert_eq!(std::fs::read_dir(world.logs()).unwrap().count(), 0);
+}
+
+#[test]
+fn one_thrown_away_that_is_still_on_the_list_is_not_used() {
+    let mut world = World::new(true);
+    let list = world.dir.path().join("logs.index");
+    world.begin();
+    let listed = std::fs::read(&list).unwrap();
+    apply(&mut world, &Change::Write(10, 30));
+    let changed = world.content();
+    let log = Returning::of(world.logs().join("0.undo"));
+    let entry = world.undo().find(&world.key).unwrap();
+    world.undo().keep(&entry).unwrap();
+    log.come_back();
+    std::fs::write(&list, listed).unwrap();
+    world.restart().unwrap();
+    assert!(world.undo().is_empty());
+    assert!(world.content() == changed);
+    world.restart().unwrap();
+}
+
+#[test]
+fn an_older_list_and_an_older_log_are_told() {
+    let mut world = World::new(true);
+    let (list, path) = (world.dir.path().join("logs.index"), world.logs().join("0.undo"));
+    let empty = std::fs::read(&list).unwrap();
+    world.begin();
+    let (bare, listed) = (std::fs::read(&path).unwrap(), std::fs::read(&list).unwrap());
+    apply(&mut world, &Change::Write(10, 30));
+    let (log, whole) = (std::fs::read(&path).unwrap(), std::fs::read(&list).unwrap());
+    let mut refused = |file: &Path, old: &[u8], good: &[u8]| {
+        std::fs::write(file, old).unwrap();
+        let error = world.restart().map_err(|error| error.to_string()).unwrap_err();
+        let name = file.file_name().unwrap().to_str().unwrap();
+        assert!(error.contains(name) && error.contains("accept-loss undo.index"), "{error}");
+        assert_eq!(std::fs::read(file).unwrap(), old);
+        assert!(path.exists());
+        std::fs::write(file, good).unwrap();
+    };
+    refused(&list, &empty, &whole);
+    refused(&path, &bare, &log);
+    // One from the same lock, with fewer records than are known.
+    std::fs::write(&list, listed).unwrap();
+    world.restart().unwrap();
+    world.roll_back();
+    world.assert_untouched();
+}
+
+#[test]
+fn nothing_of_it_is_reached_by_a_symlink() {
+    let mut world = World::new(true);
+    world.begin();
+    apply(&mut world, &Change::Write(10, 30));
+    let victim = world.dir.path().join("victim");
+    for name in ["logs.index", "logs/0.undo", "logs"] {
+        let path = world.dir.path().join(name);
+        std::fs::rename(&path, &victim).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        let before = std::fs::read(&victim).ok();
+        let error = world.restart().unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("is a symlink"), "{error}");
+        if name == "logs.index" {
+            undo_list_instance(&path).unwrap_err();
+        }
+        assert_eq!(std::fs::read(&victim).ok(), before);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::rename(&victim, &path).unwrap();
+    }
+    // What is made takes the place of the link.
+    std::fs::write(&victim, "precious").unwrap();
+    std::fs::remove_file(world.dir.path().join("logs.index")).unwrap();
+    for name in ["logs.index-new", "logs/1.new", "logs/1.copy"] {
+        std::os::unix::fs::symlink(&victim, world.dir.path().join(name)).unwrap();
+    }
+    world.restart().unwrap();
+    world.roll_back();
+    world.begin();
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
 }
 
 #[test]

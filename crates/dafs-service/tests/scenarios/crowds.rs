@@ -85,6 +85,26 @@ fn those_away_longest_lose_first_and_those_that_are_there_nothing() {
     assert_eq!(world.service.counts().clients, 2);
 }
 
+/// Descriptors come back without anybody asking for them.
+#[test]
+fn few_opens_are_kept_by_courtesy() {
+    let world = World::with_files_max(1024);
+    let open_some = |host, name: &str| {
+        world.come_from(host);
+        let client = world.nfs(name);
+        for at in 0..20 {
+            world.open(&client, &format!("f{at}"), READ).unwrap();
+        }
+        client
+    };
+    let many: Vec<_> = (0..10).map(|number| open_some(1, &number.to_string())).collect();
+    let few = open_some(2, "few");
+    world.pass(LEASE_NS + SECOND_NS);
+    assert_eq!(many.iter().filter(|client| client.is_gone()).count(), 5);
+    assert!(!few.is_gone());
+    assert_eq!(world.service.counts().opens, 120);
+}
+
 /// One that has come back since it was looked for keeps what it holds.
 #[test]
 fn one_that_is_back_is_not_taken_for_one_that_is_away() {

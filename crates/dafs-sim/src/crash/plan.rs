@@ -39,6 +39,8 @@ pub enum Danger {
     LostDirty,
     /// The disk says that logs of what is to be undone are stable when they are not.
     LyingUndo,
+    /// A server that starts again does not miss the list of what is to be undone.
+    ForgottenList,
 }
 
 /// How to run a world.
@@ -112,7 +114,7 @@ impl fmt::Display for Danger {
 
 impl Danger {
     /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 12] = [
+    pub const ALL: [(&'static str, Self); 13] = [
         ("lying-sync", Self::LyingSync),
         ("lying-journal", Self::LyingJournal),
         ("unkept", Self::Unkept),
@@ -125,6 +127,7 @@ impl Danger {
         ("stale-cache", Self::StaleCache),
         ("lost-dirty", Self::LostDirty),
         ("lying-undo", Self::LyingUndo),
+        ("forgotten-list", Self::ForgottenList),
     ];
 }
 

@@ -1,13 +1,14 @@
 //! Where a world's server keeps what is to be undone: a directory of this machine, for itself alone.
 //!
 //! What the server has written there is stable when it goes on. A loss of power leaves beside it what
-//! may have been under way: a record or a log of which only some is there. Nothing of it, and not its
-//! name, shows in a world.
+//! may have been under way: a record, a log or a list of which only some is there, and names of logs that
+//! were removed. Nothing of it, and not its name, shows in a world.
 //!
-//! Now and then the logs rot, in a copy of the directory: no server may start on that.
+//! Now and then a log or the list rots, or is an older copy of itself, in a copy of the directory: no server
+//! may start on that. The remedy for a list that is lost uses the logs that were on it, and no other.
 
 use dafs_dat::sim::SimRng;
-use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig};
+use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig, undo_list_instance};
 use dafs_store::MemoryStore;
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -24,6 +25,9 @@ const RECORD_BYTES_MAX: u64 = 8 * SECTOR_BYTES;
 /// How often the logs rot when a server starts, in a million.
 const ROT_PPM: u32 = 200_000;
 
+/// Where a log says how much of it is confirmed.
+const CONFIRMED: std::ops::Range<usize> = 32..40;
+
 /// Kept in memory where there is such a place.
 const MEMORY: &str = "/dev/shm";
 
@@ -38,6 +42,18 @@ pub(super) struct UndoDirectory {
     /// are as long now.
     torn: BTreeMap<PathBuf, u64>,
     rot: SimRng,
+    /// What an earlier server has left of each file.
+    older: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+/// How much of a log is confirmed, in whatever unit.
+fn confirmed(log: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(log.get(CONFIRMED)?.try_into().ok()?))
+}
+
+/// Whether a log says that it was thrown away.
+fn is_thrown_away(log: &[u8]) -> bool {
+    confirmed(log) == Some(u64::MAX)
 }
 
 impl UndoDirectory {
@@ -47,11 +63,50 @@ impl UndoDirectory {
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("dafs-sim-{}-{number}", std::process::id()));
         std::fs::create_dir(&path)?;
-        Ok(Self { path, torn: BTreeMap::new(), rot: SimRng::new(!seed) })
+        let (torn, older) = (BTreeMap::new(), BTreeMap::new());
+        let directory = Self { path, torn, rot: SimRng::new(!seed), older };
+        std::fs::create_dir(directory.beside("-links"))?;
+        Ok(directory)
+    }
+
+    fn list(&self) -> PathBuf {
+        self.path.with_extension("index")
+    }
+
+    /// A directory beside this one.
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(suffix);
+        PathBuf::from(name)
+    }
+
+    /// The names of some logs come back that were removed since the last loss of power.
+    fn come_back(&mut self) -> io::Result<()> {
+        for found in std::fs::read_dir(self.beside("-links"))? {
+            let found = found?;
+            let place = self.path.join(found.file_name());
+            if !place.exists() && self.rot.chance(500_000) {
+                std::fs::rename(found.path(), place)?;
+            } else {
+                std::fs::remove_file(found.path())?;
+            }
+        }
+        for (number, path) in self.logs()? {
+            std::fs::hard_link(path, self.beside("-links").join(format!("{number}.undo")))?;
+        }
+        if self.list().exists() && self.rot.chance(300_000) {
+            let list = std::fs::read(self.list())?;
+            let some = self.rot.below(list.len() as u64) as usize;
+            std::fs::write(self.path.with_extension("index-new"), &list[..some])?;
+        }
+        Ok(())
     }
 
     /// The power fails. With `lies`, nothing that was said to be stable is.
     pub(super) fn cut_power(&mut self, rng: &mut SimRng, lies: bool) -> io::Result<()> {
+        if !lies {
+            self.come_back()?;
+        }
         let logs = self.logs()?;
         for (_, path) in &logs {
             let mut log = std::fs::OpenOptions::new().append(true).open(path)?;
@@ -90,24 +145,77 @@ impl UndoDirectory {
         Ok(logs)
     }
 
-    /// Now and then a log rots, in a copy of the directory. That must keep a server from starting.
+    /// Now and then a log or the list rots, in a copy of the directory. That must keep a server from
+    /// starting. With `misses_none`, the server does not see to it that its list is there.
     ///
     /// # Errors
     /// What was not told.
-    pub(super) fn rot(&mut self) -> Result<(), String> {
-        let logs = self.logs().map_err(|error| error.to_string())?;
-        if logs.is_empty() || !self.rot.chance(ROT_PPM) {
-            return Ok(());
+    pub(super) fn rot(&mut self, misses_none: bool) -> Result<(), String> {
+        self.try_rot(misses_none).map_err(|error| error.to_string())?
+    }
+
+    fn try_rot(&mut self, misses_none: bool) -> io::Result<Result<(), String>> {
+        let mut files = BTreeMap::new();
+        if !self.list().exists() {
+            return Ok(Ok(()));
         }
-        let (_, path) = &logs[self.rot.below(logs.len() as u64) as usize];
-        let mut bytes = std::fs::read(path).map_err(|error| error.to_string())?;
-        if bytes.is_empty() {
-            return Ok(());
+        for (_, path) in self.logs()? {
+            let log = std::fs::read(&path)?;
+            if log.is_empty() {
+                return Ok(Ok(()));
+            }
+            if !is_thrown_away(&log) {
+                files.insert(path, log);
+            }
         }
+        files.insert(self.list(), std::fs::read(self.list())?);
+        let older = match self.rot.chance(500_000) {
+            true => std::mem::replace(&mut self.older, files.clone()),
+            false => self.older.clone(),
+        };
+        if !self.rot.chance(ROT_PPM) {
+            return Ok(Ok(()));
+        }
+        let at = match self.rot.chance(300_000) {
+            true => files.len() - 1,
+            false => self.rot.below(files.len() as u64) as usize,
+        };
+        let Some((path, whole)) = files.iter().nth(at) else { return Ok(Ok(())) };
+        let Some((how, rotten)) = self.damage(path, whole, older.get(path)) else {
+            return Ok(Ok(()));
+        };
+        let known = undo_list_instance(&self.list())?;
+        let used = self.starts_on(path, Some(whole), known)?;
+        let kept = self.starts_on(path, rotten.as_deref(), known.filter(|_| !misses_none))?;
+        let remedied = self.starts_on(&self.list(), None, None)?;
+        // An older list may name the same logs.
+        let is_harmless = how == "older" && *path == self.list() && kept == used;
+        Ok(match (used, kept) {
+            (None, _) => Err("whole logs are refused".to_owned()),
+            (_, Some(_)) if !is_harmless => {
+                // The same seed has the same words; the directory has another name each time.
+                let name = path.strip_prefix(&self.path).unwrap_or(Path::new("the list"));
+                Err(format!("{} is {how}, and nobody is told", name.display()))
+            }
+            _ if remedied != used => {
+                Err(format!("without the list {remedied:?} logs are used in place of {used:?}"))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// How a file is damaged, and what it holds then; `None` if that would be no damage.
+    fn damage(
+        &mut self,
+        path: &Path,
+        whole: &[u8],
+        older: Option<&Vec<u8>>,
+    ) -> Option<(&'static str, Option<Vec<u8>>)> {
         // Behind what is whole, zeros may be missing.
-        let whole = if self.torn.contains_key(path) { 2 * SECTOR_BYTES } else { u64::MAX };
-        let at = self.rot.below(whole.min(bytes.len() as u64)) as usize;
-        let how = match self.rot.below(4) {
+        let len = if self.torn.contains_key(path) { 2 * SECTOR_BYTES } else { u64::MAX };
+        let at = self.rot.below(len.min(whole.len() as u64)) as usize;
+        let mut bytes = whole.to_vec();
+        let how = match self.rot.below(5) {
             0 => {
                 bytes.truncate(at);
                 "cut"
@@ -121,36 +229,37 @@ impl UndoDirectory {
                 bytes[at] ^= 1 << self.rot.below(8);
                 "flipped"
             }
-            _ => "away",
-        };
-        let rotten = Some(bytes).filter(|_| how != "away");
-        let starts =
-            |rotten| self.starts_on(&logs, path, rotten).map_err(|error| error.to_string());
-        let whole = std::fs::read(path).map_err(|error| error.to_string())?;
-        match (starts(Some(whole))?, starts(rotten)?) {
-            (true, false) => Ok(()),
-            (false, _) => Err("whole logs are refused".to_owned()),
-            (true, true) => {
-                Err(format!("{} is {how} at byte {at}, and nobody is told", path.display()))
+            3 => return Some(("away", None)),
+            _ => {
+                let older = older.filter(|older| older.get(..32) == whole.get(..32))?;
+                // The same log with fewer records.
+                if path != self.list() && confirmed(older) >= confirmed(whole) {
+                    return None;
+                }
+                bytes.clone_from(older);
+                "older"
             }
-        }
+        };
+        Some((how, Some(bytes)))
     }
 
-    /// Whether a server starts on a copy of the directory in which one log has this content.
+    /// Whether a server starts on a copy of the directory in which one file has this content, with the
+    /// list that is known; how many logs it uses then.
     fn starts_on(
         &self,
-        logs: &[(u64, PathBuf)],
         rotten: &Path,
-        content: Option<Vec<u8>>,
-    ) -> io::Result<bool> {
-        let mut name = self.path.clone().into_os_string();
-        name.push("-rotten");
-        let (copy, list) = (PathBuf::from(name), self.path.with_extension("index"));
+        content: Option<&[u8]>,
+        known: Option<[u8; 16]>,
+    ) -> io::Result<Option<usize>> {
+        let copy = self.beside("-rotten");
+        let list = copy.with_extension("index");
         std::fs::create_dir(&copy)?;
-        std::fs::copy(list, copy.with_extension("index"))?;
-        for (number, path) in logs {
-            let place = copy.join(format!("{number}.undo"));
-            match &content {
+        let mut places = vec![(self.list(), list.clone())];
+        for (number, path) in self.logs()? {
+            places.push((path, copy.join(format!("{number}.undo"))));
+        }
+        for (path, place) in places {
+            match content {
                 Some(content) if path == rotten => std::fs::write(place, content)?,
                 None if path == rotten => {}
                 _ => drop(std::fs::copy(path, place)?),
@@ -160,10 +269,13 @@ impl UndoDirectory {
         let export = Export::new("", store, ExportOptions::default());
         let namespace = Namespace::new(vec![export]).map_err(io::Error::other)?;
         let service = Service::new(ServiceConfig::new(crate::limits::LEASE, 1), namespace);
-        let starts = service.keep_undo_in(&copy).is_ok();
+        let starts = (known.is_none() || undo_list_instance(&list)? == known)
+            && service.keep_undo_in(&copy).is_ok();
         std::fs::remove_dir_all(&copy)?;
-        std::fs::remove_file(copy.with_extension("index"))?;
-        Ok(starts)
+        match std::fs::remove_file(list) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => Ok(starts.then(|| service.counts().undo_files)),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -175,6 +287,8 @@ impl Drop for UndoDirectory {
     fn drop(&mut self) {
         // It is in a place for what nobody misses.
         let _ = std::fs::remove_dir_all(&self.path);
-        let _ = std::fs::remove_file(self.path.with_extension("index"));
+        let _ = std::fs::remove_dir_all(self.beside("-links"));
+        let _ = std::fs::remove_file(self.list());
+        let _ = std::fs::remove_file(self.path.with_extension("index-new"));
     }
 }

@@ -105,7 +105,14 @@ pub fn run(options: &CrashOptions) -> Result<CrashReport, Violation> {
 /// # Errors
 /// What was wrong and how to replay it.
 pub fn check(options: &CrashOptions) -> Result<CrashReport, Box<CrashFailure>> {
-    let result = std::panic::catch_unwind(|| run(options)).unwrap_or_else(|panic| {
+    let before = dafs_dat::confine::faults();
+    let result = std::panic::catch_unwind(|| {
+        let report = run(options)?;
+        // Clients take it for a lost connection.
+        assert_eq!(dafs_dat::confine::faults(), before, "a panic was confined to a connection");
+        Ok(report)
+    });
+    let result = result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
         Err(Violation { at: Duration::ZERO, text: format!("a panic: {text}") })
@@ -436,7 +443,7 @@ impl World {
         let now = self.shared.common.now;
         self.cuts.extend(cut.map(|(client, after)| (now + after, client)));
         self.ending = again.map(|_| Ending { power, down, ..Ending::default() });
-        self.undo.rot()?;
+        self.undo.rot(self.danger == Danger::ForgottenList)?;
         self.start_server(again)?;
         let size = self.shared.gate_bytes();
         self.shared.gate.shrunk(size);

@@ -12,10 +12,10 @@ use crate::limits::{
 };
 use crate::names::check_name;
 use crate::{FileId, Kind, Result, StoreError};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -54,19 +54,26 @@ impl Export {
         if seen_ms != 0 && now_ms.saturating_sub(seen_ms) < CONTAINED_CHECK_MS {
             return Ok(());
         }
-        self.check_contained_now(node)?;
-        node.contained_at_ms.store(now_ms, Ordering::Relaxed);
+        let seen_ms = self.seen_inside(node, now_ms.saturating_sub(CONTAINED_CHECK_MS) + 1)?;
+        node.contained_at_ms.store(seen_ms, Ordering::Relaxed);
         Ok(())
     }
 
     /// As `check_contained`, without trust in an earlier look.
     pub(super) fn check_contained_now(&self, node: &Node) -> Result<()> {
+        self.seen_inside(node, u64::MAX).map(drop)
+    }
+
+    /// When a directory was last seen inside: now, unless the way up leads to one that was seen there
+    /// at `since_ms` or later.
+    fn seen_inside(&self, node: &Node, since_ms: u64) -> Result<u64> {
+        let now_ms = self.now_ms();
         if self.paths_tell && self.path_is_inside(node) {
-            return Ok(());
+            return Ok(now_ms);
         }
         let _server = self.identity.server()?;
-        if self.climbs_to_root(node)? {
-            return Ok(());
+        if let Some(seen_ms) = self.climb(node, since_ms)? {
+            return Ok(seen_ms.min(now_ms));
         }
         self.nodes.forget(&node.id);
         Err(StoreError::Stale)
@@ -100,10 +107,11 @@ impl Export {
         Ok(())
     }
 
-    /// Goes up by ".." until the root or the end is reached.
-    fn climbs_to_root(&self, node: &Node) -> Result<bool> {
+    /// Goes up by ".." to the root, or to a directory that was seen inside at `since_ms` or later, and
+    /// gives the time of that; `None` where the way ends elsewhere.
+    fn climb(&self, node: &Node, since_ms: u64) -> Result<Option<u64>> {
         let root = stat_fd(self.root.as_fd())?;
-        let is_root = |stat: &rustix::fs::Statx| {
+        let is_root = |stat: &Statx| {
             stat.stx_ino == root.stx_ino
                 && device(stat) == device(&root)
                 && stat.stx_mnt_id == root.stx_mnt_id
@@ -116,20 +124,32 @@ impl Export {
             let up = match self.with_room(|| rustix::fs::openat(from, c"..", flags, Mode::empty()))
             {
                 Ok(up) => up,
-                Err(Errno::NOENT) => return Ok(false),
+                Err(Errno::NOENT) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
             };
             let stat = stat_fd(up.as_fd())?;
             if is_root(&stat) {
-                return Ok(true);
+                return Ok(Some(u64::MAX));
             }
             if stat.stx_ino == below.stx_ino && device(&stat) == device(&below) {
-                return Ok(false);
+                return Ok(None);
+            }
+            let seen_ms = self.last_seen_inside(&up, &stat);
+            if seen_ms >= since_ms {
+                return Ok(Some(seen_ms));
             }
             below = stat;
             at = Some(up);
         }
-        Ok(false)
+        Ok(None)
+    }
+
+    /// When the directory behind a descriptor was last seen inside; 0 for one that is not held.
+    fn last_seen_inside(&self, fd: &OwnedFd, stat: &Statx) -> u64 {
+        let handle = super::sys::name_to_handle(fd.as_fd(), c"");
+        let id = handle.map_err(StoreError::from).and_then(|handle| self.id_of(stat, handle));
+        let node = id.ok().and_then(|id| self.nodes.get(&id));
+        node.map_or(0, |node| node.contained_at_ms.load(Ordering::Relaxed))
     }
 
     /// Finds an object by the names that the index has, else by a scan, which may take several

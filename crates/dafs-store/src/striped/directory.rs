@@ -41,11 +41,13 @@ const MARKER: &str = "node";
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum DirectoryError {
-    #[error("{0} is no directory of a node: is the file system that holds it mounted?")]
+    #[error(
+        "{0}/node is missing: is the file system that holds it mounted? If it is, copy the file back"
+    )]
     Unmarked(PathBuf),
     #[error("{0} is not empty, and no directory of a node; give the node an empty one")]
     NotEmpty(PathBuf),
-    #[error("{0} belongs to another node or another store")]
+    #[error("{0} is of another node or another store, or {0}/node is damaged: copy it back")]
     Other(PathBuf),
     #[error("{0}")]
     Own(OwnError),
@@ -626,11 +628,12 @@ mod tests {
             assert!(matches!(open(), Err(DirectoryError::Own(OwnError::Writable(_)))));
             fs::remove_dir(&below).expect("removed");
         }
-        // As a file system in memory begins.
+        // As programs share it. The root of a file system is closed to them, and this is none.
         set(dir.path(), 0o1777);
-        open().expect("opened");
+        assert!(matches!(open(), Err(DirectoryError::Own(OwnError::Writable(_)))));
         let mode = fs::metadata(dir.path()).expect("a directory").mode();
-        assert_eq!(mode & 0o7777, 0o1755, "and closed");
+        assert_eq!(mode & 0o7777, 0o1777, "it is as it was");
+        set(dir.path(), 0o755);
         std::os::unix::fs::symlink("/etc", &below).expect("a symlink");
         assert!(matches!(open(), Err(DirectoryError::Own(OwnError::NoDirectory(_)))));
     }

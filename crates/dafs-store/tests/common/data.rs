@@ -206,6 +206,27 @@ pub(crate) fn a_new_owner_counts_also_when_it_is_the_old_one(w: &World) {
     }
 }
 
+/// Also one that he is not in himself.
+pub(crate) fn an_owner_may_name_the_present_group(w: &World) {
+    if w.cred.uid == 0 || !is_root() {
+        return;
+    }
+    let id = w.create(&w.root(), "f").id;
+    let set = |cred: &Cred, change: SetAttr| w.store.setattr(cred, &id, &change, None);
+    let none = SetAttr::default();
+    let others = SetAttr { gid: Some(w.cred.gid + 1), ..none };
+    set(&Cred::new(0, 0), others).unwrap();
+    set(&w.cred, SetAttr { mode: Some(0o4755), ..none }).unwrap();
+    assert_eq!(set(&w.cred, others).unwrap().mode, 0o755);
+    let another = SetAttr { gid: Some(w.cred.gid + 2), ..none };
+    assert_eq!(set(&w.cred, another), Err(StoreError::NotOwner));
+    let stranger = Cred::new(w.cred.uid + 1, w.cred.gid + 1);
+    let uid = SetAttr { uid: Some(w.cred.uid), ..none };
+    assert_eq!(set(&stranger, others), Err(StoreError::NotOwner));
+    assert_eq!(set(&stranger, uid), Err(StoreError::NotOwner));
+    assert_eq!(w.store.getattr(&id).unwrap().gid, w.cred.gid + 1);
+}
+
 pub(crate) fn rights_follow_the_mode(w: &World) {
     if w.cred.uid == 0 {
         return;

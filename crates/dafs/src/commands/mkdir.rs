@@ -2,7 +2,7 @@
 
 use super::for_each;
 use crate::failure::Failure;
-use crate::remote::{Error, Follow, Remote, RemoteUrl, SetAttributes, Status};
+use crate::remote::{Error, Follow, Found, Handle, Remote, RemoteUrl, SetAttributes, Status};
 use crate::session::Sessions;
 use dafs_client::SplitPath;
 
@@ -53,11 +53,9 @@ impl Mkdir {
         let mut there = names.len();
         let mut at = loop {
             match client.resolve(&path(there), Follow::Yes) {
-                Ok(found) if found.attributes.is_directory() => break found.handle,
-                Ok(_) => {
+                Ok(found) => {
                     let name = names.get(there.saturating_sub(1)).copied().unwrap_or_default();
-                    let name = String::from_utf8_lossy(name);
-                    return Err(Failure::Failed(format!("{url}: {name} is no directory")));
+                    break directory(found, url, name)?;
                 }
                 Err(error)
                     if there > 0
@@ -70,21 +68,32 @@ impl Mkdir {
         };
         for (index, name) in names.iter().enumerate().skip(there) {
             if SplitPath::of(name).ends_in_dots() {
-                at = client.resolve(&path(index + 1), Follow::Yes).map_err(failed)?.handle;
+                let found = client.resolve(&path(index + 1), Follow::Yes).map_err(failed)?;
+                at = directory(found, url, name)?;
                 continue;
             }
             let mode =
                 if index + 1 == names.len() { self.mode.unwrap_or(default) } else { default };
             at = match client.mkdir(&at, name, &SetAttributes::mode(mode)) {
-                // Somebody else was faster.
+                // Somebody else was faster, or it is a link that leads nowhere.
                 Err(error) if error.status() == Some(Status::Exist) => {
-                    client.lookup(&at, name).map_err(failed)?
+                    match client.resolve(&path(index + 1), Follow::Yes) {
+                        Ok(found) => directory(found, url, name)?,
+                        Err(_) => return Err(failed(error)),
+                    }
                 }
                 other => other.map_err(failed)?,
             };
         }
         Ok(())
     }
+}
+
+fn directory(found: Found, url: &RemoteUrl, name: &[u8]) -> Result<Handle, Failure> {
+    if found.attributes.is_directory() {
+        return Ok(found.handle);
+    }
+    Err(Failure::Failed(format!("{url}: {} is no directory", String::from_utf8_lossy(name))))
 }
 
 /// The umask of this process, which is read by setting it.

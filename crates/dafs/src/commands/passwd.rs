@@ -8,7 +8,7 @@ use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
 use crate::output::complain;
-use dafs_server::password_line;
+use dafs_server::{PasswordFileError, password_line, password_text};
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -55,9 +55,14 @@ impl Passwd {
         }
         let line = password_line(&self.name, self.uid, self.gid, &self.groups, password.as_bytes());
         let failed = |error: io::Error| Failure::local(self.file.display(), &error);
-        let old = match fs::read_to_string(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            other => other.map_err(failed)?,
+        // What others could write would be trusted from now on.
+        let old = match password_text(&self.file) {
+            Err(PasswordFileError::Read { error, .. })
+                if error.kind() == io::ErrorKind::NotFound =>
+            {
+                String::new()
+            }
+            other => other.map_err(|error| Failure::Usage(error.to_string()))?,
         };
         replace(&self.file, &with_line(&old, &self.name, &line)).map_err(failed)
     }

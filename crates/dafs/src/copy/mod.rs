@@ -63,6 +63,26 @@ impl CopyOptions {
     }
 }
 
+/// A directory on whose end those above it wait.
+trait Ends {
+    /// The directory it is in, which it holds no longer.
+    fn above(&mut self) -> Option<Arc<Self>>;
+
+    /// All that is in it is done. A second time does nothing.
+    fn finish(&mut self);
+}
+
+/// Ends a directory. Those above that end with it do so one after the other: a tree may be deeper than
+/// the stack of a thread.
+fn end<D: Ends>(directory: &mut D) {
+    directory.finish();
+    let mut above = directory.above();
+    while let Some(mut ended) = above.and_then(Arc::into_inner) {
+        ended.finish();
+        above = ended.above();
+    }
+}
+
 /// Runs a copy under the eye of the signal handler and says how it went.
 fn supervise(
     options: &CopyOptions,

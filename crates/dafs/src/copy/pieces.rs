@@ -9,6 +9,7 @@ use super::trouble::{Outcome, remote};
 use crate::limits::{HOLE_BYTES, PIECE_BYTES, PIECES_PER_FILE_MAX, SHARED_PIECES};
 use crate::remote::{Buffer, Error, File, Pending, Remote, Stability};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Mutex;
 
 /// The transfer memory of a copy.
@@ -189,6 +190,13 @@ impl Ring<'_, '_> {
         self.free.push(piece);
         Ok(bytes)
     }
+}
+
+/// The next run of data of a sparse file; `None` where there is only a hole up to the end.
+pub(super) fn next_run(source: &File, from: u64) -> Result<Option<Range<u64>>, Error> {
+    let Some(start) = source.seek_data(from)? else { return Ok(None) };
+    let Some(end) = source.seek_hole(start)? else { return Ok(None) };
+    Ok((from <= start && start < end).then_some(start..end))
 }
 
 impl Ring<'_, '_> {

@@ -16,7 +16,7 @@ pub(crate) use dafs_client::{
 };
 pub(crate) use error::Error;
 pub(crate) use file::{Buffer, Create, File, OpenOptions, Pending};
-pub(crate) use types::{Attributes, DirEntry, Handle, Place};
+pub(crate) use types::{Attributes, DirEntry, Found, Handle, Place};
 pub(crate) use url::RemoteUrl;
 
 use dafs_client::Client;

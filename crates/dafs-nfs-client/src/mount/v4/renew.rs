@@ -6,6 +6,7 @@
 //! * No data server is waited for by the thread that renews the lease of the server.
 
 use super::client::Client;
+use dafs_dat::confine::confined;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -62,7 +63,8 @@ fn run(
             return;
         }
         let Some(client) = client.upgrade() else { return };
-        wait = renew(&client, idle_max);
+        // A panic does not end the thread: the lease is kept alive.
+        wait = confined(|| renew(&client, idle_max)).unwrap_or(idle_max);
     }
 }
 

@@ -7,6 +7,8 @@
 //! * All pieces together take at most 20 bytes more than the range has: a client such as Linux makes room
 //!   for the bytes that it asks for and the frame of one piece (`decode_read_plus_maxsz`), and reports EIO for
 //!   a longer reply.
+//! * What stands before a piece of data takes no more bytes than that part of the range has: Linux moves pieces
+//!   to their places within the reply, the last first, and data that would have to go forward comes out wrong.
 
 use super::read::{READ, read_part};
 use crate::limits::{READ_PLUS_PIECES_MAX, TRANSFER_BYTES_MAX};
@@ -188,6 +190,11 @@ mod tests {
         for (index, piece) in pieces.iter().enumerate() {
             assert!(piece.offset == at && piece.end > at && piece.end <= end, "{pieces:?}");
             assert!(index == 0 || pieces[index - 1].is_hole != piece.is_hole, "{pieces:?}");
+            if !piece.is_hole {
+                // A frame that comes first has room of its own.
+                let before = encoded_bytes(&pieces[..index]);
+                assert!(before <= piece.offset - offset, "{pieces:?} has data too far behind");
+            }
             let mut from = 0;
             for &(until, is_hole) in extents {
                 let within = from.max(piece.offset) < until.min(piece.end);

@@ -18,6 +18,7 @@ use crate::memory::Block;
 use crate::output::Output;
 use crate::record::{Budget, RecordReader};
 use crate::reply::Reply;
+use dafs_dat::connections::Origin;
 use dafs_mem::readv;
 use dafs_wire::rpc::AcceptStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -91,7 +92,7 @@ impl Shared {
         back: Option<BackHandler>,
     ) -> io::Result<Arc<Self>> {
         let inbound = Inbound {
-            reader: RecordReader::new(options.record_bytes_max),
+            reader: RecordReader::new(options.record_bytes_max, Origin::Unknown),
             budget: Budget::new(usize::MAX),
             receive: Block::new(CLIENT_RECEIVE_BYTES)?,
         };
@@ -241,7 +242,7 @@ impl Shared {
         let mut calls = Vec::new();
         let read = self.read_into(&mut inbound, &mut calls);
         if read.is_err() {
-            inbound.reader = RecordReader::new(0);
+            inbound.reader = RecordReader::new(0, Origin::Unknown);
         }
         drop(inbound);
         calls.into_iter().for_each(|event| self.take_call(event));

@@ -31,6 +31,8 @@ pub(super) enum Ending {
     Evicted,
     #[error("the peer made no call in time")]
     Silent,
+    #[error("this server failed at what the peer sent; please report it")]
+    Fault,
     #[error("the peer sent no RPC-over-RDMA: {0}")]
     Header(#[from] HeaderError),
     #[error("no memory can be had: {0}")]
@@ -65,16 +67,6 @@ impl Ending {
 pub(super) struct Arrived {
     pub(super) slot: u32,
     pub(super) len: usize,
-}
-
-/// With whom a connection shares what all have in common: the others of its host, or on this host of its
-/// user.
-fn host(address: IpAddr, process: CallerProcess) -> Origin {
-    match process {
-        CallerProcess::Known(process) => Origin::User(process.uid),
-        CallerProcess::Unknown => Origin::of_address(Ipv4Addr::LOCALHOST.into()),
-        CallerProcess::Elsewhere => Origin::of_address(address),
-    }
 }
 
 /// One connection.
@@ -152,7 +144,7 @@ impl Connection {
             port,
             endpoint,
             peer,
-            host: host(peer.ip(), process),
+            host: process.host(peer.ip()),
             process,
             receives: Receives::default(),
             credits: Credits::new(RDMA_CREDITS_INITIAL),

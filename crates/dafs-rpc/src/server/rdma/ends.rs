@@ -63,7 +63,6 @@ impl<H: Handler> RdmaReactor<H> {
         let id = ConnectionId::new(self.core.number as u8, slot, self.serial);
         let now_ns = self.core.now_ns;
         let mut connection = Connection::new(id, (port, endpoint), peer, info.into(), now_ns);
-        connection.learn(private_data, inline_bytes);
         connection.admitted = Some(admitted);
         self.core.shared.enter();
         tracing::debug!(%peer, ?id, transport = adapter.name(), "connected");
@@ -73,9 +72,10 @@ impl<H: Handler> RdmaReactor<H> {
             None => self.slots.push(connection),
         }
         self.ports[port].connections.insert(endpoint, slot);
-        if let Some(mut context) = self.context(slot) {
+        self.attend(slot, |context| {
+            context.connection.learn(private_data, inline_bytes);
             context.post_receives();
-        }
+        });
     }
 
     /// Counts a connection of an adapter that does not do so itself.

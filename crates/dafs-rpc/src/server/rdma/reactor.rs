@@ -4,6 +4,7 @@
 //! Invariants
 //! * A connection is in the table from its acceptance until its adapter has reported its end.
 //! * Nothing here waits.
+//! * A panic in what is done for one connection ends that connection and nothing else.
 
 use super::connection::{Arrived, Connection, Ending};
 use super::link::{Context, Core, Link, Tag};
@@ -179,22 +180,31 @@ impl<H: Handler> RdmaReactor<H> {
 
     fn completion(&mut self, port: usize, completion: Completion) {
         let Some(&slot) = self.ports[port].connections.get(&completion.endpoint) else { return };
-        let Some(mut context) = self.context(slot) else { return };
-        match Tag::unpack(completion.work) {
-            Tag::Receive(slot) => match completion.status {
-                WorkStatus::Ok(len) => context.arrived(Arrived { slot, len: len as usize }),
-                WorkStatus::Flushed => context.connection.receives.give_back(slot),
-            },
-            Tag::Out(index) => context.sent_part(index),
-            Tag::Fetch(index) => {
-                if completion.status == WorkStatus::Flushed {
-                    context.fail(Ending::Transport(Box::new(DisconnectReason::Local)));
+        self.attend(slot, |context| {
+            match Tag::unpack(completion.work) {
+                Tag::Receive(slot) => match completion.status {
+                    WorkStatus::Ok(len) => context.arrived(Arrived { slot, len: len as usize }),
+                    WorkStatus::Flushed => context.connection.receives.give_back(slot),
+                },
+                Tag::Out(index) => context.sent_part(index),
+                Tag::Fetch(index) => {
+                    if completion.status == WorkStatus::Flushed {
+                        context.fail(Ending::Transport(Box::new(DisconnectReason::Local)));
+                    }
+                    context.fetched_part(index);
                 }
-                context.fetched_part(index);
             }
-        }
-        if !context.connection.queue.is_empty() {
-            context.resume();
+            if !context.connection.queue.is_empty() {
+                context.resume();
+            }
+        });
+    }
+
+    /// Does something for the connection in a slot, if there is one. A panic there ends it.
+    pub(super) fn attend(&mut self, slot: u32, part: impl FnOnce(&mut Context<'_, H>)) {
+        let Some(mut context) = self.context(slot) else { return };
+        if shielded(|| part(&mut context)).is_none() {
+            context.fail(Ending::Fault);
         }
     }
 
@@ -214,9 +224,12 @@ impl<H: Handler> RdmaReactor<H> {
     fn feed_starved(&mut self) {
         for _ in 0..self.core.starved.len().min(STARVED_PER_TURN) {
             let Some(id) = self.core.starved.pop_front() else { return };
-            let Some(mut context) = self.find(id) else { continue };
-            context.connection.starved = false;
-            context.resume();
+            if self.find(id).is_some() {
+                self.attend(id.slot() as u32, |context| {
+                    context.connection.starved = false;
+                    context.resume();
+                });
+            }
         }
     }
 
@@ -228,7 +241,14 @@ impl<H: Handler> RdmaReactor<H> {
         }
         let mut commands = std::mem::take(&mut self.commands);
         self.core.inbox.take(&mut commands);
-        commands.drain(..).for_each(|command| self.obey_one(command));
+        for command in commands.drain(..) {
+            let about = command.connection();
+            if shielded(|| self.obey_one(command)).is_none()
+                && let Some(mut context) = about.and_then(|id| self.find(id))
+            {
+                context.fail(Ending::Fault);
+            }
+        }
         self.commands = commands;
         let mut messages = std::mem::take(&mut self.messages);
         self.injector.take(&mut messages);
@@ -278,9 +298,7 @@ impl<H: Handler> RdmaReactor<H> {
         let tick_ns = (TICK_MILLISECONDS * 1_000_000).min(shortest / 4).max(1_000_000);
         self.next_tick_ns = now_ns.saturating_add(tick_ns);
         for slot in 0..self.slots.len() {
-            if let Some(mut context) = self.context(slot as u32) {
-                context.tick();
-            }
+            self.attend(slot as u32, |context| context.tick());
         }
         shielded(|| self.core.handler.tick(now_ns));
         memory::trim();

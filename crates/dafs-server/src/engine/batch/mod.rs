@@ -26,8 +26,9 @@ pub(super) use load::{Load, SyncBatch};
 pub(super) use queue::Queue;
 pub(super) use submit::completions_max;
 
+use super::Engine;
 use super::allowed::Overtakes;
-use dafs_dat::Instant;
+use dafs_dat::{EndpointId, Instant};
 use dafs_service::{Handle, OpenState};
 use dafs_store::OpenFile;
 use dafs_wire::dafs::{Checksum, CompletionNotification, DirectBuffer, FileChunk, Status};
@@ -91,5 +92,36 @@ fn completion(
         status,
         bytes_transferred: bytes as u32,
         direct_checksum: sum,
+    }
+}
+
+impl Engine {
+    /// RDMA is over, so a load may begin that waited for that.
+    pub(super) fn batch_room(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
+        let connection = self.ports[port].connections.get(&endpoint);
+        let batch = connection.and_then(|connection| connection.batch.as_ref());
+        if batch.is_some_and(|batch| batch.has_ready()) {
+            self.with(port, endpoint, now, |context| context.batch_turn());
+        }
+    }
+
+    /// Looks at the batches whose time has come.
+    pub(super) fn batches(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        for port in 0..self.ports.len() {
+            let due = &self.ports[port].link.batches_due;
+            if due.is_empty() {
+                continue;
+            }
+            let due = due.iter().filter(|(_, at)| **at <= now).map(|(endpoint, _)| *endpoint);
+            // In an order that does not depend on the table.
+            let mut due: SmallVec<[EndpointId; 4]> = due.collect();
+            due.sort_unstable();
+            for endpoint in due {
+                busy = true;
+                self.with(port, endpoint, now, |context| context.batch_turn());
+            }
+        }
+        busy
     }
 }

@@ -24,6 +24,8 @@ struct Knobs {
     bad_sync: AtomicBool,
     /// An attempt to do so ends in a panic.
     mad_sync: AtomicBool,
+    /// The next transfer ends in a panic.
+    mad_transfer: AtomicBool,
     writes: AtomicU64,
     /// Runs once, inside the next open of an existing file.
     on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -36,6 +38,7 @@ impl Disk {
             bad_from: AtomicU64::new(u64::MAX),
             bad_sync: AtomicBool::new(false),
             mad_sync: AtomicBool::new(false),
+            mad_transfer: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             on_open: Mutex::new(None),
         }))
@@ -57,6 +60,10 @@ impl Disk {
         self.0.mad_sync.store(mad, Ordering::Relaxed);
     }
 
+    pub fn make_next_transfer_mad(&self) {
+        self.0.mad_transfer.store(true, Ordering::Relaxed);
+    }
+
     /// Runs `act` in the middle of the next open of an existing file.
     pub fn on_open(&self, act: impl FnOnce() + Send + 'static) {
         *self.0.on_open.lock().unwrap() = Some(Box::new(act));
@@ -69,6 +76,7 @@ impl Disk {
 
     /// The bytes of a transfer that succeed.
     fn judge(&self, offset: u64, len: usize, wait: Wait) -> Result<usize> {
+        assert!(!self.0.mad_transfer.swap(false, Ordering::Relaxed), "on purpose");
         if wait == Wait::Never && self.0.slow.load(Ordering::Relaxed) {
             return Err(StoreError::WouldBlock);
         }

@@ -1,6 +1,7 @@
 //! What is kept of changes and sessions, and for how long.
 
 use super::*;
+use dafs_service::{ClientAddress, ExchangeId, Host};
 
 #[test]
 fn a_change_that_is_refused_makes_nothing_stable() {
@@ -160,6 +161,50 @@ fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(false, store);
         assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
+    }
+}
+
+/// A client that has begun anew asks for nothing of its sessions before, also where an earlier version of
+/// the server kept them, which knew users of its host by their address. Others that give its name do.
+#[test]
+fn sessions_of_other_runs_are_forgotten_by_host() {
+    let (user, v4) = (Host::User(7), |last: u8| Host::V4([192, 0, 2, last]));
+    let link_local = "fe80::1".parse().unwrap();
+    let cases: [(&[u8], Host, &str, bool); 7] = [
+        (b"u\x07\0\0\0", user, "127.0.0.1", true),
+        (&[127, 0, 0, 1], user, "127.0.0.1", true),
+        (&[192, 0, 2, 9], user, "192.0.2.9", true),
+        (&[192, 0, 2, 9], user, "127.0.0.1", false),
+        (b"u\x08\0\0\0", user, "127.0.0.1", false),
+        (&[192, 0, 2, 9], v4(8), "192.0.2.8", false),
+        (&[0xfe, 0x80, 0, 0, 0, 0, 0, 0], Host::of(link_local), "fe80::1", true),
+    ];
+    for (kept, host, ip, is_forgotten) in cases {
+        let world = World::new(Durability::Crash);
+        let session = Session {
+            id: *b"session2",
+            host: kept.to_vec(),
+            client: b"name".to_vec(),
+            verifier: [1; 8],
+            mechanism: "front".to_owned(),
+            principal: b"who".to_vec(),
+        };
+        assert_eq!(world.service.keep_session(&session, world.notify("known")), Settled::Now);
+        let store = world.store.clone();
+        let service = world.restart(false, store).service;
+        let request = ExchangeId {
+            owner: b"name",
+            verifier: [2; 8],
+            identity: Identity { mechanism: "sys", principal: b"who".to_vec() },
+            host,
+            address: ClientAddress { ip: ip.parse().unwrap(), privileged: false },
+            update: false,
+        };
+        let client = service.exchange_id(&request, 0).unwrap().client;
+        assert!(service.kept_session(&session.id).is_some());
+        service.forget_other_runs(&client, "front");
+        let is_kept = service.kept_session(&session.id).is_some();
+        assert_eq!(is_kept, !is_forgotten, "{kept:?} {ip}");
     }
 }
 

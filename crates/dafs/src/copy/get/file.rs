@@ -5,13 +5,15 @@
 
 use super::{Get, Object};
 use crate::copy::digest::Digest;
-use crate::copy::pieces::{Part, Ring, Worker};
+use crate::copy::pieces::{Part, Ring, Worker, next_run};
 use crate::copy::report::Copied;
 use crate::copy::temporary::Temporary;
 use crate::copy::trouble::{Outcome, Trouble};
 use crate::limits::HOLE_BYTES;
 use crate::remote::{Attributes, Error, File, OpenOptions};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -101,8 +103,7 @@ impl Get<'_> {
             rustix::fs::ftruncate(target, length).map_err(|error| object.here(error))?;
         }
         if self.options.verify {
-            let mut copy = Digest::new(true);
-            read_back(&mut ring, target, &mut copy).map_err(|error| object.here(error))?;
+            let copy = self.read_back(&mut ring, object, target)?;
             if copy.value() != digest.value() {
                 return Err(Trouble::Object(format!(
                     "{}: what was written reads back differently; check the disk, then copy again",
@@ -111,6 +112,49 @@ impl Get<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The checksum of the whole content of a copy.
+    fn read_back(
+        &self,
+        ring: &mut Ring<'_, '_>,
+        object: &Object<'_>,
+        file: BorrowedFd<'_>,
+    ) -> Outcome<Digest> {
+        let mut digest = Digest::new(true);
+        let failed = |error: Errno| object.here(error);
+        let size = rustix::fs::fstat(file).map_err(failed)?.st_size.unsigned_abs();
+        let Some(piece) = ring.take() else { return Err(object.here(Errno::NOMEM)) };
+        let mut offset = 0;
+        let result = loop {
+            if offset >= size {
+                break Ok(digest);
+            }
+            let data = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => size,
+                // A file system that cannot tell has only data.
+                Err(_) => offset,
+            };
+            digest.add_zeros(data - offset);
+            offset = data;
+            if let Err(stopped) = self.report.go_on() {
+                break Err(stopped);
+            }
+            match preadv2(file, &[piece.view()], offset, 0) {
+                Ok(0) => break Ok(digest),
+                Ok(count) => {
+                    if let Some(view) = piece.slice(0, count) {
+                        digest.add(view);
+                    }
+                    offset += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(object.here(error)),
+            }
+        };
+        ring.give_back(piece);
+        result
     }
 
     /// Reads a run of a file, which is said to end at `size`, with as many pieces under way as the ring
@@ -127,12 +171,14 @@ impl Get<'_> {
         let mut next = run.start;
         loop {
             // One byte more than there should be tells whether that is all. Behind it there is mostly
-            // nothing, so one piece after the other is asked for.
+            // nothing, so one piece after the other is asked for: a whole one, as some files of /proc
+            // have content for a read at their start alone.
             while next < run.end
                 && (next < size || !ring.is_busy())
                 && let Some(piece) = ring.take()
             {
-                let wanted = size.checked_sub(next).map_or(u64::MAX, |rest| rest.saturating_add(1));
+                let rest = size.checked_sub(next).filter(|&rest| rest > 0);
+                let wanted = rest.map_or(u64::MAX, |rest| rest.saturating_add(1));
                 let bytes = wanted.min(run.end - next).min(ring.piece_bytes() as u64) as usize;
                 ring.read(source, piece, next, bytes).map_err(failed)?;
                 next += bytes as u64;
@@ -150,13 +196,6 @@ impl Get<'_> {
             self.report.go_on()?;
         }
     }
-}
-
-/// The next run of data of a sparse file; `None` where there is only a hole up to the end.
-fn next_run(source: &File, from: u64) -> Result<Option<Range<u64>>, Error> {
-    let Some(start) = source.seek_data(from)? else { return Ok(None) };
-    let Some(end) = source.seek_hole(start)? else { return Ok(None) };
-    Ok((from <= start && start < end).then_some(start..end))
 }
 
 fn view(part: &Part) -> VolatileSlice<'_> {
@@ -211,27 +250,6 @@ fn write_all(target: BorrowedFd<'_>, view: VolatileSlice<'_>, offset: u64) -> io
         }
     }
     Ok(())
-}
-
-/// Adds the whole content of a file of this host to a checksum.
-fn read_back(ring: &mut Ring<'_, '_>, file: BorrowedFd<'_>, digest: &mut Digest) -> io::Result<()> {
-    let Some(piece) = ring.take() else { return Err(io::ErrorKind::OutOfMemory.into()) };
-    let mut offset = 0;
-    let result = loop {
-        match preadv2(file, &[piece.view()], offset, 0) {
-            Ok(0) => break Ok(()),
-            Ok(count) => {
-                if let Some(view) = piece.slice(0, count) {
-                    digest.add(view);
-                }
-                offset += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => break Err(error),
-        }
-    };
-    ring.give_back(piece);
-    result
 }
 
 #[cfg(test)]

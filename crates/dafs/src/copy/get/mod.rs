@@ -8,7 +8,7 @@ use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
 use super::trouble::{Outcome, Trouble, here, remote};
-use super::{CopyOptions, supervise};
+use super::{CopyOptions, Ends, end, supervise};
 use crate::failure::Failure;
 use crate::remote::{Attributes, Error, Follow, Handle, ReadDir, Remote, RemoteUrl};
 use crate::session::Sessions;
@@ -396,8 +396,11 @@ fn open_named(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-impl Directory<'_> {
-    /// All that is in it is done.
+impl Ends for Directory<'_> {
+    fn above(&mut self) -> Option<Arc<Self>> {
+        self.above.take().map(|(above, _)| above)
+    }
+
     fn finish(&mut self) {
         let Some(becomes) = self.becomes.take() else { return };
         if self.get.report.is_stopped() {
@@ -413,14 +416,7 @@ impl Directory<'_> {
 
 impl Drop for Directory<'_> {
     fn drop(&mut self) {
-        self.finish();
-        // Those above that end with this one do so one after the other: a tree may be deeper than the
-        // stack of a thread.
-        let mut above = self.above.take();
-        while let Some(mut ended) = above.and_then(|(directory, _)| Arc::into_inner(directory)) {
-            ended.finish();
-            above = ended.above.take();
-        }
+        end(self);
     }
 }
 

@@ -6,7 +6,7 @@
 use super::{Object, Put};
 use crate::copy::digest::Digest;
 use crate::copy::local;
-use crate::copy::pieces::{Ring, Worker};
+use crate::copy::pieces::{Ring, Worker, next_run};
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::copy::trouble::{Outcome, Trouble};
@@ -173,23 +173,43 @@ impl Put<'_> {
         content: &Content,
     ) -> Outcome {
         let failed = |error: Error| object.remote(&error);
-        let mut copy = Digest::new(true);
-        let (mut next, mut length) = (0, 0);
-        loop {
-            while next < content.length
-                && let Some(piece) = ring.take()
-            {
-                let bytes = (content.length - next).min(ring.piece_bytes() as u64) as usize;
-                ring.read(file, piece, next, bytes).map_err(failed)?;
-                next += bytes as u64;
+        let becomes = file.attributes().map_err(failed)?;
+        let sparse = becomes.space_used < content.length;
+        let (mut copy, mut length) = (Digest::new(true), 0);
+        while length < content.length {
+            let rest = Some(length..content.length);
+            let run = if sparse { next_run(file, length).map_err(failed)? } else { rest };
+            let Some(run) = run.filter(|run| run.start < content.length) else {
+                // What the copy ends in is a hole.
+                copy.add_zeros(becomes.size.saturating_sub(length));
+                length = length.max(becomes.size);
+                break;
+            };
+            copy.add_zeros(run.start - length);
+            length = run.start;
+            let end = run.end.min(content.length);
+            let mut next = length;
+            loop {
+                while next < end
+                    && let Some(piece) = ring.take()
+                {
+                    let bytes = (end - next).min(ring.piece_bytes() as u64) as usize;
+                    ring.read(file, piece, next, bytes).map_err(failed)?;
+                    next += bytes as u64;
+                }
+                let Some(part) = ring.next_read(file, content.length).map_err(failed)? else {
+                    break;
+                };
+                if let Some(view) = part.piece.slice(0, part.bytes) {
+                    copy.add(view);
+                }
+                length += part.bytes as u64;
+                ring.give_back(part.piece);
+                self.report.go_on()?;
             }
-            let Some(part) = ring.next_read(file, content.length).map_err(failed)? else { break };
-            if let Some(view) = part.piece.slice(0, part.bytes) {
-                copy.add(view);
+            if length < end {
+                break;
             }
-            length += part.bytes as u64;
-            ring.give_back(part.piece);
-            self.report.go_on()?;
         }
         if length == content.length && copy.value() == content.digest.value() {
             return Ok(());

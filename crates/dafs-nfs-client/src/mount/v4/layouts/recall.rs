@@ -11,6 +11,7 @@ use super::{FileLayout, Grant, Layouts};
 use crate::back::BackHandler;
 use crate::files::Handle;
 use crate::mount::v4::client::Client;
+use dafs_dat::confine::confined;
 use dafs_wire::nfs4::{
     CbLayoutrecallArgs, CbNotifyDeviceidArgs, CbRecallAnyArgs, DeviceChange, DeviceId, Fsid,
     LayoutRecall, Status,
@@ -243,13 +244,14 @@ pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Re
     thread.spawn(move || {
         while let Some(work) = layouts.recalled.next() {
             let Some(client) = client.upgrade() else { return };
-            match work {
+            // A panic at one does not keep others from being given back.
+            let _ = confined(|| match work {
                 Work::File(file, grant) => layouts.give_back(&client, &file, &grant, &[]),
                 Work::Said { layout_type, of } => {
                     super::give_back::say(&client, layout_type, &of);
                     layouts.recalled.end_wide();
                 }
-            }
+            });
         }
     })?;
     Ok(())

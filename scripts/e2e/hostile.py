@@ -1,0 +1,263 @@
+"""Floods of a server, each from several hosts.
+
+hostile.py FLOOD SECONDS DAFS_COMMAND PORT...   PORT: of DAFS, NFS, NFS over RDMA, metrics, and of nodes
+
+It says what it did. Which of its hosts calls follows from the address of the server that is called.
+"""
+
+import collections
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import honest
+from callers import CREATE_SESSION, EXCHANGE_ID, NFS, dial, message, opaque
+
+ADMITTED = ["203.0.113.%d" % number for number in range(2, 6)]
+STRANGERS = ["203.0.113.%d" % number for number in range(102, 104)]
+BATCH = 500
+CONNECTIONS = 400
+WRITERS = 5
+
+
+class Flood:
+    """What one flooding process has to know, and what it has done."""
+
+    def __init__(self, seconds, command, ports):
+        self.end, self.command = time.monotonic() + seconds, command
+        self.dafs, self.nfs, self.rdma = ports[:3]
+        self.ports = ports
+        self.done = collections.Counter()
+
+    def goes_on(self):
+        return time.monotonic() < self.end
+
+    def note(self, what, count=1):
+        self.done[what] += count
+
+
+def compounds(numbered):
+    """Calls of one operation each, as they go over TCP."""
+    head = opaque(b"") + struct.pack(">2I", 1, 1)
+    return b"".join(
+        message(NFS, 4, 1, head + struct.pack(">I", number) + args, xid)
+        for xid, (number, args) in enumerate(numbered)
+    )
+
+
+def answers(stream, count):
+    """The results of so many calls; nothing in place of those that were denied."""
+    data, found = b"", []
+    while len(found) < count:
+        while len(data) < 4 or len(data) < 4 + (length := struct.unpack(">I", data[:4])[0] & 0x7FFFFFFF):
+            more = stream.recv(1 << 18)
+            if not more:
+                raise ConnectionError("closed")
+            data += more
+        record, data = data[4 : 4 + length], data[4 + length :]
+        # Behind a verifier of no bytes, the results of a compound with one operation.
+        accepted = struct.unpack(">I", record[8:12])[0] == 0
+        found.append(record[24:] if accepted else None)
+    return found
+
+
+def name_of(owner):
+    return EXCHANGE_ID, os.urandom(8) + opaque(owner) + struct.pack(">3I", 0, 0, 0)
+
+
+def session_of(client, sequence):
+    channel = struct.pack(">7I", 0, 4096, 4096, 4096, 8, 1, 0)
+    head = client + struct.pack(">2I", sequence, 0)
+    return CREATE_SESSION, head + channel * 2 + struct.pack(">3I", 0, 1, 0)
+
+
+def register(flood, stream, owners):
+    """Calls for records and sessions of clients of these names, and for some whose ids are guessed."""
+    stream.sendall(compounds(name_of(owner) for owner in owners))
+    sessions = [session_of(os.urandom(8), 1)]
+    for found in answers(stream, len(owners)):
+        status = None if found is None else struct.unpack(">I", found[:4])[0]
+        flood.note("EXCHANGE_ID %s" % ("denied" if status is None else status))
+        if status == 0:
+            sessions.append(session_of(found[20:28], struct.unpack(">I", found[28:32])[0]))
+    stream.sendall(compounds(sessions))
+    for found in answers(stream, len(sessions)):
+        status = None if found is None else struct.unpack(">I", found[:4])[0]
+        flood.note("CREATE_SESSION %s" % ("denied" if status is None else status))
+
+
+def strangers(flood, server):
+    """The name of the honest host's client, and ids that are guessed."""
+    with dial((server, flood.nfs)) as stream:
+        while flood.goes_on():
+            register(flood, stream, [b"victim"] * BATCH)
+
+
+def clients(flood, server):
+    """As many clients as there can be."""
+    with dial((server, flood.nfs)) as stream:
+        number = 0
+        while flood.goes_on():
+            number += BATCH
+            owners = [b"%d-%d" % (os.getpid(), number + at) for at in range(BATCH)]
+            register(flood, stream, owners)
+
+
+def dead(flood, server):
+    """Clients that take what they can get, and are gone: of NFSv4, and some of DAFS."""
+    number = 0
+    honest.PATIENCE_SECONDS = 0
+    while flood.goes_on():
+        number += 1
+        if number % 8 == 1:
+            dead_dafs(flood, server)
+        name, client = b"dead-%d-%d" % (os.getpid(), number), None
+        try:
+            client = honest.Nfs4((server, flood.nfs), name, sessions=16)
+            flood.note("sessions", 16)
+            grab(flood, client, name)
+        except honest.Refused as refusal:
+            flood.note("refused (%s)" % str(refusal).split(" of ")[0])
+        if client:
+            client.stream.close()
+
+
+def grab(flood, client, name):
+    """Files of its own and some that others have, too: those of the striped export with layouts, others with locks."""
+    wide, data = client.root(b"wide"), client.root(b"data")
+    for at in range(200):
+        file = b"shared-%d" % at if at >= 150 else name + b"-%d" % at
+        handle, state = client.open(wide if at % 2 else data, file)
+        flood.note("opens")
+        if at % 2:
+            client.layout(handle, state)
+            flood.note("layouts")
+        else:
+            client.lock(handle, state, 2 * int.from_bytes(os.urandom(6)), 1)
+            flood.note("locks")
+        if not flood.goes_on():
+            return
+
+
+def dead_dafs(flood, server):
+    child = os.fork()
+    if child == 0:
+        try:
+            import dafs
+
+            url = "dafs://mallory@%s:%d/data" % (server, flood.dafs)
+            client = dafs.connect(url, transport="iwarp", password="hers", deadline=2, recovery=0)
+            kept = []
+            for at in range(100):
+                file = client.open("dafs-%d" % at, "w+b", buffering=0)
+                file.try_lock(True, 2 * os.getpid(), 1)
+                kept.append(file)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    flood.note("DAFS clients")
+
+
+def guesses(flood, server):
+    """Wrong passwords, for a name that there is and others."""
+    children = []
+    while flood.goes_on():
+        children = [child for child in children if child.poll() is None]
+        if len(children) >= 6:
+            time.sleep(0.01)
+            continue
+        name = ["anna", "mallory", "nobody"][flood.done["guesses"] % 3]
+        url = "dafs://%s:%d/data" % (server, flood.dafs)
+        arguments = [flood.command, "--transport", "iwarp", "--user", name, "ls", url]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        wrong = dict(os.environ, DAFS_PASSWORD="wrong")
+        children.append(subprocess.Popen(arguments, env=wrong, **quiet))
+        flood.note("guesses")
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def silent(flood, server):
+    """Connections that say nothing, or begin to; those that the server closes are made again."""
+    openings = [b"", b"\x80", b"MPA ID Req Frame", b"MPA ID Req Frame\x00\x01\x00\x00", b"GET /"]
+    held = collections.deque()
+    number = 0
+    while flood.goes_on():
+        number += 1
+        port = flood.ports[number % len(flood.ports)]
+        try:
+            stream = dial((server, port))
+            stream.sendall(openings[number // len(flood.ports) % len(openings)])
+            held.append(stream)
+            flood.note("connections")
+        except OSError as error:
+            flood.note(type(error).__name__)
+            time.sleep(0.01)
+        if len(held) > CONNECTIONS:
+            held.popleft().close()
+            time.sleep(0.002)
+
+
+def unread(flood, server):
+    """Clients that offer data, and stop before the server has read it. Half of the hosts come by DAFS: their
+    passwords are right, so logins wait for them, too."""
+    large = os.path.join(os.environ["HOSTILE_WORK"], "large")
+    writers, by_dafs = collections.deque(), int(server.rsplit(".", 1)[1]) % 2
+    while flood.goes_on():
+        while len(writers) < WRITERS:
+            name = "unread-%s-%d" % (server, len(writers))
+            url = "dafs://mallory@%s:%d/data/%s" % (server, flood.dafs, name)
+            if not by_dafs:
+                url = "nfs+rdma://%s:%d/data/%s?transport=iwarp" % (server, flood.rdma, name)
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            mine = dict(os.environ, DAFS_PASSWORD="hers")
+            arguments = [flood.command, "--transport", "iwarp", "put", large, url]
+            writers.append(subprocess.Popen(arguments, env=mine, **quiet))
+            flood.note("writers")
+        time.sleep(0.4)
+        for writer in writers:
+            writer.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        while writers:
+            writer = writers.popleft()
+            writer.kill()
+            flood.note("writers stopped" if writer.wait() == -signal.SIGKILL else "writers that were done")
+
+
+def main():
+    which, seconds, command = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+    ports = [int(port) for port in sys.argv[4:]]
+    work = {
+        "strangers": strangers,
+        "dead": dead,
+        "guesses": guesses,
+        "silent": silent,
+        "clients": clients,
+        "unread": unread,
+    }[which]
+    servers = ADMITTED + (STRANGERS if which in ("strangers", "silent") else [])
+    children = []
+    for server in servers:
+        child = os.fork()
+        if child == 0:
+            flood = Flood(seconds, command, ports)
+            while flood.goes_on():
+                try:
+                    work(flood, server)
+                except (OSError, honest.Refused) as error:
+                    flood.note("%s: %s" % (type(error).__name__, error))
+                    time.sleep(0.05)
+            said = ", ".join("%s %d" % pair for pair in sorted(flood.done.items()))
+            os.write(1, ("from %s: %s\n" % (server, said)).encode())
+            os._exit(0 if flood.done else 1)
+        children.append(child)
+    good = [os.waitpid(child, 0)[1] == 0 for child in children]
+    sys.exit(0 if all(good) else 1)
+
+
+if __name__ == "__main__":
+    main()
