@@ -13,7 +13,7 @@
 
 use crate::descriptor::{Record, kernel};
 use crate::failure::{Errno, Result};
-use crate::limits::{HOLDER_LOOK_MILLISECONDS, HOLDER_LOOKS_MAX, LOCK_WAIT_TIME};
+use crate::limits::LOCK_WAIT_TIME;
 use crate::{files, locks, next, session, signals};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, c_long};
