@@ -105,11 +105,12 @@ fn mount(
 fn status_of(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(StoreError::NotFound | StoreError::Stale) => Status::NoEnt,
-        ServiceError::Store(StoreError::Access) => Status::Acces,
+        // A loop of symlinks as well, as Linux has it.
+        ServiceError::Store(StoreError::Access | StoreError::Symlink) => Status::Acces,
         ServiceError::Store(StoreError::NotOwner) => Status::Perm,
-        ServiceError::Store(StoreError::NotDirectory | StoreError::Symlink) => Status::NotDir,
+        ServiceError::Store(StoreError::NotDirectory) => Status::NotDir,
         ServiceError::Store(StoreError::NameTooLong) => Status::NameTooLong,
-        // "." and "..", and what cannot be a name.
+        // Bytes that cannot be a name.
         ServiceError::Store(StoreError::Invalid) => Status::Inval,
         ServiceError::Store(StoreError::Io) => Status::Io,
         _ => Status::ServerFault,

@@ -4,15 +4,13 @@
 //! Invariants
 //! * A link is followed within its export: one that leads elsewhere is refused, and nothing is told of what
 //!   is there. An absolute text begins at the root of all exports.
+//! * ".." leads up to the root of the export, which is above itself.
 //! * The way has a bounded number of steps and links.
 
 use crate::limits::{MOUNT_LINKS_MAX, MOUNT_STEPS_MAX};
 use dafs_service::{Caller, Resolved, Service, ServiceError, Unresolved};
 use dafs_store::{FsId, Kind, StoreError};
 use std::collections::VecDeque;
-
-/// A component of what is left of a path, and whether it comes from a link.
-type Step = (Vec<u8>, bool);
 
 fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|part| !part.is_empty())
@@ -26,20 +24,24 @@ pub(super) fn follow(
 ) -> Result<Resolved, Unresolved> {
     let root = service.root();
     let mut at = Resolved { handle: root, components: 0, attr: None };
-    let mut left: VecDeque<Step> = parts(path).map(|part| (part.to_vec(), false)).collect();
+    let mut left: VecDeque<Vec<u8>> = parts(path).map(<[u8]>::to_vec).collect();
     let (mut links, mut inside): (_, Option<FsId>) = (0, None);
-    while let Some((name, from_link)) = left.pop_front() {
+    while let Some(name) = left.pop_front() {
         let Resolved { handle, components, .. } = at;
         let failed = |error| Unresolved { error, handle, components };
         if components >= MOUNT_STEPS_MAX {
             return Err(failed(StoreError::NameTooLong.into()));
         }
+        let is_dots = matches!(&*name, b"." | b"..");
+        if is_dots && at.attr.is_some_and(|attr| attr.kind != Kind::Directory) {
+            return Err(failed(StoreError::NotDirectory.into()));
+        }
         let next = match &*name {
-            b"." if from_link => continue,
-            // Nothing of the export is above its root.
-            b".." if from_link => {
+            b"." => continue,
+            b".." if handle == root => continue,
+            b".." => {
                 let handle = match service.lookup_parent(caller, &handle) {
-                    Ok(above) if Some(above.fs) == inside => above,
+                    Ok(above) if above.fs == inside.unwrap_or(handle.fs) => above,
                     Ok(_) | Err(ServiceError::Store(StoreError::NotFound)) => handle,
                     Err(error) => return Err(failed(error)),
                 };
@@ -66,7 +68,7 @@ pub(super) fn follow(
         if text.first() == Some(&b'/') {
             (at.handle, at.attr) = (root, None);
         }
-        parts(&text).rev().for_each(|part| left.push_front((part.to_vec(), true)));
+        parts(&text).rev().for_each(|part| left.push_front(part.to_vec()));
     }
     match inside {
         Some(export) if at.handle.fs != export => {
