@@ -7,7 +7,7 @@
 //!   each and answer none.
 //! * Memory of the link serves all its connections, before and after a loss.
 //! * What has never answered and ends connections, or says what is no answer, is no NFS server: that is
-//!   told at once.
+//!   told at once. It has as long for its first answer as for connecting.
 
 use super::error::{MountError, Result};
 use super::limits::PAUSE_MAX;
@@ -15,7 +15,8 @@ use super::options::MountOptions;
 use super::patience::Patience;
 use super::route::Route;
 use crate::back::{BackChannel, BackChannels};
-use dafs_rpc::client::{CallError, Memory, RpcClient};
+use dafs_rpc::client::{CallError, Memory, Pending, Results, RpcClient};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -24,6 +25,8 @@ use std::time::Instant;
 pub(crate) struct Link {
     route: Route,
     options: MountOptions,
+    /// The server has answered a call.
+    has_answered: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -35,8 +38,6 @@ struct State {
     since: Instant,
     /// What answers calls of the server's, where it may call.
     back: Option<Arc<BackChannels>>,
-    /// The server has answered a call.
-    has_answered: bool,
 }
 
 /// One connection of a link.
@@ -56,13 +57,8 @@ impl Link {
         Ok(Self {
             route,
             options: options.clone(),
-            state: Mutex::new(State {
-                number: 1,
-                rpc,
-                since: Instant::now(),
-                back: None,
-                has_answered: false,
-            }),
+            has_answered: AtomicBool::new(false),
+            state: Mutex::new(State { number: 1, rpc, since: Instant::now(), back: None }),
         })
     }
 
@@ -135,9 +131,18 @@ impl Link {
         }
     }
 
+    /// Waits for an answer.
+    pub(crate) fn wait(&self, pending: Pending) -> Result<Results, CallError> {
+        let pending = match self.has_answered.load(Ordering::Relaxed) {
+            true => pending,
+            false => pending.within(self.options.connect_timeout),
+        };
+        pending.wait()
+    }
+
     /// The server has answered a call, so it is one.
     pub(crate) fn note_answer(&self) {
-        self.state().has_answered = true;
+        self.has_answered.store(true, Ordering::Relaxed);
     }
 
     /// What an error means that is not a loss. A refusal is an answer as well.
@@ -152,11 +157,11 @@ impl Link {
     /// connection may end for reasons of its own.
     fn is_stranger(&self, lost: &Connected, why: &CallError) -> bool {
         let is_sure = match why {
-            CallError::Malformed => true,
+            CallError::Malformed | CallError::TimedOut => true,
             CallError::Disconnected(_) => lost.number > 1,
             _ => false,
         };
-        is_sure && !self.state().has_answered
+        is_sure && !self.has_answered.load(Ordering::Relaxed)
     }
 
     /// Says that what was reached does not answer as an NFS server does.
@@ -239,7 +244,7 @@ pub(crate) fn is_loss(error: &CallError) -> bool {
 mod tests {
     use super::*;
     use std::net::TcpListener;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
     #[test]
@@ -318,6 +323,25 @@ mod tests {
                 ..MountOptions::default()
             };
             let url = format!("nfs://{address}/{query}").parse().unwrap();
+            let error = Mount::connect(&url, &options).unwrap_err();
+            assert!(matches!(error, MountError::Connect { .. }), "{query}: {error}");
+            assert!(error.to_string().contains("check the port"), "{query}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_is_not_waited_for_longer_than_connecting_takes() {
+        use crate::mount::Mount;
+        for query in ["", "?vers=4.1", "?vers=3"] {
+            // Connections are made, and nobody takes them.
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let options = MountOptions {
+                reserved_port: false,
+                connect_timeout: Duration::from_millis(100),
+                ..MountOptions::default()
+            };
+            let url = format!("nfs://{}/{query}", listener.local_addr().unwrap()).parse().unwrap();
+            // Within the time for an answer it would be lost instead.
             let error = Mount::connect(&url, &options).unwrap_err();
             assert!(matches!(error, MountError::Connect { .. }), "{query}: {error}");
             assert!(error.to_string().contains("check the port"), "{query}: {error}");

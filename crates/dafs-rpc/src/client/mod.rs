@@ -34,7 +34,7 @@ use dafs_wire::xdr::Encode;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tcp::{Shared, Shutdown};
 
 /// What to call.
@@ -339,6 +339,13 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Waits for no longer than `time` from now.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Self {
+        self.deadline = self.deadline.min(Instant::now() + time);
+        self
+    }
+
     /// Waits for the results.
     ///
     /// # Errors

@@ -104,7 +104,7 @@ impl Exchange {
             if message.once {
                 xid = xid.or(pending.as_ref().ok().map(Pending::xid));
             }
-            match pending.and_then(Pending::wait) {
+            match pending.and_then(|pending| link.wait(pending)) {
                 Ok(results) => {
                     link.note_answer();
                     return Ok((results, message));

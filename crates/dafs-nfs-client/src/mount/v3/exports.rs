@@ -10,7 +10,7 @@ use crate::mount::limits::{EXPORT_LIST_BYTES_MAX, EXPORTS_MAX, SMALL_RESULT_BYTE
 use crate::mount::link::{Link, is_loss};
 use crate::mount::{reserved, route};
 use dafs_rpc::AcceptStatus;
-use dafs_rpc::client::{CallError, Options, Procedure, Results, RpcClient};
+use dafs_rpc::client::{CallError, Options, Pending, Procedure, Results, RpcClient};
 use dafs_wire::mount3::{self, decode_mounted};
 use dafs_wire::nfs4::Status;
 use dafs_wire::xdr::{Decoder, Encoder};
@@ -36,7 +36,8 @@ impl Mounter {
         let (mut patience, mut connected) = (link.patience(), link.connected());
         loop {
             let same = Self { rpc: connected.rpc.clone() };
-            match same.call(mount3::Procedure::Null, &[], SMALL_RESULT_BYTES) {
+            let asked = same.submit(mount3::Procedure::Null, &[], SMALL_RESULT_BYTES);
+            match asked.and_then(|pending| link.wait(pending)) {
                 Ok(_) => {
                     link.note_answer();
                     return Ok(same);
@@ -97,6 +98,15 @@ impl Mounter {
         args: &[u8],
         results_bytes_max: usize,
     ) -> Result<Results, CallError> {
+        self.submit(procedure, args, results_bytes_max)?.wait()
+    }
+
+    fn submit(
+        &self,
+        procedure: mount3::Procedure,
+        args: &[u8],
+        results_bytes_max: usize,
+    ) -> Result<Pending, CallError> {
         let procedure = Procedure {
             program: mount3::PROGRAM,
             version: mount3::VERSION,
@@ -104,7 +114,7 @@ impl Mounter {
         };
         let args = [args];
         let request = dafs_rpc::client::Request::new(procedure, &args, results_bytes_max);
-        self.rpc.submit_request(&request)?.wait()
+        self.rpc.submit_request(&request)
     }
 
     /// The handle of a directory that is exported, or lies in one that is.

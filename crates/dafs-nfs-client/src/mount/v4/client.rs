@@ -516,7 +516,7 @@ fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Re
     loop {
         let args = [compound.bytes()];
         let request = Request::new(COMPOUND, &args, SMALL_RESULT_BYTES);
-        match connected.rpc.submit_request(&request).and_then(Pending::wait) {
+        match connected.rpc.submit_request(&request).and_then(|pending| link.wait(pending)) {
             Ok(answer) => {
                 link.note_answer();
                 return Ok(Results::new(answer)?);
