@@ -184,6 +184,10 @@ if is_root && mount -t tmpfs none "$work/export/mnt" 2>/dev/null; then
         expect 0 '"type":"mount point"' "$dafs" ls --json "$base/"
         expect 1 'is mounted there on the server' "$dafs" stat "$base/mnt"
         expect 1 'is mounted there on the server' "$dafs" get "$base/mnt" "$work/local/mnt"
+        for target in "$base/mnt2" "$base/mnt"; do
+            expect 1 'is mounted there on the server' "$dafs" mv "$base/mnt" "$target"
+            expect 1 'is mounted there on the server' "$dafs" mv "$base/empty" "$base/mnt/"
+        done
     done
     umount "$work/export/mnt"
 else

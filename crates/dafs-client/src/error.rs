@@ -130,7 +130,7 @@ pub enum Error {
         reason: Arc<str>,
     },
     /// The server refused.
-    #[error("{} failed: {status}", procedure.name())]
+    #[error("{} failed: {}", procedure.name(), answer(*procedure, *status))]
     Status {
         /// What was asked.
         procedure: Procedure,
@@ -176,6 +176,15 @@ impl Error {
         match self {
             Self::Status { status, .. } => Some(*status),
             _ => None,
+        }
+    }
+
+    /// True when there is something that is no part of the export: a file system is mounted there on the
+    /// server.
+    pub fn is_mount_point(&self) -> bool {
+        match self {
+            Self::Status { procedure, status } => is_mount_point(*procedure, *status),
+            _ => false,
         }
     }
 
@@ -225,6 +234,22 @@ impl Error {
     }
 }
 
+/// RENAME and LINK are answered the same where two names lie apart.
+fn is_mount_point(procedure: Procedure, status: Status) -> bool {
+    status == Status::XDev && !matches!(procedure, Procedure::Rename | Procedure::Link)
+}
+
+/// The answer in words.
+fn answer(procedure: Procedure, status: Status) -> String {
+    if is_mount_point(procedure, status) {
+        return format!(
+            "{}: another file system is mounted there on the server, which is no part of this export",
+            status.name()
+        );
+    }
+    status.to_string()
+}
+
 /// The error number for a status (DAFS 15).
 fn status_errno(status: Status) -> i32 {
     match status {
@@ -270,5 +295,21 @@ impl From<RegisterError> for Error {
 impl From<PostError> for Error {
     fn from(error: PostError) -> Self {
         Self::Memory(error.to_string().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_is_told_from_names_that_lie_apart() {
+        let error = |procedure| Error::Status { procedure, status: Status::XDev };
+        let lookup = error(Procedure::Lookup);
+        assert!(lookup.is_mount_point());
+        assert!(lookup.to_string().contains("is mounted there on the server"), "{lookup}");
+        let rename = error(Procedure::Rename);
+        assert!(!rename.is_mount_point());
+        assert!(rename.to_string().contains("both names"), "{rename}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::for_each;
 use crate::failure::Failure;
-use crate::remote::{Follow, Place, Remote, RemoteUrl};
+use crate::remote::{Error, Follow, Place, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
 
@@ -30,8 +30,21 @@ impl Mv {
                     places.map_err(|error| Failure::remote(&self.target, &error))?.1
                 }
             };
-            client.rename(&from.dir, &from.name, &to.dir, &to.name).map_err(failed)
+            client
+                .rename(&from.dir, &from.name, &to.dir, &to.name)
+                .map_err(|error| failed(of_source(&client, &from, error)))
         })
+    }
+}
+
+/// Why something was not renamed. Of a mount point the server says only that it may not be.
+fn of_source(client: &Remote, from: &Place, error: Error) -> Error {
+    if error.is_fatal() {
+        return error;
+    }
+    match client.lookup(&from.dir, &from.name) {
+        Err(found) if found.is_mount_point() => found,
+        _ => error,
     }
 }
 
@@ -47,7 +60,9 @@ pub(crate) fn into(
             let name = show::last_name(source).to_vec();
             Ok(Some(Place { dir: found.handle, name }))
         }
-        Err(error) if error.is_fatal() => Err(Failure::remote(target, &error)),
+        Err(error) if error.is_fatal() || error.is_mount_point() => {
+            Err(Failure::remote(target, &error))
+        }
         _ if several => Err(Failure::Usage(format!(
             "{target} is no directory, and several things cannot go to one name"
         ))),

@@ -54,16 +54,13 @@ impl Error {
     /// True when there is something that is no part of the export: a file system is mounted there on the
     /// server.
     pub(crate) fn is_mount_point(&self) -> bool {
-        let concerns_two_names = match self {
-            Self::Dafs(dafs::Error::Status { procedure, .. }) => {
-                matches!(procedure, dafs::Procedure::Rename | dafs::Procedure::Link)
-            }
+        match self {
+            Self::Dafs(error) => error.is_mount_point(),
             Self::Nfs(MountError::Refused { operation, .. }) => {
-                matches!(*operation, "RENAME" | "LINK")
+                self.status() == Some(Status::XDev) && !matches!(*operation, "RENAME" | "LINK")
             }
             _ => false,
-        };
-        self.status() == Some(Status::XDev) && !concerns_two_names
+        }
     }
 
     /// What the server answered, in a sentence and by its name.
