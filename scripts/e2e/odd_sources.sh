@@ -7,8 +7,9 @@ source "$(dirname "$0")/lib.sh"
 ! is_root || in_own_mounts
 
 mkdir "$work/export" "$work/local"
-serve "$work/export" "${squash[@]}" --nfs 127.0.0.1:0 --nfs-unprivileged-ports
+serve "$work/export" "${squash[@]}" --nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0 --nfs-unprivileged-ports
 tcp=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
+rdma=$(sed -n 's/.*listening for NFS over RDMA (iWARP in software) *address=//p' "$log" | head -n 1)
 bases=("$url" "nfs://$tcp")
 
 step "files of /sys, which say that they are longer than they are"
@@ -203,6 +204,7 @@ read -r port <&"${other[0]}"
 expect 3 'does not answer as an NFS server does' timeout 30 "$dafs" ls "nfs://127.0.0.1:$port/"
 expect 3 'does not answer as an NFS server does' timeout 30 "$dafs" ls "nfs://127.0.0.1:$port/?vers=3"
 expect 3 'does not answer as an NFS server does' timeout 30 "$dafs" ls "nfs://${url#dafs://}/"
+expect 3 'does not answer as a DAFS server does' timeout 30 "$dafs" ls "dafs://$rdma/"
 stop_server
 
 step "a link-local address with its zone"

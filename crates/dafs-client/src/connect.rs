@@ -119,6 +119,12 @@ impl Target {
             match self.try_address(*address) {
                 Ok(shared) => return Ok(shared),
                 // A server that was reached has the last word.
+                Err(Attempt::Refused(failure @ Failure::Protocol(_))) => {
+                    return Err(self.error(&format_args!(
+                        "what was reached there does not answer as a DAFS server does ({failure}); \
+                         check the port"
+                    )));
+                }
                 Err(Attempt::Refused(failure)) => return Err(self.error(&failure)),
                 Err(Attempt::Stopped) => return Err(self.error(&"interrupted")),
                 Err(Attempt::Unreachable(reason)) => reasons.push(reason),
