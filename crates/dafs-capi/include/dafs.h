@@ -164,7 +164,7 @@
 // The server: the server failed internally.
 #define DAP_E_SERVERFAULT -11006
 
-// The server: an object of that type cannot be made here.
+// The server: an object of that type cannot be used or made so.
 #define DAP_E_BADTYPE -11007
 
 // The server: the server needs more time; try again.

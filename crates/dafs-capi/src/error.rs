@@ -107,7 +107,7 @@ pub const DAP_E_NOTSUPP: i32 = -11004;
 pub const DAP_E_TOOSMALL: i32 = -11005;
 /// The server: the server failed internally.
 pub const DAP_E_SERVERFAULT: i32 = -11006;
-/// The server: an object of that type cannot be made here.
+/// The server: an object of that type cannot be used or made so.
 pub const DAP_E_BADTYPE: i32 = -11007;
 /// The server: the server needs more time; try again.
 pub const DAP_E_DELAY: i32 = -11008;
@@ -355,7 +355,8 @@ impl From<dafs_client::UrlError> for Failure {
 /// The code of an error.
 pub(crate) fn code(error: &Error) -> i32 {
     match error {
-        Error::Argument(_) | Error::TooLong(_) => DAP_E_INVALID,
+        Error::Argument(_) => DAP_E_INVALID,
+        Error::TooLong(_) => DAP_E_NAMETOOLONG,
         Error::BadMemory => DAP_E_FAULT,
         Error::BusyMemory => DAP_E_BUSY,
         Error::ForeignBuffer | Error::ForeignFile => DAP_E_FOREIGN,

@@ -87,7 +87,7 @@ statuses! {
     NotSupp = 10004, "NOTSUPP", "the server does not support this";
     TooSmall = 10005, "TOOSMALL", "the result does not fit the message or buffer offered";
     ServerFault = 10006, "SERVERFAULT", "the server failed internally";
-    BadType = 10007, "BADTYPE", "an object of that type cannot be made here";
+    BadType = 10007, "BADTYPE", "an object of that type cannot be used or made so";
     Delay = 10008, "DELAY", "the server needs more time; try again";
     Same = 10009, "SAME", "the attributes are the same";
     Denied = 10010, "DENIED", "another owner holds a conflicting lock or share";
