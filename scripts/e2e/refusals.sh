@@ -33,7 +33,23 @@ expect 0 '' "$dafs" ln -s nowhere "$url/data/a/dangling"
 for name in dangling dangling/ dangling/below b/../dangling; do
     expect 1 '' "$dafs" mkdir -p "$url/data/a/$name"
 done
+expect 0 'dangling -> nowhere' "$dafs" ls -l "$url/data/a/dangling"
+expect 1 'there is no such file' "$dafs" ls -l "$url/data/a/dangling/"
 expect 0 '' "$dafs" rm "$url/data/a/dangling"
+expect 0 '' "$dafs" rm -f "$url/data/file/" "$url/data/file/below" "$url/missing/below"
+expect 1 'NOTDIR' "$dafs" rm "$url/data/file/"
+[[ -f $work/export/data/file ]] || fail "the file was removed"
+# A symlink that asks for a directory and leads to a file is no place for a copy, on either side.
+ln -s file/ "$work/export/data/slashed"
+echo kept >"$work/file"
+ln -s file/ "$work/slashed"
+expect 1 'NOTDIR' "$dafs" put "$work/file" "$url/data/slashed"
+expect 1 'Not a directory' "$dafs" get "$url/data/file" "$work/slashed"
+[[ -L $work/export/data/slashed && -L $work/slashed ]] || fail "a symlink was replaced"
+rm "$work/export/data/slashed" "$work/slashed"
+mkfifo "$work/export/data/fifo"
+expect 1 'BADTYPE' "$dafs" cat "$url/data/fifo"
+rm "$work/export/data/fifo"
 expect 2 'several things cannot go to one name' "$dafs" put "$work/tree" "$work/export" "$url/name"
 expect 2 'several things cannot go to one name' "$dafs" get "$url/data" "$url/data/a" "$work/name"
 

@@ -51,9 +51,15 @@ impl Ls {
         titled: bool,
         out: &mut Out<'_>,
     ) -> Result<(), Failure> {
-        let found = client
-            .resolve(url.path(), Follow::Yes)
-            .map_err(|error| Failure::remote(url, &error))?;
+        let found = match client.resolve(url.path(), Follow::Yes) {
+            Err(error) if !error.is_fatal() => match client.resolve(url.path(), Follow::No) {
+                // A symlink that leads nowhere is shown itself.
+                Ok(found) if found.attributes.is_symlink() => Ok(found),
+                _ => Err(error),
+            },
+            other => other,
+        }
+        .map_err(|error| Failure::remote(url, &error))?;
         if !found.attributes.is_directory() {
             let name = show::last_name(url).to_vec();
             let entry = DirEntry { name, attributes: Some(found.attributes) };

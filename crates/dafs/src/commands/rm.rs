@@ -9,7 +9,7 @@ use super::for_each;
 use crate::failure::Failure;
 use crate::limits::{REMOVE_BATCH, REMOVE_PASSES_MAX, WORKERS};
 use crate::output::complain;
-use crate::remote::{DirEntry, Error, Handle, Place, ReadDir, Remote, RemoteUrl, Status};
+use crate::remote::{DirEntry, Error, Follow, Handle, Place, ReadDir, Remote, RemoteUrl, Status};
 use crate::session::Sessions;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -45,7 +45,7 @@ impl Rm {
             Ok((place, client.attributes(&handle)?))
         });
         let (Place { dir, name }, attributes) = match found {
-            Err(error) if self.force && error.status() == Some(Status::NoEnt) => return Ok(()),
+            Err(error) if self.force && is_missing(client, url, &error) => return Ok(()),
             other => other.map_err(failed)?,
         };
         if attributes.is_directory() {
@@ -55,6 +55,17 @@ impl Rm {
             Tree { client, top: url, way: Vec::new() }.empty(attributes.handle)?;
         }
         client.remove(&dir, &name).map_err(failed)
+    }
+}
+
+/// True when nothing is at a path: no object, or a file where a directory would have to be.
+fn is_missing(client: &Remote, url: &RemoteUrl, error: &Error) -> bool {
+    match error.status() {
+        Some(Status::NoEnt) => true,
+        Some(Status::NotDir) => client
+            .resolve(url.path(), Follow::Yes)
+            .is_err_and(|error| error.status() == Some(Status::NotDir)),
+        _ => false,
     }
 }
 

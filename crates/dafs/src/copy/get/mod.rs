@@ -373,7 +373,8 @@ impl Place {
                 return Err(Failure::Usage(text));
             }
             Err(Errno::NOENT) if !split.name.is_empty() && !split.ends_in_dots() => {}
-            Err(Errno::NOTDIR) if !split.wants_directory => {}
+            // A symlink that asks for a directory and leads to something else is refused, as it is by `put`.
+            Err(Errno::NOTDIR) if !split.wants_directory && rustix::fs::stat(target).is_ok() => {}
             Err(error) => return Ok(Err(here(target.display(), error))),
         }
         let above = if split.parent.is_empty() { &b"."[..] } else { split.parent };
