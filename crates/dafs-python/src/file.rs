@@ -16,6 +16,9 @@ use std::time::Instant;
 /// A read that asks for more than this is given room for what there is. In bytes.
 const ALLOCATE_BYTES_MAX: usize = 64 << 20;
 
+/// That room has at least so many bytes, because files of `/proc` say that they are empty.
+const ALLOCATE_BYTES_MIN: usize = 64 << 10;
+
 /// An open file without a position.
 #[pyclass(frozen, module = "dafs")]
 pub(crate) struct RawFile {
@@ -85,7 +88,8 @@ impl RawFile {
             true => {
                 let size = blocking(py, || file.attributes()).map_err(raise)?.size;
                 // A file that is longer than memory is not there either.
-                count.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(count))
+                let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(count);
+                count.min(left.max(ALLOCATE_BYTES_MIN))
             }
             false => count,
         };

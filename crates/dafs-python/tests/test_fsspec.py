@@ -3,10 +3,14 @@
 import copy
 import io
 import os
+import pathlib
 import shutil
+import subprocess
 
+import dafs
 import fsspec
 import pytest
+from conftest import Server
 from dafs.fsspec import DafsFileSystem
 from fsspec.tests.abstract import (
     AbstractCopyTests,
@@ -217,6 +221,113 @@ def test_what_cannot_be_looked_at_does_not_exist(fs, folder):
     assert not fs.exists(f"/{folder.name}/{'x' * 300}")
     fs.rm(f"/{folder.name}/a")
     assert os.listdir(folder) == ["b"]
+
+
+def test_a_transaction_writes_what_a_link_leads_to(fs, folder):
+    top = f"/{folder.name}"
+    (folder / "dir").mkdir()
+    (folder / "file").write_bytes(b"old")
+    for name, text in (("to-dir", "dir"), ("to-file", "file"), ("to-new", "dir/new"), ("round", "round")):
+        (folder / name).symlink_to(text)
+    with fs.transaction:
+        for name, error in (("dir", IsADirectoryError), ("to-dir", IsADirectoryError), ("round", OSError)):
+            with pytest.raises(error):
+                fs.open(f"{top}/{name}", "wb")
+        for name in ("to-file", "to-new"):
+            with pytest.raises(FileExistsError):
+                fs.open(f"{top}/{name}", "xb")
+            fs.pipe(f"{top}/{name}", b"new")
+    assert (folder / "file").read_bytes() == (folder / "dir" / "new").read_bytes() == b"new"
+    assert all((folder / name).is_symlink() for name in ("to-dir", "to-file", "to-new", "round"))
+    assert os.listdir(folder / "dir") == ["new"]
+
+
+@pytest.mark.parametrize("source", ["/proc/version", "/sys/class/net/lo/address"])
+def test_put_ends_where_the_data_ends(fs, folder, source):
+    if not os.path.exists(source):
+        pytest.skip("this kernel shows no such file")
+    content = pathlib.Path(source).read_bytes()
+    fs.put(source, f"/{folder.name}/copy")
+    assert (folder / "copy").read_bytes() == content
+    with pytest.raises(FileExistsError):
+        fs.put_file(source, f"/{folder.name}/copy", mode="create")
+    fs.put_file(source, f"/{folder.name}/new/copy", mode="create")
+    assert (folder / "new" / "copy").read_bytes() == content
+    with pytest.raises(FileNotFoundError):
+        fs.put_file(str(folder / "missing"), f"/{folder.name}/none")
+    assert not (folder / "none").exists()
+
+
+def test_files_that_say_that_they_are_empty(tmp_path):
+    random = pathlib.Path("/proc/sys/kernel/random")
+    if not (random / "poolsize").exists():
+        pytest.skip("this kernel shows no such file")
+    config = tmp_path / "dafs.toml"
+    config.write_text(
+        'listen = ["127.0.0.1:0"]\n'
+        f'[[export]]\nname = "random"\npath = "{random}"\nread_only = true\n'
+    )
+    server = Server(os.environ["DAFS"], tmp_path, config=config)
+    try:
+        fs = DafsFileSystem(**DafsFileSystem._get_kwargs_from_urls(server.url))
+        for name in ("boot_id", "poolsize"):
+            # The kernel gives a number to a read at its start alone.
+            wanted, path = (random / name).read_bytes(), f"/random/{name}"
+            for buffering in (0, -1):
+                with fs.client.open(path, "rb", buffering) as file:
+                    assert file.read() == wanted
+            with fs.client.open(path, "rb", 0) as file:
+                assert file.pread(1 << 40, 0) == wanted
+            assert fs.cat(path) == fs.cat_file(path) == fs.cat_file(path, 0, 100) == wanted
+            assert fs.cat_file(path, 0, -2) == wanted[:-2]
+            assert fs.cat_ranges([path], [0], [3]) == [wanted[:3]]
+            assert fs.head(path, 3) == wanted[:3]
+            assert fs.read_block(path, 0, 100) == fs.read_block(path, 0, None) == wanted
+            with fs.open(path) as file:
+                assert file.size == len(wanted)
+            fs.get(path, str(tmp_path / name))
+            assert (tmp_path / name).read_bytes() == wanted
+        assert fs.tail("/random/boot_id", 5) == (random / "boot_id").read_bytes()[-5:]
+        fs.client.close()
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_a_mount_point_is_no_part_of_the_export(fs, folder, tmp_path):
+    top = f"/{folder.name}"
+    (folder / "file").write_bytes(b"content")
+    (folder / "mnt").mkdir()
+    command = ["mount", "-t", "tmpfs", "none", str(folder / "mnt")]
+    if subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        (folder / "mnt" / "inside").write_bytes(b"hidden")
+        for path in (f"{top}/mnt", f"{top}/mnt/inside"):
+            with pytest.raises(OSError, match="is mounted there on the server"):
+                fs.info(path)
+            assert fs.exists(path) and fs.lexists(path) and fs.client.exists(path)
+            assert not fs.isfile(path) and not fs.isdir(path)
+        assert [info["type"] for info in fs.ls(top)] == ["file", "mount point"]
+        assert fs.find(top) == [f"{top}/file"] and fs.du(top) == 7
+        for detail in (False, True):
+            assert [list(files) for _, _, files in fs.walk(top, detail=detail)] == [["file"]]
+        fs.get(top, str(tmp_path / "copy"), recursive=True)
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["file"]
+        with pytest.raises(OSError, match="is mounted there on the server"):
+            fs.rm(top, recursive=True)
+        assert (folder / "mnt" / "inside").read_bytes() == b"hidden"
+    finally:
+        subprocess.run(["umount", "-l", str(folder / "mnt")], check=True)
+
+
+def test_addresses_with_zones():
+    found = DafsFileSystem._get_kwargs_from_urls("dafs://[fe80:0:0:0:0:0:0:1%25lo]:1/path")
+    assert found == {"host": "fe80:0:0:0:0:0:0:1%25lo", "port": 1}
+    for host in ("fe80::1%lo", found["host"]):
+        # It is understood, and nobody answers there.
+        with pytest.raises(ConnectionError, match="fe80"):
+            DafsFileSystem(host=host, port=1, connect_timeout=1, skip_instance_cache=True)
 
 
 def test_users_and_passwords_of_urls():

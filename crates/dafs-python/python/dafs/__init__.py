@@ -150,6 +150,9 @@ class Client(_Client):
                 raise
             return False
         except OSError as error:
+            # Another file system that the server has mounted there is something.
+            if error.errno == errno.EXDEV:
+                return True
             # A server that does not answer says nothing about a name.
             if error.errno not in _NO_SUCH_PATH:
                 raise

@@ -23,6 +23,9 @@ _APPEND_BYTES_SURE = 1 << 16
 # What is rather copied than asked for with one request more. In bytes.
 _COPY_BYTES_MAX = 1 << 16
 
+# Asked for where a file says that there is nothing, in bytes.
+_UNTOLD_BYTES = 1 << 16
+
 # How often this process is a fork of a process that had imported this.
 _forks = 0
 
@@ -240,7 +243,8 @@ class File(io.RawIOBase):
                 left = max(self._file.stat().st_size - position, 0)
                 # One more than there should be tells whether the file has grown. A long object that
                 # is not filled to its end would be copied, so there that byte is asked for alone.
-                more = 1 if left <= _COPY_BYTES_MAX else 0
+                # Files of /proc say that they are empty, and give a number to a read at its start alone.
+                more = (1 if left else _UNTOLD_BYTES) if left <= _COPY_BYTES_MAX else 0
                 data = self._file.read(left + more, position)
                 position += len(data)
                 parts.append(data)

@@ -10,12 +10,14 @@ import datetime
 import errno
 import io
 import os
+import posixpath
 import shutil
 import stat as _stat
 import time
 from urllib.parse import quote, unquote, urlsplit
 
 from fsspec import AbstractFileSystem
+from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.core import has_magic
 from fsspec.utils import stringify_path
 
@@ -23,8 +25,14 @@ import dafs
 
 _KINDS = {_stat.S_IFDIR: "directory", _stat.S_IFREG: "file", _stat.S_IFLNK: "link"}
 
+# The server lists such a name and does not lead into it: another file system is mounted there.
+_MOUNT_POINT = "mount point"
+
 # What is copied at a time, in bytes.
 _COPY_BYTES = 1 << 22
+
+# Symbolic links followed from one path.
+_LINKS_MAX = 40
 
 
 class _DirectoryPath(str):
@@ -51,7 +59,8 @@ class DafsFileSystem(AbstractFileSystem):
     Parameters
     ----------
     host, port, user
-        The server, as in the URL.
+        The server, as in the URL. An IPv6 address may have a zone (`fe80::1%eth0`). fsspec takes the `::` of a
+        URL for a chain of file systems: such an address is given as `host`.
     auto_mkdir
         Make the directories above a file that is written, where they are missing: programs that know
         object stores rely on it.
@@ -143,9 +152,10 @@ class DafsFileSystem(AbstractFileSystem):
                 entry = self._entry(path, self.client.stat(_asked(path)))
                 entry["islink"] = True
                 return entry
-            except OSError:
+            except OSError as error:
                 if found is None:
-                    return {"name": path, "size": None, "type": "other"}
+                    kind = _MOUNT_POINT if error.errno == errno.EXDEV else "other"
+                    return {"name": path, "size": None, "type": kind}
         return self._entry(path, found)
 
     def _listed(self, path, found):
@@ -176,10 +186,17 @@ class DafsFileSystem(AbstractFileSystem):
                 self._listed(f"{top}/{entry.name}", entry.stat)
                 for entry in self.client.scandir(path)
             ]
+            if kwargs.get("without_mount_points"):
+                infos = [info for info in infos if info["type"] != _MOUNT_POINT]
             infos.sort(key=lambda info: info["name"])
         else:
             infos = [info]
         return infos if detail else [info["name"] for info in infos]
+
+    def walk(self, path, maxdepth=None, topdown=True, on_error="omit", **kwargs):
+        # A file system mounted on the server is neither a file nor a directory of this one.
+        kwargs["without_mount_points"] = True
+        yield from super().walk(path, maxdepth, topdown, on_error, **kwargs)
 
     def exists(self, path, **kwargs):
         try:
@@ -191,6 +208,8 @@ class DafsFileSystem(AbstractFileSystem):
         try:
             self.client.stat(_asked(self._strip_protocol(path)), follow_symlinks=False)
         except OSError as error:
+            if error.errno == errno.EXDEV:
+                return True
             if error.errno not in dafs._NO_SUCH_PATH:
                 raise
             return False
@@ -290,6 +309,20 @@ class DafsFileSystem(AbstractFileSystem):
     def put(self, lpath, rpath, *arguments, **options):
         super().put(lpath, _target(rpath), *arguments, **options)
 
+    def put_file(self, lpath, rpath, callback=DEFAULT_CALLBACK, mode="overwrite", **kwargs):
+        if os.path.isdir(lpath):
+            self.makedirs(rpath, exist_ok=True)
+            return
+        with open(lpath, "rb") as source:
+            callback.set_size(os.fstat(source.fileno()).st_size)
+            # To its end, whatever its size is said to be; nothing is made for what cannot be read.
+            part = source.read(self.blocksize)
+            self.makedirs(self._parent(os.fspath(rpath)), exist_ok=True)
+            with self.open(rpath, "xb" if mode == "create" else "wb", **kwargs) as target:
+                while part:
+                    callback.relative_update(target.write(part))
+                    part = source.read(self.blocksize)
+
     def cp_file(self, path1, path2, **kwargs):
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.isdir(source):
@@ -360,7 +393,9 @@ class DafsFileSystem(AbstractFileSystem):
             return _Appending(self._made(path, mode, 0), size)
         if isinstance(path, _DirectoryPath):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if "x" in mode and self.client.exists(path):
+        if "x" not in mode:
+            path = self._end_of_links(path)
+        elif self.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         temporary = f"{path}.{os.urandom(8).hex()}.part"
         kind = _HeldBackRandom if "+" in mode else _HeldBack
@@ -368,13 +403,33 @@ class DafsFileSystem(AbstractFileSystem):
         file.begin(self.client, temporary, path, "x" in mode)
         return file
 
+    def _end_of_links(self, path):
+        """The file that is written when this path is: a symbolic link stays what it is."""
+        for _ in range(_LINKS_MAX):
+            try:
+                found = self.client.stat(path, follow_symlinks=False)
+            except FileNotFoundError:
+                return path
+            if self._is_directory(path, found):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if not _stat.S_ISLNK(found.st_mode):
+                return path
+            path = posixpath.join(posixpath.dirname(path), self.client.readlink(path))
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
     def cat_file(self, path, start=None, end=None, **kwargs):
         with self.client.open(_asked(self._strip_protocol(path)), "rb", 0) as file:
-            if (start or 0) < 0 or (end or 0) < 0 or end is None:
-                size = file.stat().st_size
+            if (start or 0) < 0 or (end or 0) < 0:
+                size = _content_bytes(file)
             start = 0 if start is None else (max(size + start, 0) if start < 0 else start)
-            end = size if end is None else (size + end if end < 0 else end)
+            if end is None:
+                file.seek(start)
+                return file.readall()
+            end = size + end if end < 0 else end
             return file.pread(max(end - start, 0), start)
+
+    def tail(self, path, size=1024):
+        return self.cat_file(path, -size) if size else b""
 
     def pipe_file(self, path, value, mode="overwrite", **kwargs):
         path, mode = self._strip_protocol(path), "xb" if mode == "create" else "wb"
@@ -391,12 +446,17 @@ def _identity(found):
     return found.st_dev, found.st_ino
 
 
+def _content_bytes(file):
+    """How long a file is. Those of /proc say that they are empty."""
+    return file.stat().st_size or len(file.pread(_COPY_BYTES, 0))
+
+
 class _Sized:
     """A file that knows its size: parts of fsspec ask for the size of what they read."""
 
     @property
     def size(self):
-        return self.raw.stat().st_size
+        return _content_bytes(self.raw)
 
 
 class _Reader(_Sized, io.BufferedReader):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from fsspec import AbstractFileSystem
@@ -38,6 +38,14 @@ class DafsFileSystem(AbstractFileSystem):
     def unstrip_protocol(self, name: str) -> str: ...
     def info(self, path: _Path, **kwargs: Any) -> dict[str, Any]: ...
     def ls(self, path: _Path, detail: bool = True, **kwargs: Any) -> list[Any]: ...
+    def walk(
+        self,
+        path: _Path,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: Any = "omit",
+        **kwargs: Any,
+    ) -> Iterator[tuple[str, Any, Any]]: ...
     def exists(self, path: _Path, **kwargs: Any) -> bool: ...
     def lexists(self, path: _Path, **kwargs: Any) -> bool: ...
     def mkdir(self, path: _Path, create_parents: bool = True, **kwargs: Any) -> None: ...
@@ -61,6 +69,14 @@ class DafsFileSystem(AbstractFileSystem):
     def put(
         self, lpath: _Path | list[str], rpath: _Path | list[str], *arguments: Any, **options: Any
     ) -> None: ...
+    def put_file(
+        self,
+        lpath: _Path,
+        rpath: _Path,
+        callback: Any = ...,
+        mode: Literal["overwrite", "create"] = "overwrite",
+        **kwargs: Any,
+    ) -> None: ...
     def cp_file(self, path1: _Path, path2: _Path, **kwargs: Any) -> None: ...
     def created(self, path: _Path) -> datetime.datetime: ...
     def modified(self, path: _Path) -> datetime.datetime: ...
@@ -69,6 +85,7 @@ class DafsFileSystem(AbstractFileSystem):
     def cat_file(
         self, path: _Path, start: int | None = None, end: int | None = None, **kwargs: Any
     ) -> bytes: ...
+    def tail(self, path: _Path, size: int = 1024) -> bytes: ...
     def pipe_file(
         self,
         path: _Path,
