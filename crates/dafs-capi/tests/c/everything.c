@@ -1,5 +1,6 @@
 /* everything.c URL TRANSPORT -- each function of the library at work. */
 #include <dafs.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,30 @@ static void expect_at(int line, int64_t result, int64_t wanted)
 #define RDWR (DAP_OPEN_READ | DAP_OPEN_WRITE)
 
 static dap_session_t session;
+
+static void too_long(void)
+{
+    char name[5 + 256 + 1] = "tree/", content[8];
+    dap_attributes_t attributes;
+    dap_dir_t directory;
+    dap_file_t file;
+
+    memset(name + 5, 'n', 256);
+    expect(dap_stat(session, name, 0, &attributes), DAP_E_NAMETOOLONG);
+    expect(dap_open(session, name, DAP_OPEN_READ, 0, &file), DAP_E_NAMETOOLONG);
+    expect(dap_open(session, name, RDWR | DAP_OPEN_CREATE, 0600, &file), DAP_E_NAMETOOLONG);
+    expect(dap_opendir(session, name, &directory), DAP_E_NAMETOOLONG);
+    expect(dap_mkdir(session, name, 0755), DAP_E_NAMETOOLONG);
+    expect(dap_rename(session, "tree/two", name), DAP_E_NAMETOOLONG);
+    expect(dap_rename(session, name, "tree/two"), DAP_E_NAMETOOLONG);
+    expect(dap_link(session, "tree/two", name), DAP_E_NAMETOOLONG);
+    expect(dap_symlink(session, "two", name), DAP_E_NAMETOOLONG);
+    expect(dap_remove(session, name), DAP_E_NAMETOOLONG);
+    expect(dap_rmdir(session, name), DAP_E_NAMETOOLONG);
+    expect(dap_create_file(session, name, 0600, "x", 1, 0), DAP_E_NAMETOOLONG);
+    expect(dap_read_file(session, name, content, sizeof content), DAP_E_NAMETOOLONG);
+    expect(dap_errno(DAP_E_NAMETOOLONG), ENAMETOOLONG);
+}
 
 static void names(void)
 {
@@ -101,6 +126,18 @@ static void names(void)
     expect(dap_rmdir(session, "tree/other/"), 0);
     expect(dap_rmdir(session, "tree/two"), DAP_E_NOTDIR);
     expect(dap_remove(session, "tree"), DAP_E_ISDIR);
+    /* A dot at its end names no entry. */
+    expect(dap_mkdir(session, "tree/.", 0755), DAP_E_EXIST);
+    expect(dap_mkdir(session, "tree/two/..", 0755), DAP_E_NOTDIR);
+    expect(dap_link(session, "tree/two", "tree/.."), DAP_E_EXIST);
+    expect(dap_symlink(session, "two", "tree/."), DAP_E_EXIST);
+    expect(dap_create_file(session, "tree/.", 0600, "x", 1, 0), DAP_E_EXIST);
+    expect(dap_remove(session, "tree/."), DAP_E_ISDIR);
+    expect(dap_rmdir(session, "tree/.."), DAP_E_NOTEMPTY);
+    expect(dap_rmdir(session, "tree/."), DAP_E_INVALID);
+    expect(dap_rename(session, "tree/.", "other"), DAP_E_INVALID);
+    expect(dap_rename(session, "tree/two", "tree/.."), DAP_E_INVALID);
+    too_long();
     expect(dap_remove(session, "tree/two"), 0);
     expect(dap_remove(session, "tree/three"), 0);
     expect(dap_remove(session, "tree/link"), 0);
