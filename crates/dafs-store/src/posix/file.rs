@@ -166,12 +166,17 @@ impl PosixFile {
         Ok(head.is_none_or(in_memory) && (tail == head || tail.is_none_or(in_memory)))
     }
 
-    /// Whether the byte at an offset can be read without waiting. False also where that cannot be
-    /// found out, as with an open for writing alone.
-    fn is_in_memory(&self, offset: u64) -> bool {
-        let mut byte = [0];
-        let view = [VolatileSlice::from_mut(&mut byte)];
-        preadv2(self.fd.as_fd(), &view, offset, libc::RWF_NOWAIT).is_ok()
+    /// Whether the page at an offset is in memory. False also where that cannot be found out.
+    fn is_in_memory(&self, page: u64) -> bool {
+        match sys::is_cached(self.fd.as_fd(), page) {
+            // Before Linux 6.5 only a read tells, which moves the time of the last access.
+            Err(Errno::NOSYS) => {
+                let mut byte = [0];
+                let view = [VolatileSlice::from_mut(&mut byte)];
+                preadv2(self.fd.as_fd(), &view, page, libc::RWF_NOWAIT).is_ok()
+            }
+            found => found.unwrap_or(false),
+        }
     }
 
     fn write_through(&self, views: &[VolatileSlice<'_>], offset: u64, flags: i32) -> Result<usize> {
@@ -384,6 +389,27 @@ mod tests {
         }
         assert_eq!(write(page + 1, 5, Wait::Allowed), Ok(5));
         assert_eq!(write(page + 2, 5, Wait::Never), Ok(5), "the page is in memory now");
+    }
+
+    #[test]
+    fn a_write_is_no_access() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
+        let store = PosixStore::open(dir.path(), options).unwrap();
+        let cred =
+            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (how, none) = (CreateHow::Guarded, SetAttr::default());
+        let mode = OpenMode { read: true, write: true };
+        let made = store.create(&cred, &store.root(), b"f", how, &none, mode).unwrap();
+        store.export.no_nowait_write.store(true, Ordering::Relaxed);
+        let mut bytes = *b"hello";
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        made.file.write_at(&views, 0, Stability::Unstable, Wait::Allowed).unwrap();
+        let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let outside = std::fs::File::options().write(true).open(dir.path().join("f")).unwrap();
+        outside.set_times(std::fs::FileTimes::new().set_accessed(long_ago)).unwrap();
+        assert_eq!(made.file.write_at(&views, 1, Stability::Unstable, Wait::Never), Ok(5));
+        assert_eq!(outside.metadata().unwrap().accessed().unwrap(), long_ago);
     }
 
     #[test]
