@@ -171,6 +171,8 @@ pub struct PeerInfo {
     /// The peer process's user and group, told by the kernel of this host. Its process id, too, over
     /// shared memory; over TCP that is 0, and the group the user's main one.
     pub process: Option<PeerProcess>,
+    /// The process's supplementary groups, told by the kernel over shared memory; over TCP it tells none.
+    pub groups: Vec<u32>,
     /// Whether the peer is on this host. Without `process` it may be any user of this host then.
     pub is_local: bool,
     /// A number for the simulated network.

@@ -13,7 +13,7 @@ use crate::guesses::{Failed, Guesses};
 use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
 use argon2::Argon2;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash};
-use dafs_dat::{Instant, PeerInfo};
+use dafs_dat::{Instant, PeerInfo, PeerProcess};
 use dafs_service::{AddressRange, Identity, Origin};
 use dafs_store::Cred;
 use dafs_store::own::{self, OwnError};
@@ -188,9 +188,10 @@ impl Authenticator {
         }
         let (cred, principal) = match peer.process {
             // The kernel vouches for the user of a local process, so it is its principal.
-            Some(process) => {
-                (Cred::new(process.uid, process.gid), process.uid.to_string().into_bytes())
-            }
+            Some(PeerProcess { uid, gid, .. }) => (
+                Cred { uid, gid, groups: peer.groups.as_slice().into() },
+                uid.to_string().into_bytes(),
+            ),
             None => (Cred::new(65534, 65534), Vec::new()),
         };
         let identity = Identity { mechanism: "none", principal };
@@ -297,7 +298,6 @@ fn parse_line(line: &str) -> Result<(Vec<u8>, User), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_dat::PeerProcess;
     use std::os::unix::fs::PermissionsExt;
 
     fn authenticator(lines: &str, mode: u32) -> Result<Authenticator, PasswordFileError> {
@@ -362,6 +362,7 @@ mod tests {
         let auth = authenticator("", 0o600).unwrap();
         let process = |uid| PeerInfo {
             process: Some(PeerProcess { pid: 1, uid, gid: 5 }),
+            groups: vec![6, 7],
             ..PeerInfo::default()
         };
         let own = rustix::process::geteuid().as_raw();
@@ -370,7 +371,8 @@ mod tests {
         if own == 0 {
             let other = other.unwrap();
             assert!(!other.trusted);
-            assert_eq!((other.cred.uid, other.cred.gid), (4242, 5));
+            let Cred { uid, gid, groups } = other.cred;
+            assert_eq!((uid, gid, &*groups), (4242, 5, &[6, 7][..]));
         } else {
             // This server could only serve them as itself.
             assert!(other.is_none());

@@ -104,3 +104,7 @@ const _: () = {
     assert!(RING_BYTES_DEFAULT.is_power_of_two() && RING_BYTES_DEFAULT >= RING_BYTES_MIN);
     assert!(KEY_SLOTS * 4 + 512 <= 4096);
 };
+
+/// Supplementary groups of a peer that the kernel is asked for first, and the most that it has (`NGROUPS_MAX`).
+pub(super) const PEER_GROUPS: usize = 32;
+pub(super) const PEER_GROUPS_MAX: usize = 65_536;

@@ -70,7 +70,8 @@ fn check_private_data(private_data: &[u8]) -> Result<(), ConnectError> {
 
 fn peer_info(socket: &OwnedFd) -> PeerInfo {
     let process = sys::peer_process(socket.as_fd());
-    PeerInfo { process, is_local: true, ..PeerInfo::default() }
+    let groups = sys::peer_groups(socket.as_fd());
+    PeerInfo { process, groups, is_local: true, ..PeerInfo::default() }
 }
 
 /// How one attempt to reach a listener ended.

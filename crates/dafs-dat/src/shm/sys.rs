@@ -6,7 +6,9 @@
 //!   raise SIGBUS, whatever the peer does.
 //! * Every descriptor is close-on-exec; every socket is non-blocking.
 
-use super::limits::{CONNECTION_MAPPINGS_MAX, PACKET_BYTES_MAX, PEER_MAPPINGS_MAX};
+use super::limits::{
+    CONNECTION_MAPPINGS_MAX, PACKET_BYTES_MAX, PEER_GROUPS, PEER_GROUPS_MAX, PEER_MAPPINGS_MAX,
+};
 use crate::descriptors::kept;
 use crate::types::PeerProcess;
 use dafs_mem::VolatileSlice;
@@ -256,6 +258,37 @@ pub(super) fn peer_process(socket: BorrowedFd<'_>) -> Option<PeerProcess> {
     })
 }
 
+/// The supplementary groups of whoever opened the other end; none where the kernel tells none.
+pub(super) fn peer_groups(socket: BorrowedFd<'_>) -> Vec<u32> {
+    /// The same number on every processor that this runs on (Linux 4.13).
+    const SO_PEERGROUPS: libc::c_int = 59;
+    let mut groups = vec![0_u32; PEER_GROUPS];
+    // One that has more is asked about once more.
+    for _ in 0..2 {
+        let mut len = size_of_val(groups.as_slice()) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to the list, which is as long.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        let count = len as usize / size_of::<u32>();
+        if result == 0 {
+            groups.truncate(count);
+            return groups;
+        }
+        if count <= groups.len() || count > PEER_GROUPS_MAX {
+            break;
+        }
+        groups.resize(count, 0);
+    }
+    Vec::new()
+}
+
 /// Sends one packet, with a descriptor if there is one.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
@@ -347,6 +380,31 @@ pub(super) mod tests {
             });
             thread.join().unwrap()
         })
+    }
+
+    #[test]
+    fn the_groups_of_a_peer_are_all_told() {
+        let pair = |groups: &[u32]| {
+            let groups: Vec<_> =
+                groups.iter().copied().map(rustix::thread::Gid::from_raw).collect();
+            std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    // As user ids, groups belong to threads.
+                    rustix::thread::set_thread_groups(&groups).unwrap();
+                    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+                    rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap()
+                });
+                thread.join().unwrap()
+            })
+        };
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: only root can have other groups");
+            return;
+        }
+        for count in [0, 3, PEER_GROUPS as u32 + 1] {
+            let groups: Vec<u32> = (5000..5000 + count).collect();
+            assert_eq!(peer_groups(pair(&groups).0.as_fd()), groups);
+        }
     }
 
     #[test]
