@@ -13,10 +13,11 @@ import os
 import pickle
 import socket
 import stat
+import struct
 import sys
 import time
 
-USER, OTHER = (65534, 65534), (65533, 65533)
+USER, OTHER, MEMBER = (65534, 65534), (65533, 65533), (65532, 65532, 65534)
 IS_ROOT = os.geteuid() == 0
 OLD = 1_000_000_000
 NAME_MAX, PATH_MAX = 255, 4096
@@ -74,7 +75,7 @@ def in_child(user, function):
     if child == 0:
         try:
             os.close(reader)
-            os.setgroups([])
+            os.setgroups(user[2:])
             os.setgid(user[1])
             os.setuid(user[0])
             with os.fdopen(writer, "wb") as out:
@@ -284,8 +285,7 @@ def sticky_directories(place):
 
 def owners_and_modes(place):
     """Who may change mode and owner, and which bits go when they do and when data is written."""
-    # The bit to set the group of what nobody executes means nothing, and is not always taken away.
-    for mode in (0o4755, 0o2755, 0o6777, 0o4644, 0o1777, 0o0000):
+    for mode in (0o4755, 0o2755, 0o6777, 0o4644, 0o1777, 0o0000, 0o2644, 0o6767):
         file = place.path(f"bits-{mode:o}")
         touch(file, content=b"12345")
         place.attempt("chmod", os.chmod, file, mode)
@@ -298,13 +298,12 @@ def owners_and_modes(place):
         os.chmod(file, mode)
         place.by(OTHER, f"chown of nothing under {mode:o}", os.chown, file, -1, -1)
         place.look(f"after that under {mode:o}", file)
-        for act in ("write", "truncate", "open to cut", "write by a map"):
-            os.chmod(file, mode | 0o666)
+        for who, act in itertools.product((MEMBER, OTHER), ("write", "truncate", "open to cut")):
             if IS_ROOT:
                 os.chown(file, *USER)
-                os.chmod(file, mode | 0o666)
-            place.by(OTHER, f"{act} under {mode:o}", change_content, act, file)
-            place.look(f"after {act} under {mode:o}", file)
+            os.chmod(file, mode | 0o666)
+            place.by(who, f"{act} under {mode:o}", change_content, act, file)
+            place.look(f"after {act} by {who[0]} under {mode:o}", file)
         os.unlink(file)
     directory = place.path("set-group")
     os.mkdir(directory)
@@ -338,6 +337,22 @@ def owners_and_modes(place):
         os.chmod(file, mode)
         os.chown(file, uid, gid)
         place.look(f"{mode:o} given to {uid}:{gid}", file)
+
+
+def removed_directories(place):
+    """What is left of a directory for those who are in it."""
+    directory = place.path("gone")
+    os.mkdir(directory, 0o750)
+    os.chdir(directory)
+    os.rmdir(directory)
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = ctypes.create_string_buffer(256)
+    # AT_FDCWD, AT_STATX_FORCE_SYNC, and the number of links behind 16 bytes.
+    place.note("statx", libc.statx(-100, b".", 0x2000, 0x7FF, found) or ctypes.get_errno())
+    place.note("what it is", struct.unpack_from("IIIH", found, 16))
+    place.attempt("list", os.listdir, ".", must=[])
+    place.attempt("make", opened, "f", os.O_CREAT | os.O_WRONLY, must="ENOENT")
+    os.chdir("/")
 
 
 def change_content(act, file):
@@ -557,7 +572,7 @@ def setting_times(place):
 
 def main():
     scenes = [strange_paths, kinds_of_objects, renaming, permissions, owners_and_modes, making,
-              positions_of_a_listing, times, setting_times]
+              positions_of_a_listing, times, setting_times, removed_directories]
     if IS_ROOT:
         scenes.append(sticky_directories)
     os.umask(0o022)

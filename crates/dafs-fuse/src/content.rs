@@ -11,7 +11,7 @@ use crate::kept::{Kept, KeptFile, Remote, Seen};
 use crate::kernel::{Errno, NodeId};
 use crate::limits::{KEPT_ATTEMPTS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::locking::Locks;
-use crate::rights::without_rights;
+use crate::rights::Changer;
 use crate::tree::{Outcome, Tree};
 use dafs_client::posix::open_options;
 use dafs_client::{Create, File, IoBuffer, OpenOptions, SetAttributes, Stability};
@@ -50,13 +50,13 @@ impl OpenFile {
     }
 
     /// Opens a file, and cuts it if the flags say so. The kernel leaves it to us then to take the bits that
-    /// lend rights, unless the user `keeps_bits`.
+    /// lend rights, unless there is no `taker`.
     pub(crate) fn open(
         tree: &Tree,
         home: Home<'_>,
         node: NodeId,
         flags: i32,
-        keeps_bits: bool,
+        taker: Option<Changer>,
     ) -> Outcome<Self> {
         let failed = |error| errno(&error);
         let handle = tree.handle(node)?;
@@ -66,9 +66,9 @@ impl OpenFile {
         if flags & libc::O_TRUNC != 0 {
             home.locks.check(node)?;
             let mut cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
-            if !keeps_bits {
-                let mode = tree.client.attributes(&handle).map_err(failed)?.mode;
-                cut.mode = Some(without_rights(mode)).filter(|left| *left != mode);
+            if let Some(taker) = taker {
+                let found = tree.client.attributes(&handle).map_err(failed)?;
+                cut.mode = Some(taker.leaves(&found)).filter(|left| *left != found.mode);
             }
             let change = || tree.client.set_attributes(&handle, &cut).map_err(failed);
             open.kept.resize(0, change)?;

@@ -42,6 +42,8 @@ struct Node {
     handle: FileHandle,
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
+    /// What a directory was before it was removed, for those who are still in it.
+    removed: Option<Box<Attributes>>,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +95,7 @@ impl Nodes {
             tables.own_numbers += 1;
             id = OWN_NUMBERS + tables.own_numbers;
         }
-        tables.nodes.insert(id, Node { handle: attributes.handle, lookups: 1 });
+        tables.nodes.insert(id, Node { handle: attributes.handle, lookups: 1, removed: None });
         tables.by_handle.insert(attributes.handle, id);
         debug_assert_eq!(tables.nodes.len(), tables.by_handle.len());
         id
@@ -120,6 +122,20 @@ impl Nodes {
     /// The number of an object, if the kernel knows it.
     pub(crate) fn known(&self, handle: &FileHandle) -> Option<NodeId> {
         self.lock().by_handle.get(handle).copied()
+    }
+
+    /// A directory was removed that had these attributes.
+    pub(crate) fn note_removed(&self, attributes: Attributes) {
+        let mut tables = self.lock();
+        let Some(id) = tables.by_handle.get(&attributes.handle).copied() else { return };
+        if let Some(node) = tables.nodes.get_mut(&id) {
+            node.removed = Some(Box::new(Attributes { links: 0, ..attributes }));
+        }
+    }
+
+    /// What is left of a directory that was removed.
+    pub(crate) fn removed(&self, node: NodeId) -> Option<Attributes> {
+        self.lock().nodes.get(&node)?.removed.as_deref().cloned()
     }
 
     /// The kernel forgets some of its lookups; what it does not know any more after it.
@@ -152,7 +168,7 @@ impl Nodes {
             && !tables.nodes.contains_key(&node)
             && !tables.by_handle.contains_key(&handle);
         if is_new {
-            tables.nodes.insert(node, Node { handle, lookups });
+            tables.nodes.insert(node, Node { handle, lookups, removed: None });
             tables.by_handle.insert(handle, node);
             tables.own_numbers = tables.own_numbers.max(node.saturating_sub(OWN_NUMBERS));
         }
@@ -255,6 +271,18 @@ mod tests {
         assert_ne!(next.enter(&object(7, 3)), nodes.enter(&object(7, 2)));
         assert!(!next.take_over(ROOT, object(9, 9).handle, 1));
         assert!(!next.take_over(9, object(9, 200).handle, 1), "the root's handle");
+    }
+
+    #[test]
+    fn a_removed_directory_is_known_while_somebody_is_in_it() {
+        let nodes = root();
+        nodes.note_removed(object(7, 1));
+        let id = nodes.enter(&object(7, 1));
+        assert!(nodes.removed(id).is_none());
+        nodes.note_removed(object(7, 1));
+        assert_eq!(nodes.removed(id).map(|found| found.links), Some(0));
+        nodes.forget(id, 1);
+        assert!(nodes.removed(id).is_none());
     }
 
     #[test]

@@ -6,22 +6,56 @@
 //!
 //! Invariants
 //! * The bits are gone before the change that takes them is carried out.
+//! * A change of nothing is a `chown` that leaves both alone, or all that the kernel tells before a write. It takes
+//!   bits for the owner and root; for others only while somebody has the file open to write it.
 //! * That a file which is written has none is believed for as long as the kernel believes attributes, and no longer.
 
-use crate::kernel::{Change, Errno, NodeId, Operation, Request};
+use crate::kernel::{Caller, Change, Errno, NodeId, Operation, Request};
 use crate::limits::PLAIN_FILES_MAX;
 use crate::tree::{Outcome, Tree};
-use dafs_client::SetAttributes;
+use dafs_client::{Attributes, SetAttributes};
 use rustc_hash::FxHashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A mode without the bits that lend the rights of the owner and of the group.
-pub(crate) fn without_rights(mode: u32) -> u32 {
-    match mode & libc::S_IXGRP {
-        0 => mode & !libc::S_ISUID,
-        _ => mode & !(libc::S_ISUID | libc::S_ISGID),
+/// The thread that changes a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Changer {
+    caller: Caller,
+    thread: u32,
+}
+
+impl Changer {
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        Self { caller: request.caller, thread: request.thread }
     }
+
+    /// The mode that a file is left with.
+    pub(crate) fn leaves(self, file: &Attributes) -> u32 {
+        without_rights(file.mode, || file.group.id().is_some_and(|group| self.is_in(group)))
+    }
+
+    /// Whether it is in a group. The kernel tells the first one; one that cannot be found out counts as no.
+    fn is_in(self, group: u32) -> bool {
+        let status = || std::fs::read_to_string(format!("/proc/{}/status", self.thread));
+        self.caller.gid == group || status().is_ok_and(|status| is_among_groups(&status, group))
+    }
+}
+
+/// Whether a group is among the supplementary ones of a thread, by what `/proc` tells of it.
+fn is_among_groups(status: &str, group: u32) -> bool {
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    groups.is_some_and(|groups| {
+        groups.split_ascii_whitespace().any(|number| number.parse() == Ok(group))
+    })
+}
+
+/// A mode without the bits that lend the rights of the owner and of the group. The group's bit lends nothing
+/// where the group may not execute, and members of the group keep it (`setattr_should_drop_sgid` of Linux).
+fn without_rights(mode: u32, is_member: impl FnOnce() -> bool) -> u32 {
+    let left = mode & !(libc::S_ISUID | libc::S_ISGID);
+    let keeps_group = mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP == 0 && is_member();
+    if keeps_group { left | libc::S_ISGID } else { left }
 }
 
 /// Files that were found to lend no rights, and when.
@@ -38,26 +72,30 @@ impl PlainFiles {
         request: &Request<'_>,
         tree: &Tree,
         belief: Duration,
+        is_written: impl FnOnce() -> bool,
     ) -> Outcome<bool> {
         match request.operation {
-            Operation::Write { takes_rights: true, .. } => self.take(request.node, tree, belief),
+            Operation::Write { takes_rights: true, .. } => self.take(request, tree, belief),
             // A program that sets them may be another than the one that writes next.
             Operation::SetAttributes(Change { mode: Some(_), .. }) => {
                 self.forget(request.node);
                 Ok(false)
             }
-            // A change of the content takes the bits, whoever may write; one of nothing is the owner's.
+            // A change of the content takes the bits, whoever may write.
             Operation::SetAttributes(change) if change.takes_rights => {
-                take_now(request.node, tree, None)
+                let gives = change.uid.is_some() || change.gid.is_some();
+                let by = if gives { By::Giver } else { By::Writer };
+                Ok(take_now(request, tree, by, || true)?.has_changed)
             }
             Operation::SetAttributes(change) if changes_nothing(change) => {
-                take_now(request.node, tree, Some(request.caller.uid))
+                Ok(take_now(request, tree, By::Giver, is_written)?.has_changed)
             }
             _ => Ok(false),
         }
     }
 
-    fn take(&self, node: NodeId, tree: &Tree, belief: Duration) -> Outcome<bool> {
+    fn take(&self, request: &Request<'_>, tree: &Tree, belief: Duration) -> Outcome<bool> {
+        let node = request.node;
         let now = Instant::now();
         {
             let mut plain = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +109,13 @@ impl PlainFiles {
             // Before the server is asked, so that a change of the mode meanwhile has the last word.
             plain.insert(node, now);
         }
-        take_now(node, tree, None).inspect_err(|_| self.forget(node))
+        let taken =
+            take_now(request, tree, By::Writer, || true).inspect_err(|_| self.forget(node))?;
+        if taken.leaves_some {
+            // They are this one's to keep, and not everybody's.
+            self.forget(node);
+        }
+        Ok(taken.has_changed)
     }
 
     fn forget(&self, node: NodeId) {
@@ -84,20 +128,48 @@ fn changes_nothing(change: Change) -> bool {
     Change { handle: None, ..change } == Change::default()
 }
 
-/// Takes the bits from a file; with `by`, for a user who must own it (as `chown` of Linux has it).
-fn take_now(node: NodeId, tree: &Tree, by: Option<u32>) -> Outcome<bool> {
-    let found = tree.attributes(node)?;
-    let (mode, left) = (found.mode, without_rights(found.mode));
+/// What became of the bits of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Taken {
+    has_changed: bool,
+    leaves_some: bool,
+}
+
+/// What one does who takes the bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// Changes the content. Of one who may keep the bits the kernel does not tell.
+    Writer,
+    /// Gives the file away. Root does what the members of all groups may.
+    Giver,
+}
+
+/// Takes the bits from a file, if it is the caller's own or root's to change, or `may` be by others.
+fn take_now(
+    request: &Request<'_>,
+    tree: &Tree,
+    by: By,
+    may: impl FnOnce() -> bool,
+) -> Outcome<Taken> {
+    let found = tree.attributes(request.node)?;
     // Those of a directory are no rights.
-    let takes = left != mode && !found.is_directory();
-    if takes {
-        if by.is_some_and(|uid| uid != 0 && found.owner.id() != Some(uid)) {
+    if found.is_directory() || found.mode & (libc::S_ISUID | libc::S_ISGID) == 0 {
+        return Ok(Taken { has_changed: false, leaves_some: false });
+    }
+    let uid = request.caller.uid;
+    let left = match by == By::Giver && uid == 0 {
+        true => without_rights(found.mode, || true),
+        false => Changer::of(request).leaves(&found),
+    };
+    let has_changed = left != found.mode;
+    if has_changed {
+        if uid != 0 && found.owner.id() != Some(uid) && !may() {
             return Err(Errno::EPERM);
         }
         let change = SetAttributes { mode: Some(left), ..SetAttributes::default() };
-        tree.set_attributes(node, None, &change)?;
+        tree.set_attributes(request.node, None, &change)?;
     }
-    Ok(takes)
+    Ok(Taken { has_changed, leaves_some: left & libc::S_ISGID != 0 })
 }
 
 #[cfg(test)]
@@ -105,9 +177,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_may_not_execute_lends_nothing() {
-        assert_eq!(without_rights(0o6777), 0o777);
-        assert_eq!(without_rights(0o6767), 0o2767);
-        assert_eq!(without_rights(0o1644), 0o1644);
+    fn the_bit_of_a_group_that_may_not_execute_is_kept_by_its_members() {
+        for (mode, of_members, of_others) in [
+            (0o6777, 0o777, 0o777),
+            (0o6767, 0o2767, 0o767),
+            (0o2644, 0o2644, 0o644),
+            (0o1644, 0o1644, 0o1644),
+        ] {
+            assert_eq!(without_rights(mode, || true), of_members);
+            assert_eq!(without_rights(mode, || false), of_others);
+        }
+    }
+
+    #[test]
+    fn the_groups_of_a_thread_are_read() {
+        let status = "Name:\tcat\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nNStgid:\t5\n";
+        let is_in = |group| is_among_groups(status, group);
+        assert!(is_in(4) && is_in(1000) && !is_in(7) && !is_in(100));
+        assert!(!is_among_groups("Groups:\t \n", 0) && !is_among_groups("", 0));
     }
 }

@@ -54,7 +54,11 @@ impl Tree {
     }
 
     pub(crate) fn attributes(&self, node: NodeId) -> Outcome<Attributes> {
-        self.client.attributes(&self.handle(node)?).map_err(|error| errno(&error))
+        let found = self.client.attributes(&self.handle(node)?);
+        found.map_err(|error| errno(&error)).or_else(|error| match error {
+            Errno::ESTALE => self.nodes.removed(node).ok_or(error),
+            _ => Err(error),
+        })
     }
 
     /// Changes attributes; under an open file, if there is one, for the size.
@@ -190,7 +194,11 @@ impl Tree {
             (false, true) => Err(Errno::ENOTDIR),
             _ => {
                 let _during = before(&found.1.handle);
-                self.client.remove(&dir, name).map_err(|error| errno(&error))
+                self.client.remove(&dir, name).map_err(|error| errno(&error))?;
+                if is_directory {
+                    self.nodes.note_removed(found.1);
+                }
+                Ok(())
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::content::{self, Home, OpenFile};
 use crate::delegated::{only_reads, writes};
 use crate::kernel::{NodeId, OpenHow, Request, created, entry, opened};
 use crate::limits::KEPT_ATTEMPTS_MAX;
+use crate::rights::Changer;
 use crate::tree::Outcome;
 use dafs_client::{Attributes, IoBuffer, SetAttributes};
 use std::sync::Arc;
@@ -25,13 +26,18 @@ impl Server {
         }
         let changing = self.changing(self.tree.handle(request.node)?);
         // Of what root changes, nothing is taken.
-        let keeps_bits = request.caller.uid == 0;
-        let file = OpenFile::open(&self.tree, self.home(), request.node, flags, keeps_bits)?;
+        let taker = (request.caller.uid != 0).then(|| Changer::of(request));
+        let file = OpenFile::open(&self.tree, self.home(), request.node, flags, taker)?;
         if writes(flags) {
             changing.go_on();
         }
         let how = how(&file);
         Ok(opened(self.files.insert(file), how).into())
+    }
+
+    /// Whether somebody has a file open to write it.
+    pub(super) fn is_written(&self, node: NodeId) -> bool {
+        self.files.all().iter().any(|(_, file)| file.node == node && file.writes())
     }
 
     pub(super) fn make_file(

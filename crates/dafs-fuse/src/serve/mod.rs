@@ -202,7 +202,8 @@ impl Server {
         data: Option<&mut IoBuffer>,
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
-        if self.plain.before(request, tree, self.belief)? {
+        let is_written = || self.is_written(node);
+        if self.plain.before(request, tree, self.belief, is_written)? {
             self.delegated.changed(&tree.handle(node)?);
         }
         Ok(match &request.operation {
