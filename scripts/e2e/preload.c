@@ -239,10 +239,10 @@ static void signals(void)
         }
         EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
     }
-    /* The common way to give up waiting for a lock. */
-    EXPECT(pipe(talk) == 0 && (child = fork()) >= 0);
+    EXPECT(pipe(talk) == 0 && (child = fork()) >= 0); /* The common way to give up waiting for a lock. */
     if (child == 0) {
-        EXPECT(fcntl(fd, F_SETLK, &lock) == 0 && write(talk[1], "x", 1) == 1);
+        EXPECT(flock(open("lock", O_RDWR), LOCK_EX) == 0 && fcntl(fd, F_SETLK, &lock) == 0);
+        EXPECT(write(talk[1], "x", 1) == 1);
         pause();
     }
     EXPECT(read(talk[0], bytes, 1) == 1);

@@ -49,6 +49,11 @@ impl Record {
         self.kind == Kind::File && self.flags & libc::O_ACCMODE != libc::O_RDONLY
     }
 
+    /// Whether it is only a name for something, which can be neither read nor locked.
+    pub(crate) fn is_name(&self) -> bool {
+        self.kind == Kind::Place || self.flags & libc::O_PATH != 0
+    }
+
     /// As bytes, of which none is zero.
     pub(crate) fn write(&self, config: &Config) -> Option<Vec<u8>> {
         let mount = config.mounts.get(self.mount)?;
@@ -121,13 +126,22 @@ pub(crate) mod kernel {
         unsafe { libc::syscall(libc::SYS_close, fd) };
     }
 
-    /// The inode of what a descriptor stands for, which is unique among those of one kind.
-    pub(crate) fn inode(fd: c_int) -> Result<(u64, u64)> {
+    fn stat(fd: c_int) -> Result<libc::stat> {
         // SAFETY: all zero is a valid value of this plain structure.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel fills the structure.
         result(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) })?;
-        Ok((stat.st_dev, stat.st_ino))
+        Ok(stat)
+    }
+
+    /// The inode of what a descriptor stands for, which is unique among those of one kind.
+    pub(crate) fn inode(fd: c_int) -> Result<(u64, u64)> {
+        stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
+    }
+
+    /// What kind of object a descriptor stands for (`S_IFREG` and so on).
+    pub(crate) fn kind(fd: c_int) -> Result<libc::mode_t> {
+        stat(fd).map(|stat| stat.st_mode & libc::S_IFMT)
     }
 
     pub(crate) fn seek(fd: c_int, offset: i64, whence: c_int) -> Result<i64> {

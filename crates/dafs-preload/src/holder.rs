@@ -1,6 +1,7 @@
 //! Locks of `flock` on an open file that another program has opened and given to this one, as in
 //! `exec 9>FILE; flock 9`. They belong to the open file and outlive this program as long as anybody has that.
-//! So a process of its own holds the lock at the server.
+//! So a process of its own holds the lock: of a file at the server, of a directory on this host
+//! ([`host_locks`]).
 //!
 //! The kernel tells that process when to end. Whoever has the open file shares one of the kernel's, with
 //! memory behind it: that one is locked by `flock` in the kernel as well. The holder opens the memory anew
@@ -11,12 +12,13 @@
 //!   the lock of the server as long as another one.
 //! * The holder has nothing of the program's open, and no signal but `SIGKILL` ends it.
 
-use crate::descriptor::{Record, kernel};
+use crate::descriptor::{Kind, Record, kernel};
 use crate::failure::{Errno, Result};
-use crate::limits::LOCK_WAIT_TIME;
-use crate::{files, locks, next, session, signals};
+use crate::limits::{HOST_LOCK_MILLISECONDS, LOCK_WAIT_TIME};
+use crate::{files, host_locks, locks, next, session, signals};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, c_long};
+use std::os::fd::OwnedFd;
 
 /// The holder got the lock after another process had unlocked the open file, while this one waited.
 const UNLOCKED_MEANWHILE: Errno = Errno(libc::ECANCELED);
@@ -150,7 +152,7 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
         lock_byte(memory, HAS_LOCK, libc::F_OFD_SETLKW)?;
         // A lock that nobody would give back is not told.
         match flock(memory, libc::LOCK_EX | libc::LOCK_NB) {
-            Ok(()) => file.close().map_err(Errno::from).and(Err(UNLOCKED_MEANWHILE)),
+            Ok(()) => file.close().and(Err(UNLOCKED_MEANWHILE)),
             Err(_) => Ok(file),
         }
     });
@@ -196,7 +198,36 @@ fn alone(fd: c_int, tells: c_int, waits: bool) -> Result<c_int> {
     Ok(memory)
 }
 
-fn take(record: &Record, range: &LockRange, waits: bool, tells: c_int) -> Result<File> {
+/// A lock that a holder has.
+enum Held {
+    /// Of a file, at the server.
+    Served(File),
+    /// Of a directory, on this host.
+    OfHost(OwnedFd),
+}
+
+impl Held {
+    fn close(self) -> Result<()> {
+        match self {
+            Self::Served(file) => Ok(file.close()?),
+            Self::OfHost(file) => {
+                drop(file);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn take(record: &Record, range: &LockRange, waits: bool, tells: c_int) -> Result<Held> {
+    if record.kind == Kind::Directory {
+        let is_given_up = || is_ready(tells, 0, HOST_LOCK_MILLISECONDS);
+        return host_locks::take(&record.handle, range.is_exclusive(), waits, is_given_up)
+            .map(Held::OfHost);
+    }
+    take_served(record, range, waits, tells).map(Held::Served)
+}
+
+fn take_served(record: &Record, range: &LockRange, waits: bool, tells: c_int) -> Result<File> {
     let file = files::open_for_locks(record.mount, &record.handle, locks::new_owner())?;
     if !waits {
         file.try_lock(range)?;

@@ -32,6 +32,7 @@ mod failure;
 mod files;
 mod holder;
 mod hooks;
+mod host_locks;
 mod interrupt;
 mod life;
 mod limits;

@@ -47,6 +47,9 @@ pub(crate) const OWN_DESCRIPTORS_MIN: i32 = 896;
 /// How long a lock is waited for before a look whether a signal is to be handled.
 pub(crate) const LOCK_WAIT_TIME: Duration = Duration::from_millis(200);
 
+/// How long a lock of a directory is waited for before another try.
+pub(crate) const HOST_LOCK_MILLISECONDS: i32 = 20;
+
 /// How often a lock is taken anew because its file was closed by another thread meanwhile.
 pub(crate) const OWNERS_TRIES_MAX: u32 = 100;
 

@@ -79,7 +79,7 @@ pub(crate) fn control(
     command: c_int,
     lock: &mut flock,
 ) -> Result<c_int> {
-    if description.record.kind != Kind::File {
+    if description.record.is_name() {
         return Err(Errno(libc::EBADF));
     }
     let (first, length) = range(description, fd, lock)?;
@@ -88,6 +88,9 @@ pub(crate) fn control(
         return Err(Errno(libc::EINVAL));
     }
     let kind = c_int::from(lock.l_type);
+    if description.record.kind == Kind::Directory {
+        return of_directory(command, kind, lock);
+    }
     if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
         let range = asked(kind, first, length)?;
         let file = if of_file { description.file()? } else { owner(description)? };
@@ -126,6 +129,18 @@ pub(crate) fn control(
         file.unlock(first, length)?;
     }
     Err(Errno(libc::ENOLCK))
+}
+
+/// The same for a directory: none is open for writing, so nobody's lock stands in anybody's way.
+fn of_directory(command: c_int, kind: c_int, lock: &mut flock) -> Result<c_int> {
+    let asks = matches!(command, libc::F_GETLK | libc::F_OFD_GETLK);
+    match kind {
+        libc::F_RDLCK | libc::F_WRLCK if asks => lock.l_type = libc::F_UNLCK as _,
+        libc::F_RDLCK | libc::F_UNLCK if !asks => {}
+        libc::F_WRLCK => return Err(Errno(libc::EBADF)),
+        _ => return Err(Errno(libc::EINVAL)),
+    }
+    Ok(0)
 }
 
 fn asked(kind: c_int, first: u64, length: u64) -> Result<LockRange> {
@@ -209,15 +224,16 @@ const FLOCK_FROM: u64 = 1 << 63;
 
 /// `flock`: by the open file, whatever it was opened for.
 pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> Result<()> {
-    match description.record.kind {
-        Kind::File => {}
-        Kind::Directory => return Err(Errno(libc::EISDIR)),
-        Kind::Place => return Err(Errno(libc::EBADF)),
+    let record = &description.record;
+    if record.is_name() {
+        return Err(Errno(libc::EBADF));
     }
+    // A directory is locked on this host, by a process that lasts as long as it is open.
+    let by_holder = description.was_given || record.kind == Kind::Directory;
     let range = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => LockRange::shared().bytes(FLOCK_FROM, u64::MAX),
         libc::LOCK_EX => LockRange::exclusive().bytes(FLOCK_FROM, u64::MAX),
-        libc::LOCK_UN if description.was_given => return holder::unlock(fd),
+        libc::LOCK_UN if by_holder => return holder::unlock(fd),
         libc::LOCK_UN => {
             let file = locked(&description.locked).clone();
             let unlocked = file.map_or(Ok(()), |file| file.unlock(FLOCK_FROM, u64::MAX));
@@ -226,8 +242,7 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         }
         _ => return Err(Errno(libc::EINVAL)),
     };
-    let record = &description.record;
-    if description.was_given {
+    if by_holder {
         return holder::lock(fd, record, &range, operation & libc::LOCK_NB == 0);
     }
     // The open file is the same as that of a child, so its lock is, too.
