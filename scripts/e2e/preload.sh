@@ -49,6 +49,18 @@ served bash -c '
     exec 9>&-
     for try in {1..100}; do flock -n /data/lock true && exit 0; sleep 0.05; done
     exit 8' || fail "flock on a descriptor of the shell: $?"
+# Of a directory, which is known to this host.
+served mkdir /data/lock-directory
+served flock /data/lock-directory echo locked >"$work/said" || fail "flock(1) does not lock a directory"
+[[ $(<"$work/said") == locked ]] || fail "flock(1) did not run its command"
+served bash -c '
+    exec 9</data/lock-directory && flock 9 || exit 1
+    flock -n /data/lock-directory true && exit 2
+    flock -s 9 && flock -ns /data/lock-directory true || exit 3
+    flock -u 9 && flock -n /data/lock-directory true || exit 4
+    (flock 8 && ! flock -n 9) 8</data/lock-directory || exit 5
+    for try in {1..100}; do flock -n 9 && exit 0; sleep 0.05; done
+    exit 6' || fail "flock of a directory on a descriptor of the shell: $?"
 # An unlock while another process with the same open file waits ends at once, and leaves that one waiting; the
 # lock that it then gets is not lost.
 served bash -c 'until_there() { until [[ -e $1 ]]; do sleep 0.05; done; }
@@ -252,7 +264,33 @@ ln -s "$(realpath "$DAFS_PRELOAD_LIBRARY")" "$work/build/libdafs_preload.so"
 )
 rm -r "$work/installed"
 
+if is_root && command -v setpriv >/dev/null; then
+    step "the groups that a process has, whatever the files of this host say"
+    mkdir "$work/for-users"
+    cp "$dafs" "$DAFS_PRELOAD_LIBRARY" "$work/for-users"
+    mkdir "$work/tree/groups"
+    echo content >"$work/tree/groups/of-group"
+    chown 4321:5000 "$work/tree/groups/of-group"
+    chmod 660 "$work/tree/groups/of-group"
+    echo content >"$work/tree/groups/own"
+    chown 1234:1234 "$work/tree/groups/own" "$work/tree/groups"
+    in_group=(setpriv --reuid 1234 --regid 1234 --groups 5000
+        env DAFS_PRELOAD_LIBRARY="$work/for-users/${DAFS_PRELOAD_LIBRARY##*/}"
+        timeout 120 "$work/for-users/${dafs##*/}" run --at "/data=$url")
+    "${in_group[@]}" sh -c 'cat /data/groups/of-group >/dev/null && echo more >>/data/groups/of-group &&
+        chgrp 5000 /data/groups/own && chmod 2771 /data/groups/own' || fail "a group of the process counts for nothing"
+    [[ $(stat -c %g:%a "$work/tree/groups/own") == 5000:2771 ]] ||
+        fail "the file is $(stat -c %g:%a "$work/tree/groups/own")"
+    "${in_group[@]}" chgrp 5001 /data/groups/own 2>/dev/null && fail "a group counts that the process has not"
+    rm -r "$work/for-users" "$work/tree/groups"
+fi
+
 step "what cannot be served says so"
+expect 1 'dafs run: dafs://127.0.0.1:1/' "$dafs" run --at /data=dafs://127.0.0.1:1/ cat /data/line
+[[ $(grep -c 'dafs run: ' "$work/said") == 1 ]] || { cat "$work/said"; fail "it is told more than once"; }
+served bash -c 'mkdir /data/gone && cd /data/gone && rmdir ../gone && ls && ! /bin/pwd 2>/dev/null' >"$work/said" ||
+    fail "a removed directory is not empty, or has a name"
+[[ ! -s $work/said ]] || { cat "$work/said"; fail "a removed directory is not empty"; }
 cp "$DAFS_PRELOAD_LIBRARY" "$work/an other/libdafs_preload.so"
 DAFS_PRELOAD_LIBRARY="$work/an other/libdafs_preload.so" expect 1 'cannot be preloaded' served true
 rm -r "$work/an other"

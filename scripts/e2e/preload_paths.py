@@ -36,6 +36,11 @@ def opened(path, flags):
     return "opened"
 
 
+def opened_here(path):
+    with os.scandir(os.open(path, READ)) as found:
+        return list(found)
+
+
 def mode(path):
     return oct(os.lstat(at(path)).st_mode)
 
@@ -79,6 +84,89 @@ told("mkdir new/.", lambda: os.mkdir(at("new/.")))
 for path in ("dir/.", "dir/..", "to-dir/", "f/", "f/.", "dir"):
     told(f"rmdir {path}", lambda: os.rmdir(at(path)))
     told(f"unlink {path}", lambda: os.unlink(at(path)))
+
+# Flags that do not go together, and those of what a directory cannot be opened for.
+for path in "dir", "dir/", "dir/.", "to-dir", "f", "none":
+    told(f"open {path} O_TRUNC", lambda: opened(path, READ | os.O_TRUNC | os.O_DIRECTORY))
+    told(f"open {path} O_TMPFILE", lambda: opened(path, READ | os.O_TMPFILE))
+    told(f"open {path} O_PATH", lambda: opened(path, CUT | os.O_PATH))
+    if [int(part) for part in os.uname().release.split(".")[:2]] >= [6, 4]:
+        told(f"open {path} O_CREAT and O_DIRECTORY", lambda: opened(path, CREATE | os.O_DIRECTORY))
+told("open dir to cut it", lambda: opened("dir", READ | os.O_TRUNC))
+for path in "dir/.", "dir/..", "dir/", "f/.", "f/", "none/x/", "f/x/":
+    told(f"create {path} anew", lambda: opened(path, CREATE | os.O_EXCL))
+
+# A link that is open itself, and one whose text asks for a directory.
+libc = ctypes.CDLL(None, use_errno=True)
+libc.realpath.restype = ctypes.c_char_p
+
+
+def called(function, *arguments):
+    result = function(*arguments)
+    if result in (None, -1):
+        raise OSError(ctypes.get_errno(), "call")
+    return result
+
+
+os.symlink("f/", at("slash"))
+os.symlink("dir/./", at("dots"))
+for name in "to-f", "f", "dir":
+    descriptor = os.open(at(name), os.O_PATH | os.O_NOFOLLOW)
+    told(f"readlink of {name} that is open", lambda: os.readlink("", dir_fd=descriptor))
+    os.close(descriptor)
+for path in "slash", "slash/x", "dots", "dots/sub", "f/.", "f/..", "f/", "to-f", "to-f/..", "dir/.":
+    told(f"realpath {path}", lambda: called(libc.realpath, at(path).encode(), None).decode())
+
+# The way to both names comes first, then what must not be there.
+for source in "f", "f/", "none", "dir/.", "none/x", "f/x":
+    for target in "dir/.", "dir/..", "none/.", "f/.", "none/x", "f/x", "dir/", "f/", "f", "dangling/":
+        for flags in 0, 1, 3, 6, 8:
+            pair = at(source).encode(), -100, at(target).encode(), flags
+            if source != target and (source, target) != ("f", "f/"):
+                told(f"rename {source} {target} {flags}", lambda: called(libc.renameat2, -100, *pair))
+
+# What is made by mknod beside devices.
+told("mknod", lambda: os.mknod(at("node"), 0o100640))
+told("mode", lambda: mode("node"))
+for path in "node", "node/", "dir", "dir/.", "f/.", "f/x", "none/x", "none/", "dangling":
+    for kind in 0o100600, 0, 0o010600, 0o140600:
+        told(f"mknod {path} {kind:o}", lambda: os.mknod(at(path), kind))
+told("mknod of a directory", lambda: os.mknod(at("made"), 0o040755))
+
+# Copies of ranges.
+fill("range", "0123456789")
+os.mkdir(at("no-range"))
+file, directory = os.open(at("range"), os.O_RDWR), os.open(at("no-range"), READ)
+writes, reads = os.open(at("range"), WRITE), os.open(at("range"), READ)
+copies = (
+    (file, file, 3, 0, 1), (file, file, 3, 0, 3), (file, file, 30, 8, 6), (file, file, 3, 2, 0),
+    (file, file, 2, 4, 0), (file, file, 9, 10, 5), (file, directory, 3, 0, 0), (directory, file, 3, 0, 0),
+    (writes, file, 3, 0, 5), (file, reads, 3, 0, 5), (reads, writes, 3, 0, 1), (reads, writes, 2, 0, 5),
+)
+for number, (source, target, count, start, end) in enumerate(copies):
+    told(f"copy {number}", lambda: os.copy_file_range(source, target, count, start, end))
+told("the range", lambda: os.pread(file, 100, 0))
+
+# Locks of directories.
+second = os.open(at("no-range"), READ)
+EXCLUSIVE, SHARED = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH | fcntl.LOCK_NB
+for name, descriptor, how in (
+    ("exclusive", directory, EXCLUSIVE), ("another", second, SHARED), ("shared", directory, SHARED),
+    ("another", second, SHARED), ("both", second, EXCLUSIVE), ("none", directory, fcntl.LOCK_UN),
+    ("alone", second, EXCLUSIVE), ("another", directory, EXCLUSIVE), ("nonsense", directory, 77),
+):
+    told(f"flock of a directory: {name}", lambda: fcntl.flock(descriptor, how))
+os.close(second)
+second = os.open(at("no-range"), os.O_PATH)
+told("flock of a name", lambda: fcntl.flock(second, SHARED))
+os.close(second)
+for command in fcntl.F_SETLK, fcntl.F_OFD_SETLK, fcntl.F_GETLK, fcntl.F_OFD_GETLK:
+    for kind in fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK, 7:
+        asked = struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
+        if (command, kind) != (fcntl.F_OFD_GETLK, fcntl.F_UNLCK):  # Only newer kernels know that.
+            told(f"lock of a directory {command} {kind}", lambda: fcntl.fcntl(directory, command, asked)[0])
+for descriptor in file, directory, writes, reads:
+    os.close(descriptor)
 told("link of a directory", lambda: os.link(at("dir"), at("second")))
 told("rename into itself", lambda: os.rename(at("dir"), at("dir/sub/x")))
 told("rename over a directory", lambda: os.rename(at("f"), at("dir")))
@@ -87,7 +175,8 @@ told("open .. create", lambda: opened("dir/..", CREATE))
 told("truncate dir", lambda: os.truncate(at("dir"), 0))
 
 long = "x" * 256
-for path in (long, long + "/y", "x/" * 2100):
+told("long create with a slash", lambda: opened(long + "/", CREATE))
+for path in (long, long + "/y", "x/" * 2100, "none/" + long, "f/" + long, "to-f/" + long + "/y"):
     told("long stat", lambda: os.stat(at(path)))
     told("long create", lambda: opened(path, CREATE))
     told("long mkdir", lambda: os.mkdir(at(path)))
@@ -156,7 +245,6 @@ def test_lock(offset):
         raise OSError(ctypes.get_errno(), "lockf")
 
 
-libc = ctypes.CDLL(None, use_errno=True)
 fill("locked")
 first, second = os.open(at("locked"), os.O_RDWR), os.open(at("locked"), os.O_RDWR)
 told("flock", lambda: fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB))
@@ -213,3 +301,7 @@ told("symlink in what is gone", lambda: os.symlink("f", "g"))
 told("link into what is gone", lambda: os.link(at("f"), "g"))
 told("rename into what is gone", lambda: os.rename(at("f"), "g"))
 told("unlink in what is gone", lambda: os.unlink("f"))
+told("what is in it", lambda: os.listdir("."))
+told("open it", lambda: opened_here("."))
+told("make it", lambda: os.open(".", CREATE))
+told("where it is", os.getcwd)

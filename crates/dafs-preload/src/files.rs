@@ -9,7 +9,7 @@ use crate::descriptor::{self, Kind, Record, kernel};
 use crate::failure::{Errno, Result};
 use crate::life;
 use crate::limits::{COPY_BYTES_MAX, IO_BYTES_MAX, TEMPORARY_TRIES_MAX};
-use crate::location::Location;
+use crate::location::{Last, Location};
 use crate::table::{self, Description, locked};
 use crate::{attributes, locks, names, report, session, streams};
 use dafs_client::posix;
@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 /// Opens a place as `open` does.
 pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_int> {
+    let flags = checked(flags)?;
     let number = session::number(location.mount);
     let client = session::client(number)?;
     let start = names::start(&client, location);
@@ -41,13 +42,25 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     let creates = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
     if creates && location.wants_directory() {
         // No directory is made in this way, and no file has such a name (POSIX 4.13).
-        names::place(&client, location, |_| libc::EISDIR)?;
-        return Err(Errno(libc::EISDIR));
+        let has_name = location.last() == Last::Name;
+        if has_name {
+            names::find(&location.parent(), Follow::Yes)?;
+        } else if location.start_itself().is_none() {
+            names::find(location, Follow::Yes)?;
+        }
+        let is_to_be_new = flags & libc::O_EXCL != 0 && !has_name;
+        return Err(Errno(if is_to_be_new { libc::EEXIST } else { libc::EISDIR }));
     }
     let wants_directory = flags & libc::O_DIRECTORY != 0 || location.wants_directory();
     if flags & libc::O_PATH != 0 || (wants_directory && !creates) {
         let follow = if flags & libc::O_NOFOLLOW == 0 { Follow::Yes } else { Follow::No };
-        let (_, found) = names::find(location, follow)?;
+        let (_, found) = match (names::find(location, follow), location.start_itself()) {
+            // One that has been removed is still there for those who are in it.
+            (Err(Errno(libc::ENOENT)), Some(handle)) => {
+                return made(Kind::Directory, handle, None);
+            }
+            (found, _) => found?,
+        };
         if wants_directory && !found.attributes.is_directory() {
             return Err(Errno(libc::ENOTDIR));
         }
@@ -55,7 +68,7 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
             true => Kind::Directory,
             false => Kind::Place,
         };
-        if flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0 {
+        if changes(flags) {
             return Err(Errno(libc::EISDIR));
         }
         return made(kind, found.handle, None);
@@ -79,7 +92,7 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     };
     match opened {
         Ok(file) => made(Kind::File, *file.handle(), Some(file)),
-        Err(error) if is_directory(&error) && flags & (libc::O_ACCMODE | libc::O_CREAT) == 0 => {
+        Err(error) if is_directory(&error) && !changes(flags) && flags & libc::O_CREAT == 0 => {
             let (_, found) = names::find(location, Follow::Yes)?;
             match found.attributes.is_directory() {
                 true => made(Kind::Directory, found.handle, None),
@@ -88,6 +101,24 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
         }
         Err(error) => Err(names::missed(location, error)),
     }
+}
+
+/// The flags that count, if they go with each other: Linux says so before it looks at the path.
+fn checked(flags: c_int) -> Result<c_int> {
+    if flags & libc::O_PATH != 0 {
+        return Ok(flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC));
+    }
+    let temporary = flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    let both = libc::O_CREAT | libc::O_DIRECTORY;
+    let is_wrong = flags & both == both
+        || temporary && flags & libc::O_ACCMODE == libc::O_RDONLY
+        || !temporary && flags & libc::O_TMPFILE & !libc::O_DIRECTORY != 0;
+    if is_wrong { Err(Errno(libc::EINVAL)) } else { Ok(flags) }
+}
+
+/// Whether what is opened can be changed then, as no directory can.
+fn changes(flags: c_int) -> bool {
+    flags & libc::O_PATH == 0 && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
 }
 
 /// How a program wants a file opened.
@@ -103,8 +134,11 @@ fn is_directory(error: &Error) -> bool {
 /// Opens once more what a descriptor stands for, as by its name below `/proc/self/fd`.
 pub(crate) fn open_again(description: &Description, flags: c_int) -> Result<c_int> {
     let old = &description.record;
-    let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
+    let flags = checked(flags & !(libc::O_CREAT | libc::O_EXCL))?;
     let record = Record { flags, ..old.clone() };
+    if old.kind == Kind::Directory && changes(flags) {
+        return Err(Errno(libc::EISDIR));
+    }
     if old.kind != Kind::File {
         return give_out(record, flags, None);
     }
@@ -440,102 +474,6 @@ pub(crate) fn overwritten(before: Option<Arc<Description>>) {
         // Nobody is there to tell.
         let _ = life::last_use(description);
     }
-}
-
-/// Where a copy reads from or writes to: a served file, or a descriptor of the kernel's.
-pub(crate) enum End {
-    Served(Arc<Description>),
-    Other,
-}
-
-/// One end of a copy: its descriptor, and an offset that stands in place of the descriptor's.
-pub(crate) struct CopyEnd<'a> {
-    pub(crate) fd: c_int,
-    pub(crate) end: End,
-    pub(crate) offset: Option<&'a mut i64>,
-}
-
-impl CopyEnd<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
-        let read = match (&self.end, &mut self.offset) {
-            (End::Served(from), None) => {
-                return from.read(self.fd, &[CheckedSlice::from_mut(bytes)]);
-            }
-            (End::Served(from), Some(offset)) => {
-                from.read_vectored(&[CheckedSlice::from_mut(bytes)], **offset)?
-            }
-            (End::Other, None) => {
-                // SAFETY: fills the slice.
-                return moved(unsafe {
-                    libc::syscall(libc::SYS_read, self.fd, bytes.as_mut_ptr(), bytes.len())
-                });
-            }
-            // SAFETY: fills the slice.
-            (End::Other, Some(at)) => moved(unsafe {
-                libc::syscall(libc::SYS_pread64, self.fd, bytes.as_mut_ptr(), bytes.len(), **at)
-            })?,
-        };
-        if let Some(offset) = &mut self.offset {
-            **offset += read as i64;
-        }
-        Ok(read)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
-        // SAFETY: a source is only copied from.
-        let source = unsafe { CheckedSlice::from_ref(bytes) };
-        let written = match (&self.end, &mut self.offset) {
-            (End::Served(to), None) => return to.write(self.fd, &[source]),
-            (End::Served(to), Some(offset)) => to.write_vectored(&[source], **offset)?,
-            (End::Other, None) => {
-                // SAFETY: reads the slice.
-                return moved(unsafe {
-                    libc::syscall(libc::SYS_write, self.fd, bytes.as_ptr(), bytes.len())
-                });
-            }
-            // SAFETY: reads the slice.
-            (End::Other, Some(at)) => moved(unsafe {
-                libc::syscall(libc::SYS_pwrite64, self.fd, bytes.as_ptr(), bytes.len(), **at)
-            })?,
-        };
-        if let Some(offset) = &mut self.offset {
-            **offset += written as i64;
-        }
-        Ok(written)
-    }
-
-    /// Goes back over what was read and could not be written.
-    fn give_back(&mut self, bytes: usize) {
-        match &mut self.offset {
-            Some(offset) => **offset -= bytes as i64,
-            None => drop(kernel::seek(self.fd, -(bytes as i64), libc::SEEK_CUR)),
-        }
-    }
-}
-
-fn moved(returned: libc::c_long) -> Result<usize> {
-    usize::try_from(returned).map_err(|_| Errno::last())
-}
-
-/// Copies up to `count` bytes; returns how many.
-pub(crate) fn copy(mut from: CopyEnd<'_>, mut to: CopyEnd<'_>, count: usize) -> Result<usize> {
-    // What comes out of a pipe could not be given back if it cannot be written.
-    if from.offset.is_none() && kernel::seek(from.fd, 0, libc::SEEK_CUR).is_err() {
-        return Err(Errno(libc::EINVAL));
-    }
-    let mut bytes = vec![0; count.min(COPY_BYTES_MAX)];
-    let read = from.read(&mut bytes)?;
-    let mut done = 0;
-    while done < read {
-        match to.write(&bytes[done..read]) {
-            Ok(written) => done += written,
-            Err(error) => {
-                from.give_back(read - done);
-                return if done == 0 { Err(error) } else { Ok(done) };
-            }
-        }
-    }
-    Ok(done)
 }
 
 /// A file opened to cut it by its name.

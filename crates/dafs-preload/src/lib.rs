@@ -27,6 +27,7 @@
 mod alarm;
 mod attributes;
 mod config;
+mod copies;
 mod descriptor;
 mod failure;
 mod files;

@@ -10,7 +10,7 @@ use crate::failure::{Errno, Result};
 use crate::limits::DIRECTORY_ENTRIES_MAX;
 use crate::session;
 use crate::table::{self, Description, locked};
-use dafs_client::DirEntry;
+use dafs_client::{DirEntry, Status};
 use libc::{c_int, c_long, dirent64};
 use std::sync::Arc;
 
@@ -34,7 +34,11 @@ fn list(description: &Description) -> Result<Arc<Vec<DirEntry>>> {
     }
     let client = session::client(description.record.mount)?;
     let handle = &description.record.handle;
-    let own = client.attributes(handle)?;
+    // In one that has been removed there is nothing, which the kernel says so.
+    let own = client.attributes(handle).map_err(|error| match error.status() {
+        Some(Status::Stale) => Errno(libc::ENOENT),
+        _ => error.into(),
+    })?;
     // What is above the root of the server is the root itself.
     let above = client.parent(handle).and_then(|parent| client.attributes(&parent));
     let above = above.unwrap_or_else(|_| own.clone());
@@ -122,7 +126,12 @@ impl Stream {
             Some(entries) => entries.clone(),
             None => {
                 let description = table::get(self.fd).ok_or(Errno(libc::EBADF))?;
-                self.entries.insert(list(&description)?).clone()
+                let found = match list(&description) {
+                    // To the C library that is the end, too.
+                    Err(Errno(libc::ENOENT)) => Arc::default(),
+                    found => found?,
+                };
+                self.entries.insert(found).clone()
             }
         };
         let Some(entry) = entries.get(self.at) else { return Ok(std::ptr::null_mut()) };

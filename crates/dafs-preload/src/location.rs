@@ -58,6 +58,20 @@ impl Location {
         self.path.ends_with(b"/") || self.last() != Last::Name
     }
 
+    /// The directory that the last name of the path is in; a path that leads nowhere else if it has none.
+    pub(crate) fn parent(&self) -> Self {
+        let end = self.path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
+        let start = self.path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+        let path = if start == 0 { b"./".to_vec() } else { self.path[..start].to_vec() };
+        Self { path, ..self.clone() }
+    }
+
+    /// The directory that the path starts at, if it leads nowhere else.
+    pub(crate) fn start_itself(&self) -> Option<FileHandle> {
+        let (handle, _) = self.start.as_ref()?;
+        parts(&self.path).next().is_none().then_some(*handle)
+    }
+
     /// Whether there is a `..` in the path.
     pub(crate) fn climbs(&self) -> bool {
         parts(&self.path).any(|part| part == b"..")
@@ -337,6 +351,28 @@ mod tests {
             assert_eq!(found.start.is_some(), is_from_there);
         }
         assert!(from_directory(config(), &from, b"../../x").is_none());
+    }
+
+    #[test]
+    fn the_directory_of_a_name() {
+        for (path, parent) in [
+            (&b"/data/a/f"[..], &b"/tree/a/"[..]),
+            (b"/data/a/f//", b"/tree/a/"),
+            (b"/data/f", b"/tree/"),
+            (b"/data/in/side/f", b"/"),
+        ] {
+            assert_eq!(absolute(config(), path).unwrap().parent().path, parent);
+        }
+        let relative = |path: &[u8]| Location {
+            path: path.to_vec(),
+            start: Some((FileHandle::ZERO, b"/data".to_vec())),
+            ..absolute(config(), b"/data").unwrap()
+        };
+        assert_eq!(relative(b"f/").parent().path, b"./");
+        assert_eq!(relative(b"a/f").parent().path, b"a/");
+        assert!(
+            relative(b"./.").start_itself().is_some() && relative(b"..").start_itself().is_none()
+        );
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::location::{Last, Location};
 use crate::session;
 use dafs_client::limits::SYMLINKS_FOLLOWED_MAX;
 use dafs_client::{
-    AccessMask, Attributes, Client, Error, FileHandle, Follow, Found, FsStatus, Place,
-    SetAttributes, SetTime, Status, Time, posix,
+    AccessMask, Attributes, Client, Create, Error, FileHandle, Follow, Found, FsStatus,
+    OpenOptions, Place, SetAttributes, SetTime, Status, Time, posix,
 };
 use libc::{c_int, mode_t};
 use std::collections::VecDeque;
@@ -112,13 +112,21 @@ pub(crate) fn space(at: &Location) -> Result<FsStatus> {
 /// Whether the server lets this process do what `mode` says (`R_OK` and so on).
 pub(crate) fn access(at: &Location, mode: c_int, follow: Follow) -> Result<()> {
     let (client, found) = find(at, follow)?;
-    let is_directory = found.attributes.is_directory();
+    access_found(&client, &found.handle, found.attributes.is_directory(), mode)
+}
+
+pub(crate) fn access_found(
+    client: &Client,
+    handle: &FileHandle,
+    is_directory: bool,
+    mode: c_int,
+) -> Result<()> {
     let mut wanted = AccessMask::empty();
     wanted.set(AccessMask::READ, mode & libc::R_OK != 0);
     wanted.set(AccessMask::MODIFY, mode & libc::W_OK != 0);
     let execute = if is_directory { AccessMask::LOOKUP } else { AccessMask::EXECUTE };
     wanted.set(execute, mode & libc::X_OK != 0);
-    match wanted.is_empty() || client.access(&found.handle, wanted)?.contains(wanted) {
+    match wanted.is_empty() || client.access(handle, wanted)?.contains(wanted) {
         true => Ok(()),
         false => Err(Errno(libc::EACCES)),
     }
@@ -158,19 +166,27 @@ fn both<'a>(from: &'a Location, to: &'a Location) -> Result<Client> {
     if std::ptr::eq(from.mount, to.mount) { client(from) } else { Err(Errno(libc::EXDEV)) }
 }
 
+/// A rename. The errors come in the order that Linux has them in: those of the ways to both places first.
 pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
+    let keeps = match flags {
+        0 => false,
+        libc::RENAME_NOREPLACE => true,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
     let client = both(from, to)?;
-    let source = place(&client, from, |_| libc::EBUSY)?;
-    let target = place(&client, to, |_| libc::EBUSY)?;
-    if from.wants_directory() || to.wants_directory() {
+    let place_of = |at: &Location| match at.last() {
+        Last::Name => place(&client, at, |_| libc::EBUSY).map(Some),
+        // It has no name that could be another one's.
+        _ => find(at, Follow::Yes).map(|_| None),
+    };
+    let (source, target) = (place_of(from)?, place_of(to)?);
+    let source = source.ok_or(Errno(libc::EBUSY))?;
+    let target = target.ok_or(Errno(if keeps { libc::EEXIST } else { libc::EBUSY }))?;
+    let wants_directory = from.wants_directory() || to.wants_directory();
+    if wants_directory || keeps {
         let found = client.lookup_attributes(&source.dir, &source.name);
-        if !found.map_err(|error| missed(from, error))?.1.is_directory() {
-            return Err(Errno(libc::ENOTDIR));
-        }
-    }
-    match flags {
-        0 => {}
-        libc::RENAME_NOREPLACE => {
+        let is_directory = found.map_err(|error| missed(from, error))?.1.is_directory();
+        if keeps {
             // Somebody may make it in between; the server has no such rename.
             match client.lookup(&target.dir, &target.name) {
                 Ok(_) => return Err(Errno(libc::EEXIST)),
@@ -178,7 +194,9 @@ pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
                 Err(error) => return Err(missed(to, error)),
             }
         }
-        _ => return Err(Errno(libc::EINVAL)),
+        if wants_directory && !is_directory {
+            return Err(Errno(libc::ENOTDIR));
+        }
     }
     let renamed = client.rename(&source.dir, &source.name, &target.dir, &target.name);
     renamed.map_err(|error| match (&from.start, &to.start) {
@@ -209,6 +227,26 @@ pub(crate) fn link_found(
         };
     }
     client.link(handle, &place.dir, &place.name).map_err(|error| missed(to, error))
+}
+
+/// `mknod` of something else than a file, which is not served: the error that it ends with.
+pub(crate) fn cannot_make(at: &Location) -> Result<Errno> {
+    let client = client(at)?;
+    let place = place_for_new(&client, at)?;
+    match client.lookup(&place.dir, &place.name) {
+        Ok(_) => Err(Errno(libc::EEXIST)),
+        Err(error) if error.to_errno() == libc::ENOENT => Ok(Errno(libc::EOPNOTSUPP)),
+        Err(error) => Err(missed(at, error)),
+    }
+}
+
+/// `mknod` of a file.
+pub(crate) fn make_file(at: &Location, mode: mode_t) -> Result<()> {
+    let client = client(at)?;
+    let place = place_for_new(&client, at)?;
+    let how = OpenOptions::write().create(Create::New).mode(masked(mode));
+    let made = client.open_at(&place.dir, &place.name, &how);
+    Ok(made.map_err(|error| missed(at, error))?.close()?)
 }
 
 pub(crate) fn symlink(text: &[u8], at: &Location) -> Result<()> {
@@ -299,12 +337,21 @@ pub(crate) fn real(at: &Location) -> Result<Real> {
     };
     let (mut left, mut links) = (VecDeque::new(), 0);
     let put = |left: &mut VecDeque<Vec<u8>>, path: &[u8]| {
-        let parts =
-            path.rsplit(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        if path.ends_with(b"/") {
+            left.push_front(b".".to_vec());
+        }
+        let parts = path.rsplit(|&byte| byte == b'/').filter(|part| !part.is_empty());
         parts.for_each(|part| left.push_front(part.to_vec()));
     };
     put(&mut left, rest);
+    let mut is_directory = true;
     while let Some(name) = left.pop_front() {
+        if !is_directory {
+            return Err(Errno(libc::ENOTDIR));
+        }
+        if name == b"." {
+            continue;
+        }
         if name == b".." {
             // Above the prefix there is no name for it.
             names = names.filter(|names| !names.is_empty());
@@ -318,7 +365,7 @@ pub(crate) fn real(at: &Location) -> Result<Real> {
         }
         let (handle, attributes) = client.lookup_attributes(&here, &name).map_err(ask)?;
         if !attributes.is_symlink() {
-            here = handle;
+            (here, is_directory) = (handle, attributes.is_directory());
             if let Some(names) = &mut names {
                 names.push(name);
             }

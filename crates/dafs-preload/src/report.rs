@@ -7,7 +7,8 @@ use crate::config;
 use crate::descriptor::kernel;
 use crate::limits::{NAMED_BYTES_MAX, NAMED_KINDS_MAX};
 use crate::next::quietly;
-use dafs_client::descriptors;
+use crate::table;
+use dafs_client::{DafsUrl, Error, descriptors};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -84,6 +85,21 @@ pub(crate) fn bypassed(path: &[u8]) {
 pub(crate) fn started(why: &'static str, path: &[u8]) {
     STARTED.fetch_add(1, Relaxed);
     note(&STARTS, why, path);
+}
+
+/// The prefixes whose servers were found to be out of reach, a bit for each.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
+/// A server is not there, of which the program itself can only say that there was an input/output error. It
+/// is told once for a prefix, where the program's own errors go.
+pub(crate) fn unreachable(mount: usize, url: &DafsUrl, error: &Error) {
+    let bit = 1 << (mount % 64);
+    if TOLD.fetch_or(bit, Relaxed) & bit != 0 || table::may_know(2) {
+        return;
+    }
+    let line = format!("dafs run: {url}: {error}\n");
+    // SAFETY: reads the line. Where nobody hears it, the program goes on all the same.
+    unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
 }
 
 /// Whether anybody will be told.

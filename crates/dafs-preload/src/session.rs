@@ -2,6 +2,7 @@
 
 use crate::config::{self, Mount};
 use crate::failure::{Errno, Result};
+use crate::report;
 use crate::table::locked;
 use dafs_client::{Client, File, FileHandle};
 use std::collections::HashMap;
@@ -63,7 +64,7 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
     connecting.fetch_add(1, Ordering::Relaxed);
     let client = Client::connect(url, &config.options);
     connecting.fetch_sub(1, Ordering::Relaxed);
-    let client = client?;
+    let client = client.inspect_err(|error| report::unreachable(mount, url, error))?;
     *place = Some(client.clone());
     Ok(client)
 }

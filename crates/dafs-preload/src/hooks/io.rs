@@ -1,9 +1,10 @@
 //! Reading, writing, seeking, cutting, syncing, copying and locking.
 
 use super::{by_descriptor, by_path, give, known, must_be_file, taken};
-use crate::descriptor::kernel;
+use crate::copies::{self, CopyEnd, End};
+use crate::descriptor::{Kind, kernel};
 use crate::failure::{Errno, Result};
-use crate::files::{self, CopyEnd, End};
+use crate::files;
 use crate::limits::{IO_BYTES_MAX, VECTORS_MAX};
 use crate::next::{interpose, serve};
 use crate::{locks, report};
@@ -69,16 +70,6 @@ enum Copying {
     Splicing,
 }
 
-/// Whether a descriptor is a pipe, of which it does not matter that it appends.
-fn is_pipe(fd: c_int) -> bool {
-    // SAFETY: all zero is a valid value of this plain structure, which the call fills.
-    unsafe {
-        let mut found: libc::stat = std::mem::zeroed();
-        libc::syscall(libc::SYS_fstat, fd, &raw mut found) == 0
-            && found.st_mode & libc::S_IFMT == libc::S_IFIFO
-    }
-}
-
 /// The error of a copy to a descriptor that appends, which the kernel has none of.
 fn must_not_append(how: Copying, to: c_int) -> Result<()> {
     if kernel::control(to, libc::F_GETFL, 0)? & libc::O_APPEND == 0 {
@@ -86,8 +77,43 @@ fn must_not_append(how: Copying, to: c_int) -> Result<()> {
     }
     match how {
         Copying::Ranges => Err(Errno(libc::EBADF)),
-        Copying::Sending | Copying::Splicing if is_pipe(to) => Ok(()),
+        // Of a pipe it does not matter that it appends.
+        Copying::Sending | Copying::Splicing if kernel::kind(to) == Ok(libc::S_IFIFO) => Ok(()),
         Copying::Sending | Copying::Splicing => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// The errors of a copy from and to what has no ranges of bytes, and of one that the opens do not allow.
+fn must_be_ranges(from: c_int, to: c_int) -> Result<()> {
+    let kind = |fd| match known(fd) {
+        Some(file) => match file.record.kind {
+            Kind::File => Ok(libc::S_IFREG),
+            Kind::Directory => Ok(libc::S_IFDIR),
+            Kind::Place => Err(Errno(libc::EBADF)),
+        },
+        None => kernel::kind(fd),
+    };
+    let kinds = [kind(from)?, kind(to)?];
+    if kinds.contains(&libc::S_IFDIR) {
+        return Err(Errno(libc::EISDIR));
+    }
+    if kinds != [libc::S_IFREG; 2] {
+        return Err(Errno(libc::EINVAL));
+    }
+    let may = known(from).is_none_or(|file| file.record.reads())
+        && known(to).is_none_or(|file| file.record.writes());
+    if may { Ok(()) } else { Err(Errno(libc::EBADF)) }
+}
+
+/// How much a copy within one file is of; none is one onto itself.
+fn must_not_overlap((from, to): (i64, i64), bytes: size_t, size: u64) -> Result<size_t> {
+    let invalid = Errno(libc::EINVAL);
+    let from = u64::try_from(from).map_err(|_| invalid)?;
+    let to = u64::try_from(to).map_err(|_| invalid)?;
+    let bytes = (bytes as u64).min(size.saturating_sub(from));
+    match from < to.saturating_add(bytes) && to < from.saturating_add(bytes) {
+        true => Err(invalid),
+        false => Ok(bytes as size_t),
     }
 }
 
@@ -105,13 +131,29 @@ unsafe fn copy(
     }
     let end = |fd| known(fd).map_or(End::Other, End::Served);
     serve(|| {
+        if how == Copying::Ranges {
+            must_be_ranges(from, to)?;
+        }
         must_not_append(how, to)?;
         // SAFETY: the caller's promise.
         let read = |at: *mut i64| (!at.is_null()).then(|| unsafe { taken(at) }).transpose();
         let (mut from_at, mut to_at) = (read(from_offset)?, read(to_offset)?);
+        let mut bytes = bytes;
+        if how == Copying::Ranges
+            && let (Some(source), Some(target)) = (known(from), known(to))
+            && source.record.mount == target.record.mount
+            && source.record.handle == target.record.handle
+        {
+            let here = |fd, at: Option<i64>| match at {
+                Some(at) => Ok(at),
+                None => kernel::seek(fd, 0, libc::SEEK_CUR),
+            };
+            let places = (here(from, from_at)?, here(to, to_at)?);
+            bytes = must_not_overlap(places, bytes, source.size()?)?;
+        }
         let source = CopyEnd { fd: from, end: end(from), offset: from_at.as_mut() };
         let target = CopyEnd { fd: to, end: end(to), offset: to_at.as_mut() };
-        let done = files::copy(source, target, bytes)?;
+        let done = copies::copy(source, target, bytes)?;
         for (at, now) in [(from_offset, from_at), (to_offset, to_at)] {
             if let Some(now) = now {
                 // SAFETY: the caller's promise.

@@ -16,6 +16,7 @@ mod programs;
 mod signals;
 mod sockets;
 mod spawn;
+mod special;
 mod stat;
 mod streams;
 mod threads;

@@ -1,6 +1,7 @@
 //! Names: making, removing, renaming, linking, permissions, times, and the working directory.
 
 use super::io::check;
+use super::special::unsupported;
 use super::{At, at, by_descriptor, by_path, bytes, give_bytes, known, named_descriptor};
 use crate::config;
 use crate::descriptor::{Kind, Record};
@@ -9,8 +10,8 @@ use crate::limits::PATH_BYTES_MAX;
 use crate::location::{self, Location};
 use crate::next::{interpose, serve};
 use crate::table::Description;
-use crate::{names, report, session, table};
-use dafs_client::{AccessMask, Follow, SetAttributes};
+use crate::{names, session, table};
+use dafs_client::{AccessMask, Follow, SetAttributes, Status};
 use libc::{
     AT_FDCWD, c_char, c_int, c_uint, gid_t, mode_t, size_t, ssize_t, timespec, timeval, uid_t,
     utimbuf,
@@ -87,20 +88,65 @@ unsafe fn link_either(
 /// # Safety
 /// As [`give_bytes`], for `room` bytes.
 unsafe fn read_link(place: &Location, to: *mut c_char, room: size_t) -> Result<ssize_t> {
+    // SAFETY: the caller's promise.
+    unsafe { give_text(names::read_link(place)?, to, room) }
+}
+
+/// `readlinkat` of a link that is open itself.
+///
+/// # Safety
+/// As [`read_link`].
+unsafe fn read_open_link(file: &Description, to: *mut c_char, room: size_t) -> Result<ssize_t> {
+    let client = session::client(file.record.mount)?;
+    // What the kernel says of all that is no link.
+    let none = Errno(libc::ENOENT);
+    if file.record.kind != Kind::Place || !client.attributes(&file.record.handle)?.is_symlink() {
+        return Err(none);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { give_text(client.readlink(&file.record.handle)?, to, room) }
+}
+
+/// # Safety
+/// As [`give_bytes`], for `room` bytes.
+unsafe fn give_text(mut text: Vec<u8>, to: *mut c_char, room: size_t) -> Result<ssize_t> {
     if room == 0 {
         return Err(Errno(libc::EINVAL));
     }
-    let mut text = names::read_link(place)?;
     text.truncate(room);
     // SAFETY: the caller's promise.
     unsafe { give_bytes(to, &mut text)? };
     Ok(text.len() as ssize_t)
 }
 
+/// # Safety
+/// As [`bytes`] and [`give_bytes`].
+unsafe fn read_link_at(
+    dir: c_int,
+    path: *const c_char,
+    to: *mut c_char,
+    room: size_t,
+    pass: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match bytes(path).is_empty() {
+            true => by_descriptor!(dir, pass, |file| read_open_link(&file, to, room)),
+            false => by_path!(dir, path, pass, |place| read_link(&place, to, room)),
+        }
+    }
+}
+
 fn change_open(file: &Description, change: &SetAttributes) -> Result<c_int> {
     let client = session::client(file.record.mount)?;
     client.set_attributes(&file.record.handle, change)?;
     Ok(0)
+}
+
+fn access_open(file: &Description, mode: c_int) -> Result<c_int> {
+    let client = session::client(file.record.mount)?;
+    let is_directory = file.record.kind == Kind::Directory;
+    names::access_found(&client, &file.record.handle, is_directory, mode).map(|()| 0)
 }
 
 fn own_open(file: &Description, owners: &SetAttributes) -> Result<c_int> {
@@ -210,6 +256,16 @@ fn left(done: c_int) -> c_int {
     done
 }
 
+/// What a working directory is called, unless it has been removed.
+fn still_there(directory: &Record) -> Result<&[u8]> {
+    let found = session::client(directory.mount)?.attributes(&directory.handle);
+    match found {
+        Err(error) if error.status() == Some(Status::Stale) => Err(Errno(libc::ENOENT)),
+        // A server that is away is no reason not to know where one is.
+        _ => Ok(&directory.shown),
+    }
+}
+
 /// Gives a path to a program: into `to`, or into memory of its own.
 ///
 /// # Safety
@@ -266,12 +322,6 @@ unsafe fn real_path(
     }
 }
 
-/// Extended attributes of files are not served, nor devices and pipes.
-fn unsupported<T>(name: &'static str, path: &[u8]) -> Result<T> {
-    report::refused(name, path);
-    Err(Errno(libc::EOPNOTSUPP))
-}
-
 interpose! {
     fn access(path: *const c_char, mode: c_int) -> c_int, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| names::access(&place, mode, Follow::Yes).map(|()| 0))
@@ -283,6 +333,9 @@ interpose! {
         by_path!(AT_FDCWD, path, pass, |place| names::access(&place, mode, Follow::Yes).map(|()| 0))
     }
     fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, |pass| {
+        if flags & libc::AT_EMPTY_PATH != 0 && bytes(path).is_empty() {
+            return by_descriptor!(dir, pass, |file| access_open(&file, mode));
+        }
         by_path!(dir, path, pass, |place| names::access(&place, mode, follow(flags)).map(|()| 0))
     }
     fn mkdir(path: *const c_char, mode: mode_t) -> c_int, |pass| {
@@ -341,13 +394,11 @@ interpose! {
         })
     }
     fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_char, room: size_t) -> ssize_t, |pass| {
-        by_path!(dir, path, pass, |place| read_link(&place, to, room))
+        read_link_at(dir, path, to, room, pass)
     }
     fn __readlinkat_chk(dir: c_int, path: *const c_char, to: *mut c_char, asked: size_t, room: size_t) -> ssize_t, |pass| {
-        by_path!(dir, path, pass, |place| {
-            check(asked, room);
-            read_link(&place, to, asked)
-        })
+        check(asked, room);
+        read_link_at(dir, path, to, asked, pass)
     }
 
     fn chmod(path: *const c_char, mode: mode_t) -> c_int, |pass| {
@@ -436,7 +487,7 @@ interpose! {
     }
     fn getcwd(to: *mut c_char, room: size_t) -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give_path(&directory.shown, to, room)),
+            Some(directory) => serve(|| give_path(still_there(&directory)?, to, room)),
             None => pass(),
         }
     }
@@ -444,14 +495,14 @@ interpose! {
         match table::working_directory() {
             Some(directory) => {
                 check(asked, room);
-                serve(|| give_path(&directory.shown, to, asked))
+                serve(|| give_path(still_there(&directory)?, to, asked))
             }
             None => pass(),
         }
     }
     fn getwd(to: *mut c_char) -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give_where_it_fits(&directory.shown, to)),
+            Some(directory) => serve(|| give_where_it_fits(still_there(&directory)?, to)),
             None => pass(),
         }
     }
@@ -459,14 +510,14 @@ interpose! {
         match table::working_directory() {
             Some(directory) => {
                 check(directory.shown.len() + 1, room);
-                serve(|| give_where_it_fits(&directory.shown, to))
+                serve(|| give_where_it_fits(still_there(&directory)?, to))
             }
             None => pass(),
         }
     }
     fn get_current_dir_name() -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give_path(&directory.shown, std::ptr::null_mut(), 0)),
+            Some(directory) => serve(|| give_path(still_there(&directory)?, std::ptr::null_mut(), 0)),
             None => pass(),
         }
     }
@@ -483,54 +534,6 @@ interpose! {
     }
     fn canonicalize_file_name(path: *const c_char) -> *mut c_char, |pass| {
         real_path(path, std::ptr::null_mut(), pass)
-    }
-    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("mkfifo", &place.shown))
-    }
-    fn mkfifoat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int, |pass| {
-        by_path!(dir, path, pass, |place| unsupported("mkfifoat", &place.shown))
-    }
-    fn mknod(path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("mknod", &place.shown))
-    }
-    fn mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int, |pass| {
-        by_path!(dir, path, pass, |place| unsupported("mknodat", &place.shown))
-    }
-    fn getxattr(path: *const c_char, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("getxattr", &place.shown))
-    }
-    fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("lgetxattr", &place.shown))
-    }
-    fn listxattr(path: *const c_char, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("listxattr", &place.shown))
-    }
-    fn llistxattr(path: *const c_char, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("llistxattr", &place.shown))
-    }
-    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| unsupported("fgetxattr", &file.record.shown))
-    }
-    fn flistxattr(fd: c_int, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| unsupported("flistxattr", &file.record.shown))
-    }
-    fn setxattr(path: *const c_char, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("setxattr", &place.shown))
-    }
-    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("lsetxattr", &place.shown))
-    }
-    fn fsetxattr(fd: c_int, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| unsupported("fsetxattr", &file.record.shown))
-    }
-    fn removexattr(path: *const c_char, name: *const c_char) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("removexattr", &place.shown))
-    }
-    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| unsupported("lremovexattr", &place.shown))
-    }
-    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| unsupported("fremovexattr", &file.record.shown))
     }
     fn pathconf(path: *const c_char, name: c_int) -> libc::c_long, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| names::find(&place, Follow::Yes).map(|_| limit(name)))
