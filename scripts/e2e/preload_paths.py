@@ -110,6 +110,13 @@ def called(function, *arguments):
 
 os.symlink("f/", at("slash"))
 os.symlink("dir/./", at("dots"))
+for name in "to-f", "f":
+    for flags in os.O_PATH | os.O_NOFOLLOW, READ:
+        descriptor = os.open(at(name), flags)
+        for path in ".", "x", "x" * 256, "../f":
+            told(f"open {path} from {name} {flags}", lambda: os.open(path, READ, dir_fd=descriptor))
+            told(f"create {path} from {name} {flags}", lambda: os.open(path, CREATE, dir_fd=descriptor))
+        os.close(descriptor)
 for name in "to-f", "f", "dir":
     descriptor = os.open(at(name), os.O_PATH | os.O_NOFOLLOW)
     told(f"readlink of {name} that is open", lambda: os.readlink("", dir_fd=descriptor))
@@ -118,8 +125,9 @@ for path in "slash", "slash/x", "dots", "dots/sub", "f/.", "f/..", "f/", "to-f",
     told(f"realpath {path}", lambda: called(libc.realpath, at(path).encode(), None).decode())
 
 # The way to both names comes first, then what must not be there.
-for source in "f", "f/", "none", "dir/.", "none/x", "f/x":
-    for target in "dir/.", "dir/..", "none/.", "f/.", "none/x", "f/x", "dir/", "f/", "f", "dangling/":
+long = "x" * 256
+for source in "f", "f/", "none", "dir/.", "none/x", "f/x", long, "f/" + long:
+    for target in "dir/.", "dir/..", "none/.", "f/.", "none/x", "f/x", "dir/", "f/", "f", "dangling/", long, "none/" + long:
         for flags in 0, 1, 3, 6, 8:
             pair = at(source).encode(), -100, at(target).encode(), flags
             if source != target and (source, target) != ("f", "f/"):
@@ -174,7 +182,6 @@ told("rename over a file", lambda: os.rename(at("dir"), at("f")))
 told("open .. create", lambda: opened("dir/..", CREATE))
 told("truncate dir", lambda: os.truncate(at("dir"), 0))
 
-long = "x" * 256
 told("long create with a slash", lambda: opened(long + "/", CREATE))
 for path in (long, long + "/y", "x/" * 2100, "none/" + long, "f/" + long, "to-f/" + long + "/y"):
     told("long stat", lambda: os.stat(at(path)))

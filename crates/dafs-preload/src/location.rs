@@ -8,7 +8,7 @@
 //! * A relative path starts at the directory itself, whatever that is called by now.
 
 use crate::config::{self, Config, Mount};
-use crate::descriptor::Record;
+use crate::descriptor::{Kind, Record};
 use crate::failure::{Errno, Result};
 use crate::limits::PATH_BYTES_MAX;
 use crate::{report, table};
@@ -43,13 +43,19 @@ pub(crate) enum Last {
 }
 
 impl Location {
+    /// The last component; empty for the root.
+    pub(crate) fn name(&self) -> &[u8] {
+        let last = self.path.rsplit(|&byte| byte == b'/').find(|part| !part.is_empty());
+        last.unwrap_or_default()
+    }
+
     /// What the path ends in.
     pub(crate) fn last(&self) -> Last {
-        match self.path.rsplit(|&byte| byte == b'/').find(|part| !part.is_empty()) {
-            None => Last::Root,
-            Some(b".") => Last::Dot,
-            Some(b"..") => Last::Up,
-            Some(_) => Last::Name,
+        match self.name() {
+            b"" => Last::Root,
+            b"." => Last::Dot,
+            b".." => Last::Up,
+            _ => Last::Name,
         }
     }
 
@@ -225,7 +231,7 @@ pub(crate) fn find(dir: c_int, path: &[u8]) -> Result<Option<Location>> {
     let found = if path.first() == Some(&b'/') {
         absolute(config, path)
     } else {
-        match base(config, dir, path) {
+        match base(config, dir, path)? {
             Some(Base::Served(directory)) => from_directory(config, &directory, path),
             Some(Base::Other(directory)) => absolute(config, &joined(&directory, path)),
             None => None,
@@ -261,23 +267,26 @@ enum Base {
 }
 
 /// The directory that a relative path starts at, if the path could lead to something served.
-fn base(config: &Config, dir: c_int, path: &[u8]) -> Option<Base> {
+fn base(config: &Config, dir: c_int, path: &[u8]) -> Result<Option<Base>> {
     if dir == libc::AT_FDCWD {
         if let Some(directory) = table::working_directory() {
-            return Some(Base::Served(directory));
+            return Ok(Some(Base::Served(directory)));
         }
     } else if let Some(description) = table::get(dir) {
-        return Some(Base::Served(Arc::new(description.record.clone())));
+        return match description.record.kind {
+            Kind::Directory => Ok(Some(Base::Served(Arc::new(description.record.clone())))),
+            Kind::File | Kind::Place => Err(Errno(libc::ENOTDIR)),
+        };
     }
     if !may_lead_below(config, path) {
-        return None;
+        return Ok(None);
     }
     let link = match dir {
         libc::AT_FDCWD => "/proc/self/cwd".to_owned(),
         dir => format!("/proc/self/fd/{dir}"),
     };
-    let target = crate::next::aside(|| std::fs::read_link(link)).ok()?;
-    Some(Base::Other(target.into_os_string().into_encoded_bytes()))
+    let target = crate::next::aside(|| std::fs::read_link(link)).ok();
+    Ok(target.map(|target| Base::Other(target.into_os_string().into_encoded_bytes())))
 }
 
 #[cfg(test)]

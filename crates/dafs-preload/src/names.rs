@@ -5,7 +5,7 @@ use crate::failure::{Errno, Result};
 use crate::limits::PATH_BYTES_MAX;
 use crate::location::{Last, Location};
 use crate::session;
-use dafs_client::limits::SYMLINKS_FOLLOWED_MAX;
+use dafs_client::limits::{NAME_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use dafs_client::{
     AccessMask, Attributes, Client, Create, Error, FileHandle, Follow, Found, FsStatus,
     OpenOptions, Place, SetAttributes, SetTime, Status, Time, posix,
@@ -174,7 +174,13 @@ pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
         _ => return Err(Errno(libc::EINVAL)),
     };
     let client = both(from, to)?;
+    let is_too_long = |name: &[u8]| name.len() > NAME_BYTES_MAX;
     let place_of = |at: &Location| match at.last() {
+        // That is found out when it is looked for.
+        Last::Name if is_too_long(at.name()) => {
+            let dir = find(&at.parent(), Follow::Yes)?.1.handle;
+            Ok(Some(Place { dir, name: at.name().to_vec() }))
+        }
         Last::Name => place(&client, at, |_| libc::EBUSY).map(Some),
         // It has no name that could be another one's.
         _ => find(at, Follow::Yes).map(|_| None),
@@ -183,9 +189,12 @@ pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
     let source = source.ok_or(Errno(libc::EBUSY))?;
     let target = target.ok_or(Errno(if keeps { libc::EEXIST } else { libc::EBUSY }))?;
     let wants_directory = from.wants_directory() || to.wants_directory();
-    if wants_directory || keeps {
+    if wants_directory || keeps || is_too_long(&target.name) {
         let found = client.lookup_attributes(&source.dir, &source.name);
         let is_directory = found.map_err(|error| missed(from, error))?.1.is_directory();
+        if is_too_long(&target.name) {
+            return Err(Errno(libc::ENAMETOOLONG));
+        }
         if keeps {
             // Somebody may make it in between; the server has no such rename.
             match client.lookup(&target.dir, &target.name) {
