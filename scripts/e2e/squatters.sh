@@ -38,7 +38,13 @@ way, names = sys.argv[2], sys.argv[3:]
 held = []
 for name in names:
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.bind("\0" + name)
+    # The kernel may close what a server had a while after the server has ended.
+    for attempt in range(100):
+        try:
+            s.bind("\0" + name)
+            break
+        except OSError:
+            time.sleep(0.1)
     held.append(s)
     if way == "bound":
         continue

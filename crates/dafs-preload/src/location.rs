@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn relative_paths_start_at_the_directory_itself() {
         let handle = FileHandle { fs: [1; 16], file: [2; 48] };
-        let kind = crate::descriptor::Kind::Directory;
+        let kind = Kind::Directory;
         let from = Record { mount: 0, kind, handle, flags: 0, shown: b"/data/a".to_vec() };
         for (path, on_server, is_from_there) in [
             (&b"x"[..], &b"x"[..], true),
