@@ -127,9 +127,6 @@ pub const COPY_SYNCHRONOUS_BYTES_MAX: u64 = 64 << 20;
 /// Bytes that a COPY copies before others may use its thread.
 pub const COPY_SLICE_BYTES: u64 = 4 << 20;
 
-/// Bytes that an ALLOCATE or DEALLOCATE asks of the store before others may use its thread.
-pub const SPACE_SLICE_BYTES: u64 = 64 << 20;
-
 /// Copies under way behind their replies, of one client.
 pub const COPIES_PER_CLIENT_MAX: usize = 16;
 

@@ -138,7 +138,7 @@ struct Frame {
     op_index: u32,
     /// Where the operation that runs begins in the arguments.
     op_start: usize,
-    /// The part of a COPY, or of another change made in slices, that was made in earlier turns.
+    /// The part of a COPY that was made in earlier turns.
     copied: Option<Copied>,
     /// Changes whose replies are to outlive the server.
     journal: Progress,
@@ -424,12 +424,12 @@ impl<'a> Compound<'a> {
         Ok(session)
     }
 
-    /// The part of the operation that runs which was made in earlier turns.
+    /// The part of the COPY that runs which was made in earlier turns.
     pub(crate) fn take_copied(&mut self) -> Option<Copied> {
         self.frame.copied.take()
     }
 
-    /// Lets others have their turns before the operation that runs goes on from here.
+    /// Lets others have their turns before the COPY that runs goes on from here.
     pub(crate) fn go_on_from(&mut self, copied: Copied) -> OpResult {
         self.frame.copied = Some(copied);
         Err(OpError::NextTurn)

@@ -2,7 +2,7 @@
 
 use crate::common::{CLOCK_NS, LEASE_SECONDS, SECOND, back_op};
 use crate::helper::*;
-use dafs_nfs::limits::{COPY_SLICE_BYTES, SPACE_SLICE_BYTES};
+use dafs_nfs::limits::COPY_SLICE_BYTES;
 use dafs_wire::nfs4::*;
 
 fn copy<'a>(source: Stateid, target: Stateid, range: (u64, u64, u64), synchronous: bool) -> Op<'a> {
@@ -143,25 +143,6 @@ fn a_copy_before_its_reply_is_made_in_turns() {
     let answer = client.send(&[putfh(&target), read(to, SIZE - 4, 9)]);
     let ResultBody::Read(result) = answer.body(2) else { panic!() };
     assert_eq!(result.data.here().unwrap(), b"\0end");
-}
-
-#[test]
-fn space_is_set_aside_and_given_back_in_turns() {
-    const SIZE: u64 = SPACE_SLICE_BYTES + 5;
-    let mut client = Client::new(2);
-    let (fh, stateid) = client.file(b"f");
-    client.world.pool.take_lanes();
-    let allocate = Op::Allocate(AllocateArgs { stateid, offset: 3, length: SIZE });
-    let answer = client.send(&[putfh(&fh), allocate, getattr(&[Attr::Size])]);
-    assert_eq!(attributes(&answer, 3).size, Some(SIZE + 3));
-    assert_eq!(client.world.pool.take_lanes(), [0; 2]);
-    client.send(&[putfh(&fh), write(stateid, SIZE, b"end")]);
-    client.world.pool.take_lanes();
-    let deallocate = Op::Deallocate(DeallocateArgs { stateid, offset: 0, length: SIZE + 1 });
-    let answer = client.send(&[putfh(&fh), deallocate, read(stateid, SIZE - 1, 9)]);
-    let ResultBody::Read(result) = answer.body(3) else { panic!("{:?}", answer.results()) };
-    assert_eq!(result.data.here().unwrap(), b"\0\0nd");
-    assert!(client.world.pool.take_lanes().len() >= 2);
 }
 
 #[test]

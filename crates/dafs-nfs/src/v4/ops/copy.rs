@@ -35,20 +35,13 @@ struct Plan {
     count: u64,
 }
 
-/// A COPY, ALLOCATE or DEALLOCATE that is made before its reply, slice by slice.
+/// A COPY that is made before its reply, slice by slice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Copied {
-    pub(super) done: u64,
+    done: u64,
     wanted: u64,
     /// As it was before the first slice.
     verifier: Verifier,
-}
-
-impl Copied {
-    /// So much of a change that copies nothing.
-    pub(super) fn of(done: u64, wanted: u64) -> Self {
-        Self { done, wanted, verifier: Verifier([0; 8]) }
-    }
 }
 
 type Files = (Arc<dyn OpenFile>, Arc<dyn OpenFile>);

@@ -1,16 +1,8 @@
 //! Ranges of files in NFSv4.2: SEEK, ALLOCATE, DEALLOCATE, CLONE and IO_ADVISE
 //! (RFC 7862 15.1, 15.4, 15.5, 15.11, 15.13).
-//!
-//! Invariants
-//! * ALLOCATE and DEALLOCATE are made slice by slice on the pool, and before each slice others have their
-//!   turns. One that fails midway keeps what it has done, as `posix_fallocate` may.
-//! * CLONE is one call, which the file system either carries out as a whole or not at all: a part of it
-//!   is nothing that a client may see. It shares extents and moves no data.
 
-use super::copy::Copied;
 use super::read::READ;
 use super::write::WRITE;
-use crate::limits::SPACE_SLICE_BYTES;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::{of_io, without_perm};
@@ -41,7 +33,7 @@ pub(crate) fn allocate(cx: &mut Compound<'_>, args: &AllocateArgs) -> OpResult {
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
     cx.shared.service.check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
-    in_slices(cx, (args.offset, args.length), |offset, length| Ok(file.allocate(offset, length)?))
+    Ok(file.allocate(args.offset, args.length)?)
 }
 
 pub(crate) fn deallocate(cx: &mut Compound<'_>, args: &DeallocateArgs) -> OpResult {
@@ -49,22 +41,7 @@ pub(crate) fn deallocate(cx: &mut Compound<'_>, args: &DeallocateArgs) -> OpResu
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
     cx.shared.service.check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
-    in_slices(cx, (args.offset, args.length), |offset, length| Ok(file.deallocate(offset, length)?))
-}
-
-/// Changes the next slice of a range, and lets others have their turns before the one behind it.
-fn in_slices(
-    cx: &mut Compound<'_>,
-    (offset, length): (u64, u64),
-    change: impl FnOnce(u64, u64) -> OpResult,
-) -> OpResult {
-    let done = cx.take_copied().map_or(0, |earlier| earlier.done);
-    let slice = (length - done).min(SPACE_SLICE_BYTES);
-    change(offset + done, slice)?;
-    match done + slice {
-        all if all == length => Ok(()),
-        part => cx.go_on_from(Copied::of(part, length)),
-    }
+    Ok(file.deallocate(args.offset, args.length)?)
 }
 
 pub(crate) fn clone(cx: &mut Compound<'_>, args: &CloneArgs) -> OpResult {
