@@ -75,6 +75,22 @@ served bash -c 'until_there() { until [[ -e $1 ]]; do sleep 0.05; done; }
     until_there /data/got
     flock -n /data/lock true && exit 3
     flock -u 9 && flock -n /data/lock true || exit 4' || fail "an unlock while a child waits: $?"
+# All who have one open file have its lock as soon as one has.
+served timeout 60 bash -c 'exec 9>/data/lock
+    for round in 1 2 3; do
+        flock 9 & flock 9 & flock 9 & wait
+        flock -n /data/lock true && exit 1
+        flock -s 9 & flock -s 9 & wait
+        flock -n /data/lock true && exit 2
+        flock -sn /data/lock true || exit 3
+        flock -u 9
+    done' || fail "several processes lock one open file: $?"
+# What has the number of standard error by now is no place to tell errors.
+timeout 60 "$dafs" run --at /away=dafs://127.0.0.1:1/ python3 -c 'import os, sys
+os.close(2)
+assert os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY) == 2
+assert not os.path.exists("/away/x")' "$work/record" || fail "the program failed"
+[[ ! -s $work/record ]] || fail "another file was written to: $(<"$work/record")"
 served python3 - <<'PYTHON' || fail "locks"
 import fcntl, os, struct, subprocess, sys
 
@@ -288,8 +304,16 @@ fi
 step "what cannot be served says so"
 expect 1 'dafs run: dafs://127.0.0.1:1/' "$dafs" run --at /data=dafs://127.0.0.1:1/ cat /data/line
 [[ $(grep -c 'dafs run: ' "$work/said") == 1 ]] || { cat "$work/said"; fail "it is told more than once"; }
-served bash -c 'mkdir /data/gone && cd /data/gone && rmdir ../gone && ls && ! /bin/pwd 2>/dev/null' >"$work/said" ||
-    fail "a removed directory is not empty, or has a name"
+served bash -c 'mkdir /data/gone && cd /data/gone && rmdir ../gone && ls' >"$work/said" ||
+    fail "a removed directory is not empty"
+served python3 -c 'import os
+os.mkdir("/data/gone")
+os.chdir("/data/gone")
+os.rmdir("/data/gone")
+try:
+    print("it is called", os.getcwd())
+except FileNotFoundError:
+    pass' >>"$work/said" || fail "a removed directory has a name"
 [[ ! -s $work/said ]] || { cat "$work/said"; fail "a removed directory is not empty"; }
 cp "$DAFS_PRELOAD_LIBRARY" "$work/an other/libdafs_preload.so"
 DAFS_PRELOAD_LIBRARY="$work/an other/libdafs_preload.so" expect 1 'cannot be preloaded' served true

@@ -9,12 +9,12 @@
 //!
 //! Invariants
 //! * An open file has one holder at most: it is there as long as a lock of `fcntl` on the memory, and has
-//!   the lock of the server as long as another one.
+//!   the lock of the server as long as another one. A second one waits for the first to get it.
 //! * The holder has nothing of the program's open, and no signal but `SIGKILL` ends it.
 
 use crate::descriptor::{Kind, Record, kernel};
 use crate::failure::{Errno, Result};
-use crate::limits::{HOST_LOCK_MILLISECONDS, LOCK_WAIT_TIME};
+use crate::limits::{HOLDER_LOOK_MILLISECONDS, HOST_LOCK_MILLISECONDS, LOCK_WAIT_TIME};
 use crate::{files, host_locks, locks, next, session, signals};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, c_long};
@@ -34,21 +34,40 @@ fn flock(fd: c_int, operation: c_int) -> Result<()> {
     }
 }
 
-/// The bytes of the memory that a holder locks: one as long as it is there, one as long as it has the lock.
-const IS_THERE: libc::off_t = 0;
-const HAS_LOCK: libc::off_t = 1;
+/// Bytes of the memory that a holder locks: one as long as it is there, one of the others as long as it has
+/// the lock, by the kind of that.
+#[derive(Clone, Copy)]
+struct Bytes(libc::off_t, libc::off_t);
 
-/// Locks a byte of the memory until `fd` is closed. With another `command` than the one that waits, it
-/// fails with EAGAIN where somebody else has it.
-fn lock_byte(fd: c_int, byte: libc::off_t, command: c_int) -> Result<()> {
+const IS_THERE: Bytes = Bytes(0, 1);
+const IS_SHARED: Bytes = Bytes(1, 1);
+const IS_EXCLUSIVE: Bytes = Bytes(2, 1);
+const HAS_LOCK: Bytes = Bytes(1, 2);
+
+fn has_lock(range: &LockRange) -> Bytes {
+    if range.is_exclusive() { IS_EXCLUSIVE } else { IS_SHARED }
+}
+
+/// Locks bytes of the memory until `fd` is closed. With another `command` than the one that waits, it
+/// fails with EAGAIN where somebody else has them.
+fn lock_bytes(fd: c_int, bytes: Bytes, command: c_int) -> Result<()> {
+    command_of_bytes(fd, bytes, command).map(drop)
+}
+
+/// Whether another one has any of these bytes.
+fn is_taken(fd: c_int, bytes: Bytes) -> Result<bool> {
+    Ok(command_of_bytes(fd, bytes, libc::F_OFD_GETLK)? != libc::F_UNLCK as _)
+}
+
+fn command_of_bytes(fd: c_int, Bytes(start, len): Bytes, command: c_int) -> Result<libc::c_short> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_start, lock.l_len) = (libc::F_WRLCK as _, byte, 1);
+    (lock.l_type, lock.l_start, lock.l_len) = (libc::F_WRLCK as _, start, len);
     loop {
-        // SAFETY: the kernel reads the structure.
-        let done = unsafe { libc::syscall(libc::SYS_fcntl, fd, command, &raw const lock) };
+        // SAFETY: the kernel reads the structure, and may write what it has found.
+        let done = unsafe { libc::syscall(libc::SYS_fcntl, fd, command, &raw mut lock) };
         match done {
-            0 => return Ok(()),
+            0 => return Ok(lock.l_type),
             _ if Errno::last() == Errno(libc::EINTR) => {}
             _ => return Err(Errno::last()),
         }
@@ -61,14 +80,32 @@ pub(crate) fn unlock(fd: c_int) -> Result<()> {
     flock(fd, libc::LOCK_UN)?;
     // Without a descriptor the holder ends by itself all the same.
     let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return Ok(()) };
-    let done = lock_byte(memory, HAS_LOCK, libc::F_OFD_SETLKW);
+    let done = lock_bytes(memory, HAS_LOCK, libc::F_OFD_SETLKW);
     kernel::close(memory);
     done
+}
+
+/// Whether the open file that this memory belongs to is not locked in the kernel. Looks disturb no others,
+/// as they share their lock.
+fn is_unlocked(memory: c_int) -> bool {
+    flock(memory, libc::LOCK_SH | libc::LOCK_NB).is_ok()
+}
+
+/// Whether an open file is locked in this way already, by another process that has it.
+fn is_locked(fd: c_int, range: &LockRange) -> Result<bool> {
+    let memory = kernel::again(fd, libc::O_WRONLY)?;
+    // A holder that gives its lock back has its byte until it has done so.
+    let found = is_taken(memory, has_lock(range)).map(|is_taken| is_taken && !is_unlocked(memory));
+    kernel::close(memory);
+    found
 }
 
 /// Locks an open file, for all who have it.
 pub(crate) fn lock(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<()> {
     loop {
+        if is_locked(fd, range)? {
+            return Ok(());
+        }
         unlock(fd)?;
         flock(fd, libc::LOCK_EX)?;
         match start(fd, record, range, waits) {
@@ -149,22 +186,28 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
     let taken = alone(fd, tells, waits).and_then(|own| {
         memory = own;
         let file = take(record, range, waits, tells)?;
-        lock_byte(memory, HAS_LOCK, libc::F_OFD_SETLKW)?;
+        lock_bytes(memory, has_lock(range), libc::F_OFD_SETLKW)?;
         // A lock that nobody would give back is not told.
-        match flock(memory, libc::LOCK_EX | libc::LOCK_NB) {
-            Ok(()) => file.close().and(Err(UNLOCKED_MEANWHILE)),
-            Err(_) => Ok(file),
+        if !is_unlocked(memory) {
+            return Ok(file);
         }
+        let _ = file.close();
+        Err(UNLOCKED_MEANWHILE)
     });
+    if taken.is_err() {
+        // Before it is told, so that the next one finds no holder.
+        kernel::close(memory);
+    }
     let number = taken.as_ref().map_or_else(|errno| errno.0, |_| 0).to_ne_bytes();
     // SAFETY: reads the array.
     let told = unsafe { libc::syscall(libc::SYS_write, tells, number.as_ptr(), number.len()) };
     kernel::close(tells);
     if let Ok(file) = taken {
         if told == number.len() as c_long {
-            let _ = flock(memory, libc::LOCK_EX);
+            let _ = flock(memory, libc::LOCK_SH);
         }
         let _ = file.close();
+        kernel::close(memory);
     }
     for client in session::take_all() {
         let _ = client.disconnect();
@@ -194,8 +237,17 @@ fn alone(fd: c_int, tells: c_int, waits: bool) -> Result<c_int> {
         // SAFETY: a path that ends with a zero byte.
         unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDWR, 0) };
     }
-    lock_byte(memory, IS_THERE, if waits { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK })?;
-    Ok(memory)
+    loop {
+        match lock_bytes(memory, IS_THERE, libc::F_OFD_SETLK) {
+            Ok(()) => return Ok(memory),
+            // The other holder has got the lock, for all who have the open file.
+            Err(_) if is_taken(memory, HAS_LOCK)? => return Err(UNLOCKED_MEANWHILE),
+            Err(error) if !waits || is_ready(tells, 0, HOLDER_LOOK_MILLISECONDS) => {
+                return Err(error);
+            }
+            Err(_) => {}
+        }
+    }
 }
 
 /// A lock that a holder has.

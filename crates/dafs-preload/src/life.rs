@@ -36,6 +36,7 @@ fn begin() {
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     inherit(config);
+    report::learn_errors();
     if let Some(directory) = std::env::var_os("DAFS_RUN_DIRECTORY") {
         let record = descriptor::Record::read(config, directory.as_encoded_bytes());
         table::set_working_directory(record.filter(|record| record.kind == Kind::Directory));

@@ -71,3 +71,6 @@ pub(crate) const NAMED_BYTES_MAX: usize = 256;
 
 /// Scripts that are interpreted by scripts, and so on, as in Linux.
 pub(crate) const INTERPRETERS_MAX: usize = 5;
+
+/// After how long a holder looks again whether another one of the same open file has got the lock.
+pub(crate) const HOLDER_LOOK_MILLISECONDS: i32 = 5;

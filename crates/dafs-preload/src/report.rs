@@ -90,16 +90,36 @@ pub(crate) fn started(why: &'static str, path: &[u8]) {
 /// The prefixes whose servers were found to be out of reach, a bit for each.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
+/// What the program was given for its errors, if it is not served. Whatever has that number later is
+/// the program's own.
+static ERRORS: OnceLock<(u64, u64)> = OnceLock::new();
+
+/// To be called when the program begins, before it has opened anything.
+pub(crate) fn learn_errors() {
+    if let Ok(inode) = kernel::inode(2)
+        && !table::may_know(2)
+    {
+        let _ = ERRORS.set(inode);
+    }
+}
+
 /// A server is not there, of which the program itself can only say that there was an input/output error. It
-/// is told once for a prefix, where the program's own errors go.
+/// is told once for a prefix, where the program's errors go, if that takes it at once.
 pub(crate) fn unreachable(mount: usize, url: &DafsUrl, error: &Error) {
     let bit = 1 << (mount % 64);
-    if TOLD.fetch_or(bit, Relaxed) & bit != 0 || table::may_know(2) {
+    let is_known = || ERRORS.get().is_some_and(|known| kernel::inode(2) == Ok(*known));
+    if TOLD.fetch_or(bit, Relaxed) & bit != 0 || !is_known() {
         return;
     }
-    let line = format!("dafs run: {url}: {error}\n");
-    // SAFETY: reads the line. Where nobody hears it, the program goes on all the same.
-    unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+    let mut poll = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one such structure.
+    let ready = unsafe { libc::poll(&mut poll, 1, 0) };
+    // A pipe that nobody reads would end the program.
+    if ready == 1 && poll.revents == libc::POLLOUT {
+        let line = format!("dafs run: {url}: {error}\n");
+        // SAFETY: reads the line.
+        unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+    }
 }
 
 /// Whether anybody will be told.

@@ -69,6 +69,12 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
     Ok(client)
 }
 
+/// The session for a prefix if there is one that is connected. Waits for none.
+pub(crate) fn connected(mount: usize) -> Option<Client> {
+    let place = locked(&process().clients).get(&mount)?.clone();
+    place.try_lock().ok()?.clone().filter(Client::is_connected)
+}
+
 /// Whether a server that this process needs is not there. Waits for none.
 pub(crate) fn is_any_away() -> bool {
     let process = process();

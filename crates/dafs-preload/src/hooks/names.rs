@@ -258,10 +258,10 @@ fn left(done: c_int) -> c_int {
 
 /// What a working directory is called, unless it has been removed.
 fn still_there(directory: &Record) -> Result<&[u8]> {
-    let found = session::client(directory.mount)?.attributes(&directory.handle);
-    match found {
+    // A server that is away, or that this program has not needed so far, is no reason to wait.
+    let Some(client) = session::connected(directory.mount) else { return Ok(&directory.shown) };
+    match client.attributes(&directory.handle) {
         Err(error) if error.status() == Some(Status::Stale) => Err(Errno(libc::ENOENT)),
-        // A server that is away is no reason not to know where one is.
         _ => Ok(&directory.shown),
     }
 }
