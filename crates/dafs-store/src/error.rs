@@ -34,6 +34,8 @@ pub enum StoreError {
     IsDirectory,
     #[error("the object is a symbolic link")]
     Symlink,
+    #[error("no name below the root of the export leads to the file any more")]
+    MovedOut,
     #[error("the name is too long")]
     NameTooLong,
     #[error("the server has too many files open")]

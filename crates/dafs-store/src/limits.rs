@@ -113,9 +113,9 @@ pub(crate) const SCAN_WANTED_MAX: usize = 1 << 12;
 /// Posix store: how long an object that a scan did not find counts as gone.
 pub(crate) const MISSING_KEEP_MS: u64 = 3_000;
 
-/// Posix store: the deepest directory that is followed up or down, so that no check takes much longer
-/// than a tenth of a second.
-pub(crate) const DEPTH_MAX: usize = 1 << 16;
+/// Posix store: the deepest directory that is followed up or down, so that a check takes less than a
+/// tenth of a second.
+pub(crate) const DEPTH_MAX: usize = 1 << 14;
 
 /// Posix store: how long a directory counts as inside the export after that was checked.
 pub(crate) const CONTAINED_CHECK_MS: u64 = 100;

@@ -361,11 +361,15 @@ fn a_file_that_was_moved_out_is_stale() {
     };
     for _ in 0..2 {
         for (name, _) in &moved {
-            look(&w, name, Some(StoreError::Stale));
+            look(&w, name, Some(StoreError::MovedOut));
         }
-        look(&w, "sub/below", Some(StoreError::Stale));
-        settles(&|| held.attr().err(), Some(StoreError::Stale));
-        settles(&|| below.attr().err(), Some(StoreError::Stale));
+        look(&w, "sub/below", Some(StoreError::MovedOut));
+        for file in [&held, &below] {
+            settles(&|| file.attr().err(), Some(StoreError::MovedOut));
+            settles(&|| read(&**file, 0, 1).err(), Some(StoreError::MovedOut));
+            settles(&|| write(&**file, 0, b"x").err(), Some(StoreError::MovedOut));
+            settles(&|| file.set_size(0).err(), Some(StoreError::MovedOut));
+        }
         // Longer than what was seen counts.
         std::thread::sleep(Duration::from_millis(1100));
         for name in kept {
@@ -380,7 +384,7 @@ fn a_file_that_was_moved_out_is_stale() {
     // A server that has just started knows no names.
     fs::rename(path("export/moved"), path("outside/moved")).unwrap();
     w.store = open_store();
-    look(&w, "moved", Some(StoreError::Stale));
+    look(&w, "moved", Some(StoreError::MovedOut));
     for name in kept {
         look(&w, name, None);
     }

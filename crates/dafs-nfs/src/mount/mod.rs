@@ -104,7 +104,9 @@ fn mount(
 
 fn status_of(error: ServiceError) -> Status {
     match error {
-        ServiceError::Store(StoreError::NotFound | StoreError::Stale) => Status::NoEnt,
+        ServiceError::Store(StoreError::NotFound | StoreError::Stale | StoreError::MovedOut) => {
+            Status::NoEnt
+        }
         // A loop of symlinks as well, as Linux has it.
         ServiceError::Store(StoreError::Access | StoreError::Symlink) => Status::Acces,
         ServiceError::Store(StoreError::NotOwner) => Status::Perm,

@@ -52,7 +52,7 @@ pub(super) fn of_store(error: StoreError) -> Status {
         StoreError::NotSupported => Status::NotSupp,
         StoreError::Quota => Status::DQuot,
         StoreError::ReadOnly => Status::RoFs,
-        StoreError::Stale => Status::Stale,
+        StoreError::Stale | StoreError::MovedOut => Status::Stale,
         StoreError::TooManyLinks => Status::MLink,
         // What no operation of NFSv3 asks for.
         _ => Status::ServerFault,

@@ -100,7 +100,7 @@ pub(crate) fn of_store(error: StoreError) -> Status {
         StoreError::PastEnd => Status::Nxio,
         StoreError::Quota => Status::DQuot,
         StoreError::ReadOnly => Status::RoFs,
-        StoreError::Stale => Status::Stale,
+        StoreError::Stale | StoreError::MovedOut => Status::Stale,
         StoreError::TooManyLinks => Status::MLink,
         StoreError::XattrTooBig => Status::Xattr2Big,
         _ => Status::ServerFault,

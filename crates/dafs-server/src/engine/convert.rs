@@ -112,7 +112,7 @@ pub(super) fn store_status(error: StoreError) -> Status {
         StoreError::NotSupported => Status::NotSupp,
         StoreError::Quota => Status::DQuot,
         StoreError::ReadOnly => Status::RoFs,
-        StoreError::Stale => Status::Stale,
+        StoreError::Stale | StoreError::MovedOut => Status::Stale,
         StoreError::TooManyLinks => Status::MLink,
         StoreError::NoXattr => Status::NoEnt,
         StoreError::XattrTooBig => Status::FBig,

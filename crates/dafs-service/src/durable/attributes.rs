@@ -144,7 +144,9 @@ impl Attributes {
         // Who was refused will be again.
         let Some(before) = &self.before else { return Ok(Outcome::Not) };
         let now = match store.getattr(file) {
-            Err(StoreError::Stale | StoreError::BadHandle) => return Ok(Outcome::Not),
+            Err(StoreError::Stale | StoreError::MovedOut | StoreError::BadHandle) => {
+                return Ok(Outcome::Not);
+            }
             now => now?,
         };
         let acl = match self.acl {

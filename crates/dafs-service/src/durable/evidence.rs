@@ -191,7 +191,9 @@ fn judge_append(
     digest: u32,
 ) -> Result<Verdict, StoreError> {
     let attr = match store.getattr(&file.file) {
-        Err(StoreError::Stale | StoreError::BadHandle) => return Ok(Verdict::Not),
+        Err(StoreError::Stale | StoreError::MovedOut | StoreError::BadHandle) => {
+            return Ok(Verdict::Not);
+        }
         attr => attr?,
     };
     let end = offset.saturating_add(len);

@@ -108,6 +108,7 @@ pub(super) fn find(
         Err(
             StoreError::NotFound
             | StoreError::Stale
+            | StoreError::MovedOut
             | StoreError::NotDirectory
             | StoreError::NameTooLong
             | StoreError::Invalid

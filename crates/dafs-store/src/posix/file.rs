@@ -114,11 +114,19 @@ impl PosixFile {
 
     /// The identity under which the file is changed; refused without write access.
     pub(super) fn as_writer(&self) -> Result<Caller> {
-        if self.mode.write {
-            self.export.identity.caller(&self.cred)
-        } else {
-            Err(StoreError::Access)
+        if !self.mode.write {
+            return Err(StoreError::Access);
         }
+        self.export.check_file_contained(&self.node)?;
+        self.export.identity.caller(&self.cred)
+    }
+
+    /// Refused without read access.
+    pub(super) fn check_reader(&self) -> Result<()> {
+        if !self.mode.read {
+            return Err(StoreError::Access);
+        }
+        self.export.check_file_contained(&self.node)
     }
 
     /// Changes the file and notes that.
@@ -169,13 +177,14 @@ impl PosixFile {
     /// Whether the page at an offset is in memory. False also where that cannot be found out.
     fn is_in_memory(&self, page: u64) -> bool {
         match sys::is_cached(self.fd.as_fd(), page) {
-            // Before Linux 6.5 only a read tells, which moves the time of the last access.
-            Err(Errno::NOSYS) => {
+            // Before Linux 6.5, and in some sandboxes, only a read tells, which moves the time of the
+            // last access.
+            Err(_) => {
                 let mut byte = [0];
                 let view = [VolatileSlice::from_mut(&mut byte)];
                 preadv2(self.fd.as_fd(), &view, page, libc::RWF_NOWAIT).is_ok()
             }
-            found => found.unwrap_or(false),
+            Ok(found) => found,
         }
     }
 
@@ -198,9 +207,7 @@ impl OpenFile for PosixFile {
     }
 
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
-        if !self.mode.read {
-            return Err(StoreError::Access);
-        }
+        self.check_reader()?;
         // The kernel refuses ranges that go beyond the longest file; there is nothing to read there.
         let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
         if room == 0 {

@@ -13,7 +13,7 @@
 //!   attributes, and looking it up fails with [`CrossDevice`](crate::StoreError::CrossDevice).
 //! * A directory that is moved out of the export by somebody else is stale within a tenth of a
 //!   second. Any other object moved out stays usable to those who have its id, like an open file;
-//!   with [`PosixOptions::subtree_check`] it is stale within a second.
+//!   with [`PosixOptions::subtree_check`] every use of it fails within a second.
 //! * A server that may not open objects by handle finds one that it forgot, say after a restart,
 //!   only in directories that it may list; elsewhere its id is stale. In a large export that takes
 //!   several calls, which answer [`Busy`](crate::StoreError::Busy) until the scan is done; what was
@@ -85,8 +85,8 @@ pub struct PosixOptions {
     /// Most descriptors for objects used lately; a quarter of the process's limit if `None`.
     pub nodes_max: Option<usize>,
     /// Require a name below the root for every use of a file, also of an open one, so that a file
-    /// that somebody else moved out of the export is [`Stale`](crate::StoreError::Stale) within a
-    /// second. Where the kernel does not know the path of a file, the store scans the export for
+    /// that somebody else moved out of the export is
+    /// [`MovedOut`](crate::StoreError::MovedOut) within a second. Where the kernel does not know the path of a file, the store scans the export for
     /// it and answers [`Busy`](crate::StoreError::Busy) meanwhile.
     pub subtree_check: bool,
 }

@@ -83,9 +83,7 @@ impl PosixFile {
 
     /// As much as the kernel copies by itself; 0 where it does not.
     fn copy_in_kernel(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<u64> {
-        if !source.mode().read {
-            return Err(StoreError::Access);
-        }
+        source.check_reader()?;
         self.change(|| self.copy_pieces(source, from, to, len))
     }
 
@@ -117,9 +115,7 @@ impl PosixFile {
         let Some(other) = source.as_any().downcast_ref::<Self>() else {
             return Err(StoreError::NotSupported);
         };
-        if !other.mode().read {
-            return Err(StoreError::Access);
-        }
+        other.check_reader()?;
         let range = sys::CloneRange { source_offset, offset, len };
         self.change(|| Ok(sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range)?))
     }

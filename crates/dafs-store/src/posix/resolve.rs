@@ -67,13 +67,13 @@ impl Export {
     /// When a directory was last seen inside: now, unless the way up leads to one that was seen there
     /// at `since_ms` or later.
     fn seen_inside(&self, node: &Node, since_ms: u64) -> Result<u64> {
-        let now_ms = self.now_ms();
         if self.paths_tell && self.path_is_inside(node) {
-            return Ok(now_ms);
+            return Ok(self.now_ms());
         }
         let _server = self.identity.server()?;
         if let Some(seen_ms) = self.climb(node, since_ms)? {
-            return Ok(seen_ms.min(now_ms));
+            // After a long way up: from its end, or it would have to be gone again at once.
+            return Ok(seen_ms.min(self.now_ms()));
         }
         self.nodes.forget(&node.id);
         Err(StoreError::Stale)
@@ -88,9 +88,9 @@ impl Export {
             && (root == b"/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with(b"/")))
     }
 
-    /// With `subtree_check`: fails with `Stale` when no name below the root leads to a file any more,
-    /// with `Busy` while that takes a scan. A removed file that is open goes on. What was seen inside
-    /// counts for [`CONTAINED_FILE_CHECK_MS`].
+    /// With `subtree_check`: fails with `MovedOut` when no name below the root leads to a file any more,
+    /// which may come back, with `Busy` while that takes a scan. A removed file that is open goes on.
+    /// What was seen inside counts for [`CONTAINED_FILE_CHECK_MS`].
     pub(super) fn check_file_contained(&self, node: &Node) -> Result<()> {
         let Some(index) = self.index.as_ref().filter(|_| self.subtree_check) else { return Ok(()) };
         let now_ms = self.now_ms();
@@ -101,7 +101,10 @@ impl Export {
         let path_tells = self.paths_tell && self.path_is_inside(node);
         if !path_tells && stat_fd(node.as_fd())?.stx_nlink != 0 {
             let _server = self.identity.server()?;
-            self.find_by_index(index, &node.id)?;
+            self.find_by_index(index, &node.id).map_err(|error| match error {
+                StoreError::Stale => StoreError::MovedOut,
+                error => error,
+            })?;
         }
         node.contained_at_ms.store(now_ms, Ordering::Relaxed);
         Ok(())
