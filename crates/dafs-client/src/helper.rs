@@ -19,6 +19,9 @@ use std::time::Duration;
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
+/// How long the thread rests after a panic, which will come again if its cause is still there.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
+
 /// Ticks without anything to do before the thread goes back to long sleeps.
 const IDLE_TICKS: u32 = 50;
 
@@ -95,7 +98,7 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
         let time = confined(|| look(bell, &client, &mut seen, &mut idle_ticks));
         // This may be the last reference, and then its end stops this thread.
         drop(client);
-        if !bell.sleep(time.unwrap_or(HELPER_TICK)) {
+        if !bell.sleep(time.unwrap_or(AFTER_PANIC)) {
             return;
         }
         bell.deaf.store(false, Ordering::Relaxed);

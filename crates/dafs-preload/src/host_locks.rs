@@ -44,11 +44,14 @@ fn open() -> Result<OwnedFd> {
         (libc::syscall(libc::SYS_fstat, fd, &raw mut found), found)
     };
     // Another user can have made something by this name.
-    let is_own = done == 0
-        && found.st_uid == user
-        && found.st_mode & libc::S_IFMT == libc::S_IFREG
-        && found.st_mode & 0o077 == 0;
-    if is_own { Ok(file) } else { Err(Errno(libc::ENOLCK)) }
+    let is_own = done == 0 && found.st_uid == user && found.st_mode & libc::S_IFMT == libc::S_IFREG;
+    if !is_own {
+        return Err(Errno(libc::ENOLCK));
+    }
+    // Whatever the umask was when the file was made.
+    // SAFETY: takes no memory.
+    unsafe { libc::syscall(libc::SYS_fchmod, fd, 0o600) };
+    Ok(file)
 }
 
 /// Locks a directory until what this returns is dropped. While somebody else has it, `is_given_up` is asked

@@ -92,6 +92,8 @@ fn with_line(old: &str, name: &str, line: &str) -> String {
 
 /// Writes the file aside, with mode 0600, and renames it into place.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // A symlink stays, and what it leads to is replaced: that was read.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".{}.new", std::process::id()));
     let aside = PathBuf::from(aside);
