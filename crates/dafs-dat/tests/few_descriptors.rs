@@ -50,14 +50,14 @@ impl Limit {
             self.filling.push(File::open("/dev/null").unwrap());
         }
         let first_free = self.filling.last().unwrap().as_raw_fd() as u64 + 1;
-        let few = Rlimit { current: Some(first_free + count), ..self.before.clone() };
+        let few = Rlimit { current: Some(first_free + count), ..self.before };
         setrlimit(Resource::Nofile, few).unwrap();
     }
 }
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        let _ = setrlimit(Resource::Nofile, self.before.clone());
+        let _ = setrlimit(Resource::Nofile, self.before);
     }
 }
 

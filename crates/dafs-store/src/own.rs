@@ -327,7 +327,7 @@ pub fn read_config(path: &Path) -> Result<String, OwnError> {
 /// The system's.
 pub fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => options().read(true).write(true).create_new(true).open(path),
     }
 }

@@ -273,7 +273,7 @@ impl UndoDirectory {
             && service.keep_undo_in(&copy).is_ok();
         std::fs::remove_dir_all(&copy)?;
         match std::fs::remove_file(list) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(starts.then(|| service.counts().undo_files)),
         }
     }
