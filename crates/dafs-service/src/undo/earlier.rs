@@ -9,7 +9,7 @@
 //!   as long as it says, or whose fields say another length, is damaged.
 
 use super::UndoError;
-use super::frames::{Frames, MAGIC, sum};
+use super::frames::{EARLIER_VERSIONS, Frames, MAGIC, sum};
 use super::log::{self, Head, RECORD_BYTES_MAX, UNFINISHED_SUFFIX};
 use dafs_store::own;
 use std::fs::File;
@@ -17,7 +17,6 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-const VERSIONS: [u32; 2] = [1, 2];
 /// Magic, version and length of the head.
 const PREFIX_BYTES: usize = 16;
 /// Offset, length and checksum of a record.
@@ -30,7 +29,7 @@ const HEAD_BYTES_MAX: u64 = 8 << 10;
 pub(super) enum Earlier {
     /// It has another format, and is as it was.
     No,
-    /// Its making was not finished: nothing was changed under its lock.
+    /// Its making was not finished, so nothing was changed under its lock. It is removed.
     Unfinished,
     /// It has the format of this version now.
     Rewritten,
@@ -40,7 +39,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Writes a log anew if it has an earlier format.
+/// Writes a log anew if it has an earlier format, or removes what is not finished.
 ///
 /// # Errors
 /// Those of the disk; `DamagedEarlier`, with the file as it was.
@@ -52,13 +51,17 @@ pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoEr
     old.read_exact_at(&mut start, 0)?;
     let version = word(&start, 8).filter(|_| start.starts_with(&MAGIC));
     let is_short = start.len() < PREFIX_BYTES;
-    if !is_short && !version.is_some_and(|version| VERSIONS.contains(&version)) {
+    if !is_short && !version.is_some_and(|version| EARLIER_VERSIONS.contains(&version)) {
         return Ok(Earlier::No);
     }
     let damaged = |at: u64| UndoError::DamagedEarlier(path.clone(), at);
     let len = PREFIX_BYTES + word(&start, 12).map_or(0, |len| len as usize);
     let Some((body, end)) = read_head(&start, len) else {
-        return if is_torn(&start, len) { Ok(Earlier::Unfinished) } else { Err(damaged(0)) };
+        if !is_torn(&start, len) {
+            return Err(damaged(0));
+        }
+        std::fs::remove_file(&path)?;
+        return Ok(Earlier::Unfinished);
     };
     Head::decode(body).ok_or_else(|| damaged(0))?;
     let unfinished = path.with_extension(UNFINISHED_SUFFIX);
@@ -156,8 +159,8 @@ mod tests {
 
     fn start(dir: &Path, bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, UndoError> {
         put(dir, bytes);
-        let (logs, _) = index::find_logs(dir)?;
-        let (index, listed) = index::open_list(dir, &logs)?;
+        let (mut logs, _) = index::find_logs(dir)?;
+        let (index, listed) = index::open_list(dir, &mut logs)?;
         let mut found = Vec::new();
         for (number, _) in listed {
             let (log, found_head) = log::Log::open(index.clone(), dir, number)?;
@@ -185,6 +188,22 @@ mod tests {
         assert_eq!(Undo::default().open(&dir).unwrap(), [head(true).key]);
     }
 
+    /// The earlier version does not know the list that is there.
+    #[test]
+    fn one_of_a_time_without_the_list_is_told_with_what_to_do() {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("undo");
+        Undo::default().open(&dir).unwrap();
+        for bytes in [written(1, &[ONE, TWO]), written(2, &[]), written(1, &[])] {
+            std::fs::write(log::path_of(&dir, 1), &bytes).unwrap();
+            let error = Undo::default().open(&dir).unwrap_err().to_string();
+            assert!(error.contains("undo.index away") && error.contains("keep the log"), "{error}");
+            assert_eq!(std::fs::read(log::path_of(&dir, 1)).unwrap(), bytes);
+        }
+        std::fs::remove_file(dir.with_extension("index")).unwrap();
+        assert_eq!(Undo::default().open(&dir).unwrap(), [head(false).key]);
+    }
+
     #[test]
     fn what_a_crash_has_torn_is_dropped_as_before() {
         let outer = tempfile::tempdir().unwrap();
@@ -195,6 +214,9 @@ mod tests {
             put(&dir, &bytes[..len]);
             assert!(Undo::default().open(&dir).unwrap().is_empty(), "{len} bytes");
             assert!(!log::path_of(&dir, 1).exists(), "{len} bytes");
+            // The power fails as soon as there is a list.
+            assert!(start(&dir, &bytes[..len]).unwrap().is_empty(), "{len} bytes");
+            Undo::default().open(&dir).unwrap();
         }
         for (len, records) in [(bare, 0), (bare + 5000, 0), (bare + 5016, 1), (bytes.len() - 1, 1)]
         {

@@ -67,6 +67,13 @@ pub enum UndoError {
         /// The log.
         log: PathBuf,
     },
+    /// A log of an earlier version of the server, where there is a list.
+    #[error(
+        "{} is of an earlier version, which put it there without the list undo.index; it holds what a \
+         lock's failed holder changed in a file. Move undo.index away and say `dafs accept-loss \
+         undo.index`, and keep the log: then that is undone", .0.display()
+    )]
+    Earlier(PathBuf),
     /// The list of the logs is damaged.
     #[error(
         "{} is damaged; it says which logs there are of what locks have to undo. Restore it from a \

@@ -24,6 +24,7 @@ use std::os::unix::fs::FileExt;
 pub(super) const MAGIC: [u8; 8] = *b"dafsundo";
 /// Earlier ones had records that could not be told from torn ones.
 const VERSION: u32 = 3;
+pub(super) const EARLIER_VERSIONS: [u32; 2] = [1, 2];
 pub(super) const FRAME_BYTES: usize = 512;
 const SUM_BYTES: usize = 4;
 const PAYLOAD_BYTES: usize = FRAME_BYTES - SUM_BYTES;
@@ -117,12 +118,9 @@ pub(super) fn standing(file: &File) -> Result<([u8; 16], Standing), FrameError> 
 /// Instance and number of confirmed frames.
 fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
     let mut sector = [0; FRAME_BYTES];
-    match file.read_exact_at(&mut sector, 0) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(FrameError::Damaged { at: 0 });
-        }
-        read => read?,
-    }
+    // What is short may be of an earlier version, and is none of this one.
+    let len = file.metadata()?.len().min(FRAME_BYTES as u64) as usize;
+    file.read_exact_at(&mut sector[..len], 0)?;
     let version = u32::from_le_bytes([sector[8], sector[9], sector[10], sector[11]]);
     let (mut instance, mut confirmed) = ([0; 16], [0; 8]);
     instance.copy_from_slice(&sector[16..32]);
@@ -131,7 +129,8 @@ fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
     if first_sector(&instance, confirmed) == sector {
         return Ok((instance, confirmed));
     }
-    match sector[..8] == MAGIC && [1, 2, VERSION + 1].contains(&version) {
+    let is_known = EARLIER_VERSIONS.contains(&version) || version == VERSION + 1;
+    match sector[..8] == MAGIC && is_known {
         true => Err(FrameError::Version(version)),
         false => Err(FrameError::Damaged { at: 0 }),
     }
@@ -243,6 +242,12 @@ impl Frames {
     /// What the file holds is needed no more. That is stable when this returns.
     pub(super) fn throw_away(&self) -> io::Result<()> {
         self.file.write_all_at(&first_sector(&self.instance, THROWN_AWAY), 0)?;
+        self.file.sync_data()
+    }
+
+    /// What the file holds is needed, whatever came of throwing it away.
+    pub(super) fn take_back(&self) -> io::Result<()> {
+        self.confirm()?;
         self.file.sync_data()
     }
 

@@ -227,10 +227,10 @@ pub(super) fn find_logs(directory: &Path) -> Result<(Vec<u64>, Vec<u64>), UndoEr
 }
 
 /// The list of the logs, with what is on it, the latest first. If there is no list: all that are there and
-/// were not thrown away.
+/// were not thrown away; those that were not finished go, and are `found` no more.
 pub(super) fn open_list(
     directory: &Path,
-    found: &[u64],
+    found: &mut Vec<u64>,
 ) -> Result<(Arc<Index>, Vec<Listed>), UndoError> {
     let path = list_of(directory);
     let opened = Index::open(&path).map_err(|error| match error.kind() {
@@ -244,16 +244,19 @@ pub(super) fn open_list(
         }
         None => {
             let mut listed = Vec::new();
-            for &number in found {
+            for number in std::mem::take(found) {
                 // There was no list yet when logs had earlier formats.
                 if earlier::take_over(directory, number)? == Earlier::Unfinished {
                     continue;
                 }
+                found.push(number);
                 let (log, standing) = log::standing(directory, number)?;
                 if standing != Standing::ThrownAway {
                     listed.push(log);
                 }
             }
+            // What went stays away from now on: with a list, it would stop the start.
+            File::open(directory)?.sync_all()?;
             (Index::make(&path, &listed)?, listed)
         }
     };

@@ -14,7 +14,9 @@
 
 use super::SUFFIX;
 use super::UndoError;
-use super::frames::{self, FrameError, Frames, MESSAGE_BYTES_MAX, Message, Standing};
+use super::frames::{
+    self, EARLIER_VERSIONS, FrameError, Frames, MESSAGE_BYTES_MAX, Message, Standing,
+};
 use super::index::{Index, Listed};
 use crate::handle::Handle;
 use dafs_store::{FILE_ID_BYTES, FileId, FsId, OpenFile, own};
@@ -144,6 +146,9 @@ fn undo_error(error: FrameError, path: &Path) -> UndoError {
     match error {
         FrameError::Io(error) => UndoError::Io(error),
         FrameError::Damaged { at } => UndoError::Damaged { path: path.to_owned(), at },
+        FrameError::Version(version) if EARLIER_VERSIONS.contains(&version) => {
+            UndoError::Earlier(path.to_owned())
+        }
         FrameError::Version(version) => UndoError::Version { path: path.to_owned(), version },
     }
 }
@@ -274,7 +279,7 @@ impl Log {
     /// Throws the log away; that is stable when this returns.
     ///
     /// # Errors
-    /// Those of the disk; then nothing has changed.
+    /// Those of the disk; then it may say that it was thrown away, until it is [taken back](Self::take_back).
     pub(super) fn remove(&self) -> io::Result<()> {
         as_server()?;
         self.frames.throw_away()?;
@@ -288,6 +293,13 @@ impl Log {
             let _ = std::fs::remove_file(copy_path(&self.path));
         }
         Ok(())
+    }
+
+    /// Has the log say again that it is used, as well as the disk allows.
+    pub(super) fn take_back(&self) {
+        if let Err(error) = self.frames.take_back() {
+            tracing::warn!(%error, "a log may count as thrown away, which it is not");
+        }
     }
 
     /// Opens the copy of the file.
@@ -393,6 +405,19 @@ mod tests {
     }
 
     #[test]
+    fn one_that_could_not_be_thrown_away_for_sure_is_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        made(dir.path());
+        let (log, _) = open(dir.path(), 1).unwrap();
+        log.frames.throw_away().unwrap();
+        let standing = || standing(dir.path(), 1).unwrap();
+        assert_eq!(standing(), (log.listed(), Standing::ThrownAway));
+        log.take_back();
+        assert_eq!(standing(), (log.listed(), Standing::Used));
+        assert_eq!(records(&log.path).unwrap(), 2);
+    }
+
+    #[test]
     fn a_torn_end_is_cut_off_wherever_it_tears() {
         let dir = tempfile::tempdir().unwrap();
         let (path, bytes) = unconfirmed(dir.path());
@@ -439,7 +464,12 @@ mod tests {
                 put(&path, &flipped);
                 let error = records(&path);
                 assert!(
-                    matches!(error, Err(UndoError::Damaged { .. } | UndoError::Version { .. })),
+                    matches!(
+                        error,
+                        Err(UndoError::Damaged { .. }
+                            | UndoError::Earlier(_)
+                            | UndoError::Version { .. })
+                    ),
                     "at {at}"
                 );
                 assert_eq!(std::fs::read(&path).unwrap(), flipped);
@@ -473,12 +503,18 @@ mod tests {
     }
 
     #[test]
-    fn one_of_an_earlier_version_is_left_to_that() {
+    fn one_of_an_earlier_version_is_told_whatever_its_length() {
         let dir = tempfile::tempdir().unwrap();
         let (path, mut bytes) = made(dir.path());
-        bytes[8] = 2;
+        for (version, len) in [(1, bytes.len()), (2, bytes.len()), (2, 300), (1, 12)] {
+            bytes[8] = version;
+            put(&path, &bytes[..len]);
+            let error = records(&path).unwrap_err();
+            assert!(matches!(error, UndoError::Earlier(_)), "version {version}: {error}");
+        }
+        bytes[8] = 4;
         put(&path, &bytes);
-        assert!(matches!(records(&path), Err(UndoError::Version { version: 2, .. })));
+        assert!(matches!(records(&path), Err(UndoError::Version { version: 4, .. })));
     }
 
     #[test]

@@ -111,8 +111,8 @@ impl Undo {
         // It holds bytes of everybody's files.
         own::make_directory(directory).map_err(io::Error::from)?;
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let (logs, copies) = index::find_logs(directory)?;
-        let (index, listed) = index::open_list(directory, &logs)?;
+        let (mut logs, copies) = index::find_logs(directory)?;
+        let (index, listed) = index::open_list(directory, &mut logs)?;
         if let Some((number, _)) = listed.iter().find(|(number, _)| !logs.contains(number)) {
             return Err(UndoError::Missing(log::path_of(directory, *number)));
         }
@@ -283,11 +283,14 @@ impl Undo {
     /// Throws away what was saved: the changes stay. That is stable when this returns.
     ///
     /// # Errors
-    /// Those of the disk; then nothing has changed.
+    /// Those of the disk; then all stays undoable.
     pub(crate) fn keep(&self, entry: &Arc<Entry>) -> Result<()> {
         let mut saved = entry.lock();
         if !saved.over {
-            saved.log.remove().map_err(|error| not_logged(&error))?;
+            saved.log.remove().map_err(|error| {
+                saved.log.take_back();
+                not_logged(&error)
+            })?;
             self.forget(entry, &mut saved);
         }
         Ok(())
