@@ -55,6 +55,14 @@ DAFS_PASSWORD=secret expect 3 'not accepted' "${iwarp[@]}" --user anna ls "$url/
 DAFS_PASSWORD=changed expect 0 file "${iwarp[@]}" --user anna ls "$url/data"
 stop_server
 
+step "a configuration, and the passwords that it names, come by pipes of the server's own user"
+serve --config <(sed "s|\"users\"|\"$work/users\"|; s|\"export\"|\"$work/export\"|" "$work/dafs.toml")
+DAFS_PASSWORD=changed expect 0 file "${iwarp[@]}" --user anna ls "$url/data"
+stop_server
+"$dafs" cluster init --secret "$work/secret" >/dev/null
+expect 1 'cannot listen' timeout 20 "$dafs" serve --role data --control 203.0.113.1:1 --nfs 127.0.0.1:0 \
+    --cluster-secret <(cat "$work/secret") "$work/export"
+
 if is_root; then
     step "files that another user could change are not trusted"
     chmod 660 "$work/dafs.toml"
@@ -63,7 +71,7 @@ if is_root; then
     chown 1234 "$work/dafs.toml"
     expect 2 "chown root $work/dafs.toml" timeout 20 "$dafs" serve --config "$work/dafs.toml"
     mkfifo "$work/fifo"
-    expect 2 "$work/fifo is a symlink or no regular file" timeout 20 "$dafs" serve --config "$work/fifo"
+    expect 2 "$work/fifo is no regular file" timeout 20 "$dafs" serve --config "$work/fifo"
     printf '[gluster]\n' >"$work/engine.toml"
     chown 1234 "$work/engine.toml"
     expect 2 "chown root $work/engine.toml" timeout 20 "$dafs" serve --role data \

@@ -15,7 +15,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::Hasher;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -68,6 +68,11 @@ pub enum OwnError {
          or remove it"
     )]
     NoFile(PathBuf),
+    #[error(
+        "{0} is no regular file; name one, or a pipe of the server's user or root by its descriptor, as \
+         /dev/stdin and the <(...) of a shell are"
+    )]
+    NoNamedFile(PathBuf),
     #[error(
         "{0} is a symlink or no directory, and the server does not follow it; put a directory in its place, \
          which may be a mount point, or remove it"
@@ -286,10 +291,11 @@ pub fn open_to_read_for(owner: u32, path: &Path) -> io::Result<File> {
 }
 
 /// Opens a file that an administrator has named, for reading. The name may be that of a symlink, as secrets
-/// of containers are, if it and the file belong to the server's user or root.
+/// of containers are, if it and the file belong to the server's user or root. A pipe of theirs may be named by
+/// its descriptor.
 ///
 /// # Errors
-/// When either does not, or the file is no regular one; the system's.
+/// When either does not, or the file is neither a regular one nor such a pipe; the system's.
 pub fn open_named(path: &Path) -> Result<File, OwnError> {
     let named = fs::symlink_metadata(path).map_err(|error| OwnError::Io(path.to_owned(), error))?;
     check_owner(path, named.uid()).map_err(|error| match error {
@@ -299,7 +305,34 @@ pub fn open_named(path: &Path) -> Result<File, OwnError> {
         error => error,
     })?;
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-    opened(path, OpenOptions::new().read(true).custom_flags(flags).open(path), None)
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = match file {
+        Ok(pipe) if is_own_pipe(path, &pipe) => {
+            // Its writer may not have begun.
+            rustix::fs::fcntl_setfl(&pipe, OFlags::empty())
+                .map_err(|errno| OwnError::Io(path.to_owned(), errno.into()))?;
+            return Ok(pipe);
+        }
+        file => file,
+    };
+    opened(path, file, None).map_err(|error| match error {
+        OwnError::NoFile(path) => OwnError::NoNamedFile(path),
+        error => error,
+    })
+}
+
+/// Whether a file is a pipe of the server's user or root, and is named by a descriptor of this process: whoever
+/// started the process has given it that. In a directory anybody could have put one in the place of a file.
+fn is_own_pipe(path: &Path, file: &File) -> bool {
+    let is_own = file
+        .metadata()
+        .is_ok_and(|found| found.file_type().is_fifo() && check_owner(path, found.uid()).is_ok());
+    let place = |path: &Path| fs::canonicalize(path.parent()?).ok();
+    let descriptors = fs::canonicalize("/proc/self/fd").ok();
+    // /dev/stdin is a symlink to a descriptor, which is one to the pipe.
+    let linked = fs::read_link(path).ok();
+    let mut names = std::iter::once(path).chain(linked.as_deref());
+    is_own && descriptors.is_some() && names.any(|name| place(name) == descriptors)
 }
 
 /// Reads a configuration file, which an administrator has named. The group of an ordinary user who runs the server
@@ -426,7 +459,8 @@ mod tests {
         }
         // An administrator has named this one.
         open_named(&path("link")).expect("a file");
-        open_named(&path("fifo")).expect_err("a pipe");
+        let error = open_named(&path("fifo")).expect_err("a pipe");
+        assert!(error.to_string().contains("is no regular file"), "{error}");
         symlink(path("victim"), path("made")).expect("a symlink");
         create(&path("made")).expect("made").write_all(b"other").expect("written");
         replace(&path("link"), &path("aside"), b"new").expect("replaced");
@@ -438,6 +472,32 @@ mod tests {
         replace(&path("directory"), &path("aside"), b"new").expect_err("no file takes its place");
         assert!(!path("aside").exists(), "what failed is removed");
         assert_eq!(open(&path("absent"), false).expect_err("absent").kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_pipe_is_read_by_its_descriptor_alone() {
+        use std::os::fd::AsRawFd as _;
+        let (from, mut to) = io::pipe().expect("a pipe");
+        let dir = tempfile::tempdir().expect("a directory");
+        let (number, link) = (from.as_raw_fd(), dir.path().join("link"));
+        symlink(format!("/proc/self/fd/{number}"), &link).expect("a symlink");
+        for path in
+            [format!("/dev/fd/{number}").into(), format!("/proc/self/fd/{number}").into(), link]
+        {
+            let file = open_named(&path).expect("an own pipe");
+            let reader = std::thread::spawn(move || {
+                let mut text = [0; 4];
+                (&file).read_exact(&mut text).map(|()| text)
+            });
+            // It waits for what is not written yet.
+            to.write_all(b"text").expect("written");
+            assert_eq!(&reader.join().expect("joined").expect("read"), b"text");
+        }
+        if rustix::process::geteuid().is_root() {
+            rustix::fs::fchown(&from, Some(rustix::fs::Uid::from_raw(1)), None)
+                .expect("given away");
+            open_named(Path::new(&format!("/dev/fd/{number}"))).expect_err("another user's");
+        }
     }
 
     #[test]
