@@ -2,10 +2,12 @@
 
 hostile.py FLOOD SECONDS DAFS_COMMAND PORT...   PORT: of DAFS, NFS, NFS over RDMA, metrics, and of nodes
 
-It says what it did. Which of its hosts calls follows from the address of the server that is called.
+It says what it did, and fails if the server has met none of it. Which of its hosts calls follows from the address
+of the server that is called; nodes have one address, so they are called from the host's.
 """
 
 import collections
+import json
 import os
 import signal
 import struct
@@ -18,6 +20,16 @@ from callers import CREATE_SESSION, EXCHANGE_ID, NFS, dial, message, opaque
 
 ADMITTED = ["203.0.113.%d" % number for number in range(2, 6)]
 STRANGERS = ["203.0.113.%d" % number for number in range(102, 104)]
+NODES = "198.51.100.1"
+# What the server has to have met, of each flood.
+NEEDED = {
+    "strangers": ["EXCHANGE_ID 10017", "EXCHANGE_ID denied"],
+    "dead": ["opens", "layouts", "locks", "DAFS clients"],
+    "guesses": ["guesses refused"],
+    "silent": [],
+    "clients": ["EXCHANGE_ID 0"],
+    "unread": ["writers stopped"],
+}
 BATCH = 500
 CONNECTIONS = 400
 WRITERS = 5
@@ -29,7 +41,7 @@ class Flood:
     def __init__(self, seconds, command, ports):
         self.end, self.command = time.monotonic() + seconds, command
         self.dafs, self.nfs, self.rdma = ports[:3]
-        self.ports = ports
+        self.ports, self.nodes = ports[:4], ports[4:]
         self.done = collections.Counter()
 
     def goes_on(self):
@@ -143,6 +155,7 @@ def grab(flood, client, name):
 
 
 def dead_dafs(flood, server):
+    has_locks, locked = os.pipe()
     child = os.fork()
     if child == 0:
         try:
@@ -155,17 +168,23 @@ def dead_dafs(flood, server):
                 file = client.open("dafs-%d" % at, "w+b", buffering=0)
                 file.try_lock(True, 2 * os.getpid(), 1)
                 kept.append(file)
+            os.write(locked, b"+")
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
+    os.close(locked)
+    flood.note("DAFS clients" if os.read(has_locks, 1) else "DAFS clients without locks")
+    os.close(has_locks)
     os.waitpid(child, 0)
-    flood.note("DAFS clients")
 
 
 def guesses(flood, server):
     """Wrong passwords, for a name that there is and others."""
     children = []
     while flood.goes_on():
-        children = [child for child in children if child.poll() is None]
+        for child in children:
+            if child.poll() is not None:
+                flood.note("guesses refused" if child.returncode == 3 else "guesses that got %d" % child.returncode)
+        children = [child for child in children if child.returncode is None]
         if len(children) >= 6:
             time.sleep(0.01)
             continue
@@ -184,16 +203,19 @@ def guesses(flood, server):
 def silent(flood, server):
     """Connections that say nothing, or begin to; those that the server closes are made again."""
     openings = [b"", b"\x80", b"MPA ID Req Frame", b"MPA ID Req Frame\x00\x01\x00\x00", b"GET /"]
+    host = ("192.0.2." + server.rsplit(".", 1)[1], 0)
+    places = [((server, port), ("", 0)) for port in flood.ports]
+    places += [((NODES, port), host) for port in flood.nodes]
     held = collections.deque()
     number = 0
     while flood.goes_on():
         number += 1
-        port = flood.ports[number % len(flood.ports)]
+        (_, port), _ = place = places[number % len(places)]
         try:
-            stream = dial((server, port))
-            stream.sendall(openings[number // len(flood.ports) % len(openings)])
+            stream = dial(*place)
+            stream.sendall(openings[number // len(places) % len(openings)])
             held.append(stream)
-            flood.note("connections")
+            flood.note("connections to %d" % port)
         except OSError as error:
             flood.note(type(error).__name__)
             time.sleep(0.01)
@@ -240,8 +262,10 @@ def main():
         "unread": unread,
     }[which]
     servers = ADMITTED + (STRANGERS if which in ("strangers", "silent") else [])
+    needed = NEEDED[which] or ["connections to %d" % port for port in ports]
     children = []
     for server in servers:
+        told, tell = os.pipe()
         child = os.fork()
         if child == 0:
             flood = Flood(seconds, command, ports)
@@ -253,10 +277,20 @@ def main():
                     time.sleep(0.05)
             said = ", ".join("%s %d" % pair for pair in sorted(flood.done.items()))
             os.write(1, ("from %s: %s\n" % (server, said)).encode())
-            os._exit(0 if flood.done else 1)
-        children.append(child)
-    good = [os.waitpid(child, 0)[1] == 0 for child in children]
-    sys.exit(0 if all(good) else 1)
+            os.write(tell, json.dumps(flood.done).encode())
+            os._exit(0)
+        os.close(tell)
+        children.append((child, told))
+    total, idle = collections.Counter(), 0
+    for child, told in children:
+        with open(told, "rb") as told:
+            done = json.loads(told.read() or "{}")
+        os.waitpid(child, 0)
+        total.update(done)
+        idle += not any(done.get(what) for what in needed)
+    missing = [what for what in needed if not total[what]]
+    if missing or idle:
+        sys.exit("nothing of %s; %d hosts did nothing" % (missing, idle))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ for last in 2 3 4 5 102 103; do
     "${at_bad[@]}" ip addr add "192.0.2.$last/24" dev own
     "${at_bad[@]}" ip route add "203.0.113.$last/32" dev own src "192.0.2.$last"
 done
+# Where the nodes are.
+"${at_bad[@]}" ip route add 198.51.100.1/32 dev own
 
 mkdir "$work/site"
 cp -r crates/dafs-python/python/dafs "$work/site/dafs"
@@ -142,7 +144,7 @@ flood() {
     # A check of a password takes some memory for a moment, so the least counts that was seen in quiet.
     [[ $now -gt $first_kib ]] || first_kib=$now
     start=$EPOCHREALTIME
-    "${at_bad[@]}" python3 scripts/e2e/hostile.py "$1" "$flood_seconds" "$dafs" 20490 2049 20049 $metrics \
+    "${at_bad[@]}" python3 scripts/e2e/hostile.py "$1" "$flood_seconds" "$dafs" 20490 2049 20049 $metrics 2051 2052 \
         >"$work/$1" 2>&1 &
     process=$!
     started+=("$process")

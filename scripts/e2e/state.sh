@@ -16,6 +16,7 @@ is_whole() {
 # hold NAME OPTION -- locks a file until `release`.
 holders=()
 hold() {
+    rm -f "$work/held"
     "$dafs" lock hold "$url/data/$1" "$2" --fence-id n1 >"$work/held" 2>&1 &
     holders+=($!)
     started+=($!)
@@ -33,6 +34,9 @@ begin
 cp -a "$state" "$work/before"
 "$dafs" fence set "$url/data/file" n1
 hold file --persist
+kill_server
+cp -a "$state" "$work/locked"
+begin
 hold undone --auto-recover
 kill_server
 kill -9 "${holders[@]}"
@@ -42,9 +46,10 @@ is_whole || fail "the locks or the fence are forgotten"
 kill_server
 cp -a "$state" "$work/whole"
 
+# restore [NAME] -- puts the state back as it was at the end, or when it got that name.
 restore() {
     rm -rf "$state"
-    cp -a "$work/whole" "$state"
+    cp -a "$work/${1:-whole}" "$state"
 }
 # refused NAME [TEXT] -- the server does not start, names the file and says what can be done, also when it
 # is tried again.
@@ -64,10 +69,25 @@ is_whole || fail "the locks or the fence are forgotten"
 kill_server
 restore
 
+step "a bit of the database, right after the lock was had"
+# Of the pages that its last commit has written.
+for at in 4096 4160 4288 4416; do
+    restore locked
+    flip "$state/clients.redb" "$at"
+    if starts; then
+        [[ $(locks) == 1 ]] || fail "byte $at: the lock is forgotten"
+        kill_server
+    else
+        tells_remedy "$state/clients.redb" || fail "byte $at: not named, or without a remedy"
+    fi
+done
+restore
+
 # These stop the start. Each other one does, or changes nothing of what is found then.
 must_stop=' removed emptied zeroed first other symlink '
 step "each file of state with each damage"
 mapfile -t segments < <(cd "$state" && ls journal/segment-*)
+[[ ${#segments[@]} -ge 2 ]] || fail "the journal has ${#segments[@]} segments"
 for name in clients.redb fences.redb handle-key inventory undo.index undo/0.undo journal/key "${segments[@]}"; do
     for how in removed emptied zeroed cut first middle last older other symlink; do
         [[ $how != older || -e $work/before/$name ]] || continue
