@@ -98,6 +98,7 @@ cp -a "$work/state" "$work/whole"
 marks=(data1/node data1/incarnation data2/incarnation)
 tar -C "$work" -cf "$work/marks.tar" "${marks[@]}"
 mapfile -t own < <(cd "$work" && find state/nodes state/removed state/moved state/mends "${marks[@]:0:2}" -type f)
+[[ ${#own[@]} -ge 8 ]] || fail "there are ${#own[@]} such files: ${own[*]}"
 for name in "${own[@]}"; do
     for how in removed emptied zeroed cut first middle last symlink; do
         damage "$how" "$work/$name"
