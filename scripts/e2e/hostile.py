@@ -183,7 +183,9 @@ def guesses(flood, server):
     while flood.goes_on():
         for child in children:
             if child.poll() is not None:
-                flood.note("guesses refused" if child.returncode == 3 else "guesses that got %d" % child.returncode)
+                is_refused = b"proof of identity was not accepted" in child.stderr.read()
+                flood.note("guesses refused" if is_refused else "guesses that ended otherwise")
+                child.stderr.close()
         children = [child for child in children if child.returncode is None]
         if len(children) >= 6:
             time.sleep(0.01)
@@ -191,7 +193,7 @@ def guesses(flood, server):
         name = ["anna", "mallory", "nobody"][flood.done["guesses"] % 3]
         url = "dafs://%s:%d/data" % (server, flood.dafs)
         arguments = [flood.command, "--transport", "iwarp", "--user", name, "ls", url]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         wrong = dict(os.environ, DAFS_PASSWORD="wrong")
         children.append(subprocess.Popen(arguments, env=wrong, **quiet))
         flood.note("guesses")
