@@ -19,6 +19,7 @@ use dafs_store::Cred;
 use dafs_store::own::{self, OwnError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
 /// A user of the password file.
@@ -83,6 +84,7 @@ pub struct Authenticator {
     /// The hash that unknown users are compared with.
     decoy: String,
     guesses: Guesses,
+    checks: AtomicU64,
 }
 
 /// Why a proof was not accepted.
@@ -114,6 +116,7 @@ impl Authenticator {
             privileged: rustix::process::geteuid().is_root(),
             decoy,
             guesses: Guesses::default(),
+            checks: AtomicU64::new(0),
         })
     }
 
@@ -125,6 +128,11 @@ impl Authenticator {
     /// True when authentication TEXT is offered.
     pub fn has_passwords(&self) -> bool {
         !self.users.is_empty()
+    }
+
+    /// How many passwords were checked, each for tens of milliseconds.
+    pub fn checks(&self) -> u64 {
+        self.checks.load(Ordering::Relaxed)
     }
 
     /// True when a client at this address may come without proof.
@@ -202,6 +210,7 @@ impl Authenticator {
         let known = self.users.get(user);
         let hash = known.map_or(self.decoy.as_str(), |user| &user.hash);
         let hash = PasswordHash::new(hash).ok()?;
+        self.checks.fetch_add(1, Ordering::Relaxed);
         let right = Argon2::default().verify_password(password, &hash).is_ok();
         let known = known.filter(|_| right)?;
         let identity = Identity { mechanism: "text", principal: user.to_vec() };

@@ -342,8 +342,10 @@ fn the_password_of_a_client_that_has_left_is_not_checked() {
     assert_eq!(world.jobs(), 9);
     world.hold_jobs = false;
     world.settle();
+    assert_eq!((world.jobs(), world.authenticator.checks()), (0, 0));
     let client = world.connect(2);
     assert_eq!(world.status(client, &connect_text("c", 1, "anna", "right")), Status::Ok);
+    assert_eq!(world.authenticator.checks(), 1);
     world.end();
 }
 

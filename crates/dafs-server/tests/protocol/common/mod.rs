@@ -169,6 +169,7 @@ pub struct World {
     pub disk: Disk,
     pub stores: Vec<Arc<dyn Store>>,
 
+    pub authenticator: Arc<Authenticator>,
     pool: HeldPool,
     /// Jobs stay where they are while this is set.
     pub hold_jobs: bool,
@@ -228,9 +229,10 @@ impl World {
         }
         let verifier = Arc::new(WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0)));
         service.tell_of_lost_data(verifier.clone());
+        let authenticator = Arc::new(authenticator(&setup));
         let shared = Shared {
             service: service.clone(),
-            authenticator: Arc::new(authenticator(&setup)),
+            authenticator: authenticator.clone(),
             registry: Arc::new(Registry::new([1, 2])),
             pool: Arc::new(pool.clone()),
             limits: setup.limits,
@@ -261,7 +263,7 @@ impl World {
             clients: Vec::new(),
             disk,
             stores,
-
+            authenticator,
             pool,
             hold_jobs: false,
             now: Instant(0),
