@@ -129,7 +129,9 @@ fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
     if first_sector(&instance, confirmed) == sector {
         return Ok((instance, confirmed));
     }
-    let is_known = EARLIER_VERSIONS.contains(&version) || version == VERSION + 1;
+    // A length follows the version there, and zeros here.
+    let is_earlier = EARLIER_VERSIONS.contains(&version) && sector[12..16] != [0; 4];
+    let is_known = is_earlier || version == VERSION + 1;
     match sector[..8] == MAGIC && is_known {
         true => Err(FrameError::Version(version)),
         false => Err(FrameError::Damaged { at: 0 }),
