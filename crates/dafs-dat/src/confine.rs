@@ -29,7 +29,7 @@ pub fn faults() -> usize {
 
 #[cfg(test)]
 pub(crate) mod fault {
-    //! A mistake on purpose, at the places where what peers sent is taken.
+    //! A mistake on purpose, behind the first message that is taken.
 
     use std::cell::Cell;
 
@@ -37,7 +37,7 @@ pub(crate) mod fault {
         static ARMED: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// The next message that this thread takes meets a mistake.
+    /// The next message that this thread takes is followed by a mistake.
     pub(crate) fn arm() {
         ARMED.set(true);
     }
@@ -95,6 +95,7 @@ pub(crate) mod fault {
                             fault = Some((endpoint, reason.to_string()));
                         }
                         Event::Completion(done) if done.endpoint == ends[1] => {
+                            assert_eq!(done.work, 1, "what the other one has sent");
                             served = done.status == WorkStatus::Ok(8);
                         }
                         _ => {}

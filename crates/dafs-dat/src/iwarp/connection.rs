@@ -248,8 +248,6 @@ impl Connection {
                 Err(error) => return Err(End::Lost(error.to_string())),
             };
             total += bytes;
-            #[cfg(test)]
-            crate::confine::fault::strike();
             let placed = bytes.min(in_place);
             let result = self.take(core, placed, bytes - placed);
             self.deliver(core)?;

@@ -362,6 +362,10 @@ impl Receiver {
                     return Err(violation);
                 }
             }
+            #[cfg(test)]
+            if !inbound.is_empty() {
+                crate::confine::fault::strike();
+            }
         }
         Ok(())
     }

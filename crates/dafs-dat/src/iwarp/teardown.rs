@@ -1,13 +1,16 @@
 //! How connections end.
 //!
 //! Invariants
-//! * Every piece of posted work has completed, flushed if need be, before the last event.
+//! * Every piece of posted work has completed, flushed if need be, before the last event; but for
+//!   what a panic has lost.
+//! * Nothing of a connection that has ended is left in what all connections share.
 //! * A connection that this side closes in order is drained until the peer has closed, too, or the
 //!   time is up: closing with unread bytes would reset it and take the last message with it.
 
 use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
 use super::core::Core;
+use super::receive::Inbound;
 use super::sys;
 use super::violation::Violation;
 use crate::confine::FAULT;
@@ -157,6 +160,17 @@ fn part(connection: &mut Connection, end: &End) -> bool {
 /// Completes all that was posted and is not done.
 fn flush(connection: &mut Connection, core: &mut Core) {
     let id = connection.id;
+    // There is some only after a panic. It must not be taken for another connection's.
+    let mut inbound = std::mem::take(&mut core.inbound);
+    for item in inbound.drain(..) {
+        let (work, operation) = match item {
+            Inbound::Received { work, .. } => (work, Operation::Receive),
+            Inbound::ReadDone { work, .. } => (work, Operation::RdmaRead),
+            Inbound::ReadRequested(_) | Inbound::Terminated(_) => continue,
+        };
+        core.complete(id, work, operation, WorkStatus::Flushed);
+    }
+    core.inbound = inbound;
     while let Some(read) = connection.rx.take_read() {
         core.complete(id, read.work, Operation::RdmaRead, WorkStatus::Flushed);
     }

@@ -267,8 +267,6 @@ impl Conn {
             let Some(record) = self.consumer.peek()? else {
                 return Ok(taken > 0);
             };
-            #[cfg(test)]
-            crate::confine::fault::strike();
             match record.kind {
                 Kind::Message | Kind::MessageInvalidate => self.take_message(&record, around)?,
                 Kind::Write => self.take_write(&record, around.regions)?,
@@ -276,6 +274,8 @@ impl Conn {
                 Kind::ReadData => self.take_read_data(&record, around.ready)?,
             }
             self.consumer.consume(&record);
+            #[cfg(test)]
+            crate::confine::fault::strike();
         }
         Ok(true)
     }

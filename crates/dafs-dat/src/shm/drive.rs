@@ -123,6 +123,8 @@ impl ShmAdapter {
     fn confine<T>(&mut self, name: u64, step: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let done = confined(|| step(self));
         if done.is_none() {
+            // Its peers must lose what it has invalidated before anybody is told.
+            self.withdraw_invalidated();
             let stage = self.conns.get_mut(name).map(|conn| &conn.stage);
             if matches!(stage, Some(Stage::Dialing { .. } | Stage::Waiting)) {
                 self.connect_failed(name, io::Error::other(FAULT).into());
