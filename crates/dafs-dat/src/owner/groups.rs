@@ -56,8 +56,9 @@ impl Groups {
                 [file.ino(), file.size(), changed[0], changed[1]]
             });
             if version != self.version || version.is_none() {
-                let text = without_shortage(std::fs::read_to_string(&self.path))?;
-                self.known = parse(&text);
+                let text = without_shortage(std::fs::read(&self.path))?;
+                // A name that is not in UTF-8 hides no other user.
+                self.known = parse(&String::from_utf8_lossy(&text));
                 self.version = version;
                 self.reads += 1;
             }
@@ -68,7 +69,7 @@ impl Groups {
 }
 
 /// The text of a file, which may be missing; a shortage is an error.
-fn without_shortage(read: io::Result<String>) -> io::Result<String> {
+fn without_shortage(read: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
     match read {
         Err(error) if is_shortage(&error) => Err(error),
         read => Ok(read.unwrap_or_default()),
@@ -110,7 +111,7 @@ mod tests {
             }
         }
         assert_eq!(groups.reads, 1);
-        std::fs::write(&path, "anna:x:1000:1007::/:\n").unwrap();
+        std::fs::write(&path, b"j\xf6rg:x:999:7:J\xf6rg:/:\nanna:x:1000:1007::/:\n").unwrap();
         assert_eq!(groups.primary(1000, begin + Duration::from_secs(12)).unwrap(), 1007);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(groups.primary(1000, begin + Duration::from_secs(15)).unwrap(), NO_GROUP);
@@ -123,6 +124,6 @@ mod tests {
             let read = Err(io::Error::from_raw_os_error(code));
             assert_eq!(without_shortage(read).unwrap_err().raw_os_error(), Some(code));
         }
-        assert_eq!(without_shortage(Err(io::ErrorKind::NotFound.into())).unwrap(), "");
+        assert_eq!(without_shortage(Err(io::ErrorKind::NotFound.into())).unwrap(), b"");
     }
 }
