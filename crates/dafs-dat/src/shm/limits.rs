@@ -107,4 +107,7 @@ const _: () = {
 
 /// Supplementary groups of a peer that the kernel is asked for first, and the most that it has (`NGROUPS_MAX`).
 pub(super) const PEER_GROUPS: usize = 32;
-pub(super) const PEER_GROUPS_MAX: usize = 65_536;
+pub(super) const PEER_GROUPS_KERNEL_MAX: usize = 65_536;
+
+/// Supplementary groups of a peer that count: a server sets them for each operation.
+pub(super) const PEER_GROUPS_MAX: usize = 1024;

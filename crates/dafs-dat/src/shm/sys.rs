@@ -7,7 +7,8 @@
 //! * Every descriptor is close-on-exec; every socket is non-blocking.
 
 use super::limits::{
-    CONNECTION_MAPPINGS_MAX, PACKET_BYTES_MAX, PEER_GROUPS, PEER_GROUPS_MAX, PEER_MAPPINGS_MAX,
+    CONNECTION_MAPPINGS_MAX, PACKET_BYTES_MAX, PEER_GROUPS, PEER_GROUPS_KERNEL_MAX,
+    PEER_GROUPS_MAX, PEER_MAPPINGS_MAX,
 };
 use crate::descriptors::kept;
 use crate::types::PeerProcess;
@@ -258,7 +259,8 @@ pub(super) fn peer_process(socket: BorrowedFd<'_>) -> Option<PeerProcess> {
     })
 }
 
-/// The supplementary groups of whoever opened the other end; none where the kernel tells none.
+/// The supplementary groups of the process that opened the other end: those with the lowest numbers, if
+/// there are more than count. None where the kernel tells none.
 pub(super) fn peer_groups(socket: BorrowedFd<'_>) -> Vec<u32> {
     /// The same number on every processor that this runs on (Linux 4.13).
     const SO_PEERGROUPS: libc::c_int = 59;
@@ -278,10 +280,16 @@ pub(super) fn peer_groups(socket: BorrowedFd<'_>) -> Vec<u32> {
         };
         let count = len as usize / size_of::<u32>();
         if result == 0 {
-            groups.truncate(count);
+            if count > PEER_GROUPS_MAX {
+                tracing::warn!(
+                    "a process of this host has {count} groups; the first {PEER_GROUPS_MAX} count"
+                );
+            }
+            groups.truncate(count.min(PEER_GROUPS_MAX));
+            groups.shrink_to_fit();
             return groups;
         }
-        if count <= groups.len() || count > PEER_GROUPS_MAX {
+        if count <= groups.len() || count > PEER_GROUPS_KERNEL_MAX {
             break;
         }
         groups.resize(count, 0);
@@ -383,7 +391,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_groups_of_a_peer_are_all_told() {
+    fn the_groups_of_a_peer_are_told_up_to_a_bound() {
         let pair = |groups: &[u32]| {
             let groups: Vec<_> =
                 groups.iter().copied().map(rustix::thread::Gid::from_raw).collect();
@@ -401,9 +409,10 @@ pub(super) mod tests {
             println!("SKIPPED: only root can have other groups");
             return;
         }
-        for count in [0, 3, PEER_GROUPS as u32 + 1] {
-            let groups: Vec<u32> = (5000..5000 + count).collect();
-            assert_eq!(peer_groups(pair(&groups).0.as_fd()), groups);
+        for count in [0, 3, PEER_GROUPS + 1, PEER_GROUPS_MAX, PEER_GROUPS_KERNEL_MAX] {
+            let groups: Vec<u32> = (5000..5000 + count as u32).collect();
+            let told = &groups[..count.min(PEER_GROUPS_MAX)];
+            assert_eq!(peer_groups(pair(&groups).0.as_fd()), told);
         }
     }
 
