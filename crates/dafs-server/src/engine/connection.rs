@@ -88,8 +88,6 @@ pub(super) struct Connection {
     /// RDMA reads among them, which hold chunks, and since when none has completed.
     pub(super) fetches_posted: u32,
     pub(super) fetch_progress_at: Instant,
-    /// Something done for it has panicked, and what it held may be lost.
-    pub(super) faulted: bool,
 }
 
 /// What was agreed on and who it is with.
@@ -271,7 +269,6 @@ impl Connection {
             progress_at: now,
             fetches_posted: 0,
             fetch_progress_at: now,
-            faulted: false,
         }
     }
 

@@ -512,7 +512,6 @@ impl Engine {
             context.run_chains();
         });
         if done.is_none() {
-            context.connection.faulted = true;
             context.drop_session("this server failed at what the client sent; please report it");
         }
     }
@@ -593,10 +592,9 @@ impl Engine {
         let Some(mut connection) = connections.remove(&endpoint) else { return };
         link.credits -= usize::from(connection.credits.nreq);
         connection.receives.release(&mut *link.adapter);
-        if connection.faulted {
-            link.staging.reclaim(&mut *link.adapter, &connection.owner);
-            link.replies.reclaim(&connection.owner);
-        }
+        // All posted work has been reported, but for what a panic here or in the transport has lost.
+        link.staging.reclaim(&mut *link.adapter, &connection.owner);
+        link.replies.reclaim(&connection.owner);
         if let Some(Session { id, proven: Some(proven), replies, .. }) = connection.session.take() {
             if let Some(replies) = replies {
                 let ended = replies.freeze();

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use dafs_wire::dafs::{Request, Status};
+use std::sync::atomic::Ordering;
 
 #[test]
 fn a_panic_at_a_request_ends_its_connection_alone() {
@@ -31,6 +32,37 @@ fn a_panic_at_a_request_ends_its_connection_alone() {
             one = world.session(2, "a");
         }
         assert_eq!(world.read(one, file), data, "its record and its opens are those of before");
+        world.end();
+    });
+}
+
+#[test]
+fn what_a_transport_has_lost_is_given_back_with_its_connection() {
+    both_ways(|maps| {
+        let mut world = World::new(Setup { maps, ..Setup::default() });
+        let one = world.session(2, "a");
+        let file = world.open(one, b"f");
+        let data = pattern(100_000, 1);
+        world.write(one, file, 0, &data);
+        let mut one = one;
+        for round in 0..3 {
+            let memory = world.clients[one].memory(100_000);
+            let buffers = [memory.direct(0, 100_000)];
+            let request = match round {
+                0 => read_inline(file, 0, 8192),
+                1 => read_direct(file, 0, 100_000, &buffers),
+                _ => Request::WriteDirect(write_direct(file, 0, 100_000, &buffers)),
+            };
+            world.loses.store(true, Ordering::Relaxed);
+            // An answer may be on its way when its work is lost.
+            let _ = world.try_call(one, &request);
+            world.settle();
+            world.loses.store(false, Ordering::Relaxed);
+            let counts = world.counts();
+            assert_eq!((counts.connections, counts.replies, counts.chunks), (0, 0, 0), "{round}");
+            one = world.session(2, "a");
+        }
+        assert_eq!(world.status(one, &Request::Null), Status::Ok);
         world.end();
     });
 }

@@ -6,7 +6,7 @@
 //!   after everything else.
 
 use super::connection::{Connection, Ending, address};
-use super::link::Link;
+use super::link::{Context, Link};
 use super::reactor::RdmaReactor;
 use crate::call::ConnectionId;
 use crate::connection::shielded;
@@ -86,9 +86,17 @@ impl<H: Handler> RdmaReactor<H> {
 
     /// The adapter has reported the end of a connection.
     pub(super) fn ended(&mut self, port: usize, endpoint: EndpointId, ending: Ending) {
-        if let Some(slot) = self.ports[port].connections.remove(&endpoint) {
-            self.end(slot, ending);
+        let Some(slot) = self.ports[port].connections.remove(&endpoint) else { return };
+        // All posted work has been reported, but for what a panic in the transport has lost.
+        if let Some(Context { link, connection, .. }) = self.context(slot) {
+            if connection.sends > 0 {
+                link.reclaim_messages(connection.id);
+            }
+            if connection.fetches > 0 {
+                link.reclaim_fetches(connection.id);
+            }
         }
+        self.end(slot, ending);
     }
 
     /// Forgets a connection that its adapter knows no more.

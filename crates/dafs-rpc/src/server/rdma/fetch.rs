@@ -9,7 +9,8 @@
 use super::call::{Described, Taken};
 use super::connection::Arrived;
 use super::layout::{Place, ReadChunks, cut};
-use super::link::{Context, Tag};
+use super::link::{Context, Link, Tag};
+use crate::call::ConnectionId;
 use crate::exchange::{Data, Exchange};
 use crate::handler::Handler;
 use crate::limits::RDMA_WORK_BYTES;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 /// A call of which parts are on their way.
 #[derive(Debug)]
 pub(super) struct Fetch {
+    connection: ConnectionId,
     arrived: Arrived,
     xid: u32,
     /// Where the part that was sent begins in the message.
@@ -64,6 +66,7 @@ impl<H: Handler> Context<'_, H> {
         let (xid, sent_at) = (call.xid, call.sent_at.unwrap_or_default());
         let exchange = self.exchange(call.chunks);
         let mut fetch = Fetch {
+            connection: self.connection.id,
             arrived,
             xid,
             sent_at,
@@ -274,6 +277,18 @@ impl Fetch {
     fn empty(&self) -> Self {
         let (whole, exchange, regions) = (None, None, SmallVec::new());
         Self { whole, exchange, regions, ..*self }
+    }
+}
+
+impl Link {
+    /// Forgets calls of a connection that is over, so that no read is posted. Their memory does not go
+    /// back to the pool: it is not known how far the reads were.
+    pub(super) fn reclaim_fetches(&mut self, id: ConnectionId) {
+        for fetch in self.fetches.remove_all(|fetch| fetch.connection == id) {
+            for region in fetch.regions {
+                self.adapter.deregister(region);
+            }
+        }
     }
 }
 

@@ -252,6 +252,18 @@ impl<T> Table<T> {
         self.free.push(number);
         Some(entry)
     }
+
+    /// Removes all that are of a kind.
+    pub(super) fn remove_all(&mut self, mut is_one: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut removed = Vec::new();
+        for (number, place) in self.entries.iter_mut().enumerate() {
+            if let Some(entry) = place.take_if(|entry| is_one(entry)) {
+                self.free.push(number as u32);
+                removed.push(entry);
+            }
+        }
+        removed
+    }
 }
 
 #[cfg(test)]
@@ -315,5 +327,8 @@ mod tests {
         assert_eq!(table.remove(0), None);
         assert_eq!(table.insert('c'), 0);
         assert_eq!(table.get_mut(0), Some(&mut 'c'));
+        table.insert('c');
+        assert_eq!(table.remove_all(|&entry| entry == 'c'), ['c', 'c']);
+        assert_eq!((table.insert('d'), table.get_mut(1)), (2, Some(&mut 'b')));
     }
 }

@@ -5,7 +5,8 @@
 //! * What a message is sent or written from is kept until all of its work is over.
 
 use super::connection::Ending;
-use super::link::{Context, Tag};
+use super::link::{Context, Link, Tag};
+use crate::call::ConnectionId;
 use crate::handler::Handler;
 use crate::limits::{RDMA_RECEIVE_BYTES_MAX, RDMA_SENDS_PER_CREDIT, RDMA_WORK_BYTES};
 use crate::memory::Block;
@@ -19,6 +20,7 @@ use smallvec::SmallVec;
 /// A message on its way, and the writes that go before it.
 #[derive(Debug)]
 pub(super) struct Outgoing {
+    connection: ConnectionId,
     slot: u32,
     /// Bulk data that is being written, and what else is.
     reply: Option<Reply>,
@@ -101,6 +103,7 @@ impl<H: Handler> Context<'_, H> {
         self.connection.sends += 1;
         let held_bytes = self.link.sends.slot_bytes();
         let outgoing = Outgoing {
+            connection: self.connection.id,
             slot,
             reply: None,
             copied: None,
@@ -267,5 +270,42 @@ impl<H: Handler> Context<'_, H> {
         self.link.sends.give_back(outgoing.slot);
         self.connection.sends -= 1;
         self.release(outgoing.held_bytes);
+    }
+}
+
+impl Link {
+    /// Forgets messages of a connection that is over, so that no work is posted. Their data does not go
+    /// back to the pool: it is not known how far the work was.
+    pub(super) fn reclaim_messages(&mut self, id: ConnectionId) {
+        for outgoing in self.outgoing.remove_all(|outgoing| outgoing.connection == id) {
+            for region in outgoing.regions {
+                self.adapter.deregister(region);
+            }
+            self.sends.give_back(outgoing.slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_dat::sim::{SimFaults, SimNetwork};
+
+    #[test]
+    fn what_a_connection_has_lost_is_given_back() {
+        let network = SimNetwork::new(1, SimFaults::none());
+        let mut link = Link::new(Box::new(network.adapter(1)), 1024);
+        let [one, other] = [1, 2].map(|serial| ConnectionId::new(0, 0, serial));
+        let outgoing = [one, other].map(|connection| {
+            let slot = link.sends.take(&mut *link.adapter).unwrap();
+            let (copied, regions) = (None, SmallVec::new());
+            let (reply, remaining, held_bytes) = (None, 1, 1024);
+            (slot, Outgoing { connection, slot, reply, copied, regions, remaining, held_bytes })
+        });
+        let [one, other] =
+            outgoing.map(|(slot, out)| (slot, out.connection, link.outgoing.insert(out)));
+        link.reclaim_messages(one.1);
+        assert!(link.outgoing.get_mut(one.2).is_none() && link.outgoing.get_mut(other.2).is_some());
+        assert_eq!(link.sends.take(&mut *link.adapter).unwrap(), one.0);
     }
 }

@@ -4,13 +4,14 @@
 use dafs_dat::sim::SimAdapter;
 use dafs_dat::{
     Access, Adapter, Address, ConnectError, EndpointId, Event, Instant, ListenerId, LocalSegment,
-    MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId, RegisterError, RemoteBuffer,
-    RemoteWindow, RequestId,
+    MemoryRegion, Operation, PeerInfo, PostError, ProtectionDomain, RegionId, RegisterError,
+    RemoteBuffer, RemoteWindow, RequestId,
 };
 use dafs_mem::Buffer;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Who a simulated host is said to be.
 pub type Mask = fn(u32) -> PeerInfo;
@@ -19,11 +20,26 @@ pub type Mask = fn(u32) -> PeerInfo;
 pub struct Disguise {
     inner: SimAdapter,
     mask: Mask,
+    loses: Arc<AtomicBool>,
 }
 
 impl Disguise {
-    pub fn new(inner: SimAdapter, mask: Mask) -> Self {
-        Self { inner, mask }
+    pub fn new(inner: SimAdapter, mask: Mask, loses: Arc<AtomicBool>) -> Self {
+        Self { inner, mask, loses }
+    }
+
+    /// Loses what was sent or transferred, and the connection, as a panic in a transport does.
+    fn lose(&mut self, events: &mut Vec<Event>) {
+        let mut lost = Vec::new();
+        events.retain(|event| match event {
+            Event::Completion(done) if done.operation != Operation::Receive => {
+                lost.push(done.endpoint);
+                false
+            }
+            _ => true,
+        });
+        lost.dedup();
+        lost.into_iter().for_each(|endpoint| self.inner.abort(endpoint));
     }
 
     fn masked(&self, peer: PeerInfo) -> PeerInfo {
@@ -155,6 +171,9 @@ impl Adapter for Disguise {
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
         let from = events.len();
         let count = self.inner.poll(now, events);
+        if self.loses.load(Ordering::Relaxed) {
+            self.lose(events);
+        }
         for event in &mut events[from..] {
             if let Event::ConnectRequest { peer, .. } = event {
                 **peer = self.masked((**peer).clone());

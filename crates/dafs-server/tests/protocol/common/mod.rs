@@ -31,6 +31,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -160,6 +161,8 @@ impl Pool for HeldPool {
 
 pub struct World {
     pub network: SimNetwork,
+    /// The server's transports lose work, and the connections that it was for.
+    pub loses: Arc<AtomicBool>,
     second: Option<SimNetwork>,
     pub engine: Engine,
     pub service: Arc<Service>,
@@ -241,10 +244,11 @@ impl World {
             proofs: Arc::new(pool.clone()),
             data: None,
         };
+        let loses = Arc::new(AtomicBool::new(false));
         // The same seed: endpoints have the same numbers on both.
         let second = setup.second_network.then(|| SimNetwork::new(setup.seed, SimFaults::none()));
         let adapters = std::iter::once(&network).chain(&second).map(|network| {
-            let adapter = Disguise::new(network.adapter(SERVER), setup.mask);
+            let adapter = Disguise::new(network.adapter(SERVER), setup.mask, loses.clone());
             Box::new(adapter) as Box<dyn Adapter>
         });
         let adapters: Vec<_> = adapters.collect();
@@ -255,6 +259,7 @@ impl World {
         }
         Self {
             network,
+            loses,
             second,
             engine,
             service,
