@@ -5,7 +5,9 @@
 //!
 //! Invariants
 //! * An established connection is never closed to make room for another. The last eighth of them is
-//!   for origins that have fewer than are left, so that no few take all for ever.
+//!   for origins that have fewer than are left, so that no few take all for ever. An origin without a
+//!   share left is refused; connections that came before it was used up are closed when they would
+//!   be established.
 //! * Room is made by the address that has the most connections that are not established, and there
 //!   by the oldest of those that have said nothing yet, if there are any. So an address that
 //!   floods a server closes its own connections, and another client there has time for its
@@ -16,6 +18,7 @@
 use crate::PeerInfo;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +40,17 @@ pub enum Origin {
     Sim(u32),
     /// Not known.
     Unknown,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::User(uid) => write!(f, "user {uid} of this host"),
+            Self::Sim(host) => write!(f, "simulated host {host}"),
+            Self::Unknown => f.write_str("an unknown host"),
+        }
+    }
 }
 
 impl Origin {
@@ -73,6 +87,12 @@ pub enum Refusal {
     /// The same from that address.
     #[error("too many connections from one address; raise limits.connections_per_address")]
     Address,
+    /// Few are left, and they are for those that have fewer.
+    #[error(
+        "the last connections of the server are for hosts and users that have fewer; raise \
+         limits.connections"
+    )]
+    Share,
 }
 
 /// The limits.
@@ -82,6 +102,17 @@ pub struct ConnectionLimits {
     pub total: usize,
     /// Connections from one address.
     pub per_address: usize,
+}
+
+/// Why an admitted connection was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Closed {
+    /// To make room.
+    #[error("it had not been of use yet and made room for another")]
+    Evicted,
+    /// When it would have been established.
+    #[error("{}", Refusal::Share)]
+    Refused,
 }
 
 /// Counters since the start.
@@ -128,8 +159,8 @@ struct Waiting {
     evicted: Arc<AtomicBool>,
 }
 
-impl std::fmt::Debug for Waiting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiting").field("evicted", &self.evicted).finish_non_exhaustive()
     }
 }
@@ -208,6 +239,12 @@ impl Connections {
     ) -> Result<Arc<Admitted>, Refusal> {
         let mut state = self.lock();
         let mut leaving = None;
+        let total = self.limits.total;
+        // Where none is left, that is told.
+        if state.established < total && !state.has_share(origin, total) {
+            state.counts.refused += 1;
+            return Err(Refusal::Share);
+        }
         let own = state.origins.get(&origin).map_or(0, |crowd| crowd.count);
         if own >= self.limits.per_address {
             leaving = state.evict(origin);
@@ -215,7 +252,7 @@ impl Connections {
                 state.counts.refused += 1;
                 return Err(Refusal::Address);
             }
-        } else if state.counts.connections >= self.limits.total {
+        } else if state.counts.connections >= total {
             leaving = state.evict_any();
             if leaving.is_none() {
                 state.counts.refused += 1;
@@ -236,8 +273,8 @@ impl Connections {
             leaving.shut_down();
         }
         let (heard, established) = (AtomicBool::new(false), AtomicBool::new(false));
-        let connections = self.clone();
-        Ok(Arc::new(Admitted { connections, origin, number, heard, established, evicted }))
+        let (connections, refused) = (self.clone(), AtomicBool::new(false));
+        Ok(Arc::new(Admitted { connections, origin, number, heard, established, refused, evicted }))
     }
 
     /// Closes a connection that is not established, if there is one: descriptors are short.
@@ -273,6 +310,8 @@ pub struct Admitted {
     number: u64,
     heard: AtomicBool,
     established: AtomicBool,
+    /// Closed when it would have been established.
+    refused: AtomicBool,
     evicted: Arc<AtomicBool>,
 }
 
@@ -316,15 +355,26 @@ impl Admitted {
             state.established += 1;
             return None;
         }
+        self.refused.store(true, Ordering::Relaxed);
         waiting.evicted.store(true, Ordering::Release);
         state.counts.connections -= 1;
         state.counts.refused += 1;
+        drop(state);
+        tracing::warn!("a connection of {} is closed: {}", self.origin, Refusal::Share);
         Some(waiting)
     }
 
-    /// True if it was closed to make room for another.
+    /// True if it was closed to make room for another, or because its origin has no share left.
     pub fn is_evicted(&self) -> bool {
         self.evicted.load(Ordering::Acquire)
+    }
+
+    /// Why it was closed, if it was.
+    pub fn closed(&self) -> Option<Closed> {
+        self.is_evicted().then(|| match self.refused.load(Ordering::Relaxed) {
+            true => Closed::Refused,
+            false => Closed::Evicted,
+        })
     }
 }
 
@@ -417,11 +467,17 @@ mod tests {
         let establish = |origin| {
             let all = flood(&connections, origin, 128);
             all.iter().for_each(|admitted| admitted.establish());
+            assert!(origin == Origin::User(1) || all[127].closed() == Some(Closed::Refused));
             all.into_iter().filter(|admitted| !admitted.is_evicted()).collect::<Vec<_>>()
         };
         let kept: Vec<_> = (1..=5).map(|user| establish(Origin::User(user))).collect();
         let counts: Vec<_> = kept.iter().map(Vec::len).collect();
         assert_eq!(counts, [128, 96, 16, 8, 4]);
+        // They are told so now, before they are served.
+        for user in 3..=5 {
+            let admitted = connections.admit(Origin::User(user), no_socket());
+            assert_eq!(admitted.unwrap_err(), Refusal::Share);
+        }
         assert_eq!(connections.counts().connections, counts.iter().sum());
         let another = establish(Origin::User(6));
         assert_eq!(another.len(), 2, "there is room for one who has none");
@@ -461,7 +517,7 @@ mod tests {
         let weak = Arc::downgrade(&socket);
         let first = connections.admit(Origin::Unknown, weak).unwrap();
         let _second = connections.admit(Origin::User(1), no_socket()).unwrap();
-        assert!(first.is_evicted());
+        assert_eq!(first.closed(), Some(Closed::Evicted));
         assert_eq!((&*socket).read(&mut [0]).unwrap(), 0);
         assert_eq!(peer.read(&mut [0]).unwrap(), 0);
     }

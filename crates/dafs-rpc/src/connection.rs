@@ -18,7 +18,7 @@ use crate::record::{Budget, Record, RecordError, RecordReader};
 use crate::reply::{Rejection, Reply};
 use crate::server::Config;
 use dafs_dat::confine::confined;
-use dafs_dat::connections::{Admitted, Origin};
+use dafs_dat::connections::{Admitted, Closed, Origin};
 use dafs_mem::Site;
 use dafs_wire::rpc::{Direction, peek};
 use dafs_wire::xdr::XdrError;
@@ -45,8 +45,8 @@ pub(crate) enum Ending {
     Unread,
     #[error("the peer did not read its replies, and too much waits for peers like it")]
     Crowded,
-    #[error("it had not been of use yet and made room for another")]
-    Evicted,
+    #[error("{0}")]
+    Counted(Closed),
     #[error("the peer made no call in time")]
     Silent,
     #[error("its host holds most of the memory for half records, and there is no more")]
@@ -203,9 +203,9 @@ impl Connection {
             && self.back.as_ref().is_none_or(|back| back.is_empty())
     }
 
-    /// True when it was closed to make room for another.
-    pub(crate) fn is_evicted(&self) -> bool {
-        self.admitted.as_ref().is_some_and(|admitted| admitted.is_evicted())
+    /// Why it was closed, if it is counted no more.
+    pub(crate) fn closed(&self) -> Option<Closed> {
+        self.admitted.as_ref()?.closed()
     }
 
     /// True when every call has been answered and every answer sent.

@@ -12,7 +12,7 @@ use crate::inbox::{Inbox, Injector};
 use crate::limits::REACTORS_MAX;
 use crate::memory::block_bytes;
 use dafs_dat::Adapter;
-use dafs_dat::connections::{ConnectionLimits, Connections};
+use dafs_dat::connections::{Closed, ConnectionLimits, Connections};
 use dafs_wire::rpcrdma::limits::{INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX};
 use std::io;
 use std::net::TcpListener;
@@ -85,6 +85,17 @@ pub(super) struct Counters {
     pub(super) rdma_writes: AtomicU64,
     pub(super) rdma_written_bytes: AtomicU64,
     pub(super) rdma_errors: AtomicU64,
+}
+
+impl Counters {
+    /// Counts a connection that was closed after it had been admitted.
+    pub(super) fn count(&self, closed: Option<Closed>) {
+        match closed {
+            Some(Closed::Evicted) => add(&self.evicted, 1),
+            Some(Closed::Refused) => add(&self.refused, 1),
+            None => {}
+        }
+    }
 }
 
 /// Adds to a counter that no other thread writes.

@@ -488,13 +488,13 @@ impl<H: Handler> Reactor<H> {
         let Some(mut peer) = self.slots[id.slot()].take() else { return };
         self.worker.count_waiting(&mut peer, 0);
         let address = peer.connection.peer;
-        let evicted = peer.connection.is_evicted();
-        add(&self.worker.counters().evicted, u64::from(evicted));
-        match if evicted { &Ending::Evicted } else { ending } {
-            Ending::Closed | Ending::Asked | Ending::Evicted => {
+        let closed = peer.connection.closed();
+        self.worker.counters().count(closed);
+        match closed.map(Ending::Counted).as_ref().unwrap_or(ending) {
+            ending @ (Ending::Closed | Ending::Asked | Ending::Counted(_)) => {
                 tracing::debug!(peer = %address, ?id, %ending, "connection ended");
             }
-            _ => {
+            ending => {
                 add(&self.worker.counters().broken, 1);
                 tracing::info!(peer = %address, ?id, %ending, "connection broken off");
             }

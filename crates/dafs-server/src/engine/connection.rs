@@ -11,7 +11,7 @@ use super::chain::Chains;
 use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
-use dafs_dat::connections::Admitted;
+use dafs_dat::connections::{Admitted, Closed};
 use dafs_dat::{EndpointId, Instant, PeerInfo};
 use dafs_service::durable::Op;
 use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId, Ticket};
@@ -280,9 +280,9 @@ impl Connection {
         }
     }
 
-    /// Whether it was closed to make room for another.
-    pub(super) fn is_evicted(&self) -> bool {
-        self.admitted.as_ref().is_some_and(|admitted| admitted.is_evicted())
+    /// Why it was closed, if it is counted no more.
+    pub(super) fn closed(&self) -> Option<Closed> {
+        self.admitted.as_ref()?.closed()
     }
 
     /// The client's record, once it has proved who it is.

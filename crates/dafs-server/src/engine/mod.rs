@@ -628,12 +628,12 @@ impl Engine {
                 let (owner, wanted) = (connection.owner, |id| pending.chunks_wanted(id));
                 let stalled =
                     connection.is_stalled(now, || link.staging.others_wait_for(&owner, wanted));
-                let evicted = connection.is_evicted();
-                if late || stalled || evicted {
-                    let why = match connection.phase {
-                        _ if evicted => "others need its place, and it has no session",
+                let closed = connection.closed().map(|closed| closed.to_string());
+                if late || stalled || closed.is_some() {
+                    let why = match (&closed, connection.phase) {
+                        (Some(closed), _) => closed,
                         _ if stalled => "the client stopped answering in time",
-                        Phase::Bound => "no session, or no answer to a call in time",
+                        (_, Phase::Bound) => "no session, or no answer to a call in time",
                         _ => "no session in time",
                     };
                     tracing::warn!(peer = %connection.peer, "connection dropped: {why}");

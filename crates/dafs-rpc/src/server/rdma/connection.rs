@@ -10,7 +10,7 @@ use super::memory::Receives;
 use crate::back::Back;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::limits::{RDMA_BACK_CREDITS, RDMA_CREDITS_INITIAL};
-use dafs_dat::connections::{Admitted, Origin};
+use dafs_dat::connections::{Admitted, Closed, Origin};
 use dafs_dat::{ConnectError, DisconnectReason, EndpointId, PeerInfo, PostError, RegisterError};
 use dafs_wire::rpcrdma::{HeaderError, PrivateData, limits::INLINE_BYTES_DEFAULT};
 use dafs_wire::xdr::XdrError;
@@ -27,8 +27,8 @@ pub(super) enum Ending {
     Asked,
     #[error("it could not be set up: {0}")]
     Connect(Box<ConnectError>),
-    #[error("it had not been of use yet and made room for another")]
-    Evicted,
+    #[error("{0}")]
+    Counted(Closed),
     #[error("the peer made no call in time")]
     Silent,
     #[error("this server failed at what the peer sent; please report it")]
@@ -53,7 +53,7 @@ impl Ending {
     /// True when nothing went wrong.
     pub(super) fn is_ordinary(&self) -> bool {
         match self {
-            Self::Asked | Self::Evicted => true,
+            Self::Asked | Self::Counted(_) => true,
             Self::Transport(reason) => {
                 matches!(**reason, DisconnectReason::Local | DisconnectReason::Peer)
             }
@@ -174,9 +174,9 @@ impl Connection {
         self.invalidates = told.remote_invalidation;
     }
 
-    /// True when it was closed to make room for another.
-    pub(super) fn is_evicted(&self) -> bool {
-        self.admitted.as_ref().is_some_and(|admitted| admitted.is_evicted())
+    /// Why it was closed, if it is counted no more.
+    pub(super) fn closed(&self) -> Option<Closed> {
+        self.admitted.as_ref()?.closed()
     }
 
     /// True when every call has been answered and every answer sent.

@@ -105,9 +105,9 @@ impl<H: Handler> RdmaReactor<H> {
         let (peer, id) = (connection.peer, connection.id);
         // Why this side gave it up, if it did, tells more than that it did.
         let ending = connection.ending.take().unwrap_or(ending);
-        let evicted = connection.is_evicted();
-        add(&self.core.counters().evicted, u64::from(evicted));
-        let ending = if evicted { Ending::Evicted } else { ending };
+        let closed = connection.closed();
+        self.core.counters().count(closed);
+        let ending = closed.map_or(ending, Ending::Counted);
         if ending.is_ordinary() {
             tracing::debug!(%peer, ?id, %ending, "connection ended");
         } else {

@@ -346,8 +346,8 @@ impl<H: Handler> Context<'_, H> {
             && connection.queue.is_empty()
             && connection.fetches == 0
             && now_ns >= connection.begun_ns.saturating_add(nanoseconds(first_call));
-        if connection.is_evicted() {
-            self.fail(Ending::Evicted);
+        if let Some(closed) = connection.closed() {
+            self.fail(Ending::Counted(closed));
         } else if silent {
             self.fail(Ending::Silent);
         } else if stalled {
