@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use siphasher::sip::SipHasher24;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, Metadata};
 use std::hash::Hasher;
 use std::io::{self, ErrorKind, Read, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
@@ -161,11 +161,15 @@ impl Inventory {
         Ok(Self { directory: directory.to_owned(), files, saved, lock })
     }
 
-    /// Whether the directory that is locked may be written to by others: it may be another one than was
-    /// looked at.
-    fn check_locked(&self) -> Result<(), StateError> {
+    /// Whether the directory that is locked is the one that was looked at, and others cannot write to it.
+    fn check_locked(&self, looked_at: &Metadata) -> Result<(), StateError> {
         let failed = |error| StateError::Io { path: self.directory.clone(), error };
-        match self.lock.metadata().map_err(failed)?.mode() & 0o022 {
+        let found = self.lock.metadata().map_err(failed)?;
+        let identity = |found: &Metadata| (found.dev(), found.ino(), found.uid());
+        if identity(&found) != identity(looked_at) {
+            return Err(StateError::Own(OwnError::NoDirectory(self.directory.clone())));
+        }
+        match found.mode() & 0o022 {
             0 => Ok(()),
             _ => Err(StateError::Own(OwnError::Writable(self.directory.clone()))),
         }
@@ -174,9 +178,8 @@ impl Inventory {
     fn read(&self) -> Result<Option<String>, StateError> {
         let path = self.directory.join(INVENTORY);
         let mut text = Vec::new();
-        let owner = self.lock.metadata().map(|directory| directory.uid());
-        let read = owner
-            .and_then(|owner| own::open_to_read_for(owner, &path))
+        let read = self
+            .open_list(&path)
             .and_then(|file| file.take(INVENTORY_BYTES_MAX).read_to_end(&mut text));
         match read {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -184,6 +187,25 @@ impl Inventory {
             // What is no text has another checksum.
             Ok(_) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
         }
+    }
+
+    /// Opens the list in the directory that is locked: another may have its path by now.
+    fn open_list(&self, path: &Path) -> io::Result<File> {
+        let no_file = || OwnError::NoFile(path.to_owned());
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.lock, INVENTORY, flags, Mode::empty()) {
+            Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(no_file().into()),
+            opened => File::from(opened?),
+        };
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(no_file().into());
+        }
+        // Root acts for the owner of the directory.
+        if found.uid() != self.lock.metadata()?.uid() {
+            own::check_owner(path, found.uid())?;
+        }
+        Ok(file)
     }
 
     /// Whether there must have been an inventory, or more than is there now: earlier versions put no
@@ -361,14 +383,24 @@ impl Inventory {
 }
 
 /// Whether an administrator may change the files in a state directory: no other user can, but for the
-/// one for whom root does it.
-fn check_directory(directory: &Path) -> Result<(), StateError> {
-    match own::check_directory(directory) {
-        Ok(()) => Ok(()),
-        Err(OwnError::Owner { .. }) if rustix::process::geteuid().is_root() => {
-            // The mode is looked at when the directory is locked.
-            Ok(())
+/// one for whom root does it. That user's symlinks are not followed. Returns what was looked at.
+fn check_directory(directory: &Path) -> Result<Metadata, StateError> {
+    let look = || -> Result<Metadata, OwnError> {
+        let failed = |error| OwnError::Io(directory.to_owned(), error);
+        let mut found = std::fs::symlink_metadata(directory).map_err(failed)?;
+        if found.is_symlink() {
+            own::check_owner(directory, found.uid())
+                .map_err(|_| OwnError::NoDirectory(directory.to_owned()))?;
+            found = std::fs::metadata(directory).map_err(failed)?;
         }
+        match own::check_directory(directory) {
+            // The mode is looked at when the directory is locked.
+            Err(OwnError::Owner { .. }) if rustix::process::geteuid().is_root() => Ok(found),
+            checked => checked.map(|()| found),
+        }
+    };
+    match look() {
+        Ok(found) => Ok(found),
         Err(OwnError::Io(path, error)) if error.kind() == ErrorKind::NotFound => {
             Err(StateError::NoDirectory(path))
         }
@@ -383,9 +415,9 @@ fn check_directory(directory: &Path) -> Result<(), StateError> {
 /// # Errors
 /// What stands in the way, and what could be meant.
 pub fn accept_loss(directory: &Path, name: &str) -> Result<bool, StateError> {
-    check_directory(directory)?;
+    let looked_at = check_directory(directory)?;
     let mut inventory = Inventory::lock(directory)?;
-    inventory.check_locked()?;
+    inventory.check_locked(&looked_at)?;
     if name != INVENTORY {
         match inventory.read()? {
             Some(text) => inventory.parse(text)?,
@@ -548,7 +580,7 @@ mod tests {
 
     /// The user whose state it is may own the directory above, too.
     #[test]
-    fn what_is_put_in_the_place_of_the_directory_is_not_written_to() {
+    fn what_is_put_in_the_place_of_the_directory_is_not_used() {
         let outer = tempfile::tempdir().unwrap();
         let path = |name: &str| outer.path().join(name);
         std::fs::create_dir(path("victim")).unwrap();
@@ -558,8 +590,22 @@ mod tests {
         inventory.note(FENCES, id(1));
         inventory.save().unwrap();
         assert_eq!(std::fs::read_dir(path("victim")).unwrap().count(), 0);
+        std::fs::write(path("victim").join(INVENTORY), "another").unwrap();
+        assert_eq!(inventory.read().unwrap(), Some(inventory.saved.clone()), "nor read");
+        let looked_at = check_directory(&path("victim")).unwrap();
+        let error = inventory.check_locked(&looked_at).unwrap_err().to_string();
+        assert!(error.contains("does not follow it"), "{error}");
         drop(inventory);
         assert_eq!(Inventory::open(&path("moved")).unwrap().known(FENCES), Some(id(1)));
+        // The server's user and root may put a symlink there.
+        std::fs::remove_file(path("state")).unwrap();
+        symlink(path("moved"), path("state")).unwrap();
+        assert!(accept_loss(&path("state"), FENCES).unwrap());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::lchown(path("state"), Some(1), Some(1)).unwrap();
+            let error = accept_loss(&path("state"), INVENTORY).unwrap_err().to_string();
+            assert!(error.contains("does not follow it"), "{error}");
+        }
     }
 
     #[test]
