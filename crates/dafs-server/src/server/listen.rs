@@ -6,6 +6,11 @@ use dafs_dat::{shm, shm_socket_name};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// How often the name for shared memory is tried while it is not known whose it is, and the time between.
+const NAME_TRIES: u32 = 10;
+const NAME_REST: Duration = Duration::from_millis(100);
 
 /// A TCP socket that listens: one that was passed to this process, or a new one.
 pub(super) fn tcp(
@@ -38,25 +43,36 @@ pub(super) fn fresh(address: SocketAddr) -> Result<TcpListener, StartError> {
 ///
 /// # Errors
 /// When another server has the name: one of root or of this user.
-fn local(address: SocketAddr) -> io::Result<Option<OwnedFd>> {
+fn local(address: SocketAddr, mut rest: impl FnMut()) -> io::Result<Option<OwnedFd>> {
     let name = shm_socket_name(address);
-    let error = match shm::bind_listener(&name) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
-        bound => return bound.map(Some),
+    let mut tries = 0..NAME_TRIES;
+    let (error, holder) = loop {
+        let error = match shm::bind_listener(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+            bound => return bound.map(Some),
+        };
+        match (shm::holder(&name), tries.next()) {
+            // It has just gone, or it is busy.
+            (None, Some(_)) => rest(),
+            (holder, _) => break (error, holder),
+        }
     };
     let own = rustix::process::geteuid().as_raw();
-    let holder = match shm::holder(&name) {
+    let holder = match holder {
         Some(process) if process.uid == 0 || process.uid == own => {
             return Err(io::Error::other(format!(
-                "process {} of user {} has the abstract UNIX socket @{name}, by which clients of this host find                  shared memory: end it ({error})",
+                "process {} of user {} has the abstract UNIX socket @{name}, by which clients of this \
+                 host find shared memory: end it ({error})",
                 process.pid, process.uid
             )));
         }
         Some(process) => format!("process {} of user {}", process.pid, process.uid),
-        None => "another user".to_owned(),
+        None => "another process".to_owned(),
     };
     tracing::error!(
-        "no shared memory at {address}: {holder} has the abstract UNIX socket @{name}, by which clients of this          host look for it; they use the network instead, which is slower. End that process (ss -xlp shows it),          and start the server again"
+        "no shared memory at {address}: {holder} has the abstract UNIX socket @{name}, by which \
+         clients of this host look for it; they use the network instead, which is slower. End that \
+         process (ss -xlp shows it), and start the server again"
     );
     Ok(None)
 }
@@ -81,7 +97,7 @@ impl Listener {
     fn beside(tcp: TcpListener, address: SocketAddr) -> Result<Self, StartError> {
         let failed = |error| StartError::Listen { address, error };
         let address = tcp.local_addr().map_err(failed)?;
-        let shm = local(address).map_err(failed)?;
+        let shm = local(address, || std::thread::sleep(NAME_REST)).map_err(failed)?;
         Ok(Self { address, tcp, shm })
     }
 }
@@ -89,6 +105,24 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_waits_for_a_name_while_it_is_not_known_whose_it_is() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let name = shm_socket_name(address);
+        // It has the name and does not listen, as one that is just ending.
+        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        let named = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
+        bind(&socket, &named).expect("a name that is free");
+        let (mut socket, mut rests) = (Some(socket), 0);
+        let bound = local(address, || {
+            rests += 1;
+            socket.take_if(|_| rests == 3);
+        });
+        assert!(bound.expect("it is given up").is_some());
+        assert_eq!(rests, 3);
+    }
 
     #[test]
     fn a_server_starts_without_a_name_that_another_user_has() {
