@@ -13,6 +13,8 @@ lease_time_seconds = 3
 metrics_listen = "127.0.0.1:0"
 [limits]
 connections_per_address = 40
+[nfs]
+listen = ["127.0.0.1:0"]
 [[export]]
 name = "data"
 path = "export"
@@ -140,6 +142,21 @@ for socket in "${silent[@]}"; do exec {socket}<&-; done
 step "afterwards there is room again"
 has_room() { [[ $("$dafs" --transport iwarp cat "$file") == hello ]]; }
 eventually has_room
+
+step "100 connections at the NFS port where 40 are allowed"
+nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
+perl -MIO::Socket::INET -MIO::Select -e '
+    my @open;
+    for (1 .. 100) {
+        my $socket = IO::Socket::INET->new(PeerAddr => $ARGV[0], Timeout => 5);
+        push @open, $socket if $socket;
+    }
+    my $select = IO::Select->new(@open);
+    # Those that the server has closed can be read from.
+    while (my @over = $select->can_read(2)) { $select->remove(@over) }
+    print $select->count, "\n"' "$nfs" >"$work/kept"
+kept=$(cat "$work/kept")
+[[ $kept -ge 30 && $kept -le 40 ]] || fail "the server has kept $kept connections"
 stop_server
 
 step "1100 silent connections where the process may open 1024 files"
