@@ -18,7 +18,6 @@
 use crate::PeerInfo;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,17 +39,6 @@ pub enum Origin {
     Sim(u32),
     /// Not known.
     Unknown,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => write!(f, "{address}"),
-            Self::User(uid) => write!(f, "user {uid} of this host"),
-            Self::Sim(host) => write!(f, "simulated host {host}"),
-            Self::Unknown => f.write_str("an unknown host"),
-        }
-    }
 }
 
 impl Origin {
@@ -159,8 +147,8 @@ struct Waiting {
     evicted: Arc<AtomicBool>,
 }
 
-impl fmt::Debug for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Waiting").field("evicted", &self.evicted).finish_non_exhaustive()
     }
 }
@@ -359,8 +347,6 @@ impl Admitted {
         waiting.evicted.store(true, Ordering::Release);
         state.counts.connections -= 1;
         state.counts.refused += 1;
-        drop(state);
-        tracing::warn!("a connection of {} is closed: {}", self.origin, Refusal::Share);
         Some(waiting)
     }
 

@@ -19,7 +19,7 @@ use crate::limits::{
     KEEPALIVE_PROBES, TICK_MILLISECONDS,
 };
 use crate::memory;
-use dafs_dat::connections::{Admitted, Origin};
+use dafs_dat::connections::{Admitted, Closed, Origin};
 use rustc_hash::FxHashMap;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -491,6 +491,9 @@ impl<H: Handler> Reactor<H> {
         let closed = peer.connection.closed();
         self.worker.counters().count(closed);
         match closed.map(Ending::Counted).as_ref().unwrap_or(ending) {
+            ending @ Ending::Counted(Closed::Refused) => {
+                tracing::warn!(peer = %address, ?id, "connection refused: {ending}");
+            }
             ending @ (Ending::Closed | Ending::Asked | Ending::Counted(_)) => {
                 tracing::debug!(peer = %address, ?id, %ending, "connection ended");
             }

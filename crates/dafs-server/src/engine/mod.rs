@@ -55,6 +55,7 @@ use accept::{accept, channel};
 use back::{BackFront, Mail};
 use connection::{Connection, Phase, Session};
 use dafs_dat::confine::confined;
+use dafs_dat::connections::Closed;
 use dafs_dat::{
     Adapter, Address, Completion, DisconnectReason, EndpointId, Event, Instant, ListenerId,
     Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
@@ -552,7 +553,13 @@ impl Engine {
     /// The transport has ended a connection.
     fn end(&mut self, port: usize, endpoint: EndpointId, reason: &str, now: Instant) {
         let Some(connection) = self.ports[port].connections.get_mut(&endpoint) else { return };
-        tracing::debug!(peer = %connection.peer, reason, "connection ended");
+        match connection.closed() {
+            // The clock has not told of it.
+            Some(closed @ Closed::Refused) if connection.phase != Phase::Closing => {
+                tracing::warn!(peer = %connection.peer, "connection refused: {closed}");
+            }
+            _ => tracing::debug!(peer = %connection.peer, reason, "connection ended"),
+        }
         connection.ended = true;
         connection.gone.store(true, Ordering::Relaxed);
         connection.phase = Phase::Closing;

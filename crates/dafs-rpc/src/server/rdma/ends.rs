@@ -12,7 +12,7 @@ use crate::call::ConnectionId;
 use crate::connection::shielded;
 use crate::handler::Handler;
 use crate::server::group::add;
-use dafs_dat::connections::{Admitted, Origin, Refusal};
+use dafs_dat::connections::{Admitted, Closed, Origin, Refusal};
 use dafs_dat::{EndpointId, PeerInfo, RequestId};
 use dafs_wire::rpcrdma::PrivateData;
 use std::os::fd::OwnedFd;
@@ -108,7 +108,9 @@ impl<H: Handler> RdmaReactor<H> {
         let closed = connection.closed();
         self.core.counters().count(closed);
         let ending = closed.map_or(ending, Ending::Counted);
-        if ending.is_ordinary() {
+        if closed == Some(Closed::Refused) {
+            tracing::warn!(%peer, ?id, "connection refused: {ending}");
+        } else if ending.is_ordinary() {
             tracing::debug!(%peer, ?id, %ending, "connection ended");
         } else {
             add(&self.core.counters().broken, 1);
