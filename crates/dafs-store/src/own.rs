@@ -256,8 +256,8 @@ fn options() -> OpenOptions {
     options
 }
 
-/// The file, if it is one and belongs to the server's user, root or `owner`.
-fn opened(path: &Path, file: io::Result<File>, owner: Option<u32>) -> Result<File, OwnError> {
+/// The file, if it is one and belongs to the server's user or root.
+fn opened(path: &Path, file: io::Result<File>) -> Result<File, OwnError> {
     let failed = |error| OwnError::Io(path.to_owned(), error);
     let no_file = || OwnError::NoFile(path.to_owned());
     let file = file.map_err(|error| match error.raw_os_error() {
@@ -268,9 +268,7 @@ fn opened(path: &Path, file: io::Result<File>, owner: Option<u32>) -> Result<Fil
     if !found.is_file() {
         return Err(no_file());
     }
-    if owner != Some(found.uid()) {
-        check_owner(path, found.uid())?;
-    }
+    check_owner(path, found.uid())?;
     Ok(file)
 }
 
@@ -279,15 +277,7 @@ fn opened(path: &Path, file: io::Result<File>, owner: Option<u32>) -> Result<Fil
 /// # Errors
 /// When it is no file of the server's own; the system's.
 pub fn open_to_read(path: &Path) -> io::Result<File> {
-    Ok(opened(path, options().read(true).open(path), None)?)
-}
-
-/// The same where root acts for the owner of the directory.
-///
-/// # Errors
-/// As `open_to_read`.
-pub fn open_to_read_for(owner: u32, path: &Path) -> io::Result<File> {
-    Ok(opened(path, options().read(true).open(path), Some(owner))?)
+    Ok(opened(path, options().read(true).open(path))?)
 }
 
 /// Opens a file that an administrator has named, for reading. The name may be that of a symlink, as secrets
@@ -315,7 +305,7 @@ pub fn open_named(path: &Path) -> Result<File, OwnError> {
         }
         file => file,
     };
-    opened(path, file, None).map_err(|error| match error {
+    opened(path, file).map_err(|error| match error {
         OwnError::NoFile(path) => OwnError::NoNamedFile(path),
         error => error,
     })
@@ -371,7 +361,7 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// # Errors
 /// When it is no file of the server's own; the system's.
 pub fn open(path: &Path, make: bool) -> io::Result<File> {
-    let file = opened(path, options().read(true).write(true).create(make).open(path), None)?;
+    let file = opened(path, options().read(true).write(true).create(make).open(path))?;
     // Earlier versions let everybody write to some.
     if file.metadata()?.mode() & 0o077 != 0 {
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
@@ -602,8 +592,6 @@ mod tests {
         ] {
             assert!(error.contains("chown root"), "{error}");
         }
-        open_to_read_for(1, &file).expect("for its owner");
-        open_to_read_for(2, &file).expect_err("for another user");
         let (link, own) = (dir.path().join("link"), dir.path().join("own"));
         fs::write(&own, "").expect("written");
         symlink(&own, &link).expect("a symlink");
