@@ -427,11 +427,13 @@ fn a_crash_in_the_middle_of_an_unlock_keeps_what_was_unlocked() {
     let mine = undoing.filled(&one);
     undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
     undoing.change(&one, &mine);
-    let log = undoing.logs().join("0.undo");
-    let bytes = std::fs::read(&log).unwrap();
+    let before = [undoing.logs().join("0.undo"), undoing.dir.path().join("undo.index")]
+        .map(|file| (std::fs::read(&file).unwrap(), file));
     undoing.unlock(&one, &mine, ALL).unwrap();
     assert_eq!(undoing.world.disk.locks.lock().unwrap().len(), 0);
-    std::fs::write(&log, bytes).unwrap();
+    for (bytes, file) in before {
+        std::fs::write(file, bytes).unwrap();
+    }
     undoing.restart().unwrap();
     assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 0));
     let two = undoing.client("b", 1);
