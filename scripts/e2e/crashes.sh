@@ -98,6 +98,7 @@ kill_client() {
     check_client "$number"
     kill -9 "${workers[number]}" 2>/dev/null || true
     wait "${workers[number]}" 2>/dev/null || true
+    forget_process "${workers[number]}"
     start_client "$number"
 }
 

@@ -149,11 +149,19 @@ tells_remedy() {
     return 1
 }
 
+# A process has ended and been waited for: its number may be that of another one, which is not ours to end.
+forget_process() {
+    local kept=() pid
+    for pid in ${started[@]+"${started[@]}"}; do [[ $pid == "$1" ]] || kept+=("$pid"); done
+    started=(${kept[@]+"${kept[@]}"})
+}
+
 # Ends the server in order.
 stop_server() {
     local status=0
     kill -TERM "$server"
     wait "$server" || status=$?
+    forget_process "$server"
     [[ $status == 0 ]] || { tail -n 20 "$log"; fail "the server ended with status $status"; }
 }
 
@@ -161,6 +169,7 @@ stop_server() {
 kill_server() {
     kill -9 "$server"
     wait "$server" 2>/dev/null || true
+    forget_process "$server"
 }
 
 # Options for `serve` with which root is root to it, if this is root.

@@ -91,9 +91,17 @@ fn is_unlocked(memory: c_int) -> bool {
     flock(memory, libc::LOCK_SH | libc::LOCK_NB).is_ok()
 }
 
+/// Whether a holder is there, be it of another process.
+fn has_holder(fd: c_int) -> bool {
+    let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return false };
+    let found = is_taken(memory, IS_THERE);
+    kernel::close(memory);
+    found.unwrap_or(false)
+}
+
 /// Whether an open file is locked in this way already, by another process that has it.
 fn is_locked(fd: c_int, range: &LockRange) -> Result<bool> {
-    let memory = kernel::again(fd, libc::O_WRONLY)?;
+    let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return Ok(false) };
     // A holder that gives its lock back has its byte until it has done so.
     let found = is_taken(memory, has_lock(range)).map(|is_taken| is_taken && !is_unlocked(memory));
     kernel::close(memory);
@@ -111,7 +119,10 @@ pub(crate) fn lock(fd: c_int, record: &Record, range: &LockRange, waits: bool) -
         match start(fd, record, range, waits) {
             Err(UNLOCKED_MEANWHILE) => {}
             Err(error) => {
-                flock(fd, libc::LOCK_UN)?;
+                // The lock in the kernel is also that of another process that waits.
+                if !has_holder(fd) {
+                    flock(fd, libc::LOCK_UN)?;
+                }
                 return Err(error);
             }
             Ok(()) => return Ok(()),
@@ -186,6 +197,11 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
     let taken = alone(fd, tells, waits).and_then(|own| {
         memory = own;
         let file = take(record, range, waits, tells)?;
+        if is_ready(tells, 0, 0) {
+            // The one that waited for it is gone, so nobody would give it back.
+            let _ = file.close();
+            return Err(Errno(libc::EINTR));
+        }
         lock_bytes(memory, has_lock(range), libc::F_OFD_SETLKW)?;
         // A lock that nobody would give back is not told.
         if !is_unlocked(memory) {
@@ -205,9 +221,13 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
     if let Ok(file) = taken {
         if told == number.len() as c_long {
             let _ = flock(memory, libc::LOCK_SH);
+            let _ = file.close();
+            kernel::close(memory);
+        } else {
+            // Nobody was told, so that nobody may take the open file for locked.
+            kernel::close(memory);
+            let _ = file.close();
         }
-        let _ = file.close();
-        kernel::close(memory);
     }
     for client in session::take_all() {
         let _ = client.disconnect();

@@ -23,7 +23,7 @@ use crate::limits::{
     DESCRIPTOR_RETRIES_MAX, HANDLE_RETRIES_MAX, HANDLE_RETRY_PAUSE, NODE_DESCRIPTOR_SHARE,
     NODES_MAX, NODES_MIN, SCAN_ENTRIES_MAX,
 };
-use crate::{Capabilities, FileId, FsId, Kind, Result, StoreError};
+use crate::{Capabilities, FileId, FsId, Kind, Result, StoreError, Wait};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::{Errno, Result as SysResult};
 use rustix::path::DecInt;
@@ -334,7 +334,7 @@ impl Export {
         if node.kind == Kind::Directory {
             self.check_contained(&node)?;
         } else {
-            self.check_file_contained(&node)?;
+            self.check_file_contained(&node, Wait::Allowed)?;
         }
         Ok(node)
     }

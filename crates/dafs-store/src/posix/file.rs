@@ -117,16 +117,16 @@ impl PosixFile {
         if !self.mode.write {
             return Err(StoreError::Access);
         }
-        self.export.check_file_contained(&self.node)?;
+        self.export.check_file_contained(&self.node, Wait::Allowed)?;
         self.export.identity.caller(&self.cred)
     }
 
     /// Refused without read access.
-    pub(super) fn check_reader(&self) -> Result<()> {
+    pub(super) fn check_reader(&self, wait: Wait) -> Result<()> {
         if !self.mode.read {
             return Err(StoreError::Access);
         }
-        self.export.check_file_contained(&self.node)
+        self.export.check_file_contained(&self.node, wait)
     }
 
     /// Changes the file and notes that.
@@ -207,7 +207,7 @@ impl OpenFile for PosixFile {
     }
 
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
-        self.check_reader()?;
+        self.check_reader(wait)?;
         // The kernel refuses ranges that go beyond the longest file; there is nothing to read there.
         let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
         if room == 0 {
@@ -250,6 +250,7 @@ impl OpenFile for PosixFile {
         if offset > FILE_BYTES_MAX {
             return Err(StoreError::FileTooBig);
         }
+        self.export.check_file_contained(&self.node, wait)?;
         let flags = match stability {
             Stability::Unstable => 0,
             Stability::Data => libc::RWF_DSYNC,
@@ -335,7 +336,7 @@ impl OpenFile for PosixFile {
     }
 
     fn attr(&self) -> Result<Attr> {
-        self.export.check_file_contained(&self.node)?;
+        self.export.check_file_contained(&self.node, Wait::Allowed)?;
         self.export.node_attr(&self.node, &stat_fd(self.fd.as_fd())?)
     }
 }

@@ -5,7 +5,7 @@ use super::file::PosixFile;
 use super::sys;
 use crate::limits::COPY_BYTES_MAX;
 use crate::ranges::{check_range, check_ranges, copy_piece};
-use crate::{OpenFile, Result, SeekWhat, StoreError};
+use crate::{OpenFile, Result, SeekWhat, StoreError, Wait};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -83,7 +83,7 @@ impl PosixFile {
 
     /// As much as the kernel copies by itself; 0 where it does not.
     fn copy_in_kernel(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<u64> {
-        source.check_reader()?;
+        source.check_reader(Wait::Allowed)?;
         self.change(|| self.copy_pieces(source, from, to, len))
     }
 
@@ -115,7 +115,7 @@ impl PosixFile {
         let Some(other) = source.as_any().downcast_ref::<Self>() else {
             return Err(StoreError::NotSupported);
         };
-        other.check_reader()?;
+        other.check_reader(Wait::Allowed)?;
         let range = sys::CloneRange { source_offset, offset, len };
         self.change(|| Ok(sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range)?))
     }

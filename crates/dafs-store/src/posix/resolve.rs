@@ -11,7 +11,7 @@ use crate::limits::{
     SCAN_SLICE_ENTRIES_MIN, SCAN_SLICE_MS,
 };
 use crate::names::check_name;
-use crate::{FileId, Kind, Result, StoreError};
+use crate::{FileId, Kind, Result, StoreError, Wait};
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use std::ffi::CString;
@@ -91,7 +91,7 @@ impl Export {
     /// With `subtree_check`: fails with `MovedOut` when no name below the root leads to a file any more,
     /// which may come back, with `Busy` while that takes a scan. A removed file that is open goes on.
     /// What was seen inside counts for [`CONTAINED_FILE_CHECK_MS`].
-    pub(super) fn check_file_contained(&self, node: &Node) -> Result<()> {
+    pub(super) fn check_file_contained(&self, node: &Node, wait: Wait) -> Result<()> {
         let Some(index) = self.index.as_ref().filter(|_| self.subtree_check) else { return Ok(()) };
         let now_ms = self.now_ms();
         let seen_ms = node.contained_at_ms.load(Ordering::Relaxed);
@@ -100,6 +100,9 @@ impl Export {
         }
         let path_tells = self.paths_tell && self.path_is_inside(node);
         if !path_tells && stat_fd(node.as_fd())?.stx_nlink != 0 {
+            if wait == Wait::Never {
+                return Err(StoreError::WouldBlock);
+            }
             let _server = self.identity.server()?;
             self.find_by_index(index, &node.id).map_err(|error| match error {
                 StoreError::Stale => StoreError::MovedOut,

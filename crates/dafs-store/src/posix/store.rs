@@ -392,7 +392,7 @@ impl Store for PosixStore {
                 Ok(Found::Object(node) | Found::AttrDir(node) | Found::NamedAttr(node, _)) => {
                     self.export.commit_node(&node)?;
                 }
-                Err(StoreError::Stale) => {}
+                Err(StoreError::Stale | StoreError::MovedOut) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -123,7 +123,9 @@ impl Listing<'_> {
         match self.attributes(&entry, object) {
             Ok(()) => {}
             // Gone since it was listed, so it need not be there.
-            Err(ServiceError::Store(StoreError::Stale | StoreError::NotFound)) => {
+            Err(ServiceError::Store(
+                StoreError::Stale | StoreError::MovedOut | StoreError::NotFound,
+            )) => {
                 self.reply.truncate_to(mark);
                 return true;
             }
