@@ -174,7 +174,7 @@ impl PosixFile {
         Ok(head.is_none_or(in_memory) && (tail == head || tail.is_none_or(in_memory)))
     }
 
-    /// Whether the page at an offset is in memory. False also where that cannot be found out.
+    /// True if the page at an offset is in memory. False also where that cannot be found out.
     fn is_in_memory(&self, page: u64) -> bool {
         match sys::is_cached(self.fd.as_fd(), page) {
             // Before Linux 6.5, and in some sandboxes, only a read tells, which moves the time of the
@@ -352,17 +352,23 @@ mod tests {
     use super::*;
     use crate::{CreateHow, ExportSecret, PosixOptions, PosixStore, SetAttr, Store};
 
-    #[test]
-    fn a_write_that_would_read_first_does_not_do_so_inline() {
-        // Not the usual place for temporary files, which may live in memory.
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    /// A store in a directory, and the new file `f` in it.
+    fn new_file(dir: &std::path::Path) -> (PosixStore, crate::Created) {
         let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
-        let store = PosixStore::open(dir.path(), options).unwrap();
+        let store = PosixStore::open(dir, options).unwrap();
         let cred =
             Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let (how, none) = (CreateHow::Guarded, SetAttr::default());
         let mode = OpenMode { read: true, write: true };
         let made = store.create(&cred, &store.root(), b"f", how, &none, mode).unwrap();
+        (store, made)
+    }
+
+    #[test]
+    fn a_write_that_would_read_first_does_not_do_so_inline() {
+        // Not the usual place for temporary files, which may live in memory.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (store, made) = new_file(dir.path());
         // As where the file system does not know the flag.
         store.export.no_nowait_write.store(true, Ordering::Relaxed);
         let page = sys::page_bytes();
@@ -402,13 +408,7 @@ mod tests {
     #[test]
     fn a_write_is_no_access() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
-        let store = PosixStore::open(dir.path(), options).unwrap();
-        let cred =
-            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let (how, none) = (CreateHow::Guarded, SetAttr::default());
-        let mode = OpenMode { read: true, write: true };
-        let made = store.create(&cred, &store.root(), b"f", how, &none, mode).unwrap();
+        let (store, made) = new_file(dir.path());
         store.export.no_nowait_write.store(true, Ordering::Relaxed);
         let mut bytes = *b"hello";
         let views = [VolatileSlice::from_mut(&mut bytes)];
