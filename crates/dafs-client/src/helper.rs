@@ -108,7 +108,7 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
 /// Does what nobody else does; gives the time to the next look.
 fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> Duration {
     let Some(mut driver) = client.lock_if_free() else {
-        // Whoever has it looks after things, and would only be kept up.
+        // The thread that has the lock looks after things, and would only be kept up.
         client.answer_questions();
         // One look at least has to tell that nothing is left alone.
         *idle_ticks = (*idle_ticks + 1).min(IDLE_TICKS - 1);
@@ -122,7 +122,7 @@ fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> D
     if due || (alone && !is_driven) {
         client.progress_beside(&mut driver);
     }
-    // Who has driven lately hears the server, and probably will.
+    // A thread that has driven lately hears the server, and probably will.
     let listens_every = match is_driven {
         true => listens_every.map(|time| time.max(BACK_TICK_DRIVEN)),
         false => listens_every,

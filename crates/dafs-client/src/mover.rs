@@ -102,7 +102,7 @@ impl Bell {
 fn run(bell: &Bell, shared: &Weak<Shared>) {
     while bell.sleep() {
         let Some(client) = shared.upgrade() else { return };
-        // Those who wait see for themselves what became of a connection that fails so.
+        // The waiting threads see for themselves what became of a connection that fails so.
         let _ = confined(|| client.move_watched());
         // This may be the last reference, and then its end stops this thread.
         drop(client);

@@ -259,7 +259,7 @@ impl<'a> Walk<'a> {
                 .left
                 .iter()
                 .enumerate()
-                // What is wrong before a name that is too long comes first.
+                // An error before a name that is too long comes first.
                 .take_while(|(at, name)| {
                     !is_dots(name) && (*at == 0 || name.len() <= NAME_BYTES_MAX)
                 })

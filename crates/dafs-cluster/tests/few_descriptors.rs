@@ -30,7 +30,7 @@ fn leave(count: u64) -> Vec<File> {
     filling
 }
 
-/// Whether the data server keeps a connection: it says nothing first.
+/// True if the data server keeps a connection: it says nothing first.
 fn is_kept(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     let read = stream.read(&mut [0; 1]);

@@ -10,7 +10,7 @@ thread_local! {
     static FAULTS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What the owner of the connection is told.
+/// The reason that the owner of the connection is told.
 pub(crate) const FAULT: &str =
     "this side failed at what the peer sent (please report it: the log tells where)";
 

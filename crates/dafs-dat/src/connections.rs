@@ -195,7 +195,7 @@ impl State {
         Some(waiting)
     }
 
-    /// Whether an origin may have another established connection of so many.
+    /// True if an origin may have another established connection of so many.
     fn has_share(&self, origin: Origin, total: usize) -> bool {
         let own = self.origins.get(&origin).map_or(0, |crowd| crowd.established);
         let left = total.saturating_sub(self.established);

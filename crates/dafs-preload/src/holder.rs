@@ -54,7 +54,7 @@ fn lock_bytes(fd: c_int, bytes: Bytes, command: c_int) -> Result<()> {
     command_of_bytes(fd, bytes, command).map(drop)
 }
 
-/// Whether another one has any of these bytes.
+/// True if another open file has any of these bytes.
 fn is_taken(fd: c_int, bytes: Bytes) -> Result<bool> {
     Ok(command_of_bytes(fd, bytes, libc::F_OFD_GETLK)? != libc::F_UNLCK as _)
 }
@@ -85,13 +85,13 @@ pub(crate) fn unlock(fd: c_int) -> Result<()> {
     done
 }
 
-/// Whether the open file that this memory belongs to is not locked in the kernel. Looks disturb no others,
+/// True if the open file that this memory belongs to is not locked in the kernel. Looks disturb no others,
 /// as they share their lock.
 fn is_unlocked(memory: c_int) -> bool {
     flock(memory, libc::LOCK_SH | libc::LOCK_NB).is_ok()
 }
 
-/// Whether a holder is there, be it of another process.
+/// True if a holder is there, be it of another process.
 fn has_holder(fd: c_int) -> bool {
     let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return false };
     let found = is_taken(memory, IS_THERE);
@@ -99,7 +99,7 @@ fn has_holder(fd: c_int) -> bool {
     found.unwrap_or(false)
 }
 
-/// Whether an open file is locked in this way already, by another process that has it.
+/// True if an open file is locked in this way already, by another process that has it.
 fn is_locked(fd: c_int, range: &LockRange) -> Result<bool> {
     let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return Ok(false) };
     // A holder that gives its lock back has its byte until it has done so.
@@ -224,7 +224,7 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
             let _ = file.close();
             kernel::close(memory);
         } else {
-            // Nobody was told, so that nobody may take the open file for locked.
+            // The caller was not told, so no process may take the open file for locked.
             kernel::close(memory);
             let _ = file.close();
         }

@@ -90,8 +90,8 @@ pub(crate) fn started(why: &'static str, path: &[u8]) {
 /// The prefixes whose servers were found to be out of reach, a bit for each.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
-/// What the program was given for its errors, if it is not served. Whatever has that number later is
-/// the program's own.
+/// The device and inode of the program's standard error, if it is not served. A file that has that number
+/// later is the program's own.
 static ERRORS: OnceLock<(u64, u64)> = OnceLock::new();
 
 /// To be called when the program begins, before it has opened anything.

@@ -300,6 +300,7 @@ def test_a_mount_point_is_no_part_of_the_export(fs, folder, tmp_path):
     (folder / "mnt").mkdir()
     command = ["mount", "-t", "tmpfs", "none", str(folder / "mnt")]
     if subprocess.run(command, capture_output=True).returncode != 0:
+        assert os.environ.get("CI") != "true", "CI skips nothing: nothing can be mounted here"
         pytest.skip("nothing can be mounted here")
     try:
         (folder / "mnt" / "inside").write_bytes(b"hidden")

@@ -37,7 +37,7 @@ struct Groups {
     path: PathBuf,
     known: FxHashMap<u32, u32>,
     looked_at: Option<Instant>,
-    /// What tells a version of the file from others.
+    /// The inode, size and ctime, which tell a version of the file from others.
     version: Option<[u64; 4]>,
     reads: u64,
 }

@@ -41,7 +41,7 @@ pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> io::Result<PeerInfo> {
     Ok(PeerInfo { address: Some(peer), process, is_local, ..PeerInfo::default() })
 }
 
-/// Whether an error passes when others give back what they have.
+/// True for an error that passes when others give back descriptors or memory.
 fn is_shortage(error: &io::Error) -> bool {
     let codes = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
@@ -60,7 +60,7 @@ fn complain(error: &io::Error) {
     });
 }
 
-/// Whether an address is one of this host's own; also where that cannot be found out.
+/// True if an address is one of this host's own; also where that cannot be found out.
 pub fn is_of_this_host(address: SocketAddr) -> bool {
     find_address(address).unwrap_or(true)
 }

@@ -277,7 +277,7 @@ impl ShmAdapter {
         quiet
     }
 
-    /// Whether there is nothing to do for a connection.
+    /// True if there is nothing to do for a connection.
     fn is_still(&mut self, name: u64) -> bool {
         let Some(conn) = self.conns.get_mut(name) else { return true };
         conn.look_at_socket();

@@ -80,7 +80,7 @@ enum Dialled {
     Later,
 }
 
-/// Whether a listener is believed to be a server: any user may bind an abstract name.
+/// True if a listener is trusted to be a server: any user may bind an abstract name.
 fn check_owner(name: &str, socket: &OwnedFd, own_user: u32) -> io::Result<()> {
     let text = match sys::peer_process(socket.as_fd()) {
         Some(process) if process.uid == 0 || process.uid == own_user => return Ok(()),

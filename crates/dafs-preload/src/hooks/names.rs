@@ -256,7 +256,7 @@ fn left(done: c_int) -> c_int {
     done
 }
 
-/// What a working directory is called, unless it has been removed.
+/// The path of a working directory, unless it has been removed.
 fn still_there(directory: &Record) -> Result<&[u8]> {
     // A server that is away, or that this program has not needed so far, is no reason to wait.
     let Some(client) = session::connected(directory.mount) else { return Ok(&directory.shown) };

@@ -58,9 +58,9 @@ pub(super) struct Export {
     pub(super) streams: Streams,
     /// Where objects are, when the kernel does not open them by handle or names are asked for.
     pub(super) index: Option<Index>,
-    /// Whether the kernel opens objects by handle.
+    /// True if the kernel opens objects by handle.
     pub(super) by_handle: bool,
-    /// Whether a file needs a name below the root ([`PosixOptions::subtree_check`]).
+    /// True if a file needs a name below the root ([`PosixOptions::subtree_check`]).
     pub(super) subtree_check: bool,
     /// What the file system can do.
     pub(super) abilities: Capabilities,

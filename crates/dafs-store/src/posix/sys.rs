@@ -144,7 +144,7 @@ pub(super) fn clone_range(
     check(libc::c_long::from(returned)).map(drop)
 }
 
-/// Whether the page at an offset is in memory (`cachestat`, since Linux 6.5).
+/// True if the page at an offset is in memory (`cachestat`, since Linux 6.5).
 pub(super) fn is_cached(fd: BorrowedFd<'_>, page: u64) -> Result<bool, Errno> {
     /// The same number on every processor.
     const CACHESTAT: libc::c_long = 451;
