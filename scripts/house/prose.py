@@ -8,7 +8,6 @@ place that counts, also where a crate is within its limit.
 import collections
 import pathlib
 import re
-import subprocess
 import sys
 
 import rust
@@ -60,26 +59,33 @@ def places(name, text):
             yield fault, f"{name}:{line}", sentence
 
 
+def crate_files(root):
+    """Yields (crate, path) of all Rust files of the crates below `root`."""
+    for path in sorted(root.glob("crates/**/*.rs")):
+        yield path.relative_to(root).parts[1], path
+
+
+def shares(root):
+    """Per crate: the sentences that begin with a free relative, and all sentences."""
+    counts = collections.defaultdict(lambda: [0, 0])
+    for crate, path in crate_files(root):
+        for fault, _, _ in places(path, path.read_text()):
+            counts[crate][0] += fault == "relative"
+            counts[crate][1] += fault != "pronoun"
+    return dict(sorted(counts.items()))
+
+
 def main():
-    is_list = sys.argv[1:] == ["--list"]
-    names = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "crates/*.rs"],
-        check=True, capture_output=True, text=True,
-    ).stdout.split("\0")
-    count, relatives, bad = collections.Counter(), collections.defaultdict(list), False
-    for name in filter(None, names):
-        if not pathlib.Path(name).is_file():
-            continue
-        crate = name.split("/")[1]
-        for fault, place, sentence in places(name, pathlib.Path(name).read_text()):
-            count[crate] += fault != "pronoun"
+    is_list, bad = sys.argv[1:] == ["--list"], False
+    root, relatives = pathlib.Path("."), collections.defaultdict(list)
+    for crate, path in crate_files(root):
+        for fault, place, sentence in places(path, path.read_text()):
             if fault == "relative":
                 relatives[crate].append((place, sentence))
             elif fault:
                 bad = True
                 print(f"{place}: {fault}: {sentence}")
-    for crate in sorted(count):
-        found, of = len(relatives[crate]), count[crate]
+    for crate, (found, of) in shares(root).items():
         share = 100 * found / of
         is_over = found > 1 and share > FREE_RELATIVES_PER_CENT_MAX and of >= SENTENCES_MIN
         bad |= is_over
