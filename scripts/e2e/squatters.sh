@@ -99,7 +99,16 @@ for way in silent accept full; do
                 expect 0 hello "$dafs" cat "$nfs_url"
             fi
         done
-        ! grep -qE "^sent b['\"].+['\"]$" "$work/squatted" || fail "the other user was sent something"
+        # What came before this was told before it.
+        if [[ $way == accept ]]; then
+            python3 -c 'import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect("\0" + sys.argv[1])
+s.send(b"the last")' "$name"
+            eventually grep -q "^sent b'the last'$" "$work/squatted"
+        fi
+        ! grep -vF "sent b'the last'" "$work/squatted" | grep -E "^sent b['\"].+['\"]$" ||
+            fail "the other user was sent something"
         leave
     done
 done

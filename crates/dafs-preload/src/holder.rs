@@ -91,17 +91,18 @@ fn is_unlocked(memory: c_int) -> bool {
     flock(memory, libc::LOCK_SH | libc::LOCK_NB).is_ok()
 }
 
-/// True if a holder is there, be it of another process.
-fn has_holder(fd: c_int) -> bool {
-    let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return false };
+/// True if a holder may be there, be it of another process. Without a descriptor to look by, the lock in
+/// the kernel may be that of another process, and stays.
+fn may_have_holder(fd: c_int) -> bool {
+    let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return true };
     let found = is_taken(memory, IS_THERE);
     kernel::close(memory);
-    found.unwrap_or(false)
+    found.unwrap_or(true)
 }
 
 /// True if an open file is locked in this way already, by another process that has it.
 fn is_locked(fd: c_int, range: &LockRange) -> Result<bool> {
-    let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return Ok(false) };
+    let memory = kernel::again(fd, libc::O_WRONLY)?;
     // A holder that gives its lock back has its byte until it has done so.
     let found = is_taken(memory, has_lock(range)).map(|is_taken| is_taken && !is_unlocked(memory));
     kernel::close(memory);
@@ -120,7 +121,7 @@ pub(crate) fn lock(fd: c_int, record: &Record, range: &LockRange, waits: bool) -
             Err(UNLOCKED_MEANWHILE) => {}
             Err(error) => {
                 // The lock in the kernel is also that of another process that waits.
-                if !has_holder(fd) {
+                if !may_have_holder(fd) {
                     flock(fd, libc::LOCK_UN)?;
                 }
                 return Err(error);

@@ -311,6 +311,12 @@ pub const LEASES_EVERY_NS: u64 = 500_000_000;
 /// Time between two looks at grace, recalls and local changes, in nanoseconds.
 pub const RECALLS_EVERY_NS: u64 = 100_000_000;
 
+/// How often a start asks a busy store what became of a change: ten minutes of pauses, in which a store
+/// searches an export of many million files.
+pub(crate) const BUSY_STORE_TRIES_MAX: u32 = 120_000;
+/// The pause between two of these calls.
+pub(crate) const BUSY_STORE_PAUSE: Duration = Duration::from_millis(5);
+
 const _: () = assert!(UNDO_BYTES_PER_CLIENT_MAX >= UNDO_BYTES_PER_LOCK_MAX);
 const _: () = assert!(CLIENT_NAME_BYTES_MAX >= OWNER_BYTES_MAX);
 const _: () = assert!(FENCE_NAME_BYTES_MAX <= u16::MAX as usize);

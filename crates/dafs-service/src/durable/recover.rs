@@ -9,7 +9,7 @@ use super::record::{self, About, Record};
 use super::shares;
 use crate::Service;
 use crate::export::Namespace;
-use crate::limits::REPLY_RETENTION_NS;
+use crate::limits::{BUSY_STORE_PAUSE, BUSY_STORE_TRIES_MAX, REPLY_RETENTION_NS};
 use dafs_journal::{Disk, LogFailed, Recovery, ScanError, Spawn};
 use dafs_store::{OpenMode, Store, StoreError};
 use rustc_hash::FxHashMap;
@@ -219,13 +219,13 @@ fn judge(
             continue;
         };
         let failed = |error| JournalError::Store { export: export.name().to_owned(), error };
-        match intent.judge(&**export.store()).map_err(failed)? {
+        match patiently(|| intent.judge(&**export.store())).map_err(failed)? {
             Verdict::Happened(effect) => {
                 recovered.happened += 1;
                 entry.record.clear();
                 record::put_happened(&about, &effect, &mut entry.record);
                 // The reply says that data is stable, whatever else is.
-                commit_data(&**export.store(), &intent).map_err(failed)?;
+                patiently(|| commit_data(&**export.store(), &intent)).map_err(failed)?;
                 if about.power {
                     let ids: &mut Vec<_> = touched.entry(export.fs()).or_default();
                     intent.touched(&**export.store(), ids);
@@ -258,7 +258,7 @@ fn judge(
             ids.sort_unstable();
             ids.dedup();
             let failed = |error| JournalError::Store { export: export.name().to_owned(), error };
-            export.store().commit_names(&ids).map_err(failed)?;
+            patiently(|| export.store().commit_names(&ids)).map_err(failed)?;
         }
     }
     Ok(recovered)
@@ -282,9 +282,21 @@ fn take_back(
         }
         let Ok(export) = namespace.export(intent.place()) else { continue };
         let failed = |error| JournalError::Store { export: export.name().to_owned(), error };
-        intent.judge(&**export.store()).map_err(failed)?;
+        patiently(|| intent.judge(&**export.store())).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Retries while the store is busy: a store that may not open by handle searches for a file in slices,
+/// and a start that gave up would search from the beginning, and give up again.
+fn patiently<T>(mut call: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    for _ in 0..BUSY_STORE_TRIES_MAX {
+        match call() {
+            Err(StoreError::Busy) => std::thread::sleep(BUSY_STORE_PAUSE),
+            done => return done,
+        }
+    }
+    call()
 }
 
 /// Makes data stable that a change has written: the process may have ended before it did so.
@@ -292,4 +304,17 @@ fn commit_data(store: &dyn Store, intent: &Intent) -> Result<(), StoreError> {
     let (Intent::Write { file, .. } | Intent::Append { file, .. }) = intent else { return Ok(()) };
     let mode = OpenMode { read: true, write: false };
     store.open(&server(), &file.file, mode)?.commit(0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_store_is_asked_again_and_other_errors_are_final() {
+        let mut answers =
+            [Err(StoreError::Busy), Err(StoreError::Busy), Ok(7), Err(StoreError::Io)].into_iter();
+        assert_eq!(patiently(|| answers.next().unwrap()), Ok(7));
+        assert_eq!(patiently(|| answers.next().unwrap()), Err(StoreError::Io));
+    }
 }

@@ -392,7 +392,11 @@ impl Store for PosixStore {
                 Ok(Found::Object(node) | Found::AttrDir(node) | Found::NamedAttr(node, _)) => {
                     self.export.commit_node(&node)?;
                 }
-                Err(StoreError::Stale | StoreError::MovedOut) => {}
+                Err(StoreError::Stale) => {}
+                // No name leads there now, or only a long search finds one: all files are made stable.
+                Err(StoreError::MovedOut | StoreError::Busy) => {
+                    return Ok(rustix::fs::syncfs(self.export.mount())?);
+                }
                 Err(error) => return Err(error),
             }
         }
