@@ -1,8 +1,11 @@
-//! The table of procedures in the documentation names each, its class, and a test that
-//! there is.
+//! The table of procedures in the documentation names each, its class, and a test that sends it.
 
 use dafs_wire::dafs::{Class, Procedure};
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// How many functions may lie between a test and the one that makes its request.
+const CALLS_MAX: usize = 4;
 
 fn class(class: Class) -> &'static str {
     match class {
@@ -15,6 +18,68 @@ fn class(class: Class) -> &'static str {
     }
 }
 
+/// The functions of a test binary by their names: the file of each, and its text.
+type Functions = HashMap<String, Vec<(PathBuf, String)>>;
+
+fn collect(directory: &Path, functions: &mut Functions) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, functions);
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let code = line.trim_start();
+            let Some((before, name)) = code.split_once("fn ") else { continue };
+            if !(before.is_empty() || before.starts_with("pub")) {
+                continue;
+            }
+            let end = format!("{}}}", &line[..line.len() - code.len()]);
+            let length = lines[at..].iter().position(|line| *line == end).unwrap_or(0);
+            let name = name.split(['(', '<']).next().unwrap().to_owned();
+            let function = (path.clone(), lines[at..=at + length].join("\n"));
+            functions.entry(name).or_default().push(function);
+        }
+    }
+}
+
+/// The names that stand before an opening parenthesis.
+fn calls(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    text.split('(').map(move |before| before.rsplit(|c: char| !is_part(c)).next().unwrap_or_default())
+}
+
+/// Whether `test` of `file`, or a function that it calls, has one of the `words`.
+fn reaches(functions: &Functions, file: &Path, test: &str, words: &[String]) -> bool {
+    let holds = |text: &str, word: &String| {
+        let follows = |part: &str| !part.starts_with(|c: char| c.is_alphanumeric());
+        text.split(word.as_str()).skip(1).any(follows)
+    };
+    let (mut names, mut seen) = (vec![test], vec![test]);
+    for depth in 0..=CALLS_MAX {
+        let mut further = Vec::new();
+        for name in names {
+            for (path, text) in functions.get(name).into_iter().flatten() {
+                if depth == 0 && path != file {
+                    continue;
+                }
+                if words.iter().any(|word| holds(text, word)) {
+                    return true;
+                }
+                further.extend(calls(text).filter(|call| functions.contains_key(*call)));
+            }
+        }
+        further.retain(|name| !seen.contains(name));
+        further.sort_unstable();
+        further.dedup();
+        seen.extend(&further);
+        names = further;
+    }
+    false
+}
+
 #[test]
 fn the_table_of_procedures_is_whole_and_true() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -25,14 +90,27 @@ fn the_table_of_procedures_is_whole_and_true() {
         .filter(|cells: &Vec<&str>| cells.len() == 5 && cells[0].parse::<u32>().is_ok())
         .collect();
     assert_eq!(rows.len(), Procedure::ALL.len());
+    let mut binaries: HashMap<PathBuf, Functions> = HashMap::new();
     for (row, procedure) in rows.iter().zip(Procedure::ALL) {
         assert_eq!(row[0], (procedure as u32).to_string());
         assert_eq!(row[1], procedure.name());
         assert_eq!(row[2], class(procedure.class()), "{}", row[1]);
         let (file, test) = row[4].split_once(": ").unwrap();
         let file = root.join("crates").join(file.trim_matches('`'));
-        let source = std::fs::read_to_string(&file).unwrap_or_default();
-        let test = format!("fn {}(", test.trim_matches('`'));
-        assert!(source.contains(&test), "{}: there is no {test}) in {}", row[1], file.display());
+        let test = test.trim_matches('`');
+        let directory = file.parent().unwrap();
+        let functions = binaries.entry(directory.to_owned()).or_insert_with(|| {
+            let mut functions = Functions::new();
+            collect(directory, &mut functions);
+            functions
+        });
+        // A client sends a request; a callback is one that it receives.
+        let word = |of: &str| format!("{of}::{procedure:?}");
+        let words = match procedure.class() {
+            Class::Callback => vec![word("Request"), word("Reply"), word("Procedure")],
+            _ => vec![word("Request")],
+        };
+        let is_sent = reaches(functions, &file, test, &words);
+        assert!(is_sent, "{}: no {test} in {} sends it", row[1], file.display());
     }
 }
