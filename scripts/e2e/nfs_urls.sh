@@ -84,6 +84,19 @@ echo content >"$work/export/sub/file"
 expect 2 'is not written to' "$dafs" bench "nfs://$tcp/sub/file" --run seqwrite
 expect 2 'choose a smaller --block' "$dafs" bench "nfs://$tcp/sub/file"
 
+step "commands for DAFS servers alone"
+# docs/copying.md names those that take URLs of NFS servers; the loop above runs them.
+while read -r line; do
+    read -ra words <<<"$line"
+    expect 2 'dafs://' "$dafs" "${words[@]}"
+done <<END
+ping nfs://$tcp/
+lock test nfs://$tcp/sub/file
+fence get --filesystem nfs://$tcp/
+run --at /data=nfs://$tcp/ true
+END
+expect 2 'no DAFS server' "$dafs" mount "nfs://$tcp/" "$work/none"
+
 step "wrong input says what to write instead"
 expect 2 'nfs:// or nfs+rdma://' "$dafs" ls "http://$tcp/"
 expect 2 '3, 4.1 or 4.2' "$dafs" ls "nfs://$tcp/?vers=2"

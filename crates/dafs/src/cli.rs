@@ -12,9 +12,10 @@ use std::path::PathBuf;
 ///
 /// Files are named by URLs: dafs://HOST[:PORT]/PATH, with options behind a question mark:
 /// fence-id=NAME, recovery=SECONDS, deadline=SECONDS, connect-timeout=SECONDS,
-/// transport=auto|iwarp|shm, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no; or for NFS
-/// servers nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH, with vers=3, 4.1 or 4.2, transport=iwarp, shm or verbs, rsize,
-/// wsize, readahead, pnfs=yes|no. Exit status: 0 done, 1 something failed,
+/// transport=auto|iwarp|shm, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no. The commands
+/// ls, stat, cat, get, put, rm, mkdir, mv, ln, df and bench also take URLs of NFS servers:
+/// nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH, with vers=3, 4.1 or 4.2,
+/// transport=iwarp, shm or verbs, rsize, wsize, readahead, pnfs=yes|no. Exit status: 0 done, 1 something failed,
 /// 2 wrong command line or configuration, 3 the server cannot be reached or was lost.
 #[derive(Debug, Parser)]
 #[command(name = "dafs", version, max_term_width = 100)]

@@ -85,8 +85,8 @@ pub(crate) struct Serve {
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
-    /// What replies to changes survive, in all exports: off for nothing, crash for the end of the
-    /// server's process, power for the loss of power. A client then learns what became of a request
+    /// What replies to changes survive, in exports of one directory: off for nothing, crash for the
+    /// end of the server's process, power for the loss of power. A client then learns what became of a request
     #[arg(long, value_name = "WHAT", value_parser = parse_durability)]
     durable_replies: Option<Durability>,
     /// Where to keep the key of file handles, so that they survive a restart
