@@ -67,3 +67,22 @@ expect 1 'line' "$dafs" reload "${place[@]}"
 "$dafs" cat "$url/two/file" >/dev/null || fail "the export is gone"
 stop_server
 expect 3 'no server answers' "$dafs" clients "${place[@]}"
+
+step "a log of slow NFS requests"
+head -c 32M /dev/zero >"$work/large"
+slow=("$dafs" put --sync "$work/large")
+nfs_address() { sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1; }
+config two
+printf 'networks = ["127.0.0.0/8"]\nunprivileged_ports = true\n[nfs]\nlisten = ["127.0.0.1:0"]\n' >>"$work/dafs.toml"
+serve --config "$work/dafs.toml"
+"${slow[@]}" "nfs://$(nfs_address)/two/large"
+stop_server
+! grep 'slow operation' "$log" || fail "requests are logged that nobody asked for"
+sed -i '1i slow_operation_ms = 1' "$work/dafs.toml"
+serve --config "$work/dafs.toml"
+is_logged() {
+    "${slow[@]}" "nfs://$(nfs_address)/two/large"
+    grep 'slow operation' "$log" | grep 'door="nfs4" operation="[A-Z]*" export="two" .*total_ms=[1-9]'
+}
+eventually is_logged
+stop_server

@@ -368,7 +368,7 @@ pub struct Config {
     pub nfs: NfsConfig,
     /// Where Prometheus reads counters, if anywhere.
     pub metrics_listen: Option<SocketAddr>,
-    /// Operations that take longer are logged, with the time that each stage took.
+    /// NFS requests that take longer are logged, with the time that each stage took.
     pub slow_operation: Option<Duration>,
     /// What to export.
     pub exports: Vec<ExportConfig>,
