@@ -1,5 +1,7 @@
 //! The table of procedures in the documentation names each, its class, and a test that sends it.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use dafs_wire::dafs::{Class, Procedure};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -48,7 +50,8 @@ fn collect(directory: &Path, functions: &mut Functions) {
 /// The names that stand before an opening parenthesis.
 fn calls(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    text.split('(').map(move |before| before.rsplit(|c: char| !is_part(c)).next().unwrap_or_default())
+    text.split('(')
+        .map(move |before| before.rsplit(|c: char| !is_part(c)).next().unwrap_or_default())
 }
 
 /// Whether `test` of `file`, or a function that it calls, has one of the `words`.
