@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""pages.py -- check README.md and the pages of docs: words, links, figures.
+
+At most 2 % of a page's sentences begin with a free relative, and no sentence has more than 50 words. Each
+link of any page leads to a file, and to a heading of it. Each figure of README's comparison stands in
+docs/benchmarks.md.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+import prose
+
+CODE = re.compile(r"^ *```.*?^ *```|^ {4}.*?$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    for heading in re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text()), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def broken_links(page):
+    for link in LINK.findall(CODE.sub("", page.read_text())):
+        if re.match(r"\w+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or anchor and anchor not in anchors(target):
+            yield f"{page}: link to {link}"
+
+
+def faults_of_words(page):
+    sentences = list(prose.sentences(CODE.sub("", page.read_text())))
+    relatives = [sentence for sentence in sentences if prose.is_free_relative(sentence)]
+    if 100 * len(relatives) > prose.FREE_RELATIVES_PER_CENT_MAX * len(sentences):
+        yield from (f"{page}: free relative: {sentence}" for sentence in relatives)
+    for sentence in sentences:
+        if len(sentence.split()) > prose.SENTENCE_WORDS_MAX:
+            yield f"{page}: long: {sentence}"
+
+
+def unknown_figures():
+    """Figures of README's comparison that the page of benchmarks lacks."""
+    known = set(re.findall(r"[\d.,]*\d", pathlib.Path("docs/benchmarks.md").read_text()))
+    table = pathlib.Path("README.md").read_text().split("## Beside other servers")[1].split("##")[0]
+    for row in re.findall(r"^\|.*$", table, re.MULTILINE):
+        for cell in row.split("|")[2:]:
+            if re.fullmatch(r"[ \d.,]*", cell):
+                figures = re.findall(r"\d[\d.,]*\d|\d", cell)
+                yield from (f"README.md: figure {figure}" for figure in figures if figure not in known)
+
+
+def main():
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
+    names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
+    pages = [pathlib.Path(name) for name in names if name and pathlib.Path(name).is_file()]
+    faults = [fault for page in pages for fault in broken_links(page)]
+    for page in [pathlib.Path("README.md"), *sorted(pathlib.Path("docs").glob("*.md"))]:
+        faults += faults_of_words(page)
+    faults += unknown_figures()
+    for fault in faults:
+        print(fault)
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
