@@ -34,6 +34,7 @@ mod offers;
 mod owner;
 pub mod shm;
 pub mod sim;
+mod spin;
 mod time;
 mod types;
 pub mod verbs;
@@ -43,6 +44,7 @@ pub use memory::{MemoryRegion, RegionTable};
 pub use naming::{shm_socket_candidates, shm_socket_name};
 pub use offers::CpuOffers;
 pub use owner::{is_of_this_host, tcp_peer};
+pub use spin::{Spin, Wake};
 pub use time::Instant;
 pub use types::{
     Access, Address, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, PeerInfo,

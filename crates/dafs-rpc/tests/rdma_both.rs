@@ -10,11 +10,11 @@ mod common;
 use common::*;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
-use dafs_dat::{Adapter, Address};
+use dafs_dat::{Adapter, Address, Wake};
 use dafs_mem::Site;
 use dafs_rpc::Reply;
 use dafs_rpc::client::{BackHandler, Options, Port, Procedure, Request, RpcClient, SendData};
-use dafs_rpc::server::{Config, Group, Wake};
+use dafs_rpc::server::{Config, Group};
 use std::thread::JoinHandle;
 use std::time::Duration;
 

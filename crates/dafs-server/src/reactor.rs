@@ -6,8 +6,7 @@
 
 use crate::config::Wake;
 use crate::engine::{Engine, EngineCounts};
-use dafs_dat::Instant;
-use dafs_rpc::server::Spin;
+use dafs_dat::{Instant, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 use std::io;

@@ -1,18 +1,7 @@
 //! What an administrator may set.
 
+use dafs_dat::Wake;
 use std::time::Duration;
-
-/// How a reactor waits for work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Wake {
-    /// Never sleeps: the shortest delay, at the price of a core.
-    Poll,
-    /// Looks for work for some microseconds before it sleeps.
-    #[default]
-    Adaptive,
-    /// Sleeps whenever there is nothing to do.
-    Sleep,
-}
 
 /// Bounds and habits of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]

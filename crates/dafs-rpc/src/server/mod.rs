@@ -28,14 +28,12 @@ mod group;
 mod peer;
 mod rdma;
 mod reactor;
-mod spin;
 mod worker;
 
-pub use config::{Config, Wake};
+pub use config::Config;
 pub use group::{Group, Statistics};
 pub use rdma::RdmaReactor;
 pub use reactor::Reactor;
-pub use spin::Spin;
 
 /// A record at which a connection fails on purpose.
 #[cfg(test)]

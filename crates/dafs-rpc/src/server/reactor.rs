@@ -8,7 +8,6 @@
 
 use super::group::{Shared, add};
 use super::peer::{EVENTS, Peer};
-use super::spin::Spin;
 use super::worker::Worker;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::connection::{Connection, Ending, shielded};
@@ -19,6 +18,7 @@ use crate::limits::{
     KEEPALIVE_PROBES, TICK_MILLISECONDS,
 };
 use crate::memory;
+use dafs_dat::Spin;
 use dafs_dat::connections::{Admitted, Closed, Origin};
 use rustc_hash::FxHashMap;
 use rustix::event::Timespec;

@@ -1,11 +1,12 @@
 //! Calls that work.
 
 use crate::common::{Raw, Server, call, options, pattern, procedure, procedures, sum};
+use dafs_dat::Wake;
 use dafs_mem::{Site, copied_bytes};
 use dafs_rpc::client::{
     CallError, Locate, Located, Memory, Options, Pending, Request, RpcClient, SendData,
 };
-use dafs_rpc::server::{Config, Wake};
+use dafs_rpc::server::Config;
 use dafs_rpc::{AcceptStatus, Reply};
 use dafs_wire::rpc::{FragmentMark, ReplyHeader};
 use dafs_wire::xdr::{Decoder, Encoder};

@@ -138,7 +138,7 @@ pub enum Wake {
     Sleep,
 }
 
-impl From<Wake> for dafs_rpc::server::Wake {
+impl From<Wake> for dafs_dat::Wake {
     fn from(wake: Wake) -> Self {
         match wake {
             Wake::Adaptive => Self::Adaptive,

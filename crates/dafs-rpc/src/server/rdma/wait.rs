@@ -6,8 +6,7 @@
 use super::reactor::RdmaReactor;
 use crate::handler::Handler;
 use crate::memory;
-use crate::server::spin::Spin;
-use dafs_dat::Instant;
+use dafs_dat::{Instant, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 use std::io;

@@ -7,8 +7,7 @@
 //! Invariants
 //! * The time spent looking in vain falls to nothing if it never pays.
 
-use super::config::Wake;
-use dafs_dat::{CpuOffers, Instant};
+use crate::{CpuOffers, Instant};
 use std::time::Duration;
 
 /// Never looks longer than this; a wake-up costs about as much.
@@ -22,6 +21,18 @@ const SPIN_NS_STEP: u64 = 10_000;
 
 /// A sleep shorter than this would better have been spent looking: a part of it was waking up.
 const SHORT_SLEEP_NS: u64 = 100_000;
+
+/// How a reactor waits for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wake {
+    /// Never sleeps: the shortest delay, at the price of a core.
+    Poll,
+    /// Looks for work for some microseconds before it sleeps.
+    #[default]
+    Adaptive,
+    /// Sleeps whenever there is nothing to do.
+    Sleep,
+}
 
 /// Decides between looking and sleeping.
 #[derive(Debug)]
