@@ -8,6 +8,7 @@
 //! * The time spent looking in vain falls to nothing if it never pays.
 
 use crate::{CpuOffers, Instant};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Never looks longer than this; a wake-up costs about as much.
@@ -32,6 +33,19 @@ pub enum Wake {
     Adaptive,
     /// Sleeps whenever there is nothing to do.
     Sleep,
+}
+
+impl FromStr for Wake {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "adaptive" => Ok(Self::Adaptive),
+            "poll" => Ok(Self::Poll),
+            "sleep" => Ok(Self::Sleep),
+            _ => Err("use adaptive, poll or sleep".to_owned()),
+        }
+    }
 }
 
 /// Decides between looking and sleeping.

@@ -25,7 +25,7 @@ pub use config::{
     BrickConfig, CephDataServer, CephFsConfig, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT,
     DataRdma, DataServerPlace, EngineConfig, EngineError, ExportConfig, ExportSource,
     GlusterConfig, GlusterDataServer, NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace,
-    OsdConfig, OwnIdentity, Wake, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    OsdConfig, OwnIdentity, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
 };
 pub use dafs_cluster::ClusterSecret;
 pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, Ticker};

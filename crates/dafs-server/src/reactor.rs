@@ -4,9 +4,8 @@
 //! * Before it sleeps, every adapter has been armed and the inbox has been looked at, so no event
 //!   is missed.
 
-use crate::config::Wake;
 use crate::engine::{Engine, EngineCounts};
-use dafs_dat::{Instant, Spin};
+use dafs_dat::{Instant, Spin, Wake};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 use std::io;
@@ -43,7 +42,7 @@ impl Control {
 
 /// Runs until told to stop.
 pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
-    let mut spin = Spin::new(wake.into());
+    let mut spin = Spin::new(wake);
     let mut is_idle = false;
     let mut close_by: Option<Instant> = None;
     let mut now = Instant::now();

@@ -4,7 +4,7 @@ use crate::commands;
 use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dafs_client::{DafsUrl, TransportChoice, WaitPolicy};
-use dafs_server::Wake;
+use dafs_dat::Wake;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

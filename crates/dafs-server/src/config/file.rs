@@ -4,10 +4,10 @@ use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
 use super::{
     Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource, NfsConfig, NodeConfig,
-    NodePlace, OwnIdentity, Wake, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
-    wrong,
+    NodePlace, OwnIdentity, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
 };
 use crate::limits::SessionLimits;
+use dafs_dat::Wake;
 use dafs_service::durable::Durability;
 use dafs_service::{Admits, ExportOptions, Squash};
 use dafs_store::{COPIES_MAX, Cred};
@@ -25,7 +25,7 @@ pub(super) struct ConfigFile {
     metrics_listen: Option<String>,
     slow_operation_ms: Option<u64>,
     lease_time_seconds: Option<u64>,
-    #[serde(default)]
+    #[serde(default, with = "WakeFile")]
     wake: Wake,
     threads: Option<usize>,
     trusted: Option<Vec<String>>,
@@ -43,6 +43,15 @@ pub(super) struct ConfigFile {
     cluster: ClusterFile,
     #[serde(default)]
     export: Vec<ExportFile>,
+}
+
+/// How reactors wait, as it is written.
+#[derive(Deserialize)]
+#[serde(remote = "Wake", rename_all = "lowercase")]
+enum WakeFile {
+    Adaptive,
+    Poll,
+    Sleep,
 }
 
 #[derive(Deserialize, Default)]

@@ -9,6 +9,7 @@ mod gluster;
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 
 use crate::limits::SessionLimits;
+use dafs_dat::Wake;
 use dafs_service::{AddressRange, ExportOptions};
 use dafs_store::own::{self, OwnError};
 use file::ConfigFile;
@@ -16,7 +17,6 @@ use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
@@ -123,42 +123,6 @@ fn line_of(text: &str, steps: &[String]) -> usize {
         value = inner.get_ref();
     }
     1 + text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count()
-}
-
-/// How a reactor waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Wake {
-    /// Looks for work for a while, then sleeps.
-    #[default]
-    Adaptive,
-    /// Never sleeps: one core per reactor, lowest latency.
-    Poll,
-    /// Sleeps at once: least CPU.
-    Sleep,
-}
-
-impl From<Wake> for dafs_dat::Wake {
-    fn from(wake: Wake) -> Self {
-        match wake {
-            Wake::Adaptive => Self::Adaptive,
-            Wake::Poll => Self::Poll,
-            Wake::Sleep => Self::Sleep,
-        }
-    }
-}
-
-impl FromStr for Wake {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "adaptive" => Ok(Self::Adaptive),
-            "poll" => Ok(Self::Poll),
-            "sleep" => Ok(Self::Sleep),
-            _ => Err("use adaptive, poll or sleep".to_owned()),
-        }
-    }
 }
 
 /// Where the files of an export live.

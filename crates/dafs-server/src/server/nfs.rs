@@ -149,7 +149,7 @@ pub(super) fn admission() -> Admission {
 
 pub(super) fn rpc_config(config: &Config) -> RpcConfig {
     RpcConfig {
-        wake: config.wake.into(),
+        wake: config.wake,
         first_call_timeout: Duration::from_secs(config.limits.handshake_seconds),
         ..RpcConfig::default()
     }
