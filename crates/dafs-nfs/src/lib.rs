@@ -9,7 +9,6 @@ pub mod limits;
 mod admission;
 mod args;
 mod connection;
-mod data_server;
 mod handler;
 mod io;
 mod listings;
@@ -23,6 +22,5 @@ mod v4;
 mod wire_handle;
 
 pub use admission::{Admission, Origin, Who};
-pub use data_server::{DataRole, ForeignStates, ForeignUse};
 pub use handler::NfsHandler;
 pub use shared::{Job, NfsCounts, NfsOptions, NfsShared, Pool};

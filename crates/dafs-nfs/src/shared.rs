@@ -6,7 +6,6 @@
 
 use crate::admission::{Admission, Origin};
 use crate::connection::Connection;
-use crate::data_server::DataRole;
 use crate::limits::TIDY_EVERY_NS;
 use crate::mount::Mounts;
 use crate::refusals::Refusals;
@@ -17,7 +16,8 @@ use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::BackError;
 use dafs_service::{
-    AttrAnswer, ClientKey, Export, Flavour, Front, Handle, Place, Service, StateRef, WriteVerifier,
+    AttrAnswer, ClientKey, DataRole, Export, Flavour, Front, Handle, Place, Service, StateRef,
+    WriteVerifier,
 };
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::Status;

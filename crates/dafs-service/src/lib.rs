@@ -22,6 +22,7 @@ pub mod limits;
 mod admit;
 mod append;
 mod client;
+mod data_server;
 mod database;
 mod delegation;
 mod enter;
@@ -56,6 +57,7 @@ pub use client::{
     Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, ExchangeId, Exchanged,
     Holding, Identity, Registered,
 };
+pub use data_server::{DataRole, ForeignStates, ForeignUse};
 pub use database::{StateFile, StateFileId, bears_seal};
 pub use delegation::{AttrAnswer, Delegation, DelegationKind, NoDelegation, Want, WantKind};
 pub use error::ServiceError;

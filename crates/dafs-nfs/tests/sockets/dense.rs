@@ -3,11 +3,10 @@
 
 use crate::harness::{PATIENCE, Server};
 use dafs_mem::{Site, VolatileSlice};
-use dafs_nfs::{DataRole, ForeignStates, ForeignUse};
 use dafs_nfs_client::mount::{
     Create, Mount, MountOptions, NfsUrl, OpenOptions, SetAttributes, StableHow as Stable,
 };
-use dafs_service::{Export, Service, ServiceConfig};
+use dafs_service::{DataRole, Export, ForeignStates, ForeignUse, Service, ServiceConfig};
 use dafs_store::{
     AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DataFile,
     DataFiles, Device, DeviceKey, DirChange, DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind,

@@ -1,12 +1,13 @@
 //! A server on a loopback port, with two reactors and a pool of two threads.
 
 use dafs_dat::Wake;
-use dafs_nfs::{Admission, DataRole, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
 use dafs_nfs_client::{Connection, Identity, Options, Session, connect};
 use dafs_rpc::Injector;
 use dafs_rpc::server::{Config, Group};
 use dafs_service::{
-    Admits, Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
+    Admits, DataRole, Export, ExportOptions, Namespace, Service, ServiceConfig, Squash,
+    WriteVerifier,
 };
 use dafs_store::{DataStore, MemoryOptions, MemoryStore, Store};
 use std::net::{SocketAddr, TcpListener};

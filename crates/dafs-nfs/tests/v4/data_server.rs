@@ -2,9 +2,8 @@
 
 use crate::common::*;
 use dafs_mem::{Site, VolatileSlice};
-use dafs_nfs::{DataRole, ForeignStates, ForeignUse};
 use dafs_rpc::{AcceptStatus, Credential, Handled, LocalCall, Rejection, VersionRange};
-use dafs_service::{Export, ServiceError, StateId, StateRef};
+use dafs_service::{DataRole, Export, ForeignStates, ForeignUse, ServiceError, StateId, StateRef};
 use dafs_store::striped::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, component_store_fs,
 };

@@ -13,8 +13,7 @@ use super::request::{Call, Context, Done, FileAndOpen};
 use crate::auth::Admission;
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
-use dafs_nfs::{DataRole, ForeignUse};
-use dafs_service::{Export, Handle, ServiceError, StateRef, Ticket, Usage};
+use dafs_service::{DataRole, Export, ForeignUse, Handle, ServiceError, StateRef, Ticket, Usage};
 use dafs_store::{
     Attr, CacheAdvice, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, Result, SeekWhat,
     StoreError, Wait, fill,

@@ -60,7 +60,7 @@ use dafs_dat::{
     Adapter, Address, Completion, DisconnectReason, EndpointId, Event, Instant, ListenerId,
     Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
 };
-use dafs_service::{Drain, Service, WriteVerifier};
+use dafs_service::{DataRole, Drain, Service, WriteVerifier};
 use drain::{Asked, UnderWay};
 use memory::{Replies, ReplySlot};
 use request::Context;
@@ -101,7 +101,7 @@ pub struct Shared {
     /// Where passwords are checked: apart from the calls above, because anybody may ask for it.
     pub proofs: Arc<dyn Pool>,
     /// Where this door is a data server's: what it serves, and who judges that.
-    pub data: Option<dafs_nfs::DataRole>,
+    pub data: Option<DataRole>,
 }
 
 /// One reactor's share of the server.

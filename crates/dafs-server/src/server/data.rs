@@ -18,11 +18,11 @@ use crate::pool::Pool;
 use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
 use dafs_dat::connections::Connections;
-use dafs_nfs::{DataRole, ForeignStates, NfsHandler, NfsShared};
+use dafs_nfs::{NfsHandler, NfsShared};
 use dafs_rpc::server::{Group, Statistics};
 use dafs_service::{
-    Admits, Export, ExportOptions, Namespace, NoRecords, Service, ServiceConfig, Squash,
-    WriteVerifier,
+    Admits, DataRole, Export, ExportOptions, ForeignStates, Namespace, NoRecords, Service,
+    ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::vital;
 use dafs_store::{DataFiles, DataStore};

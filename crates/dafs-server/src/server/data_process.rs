@@ -16,8 +16,7 @@ use dafs_cephfs::{CephNode, CephNodeOptions};
 use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
 use dafs_dat::connections::Connections;
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
-use dafs_nfs::{ForeignStates, ForeignUse};
-use dafs_service::{Admits, Export, WriteVerifier};
+use dafs_service::{Admits, Export, ForeignStates, ForeignUse, WriteVerifier};
 use dafs_store::striped::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
 };

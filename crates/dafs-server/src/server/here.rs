@@ -4,8 +4,7 @@
 use dafs_cluster::Metadata;
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
-use dafs_nfs::{ForeignStates, ForeignUse};
-use dafs_service::{Identity, Service, StateRef};
+use dafs_service::{ForeignStates, ForeignUse, Identity, Service, StateRef};
 use dafs_store::striped::ComponentId;
 use dafs_store::{FileId, StoreError};
 use std::sync::{Arc, Weak};

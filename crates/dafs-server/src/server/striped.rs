@@ -19,8 +19,10 @@ use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
-use dafs_nfs::{ForeignStates, ForeignUse};
-use dafs_service::{Admits, Export, Identity, Service, ServiceError, StateRef, WriteVerifier};
+use dafs_service::{
+    Admits, Export, ForeignStates, ForeignUse, Identity, Service, ServiceError, StateRef,
+    WriteVerifier,
+};
 use dafs_store::striped::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, Node,
     component_store_fs,

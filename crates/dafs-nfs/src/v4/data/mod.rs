@@ -13,9 +13,8 @@ mod write;
 
 use super::compound::{Compound, OpError, OpResult};
 use super::stateid;
-use crate::data_server::{DataRole, ForeignUse};
 use crate::wire_handle;
-use dafs_service::{Handle, ServiceError};
+use dafs_service::{DataRole, ForeignUse, Handle, ServiceError};
 use dafs_wire::nfs4::{Op, Stateid, Status};
 use std::time::Duration;
 

@@ -5,10 +5,10 @@
 //!   metadata server knows where the file ends, and is asked when a component comes short.
 
 use super::check;
-use crate::data_server::DataRole;
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use dafs_mem::VolatileSlice;
+use dafs_service::DataRole;
 use dafs_store::{DataUse, Wait, fill};
 use dafs_wire::nfs4::{ReadArgs, Status};
 

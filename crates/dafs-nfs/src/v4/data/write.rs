@@ -5,11 +5,11 @@
 //!   FILE_SYNC4 is never answered, and the client says LAYOUTCOMMIT.
 
 use super::check;
-use crate::data_server::DataRole;
 use crate::io::write_all;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::ops::sync_failed;
 use crate::v4::status::of_store;
+use dafs_service::DataRole;
 use dafs_store::{DataUse, Stability, Wait};
 use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 

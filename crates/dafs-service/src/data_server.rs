@@ -1,6 +1,6 @@
 //! A front door that is a data server's: it moves data of components, by leave of a metadata server.
 
-use dafs_service::{Identity, StateRef};
+use crate::{Identity, StateRef};
 use dafs_store::{DataFiles, FileId, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub trait ForeignStates: Send + Sync {
     ///
     /// # Errors
     /// Why not, as for the client; `Delay` while the metadata server cannot be asked.
-    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>>;
+    fn check(&self, wanted: &ForeignUse<'_>) -> crate::Result<Option<Duration>>;
 
     /// How far the file reaches that a component is of. Asked only for components that do not know.
     ///
