@@ -160,7 +160,7 @@ fn the_application_tells_who_the_user_is() {
     let line = dafs_server::password_line("anna", uid, gid, &[], b"secret");
     std::fs::write(&path, line + "\n").unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    let served = Served::with(|config| config.password_file = Some(path));
+    let served = Served::with(|config| config.auth.password_file = Some(path));
     for transport in ["1", "2"] {
         let said = program("tests/c/credentials.c", &served, &[transport]);
         assert!(said.ends_with("done\n"), "{said}");

@@ -8,7 +8,6 @@
 //! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
 //!   kernel vouches for, or where the configuration says so in its danger sentence (DAFS O28).
 
-use crate::config::{Config, OwnIdentity};
 use crate::guesses::{Failed, Guesses};
 use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
 use argon2::Argon2;
@@ -21,6 +20,29 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
+
+/// What the configuration says of proofs of identity.
+#[derive(Debug, Clone, Default)]
+pub struct AuthConfig {
+    /// Addresses whose clients may name their users themselves.
+    pub trusted: Vec<AddressRange>,
+    /// Users and their password hashes, for authentication TEXT.
+    pub password_file: Option<PathBuf>,
+    /// The server's own proof, if it has one.
+    pub own_identity: Option<OwnIdentity>,
+    /// The danger sentence was written.
+    pub allow_unauthenticated_remote_clients: bool,
+}
+
+/// What the server shows to clients that ask who it is (SERVER_AUTH with TEXT). It travels in
+/// clear, so it tells two servers apart and proves little.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnIdentity {
+    /// A name.
+    pub id: String,
+    /// A password that clients compare.
+    pub password: String,
+}
 
 /// A user of the password file.
 #[derive(Debug, Clone)]
@@ -101,7 +123,7 @@ impl Authenticator {
     ///
     /// # Errors
     /// The line of the password file that cannot be used.
-    pub fn new(config: &Config) -> Result<Self, PasswordFileError> {
+    pub fn new(config: &AuthConfig) -> Result<Self, PasswordFileError> {
         let users = match &config.password_file {
             Some(path) => read_password_file(path)?,
             None => BTreeMap::new(),
@@ -314,9 +336,7 @@ mod tests {
         let path = dir.path().join("users");
         std::fs::write(&path, lines).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        let mut config = Config::for_directory(dir.path().to_owned());
-        config.password_file = Some(path);
-        Authenticator::new(&config)
+        Authenticator::new(&AuthConfig { password_file: Some(path), ..AuthConfig::default() })
     }
 
     #[test]
@@ -390,9 +410,8 @@ mod tests {
 
     #[test]
     fn a_trusted_network_is_one_of_other_hosts() {
-        let mut config = Config::for_directory("/nowhere".into());
-        config.trusted = vec!["192.0.2.0/24".parse().unwrap()];
-        let auth = Authenticator::new(&config).unwrap();
+        let trusted = vec!["192.0.2.0/24".parse().unwrap()];
+        let auth = Authenticator::new(&AuthConfig { trusted, ..AuthConfig::default() }).unwrap();
         let own = PeerInfo { is_local: true, ..peer("192.0.2.1:999") };
         // This host has an address there, and any of its users may connect by it.
         assert!(auth.admit(&own, &Proof::None).is_none());

@@ -20,12 +20,15 @@ pub use admin::{
     AdminError, AdminReply, AdminRequest, ClientReport, FenceOrder, FenceReport, LayoutReport,
     LockReport, NodeReport, SessionReport, ask as ask_server,
 };
-pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line, password_text};
+pub use auth::{
+    Admission, AuthConfig, Authenticator, OwnIdentity, PasswordFileError, Proof, password_line,
+    password_text,
+};
 pub use config::{
     BrickConfig, CephDataServer, CephFsConfig, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT,
     DataRdma, DataServerPlace, EngineConfig, EngineError, ExportConfig, ExportSource,
     GlusterConfig, GlusterDataServer, NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace,
-    OsdConfig, OwnIdentity, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    OsdConfig, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
 };
 pub use dafs_cluster::ClusterSecret;
 pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, Ticker};

@@ -6,7 +6,7 @@ use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
 use dafs_journal::{Disk, Spawn};
 use dafs_server::{
-    Authenticator, Config, Engine, EngineCounts, Inbox, Pool, Registry, SessionLimits, Shared,
+    AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Pool, Registry, SessionLimits, Shared,
     Ticker,
 };
 use dafs_service::durable::Journal;
@@ -76,8 +76,8 @@ impl Server {
             let jobs = pool.clone();
             service.undo_elsewhere(Arc::new(move |job| jobs.submit(job)));
         }
-        let authenticator = Authenticator::new(&Config::for_directory(PathBuf::from("/")))
-            .map_err(|error| error.to_string())?;
+        let authenticator =
+            Authenticator::new(&AuthConfig::default()).map_err(|error| error.to_string())?;
         let limits = SessionLimits {
             credits_total_max: setup.credits_total_max,
             credits_initial: setup.credits_initial,

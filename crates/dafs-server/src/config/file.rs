@@ -4,8 +4,9 @@ use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
 use super::{
     Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource, NfsConfig, NodeConfig,
-    NodePlace, OwnIdentity, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
+    NodePlace, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
 };
+use crate::auth::OwnIdentity;
 use crate::limits::SessionLimits;
 use dafs_dat::Wake;
 use dafs_service::durable::Durability;
@@ -31,7 +32,7 @@ pub(super) struct ConfigFile {
     trusted: Option<Vec<String>>,
     password_file: Option<PathBuf>,
     state_directory: Option<PathBuf>,
-    server_auth: Option<OwnIdentity>,
+    server_auth: Option<ServerAuthFile>,
     #[serde(default)]
     crc: bool,
     danger_allow_unauthenticated_remote_clients: Option<String>,
@@ -52,6 +53,13 @@ enum WakeFile {
     Adaptive,
     Poll,
     Sleep,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerAuthFile {
+    id: String,
+    password: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -167,7 +175,7 @@ impl ConfigFile {
         }
         if let Some(trusted) = &self.trusted {
             let parse = |text: &String| text.parse().map_err(|e: String| wrong("trusted", e));
-            config.trusted = trusted.iter().map(parse).collect::<Result<_, _>>()?;
+            config.auth.trusted = trusted.iter().map(parse).collect::<Result<_, _>>()?;
         }
         if let Some(sentence) = self.danger_allow_unauthenticated_remote_clients {
             if sentence != DANGER_SENTENCE {
@@ -176,11 +184,12 @@ impl ConfigFile {
                     format!("remove it, or if you mean it write exactly \"{DANGER_SENTENCE}\""),
                 ));
             }
-            config.allow_unauthenticated_remote_clients = true;
+            config.auth.allow_unauthenticated_remote_clients = true;
         }
-        config.password_file = self.password_file.map(|path| base.join(path));
+        config.auth.password_file = self.password_file.map(|path| base.join(path));
         config.state_directory = self.state_directory.map(|path| base.join(path));
-        config.own_identity = self.server_auth;
+        let own = |ServerAuthFile { id, password }| OwnIdentity { id, password };
+        config.auth.own_identity = self.server_auth.map(own);
         config.wake = self.wake;
         config.crc = self.crc;
         self.limits.apply(&mut config.limits)?;

@@ -8,12 +8,12 @@ mod gluster;
 
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 
+use crate::auth::AuthConfig;
 use crate::limits::SessionLimits;
 use dafs_dat::Wake;
 use dafs_service::{AddressRange, ExportOptions};
 use dafs_store::own::{self, OwnError};
 use file::ConfigFile;
-use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -276,17 +276,6 @@ pub struct ExportConfig {
     pub subtree_check: bool,
 }
 
-/// What the server shows to clients that ask who it is (SERVER_AUTH with TEXT). It travels in
-/// clear, so it tells two servers apart and proves little.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OwnIdentity {
-    /// A name.
-    pub id: String,
-    /// A password that clients compare.
-    pub password: String,
-}
-
 /// The NFS front doors.
 #[derive(Debug, Clone, Default)]
 pub struct NfsConfig {
@@ -342,18 +331,12 @@ pub struct Config {
     pub wake: Wake,
     /// Reactor threads.
     pub threads: usize,
-    /// Addresses whose clients may name their users themselves.
-    pub trusted: Vec<AddressRange>,
-    /// Users and their password hashes, for authentication TEXT.
-    pub password_file: Option<PathBuf>,
-    /// The server's own proof, if it has one.
-    pub own_identity: Option<OwnIdentity>,
+    /// Proofs of identity.
+    pub auth: AuthConfig,
     /// Where the key that signs file handles is kept; `None` for the user's default place.
     pub state_directory: Option<PathBuf>,
     /// Ask iWARP peers for CRC32C.
     pub crc: bool,
-    /// The danger sentence was written.
-    pub allow_unauthenticated_remote_clients: bool,
     /// Bounds.
     pub limits: SessionLimits,
 }
@@ -376,12 +359,9 @@ impl Config {
             lease_time: Duration::from_secs(30),
             wake: Wake::Adaptive,
             threads: default_threads(),
-            trusted: Vec::new(),
-            password_file: None,
-            own_identity: None,
+            auth: AuthConfig::default(),
             state_directory: None,
             crc: false,
-            allow_unauthenticated_remote_clients: false,
             limits: SessionLimits::default(),
         }
     }
@@ -420,16 +400,16 @@ impl Config {
     /// # Errors
     /// The address that strangers could reach.
     pub fn check_exposure(&self) -> Result<(), ConfigError> {
-        if self.allow_unauthenticated_remote_clients {
+        if self.auth.allow_unauthenticated_remote_clients {
             return Ok(());
         }
         // Trusted ranges are the administrator's word; without them and without passwords nobody
         // from outside gets in, and with them somebody does without any proof.
         let loopback = AddressRange::loopback();
-        let outside = self.trusted.iter().any(|range| !loopback.contains(range));
+        let outside = self.auth.trusted.iter().any(|range| !loopback.contains(range));
         let reachable = self.listen.iter().find(|address| !address.ip().is_loopback());
         match reachable {
-            Some(&address) if outside || self.password_file.is_none() => {
+            Some(&address) if outside || self.auth.password_file.is_none() => {
                 Err(ConfigError::Unauthenticated { address })
             }
             _ => Ok(()),

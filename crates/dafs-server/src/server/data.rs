@@ -215,7 +215,7 @@ impl DataServer {
         if let Some(listener) = dafs {
             let shared = Shared {
                 service: server.service(),
-                authenticator: Arc::new(Authenticator::new(config)?),
+                authenticator: Arc::new(Authenticator::new(&config.auth)?),
                 registry: Arc::new(Registry::counting_in(random.registry_key, connections.clone())),
                 pool: pool.clone(),
                 limits: config.limits,

@@ -338,7 +338,7 @@ impl Server {
         let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
         let shared = Arc::new(Shared {
             service: service.clone(),
-            authenticator: Arc::new(Authenticator::new(config)?),
+            authenticator: Arc::new(Authenticator::new(&config.auth)?),
             registry: Arc::new(Registry::counting_in(random.registry_key, connections.clone())),
             pool: pool.clone(),
             limits: config.limits,

@@ -17,7 +17,7 @@ use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
 use dafs_journal::sim::SimDisk;
 use dafs_server::{
-    Authenticator, Config, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
+    AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
     SessionLimits, Shared, Ticker, password_line,
 };
 use dafs_service::durable::Journal;
@@ -30,7 +30,6 @@ use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -181,8 +180,8 @@ pub struct World {
 
 fn authenticator(setup: &Setup) -> Authenticator {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::for_directory(PathBuf::from("/"));
-    config.own_identity = setup.own_identity.clone();
+    let own_identity = setup.own_identity.clone();
+    let mut config = AuthConfig { own_identity, ..AuthConfig::default() };
     if !setup.users.is_empty() {
         let line = |(index, (name, password)): (usize, &(&str, &str))| {
             let id = 1000 + index as u32;
