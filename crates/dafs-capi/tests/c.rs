@@ -157,7 +157,7 @@ fn the_application_tells_who_the_user_is() {
     let passwords = TempDir::new().unwrap();
     let path = passwords.path().join("users");
     let (uid, gid) = process();
-    let line = dafs_server::password_line("anna", uid, gid, &[], b"secret");
+    let line = dafs_engine::password_line("anna", uid, gid, &[], b"secret");
     std::fs::write(&path, line + "\n").unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let served = Served::with(|config| config.auth.password_file = Some(path));

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 /// Makes this the only user's password.
 fn set_password(path: &Path, password: &str) {
     let me = std::fs::metadata("/proc/self").unwrap();
-    let line = dafs_server::password_line("anna", me.uid(), me.gid(), &[], password.as_bytes());
+    let line = dafs_engine::password_line("anna", me.uid(), me.gid(), &[], password.as_bytes());
     std::fs::write(path, line + "\n").unwrap();
     std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
 }

@@ -4,11 +4,11 @@ use crate::limits::SERVER_HOST;
 use crate::pool::{PoolSchedule, SimPool};
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
-use dafs_journal::{Disk, Spawn};
-use dafs_server::{
+use dafs_engine::{
     AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Pool, Registry, SessionLimits, Shared,
     Ticker,
 };
+use dafs_journal::{Disk, Spawn};
 use dafs_service::durable::Journal;
 use dafs_service::{
     ClientRecords, Export, ExportOptions, FenceRecords, Namespace, Service, ServiceConfig,

@@ -6,9 +6,8 @@ use super::{
     Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource, NfsConfig, NodeConfig,
     NodePlace, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
 };
-use crate::auth::OwnIdentity;
-use crate::limits::SessionLimits;
 use dafs_dat::Wake;
+use dafs_engine::{OwnIdentity, SessionLimits};
 use dafs_service::durable::Durability;
 use dafs_service::{Admits, ExportOptions, Squash};
 use dafs_store::{COPIES_MAX, Cred};

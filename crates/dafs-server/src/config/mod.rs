@@ -8,9 +8,8 @@ mod gluster;
 
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 
-use crate::auth::AuthConfig;
-use crate::limits::SessionLimits;
 use dafs_dat::Wake;
+use dafs_engine::{AuthConfig, SessionLimits};
 use dafs_service::{AddressRange, ExportOptions};
 use dafs_store::own::{self, OwnError};
 use file::ConfigFile;

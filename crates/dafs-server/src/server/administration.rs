@@ -6,8 +6,8 @@ use super::stores::open_store;
 use super::{StartError, journal};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
-use crate::engine::Registry;
 use crate::limits::HOLDINGS_SHOWN_MAX;
+use dafs_engine::Registry;
 use dafs_service::{
     ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
 };

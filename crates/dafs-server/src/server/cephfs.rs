@@ -7,10 +7,10 @@ use super::nfs_rdma::RdmaDoors;
 use super::{StartError, listen, state, striped};
 use crate::admin::NodeReport;
 use crate::config::{CephFsConfig, DataServerPlace, ExportConfig};
-use crate::pool::{Pool, ThreadPool};
 use dafs_cephfs::{
     CephData, CephOptions, CephStore, DataPlace, DataServerOptions, OpenError, in_network,
 };
+use dafs_engine::{Pool, ThreadPool};
 use dafs_service::{Admits, Export, Service, WriteVerifier};
 use dafs_store::{DataFiles, ExportSecret, NfsAddresses, Store};
 use std::net::TcpListener;

@@ -4,8 +4,8 @@
 //! holds, and reactors wait for no disk. What data servers have to be told has threads of its own, one for
 //! each store, because one that is away keeps its thread waiting; and so has what is to be tidied up there.
 
-use crate::engine::Ticker;
 use dafs_dat::Instant;
+use dafs_engine::Ticker;
 use dafs_service::Service;
 use dafs_store::Store;
 use std::io;

@@ -10,14 +10,12 @@ use super::nfs_rdma::RdmaDoors;
 use super::reactors::{self, Reactor};
 use super::{Random, StartError};
 use crate::admin::NodeReport;
-use crate::auth::Authenticator;
 use crate::config::{Config, ExportSource};
-use crate::engine::{Registry, Shared};
 use crate::metrics::Labels;
-use crate::pool::Pool;
 use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
 use dafs_dat::connections::Connections;
+use dafs_engine::{Authenticator, Pool, Registry, Shared};
 use dafs_nfs::{NfsHandler, NfsShared};
 use dafs_rpc::server::{Group, Statistics};
 use dafs_service::{

@@ -11,10 +11,10 @@ use super::{Random, StartError, descriptors, listen, operation_name};
 use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
 use crate::metrics::{MetricsPort, ServerCollector};
-use crate::pool::ThreadPool;
 use dafs_cephfs::{CephNode, CephNodeOptions};
 use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
 use dafs_dat::connections::Connections;
+use dafs_engine::ThreadPool;
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
 use dafs_service::{Admits, Export, ForeignStates, ForeignUse, WriteVerifier};
 use dafs_store::striped::{

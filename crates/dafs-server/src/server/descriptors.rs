@@ -1,8 +1,9 @@
 //! What the limit of open descriptors (`RLIMIT_NOFILE`) is shared out to: connections, and files that
 //! clients have open. The rest is for the server's own files, sockets and threads.
 
-use crate::limits::{CONNECTIONS_SHARE, FILES_SHARE, SessionLimits};
+use crate::limits::{CONNECTIONS_SHARE, FILES_SHARE};
 use dafs_dat::connections::{ConnectionLimits, Connections};
+use dafs_engine::SessionLimits;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::sync::Arc;
 

@@ -33,18 +33,18 @@ pub use inventory::{StateError, accept_loss};
 pub use state::default_state_directory;
 
 use crate::admin::AdminSocket;
-use crate::auth::{Authenticator, PasswordFileError};
 use crate::config::{Config, ConfigError, NFS_PORT};
-use crate::engine::{EngineCounts, Registry, Shared};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, ServerCollector};
-use crate::pool::{Pool, ThreadPool};
-use crate::reactor::Control;
 use administration::{Administration, open_exports};
 use clock::Clock;
 use dafs_cluster::{DataNodeError, JoinError, SecretError};
 use dafs_dat::connections::Connections;
 use dafs_dat::verbs::VerbsError;
+use dafs_engine::reactor::Control;
+use dafs_engine::{
+    Authenticator, EngineCounts, PasswordFileError, Pool, Registry, Shared, ThreadPool,
+};
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
 use dafs_service::{

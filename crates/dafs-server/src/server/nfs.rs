@@ -5,9 +5,8 @@ use super::nfs_rdma::RdmaDoors;
 use super::rpcbind::Registration;
 use super::{StartError, listen};
 use crate::config::Config;
-use crate::engine::Shared;
-use crate::pool;
 use dafs_dat::connections::Connections;
+use dafs_engine::Shared;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config as RpcConfig, Group};
 use dafs_service::Place;
@@ -33,7 +32,7 @@ pub(super) struct NfsServer {
 }
 
 /// The pool of blocking calls, as the front doors want it.
-pub(super) struct Elsewhere(pub(super) Arc<dyn pool::Pool>);
+pub(super) struct Elsewhere(pub(super) Arc<dyn dafs_engine::Pool>);
 
 impl dafs_nfs::Pool for Elsewhere {
     fn submit(&self, job: dafs_nfs::Job) {

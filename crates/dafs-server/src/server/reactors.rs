@@ -3,13 +3,12 @@
 use super::StartError;
 use super::listen::Listener;
 use crate::config::Config;
-use crate::engine::{Engine, Shared};
-use crate::pool::Inbox;
-use crate::reactor::{self, Control};
 use dafs_dat::Adapter;
 use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_engine::reactor::{self, Control};
+use dafs_engine::{Engine, Inbox, Shared};
 use dafs_store::vital;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,7 +2,7 @@
 
 use super::administration::Administration;
 use crate::admin::SessionReport;
-use crate::engine::SessionFacts;
+use dafs_engine::SessionFacts;
 use dafs_service::{ClientInfo, ClientKey};
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "../protocol/common/client.rs"]
+#[path = "../../../dafs-engine/tests/protocol/common/client.rs"]
 #[allow(dead_code, unreachable_pub, reason = "what it can do more is for others")]
 mod client;
 mod harness;

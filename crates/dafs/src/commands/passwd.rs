@@ -8,7 +8,7 @@ use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
 use crate::output::complain;
-use dafs_server::{PasswordFileError, password_line, password_text};
+use dafs_engine::{PasswordFileError, password_line, password_text};
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;

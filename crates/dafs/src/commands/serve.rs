@@ -190,7 +190,7 @@ impl Serve {
     fn start_log(&self) -> Result<(), Failure> {
         let filter = match &self.log {
             Some(text) => EnvFilter::try_new(text).map_err(|error| {
-                Failure::Usage(format!("--log {text}: {error}; write info, or dafs_server=debug"))
+                Failure::Usage(format!("--log {text}: {error}; write info, or dafs_engine=debug"))
             })?,
             None => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
         };

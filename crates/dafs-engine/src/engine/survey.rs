@@ -12,21 +12,29 @@ use std::time::Instant;
 
 /// A session at some moment.
 #[derive(Debug, Clone)]
-pub(crate) struct SessionFacts {
-    pub(crate) id: [u8; 8],
-    pub(crate) client: Arc<Client>,
-    pub(crate) fence_id: Vec<u8>,
-    pub(crate) peer: String,
-    pub(crate) transport: &'static str,
-    pub(crate) trusted: bool,
-    pub(crate) checksums: bool,
-    pub(crate) age_seconds: u64,
+pub struct SessionFacts {
+    /// The id of the session.
+    pub id: [u8; 8],
+    /// Its client.
+    pub client: Arc<Client>,
+    /// The id that fences shut out, empty for none.
+    pub fence_id: Vec<u8>,
+    /// The peer, as logs name it.
+    pub peer: String,
+    /// The name of the transport.
+    pub transport: &'static str,
+    /// Whether the client may name users itself.
+    pub trusted: bool,
+    /// Whether messages carry checksums.
+    pub checksums: bool,
+    /// Seconds since the connection was accepted.
+    pub age_seconds: u64,
     /// Requests that the client may have outstanding.
-    pub(crate) credits: u16,
+    pub credits: u16,
     /// Requests that have come and are not answered.
-    pub(crate) in_flight: u16,
+    pub in_flight: u16,
     /// Replies kept, if the session keeps any: how many, and their bytes.
-    pub(crate) replies: Option<(usize, usize)>,
+    pub replies: Option<(usize, usize)>,
 }
 
 /// Where an answer goes.
@@ -34,7 +42,7 @@ pub(crate) type Answer = mpsc::Sender<SessionFacts>;
 
 impl Registry {
     /// All sessions that answer in time; the others have a reactor that does not.
-    pub(crate) fn survey(&self) -> Vec<SessionFacts> {
+    pub fn survey(&self) -> Vec<SessionFacts> {
         let (answer, answers) = mpsc::channel();
         for address in self.session_addresses() {
             address.post(Mail::Survey(answer.clone()));

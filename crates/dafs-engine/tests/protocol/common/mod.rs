@@ -15,11 +15,11 @@ pub use store::{Disk, DiskStore};
 
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
-use dafs_journal::sim::SimDisk;
-use dafs_server::{
+use dafs_engine::{
     AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
     SessionLimits, Shared, Ticker, password_line,
 };
+use dafs_journal::sim::SimDisk;
 use dafs_service::durable::Journal;
 use dafs_service::{
     ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord, Namespace, Owner,

@@ -1,7 +1,7 @@
 //! Credits and streams (DAFS 7, O24, O25).
 
 use crate::common::*;
-use dafs_server::SessionLimits;
+use dafs_engine::SessionLimits;
 use dafs_wire::dafs::{self, Request, RequestHeader, SessionOptions, Status};
 
 /// Checks that credits, posted receives and requests in hand are one number, at both ends.

@@ -121,7 +121,7 @@ fn impossible_lists_of_buffers_are_refused() {
 
 #[test]
 fn a_long_read_is_shortened() {
-    let limits = dafs_server::SessionLimits { transfer_bytes_max: 1 << 16, ..Default::default() };
+    let limits = dafs_engine::SessionLimits { transfer_bytes_max: 1 << 16, ..Default::default() };
     let mut world = World::new(Setup { limits, ..Setup::default() });
     let client = world.session(2, "a");
     let file = world.open(client, b"f");

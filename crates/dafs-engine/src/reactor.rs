@@ -21,8 +21,9 @@ const CLOSE: Duration = Duration::from_secs(2);
 
 /// What a reactor shares with its server.
 #[derive(Default)]
-pub(crate) struct Control {
-    pub(crate) stop: AtomicBool,
+pub struct Control {
+    /// Set when the reactor is to end.
+    pub stop: AtomicBool,
     /// Updated before the reactor sleeps and when it is asked to.
     counts: Mutex<EngineCounts>,
     publish: AtomicBool,
@@ -30,7 +31,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// What the engine held lately; asks for fresh numbers.
-    pub(crate) fn counts(&self) -> EngineCounts {
+    pub fn counts(&self) -> EngineCounts {
         self.publish.store(true, Ordering::Relaxed);
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,7 +42,7 @@ impl Control {
 }
 
 /// Runs until told to stop.
-pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
+pub fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
     let mut spin = Spin::new(wake);
     let mut is_idle = false;
     let mut close_by: Option<Instant> = None;

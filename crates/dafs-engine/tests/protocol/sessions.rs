@@ -1,7 +1,7 @@
 //! Sessions: connecting, proving, binding, credentials, leaving.
 
 use crate::common::*;
-use dafs_server::{OwnIdentity, SessionLimits};
+use dafs_engine::{OwnIdentity, SessionLimits};
 use dafs_wire::dafs::{
     self, AuthRequest, AuthType, ByteOrder, ClientId, ConnectBind, Credential, PROTOCOL_VERSION,
     Procedure, Reply, Request, SecInfoEntry, SessionId, SessionOptions, Status, Verifier,

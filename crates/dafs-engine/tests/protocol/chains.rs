@@ -4,7 +4,7 @@ mod model;
 
 use crate::common::*;
 use crate::responses::{begin, key, lose};
-use dafs_server::SessionLimits;
+use dafs_engine::SessionLimits;
 use dafs_wire::dafs::{
     self, ByteOrder, FileHandle, Path, Procedure, Reply, Request, StateId, Status,
 };

@@ -44,7 +44,7 @@ mod work;
 mod write;
 
 pub use registry::Registry;
-pub(crate) use survey::SessionFacts;
+pub use survey::SessionFacts;
 pub use ticker::Ticker;
 pub use work::{JobDone, JobResult};
 
