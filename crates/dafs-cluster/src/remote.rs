@@ -19,7 +19,7 @@ use crate::refusal::{of_service, of_store, to_store};
 use crate::secret::ClusterSecret;
 use crate::time;
 use dafs_mem::{Site, VolatileSlice};
-use dafs_service::{Identity, ServiceError, StateId, StateRef};
+use dafs_service::{ForeignStates, ForeignUse, Identity, ServiceError, StateId, StateRef};
 use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital;
 use dafs_store::{Result, Stability, StoreError};
@@ -32,26 +32,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The metadata server, as its data servers need it. Calls end in bounded time.
-pub trait Metadata: Send + Sync {
-    /// Whether a client may use a component so. A write only by a session that is no older than what is
-    /// returned, if anything is. Does not wait for anybody.
-    ///
-    /// # Errors
-    /// Why not.
-    fn check(
-        &self,
-        client: (&[u8], &Identity),
-        component: &[u8],
-        state: StateRef,
-        write: bool,
-    ) -> dafs_service::Result<Option<Duration>>;
-
-    /// How far the file reaches that a component is of.
+/// The metadata server, as data servers of other processes need it: it judges state-ids, without waiting
+/// for anybody, and reaches what they do not have. The provided methods are those of a file system whose
+/// data servers reach every byte, and see sizes, by themselves. Calls end in bounded time.
+pub trait Metadata: ForeignStates {
+    /// How far the file reaches that a component is of. Servers name components by their ids, and not by
+    /// the handles of clients as in [`ForeignStates::size`].
     ///
     /// # Errors
     /// [`StoreError::Busy`] while that cannot be told.
-    fn size(&self, component: &ComponentId) -> Result<u64>;
+    fn size_of(&self, _component: &ComponentId) -> Result<u64> {
+        Err(StoreError::Busy)
+    }
 
     /// Reads from the file that a component is of, as far as the node that has the first byte goes.
     ///
@@ -59,10 +51,12 @@ pub trait Metadata: Send + Sync {
     /// The node's.
     fn read(
         &self,
-        component: &ComponentId,
-        views: &[VolatileSlice<'_>],
-        offset: u64,
-    ) -> Result<usize>;
+        _component: &ComponentId,
+        _views: &[VolatileSlice<'_>],
+        _offset: u64,
+    ) -> Result<usize> {
+        Err(StoreError::NotSupported)
+    }
 
     /// Writes to that file, without a change of its size; stable when the call returns.
     ///
@@ -70,10 +64,12 @@ pub trait Metadata: Send + Sync {
     /// The node's.
     fn write(
         &self,
-        component: &ComponentId,
-        views: &[VolatileSlice<'_>],
-        offset: u64,
-    ) -> Result<usize>;
+        _component: &ComponentId,
+        _views: &[VolatileSlice<'_>],
+        _offset: u64,
+    ) -> Result<usize> {
+        Err(StoreError::NotSupported)
+    }
 }
 
 /// How to reach a data server.
@@ -585,8 +581,14 @@ impl MetadataAnswers {
         let mechanism = known.into_iter().find(|known| known.as_bytes() == wanted.mechanism);
         let mechanism = mechanism.ok_or(ServiceError::BadStateId)?;
         let identity = Identity { mechanism, principal: wanted.principal.to_vec() };
-        let state = StateRef { id: StateId(wanted.state), seqid: wanted.seqid };
-        metadata.check((wanted.owner, &identity), wanted.handle, state, wanted.write)
+        metadata.check(&ForeignUse {
+            owner: wanted.owner,
+            identity: &identity,
+            component: wanted.handle,
+            state: StateRef { id: StateId(wanted.state), seqid: wanted.seqid },
+            write: wanted.write,
+            now_ns: dafs_dat::Instant::now().0,
+        })
     }
 }
 
@@ -613,7 +615,7 @@ impl Answers for MetadataAnswers {
                 Err(error) => Answer::Refused(of_service(error)),
             },
             Call::FileSize { component } => {
-                metadata.size(&ComponentId(*component)).map_or_else(refused, Answer::Size)
+                metadata.size_of(&ComponentId(*component)).map_or_else(refused, Answer::Size)
             }
             Call::ReadElsewhere { component, offset, len } => {
                 space.resize(*len as usize, 0);

@@ -5,7 +5,8 @@ use dafs_cluster::{
     RemoteConfig, RemoteNode,
 };
 use dafs_mem::{Site, VolatileSlice};
-use dafs_service::{Identity, ServiceError, StateRef};
+use dafs_service::{ForeignStates, ForeignUse, ServiceError};
+use dafs_store::FileId;
 use dafs_store::striped::ComponentId;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -148,21 +149,21 @@ impl Answering {
     }
 }
 
-impl Metadata for Answering {
-    fn check(
-        &self,
-        _client: (&[u8], &Identity),
-        _component: &[u8],
-        state: StateRef,
-        _write: bool,
-    ) -> dafs_service::Result<Option<Duration>> {
-        assert_eq!((state.id.0, state.seqid), (7 << 32, 1));
+impl ForeignStates for Answering {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
+        assert_eq!((wanted.state.id.0, wanted.state.seqid), (7 << 32, 1));
         self.questions.fetch_add(1, Ordering::SeqCst);
         let age = *self.age.lock().expect("a lock");
         self.refusal.lock().expect("a lock").map_or(Ok(age), Err)
     }
 
-    fn size(&self, _component: &ComponentId) -> dafs_store::Result<u64> {
+    fn size(&self, _component: &FileId) -> dafs_store::Result<u64> {
+        unreachable!("servers name components by their ids")
+    }
+}
+
+impl Metadata for Answering {
+    fn size_of(&self, _component: &ComponentId) -> dafs_store::Result<u64> {
         Ok(77)
     }
 

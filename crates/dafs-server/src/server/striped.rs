@@ -17,11 +17,9 @@ use super::nfs_rdma::RdmaDoors;
 use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
-use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
 use dafs_service::{
-    Admits, Export, ForeignStates, ForeignUse, Identity, Service, ServiceError, StateRef,
-    WriteVerifier,
+    Admits, Export, ForeignStates, ForeignUse, Service, ServiceError, WriteVerifier,
 };
 use dafs_store::striped::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, Node,
@@ -412,20 +410,6 @@ impl Here {
         self.store.upgrade().ok_or(StoreError::Busy)
     }
 
-    fn judge(
-        &self,
-        client: (&[u8], &Identity),
-        component: &[u8],
-        state: StateRef,
-        write: bool,
-        now_ns: u64,
-    ) -> dafs_service::Result<Option<Duration>> {
-        let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        let age = service.vouch(client, component, state, write, now_ns)?;
-        self.check_usable(component)?;
-        Ok(age)
-    }
-
     /// Whether what clients call so may be used: a copy that has become out of date is not, whatever
     /// layouts are out, nor what is not yet, or no more, what the file has there.
     fn check_usable(&self, component: &[u8]) -> dafs_service::Result<()> {
@@ -443,7 +427,10 @@ impl Here {
 impl ForeignStates for Here {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
-        self.judge((owner, identity), component, state, write, now_ns)
+        let service = self.service.upgrade().ok_or(StoreError::Busy)?;
+        let age = service.vouch((owner, identity), component, state, write, now_ns)?;
+        self.check_usable(component)?;
+        Ok(age)
     }
 
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {
@@ -476,17 +463,7 @@ impl Elsewhere for Here {
 }
 
 impl Metadata for Here {
-    fn check(
-        &self,
-        client: (&[u8], &Identity),
-        component: &[u8],
-        state: StateRef,
-        write: bool,
-    ) -> dafs_service::Result<Option<Duration>> {
-        self.judge(client, component, state, write, Instant::now().0)
-    }
-
-    fn size(&self, component: &ComponentId) -> Result<u64, StoreError> {
+    fn size_of(&self, component: &ComponentId) -> Result<u64, StoreError> {
         self.store()?.size_of(component)
     }
 
