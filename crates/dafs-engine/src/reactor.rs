@@ -4,13 +4,16 @@
 //! * Before it sleeps, every adapter has been armed and the inbox has been looked at, so no event
 //!   is missed.
 
-use crate::engine::{Engine, EngineCounts};
-use dafs_dat::{Instant, Spin, Wake};
+use crate::engine::{Engine, EngineCounts, JobDone, Shared};
+use crate::pool::Inbox;
+use dafs_dat::{Adapter, Instant, Spin, Wake};
+use dafs_store::vital;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Turns with work between two looks at the clock.
@@ -20,29 +23,81 @@ const TURNS_PER_CLOCK_READING: u32 = 32;
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// What a reactor shares with its server.
-#[derive(Default)]
-pub struct Control {
-    /// Set when the reactor is to end.
-    pub stop: AtomicBool,
+struct Control {
+    stop: AtomicBool,
     /// Updated before the reactor sleeps and when it is asked to.
     counts: Mutex<EngineCounts>,
     publish: AtomicBool,
+    inbox: Arc<Inbox<JobDone>>,
 }
 
 impl Control {
-    /// What the engine held lately; asks for fresh numbers.
-    pub fn counts(&self) -> EngineCounts {
-        self.publish.store(true, Ordering::Relaxed);
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn set_counts(&self, counts: EngineCounts) {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 }
 
+/// What the engine of a reactor holds, for metrics. It outlives the reactor.
+#[derive(Clone)]
+pub struct Gauge(Arc<Control>);
+
+impl Gauge {
+    /// What the engine held lately; asks for fresh numbers.
+    pub fn counts(&self) -> EngineCounts {
+        self.0.publish.store(true, Ordering::Relaxed);
+        let counts = *self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.inbox.wake();
+        counts
+    }
+}
+
+/// A thread that drives an engine of its own.
+pub struct Reactor {
+    control: Arc<Control>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reactor {
+    /// Starts one over `adapters`, which listen.
+    ///
+    /// # Errors
+    /// When the system gives no thread or descriptor.
+    pub fn start(
+        name: String,
+        shared: Arc<Shared>,
+        adapters: Vec<Box<dyn Adapter>>,
+        wake: Wake,
+    ) -> io::Result<Self> {
+        let inbox = Arc::new(Inbox::watched()?);
+        let engine = Engine::new(shared, adapters, inbox.clone());
+        let (stop, publish) = (AtomicBool::new(false), AtomicBool::new(false));
+        let control = Arc::new(Control { stop, counts: Mutex::default(), publish, inbox });
+        let own = control.clone();
+        let thread = vital::spawn(name, move || run(engine, wake, &own))?;
+        Ok(Self { control, thread: Some(thread) })
+    }
+
+    /// What its engine holds.
+    pub fn gauge(&self) -> Gauge {
+        Gauge(self.control.clone())
+    }
+
+    /// Ends the connections of all reactors in order, and waits for the threads.
+    pub fn stop(reactors: &mut [Self]) {
+        for reactor in &*reactors {
+            reactor.control.stop.store(true, Ordering::Relaxed);
+            reactor.control.inbox.wake();
+        }
+        for thread in reactors.iter_mut().filter_map(|reactor| reactor.thread.take()) {
+            if thread.join().is_err() {
+                tracing::error!("a reactor had failed");
+            }
+        }
+    }
+}
+
 /// Runs until told to stop.
-pub fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
+fn run(mut engine: Engine, wake: Wake, control: &Control) {
     let mut spin = Spin::new(wake);
     let mut is_idle = false;
     let mut close_by: Option<Instant> = None;

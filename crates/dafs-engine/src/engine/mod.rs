@@ -18,6 +18,7 @@ mod batch;
 mod chain;
 mod connection;
 mod convert;
+mod counts;
 mod data_door;
 mod delegation_ops;
 mod drain;
@@ -43,6 +44,7 @@ mod waiting;
 mod work;
 mod write;
 
+pub use counts::EngineCounts;
 pub use registry::Registry;
 pub use survey::SessionFacts;
 pub use ticker::Ticker;
@@ -143,23 +145,6 @@ pub(crate) struct Link {
     batches_due: FxHashMap<EndpointId, Instant>,
     /// Credits of all connections.
     credits: usize,
-}
-
-/// What an engine holds, for metrics and tests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct EngineCounts {
-    /// Connections in any phase.
-    pub connections: usize,
-    /// Sessions in use.
-    pub sessions: usize,
-    /// Requests that wait for a device or for RDMA.
-    pub pending: usize,
-    /// Reply slots in use.
-    pub replies: usize,
-    /// Staging chunks in use.
-    pub chunks: usize,
-    /// Credits granted.
-    pub credits: usize,
 }
 
 /// In place of a chunk's number: another piece of the same chunk is still on its way.

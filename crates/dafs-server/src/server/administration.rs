@@ -1,13 +1,12 @@
 //! What administrators do with a running server: look at clients, end one, change the exports.
 
-use super::clock::Clock;
 use super::data::Spread;
 use super::stores::open_store;
 use super::{StartError, journal};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::limits::HOLDINGS_SHOWN_MAX;
-use dafs_engine::Registry;
+use dafs_engine::{Clock, Registry};
 use dafs_service::{
     ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
 };

@@ -4,10 +4,10 @@
 //! * Each is a server of its own to clients: no session, client or state is shared with the other doors,
 //!   which judge every use of a file.
 
+use super::adapters::adapters;
 use super::listen::Listener;
 use super::nfs::{self, Elsewhere};
 use super::nfs_rdma::RdmaDoors;
-use super::reactors::{self, Reactor};
 use super::{Random, StartError};
 use crate::admin::NodeReport;
 use crate::config::{Config, ExportSource};
@@ -15,7 +15,7 @@ use crate::metrics::Labels;
 use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
 use dafs_dat::connections::Connections;
-use dafs_engine::{Authenticator, Pool, Registry, Shared};
+use dafs_engine::{Authenticator, Pool, Reactor, Registry, Shared};
 use dafs_nfs::{NfsHandler, NfsShared};
 use dafs_rpc::server::{Group, Statistics};
 use dafs_service::{
@@ -223,13 +223,9 @@ impl DataServer {
                 data: Some(role),
             };
             let name = format!("dafs-door-{number}");
-            server.reactors.push(Reactor::start(
-                name,
-                config,
-                connections,
-                &Arc::new(shared),
-                &[listener],
-            )?);
+            let adapters = adapters(config, connections, &[listener])?;
+            let reactor = Reactor::start(name, Arc::new(shared), adapters, config.wake)?;
+            server.reactors.push(reactor);
         }
         Ok(server)
     }
@@ -250,7 +246,7 @@ impl DataServer {
 impl Drop for DataServer {
     fn drop(&mut self) {
         self.counters.group.stop();
-        reactors::stop(&mut self.reactors);
+        Reactor::stop(&mut self.reactors);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a reactor of a data server had failed");

@@ -1,8 +1,8 @@
 //! A running server: listeners, reactors, exports.
 
+mod adapters;
 mod administration;
 mod cephfs;
-mod clock;
 mod data;
 mod data_process;
 mod descriptors;
@@ -20,7 +20,6 @@ mod locks;
 mod membership;
 mod nfs;
 mod nfs_rdma;
-mod reactors;
 mod rpcbind;
 mod sessions;
 mod state;
@@ -36,14 +35,14 @@ use crate::admin::AdminSocket;
 use crate::config::{Config, ConfigError, NFS_PORT};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, ServerCollector};
+use adapters::adapters;
 use administration::{Administration, open_exports};
-use clock::Clock;
 use dafs_cluster::{DataNodeError, JoinError, SecretError};
 use dafs_dat::connections::Connections;
 use dafs_dat::verbs::VerbsError;
-use dafs_engine::reactor::Control;
 use dafs_engine::{
-    Authenticator, EngineCounts, PasswordFileError, Pool, Registry, Shared, ThreadPool,
+    Authenticator, Clock, EngineCounts, Gauge, PasswordFileError, Pool, Reactor, Registry, Shared,
+    ThreadPool,
 };
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
@@ -58,7 +57,6 @@ use inherited::Inherited;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
 use nfs::{Identity, NfsServer};
-use reactors::Reactor;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -371,7 +369,8 @@ impl Server {
         server.clocks.push(Clock::start_sweeping(server.service.clone())?);
         for index in 0..config.threads.max(1) {
             let name = format!("dafs-reactor-{index}");
-            let reactor = Reactor::start(name, config, &connections, &shared, &listeners)?;
+            let adapters = adapters(config, &connections, &listeners)?;
+            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake)?;
             server.reactors.push(reactor);
         }
         for store in spread {
@@ -475,7 +474,7 @@ impl Server {
 
     /// What the reactors held when they last said.
     pub fn counts(&self) -> EngineCounts {
-        sum_counts(self.reactors.iter().map(|reactor| (&*reactor.control, &*reactor.wake)))
+        self.reactors.iter().map(|reactor| reactor.gauge().counts()).sum()
     }
 
     /// Where Prometheus reads counters.
@@ -484,8 +483,7 @@ impl Server {
     }
 
     fn collector(&self) -> ServerCollector {
-        let reactors: Vec<_> =
-            self.reactors.iter().map(|r| (r.control.clone(), r.wake.clone())).collect();
+        let reactors: Vec<_> = self.reactors.iter().map(Reactor::gauge).collect();
         let service = self.service.clone();
         let connections = self.connections.clone();
         let nfs = self.nfs.as_ref().map(|nfs| (nfs.group(), nfs.shared.clone()));
@@ -493,7 +491,7 @@ impl Server {
         let by_node = data.clone();
         let nodes = Box::new(move || data::by_node(&by_node));
         let gauges = move || {
-            let engine = sum_counts(reactors.iter().map(|(control, wake)| (&**control, &**wake)));
+            let engine: EngineCounts = reactors.iter().map(Gauge::counts).sum();
             let (held, all) = (service.counts(), connections.counts());
             let mut gauges = vec![
                 ("connections", "Connections at all front ends", all.connections as u64),
@@ -567,7 +565,7 @@ impl Server {
         drop((self.metrics.take(), self.admin.take()));
         drop(self.nfs.take());
         self.data.clear();
-        reactors::stop(&mut self.reactors);
+        Reactor::stop(&mut self.reactors);
         self.clocks.clear();
         // What they still do keeps the records open, which the next server on them would find locked.
         if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
@@ -576,24 +574,6 @@ impl Server {
         self.service.settle_records();
         drop(self.journal.take());
     }
-}
-
-/// Adds up what the reactors held when they last said, and asks for fresh numbers.
-fn sum_counts<'a>(
-    reactors: impl Iterator<Item = (&'a Control, &'a (dyn Fn() + Send + Sync))>,
-) -> EngineCounts {
-    let mut sum = EngineCounts::default();
-    for (control, wake) in reactors {
-        let counts = control.counts();
-        wake();
-        sum.connections += counts.connections;
-        sum.sessions += counts.sessions;
-        sum.pending += counts.pending;
-        sum.replies += counts.replies;
-        sum.chunks += counts.chunks;
-        sum.credits += counts.credits;
-    }
-    sum
 }
 
 /// The name of an operation by its number in the protocol.

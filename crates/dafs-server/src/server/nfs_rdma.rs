@@ -7,9 +7,9 @@
 //! * The libraries of devices are not looked for unless a device is asked for.
 
 use super::StartError;
+use super::adapters::adapters;
 use super::inherited::Inherited;
 use super::listen::Listener;
-use super::reactors::{iwarp_adapter, shm_adapter};
 use crate::config::{Config, DataRdma};
 use dafs_dat::connections::Connections;
 use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
@@ -95,11 +95,10 @@ impl RdmaDoors {
         index: usize,
         count: usize,
     ) -> Result<Vec<Box<dyn Adapter>>, StartError> {
-        let mut adapters: Vec<Box<dyn Adapter>> = Vec::new();
-        if !self.soft.is_empty() {
-            adapters.push(iwarp_adapter(config, connections, &self.soft)?);
-            adapters.push(shm_adapter(connections, &self.soft)?);
-        }
+        let mut adapters = match self.soft.as_slice() {
+            [] => Vec::new(),
+            soft => adapters(config, connections, soft)?,
+        };
         for &address in self.verbs.iter().skip(index).step_by(count) {
             let settings = VerbsConfig {
                 connection_count_max: config.limits.connections_max,

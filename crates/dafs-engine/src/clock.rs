@@ -4,8 +4,8 @@
 //! holds, and reactors wait for no disk. What data servers have to be told has threads of its own, one for
 //! each store, because one that is away keeps its thread waiting; and so has what is to be tidied up there.
 
+use crate::engine::Ticker;
 use dafs_dat::Instant;
-use dafs_engine::Ticker;
 use dafs_service::Service;
 use dafs_store::Store;
 use std::io;
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const LOOK_IN_GRACE: Duration = Duration::from_millis(5);
 
 /// A thread; dropped, it ends with what it is doing.
-pub(super) struct Clock {
+pub struct Clock {
     /// Gone when it is to end.
     running: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -33,7 +33,7 @@ impl Clock {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub(super) fn start(service: Arc<Service>) -> io::Result<Self> {
+    pub fn start(service: Arc<Service>) -> io::Result<Self> {
         let mut ticker = Ticker::default();
         Self::repeat("dafs-clock", service, move |service| ticker.turn(service, Instant::now()))
     }
@@ -42,7 +42,7 @@ impl Clock {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub(super) fn start_fencing(service: Arc<Service>) -> io::Result<Self> {
+    pub fn start_fencing(service: Arc<Service>) -> io::Result<Self> {
         let mut fencers = Fencers(Vec::new());
         let own = service.clone();
         Self::repeat("dafs-fencing", service, move |_| fencers.turn(&own))
@@ -52,11 +52,15 @@ impl Clock {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub(super) fn start_sweeping(service: Arc<Service>) -> io::Result<Self> {
+    pub fn start_sweeping(service: Arc<Service>) -> io::Result<Self> {
         Self::repeat("dafs-sweeping", service, |service| service.sweep_stores(Instant::now().0))
     }
 
-    pub(super) fn repeat(
+    /// Starts one that calls `turn` now and then.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn repeat(
         name: &str,
         service: Arc<Service>,
         mut turn: impl FnMut(&Service) + Send + 'static,

@@ -1,0 +1,33 @@
+//! What engines hold, in numbers.
+
+use std::iter::Sum;
+
+/// What an engine holds, for metrics and tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineCounts {
+    /// Connections in any phase.
+    pub connections: usize,
+    /// Sessions in use.
+    pub sessions: usize,
+    /// Requests that wait for a device or for RDMA.
+    pub pending: usize,
+    /// Reply slots in use.
+    pub replies: usize,
+    /// Staging chunks in use.
+    pub chunks: usize,
+    /// Credits granted.
+    pub credits: usize,
+}
+
+impl Sum for EngineCounts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, counts| Self {
+            connections: sum.connections + counts.connections,
+            sessions: sum.sessions + counts.sessions,
+            pending: sum.pending + counts.pending,
+            replies: sum.replies + counts.replies,
+            chunks: sum.chunks + counts.chunks,
+            credits: sum.credits + counts.credits,
+        })
+    }
+}

@@ -1,0 +1,40 @@
+//! Software transports at sockets that reactors share.
+
+use super::StartError;
+use super::listen::Listener;
+use crate::config::Config;
+use dafs_dat::Adapter;
+use dafs_dat::connections::Connections;
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use std::sync::Arc;
+
+/// iWARP and shared memory at the same listeners.
+pub(super) fn adapters(
+    config: &Config,
+    connections: &Arc<Connections>,
+    listeners: &[Listener],
+) -> Result<Vec<Box<dyn Adapter>>, StartError> {
+    // They are counted with those of all front ends.
+    let mut iwarp = IwarpAdapter::new(IwarpConfig {
+        crc: config.crc,
+        connection_count_max: usize::MAX,
+        handshake_count_max: usize::MAX,
+        ..IwarpConfig::default()
+    })?;
+    iwarp.count_in(connections.clone());
+    let mut shm = ShmAdapter::new(ShmConfig {
+        connections_max: usize::MAX,
+        pending_max: usize::MAX,
+        shareable_buffers_max: 0,
+        ..ShmConfig::default()
+    })?;
+    shm.count_in(connections.clone());
+    for listener in listeners {
+        iwarp.add_listener(listener.tcp.try_clone()?)?;
+        if let Some(socket) = &listener.shm {
+            shm.add_listener(socket.try_clone()?)?;
+        }
+    }
+    Ok(vec![Box::new(iwarp), Box::new(shm)])
+}
