@@ -40,7 +40,7 @@ pub use network::in_network;
 pub use node::{CephNode, CephNodeOptions};
 pub use sys::Unavailable;
 
-use dafs_store::striped::Node;
+use dafs_store::node::Node;
 use dafs_store::{
     Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, NfsAddresses, NoOutcome, Result,
     StoreError, Tries,

@@ -14,7 +14,7 @@ use crate::server::{component, object};
 use crate::sys::{ClusterOptions, Mount, MountOptions, Rados};
 use crate::{OpenError, data_ids, in_time};
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};

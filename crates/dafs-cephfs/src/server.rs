@@ -12,7 +12,7 @@
 use crate::OpenError;
 use crate::data::{CephData, Settled};
 use crate::id::Object;
-use dafs_store::striped::{ComponentId, Node};
+use dafs_store::node::{ComponentId, Node};
 use dafs_store::{NfsAddresses, Result, StoreError};
 use rustc_hash::FxHashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use dafs_mem::VolatileSlice;
     use dafs_store::Stability;
-    use dafs_store::striped::{NodeSpace, Written};
+    use dafs_store::node::{NodeSpace, Written};
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 

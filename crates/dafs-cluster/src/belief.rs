@@ -11,7 +11,7 @@
 //!   asked about anew. So a client has one belief for each state-id, however many numbers it shows.
 
 use crate::limits::{BELIEFS_MAX, STATE_BELIEF};
-use dafs_store::striped::ComponentId;
+use dafs_store::node::ComponentId;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 

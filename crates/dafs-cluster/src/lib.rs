@@ -10,7 +10,7 @@
 //! | `mark` | by what a directory of a node, and an older state of it, is known |
 //! | `memory` | what a metadata server remembers of that |
 //! | `link` | a connection with calls both ways: threads and a socket |
-//! | `remote` | a data server as the metadata server sees it: a [`Node`](dafs_store::striped::Node) |
+//! | `remote` | a data server as the metadata server sees it: a [`Node`](dafs_store::node::Node) |
 //! | `data` | a data server: its directory, its answers, its questions |
 //!
 //! Invariants

@@ -13,8 +13,8 @@
 
 use crate::hello::HelloError;
 use crate::limits::MARK_BYTES_MAX;
+use dafs_store::node::ComponentId;
 use dafs_store::own;
-use dafs_store::striped::ComponentId;
 use dafs_wire::cluster::Membership;
 use std::fs::File;
 use std::io::{self, ErrorKind};

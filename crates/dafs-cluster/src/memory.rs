@@ -6,8 +6,8 @@
 
 use crate::hello::HelloError;
 use crate::mark::Mark;
+use dafs_store::node::{DirectoryError, DirectoryNode};
 use dafs_store::own;
-use dafs_store::striped::{DirectoryError, DirectoryNode};
 use dafs_wire::cluster::Membership;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};

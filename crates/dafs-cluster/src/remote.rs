@@ -20,7 +20,7 @@ use crate::secret::ClusterSecret;
 use crate::time;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_service::{ForeignStates, ForeignUse, Identity, ServiceError, StateId, StateRef};
-use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital;
 use dafs_store::{Result, Stability, StoreError};
 use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, HELLO_BYTES_MAX, Membership, StateUse};

@@ -6,7 +6,7 @@ use common::{Answering, COUNTERS, Cluster, STORE, settled};
 use dafs_cluster::{ClusterSecret, DataNode, RemoteNode};
 use dafs_mem::VolatileSlice;
 use dafs_service::{Identity, ServiceError, StateId, StateRef};
-use dafs_store::striped::{ComponentHandle, ComponentId, Elsewhere, Node};
+use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere, Node};
 use dafs_store::{FsId, Stability, StoreError};
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -127,7 +127,7 @@ fn a_directory_that_came_back_empty_or_as_another_is_refused() {
     settled(|| node.status().trouble.contains("is empty"));
     drop(data);
     // As another metadata server of the same name would make it.
-    dafs_store::striped::DirectoryNode::make(&cluster.directory(), &STORE, 1).expect("marked");
+    dafs_store::node::DirectoryNode::make(&cluster.directory(), &STORE, 1).expect("marked");
     let data = cluster.data(cluster.secret(), |_| {});
     settled(|| node.status().trouble.contains("is it a copy"));
     drop(data);

@@ -22,7 +22,7 @@ use crate::limits::{PLACED_MAX, PRIVILEGE_BITS, UNIT_BYTES, WATCH_INTERVAL};
 use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
-use dafs_store::striped::{ComponentId, Node};
+use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital;
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Kind, Layouts, NfsAddresses, Packing, Placement, Result,

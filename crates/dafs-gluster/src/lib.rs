@@ -35,7 +35,7 @@ pub use sys::Unavailable;
 
 use attr::attr;
 use brick::Brick;
-use dafs_store::striped::Node;
+use dafs_store::node::Node;
 use dafs_store::{
     Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, NfsAddresses, NoOutcome,
     Result, StoreError, Tries,

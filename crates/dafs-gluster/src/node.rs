@@ -15,7 +15,7 @@ use crate::sys::{Mount, MountOptions};
 use crate::volume::Volume;
 use crate::{OpenError, data_ids, mounted, open_brick, path_of_brick, plain_volume};
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
 use std::net::SocketAddr;

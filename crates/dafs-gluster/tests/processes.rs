@@ -11,7 +11,7 @@ use dafs_gluster::{
     OpenError,
 };
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::*;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -25,6 +25,7 @@ mod layouts;
 mod limits;
 pub mod memory;
 mod names;
+pub mod node;
 pub mod own;
 pub mod posix;
 mod ranges;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::*;
+use dafs_store::node::*;
 use dafs_store::*;
 use std::num::NonZeroU32;
 use std::path::Path;

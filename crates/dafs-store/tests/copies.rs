@@ -9,7 +9,7 @@ use common::nodes::SimNode;
 use common::striped::LOST;
 use common::{me, read, write};
 use dafs_store::DeviceTrouble::{Failed, Full};
-use dafs_store::striped::Node;
+use dafs_store::node::Node;
 use dafs_store::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@ mod common;
 
 use common::copies::World;
 use common::{me, read, write};
-use dafs_store::striped::Node;
+use dafs_store::node::Node;
 use dafs_store::*;
 
 /// Looks through everything and gives up what was met: how much that was, or why not.

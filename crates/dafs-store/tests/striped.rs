@@ -10,7 +10,7 @@ use common::striped::{
     reopen, stripes, write_behind,
 };
 use common::{READ, READ_WRITE, me, read, write};
-use dafs_store::striped::{ComponentId, DirectoryError, DirectoryNode};
+use dafs_store::node::{ComponentId, DirectoryError, DirectoryNode};
 use dafs_store::*;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;

@@ -4,7 +4,7 @@ use super::{NodeCounters, Shared, lock};
 use crate::link::{Answers, Pace};
 use crate::refusal::of_store;
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::{ComponentId, Node, NodeSpace};
+use dafs_store::node::{ComponentId, Node, NodeSpace};
 use dafs_store::{Result, Stability, StoreError};
 use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX};
 use std::sync::{Arc, Weak};

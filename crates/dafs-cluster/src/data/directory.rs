@@ -6,7 +6,7 @@
 use crate::hello::{HelloError, Wanted};
 use crate::mark::Mark;
 use crate::memory::{self, MarkError};
-use dafs_store::striped::{DirectoryError, DirectoryNode};
+use dafs_store::node::{DirectoryError, DirectoryNode};
 use dafs_wire::cluster::{Membership, Refusal};
 use std::io;
 use std::path::Path;

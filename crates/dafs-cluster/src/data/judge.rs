@@ -9,7 +9,7 @@ use crate::remote::{gather, scatter};
 use crate::time;
 use dafs_mem::VolatileSlice;
 use dafs_service::{Identity, ServiceError, StateRef};
-use dafs_store::striped::{ComponentHandle, ComponentId, Elsewhere};
+use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere};
 use dafs_store::{Result, Stability, StoreError};
 use dafs_wire::cluster::{
     Answer, Call, DATA_BYTES_MAX, HANDLE_BYTES_MAX, MECHANISM_BYTES_MAX, OWNER_BYTES_MAX,
@@ -41,7 +41,7 @@ impl DataNode {
 impl Judge {
     /// Whether a client may use a component so, which `handle` names on the wire; a write only by a session
     /// that is no older now than what is returned, if anything is. To be called while the use
-    /// [counts as one](dafs_store::striped::ComponentFile::begin_use).
+    /// [counts as one](dafs_store::node::ComponentFile::begin_use).
     ///
     /// # Errors
     /// What the metadata server says; `Delay` while it cannot be asked.

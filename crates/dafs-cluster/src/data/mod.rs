@@ -26,7 +26,7 @@ use crate::seal::Sealer;
 use crate::secret::ClusterSecret;
 use answers::DataAnswers;
 use dafs_dat::connections::{Admitted, Connections, Origin};
-use dafs_store::striped::{DirectoryError, DirectoryNode, Node};
+use dafs_store::node::{DirectoryError, DirectoryNode, Node};
 use dafs_store::vital;
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
 use std::io::{self, Write};

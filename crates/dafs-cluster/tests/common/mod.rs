@@ -7,7 +7,7 @@ use dafs_cluster::{
 use dafs_mem::{Site, VolatileSlice};
 use dafs_service::{ForeignStates, ForeignUse, ServiceError};
 use dafs_store::FileId;
-use dafs_store::striped::ComponentId;
+use dafs_store::node::ComponentId;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use crate::common::{Answer, World, back_op};
 use crate::helper::*;
-use dafs_store::striped::{ComponentHandle as Sealed, DirectoryNode, Node};
+use dafs_store::node::{ComponentHandle as Sealed, DirectoryNode, Node};
 use dafs_store::{
     ExportSecret, FileId, FsId, PosixOptions, PosixStore, StripedOptions, StripedStore,
 };

@@ -4,7 +4,7 @@ use crate::common::*;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_rpc::{AcceptStatus, Credential, Handled, LocalCall, Rejection, VersionRange};
 use dafs_service::{DataRole, Export, ForeignStates, ForeignUse, ServiceError, StateId, StateRef};
-use dafs_store::striped::{
+use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, component_store_fs,
 };
 use dafs_store::{DataFiles, FileId, FsId, Stability, StoreError};

@@ -17,7 +17,7 @@ use dafs_dat::connections::Connections;
 use dafs_engine::ThreadPool;
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
 use dafs_service::{Admits, Export, ForeignStates, ForeignUse, WriteVerifier};
-use dafs_store::striped::{
+use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
 };
 use dafs_store::{DataFiles, ExportSecret, FileId, FsId, StoreError};

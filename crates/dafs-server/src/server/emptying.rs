@@ -224,12 +224,12 @@ fn gone_is_fine<T>(outcome: Result<T>) -> Result<Option<T>> {
 mod tests {
     use super::*;
     use dafs_service::{Export, ExportOptions, Namespace, ServiceConfig};
-    use dafs_store::striped::DirectoryNode;
+    use dafs_store::node::DirectoryNode;
     use dafs_store::{Cred, ExportSecret, FsId, OpenMode, PosixOptions, PosixStore};
     use dafs_store::{SetAttr, Stability, StripedOptions, Wait};
     use std::path::Path;
 
-    fn node(base: &Path, number: u32) -> Arc<dyn dafs_store::striped::Node> {
+    fn node(base: &Path, number: u32) -> Arc<dyn dafs_store::node::Node> {
         let path = base.join(format!("node{number}"));
         std::fs::create_dir_all(&path).expect("a directory");
         DirectoryNode::make(&path, &[1; 16], number).expect("a new node");

@@ -8,7 +8,7 @@ use super::striped::{Joining, derive};
 use crate::admin::NodeReport;
 use dafs_cluster::{ClusterSecret, NodeCounters, NodeStatus, RemoteNode};
 use dafs_store::ExportSecret;
-use dafs_store::striped::Node as _;
+use dafs_store::node::Node as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};

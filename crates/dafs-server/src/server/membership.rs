@@ -8,7 +8,7 @@ use super::striped::{OpenNode, Striped, lock};
 use crate::config::{ExportSource, NodeConfig, NodePlace};
 use crate::limits::JOIN_TIME;
 use dafs_cluster::RemoteNode;
-use dafs_store::striped::Node as _;
+use dafs_store::node::Node as _;
 use std::sync::Arc;
 use std::time::Instant;
 

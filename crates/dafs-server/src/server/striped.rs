@@ -21,7 +21,7 @@ use dafs_mem::VolatileSlice;
 use dafs_service::{
     Admits, Export, ForeignStates, ForeignUse, Service, ServiceError, WriteVerifier,
 };
-use dafs_store::striped::{
+use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, Node,
     component_store_fs,
 };

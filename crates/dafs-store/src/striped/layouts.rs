@@ -1,7 +1,5 @@
 //! Where the files of a striped store lie, for clients that go there themselves.
 
-use super::components::word;
-use super::handle::ComponentHandle;
 use super::record::Record;
 use super::slots::Slot;
 use super::state::Place;
@@ -10,6 +8,7 @@ use crate::layouts::{
     CopyState, Device, DeviceKey, DeviceTrouble, Layouts, Packing, Placement, Spread, Stripes,
 };
 use crate::limits::DEVICES_MAX;
+use crate::node::{ComponentHandle, word};
 use crate::{FileId, Result, SetAttr, SetTime, Store, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;

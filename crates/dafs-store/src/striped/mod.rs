@@ -23,14 +23,10 @@
 //! * What components have beyond the size does not come back: a change of the size cuts them wherever
 //!   there may be such a thing.
 
-mod components;
 mod copies;
-mod directory;
 mod file;
-mod handle;
 mod layouts;
 mod moving;
-mod node;
 mod owed;
 mod pending;
 mod record;
@@ -39,15 +35,12 @@ mod stable;
 mod state;
 mod store;
 
-pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs};
 pub use copies::Leaving;
-pub use directory::{DirectoryError, DirectoryNode};
-pub use handle::ComponentHandle;
 pub use moving::{Relocation, Walk};
-pub use node::{ComponentId, Node, NodeSpace, Written};
 
 use crate::layouts::{COPIES_MAX, DEVICE_SERVERS_MAX, Device, DeviceKey};
 use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
+use crate::node::{ComponentId, Node};
 use crate::posix::{PosixStore, ServerGuard};
 use crate::vectors::before;
 use crate::{Attr, Cred, FileId, FsId, Kind, Result, Stability, StoreError};

@@ -10,13 +10,13 @@
 //! * Components on nodes that the record does not name are removed. From before the first byte is
 //!   copied a list says which those may be.
 
-use super::node::ComponentId;
 use super::pending::Entry;
 use super::record::Record;
 use super::slots::Slot;
 use super::state::{FileState, Place};
 use super::{Shared, StripedStore, lock, server};
 use crate::limits::{MOVE_BYTES, WALK_ENTRIES};
+use crate::node::{ComponentId, Node};
 use crate::{FileId, Kind, Result, Stability, Store, StoreError};
 use dafs_mem::VolatileSlice;
 use siphasher::sip::SipHasher24;
@@ -499,7 +499,7 @@ impl StripedStore {
     ///
     /// # Errors
     /// [`StoreError::Invalid`] for a number that is used, or when there are too many.
-    pub fn add_node(&self, node: Arc<dyn super::Node>) -> Result<()> {
+    pub fn add_node(&self, node: Arc<dyn Node>) -> Result<()> {
         self.shared.slots.add(node)?;
         self.shared.note_devices();
         Ok(())

@@ -9,7 +9,7 @@
 use super::record::Record;
 use super::state::{FileState, Place};
 use super::{Shared, StripedStore, lock};
-use crate::striped::ComponentHandle;
+use crate::node::ComponentHandle;
 use crate::{Result, StoreError};
 
 impl StripedStore {

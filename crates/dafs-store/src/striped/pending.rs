@@ -17,8 +17,8 @@
 //! * Nothing is done for an entry that this server did not write: one that is damaged, or that somebody else
 //!   wrote, stops the start. Entries of earlier versions had no code; they are taken over once.
 
-use super::node::ComponentId;
 use crate::limits::{LIST_ENTRY_BYTES_MAX, REMOVALS_PER_SWEEP};
+use crate::node::ComponentId;
 use crate::{FILE_ID_BYTES, FileId, Result, StoreError, own};
 use rustc_hash::FxHashMap;
 use std::fs::{self, File};

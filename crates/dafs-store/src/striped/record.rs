@@ -20,9 +20,9 @@
 //! * A record names at least one node, and its first place is one of them.
 //! * Of copies at least one is up to date: it has all that anybody was told to be stable.
 
-use super::node::ComponentId;
 use crate::layouts::{COPIES_MAX, DEVICE_SERVERS_MAX};
 use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
+use crate::node::{ComponentId, place_of};
 use crate::{Attr, Result, StoreError};
 use siphasher::sip::SipHasher24;
 use std::num::NonZeroU32;
@@ -248,13 +248,6 @@ pub(super) fn remapped(mask: u8, kept: &[usize]) -> u8 {
 fn all_places(count: usize) -> Option<u8> {
     let bits = (1..=COPIES_MAX).contains(&count).then(|| (1u16 << count) - 1)?;
     u8::try_from(bits).ok()
-}
-
-/// Whose turn a byte is, of `count` nodes that begin with `first`.
-pub(super) fn place_of(offset: u64, unit_bytes: NonZeroU32, first: usize, count: usize) -> usize {
-    let stripe = offset / u64::from(unit_bytes.get());
-    let turn = (stripe % count as u64 + first as u64) % count as u64;
-    usize::try_from(turn).unwrap_or(0)
 }
 
 fn code(owner: Owner, key: &[u8; 16], bytes: &[u8]) -> [u8; MAC_BYTES] {

@@ -7,9 +7,9 @@
 //! * One node at least takes new files.
 
 use super::lock;
-use super::node::Node;
 use crate::layouts::DEVICE_SERVERS_MAX;
 use crate::limits::NODE_MARKS_BYTES_MAX;
+use crate::node::Node;
 use crate::{Result, StoreError, own};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -9,13 +9,13 @@
 
 use super::copies::Copies;
 use super::moving::Move;
-use super::node::ComponentId;
 use super::record::{Owner, Record, Whole};
 use super::slots::Slot;
 use super::stable::Stable;
 use super::{Known, Shared, lock, server};
 use crate::limits::COPY_ATTEMPTS_MAX;
 use crate::names::STRIPES_XATTR;
+use crate::node::ComponentId;
 use crate::{Attr, FileId, Kind, OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError};
 use siphasher::sip::SipHasher24;
 use std::sync::atomic::{AtomicBool, Ordering};

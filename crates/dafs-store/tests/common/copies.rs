@@ -4,7 +4,7 @@ use super::nodes::SimNode;
 use super::striped::open_copies;
 use super::{READ_WRITE, me};
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::{ComponentId, Node};
+use dafs_store::node::{ComponentId, Node};
 use dafs_store::*;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Nodes in memory that die, come back, and lose what was not stable.
 
 use dafs_mem::{Site, VolatileSlice};
-use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::{Result, Stability, StoreError};
 use std::collections::HashMap;
 use std::net::SocketAddr;

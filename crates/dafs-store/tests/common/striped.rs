@@ -2,7 +2,7 @@
 
 use super::{READ_WRITE, me};
 use dafs_mem::VolatileSlice;
-use dafs_store::striped::{ComponentHandle, ComponentId, DirectoryNode, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentHandle, ComponentId, DirectoryNode, Node, NodeSpace, Written};
 use dafs_store::*;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

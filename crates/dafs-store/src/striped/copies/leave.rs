@@ -7,7 +7,6 @@
 //! * From before a record names a node, and from before it names one no more, until that is done, a list
 //!   says that something may be left there, and nobody works on that entry.
 
-use super::super::node::ComponentId;
 use super::super::pending::Entry;
 use super::super::record::{Record, Whole};
 use super::super::state::{FileState, Place};
@@ -15,6 +14,7 @@ use super::super::{Shared, StripedStore, lock};
 use super::copied;
 use crate::layouts::COPIES_MAX;
 use crate::limits::MEND_BAR;
+use crate::node::ComponentId;
 use crate::{FileId, Result, StoreError};
 use siphasher::sip::SipHasher24;
 use std::collections::BTreeSet;

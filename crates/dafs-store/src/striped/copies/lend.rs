@@ -11,6 +11,7 @@ use super::super::{Shared, StripedStore, lock};
 use super::{Chore, Lending, Step};
 use crate::layouts::{CopyState, DeviceKey, FileCopy, Placement, Spread};
 use crate::limits::{COPY_REPORT_PAUSE, LENDING_PAUSE, RETURN_WAIT};
+use crate::node::ComponentId;
 use crate::{FileId, Result, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
@@ -226,7 +227,7 @@ impl FileState {
 impl StripedStore {
     /// Whether a copy that a data server holds is one that clients may be let use: not one that has been
     /// found to be out of date, or that the file does not count any more.
-    pub fn may_be_used(&self, component: &super::super::ComponentId, node: u32) -> bool {
+    pub fn may_be_used(&self, component: &ComponentId, node: u32) -> bool {
         let files = lock(&self.shared.files);
         let usable = files.get(component).and_then(|known| known.usable.as_ref());
         usable.is_none_or(|nodes| nodes.contains(&node))

@@ -29,7 +29,6 @@ mod mend;
 
 pub use leave::Leaving;
 
-use super::node::Node;
 use super::pending::Entry;
 use super::record::{Record, Whole, places, remapped};
 use super::state::{FileState, Place};
@@ -39,6 +38,7 @@ use crate::limits::{
     COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, COPY_TURNS_MAX, SURE_NAP,
     SURE_NAPS_MAX, SURE_WAITERS_MAX, TORN_FILES_MAX,
 };
+use crate::node::Node;
 use crate::{FileId, Result, StoreError};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};

@@ -5,9 +5,7 @@
 //!   says which bytes are here, so that nothing is read or written in the wrong place: what belongs to
 //!   other nodes goes to them by [`Elsewhere`], and is counted.
 
-use super::directory::DirectoryNode;
-use super::handle::ComponentHandle;
-use super::node::Node;
+use super::{ComponentHandle, DirectoryNode, Node};
 use crate::data::nameless;
 use crate::limits::FILE_BYTES_MAX;
 use crate::ranges::{check_ranges, seek_dense};
@@ -75,7 +73,7 @@ pub fn component_store_fs(secret: &[u8; 16]) -> FsId {
 }
 
 /// What is shown with bytes that a striped store stands behind.
-pub(super) fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
+pub fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
     let mut hasher = SipHasher128::new_with_key(secret);
     hasher.write(b"word");
     hasher.write(bytes);
@@ -84,7 +82,7 @@ pub(super) fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
 
 impl ComponentStore {
     /// The components of `node`. `secret` and `component_fs` are those of the striped store
-    /// ([`StripedOptions`](super::StripedOptions)), `elsewhere` is the way to what other nodes have.
+    /// ([`StripedOptions`](crate::StripedOptions)), `elsewhere` is the way to what other nodes have.
     pub fn new(
         node: Arc<DirectoryNode>,
         secret: [u8; 16],

@@ -17,8 +17,7 @@
 //! * A handle comes only from whoever knows the secret, and says for itself which bytes its node
 //!   holds: a data server needs to be told nothing about files.
 
-use super::node::ComponentId;
-use super::record::place_of;
+use super::ComponentId;
 use crate::layouts::DEVICE_SERVERS_MAX;
 use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
 use crate::{FILE_ID_BYTES, FileId, FsId, Result, StoreError};
@@ -105,6 +104,13 @@ impl ComponentHandle {
         let unit = u64::from(self.unit_bytes.get());
         unit - offset % unit
     }
+}
+
+/// Whose turn a byte is, of `count` nodes that begin with `first`.
+pub fn place_of(offset: u64, unit_bytes: NonZeroU32, first: usize, count: usize) -> usize {
+    let stripe = offset / u64::from(unit_bytes.get());
+    let turn = (stripe % count as u64 + first as u64) % count as u64;
+    usize::try_from(turn).unwrap_or(0)
 }
 
 fn code(fs: &FsId, secret: &[u8; 16], bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {

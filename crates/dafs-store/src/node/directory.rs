@@ -12,8 +12,7 @@
 //!   else before the next one may ask about that component. So a component stays open until what was
 //!   written to it is stable: with its last descriptor the system may forget what it had to tell.
 
-use super::lock;
-use super::node::{ComponentId, Node, NodeSpace, Written};
+use super::{ComponentId, Node, NodeSpace, Written, lock};
 use crate::limits::{
     COMPONENTS_CLOSED, COMPONENTS_OPEN_MAX, FILE_BYTES_MAX, NODE_MARKER_BYTES_MAX,
 };

@@ -1,9 +1,18 @@
 //! What a striped store asks of the places that hold its stripes.
 
+mod components;
+mod directory;
+mod handle;
+
+pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs, word};
+pub use directory::{DirectoryError, DirectoryNode};
+pub use handle::{ComponentHandle, place_of};
+
 use crate::{NfsAddresses, Result, Stability};
 use dafs_mem::VolatileSlice;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The part of a file that lies on one node is called by this on all of them. Random; never used
@@ -194,6 +203,11 @@ pub trait Node: Send + Sync {
     fn settled(&self) -> Result<()> {
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is whole between any two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
