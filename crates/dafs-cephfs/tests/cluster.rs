@@ -2,72 +2,56 @@
 //! first test and stopped when this process ends. Without ceph everything here is skipped.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "../../dafs-store/tests/common/mod.rs"]
-mod common;
-#[path = "../../dafs-store/tests/common/data.rs"]
-mod data;
-#[path = "../../dafs-store/tests/common/extras.rs"]
-mod extras;
 mod support;
-#[path = "../../dafs-store/tests/common/tree.rs"]
-mod tree;
 
 use dafs_cephfs::{CephData, CephStore};
 use dafs_store::*;
+use dafs_testkit::{store_suite, stores};
 use std::sync::Arc;
 use std::time::Duration;
 
-macro_rules! suite {
-    ($($module:ident::$name:ident),* $(,)?) => {
-        mod one_mount {
-            use super::*;
-            $(#[test] fn $name() { support::world(1, false).iter().for_each($module::$name); })*
-        }
-        mod other_user_of_two_mounts {
-            use super::*;
-            $(#[test] fn $name() { support::world(2, true).iter().for_each($module::$name); })*
-        }
-    };
-}
-
-suite! {
-    data::a_new_owner_counts_also_when_it_is_the_old_one,
-    data::an_owner_may_name_the_present_group,
-    data::attributes_change_one_by_one_and_together,
-    data::content_reads_back,
-    data::every_mode_bit_survives,
-    data::far_writes_leave_holes,
-    data::named_attributes_behave_as_files,
-    data::opens_keep_to_their_mode,
-    data::rights_follow_the_mode,
-    data::sizes_change_through_an_open,
-    data::stability_and_waiting_do_not_change_content,
-    data::symlinks_have_times_but_no_mode,
-    data::vectors_scatter_and_gather,
-    extras::bad_extended_attributes_are_refused,
-    extras::extended_attributes_are_kept,
-    extras::files_are_copied_and_cloned,
-    extras::holes_and_data_are_found,
-    extras::lists_follow_the_mode_and_the_other_way_round,
-    extras::named_users_and_inheritance_are_kept_where_they_can_be,
-    extras::space_is_set_aside_and_given_back,
-    tree::any_bytes_make_a_name,
-    tree::changes_of_a_directory_are_told,
-    tree::creating_respects_what_is_there,
-    tree::directories_go_up_to_the_root_and_no_further,
-    tree::every_kind_can_be_made,
-    tree::exclusive_creates_know_their_own,
-    tree::forged_ids_are_refused,
-    tree::hard_links_are_one_object,
-    tree::listings_bear_changes_in_between,
-    tree::listings_in_pages_miss_and_repeat_nothing,
-    tree::names_and_attributes_can_be_made_stable,
-    tree::names_are_checked_everywhere,
-    tree::removed_directories_are_stale,
-    tree::removed_files_live_until_closed,
-    tree::renames_replace_what_fits,
-    tree::threads_do_not_disturb_each_other,
-    tree::wrong_kinds_are_named,
+store_suite! {
+    one_mount: support::world(1, false),
+    other_user_of_two_mounts: support::world(2, true);
+    {
+        data::a_new_owner_counts_also_when_it_is_the_old_one,
+        data::an_owner_may_name_the_present_group,
+        data::attributes_change_one_by_one_and_together,
+        data::content_reads_back,
+        data::every_mode_bit_survives,
+        data::far_writes_leave_holes,
+        data::named_attributes_behave_as_files,
+        data::opens_keep_to_their_mode,
+        data::rights_follow_the_mode,
+        data::sizes_change_through_an_open,
+        data::stability_and_waiting_do_not_change_content,
+        data::symlinks_have_times_but_no_mode,
+        data::vectors_scatter_and_gather,
+        extras::bad_extended_attributes_are_refused,
+        extras::extended_attributes_are_kept,
+        extras::files_are_copied_and_cloned,
+        extras::holes_and_data_are_found,
+        extras::lists_follow_the_mode_and_the_other_way_round,
+        extras::named_users_and_inheritance_are_kept_where_they_can_be,
+        extras::space_is_set_aside_and_given_back,
+        tree::any_bytes_make_a_name,
+        tree::changes_of_a_directory_are_told,
+        tree::creating_respects_what_is_there,
+        tree::directories_go_up_to_the_root_and_no_further,
+        tree::every_kind_can_be_made,
+        tree::exclusive_creates_know_their_own,
+        tree::forged_ids_are_refused,
+        tree::hard_links_are_one_object,
+        tree::listings_bear_changes_in_between,
+        tree::listings_in_pages_miss_and_repeat_nothing,
+        tree::names_and_attributes_can_be_made_stable,
+        tree::names_are_checked_everywhere,
+        tree::removed_directories_are_stale,
+        tree::removed_files_live_until_closed,
+        tree::renames_replace_what_fits,
+        tree::threads_do_not_disturb_each_other,
+        tree::wrong_kinds_are_named,
+    }
 }
 
 // Left out of the suite: files without a name, which CephFS does not have; and space, of which a cluster
@@ -77,35 +61,35 @@ suite! {
 fn files_without_a_name_are_not_supported() {
     let Some(w) = support::world(1, false) else { return };
     let attr = SetAttr::default();
-    let made = w.store.create_unlinked(&w.cred, &w.root(), &attr, common::READ_WRITE);
+    let made = w.store.create_unlinked(&w.cred, &w.root(), &attr, stores::READ_WRITE);
     assert_eq!(made.err(), Some(StoreError::NotSupported));
 }
 
 #[test]
 fn ids_and_content_outlive_the_store() {
-    let Some((store, options)) = support::fresh(1, &common::me()) else { return };
-    let (cred, attr) = (common::me(), SetAttr::default());
+    let Some((store, options)) = support::fresh(1, &stores::me()) else { return };
+    let (cred, attr) = (stores::me(), SetAttr::default());
     let how = CreateHow::Guarded;
-    let made = store.create(&cred, &store.root(), b"f", how, &attr, common::READ_WRITE).unwrap();
-    common::write(&*made.file, 3, b"kept").unwrap();
+    let made = store.create(&cred, &store.root(), b"f", how, &attr, stores::READ_WRITE).unwrap();
+    stores::write(&*made.file, 3, b"kept").unwrap();
     made.file.sync().unwrap();
     let (id, root, fs) = (made.id, store.root(), store.fs_id());
     drop((made, store));
     let store = CephStore::open(&options).unwrap();
     assert_eq!((store.root(), store.fs_id()), (root, fs));
     assert_eq!(store.getattr(&id).unwrap().size, 7);
-    let file = store.open(&cred, &id, common::READ).unwrap();
-    assert_eq!(common::read(&*file, 0, 50).unwrap(), b"\0\0\0kept");
+    let file = store.open(&cred, &id, stores::READ).unwrap();
+    assert_eq!(stores::read(&*file, 0, 50).unwrap(), b"\0\0\0kept");
 }
 
 #[test]
 fn a_name_that_a_crash_left_behind_is_taken_over() {
-    let Some((crashed, options)) = support::fresh(1, &common::me()) else { return };
-    let (cred, attr) = (common::me(), SetAttr::default());
+    let Some((crashed, options)) = support::fresh(1, &stores::me()) else { return };
+    let (cred, attr) = (stores::me(), SetAttr::default());
     let how = CreateHow::Guarded;
     let root = crashed.root();
-    let made = crashed.create(&cred, &root, b"f", how, &attr, common::READ_WRITE).unwrap();
-    common::write(&*made.file, 0, b"stable").unwrap();
+    let made = crashed.create(&cred, &root, b"f", how, &attr, stores::READ_WRITE).unwrap();
+    stores::write(&*made.file, 0, b"stable").unwrap();
     made.file.sync().unwrap();
     // As after a crash, nothing is given back, and the session goes on.
     let id = made.id;
@@ -120,8 +104,8 @@ fn a_name_that_a_crash_left_behind_is_taken_over() {
 
 /// A new file, and how the data server has it.
 fn spread(store: &CephStore, name: &str) -> (FileId, Arc<dyn DataFile>) {
-    let (cred, attr, how) = (common::me(), SetAttr::default(), CreateHow::Guarded);
-    let (root, mode) = (store.root(), common::READ_WRITE);
+    let (cred, attr, how) = (stores::me(), SetAttr::default(), CreateHow::Guarded);
+    let (root, mode) = (store.root(), stores::READ_WRITE);
     let made = store.create(&cred, &root, name.as_bytes(), how, &attr, mode).unwrap();
     let servers: Vec<Arc<CephData>> = store.data_servers();
     (made.id, servers[0].open(&support::placed(store, &made.id)).unwrap())
@@ -172,7 +156,7 @@ fn what_is_stable_outlives_a_data_server_that_is_shut_out() {
     let (cut, other) = spread(&crashed, "cut");
     write_stable(&*other, 0, vec![1; 100]);
     let shorter = SetAttr { size: Some(10), ..SetAttr::default() };
-    crashed.setattr(&common::me(), &cut, &shorter, None).unwrap();
+    crashed.setattr(&stores::me(), &cut, &shorter, None).unwrap();
     write_stable(&*other, 50, vec![2; 10]);
     write_stable(&*other, 20, vec![3; 10]);
     // As after a crash, nothing is given back, and what comes by the same name takes over.
@@ -182,7 +166,7 @@ fn what_is_stable_outlives_a_data_server_that_is_shut_out() {
         (whole, [vec![1; 20], vec![2; 10], vec![1; 70]].concat()),
         (cut, [vec![1; 10], vec![0; 10], vec![3; 10], vec![0; 20], vec![2; 10]].concat()),
     ] {
-        let file = store.open(&common::me(), &id, common::READ).unwrap();
-        assert_eq!(common::read(&*file, 0, 200).unwrap(), wanted);
+        let file = store.open(&stores::me(), &id, stores::READ).unwrap();
+        assert_eq!(stores::read(&*file, 0, 200).unwrap(), wanted);
     }
 }

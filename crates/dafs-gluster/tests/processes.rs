@@ -2,8 +2,6 @@
 //! comes and goes with the data server of its brick, and what is written there is the volume's.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "../../dafs-store/tests/common/mod.rs"]
-mod common;
 mod support;
 
 use dafs_gluster::{
@@ -13,6 +11,7 @@ use dafs_gluster::{
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::*;
+use dafs_testkit::stores;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -111,7 +110,7 @@ fn node_options(cluster: &support::Cluster, number: u32) -> GlusterNodeOptions {
 
 fn world() -> Option<(GlusterStore, Vec<Arc<Behind>>)> {
     let cluster = support::cluster()?;
-    let (_, options) = support::fresh(&common::me())?;
+    let (_, options) = support::fresh(&stores::me())?;
     let behind = |number| {
         let node = GlusterNode::open(&node_options(cluster, number)).unwrap();
         Arc::new(Behind { node, away: AtomicBool::new(false), run: AtomicU64::new(1) })
@@ -146,15 +145,15 @@ fn files_lie_where_their_data_servers_say_and_what_these_write_is_the_volumes() 
         let made = support::make(&store, &format!("file {number}"));
         let early = SetTime::To(TimeSpec { seconds: 7, nanoseconds: 0 });
         let early = SetAttr { mtime: Some(early), ..SetAttr::default() };
-        store.setattr(&common::me(), &made.id, &early, None).unwrap();
+        store.setattr(&stores::me(), &made.id, &early, None).unwrap();
         let (at, id) = support::placed(&store, &made.id);
         used[at] += 1;
         let component = nodes[at].node.component(&id).unwrap();
         let file = nodes[at].node.data().open(&id).unwrap();
         layouts.settle(&made.id).unwrap();
         assert_eq!(store.getattr(&made.id).unwrap().mtime.seconds, 7, "nothing was written");
-        common::write(&*file, 5, &[number; 100]).unwrap();
-        assert_eq!(common::read(&*made.file, 0, 200).unwrap()[5..], [number; 100]);
+        stores::write(&*file, 5, &[number; 100]).unwrap();
+        assert_eq!(stores::read(&*made.file, 0, 200).unwrap()[5..], [number; 100]);
         match number % 2 {
             0 => assert_eq!(layouts.commit(&made.id, Some(105)), Ok(105)),
             _ => layouts.settle(&made.id).unwrap(),
@@ -187,7 +186,7 @@ fn layouts_go_while_a_data_server_is_away_and_have_another_name_when_it_is_back(
     assert_eq!((device(), layouts.device(&before)), (None, None));
     assert_eq!(moved(&store), [made.id]);
     // It goes through the metadata server, as if there were no data servers.
-    common::write(&*made.file, 0, b"by way of GlusterFS").unwrap();
+    stores::write(&*made.file, 0, b"by way of GlusterFS").unwrap();
     assert_eq!(layouts.forget(&made.id), Err(StoreError::Busy), "it may not know yet");
     layouts.commit(&made.id, Some(19)).unwrap();
     layouts.settle(&made.id).unwrap();
@@ -197,7 +196,7 @@ fn layouts_go_while_a_data_server_is_away_and_have_another_name_when_it_is_back(
     assert_ne!(after, before);
     assert_eq!(layouts.device(&after).unwrap().servers, [node.nfs_addresses()]);
     let file = node.node.data().open(&id).unwrap();
-    assert_eq!(common::read(&*file, 0, 50).unwrap(), b"by way of GlusterFS");
+    assert_eq!(stores::read(&*file, 0, 50).unwrap(), b"by way of GlusterFS");
     // Clients with a layout of before are asked for it, too.
     assert_eq!(moved(&store), [made.id]);
 }
@@ -208,8 +207,8 @@ fn what_a_data_server_lacks_is_asked_of_it() {
     let made = support::make(&store, "f");
     let (at, id) = support::placed(&store, &made.id);
     let wrong = &nodes[(at + 1) % 3].node;
-    common::write(&*wrong.data().open(&id).unwrap(), 0, b"by way of GlusterFS").unwrap();
-    assert_eq!(common::read(&*made.file, 0, 50).unwrap(), b"by way of GlusterFS");
+    stores::write(&*wrong.data().open(&id).unwrap(), 0, b"by way of GlusterFS").unwrap();
+    assert_eq!(stores::read(&*made.file, 0, 50).unwrap(), b"by way of GlusterFS");
     let astray = wrong.take_astray();
     // The metadata server asks, too.
     assert!(matches!(&astray.unwrap()[..], [] | [_]));

@@ -6,11 +6,10 @@
 //! read; of the others some do, as the machine is quick or slow.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "../../dafs-store/tests/common/mod.rs"]
-mod common;
 mod support;
 
 use dafs_store::*;
+use dafs_testkit::stores;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,19 +33,19 @@ fn admin(dir: &Path, arguments: &[&str]) -> String {
 
 fn write(file: &dyn DataFile, block: usize, stamp: u32) {
     let bytes = stamp.to_le_bytes().repeat(BLOCK / 4);
-    assert_eq!(common::write(file, (block * BLOCK) as u64, &bytes), Ok(BLOCK));
+    assert_eq!(stores::write(file, (block * BLOCK) as u64, &bytes), Ok(BLOCK));
 }
 
 #[test]
 fn files_that_are_moved_while_they_are_written_lose_nothing() {
     let Some((store, servers)) = support::served() else { return };
-    let (cred, root) = (common::me(), store.root());
+    let (cred, root) = (stores::me(), store.root());
     let mut files = Vec::new();
     for number in 0..FILES {
         let made = support::make(&store, &format!("file {number}"));
         let (at, id) = support::placed(&store, &made.id);
         let file = servers[at].open(&id).unwrap();
-        let whole = common::write(&*file, 0, &vec![0; BLOCK * BLOCKS]);
+        let whole = stores::write(&*file, 0, &vec![0; BLOCK * BLOCKS]);
         assert_eq!(whole, Ok(BLOCK * BLOCKS));
         // By its new name most files belong to other bricks.
         let (old, new) = (format!("file {number}"), format!("other {number}"));
@@ -59,7 +58,7 @@ fn files_that_are_moved_while_they_are_written_lose_nothing() {
             let (mut stamps, mut at, mut stamp) = (vec![0; BLOCKS], seed, 0);
             while !over.load(Ordering::Relaxed) {
                 if seed % KINDS == 2 {
-                    assert_eq!(common::read(file, 0, BLOCK), Ok(vec![0; BLOCK]));
+                    assert_eq!(stores::read(file, 0, BLOCK), Ok(vec![0; BLOCK]));
                     std::thread::sleep(NOW_AND_THEN / 10);
                     continue;
                 }
@@ -98,15 +97,15 @@ fn files_that_are_moved_while_they_are_written_lose_nothing() {
     for (number, ((id, before, file), stamps)) in files.iter().zip(&written).enumerate() {
         let wanted: Vec<u8> =
             stamps.iter().flat_map(|stamp| stamp.to_le_bytes().repeat(BLOCK / 4)).collect();
-        let through = store.open(&cred, id, common::READ).unwrap();
+        let through = store.open(&cred, id, stores::READ).unwrap();
         assert!(
-            common::read(&*through, 0, wanted.len() + 1).unwrap() == wanted,
+            stores::read(&*through, 0, wanted.len() + 1).unwrap() == wanted,
             "lost by GlusterFS"
         );
-        assert!(common::read(&**file, 0, wanted.len() + 1).unwrap() == wanted, "by the old layout");
+        assert!(stores::read(&**file, 0, wanted.len() + 1).unwrap() == wanted, "by the old layout");
         let (at, id) = support::placed(&store, id);
         let now = servers[at].open(&id).unwrap();
-        assert!(common::read(&*now, 0, wanted.len() + 1).unwrap() == wanted, "by the new layout");
+        assert!(stores::read(&*now, 0, wanted.len() + 1).unwrap() == wanted, "by the new layout");
         moved[number % KINDS] += usize::from(at != *before);
     }
     println!("of {FILES} files these have moved: {moved:?}");

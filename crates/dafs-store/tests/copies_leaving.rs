@@ -5,10 +5,10 @@ mod common;
 
 use common::copies::{World, devices, put};
 use common::nodes::SimNode;
-use common::{read, write};
 use dafs_store::node::Node;
 use dafs_store::striped::Leaving;
 use dafs_store::*;
+use dafs_testkit::stores::{me, read, write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -227,7 +227,7 @@ fn a_node_that_is_to_take_files_again_keeps_what_it_has() {
     assert!(matches!(world.store().leave_nodes(&id), Ok(Leaving::Left(4))));
     assert_eq!(read(&*opened, 0, 9).unwrap(), b"text");
     drop(opened);
-    world.store().remove(&common::me(), &Store::root(world.store()), b"f").unwrap();
+    world.store().remove(&me(), &Store::root(world.store()), b"f").unwrap();
     world.store().sweep();
     assert!(world.nodes.iter().all(|node| node.is_bare()));
 }

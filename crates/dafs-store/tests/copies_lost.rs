@@ -4,9 +4,9 @@
 mod common;
 
 use common::copies::World;
-use common::{me, read, write};
 use dafs_store::node::Node;
 use dafs_store::*;
+use dafs_testkit::stores::{me, read, write};
 
 /// Looks through everything and gives up what was met: how much that was, or why not.
 fn give_up(world: &World, number: u32) -> Result<usize> {

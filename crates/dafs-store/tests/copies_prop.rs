@@ -7,11 +7,11 @@ mod common;
 
 use common::nodes::SimNode;
 use common::striped::{LOST, open_copies};
-use common::{READ_WRITE, me, read};
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::striped::Leaving;
 use dafs_store::*;
+use dafs_testkit::stores::{READ_WRITE, me, read};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};

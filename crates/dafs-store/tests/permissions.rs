@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::*;
+use common::posix::open_posix;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use std::sync::Arc;
 
 const NONE: SetAttr =

@@ -2,10 +2,8 @@
 //! coarser than the changes are quick.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::*;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use std::path::Path;
 use std::sync::Arc;
 

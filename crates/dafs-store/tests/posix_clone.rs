@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
-#[path = "common/extras.rs"]
-mod extras;
 
-use common::*;
+use common::posix::open_posix;
+use dafs_testkit::stores::*;
 use std::process::Command;
 use std::sync::Arc;
 

@@ -2,13 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
-#[path = "common/data.rs"]
-mod data;
-#[path = "common/tree.rs"]
-mod tree;
 
-use common::*;
+use common::posix::open_posix;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::*;
+use common::posix::open_posix;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use tempfile::TempDir;

@@ -5,8 +5,9 @@
 
 mod common;
 
-use common::*;
+use common::posix::open_posix;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use tempfile::TempDir;
 
 const PAGE_ENTRIES: usize = 331;

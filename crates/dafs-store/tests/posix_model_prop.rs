@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::*;
+use common::posix;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -266,12 +267,12 @@ proptest! {
 
     #[test]
     fn memory_and_posix_agree(steps in proptest::collection::vec(step(), 1..80)) {
-        World::posix().into_iter().for_each(|world| compare(&steps, world));
+        posix::world().into_iter().for_each(|world| compare(&steps, world));
     }
 
     #[test]
     fn memory_and_posix_agree_for_other_users(steps in proptest::collection::vec(step(), 1..80)) {
-        World::posix_other_user().into_iter().for_each(|world| compare(&steps, world));
+        posix::world_of_other_user().into_iter().for_each(|world| compare(&steps, world));
     }
 }
 

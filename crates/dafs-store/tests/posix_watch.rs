@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::*;
+use common::posix::open_posix;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use std::path::PathBuf;
 use std::process::Command;
 

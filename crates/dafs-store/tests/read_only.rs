@@ -1,10 +1,8 @@
 //! Read-only exports and full stores refuse, and say why.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::*;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use std::sync::Arc;
 
 const NONE: SetAttr =

@@ -9,9 +9,9 @@ use common::striped::{
     LOST, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_with, pattern,
     reopen, stripes, write_behind,
 };
-use common::{READ, READ_WRITE, me, read, write};
 use dafs_store::node::{ComponentId, DirectoryError, DirectoryNode};
 use dafs_store::*;
+use dafs_testkit::stores::{READ, READ_WRITE, me, read, secret, skipped, write};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use steps::{Step, steps};
@@ -359,7 +359,7 @@ fn a_file_without_a_name_leaves_nothing_either() {
         Err(StoreError::NotSupported) => None,
         made => Some(made.unwrap()),
     };
-    let Some(dropped) = made() else { return common::skipped("no files without names here") };
+    let Some(dropped) = made() else { return skipped("no files without names here") };
     write(&*dropped.file, 0, b"for a moment").unwrap();
     let kept = made().unwrap();
     write(&*kept.file, 0, b"for ever").unwrap();
@@ -432,7 +432,7 @@ fn a_node_that_vanishes_is_an_error_and_not_a_hole() {
 fn a_store_that_cannot_work_is_not_opened() {
     let dir = base();
     let meta =
-        || PosixStore::open(dir.path().join("meta"), PosixOptions::new(common::secret())).unwrap();
+        || PosixStore::open(dir.path().join("meta"), PosixOptions::new(secret())).unwrap();
     let options = |unit: u32| StripedOptions {
         secret: [1; 16],
         component_secret: [1; 16],

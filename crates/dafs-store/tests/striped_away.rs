@@ -10,8 +10,8 @@ use common::striped::{
     UNIT, UNIT64, base, components, create, faulty, layouts, open_on, pattern, reopen, sealed,
     stripes, write_behind,
 };
-use common::{me, read, write};
 use dafs_store::*;
+use dafs_testkit::stores::{me, read, write};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use steps::{Step, steps};

@@ -9,9 +9,9 @@ use common::striped::{
     Faulty, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_on,
     open_with, pattern, reopen, sealed, stripes,
 };
-use common::{me, read, write};
 use dafs_store::striped::Relocation;
 use dafs_store::*;
+use dafs_testkit::stores::{READ_WRITE, me, read, write};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn a_node_is_emptied_and_takes_no_new_files() {
     let below = store.make(&me(), &root, b"d", NewObject::Directory, &SetAttr::default()).unwrap();
     for (dir, name) in [(&root, b"a"), (&below.id, b"b")] {
         let (how, none) = (CreateHow::Guarded, SetAttr::default());
-        let made = store.create(&me(), dir, name, how, &none, common::READ_WRITE).unwrap();
+        let made = store.create(&me(), dir, name, how, &none, READ_WRITE).unwrap();
         write(&*made.file, 0, &long).unwrap();
     }
     let (id, file) = reopen(&store, "a");

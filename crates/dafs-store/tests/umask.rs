@@ -5,8 +5,9 @@
 
 mod common;
 
-use common::*;
+use common::posix::open_posix;
 use dafs_store::*;
+use dafs_testkit::stores::*;
 use rustix::fs::{Mode, XattrFlags};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

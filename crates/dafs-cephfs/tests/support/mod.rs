@@ -1,8 +1,8 @@
 //! The cluster, and worlds in it: each test has a directory of its own.
 
-use crate::common::{World, missing};
 use dafs_cephfs::{CephOptions, CephStore, DataPlace, DataServerOptions, Told};
 use dafs_store::*;
+use dafs_testkit::stores::{self, World, missing};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -31,7 +31,7 @@ pub(crate) fn options(config: &Path, root: &str, identity: &str, mounts: usize) 
         file_system: None,
         root: root.to_owned(),
         identity: identity.to_owned(),
-        secret: crate::common::secret(),
+        secret: stores::secret(),
         mounts,
         data_servers: Vec::new(),
         data_secret: None,
@@ -114,7 +114,7 @@ pub(crate) fn world(mounts: usize, ordinary: bool) -> Option<World> {
 
 /// A store with a data server that is next to all daemons. Its options open it again.
 pub(crate) fn served() -> Option<(CephStore, CephOptions)> {
-    let (store, mut options) = fresh(1, &crate::common::me())?;
+    let (store, mut options) = fresh(1, &stores::me())?;
     drop(store);
     let addresses = NfsAddresses::over_tcp(vec!["127.0.0.1:1".parse().unwrap()]);
     let place = DataPlace::Here { addresses, network: None };

@@ -1,9 +1,9 @@
 //! The cluster, and worlds in it: each test has a directory of its own.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use crate::common::{World, is_root, missing};
 use dafs_gluster::{DataPlace, DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
 use dafs_store::*;
+use dafs_testkit::stores::{self, World, is_root, missing};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,7 +28,7 @@ pub(crate) fn options(server: &str, root: &str) -> GlusterOptions {
         volume: "dist".to_owned(),
         servers: vec![(server.to_owned(), None)],
         root: root.to_owned(),
-        secret: crate::common::secret(),
+        secret: stores::secret(),
         data_servers: Vec::new(),
         data_secret: None,
         data_fs: |fs| *fs,
@@ -108,7 +108,7 @@ pub(crate) fn world(ordinary: bool) -> Option<World> {
 /// The data servers of a store's directory, and the store.
 pub(crate) fn served() -> Option<(GlusterStore, Vec<Arc<GlusterData>>)> {
     let cluster = cluster()?;
-    let (_, mut options) = fresh(&crate::common::me())?;
+    let (_, mut options) = fresh(&stores::me())?;
     let net = cluster.server.strip_suffix(".1").unwrap();
     options.data_servers = (1..=3)
         .map(|number| DataServerOptions {
@@ -136,8 +136,8 @@ pub(crate) fn placed(store: &GlusterStore, id: &FileId) -> (usize, FileId) {
 
 /// A new file of the store's owner.
 pub(crate) fn make(store: &GlusterStore, name: &str) -> Created {
-    let (cred, attr, how) = (crate::common::me(), SetAttr::default(), CreateHow::Guarded);
+    let (cred, attr, how) = (stores::me(), SetAttr::default(), CreateHow::Guarded);
     store
-        .create(&cred, &store.root(), name.as_bytes(), how, &attr, crate::common::READ_WRITE)
+        .create(&cred, &store.root(), name.as_bytes(), how, &attr, stores::READ_WRITE)
         .unwrap()
 }

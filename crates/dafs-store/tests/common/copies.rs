@@ -2,10 +2,10 @@
 
 use super::nodes::SimNode;
 use super::striped::open_copies;
-use super::{READ_WRITE, me};
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::*;
+use dafs_testkit::stores::{READ_WRITE, me};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;

@@ -1,9 +1,9 @@
 //! Striped stores to test with: metadata, three nodes and a list of removals below one directory.
 
-use super::{READ_WRITE, me};
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentHandle, ComponentId, DirectoryNode, Node, NodeSpace, Written};
 use dafs_store::*;
+use dafs_testkit::stores::{READ_WRITE, World, is_root, me, secret, skipped};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub(crate) fn open_with(base: &Path, nodes: Vec<Arc<dyn Node>>) -> StripedStore 
 }
 
 pub(crate) fn open_copies(base: &Path, nodes: Vec<Arc<dyn Node>>, copies: usize) -> StripedStore {
-    let options = PosixOptions::new(super::secret());
+    let options = PosixOptions::new(secret());
     let meta = PosixStore::open(base.join("meta"), options).unwrap();
     let options = StripedOptions {
         secret: *b"a striped secret",
@@ -55,6 +55,31 @@ pub(crate) fn open_copies(base: &Path, nodes: Vec<Arc<dyn Node>>, copies: usize)
         }),
     };
     StripedStore::open(meta, nodes, options).unwrap()
+}
+
+/// Each file on so many of three directories, or in stripes on all; called by whoever runs the tests.
+pub(crate) fn world(copies: usize) -> Option<World> {
+    Some(world_of(copies, me()))
+}
+
+/// The same for an ordinary caller of a privileged server.
+pub(crate) fn world_of_other_user(copies: usize) -> Option<World> {
+    if !is_root() {
+        skipped("acting as another user needs root");
+        return None;
+    }
+    Some(world_of(copies, Cred::new(1000, 100)))
+}
+
+fn world_of(copies: usize, cred: Cred) -> World {
+    let dir = base();
+    if cred.uid != me().uid {
+        let meta = dir.path().join("meta");
+        std::os::unix::fs::chown(meta, Some(cred.uid), Some(cred.gid)).unwrap();
+    }
+    let nodes = (1..=3).map(|number| node(dir.path(), number)).collect();
+    let store = Arc::new(open_copies(dir.path(), nodes, copies));
+    World { store, cred, dir: Some(dir) }
 }
 
 pub(crate) fn base() -> TempDir {

@@ -1,12 +1,11 @@
 //! Behaviour of what is not ordinary: ranges of files, copies, extended attributes, access control.
-#![allow(dead_code, reason = "some test binaries run a part of the suite")]
 
-use super::common::*;
+use super::*;
 use dafs_store::*;
 
 const KIB64: u64 = 64 * 1024;
 
-pub(crate) fn holes_and_data_are_found(w: &World) {
+pub fn holes_and_data_are_found(w: &World) {
     let file = w.create(&w.root(), "f").file;
     assert_eq!(file.seek(0, SeekWhat::Data), Err(StoreError::PastEnd));
     assert_eq!(file.seek(0, SeekWhat::Hole), Err(StoreError::PastEnd));
@@ -30,7 +29,7 @@ pub(crate) fn holes_and_data_are_found(w: &World) {
     assert_eq!(file.seek(7 * KIB64, SeekWhat::Hole), Ok(Some(7 * KIB64)));
 }
 
-pub(crate) fn space_is_set_aside_and_given_back(w: &World) {
+pub fn space_is_set_aside_and_given_back(w: &World) {
     let created = w.create(&w.root(), "f");
     let file = &created.file;
     write(&**file, 0, b"text").unwrap();
@@ -66,7 +65,7 @@ pub(crate) fn space_is_set_aside_and_given_back(w: &World) {
     assert_eq!(reader.deallocate(0, 1), Err(StoreError::Access));
 }
 
-pub(crate) fn files_are_copied_and_cloned(w: &World) {
+pub fn files_are_copied_and_cloned(w: &World) {
     let source = w.create(&w.root(), "source");
     let target = w.create(&w.root(), "target");
     let text: Vec<u8> = (0..3 * KIB64).map(|at| (at % 251) as u8).collect();
@@ -135,7 +134,7 @@ fn set(w: &World, id: &FileId, name: &[u8], value: &[u8], how: SetXattr) -> Resu
     w.store.set_xattr(&w.cred, id, name, value, how)
 }
 
-pub(crate) fn extended_attributes_are_kept(w: &World) {
+pub fn extended_attributes_are_kept(w: &World) {
     if !w.store.capabilities().xattrs {
         return skipped("no user.* attributes on this file system");
     }
@@ -165,7 +164,7 @@ pub(crate) fn extended_attributes_are_kept(w: &World) {
     assert_eq!(w.store.xattr(&w.cred, &dir, b"x").unwrap(), b"y");
 }
 
-pub(crate) fn bad_extended_attributes_are_refused(w: &World) {
+pub fn bad_extended_attributes_are_refused(w: &World) {
     if !w.store.capabilities().xattrs {
         return skipped("no user.* attributes on this file system");
     }
@@ -207,7 +206,7 @@ pub(crate) fn bad_extended_attributes_are_refused(w: &World) {
     assert_eq!(w.store.watch(&forged, Watch::Changes).is_err(), others);
 }
 
-pub(crate) fn lists_follow_the_mode_and_the_other_way_round(w: &World) {
+pub fn lists_follow_the_mode_and_the_other_way_round(w: &World) {
     let (file, dir) = (w.create(&w.root(), "f").id, w.mkdir(&w.root(), "d"));
     for (id, directory) in [(file, false), (dir, true)] {
         for bits in [0o640, 0o4711, 0o606, 0o077, 0o000, 0o755] {
@@ -239,7 +238,7 @@ fn allow(who: AceWho, mask: AceMask, flags: AceFlags) -> Ace {
     Ace { kind: AceKind::Allow, flags, mask, who }
 }
 
-pub(crate) fn named_users_and_inheritance_are_kept_where_they_can_be(w: &World) {
+pub fn named_users_and_inheritance_are_kept_where_they_can_be(w: &World) {
     let (file, dir) = (w.create(&w.root(), "f").id, w.mkdir(&w.root(), "d"));
     let read = AceMask::READ_DATA;
     let mut acl = Acl::from_mode(0o600, false);

@@ -1,11 +1,10 @@
 //! Behaviour of file content, attributes and named attributes.
-#![allow(dead_code, reason = "some test binaries run a part of the suite")]
 
-use super::common::*;
+use super::*;
 use dafs_mem::VolatileSlice;
 use dafs_store::*;
 
-pub(crate) fn content_reads_back(w: &World) {
+pub fn content_reads_back(w: &World) {
     let file = w.create(&w.root(), "f").file;
     assert_eq!(read(&*file, 0, 10), Ok(vec![]));
     assert_eq!(write(&*file, 0, b"hello, world"), Ok(12));
@@ -22,7 +21,7 @@ pub(crate) fn content_reads_back(w: &World) {
     assert_eq!(file.attr().unwrap().size, 13);
 }
 
-pub(crate) fn vectors_scatter_and_gather(w: &World) {
+pub fn vectors_scatter_and_gather(w: &World) {
     let file = w.create(&w.root(), "f").file;
     let mut parts: Vec<Vec<u8>> = (0..1500).map(|i| vec![i as u8; i % 7]).collect();
     let whole = parts.concat();
@@ -36,7 +35,7 @@ pub(crate) fn vectors_scatter_and_gather(w: &World) {
     assert_eq!(back.concat()[..got], whole[..got]);
 }
 
-pub(crate) fn far_writes_leave_holes(w: &World) {
+pub fn far_writes_leave_holes(w: &World) {
     let file = w.create(&w.root(), "f").file;
     let far = 5 << 30;
     assert_eq!(write(&*file, far, b"end"), Ok(3));
@@ -51,7 +50,7 @@ pub(crate) fn far_writes_leave_holes(w: &World) {
     assert_eq!(read(&*file, 0, 10).unwrap(), [0; 6]);
 }
 
-pub(crate) fn stability_and_waiting_do_not_change_content(w: &World) {
+pub fn stability_and_waiting_do_not_change_content(w: &World) {
     let created = w.create(&w.root(), "f");
     for (at, stability) in
         [Stability::Unstable, Stability::Data, Stability::File].iter().enumerate()
@@ -81,7 +80,7 @@ pub(crate) fn stability_and_waiting_do_not_change_content(w: &World) {
     assert_eq!(read(&*created.file, 0, 9).unwrap(), b"xxxyy");
 }
 
-pub(crate) fn opens_keep_to_their_mode(w: &World) {
+pub fn opens_keep_to_their_mode(w: &World) {
     let created = w.create(&w.root(), "f");
     let none = OpenMode { read: false, write: false };
     assert_eq!(w.store.open(&w.cred, &created.id, none).err(), Some(StoreError::Invalid));
@@ -94,7 +93,7 @@ pub(crate) fn opens_keep_to_their_mode(w: &World) {
     assert_eq!((reader.id(), read(&*reader, 0, 1).unwrap()), (created.id, b"x".to_vec()));
 }
 
-pub(crate) fn attributes_change_one_by_one_and_together(w: &World) {
+pub fn attributes_change_one_by_one_and_together(w: &World) {
     let id = w.create(&w.root(), "f").id;
     let before = w.store.getattr(&id).unwrap();
     let set = |change: SetAttr| w.store.setattr(&w.cred, &id, &change, None);
@@ -134,7 +133,7 @@ pub(crate) fn attributes_change_one_by_one_and_together(w: &World) {
     assert_eq!(set(huge), Err(StoreError::FileTooBig));
 }
 
-pub(crate) fn sizes_change_through_an_open(w: &World) {
+pub fn sizes_change_through_an_open(w: &World) {
     let created = w.create(&w.root(), "f");
     let other = w.create(&w.root(), "g");
     let cut = SetAttr { size: Some(5), mode: Some(0o400), ..SetAttr::default() };
@@ -151,7 +150,7 @@ pub(crate) fn sizes_change_through_an_open(w: &World) {
     assert_eq!(refused, Err(StoreError::Access));
 }
 
-pub(crate) fn every_mode_bit_survives(w: &World) {
+pub fn every_mode_bit_survives(w: &World) {
     for (at, bits) in
         [0, 0o7777, 0o4755, 0o2711, 0o1777, 0o6000, 0o111, 0o222, 0o444].iter().enumerate()
     {
@@ -171,7 +170,7 @@ pub(crate) fn every_mode_bit_survives(w: &World) {
     }
 }
 
-pub(crate) fn symlinks_have_times_but_no_mode(w: &World) {
+pub fn symlinks_have_times_but_no_mode(w: &World) {
     let link = NewObject::Symlink(b"nowhere/at all");
     let made = w.make(&w.root(), "l", link, &SetAttr::default()).unwrap();
     assert_eq!((made.attr.kind, made.attr.size), (Kind::Symlink, 14));
@@ -185,7 +184,7 @@ pub(crate) fn symlinks_have_times_but_no_mode(w: &World) {
     assert_eq!(w.store.setattr(&w.cred, &made.id, &cut, None), Err(StoreError::Invalid));
 }
 
-pub(crate) fn a_new_owner_counts_also_when_it_is_the_old_one(w: &World) {
+pub fn a_new_owner_counts_also_when_it_is_the_old_one(w: &World) {
     let bits = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
     let how = CreateHow::Guarded;
     let file = w.store.create(&w.cred, &w.root(), b"f", how, &bits, READ_WRITE).unwrap();
@@ -207,7 +206,7 @@ pub(crate) fn a_new_owner_counts_also_when_it_is_the_old_one(w: &World) {
 }
 
 /// Also one that he is not in himself.
-pub(crate) fn an_owner_may_name_the_present_group(w: &World) {
+pub fn an_owner_may_name_the_present_group(w: &World) {
     if w.cred.uid == 0 || !is_root() {
         return;
     }
@@ -227,7 +226,7 @@ pub(crate) fn an_owner_may_name_the_present_group(w: &World) {
     assert_eq!(w.store.getattr(&id).unwrap().gid, w.cred.gid + 1);
 }
 
-pub(crate) fn rights_follow_the_mode(w: &World) {
+pub fn rights_follow_the_mode(w: &World) {
     if w.cred.uid == 0 {
         return;
     }
@@ -264,7 +263,7 @@ pub(crate) fn rights_follow_the_mode(w: &World) {
     set(&dir, 0o700);
 }
 
-pub(crate) fn named_attributes_behave_as_files(w: &World) {
+pub fn named_attributes_behave_as_files(w: &World) {
     let base = w.create(&w.root(), "f");
     let dir = match w.store.attr_dir(&w.cred, &base.id) {
         Ok(dir) => dir,

@@ -1,7 +1,6 @@
 //! Behaviour of names, directories and ids.
-#![allow(dead_code, reason = "some test binaries run a part of the suite")]
 
-use super::common::*;
+use super::*;
 use dafs_mem::VolatileSlice;
 use dafs_store::*;
 use std::collections::BTreeSet;
@@ -9,7 +8,7 @@ use std::collections::BTreeSet;
 const NO_ATTR: SetAttr =
     SetAttr { mode: None, uid: None, gid: None, size: None, atime: None, mtime: None };
 
-pub(crate) fn every_kind_can_be_made(w: &World) {
+pub fn every_kind_can_be_made(w: &World) {
     let root = w.root();
     let kinds = [
         ("d", NewObject::Directory, Kind::Directory),
@@ -35,7 +34,7 @@ pub(crate) fn every_kind_can_be_made(w: &World) {
     }
 }
 
-pub(crate) fn files_without_a_name_can_get_one(w: &World) {
+pub fn files_without_a_name_can_get_one(w: &World) {
     let root = w.root();
     let dir = w.make(&root, "d", NewObject::Directory, &NO_ATTR).unwrap().id;
     let make = |mode| {
@@ -79,7 +78,7 @@ pub(crate) fn files_without_a_name_can_get_one(w: &World) {
     w.remove(&root, "d").unwrap();
 }
 
-pub(crate) fn names_and_attributes_can_be_made_stable(w: &World) {
+pub fn names_and_attributes_can_be_made_stable(w: &World) {
     let root = w.root();
     let dir = w.make(&root, "d", NewObject::Directory, &NO_ATTR).unwrap().id;
     let link = w.make(&dir, "l", NewObject::Symlink(b"x"), &NO_ATTR).unwrap().id;
@@ -94,7 +93,7 @@ pub(crate) fn names_and_attributes_can_be_made_stable(w: &World) {
     assert_eq!(forged, Err(StoreError::BadHandle));
 }
 
-pub(crate) fn names_are_checked_everywhere(w: &World) {
+pub fn names_are_checked_everywhere(w: &World) {
     let root = w.root();
     let f = w.create(&root, "f").id;
     let long = "x".repeat(256);
@@ -122,7 +121,7 @@ pub(crate) fn names_are_checked_everywhere(w: &World) {
     assert_eq!(w.names(&root), ["f"]);
 }
 
-pub(crate) fn any_bytes_make_a_name(w: &World) {
+pub fn any_bytes_make_a_name(w: &World) {
     let root = w.root();
     let names: [&[u8]; 4] = [b"\xff\xfe\x01", &[b'y'; 255], b"...", b" \n\t\\"];
     for name in names {
@@ -137,7 +136,7 @@ pub(crate) fn any_bytes_make_a_name(w: &World) {
     assert_eq!(seen, names.iter().map(|name| name.to_vec()).collect());
 }
 
-pub(crate) fn creating_respects_what_is_there(w: &World) {
+pub fn creating_respects_what_is_there(w: &World) {
     let root = w.root();
     let create = |name: &str, how, attr: &SetAttr| {
         w.store.create(&w.cred, &root, name.as_bytes(), how, attr, READ_WRITE)
@@ -166,7 +165,7 @@ pub(crate) fn creating_respects_what_is_there(w: &World) {
     assert_eq!(create("p", CreateHow::Unchecked, &NO_ATTR).err(), Some(StoreError::BadType));
 }
 
-pub(crate) fn exclusive_creates_know_their_own(w: &World) {
+pub fn exclusive_creates_know_their_own(w: &World) {
     let root = w.root();
     let create = |verifier: [u8; 8]| {
         let how = CreateHow::Exclusive(verifier);
@@ -183,7 +182,7 @@ pub(crate) fn exclusive_creates_know_their_own(w: &World) {
     assert_eq!(on_dir.err(), Some(StoreError::Exists));
 }
 
-pub(crate) fn removed_files_live_until_closed(w: &World) {
+pub fn removed_files_live_until_closed(w: &World) {
     let root = w.root();
     let created = w.create(&root, "f");
     write(&*created.file, 0, b"still here").unwrap();
@@ -206,7 +205,7 @@ pub(crate) fn removed_files_live_until_closed(w: &World) {
     assert_eq!(w.store.getattr(&created.id), Err(StoreError::Stale));
 }
 
-pub(crate) fn hard_links_are_one_object(w: &World) {
+pub fn hard_links_are_one_object(w: &World) {
     let root = w.root();
     let created = w.create(&root, "a");
     let dir = w.mkdir(&root, "d");
@@ -226,7 +225,7 @@ pub(crate) fn hard_links_are_one_object(w: &World) {
     assert_eq!(w.store.readlink(&w.cred, &link.id).unwrap(), b"d");
 }
 
-pub(crate) fn renames_replace_what_fits(w: &World) {
+pub fn renames_replace_what_fits(w: &World) {
     let root = w.root();
     let (d, e) = (w.mkdir(&root, "d"), w.mkdir(&root, "e"));
     let f = w.create(&root, "f").id;
@@ -254,7 +253,7 @@ pub(crate) fn renames_replace_what_fits(w: &World) {
     assert_eq!(w.names(&root), ["e", "g", "outer"]);
 }
 
-pub(crate) fn directories_go_up_to_the_root_and_no_further(w: &World) {
+pub fn directories_go_up_to_the_root_and_no_further(w: &World) {
     let root = w.root();
     assert_eq!(w.store.parent(&w.cred, &root), Err(StoreError::NotFound));
     let mut above = root;
@@ -267,7 +266,7 @@ pub(crate) fn directories_go_up_to_the_root_and_no_further(w: &World) {
     assert_eq!(w.store.parent(&w.cred, &file), Err(StoreError::NotDirectory));
 }
 
-pub(crate) fn removed_directories_are_stale(w: &World) {
+pub fn removed_directories_are_stale(w: &World) {
     let root = w.root();
     let dir = w.mkdir(&root, "d");
     w.create(&dir, "f");
@@ -283,7 +282,7 @@ pub(crate) fn removed_directories_are_stale(w: &World) {
     assert_eq!(w.remove(&root, "d"), Err(StoreError::NotFound));
 }
 
-pub(crate) fn wrong_kinds_are_named(w: &World) {
+pub fn wrong_kinds_are_named(w: &World) {
     let root = w.root();
     let f = w.create(&root, "f").id;
     let l = w.make(&root, "l", NewObject::Symlink(b"/etc"), &NO_ATTR).unwrap().id;
@@ -308,7 +307,7 @@ pub(crate) fn wrong_kinds_are_named(w: &World) {
     assert_eq!(made.err(), Some(StoreError::NameTooLong));
 }
 
-pub(crate) fn forged_ids_are_refused(w: &World) {
+pub fn forged_ids_are_refused(w: &World) {
     let dir = w.mkdir(&w.root(), "d");
     let ids = [w.root(), dir, w.create(&dir, "f").id];
     for id in ids {
@@ -326,7 +325,7 @@ pub(crate) fn forged_ids_are_refused(w: &World) {
     }
 }
 
-pub(crate) fn listings_in_pages_miss_and_repeat_nothing(w: &World) {
+pub fn listings_in_pages_miss_and_repeat_nothing(w: &World) {
     let dir = w.mkdir(&w.root(), "d");
     let all: BTreeSet<String> = (0..1000).map(|i| format!("entry number {i}")).collect();
     for name in &all {
@@ -365,7 +364,7 @@ pub(crate) fn listings_in_pages_miss_and_repeat_nothing(w: &World) {
     }
 }
 
-pub(crate) fn listings_bear_changes_in_between(w: &World) {
+pub fn listings_bear_changes_in_between(w: &World) {
     let dir = w.mkdir(&w.root(), "d");
     for i in 0..200 {
         w.create(&dir, &format!("stays{i}"));
@@ -396,7 +395,7 @@ pub(crate) fn listings_bear_changes_in_between(w: &World) {
     assert_eq!((stays.len(), stays_seen), (200, 200));
 }
 
-pub(crate) fn changes_of_a_directory_are_told(w: &World) {
+pub fn changes_of_a_directory_are_told(w: &World) {
     let root = w.root();
     let before = w.store.getattr(&root).unwrap().change;
     let made = w.create(&root, "f");
@@ -409,14 +408,14 @@ pub(crate) fn changes_of_a_directory_are_told(w: &World) {
     );
 }
 
-pub(crate) fn space_is_told(w: &World) {
+pub fn space_is_told(w: &World) {
     let stat = w.store.fs_stat(&w.cred, &w.root()).unwrap();
     assert!(stat.space_total >= stat.space_free && stat.space_free >= stat.space_available);
     assert!(stat.space_available > 0 && stat.files_total >= stat.files_free);
     assert_eq!((stat.name_bytes_max, stat.read_only), (255, false));
 }
 
-pub(crate) fn threads_do_not_disturb_each_other(w: &World) {
+pub fn threads_do_not_disturb_each_other(w: &World) {
     std::thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {

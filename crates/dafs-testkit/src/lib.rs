@@ -1,0 +1,5 @@
+//! What the tests of several crates share.
+
+#![forbid(unsafe_code)]
+
+pub mod stores;

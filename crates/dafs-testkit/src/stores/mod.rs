@@ -1,0 +1,260 @@
+//! What the tests of the stores share: one suite of behaviour for every store (`data`, `extras`, `tree`), worlds
+//! to run it in, and short forms of the calls.
+#![allow(missing_docs, reason = "the names are the meaning")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+pub mod data;
+pub mod extras;
+pub mod tree;
+
+use dafs_mem::VolatileSlice;
+use dafs_store::*;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+pub const READ_WRITE: OpenMode = OpenMode { read: true, write: true };
+pub const READ: OpenMode = OpenMode { read: true, write: false };
+pub const WRITE: OpenMode = OpenMode { read: false, write: true };
+
+/// Set in the child that runs a test binary again without privileges.
+const AGAIN: &str = "DAFS_STORE_TEST_AGAIN";
+const NOBODY: u32 = 65_534;
+
+/// A store and a caller who owns its root.
+pub struct World {
+    pub store: Arc<dyn Store>,
+    pub cred: Cred,
+    pub dir: Option<TempDir>,
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The user that runs the tests.
+pub fn me() -> Cred {
+    Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+pub fn skipped(reason: &str) {
+    println!("SKIPPED: {reason}");
+}
+
+/// The same for want of what scripts/setup.sh installs: a failure where CI runs.
+pub fn missing(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "CI skips nothing: {reason}");
+    skipped(reason);
+}
+
+pub fn secret() -> ExportSecret {
+    ExportSecret::from_bytes(*b"a test's secret.")
+}
+
+impl World {
+    pub fn root(&self) -> FileId {
+        self.store.root()
+    }
+
+    pub fn create(&self, dir: &FileId, name: &str) -> Created {
+        let attr = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let how = CreateHow::Guarded;
+        self.store.create(&self.cred, dir, name.as_bytes(), how, &attr, READ_WRITE).unwrap()
+    }
+
+    pub fn mkdir(&self, dir: &FileId, name: &str) -> FileId {
+        let attr = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        self.make(dir, name, NewObject::Directory, &attr).unwrap().id
+    }
+
+    pub fn make(
+        &self,
+        dir: &FileId,
+        name: &str,
+        object: NewObject<'_>,
+        attr: &SetAttr,
+    ) -> Result<Made> {
+        self.store.make(&self.cred, dir, name.as_bytes(), object, attr)
+    }
+
+    pub fn lookup(&self, dir: &FileId, name: &str) -> Result<FileId> {
+        self.store.lookup(&self.cred, dir, name.as_bytes()).map(|(id, _)| id)
+    }
+
+    pub fn remove(&self, dir: &FileId, name: &str) -> Result<DirChange> {
+        self.store.remove(&self.cred, dir, name.as_bytes())
+    }
+
+    pub fn rename(
+        &self,
+        from_dir: &FileId,
+        from: &str,
+        to_dir: &FileId,
+        to: &str,
+    ) -> Result<()> {
+        self.store.rename(&self.cred, from_dir, from.as_bytes(), to_dir, to.as_bytes()).map(|_| ())
+    }
+
+    /// All names of a directory, in order of the names.
+    pub fn names(&self, dir: &FileId) -> Vec<String> {
+        let mut names = Vec::new();
+        let end = self.store.readdir(&self.cred, dir, 0, false, &mut |entry| {
+            names.push(String::from_utf8_lossy(entry.name).into_owned());
+            true
+        });
+        assert_eq!(end, Ok(true));
+        names.sort();
+        names
+    }
+}
+
+pub fn write(file: &dyn OpenFile, offset: u64, bytes: &[u8]) -> Result<usize> {
+    let mut bytes = bytes.to_vec();
+    let views = [VolatileSlice::from_mut(&mut bytes)];
+    file.write_at(&views, offset, Stability::Unstable, Wait::Allowed)
+}
+
+pub fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0xee; len];
+    let got = file.read_at(&[VolatileSlice::from_mut(&mut bytes)], offset, Wait::Allowed)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}
+
+/// Runs this test binary again as an ordinary user. Tests that do such things are named
+/// `everything_again_...` and left out.
+pub fn run_again_without_privileges() {
+    use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.uid(NOBODY).gid(NOBODY);
+    run_again(command);
+}
+
+/// Runs this test binary again as root without the capability to open objects by handle, which is
+/// what root in a container is.
+pub fn run_again_as_root_in_a_container() {
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new("setpriv");
+    command.arg("--bounding-set=-dac_read_search,-sys_admin").arg(program);
+    run_again(command);
+}
+
+fn run_again(mut command: std::process::Command) {
+    if std::env::var_os(AGAIN).is_some() {
+        return;
+    }
+    if !is_root() {
+        return skipped("giving up privileges needs some");
+    }
+    command.args(["--skip", "everything_again", "--nocapture"]).env(AGAIN, "1").current_dir("/");
+    match command.output() {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "run again:\n{text}\n{errors}");
+            assert!(text.contains("test result: ok"), "{text}");
+        }
+        Err(error) => skipped(&format!("cannot run the tests again: {error}")),
+    }
+}
+
+/// Runs one test again in a mount namespace of its own and tells whether this is that run. Skips
+/// where the system does not let it.
+pub fn in_own_mounts(test: &str) -> bool {
+    const INSIDE: &str = "DAFS_STORE_TEST_MOUNTS";
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    if !is_root() {
+        skipped("mounting needs root");
+        return false;
+    }
+    let possible = std::process::Command::new("unshare").args(["-m", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        skipped("no own mount namespace: unshare(1) is missing or not allowed");
+        return false;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command.arg("-m").arg(program).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    assert!(text.contains("1 passed"), "{text}");
+    print!("{text}");
+    false
+}
+
+/// Mounts something; tells whether that worked.
+pub fn mount(arguments: &[&str]) -> bool {
+    let output = std::process::Command::new("mount").args(arguments).output();
+    match output {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            skipped(&format!("mount: {}", String::from_utf8_lossy(&output.stderr)));
+            false
+        }
+        Err(error) => {
+            skipped(&format!("mount: {error}"));
+            false
+        }
+    }
+}
+
+/// Makes tests of the suite: each for every world, whose maker gives `None` where there cannot be one.
+#[macro_export]
+macro_rules! store_suite {
+    (@tests $make:expr, {$($module:ident::$name:ident),* $(,)?}) => {
+        $(#[test] fn $name() { $make.iter().for_each($crate::stores::$module::$name); })*
+    };
+    ($($world:ident: $make:expr),+ ; $tests:tt) => {
+        $(mod $world {
+            use super::*;
+            $crate::store_suite! { @tests $make, $tests }
+        })+
+    };
+    ($($world:ident: $make:expr),+ $(,)?) => {
+        $crate::store_suite! { $($world: $make),+ ; {
+            data::attributes_change_one_by_one_and_together,
+            data::content_reads_back,
+            data::every_mode_bit_survives,
+            data::far_writes_leave_holes,
+            data::named_attributes_behave_as_files,
+            data::opens_keep_to_their_mode,
+            data::rights_follow_the_mode,
+            data::sizes_change_through_an_open,
+            data::stability_and_waiting_do_not_change_content,
+            data::symlinks_have_times_but_no_mode,
+            data::a_new_owner_counts_also_when_it_is_the_old_one,
+            data::an_owner_may_name_the_present_group,
+            data::vectors_scatter_and_gather,
+            extras::bad_extended_attributes_are_refused,
+            extras::extended_attributes_are_kept,
+            extras::files_are_copied_and_cloned,
+            extras::holes_and_data_are_found,
+            extras::lists_follow_the_mode_and_the_other_way_round,
+            extras::named_users_and_inheritance_are_kept_where_they_can_be,
+            extras::space_is_set_aside_and_given_back,
+            tree::any_bytes_make_a_name,
+            tree::changes_of_a_directory_are_told,
+            tree::creating_respects_what_is_there,
+            tree::directories_go_up_to_the_root_and_no_further,
+            tree::every_kind_can_be_made,
+            tree::files_without_a_name_can_get_one,
+            tree::exclusive_creates_know_their_own,
+            tree::forged_ids_are_refused,
+            tree::hard_links_are_one_object,
+            tree::listings_bear_changes_in_between,
+            tree::listings_in_pages_miss_and_repeat_nothing,
+            tree::names_and_attributes_can_be_made_stable,
+            tree::names_are_checked_everywhere,
+            tree::removed_directories_are_stale,
+            tree::removed_files_live_until_closed,
+            tree::renames_replace_what_fits,
+            tree::space_is_told,
+            tree::threads_do_not_disturb_each_other,
+            tree::wrong_kinds_are_named,
+        } }
+    };
+}
