@@ -204,8 +204,7 @@ impl StateDatabase {
         tables: fn(&WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<Self, DatabaseError> {
         // Store calls leave threads with the identity of their callers.
-        dafs_store::posix::as_server()
-            .map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))?;
+        dafs_posix::as_server().map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))?;
         if path.symlink_metadata().is_ok() {
             let file = own::open(path, false)?;
             if file.metadata()?.len() == 0 {

@@ -78,7 +78,7 @@ pub enum StoreError {
 
 impl StoreError {
     /// What is told of an error of a node: who asks again has its turn then.
-    pub(crate) fn of_node(self) -> Self {
+    pub fn of_node(self) -> Self {
         if self == Self::Crowded { Self::Busy } else { self }
     }
 
@@ -110,6 +110,12 @@ impl StoreError {
             libc::ENFILE | libc::EMFILE | libc::ENOMEM | libc::EINTR => Self::Busy,
             _ => Self::Io,
         }
+    }
+}
+
+impl From<rustix::io::Errno> for StoreError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::from_errno(errno.raw_os_error())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where files live: the [`Store`] trait and its backends.
+//! Where files live: the [`Store`] trait, what its backends share, and the one in memory.
 //!
 //! A store knows objects by persistent ids, checks the caller's rights, and moves file data between
 //! its files and memory that it is handed. It knows no protocol, no client and no lock.
@@ -16,6 +16,8 @@
 //!   machine before that undoes them; the one exception is an exclusive create, whose file and name
 //!   are stable when it returns.
 
+#![forbid(unsafe_code)]
+
 mod acl;
 mod append;
 pub mod backend;
@@ -27,9 +29,8 @@ pub mod memory;
 mod names;
 pub mod node;
 pub mod own;
-pub mod posix;
 mod ranges;
-pub mod striped;
+mod secret;
 mod tries;
 mod types;
 mod uses;
@@ -46,8 +47,7 @@ pub use layouts::{
 };
 pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
-pub use posix::{ExportSecret, PosixOptions, PosixStore};
-pub use striped::{StripedOptions, StripedStore};
+pub use secret::ExportSecret;
 pub use tries::{NoOutcome, Tries};
 pub use types::{
     AccessMask, AclSupport, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,

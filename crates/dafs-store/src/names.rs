@@ -1,13 +1,10 @@
 //! What counts as a name of one component.
 
-use crate::limits::XATTR_NAME_BYTES_MAX;
+use crate::limits::{SYMLINK_BYTES_MAX, XATTR_NAME_BYTES_MAX};
 use crate::{NAME_BYTES_MAX, Result, StoreError};
 
 /// What Linux puts before the names of those extended attributes that belong to users.
 pub const XATTR_PREFIX: &[u8] = b"user.";
-
-/// The extended attribute by which a striped store finds the content of a file, without the prefix.
-pub(crate) const STRIPES_XATTR: &[u8] = b"dafs.stripes";
 
 /// Refuses what is not one component: empty, ".", "..", or with '/' or 0 inside.
 pub fn check_name(name: &[u8]) -> Result<()> {
@@ -29,6 +26,14 @@ pub fn check_xattr_name(name: &[u8]) -> Result<()> {
         return Err(StoreError::Invalid);
     }
     if name.len() > XATTR_NAME_BYTES_MAX { Err(StoreError::NameTooLong) } else { Ok(()) }
+}
+
+/// Refuses what no file system keeps as the text of a symlink.
+pub fn check_symlink_text(text: &[u8]) -> Result<()> {
+    if text.is_empty() || text.contains(&0) {
+        return Err(StoreError::Invalid);
+    }
+    if text.len() > SYMLINK_BYTES_MAX { Err(StoreError::NameTooLong) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::{OpenFile, Result, SeekWhat, Stability, StoreError, Wait};
 use dafs_mem::VolatileSlice;
 
 /// The end of a range that is to be allocated or given back.
-pub(crate) fn check_range(offset: u64, len: u64) -> Result<u64> {
+pub fn check_range(offset: u64, len: u64) -> Result<u64> {
     let end = offset.checked_add(len).ok_or(StoreError::Invalid)?;
     match len {
         0 => Err(StoreError::Invalid),

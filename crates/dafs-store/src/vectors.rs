@@ -59,7 +59,7 @@ fn transferred(
 }
 
 /// The views without their first `skip` bytes.
-pub(crate) fn after<'a>(views: &[VolatileSlice<'a>], mut skip: usize) -> Vec<VolatileSlice<'a>> {
+pub fn after<'a>(views: &[VolatileSlice<'a>], mut skip: usize) -> Vec<VolatileSlice<'a>> {
     let mut rest = Vec::with_capacity(views.len());
     for view in views {
         let cut = skip.min(view.len());
@@ -70,7 +70,7 @@ pub(crate) fn after<'a>(views: &[VolatileSlice<'a>], mut skip: usize) -> Vec<Vol
 }
 
 /// The first `keep` bytes of the views.
-pub(crate) fn before<'a>(views: &[VolatileSlice<'a>], mut keep: usize) -> Vec<VolatileSlice<'a>> {
+pub fn before<'a>(views: &[VolatileSlice<'a>], mut keep: usize) -> Vec<VolatileSlice<'a>> {
     let mut first = Vec::with_capacity(views.len());
     for view in views {
         let len = keep.min(view.len());

@@ -137,7 +137,5 @@ pub(crate) fn placed(store: &GlusterStore, id: &FileId) -> (usize, FileId) {
 /// A new file of the store's owner.
 pub(crate) fn make(store: &GlusterStore, name: &str) -> Created {
     let (cred, attr, how) = (stores::me(), SetAttr::default(), CreateHow::Guarded);
-    store
-        .create(&cred, &store.root(), name.as_bytes(), how, &attr, stores::READ_WRITE)
-        .unwrap()
+    store.create(&cred, &store.root(), name.as_bytes(), how, &attr, stores::READ_WRITE).unwrap()
 }

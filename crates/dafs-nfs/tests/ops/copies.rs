@@ -3,7 +3,9 @@
 use crate::common::{Answer, World};
 use crate::helper::*;
 use crate::layouts::node;
-use dafs_store::{ExportSecret, FsId, PosixOptions, PosixStore, StripedOptions, StripedStore};
+use dafs_posix::{PosixOptions, PosixStore};
+use dafs_store::{ExportSecret, FsId};
+use dafs_striped::{StripedOptions, StripedStore};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use std::num::NonZeroU32;

@@ -2,10 +2,10 @@
 
 use crate::common::{Answer, World, back_op};
 use crate::helper::*;
+use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::node::{ComponentHandle as Sealed, DirectoryNode, Node};
-use dafs_store::{
-    ExportSecret, FileId, FsId, PosixOptions, PosixStore, StripedOptions, StripedStore,
-};
+use dafs_store::{ExportSecret, FileId, FsId};
+use dafs_striped::{StripedOptions, StripedStore};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
 use std::num::NonZeroU32;

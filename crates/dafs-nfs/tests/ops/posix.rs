@@ -2,7 +2,8 @@
 
 use crate::common::World;
 use crate::helper::*;
-use dafs_store::{ExportSecret, PosixOptions, PosixStore};
+use dafs_posix::{PosixOptions, PosixStore};
+use dafs_store::ExportSecret;
 use dafs_wire::nfs4::*;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

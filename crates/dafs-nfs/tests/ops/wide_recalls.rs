@@ -4,7 +4,8 @@ use crate::common::{World, back_op};
 use crate::helper::*;
 use crate::layouts::{device_info_with, get, give, give_back, granted, open_spread, spread};
 use dafs_service::{ClientKey, Export, ExportOptions, Front, Namespace, Squash};
-use dafs_store::{LayoutForm, MemoryOptions, MemoryStore, Store, StripedStore};
+use dafs_store::{LayoutForm, MemoryOptions, MemoryStore, Store};
+use dafs_striped::StripedStore;
 use dafs_wire::nfs4::*;
 use std::sync::Arc;
 

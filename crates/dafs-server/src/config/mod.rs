@@ -271,7 +271,7 @@ pub struct ExportConfig {
     /// Its rules.
     pub options: ExportOptions,
     /// Whether files that were moved out of its directory are looked for
-    /// ([`dafs_store::PosixOptions::subtree_check`]).
+    /// ([`dafs_posix::PosixOptions::subtree_check`]).
     pub subtree_check: bool,
 }
 

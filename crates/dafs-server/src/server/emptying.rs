@@ -13,8 +13,8 @@
 use crate::limits::{MOVE_PATIENCE, MOVE_TURN};
 use dafs_dat::Instant;
 use dafs_service::{Handle, Service};
-use dafs_store::striped::{Leaving, Relocation, Walk};
-use dafs_store::{FileId, Result, Store, StoreError, StripedStore};
+use dafs_store::{FileId, Result, Store, StoreError};
+use dafs_striped::{Leaving, Relocation, StripedStore, Walk};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -223,10 +223,12 @@ fn gone_is_fine<T>(outcome: Result<T>) -> Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_posix::{PosixOptions, PosixStore};
     use dafs_service::{Export, ExportOptions, Namespace, ServiceConfig};
     use dafs_store::node::DirectoryNode;
-    use dafs_store::{Cred, ExportSecret, FsId, OpenMode, PosixOptions, PosixStore};
-    use dafs_store::{SetAttr, Stability, StripedOptions, Wait};
+    use dafs_store::{Cred, ExportSecret, FsId, OpenMode};
+    use dafs_store::{SetAttr, Stability, Wait};
+    use dafs_striped::StripedOptions;
     use std::path::Path;
 
     fn node(base: &Path, number: u32) -> Arc<dyn dafs_store::node::Node> {

@@ -3,7 +3,8 @@
 use super::data::Spread;
 use super::{StartError, cephfs, gluster, striped};
 use crate::config::{ExportConfig, ExportSource};
-use dafs_store::{ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store};
+use dafs_posix::{PosixOptions, PosixStore};
+use dafs_store::{ExportSecret, MemoryOptions, MemoryStore, Store};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -18,6 +18,7 @@ use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
 use dafs_mem::VolatileSlice;
+use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
     Admits, Export, ForeignStates, ForeignUse, Service, ServiceError, WriteVerifier,
 };
@@ -25,10 +26,8 @@ use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, Node,
     component_store_fs,
 };
-use dafs_store::{
-    ExportSecret, FileId, FsId, PosixOptions, PosixStore, Stability, Store, StoreError,
-    StripedOptions, StripedStore, own,
-};
+use dafs_store::{ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
+use dafs_striped::{StripedOptions, StripedStore};
 use mending::Mender;
 use replacing::Replacing;
 use siphasher::sip128::{Hasher128, SipHasher24};

@@ -126,7 +126,7 @@ impl Head {
 
 /// Store calls leave threads with the identity of their callers, who have no business where logs are.
 fn as_server() -> io::Result<()> {
-    dafs_store::posix::as_server().map_err(|_| io::ErrorKind::PermissionDenied.into())
+    dafs_posix::as_server().map_err(|_| io::ErrorKind::PermissionDenied.into())
 }
 
 /// Where a log is.

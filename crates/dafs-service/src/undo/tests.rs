@@ -3,10 +3,8 @@
 use super::*;
 use crate::hosts::Host;
 use crate::limits::UNDO_BYTES_PER_LOCK_MAX;
-use dafs_store::{
-    CreateHow, Cred, ExportSecret, FsId, MemoryStore, OpenMode, PosixOptions, PosixStore, SetAttr,
-    Store,
-};
+use dafs_posix::{PosixOptions, PosixStore};
+use dafs_store::{CreateHow, Cred, ExportSecret, FsId, MemoryStore, OpenMode, SetAttr, Store};
 use proptest::prelude::*;
 
 const BOTH: OpenMode = OpenMode { read: true, write: true };

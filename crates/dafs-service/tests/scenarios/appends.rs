@@ -2,12 +2,11 @@
 
 use crate::common::*;
 use dafs_mem::VolatileSlice;
+use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
     Caller, Client, ExportOptions, Handle, Namespace, Service, ServiceConfig, Squash, StateRef,
 };
-use dafs_store::{
-    Cred, ExportSecret, OpenMode, PosixOptions, PosixStore, SetAttr, Stability, Store, Wait,
-};
+use dafs_store::{Cred, ExportSecret, OpenMode, SetAttr, Stability, Store, Wait};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,7 +2,7 @@
 
 mod posix;
 
-pub(crate) use posix::{PosixAcl, PosixAcls};
+pub use posix::{PosixAcl, PosixAcls};
 
 use crate::Result;
 use bitflags::bitflags;

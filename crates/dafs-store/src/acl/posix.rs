@@ -48,7 +48,7 @@ const NO_ID: u32 = u32::MAX;
 
 /// One POSIX list, its mask applied.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct PosixAcl {
+pub struct PosixAcl {
     owner: Bits,
     users: BTreeMap<u32, Bits>,
     group: Bits,
@@ -58,11 +58,11 @@ pub(crate) struct PosixAcl {
 
 /// The lists of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PosixAcls {
+pub struct PosixAcls {
     /// Who may use the object.
-    pub(crate) access: PosixAcl,
+    pub access: PosixAcl,
     /// What new objects in the directory get.
-    pub(crate) default: Option<PosixAcl>,
+    pub default: Option<PosixAcl>,
 }
 
 fn low_bits(value: u32) -> Bits {
@@ -71,13 +71,13 @@ fn low_bits(value: u32) -> Bits {
 
 impl PosixAcl {
     /// The list that says what a mode says.
-    pub(crate) fn from_mode(mode: u32) -> Self {
+    pub fn from_mode(mode: u32) -> Self {
         let [owner, group, other] = [mode >> 6, mode >> 3, mode].map(low_bits);
         Self { owner, group, other, ..Self::default() }
     }
 
     /// The nine permission bits, if they say all that the list says.
-    pub(crate) fn as_mode(&self) -> Option<u32> {
+    pub fn as_mode(&self) -> Option<u32> {
         let [owner, group, other] = [self.owner, self.group, self.other].map(u32::from);
         self.is_minimal().then_some(owner << 6 | group << 3 | other)
     }
@@ -87,7 +87,7 @@ impl PosixAcl {
     }
 
     /// Reads the kernel's form; `None` for what is not one.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (version, records) = bytes.split_first_chunk::<4>()?;
         if u32::from_le_bytes(*version) != VERSION || records.len() % RECORD_BYTES != 0 {
             return None;
@@ -114,7 +114,7 @@ impl PosixAcl {
     }
 
     /// Writes the kernel's form, with the least mask that lets everything through.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         let mut put = |tag: u16, bits: Bits, id: u32| {
             bytes.extend(tag.to_le_bytes());
@@ -188,17 +188,17 @@ fn write_mask(directory: bool) -> AceMask {
 
 impl PosixAcls {
     /// The lists that say what a mode says.
-    pub(crate) fn from_mode(mode: u32) -> Self {
+    pub fn from_mode(mode: u32) -> Self {
         Self { access: PosixAcl::from_mode(mode), default: None }
     }
 
     /// The nine permission bits, if they say all that the lists say.
-    pub(crate) fn as_mode(&self) -> Option<u32> {
+    pub fn as_mode(&self) -> Option<u32> {
         self.access.as_mode().filter(|_| self.default.is_none())
     }
 
     /// The NFSv4 list that says the same.
-    pub(crate) fn to_acl(&self, directory: bool) -> Acl {
+    pub fn to_acl(&self, directory: bool) -> Acl {
         let mut entries = Vec::new();
         self.access.append_to(&mut entries, directory, AceFlags::empty());
         if let Some(default) = &self.default {
@@ -213,7 +213,7 @@ impl PosixAcls {
     /// # Errors
     /// `NotSupported` for entries that have no place in POSIX lists, and too many of them; `Invalid`
     /// for inheritance where nothing inherits, and for ids that nobody can have.
-    pub(crate) fn from_acl(acl: &Acl, directory: bool) -> Result<Self> {
+    pub fn from_acl(acl: &Acl, directory: bool) -> Result<Self> {
         if acl.entries.len() > ACL_ENTRIES_MAX {
             return Err(StoreError::NotSupported);
         }

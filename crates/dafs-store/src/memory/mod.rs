@@ -35,7 +35,6 @@ use tree::World;
 use xattr::Xattrs;
 
 pub use image::{MemoryContent, MemoryImage};
-pub(crate) use store::check_symlink_text;
 
 /// Where the store takes the time from.
 pub type Clock = Arc<dyn Fn() -> TimeSpec + Send + Sync>;

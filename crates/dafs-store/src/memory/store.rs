@@ -7,9 +7,9 @@ use super::tree::World;
 use super::{Inner, MemoryStore, ROOT_INO};
 use crate::limits::{
     DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT, MEMORY_LINKS_MAX, MODE_BITS,
-    SPECIAL_MODE_DEFAULT, SYMLINK_BYTES_MAX,
+    SPECIAL_MODE_DEFAULT,
 };
-use crate::names::check_name;
+use crate::names::{check_name, check_symlink_text};
 use crate::{
     AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
     FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode,
@@ -626,12 +626,4 @@ impl Store for MemoryStore {
             read_only: options.read_only,
         })
     }
-}
-
-/// Refuses what no file system keeps as the text of a symlink.
-pub(crate) fn check_symlink_text(text: &[u8]) -> Result<()> {
-    if text.is_empty() || text.contains(&0) {
-        return Err(StoreError::Invalid);
-    }
-    if text.len() > SYMLINK_BYTES_MAX { Err(StoreError::NameTooLong) } else { Ok(()) }
 }

@@ -82,7 +82,7 @@ pub fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
 
 impl ComponentStore {
     /// The components of `node`. `secret` and `component_fs` are those of the striped store
-    /// ([`StripedOptions`](crate::StripedOptions)), `elsewhere` is the way to what other nodes have.
+    /// (`dafs_striped::StripedOptions`), `elsewhere` is the way to what other nodes have.
     pub fn new(
         node: Arc<DirectoryNode>,
         secret: [u8; 16],

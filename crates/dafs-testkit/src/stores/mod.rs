@@ -84,13 +84,7 @@ impl World {
         self.store.remove(&self.cred, dir, name.as_bytes())
     }
 
-    pub fn rename(
-        &self,
-        from_dir: &FileId,
-        from: &str,
-        to_dir: &FileId,
-        to: &str,
-    ) -> Result<()> {
+    pub fn rename(&self, from_dir: &FileId, from: &str, to_dir: &FileId, to: &str) -> Result<()> {
         self.store.rename(&self.cred, from_dir, from.as_bytes(), to_dir, to.as_bytes()).map(|_| ())
     }
 

@@ -1,7 +1,7 @@
 //! The thread that mends copies of files: what a node lacks that was away, and what writers left behind.
 
 use crate::limits::{MEND_BYTES_PER_SECOND, MEND_IDLE, MEND_INTERVAL};
-use dafs_store::StripedStore;
+use dafs_striped::StripedStore;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -11,8 +11,8 @@ use super::OpenNode;
 use crate::limits::MOVE_TURN;
 use dafs_cluster::RemoteNode;
 use dafs_dat::Instant;
-use dafs_store::striped::Walk;
-use dafs_store::{FileId, Result, Store, StoreError, StripedStore};
+use dafs_store::{FileId, Result, Store, StoreError};
+use dafs_striped::{StripedStore, Walk};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,0 +1,102 @@
+//! Access control lists: kept by the kernel as POSIX lists, or as a mode where the file system has
+//! nothing else. The kernel keeps list and mode in step.
+
+use super::PosixStore;
+use super::export::{Export, descriptor_path};
+use super::node::Node;
+use dafs_store::backend::{MODE_BITS, PosixAcl, PosixAcls};
+use dafs_store::{
+    Acl, AclSupport, Cred, FileId, Kind, Result, SetAttr, StoreError, XATTR_BYTES_MAX,
+};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd};
+
+const ACCESS: &std::ffi::CStr = c"system.posix_acl_access";
+const DEFAULT: &std::ffi::CStr = c"system.posix_acl_default";
+
+/// Most lists are short; a longer one costs a second call.
+const FIRST_TRY_BYTES: usize = 512;
+
+/// Which lists the file system of this object keeps.
+pub(super) fn support(fd: BorrowedFd<'_>) -> AclSupport {
+    match read(fd, ACCESS) {
+        Ok(_) => AclSupport::Posix,
+        Err(_) => AclSupport::Mode,
+    }
+}
+
+/// One list of an object; `None` where it has none.
+fn read(fd: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<Option<PosixAcl>> {
+    let path = descriptor_path(fd);
+    let mut bytes = vec![0; FIRST_TRY_BYTES];
+    let mut len = rustix::fs::getxattr(&path, name, &mut bytes[..]);
+    if len == Err(Errno::RANGE) {
+        bytes.resize(XATTR_BYTES_MAX, 0);
+        len = rustix::fs::getxattr(&path, name, &mut bytes[..]);
+    }
+    match len {
+        Ok(len) => PosixAcl::decode(&bytes[..len]).map(Some).ok_or(StoreError::Io),
+        Err(Errno::NODATA) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl Export {
+    fn write_acls(&self, node: &Node, lists: &PosixAcls) -> Result<()> {
+        let path = descriptor_path(node.as_fd());
+        let set = |name, list: &PosixAcl| {
+            rustix::fs::setxattr(&path, name, &list.encode(), XattrFlags::empty())
+        };
+        // The default first: it is what can fail for more reasons than the other.
+        if let Some(default) = &lists.default {
+            set(DEFAULT, default)?;
+        } else if node.kind == Kind::Directory {
+            match rustix::fs::removexattr(&path, DEFAULT) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(set(ACCESS, &lists.access)?)
+    }
+}
+
+impl PosixStore {
+    pub(super) fn read_acl(&self, id: &FileId) -> Result<Acl> {
+        let node = self.export.node(id)?;
+        let stat = self.export.stat_live(&node)?;
+        let directory = node.kind == Kind::Directory;
+        let mut lists = PosixAcls::from_mode(u32::from(stat.stx_mode));
+        if self.export.abilities.acls == AclSupport::Posix && node.kind != Kind::Symlink {
+            if let Some(access) = read(node.as_fd(), ACCESS)? {
+                lists.access = access;
+            }
+            if directory {
+                lists.default = read(node.as_fd(), DEFAULT)?;
+            }
+        }
+        Ok(lists.to_acl(directory))
+    }
+
+    pub(super) fn write_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
+        self.export.writable()?;
+        let node = self.export.node(id)?;
+        let stat = self.export.stat_live(&node)?;
+        if node.kind == Kind::Symlink {
+            return Err(StoreError::NotSupported);
+        }
+        let lists = PosixAcls::from_acl(acl, node.kind == Kind::Directory)?;
+        let caller = self.export.identity.caller(cred)?;
+        let before = self.export.before_change(&node)?;
+        match (self.export.abilities.acls, lists.as_mode()) {
+            (AclSupport::Posix, _) => self.export.write_acls(&node, &lists)?,
+            (AclSupport::Mode, Some(bits)) => {
+                let mode = u32::from(stat.stx_mode) & MODE_BITS & !0o777 | bits;
+                let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+                self.export.change_attr(&caller, cred, (&node, &stat), &change, None)?;
+            }
+            (AclSupport::Mode, None) => return Err(StoreError::NotSupported),
+        }
+        self.export.changed(&node, before).map(drop)
+    }
+}

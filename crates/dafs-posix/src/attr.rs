@@ -1,0 +1,273 @@
+//! Attributes: from the kernel's form to ours, changing them, and asking for rights.
+//!
+//! Decisions
+//! * A mode for a symlink is ignored, as by other file servers: Linux does not use it.
+//! * Size, then owner and group, then mode, then times: changing the owner ends setuid, and changing
+//!   the size ends setuid and sets times.
+
+use super::export::{Export, stat_fd};
+use super::ident::Caller;
+use super::node::Node;
+use super::sys;
+use dafs_store::backend::{FILE_BYTES_MAX, MODE_BITS};
+use dafs_store::{AccessMask, Attr, Cred, Kind, Result, SetAttr, SetTime, StoreError, TimeSpec};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, Uid,
+};
+use rustix::fs::{StatxTimestamp, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
+use rustix::path::DecInt;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+/// What an object is.
+pub(super) fn kind(stat: &Statx) -> Result<Kind> {
+    match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
+        FileType::RegularFile => Ok(Kind::Regular),
+        FileType::Directory => Ok(Kind::Directory),
+        FileType::BlockDevice => Ok(Kind::BlockDevice),
+        FileType::CharacterDevice => Ok(Kind::CharDevice),
+        FileType::Symlink => Ok(Kind::Symlink),
+        FileType::Socket => Ok(Kind::Socket),
+        FileType::Fifo => Ok(Kind::Fifo),
+        FileType::Unknown => Err(StoreError::BadType),
+    }
+}
+
+fn time(stamp: StatxTimestamp) -> TimeSpec {
+    TimeSpec { seconds: stamp.tv_sec, nanoseconds: stamp.tv_nsec }
+}
+
+/// The kernel's attributes in our form, with this change attribute.
+pub(super) fn attr(stat: &Statx, change: u64) -> Result<Attr> {
+    Ok(Attr {
+        kind: kind(stat)?,
+        mode: u32::from(stat.stx_mode) & MODE_BITS,
+        links: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        size: stat.stx_size,
+        space_used: stat.stx_blocks.saturating_mul(512),
+        file_id: stat.stx_ino,
+        raw_device: (stat.stx_rdev_major, stat.stx_rdev_minor),
+        atime: time(stat.stx_atime),
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+        btime: (stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(stat.stx_btime)),
+        change,
+    })
+}
+
+fn timespec(set: Option<SetTime>) -> Result<Timespec> {
+    Ok(match set {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::To(time)) if time.nanoseconds < 1_000_000_000 => {
+            Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) }
+        }
+        Some(SetTime::To(_)) => return Err(StoreError::Invalid),
+    })
+}
+
+impl Export {
+    /// Changes attributes of an object, which are `before` now, as the caller. `cut` changes the size; it is given where an
+    /// open file does that.
+    pub(super) fn change_attr(
+        &self,
+        caller: &Caller,
+        cred: &Cred,
+        (node, before): (&Node, &Statx),
+        change: &SetAttr,
+        cut: Option<&dyn Fn(u64) -> Result<()>>,
+    ) -> Result<()> {
+        let times = Timestamps {
+            last_access: timespec(change.atime)?,
+            last_modification: timespec(change.mtime)?,
+        };
+        self.check_change(cred, node.kind, (before.stx_uid, before.stx_gid), change)?;
+        if let Some(size) = change.size {
+            match cut {
+                Some(cut) => cut(size)?,
+                None => self.truncate(caller, node, size)?,
+            }
+        }
+        // To the present ones as well: the kernel then moves the ctime and ends setuid and setgid.
+        if change.uid.is_some() || change.gid.is_some() {
+            let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+            rustix::fs::chownat(node, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = change.mode {
+            self.set_mode(caller, node, mode)?;
+        }
+        if change.atime.is_some() || change.mtime.is_some() {
+            self.set_times(caller, node, &times)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses early what a later step would refuse, so that nothing is changed by halves. `owner`
+    /// is the user and group that the object belongs to.
+    fn check_change(
+        &self,
+        cred: &Cred,
+        kind: Kind,
+        owner: (u32, u32),
+        change: &SetAttr,
+    ) -> Result<()> {
+        if let Some(size) = change.size {
+            match kind {
+                Kind::Regular => {}
+                Kind::Directory => return Err(StoreError::IsDirectory),
+                _ => return Err(StoreError::Invalid),
+            }
+            if size > FILE_BYTES_MAX {
+                return Err(StoreError::FileTooBig);
+            }
+        }
+        if change.uid == Some(u32::MAX) || change.gid == Some(u32::MAX) {
+            return Err(StoreError::Invalid);
+        }
+        if !self.identity.switches() || cred.uid == 0 {
+            return Ok(());
+        }
+        let sets_time = |set| matches!(set, Some(SetTime::To(_)));
+        let owner_only = change.mode.is_some_and(|_| kind != Kind::Symlink)
+            || change.uid.is_some()
+            || change.gid.is_some()
+            || sets_time(change.atime)
+            || sets_time(change.mtime);
+        let own_group = |gid| gid == owner.1 || gid == cred.gid || cred.groups.contains(&gid);
+        if (owner_only && cred.uid != owner.0)
+            || change.uid.is_some_and(|uid| uid != owner.0)
+            || change.gid.is_some_and(|gid| !own_group(gid))
+        {
+            return Err(StoreError::NotOwner);
+        }
+        Ok(())
+    }
+
+    /// Refuses attributes that a new object of the caller's in `dir` could not be given.
+    pub(super) fn check_wish(
+        &self,
+        cred: &Cred,
+        dir: &Node,
+        kind: Kind,
+        wish: &SetAttr,
+    ) -> Result<()> {
+        timespec(wish.atime)?;
+        timespec(wish.mtime)?;
+        // The group may come from the directory; whether it does, the kernel decides.
+        let group = match wish.gid {
+            Some(_) => stat_fd(dir.as_fd())?.stx_gid,
+            None => cred.gid,
+        };
+        let owner = (cred.uid, group);
+        self.check_change(cred, kind, owner, wish)
+    }
+
+    fn truncate(&self, _caller: &Caller, node: &Node, size: u64) -> Result<()> {
+        let fd = self.reopen(node, OFlags::WRONLY | OFlags::NONBLOCK)?;
+        Ok(rustix::fs::ftruncate(&fd, size)?)
+    }
+
+    /// Sets the permission bits, setuid, setgid and sticky.
+    pub(super) fn set_mode(&self, _caller: &Caller, node: &Node, mode: u32) -> Result<()> {
+        if node.kind == Kind::Symlink {
+            return Ok(());
+        }
+        let mode = mode & MODE_BITS;
+        if !self.no_fchmodat2.load(Ordering::Relaxed) {
+            match sys::change_mode(node.as_fd(), mode) {
+                // Before Linux 6.6, and in old sandboxes.
+                Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    self.no_fchmodat2.store(true, Ordering::Relaxed);
+                }
+                other => return Ok(other?),
+            }
+        }
+        let name = DecInt::from_fd(node);
+        let mode = Mode::from_raw_mode(mode);
+        Ok(rustix::fs::chmodat(&self.own_descriptors, name, mode, AtFlags::empty())?)
+    }
+
+    /// Sets times; the entries may say "now" and "leave alone".
+    pub(super) fn set_times(&self, _: &Caller, node: &Node, times: &Timestamps) -> Result<()> {
+        match rustix::fs::utimensat(node, c"", times, AtFlags::EMPTY_PATH) {
+            // Before Linux 5.8 there was no AT_EMPTY_PATH here.
+            Err(Errno::INVAL) => {
+                let name = DecInt::from_fd(node);
+                Ok(rustix::fs::utimensat(&self.own_descriptors, name, times, AtFlags::empty())?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Which of `wanted` the kernel grants to the thread's identity.
+    pub(super) fn allowed(
+        &self,
+        _caller: &Caller,
+        cred: &Cred,
+        (node, stat): (&Node, &Statx),
+        wanted: AccessMask,
+    ) -> Result<AccessMask> {
+        let change = AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE;
+        let mut wanted = wanted & AccessMask::all();
+        if self.read_only {
+            wanted -= change;
+        }
+        wanted -= if node.kind == Kind::Directory {
+            AccessMask::EXECUTE
+        } else {
+            AccessMask::LOOKUP | AccessMask::DELETE
+        };
+        // Where no class may execute, nobody may, not even root, and no list says otherwise.
+        if node.kind != Kind::Directory && stat.stx_mode & 0o111 == 0 {
+            wanted -= AccessMask::EXECUTE;
+        }
+        let mut granted = AccessMask::empty();
+        let groups = [
+            (AccessMask::READ, libc::R_OK),
+            (change, libc::W_OK),
+            (AccessMask::LOOKUP | AccessMask::EXECUTE, libc::X_OK),
+        ];
+        let may = |mode| match sys::may_access(node.as_fd(), mode) {
+            Ok(()) => Ok(true),
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Ok(false),
+            Err(errno) => Err(StoreError::from(errno)),
+        };
+        let asked = groups.map(|(rights, mode)| (wanted & rights, mode));
+        let asked = asked.into_iter().filter(|(rights, _)| !rights.is_empty());
+        // The mode foretells most answers. What it grants is asked for at once; the rest one by one,
+        // because a list or a capability may grant more.
+        let foretold = self.foretell(cred, stat);
+        let likely: i32 = asked.clone().fold(0, |all, (_, mode)| all | mode & foretold);
+        let likely = if likely != 0 && may(likely)? { likely } else { 0 };
+        for (rights, mode) in asked {
+            if likely & mode != 0 || may(mode)? {
+                granted |= rights;
+            }
+        }
+        Ok(granted)
+    }
+
+    /// What the mode alone grants to a caller.
+    fn foretell(&self, cred: &Cred, stat: &Statx) -> i32 {
+        let mode = i32::from(stat.stx_mode);
+        if !self.identity.switches() {
+            return mode >> 6 & 7;
+        }
+        if cred.uid == 0 {
+            let execute = if mode & 0o111 != 0 { libc::X_OK } else { 0 };
+            return libc::R_OK | libc::W_OK | execute;
+        }
+        let in_group = cred.gid == stat.stx_gid || cred.groups.contains(&stat.stx_gid);
+        let class = if cred.uid == stat.stx_uid {
+            6
+        } else if in_group {
+            3
+        } else {
+            0
+        };
+        mode >> class & 7
+    }
+}

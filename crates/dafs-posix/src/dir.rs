@@ -1,0 +1,270 @@
+//! Listing directories.
+//!
+//! A cookie is the kernel's position after the entry plus 3, so that 0, 1 and 2 stay reserved. The
+//! kernel's positions run from 0 to 2^63-1, so cookies run from 3 to 2^63+2.
+//!
+//! A listing in pages goes on from the stream that the last page left, so that it is linear. A
+//! stream belongs to one caller; what it had fetched ahead is thrown away when the directory
+//! changed.
+//!
+//! Mount points below the export are listed by name, with neither id nor attributes; looking them up
+//! fails with `CrossDevice`.
+
+use super::export::{Export, stat_fd, stat_name};
+use super::ident::Caller;
+use super::node::{Node, lock};
+use super::sys;
+use crate::limits::DIRECTORY_STREAMS_MAX;
+use dafs_store::backend::COOKIE_FIRST;
+use dafs_store::{Attr, Cred, DirEntry, FileId, Result, StoreError};
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+
+/// One record of the kernel's listing.
+pub(super) struct RawEntry<'a> {
+    pub(super) name: &'a [u8],
+    ino: u64,
+    position: i64,
+    /// Where the next record begins in the buffer.
+    end: usize,
+}
+
+/// The record at `start` of what `getdents64` filled.
+fn entry_at(buffer: &[u8], start: usize) -> Option<RawEntry<'_>> {
+    const NAME: usize = 19;
+    let record = buffer.get(start..)?;
+    let ino = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
+    let position = i64::from_ne_bytes(record.get(8..16)?.try_into().ok()?);
+    let len = usize::from(u16::from_ne_bytes(record.get(16..18)?.try_into().ok()?));
+    let name = record.get(NAME..len)?;
+    let name = &name[..name.iter().position(|&byte| byte == 0)?];
+    Some(RawEntry { name, ino, position, end: start + len })
+}
+
+/// All records of a buffer.
+pub(super) fn entries(buffer: &[u8]) -> impl Iterator<Item = RawEntry<'_>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let entry = entry_at(buffer, at)?;
+        at = entry.end;
+        Some(entry)
+    })
+}
+
+/// The cookie of a position, and back.
+fn cookie_of(position: i64) -> Result<u64> {
+    u64::try_from(position).map(|position| position + COOKIE_FIRST).map_err(|_| StoreError::Io)
+}
+
+fn position_of(cookie: u64) -> Result<u64> {
+    match cookie.checked_sub(COOKIE_FIRST) {
+        Some(position) if i64::try_from(position).is_ok() => Ok(position),
+        None if cookie == 0 => Ok(0),
+        _ => Err(StoreError::BadCookie),
+    }
+}
+
+/// A listing in progress.
+struct Stream {
+    fd: OwnedFd,
+    dir: FileId,
+    cred: Cred,
+    /// The cookie after which `at` continues.
+    cookie: u64,
+    buffer: Vec<u8>,
+    at: usize,
+    /// The directory's change attribute from before `buffer` was filled.
+    filled_at_change: u64,
+    /// A sweep found it waiting.
+    idle: bool,
+}
+
+/// Listings that wait for their next page.
+pub(super) struct Streams {
+    waiting: Mutex<VecDeque<Stream>>,
+}
+
+impl Streams {
+    pub(super) fn new() -> Self {
+        Self { waiting: Mutex::new(VecDeque::new()) }
+    }
+
+    pub(super) fn clear(&self) {
+        let streams = std::mem::take(&mut *lock(&self.waiting));
+        drop(streams);
+    }
+
+    /// Lets go of listings that waited since the last call.
+    pub(super) fn sweep(&self) {
+        let mut waiting = lock(&self.waiting);
+        let (idle, used) = waiting.drain(..).partition::<Vec<_>, _>(|stream| stream.idle);
+        waiting.extend(used.into_iter().map(|stream| Stream { idle: true, ..stream }));
+        drop(waiting);
+        drop(idle);
+    }
+
+    fn take(&self, dir: &FileId, cookie: u64, cred: &Cred) -> Option<Stream> {
+        let mut waiting = lock(&self.waiting);
+        let fits = |s: &Stream| {
+            // The last entry may have been taken or refused by the sink that ended the page.
+            let next = entry_at(&s.buffer, s.at).and_then(|e| cookie_of(e.position).ok());
+            s.dir == *dir && s.cred == *cred && (s.cookie == cookie || next == Some(cookie))
+        };
+        let place = waiting.iter().position(fits)?;
+        waiting.remove(place).map(|stream| Stream { idle: false, ..stream })
+    }
+
+    fn put(&self, stream: Stream) {
+        let mut waiting = lock(&self.waiting);
+        let oldest =
+            if waiting.len() >= DIRECTORY_STREAMS_MAX { waiting.pop_front() } else { None };
+        waiting.push_back(stream);
+        drop(waiting);
+        drop(oldest);
+    }
+}
+
+impl Stream {
+    fn open(export: &Export, cred: &Cred, node: &Node, cookie: u64) -> Result<Self> {
+        let fd = export.reopen(node, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut stream = Self {
+            fd,
+            dir: node.id,
+            cred: cred.clone(),
+            cookie,
+            buffer: Vec::new(),
+            at: 0,
+            filled_at_change: 0,
+            idle: false,
+        };
+        stream.seek(cookie)?;
+        Ok(stream)
+    }
+
+    fn seek(&mut self, cookie: u64) -> Result<()> {
+        let position = position_of(cookie)?;
+        self.buffer.clear();
+        self.at = 0;
+        self.cookie = cookie;
+        match rustix::fs::seek(&self.fd, SeekFrom::Start(position)) {
+            Ok(_) => Ok(()),
+            Err(Errno::INVAL | Errno::OVERFLOW) => Err(StoreError::BadCookie),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Brings a stream that waited to just after `cookie`.
+    fn resume(&mut self, export: &Export, cookie: u64) -> Result<()> {
+        let stat = stat_fd(self.fd.as_fd())?;
+        if export.changes.value(&self.dir, &stat) != self.filled_at_change {
+            return self.seek(cookie);
+        }
+        if self.cookie != cookie
+            && let Some(entry) = entry_at(&self.buffer, self.at)
+        {
+            self.at = entry.end;
+            self.cookie = cookie;
+        }
+        Ok(())
+    }
+
+    /// Fetches more; false at the end.
+    fn fill(&mut self, export: &Export) -> Result<bool> {
+        self.filled_at_change = export.changes.value(&self.dir, &stat_fd(self.fd.as_fd())?);
+        self.at = 0;
+        match sys::read_directory(self.fd.as_fd(), &mut self.buffer) {
+            Ok(()) => Ok(!self.buffer.is_empty()),
+            Err(Errno::NOENT) => Err(StoreError::Stale),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl Export {
+    /// Feeds the entries after a cookie to the sink; true at the end.
+    pub(super) fn list(
+        &self,
+        _caller: &Caller,
+        cred: &Cred,
+        node: &Node,
+        cookie: u64,
+        with_attr: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        position_of(cookie)?;
+        let waiting = if cookie == 0 { None } else { self.streams.take(&node.id, cookie, cred) };
+        let mut stream = match waiting {
+            Some(mut stream) => {
+                stream.resume(self, cookie)?;
+                stream
+            }
+            None => Stream::open(self, cred, node, cookie)?,
+        };
+        loop {
+            if stream.at >= stream.buffer.len() && !stream.fill(self)? {
+                return Ok(true);
+            }
+            let entry = entry_at(&stream.buffer, stream.at).ok_or(StoreError::Io)?;
+            let (name, end, cookie) = (entry.name, entry.end, cookie_of(entry.position)?);
+            if name != b"." && name != b".." {
+                let object =
+                    if with_attr { self.entry_object(node, &stream.fd, name) } else { None };
+                if !sink(DirEntry { name, cookie, file_id: entry.ino, object }) {
+                    self.streams.put(stream);
+                    return Ok(false);
+                }
+            }
+            stream.at = end;
+            stream.cookie = cookie;
+        }
+    }
+
+    /// Id and attributes of an entry; `None` if it vanished, is a mount point, or may not be seen.
+    fn entry_object(&self, node: &Node, dir: &OwnedFd, name: &[u8]) -> Option<(FileId, Attr)> {
+        let c_name = CString::new(name).ok()?;
+        let stat = stat_name(dir.as_fd(), &c_name).ok()?;
+        let handle = sys::name_to_handle(dir.as_fd(), &c_name).ok()?;
+        let id = self.id_of(&stat, handle).ok()?;
+        if let Some(index) = &self.index {
+            index.learn(id, node.id, name);
+        }
+        Some((id, super::attr::attr(&stat, self.tell_listed(&id, &stat)).ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_and_positions_map_one_to_one() {
+        for position in [0, 1, 2, 3, i64::MAX - 1, i64::MAX] {
+            let cookie = cookie_of(position).unwrap();
+            assert!(cookie > 2);
+            assert_eq!(position_of(cookie), Ok(position.cast_unsigned()));
+        }
+        assert_eq!(position_of(0), Ok(0));
+        for bad in [1, 2, (1 << 63) + 3, u64::MAX] {
+            assert_eq!(position_of(bad), Err(StoreError::BadCookie), "{bad}");
+        }
+        assert_eq!(cookie_of(-1), Err(StoreError::Io));
+    }
+
+    #[test]
+    fn a_cut_record_ends_the_listing() {
+        let mut buffer = Vec::new();
+        buffer.extend(7u64.to_ne_bytes());
+        buffer.extend(9i64.to_ne_bytes());
+        buffer.extend(24u16.to_ne_bytes());
+        buffer.extend(b"\x08name\0");
+        assert_eq!(entries(&buffer).count(), 1);
+        assert_eq!(entries(&buffer).next().unwrap().name, b"name");
+        for len in 0..buffer.len() {
+            assert_eq!(entries(&buffer[..len]).count(), 0, "{len}");
+        }
+    }
+}

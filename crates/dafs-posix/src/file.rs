@@ -1,0 +1,431 @@
+//! Open regular files.
+//!
+//! Invariants
+//! * The descriptor was opened with the caller's rights, and writes run as the caller, so that the
+//!   kernel ends setuid bits and charges quotas as for a local writer.
+//! * A short count of a blocking read means the end of the file.
+
+use super::export::{Export, stat_fd};
+use super::ident::Caller;
+use super::node::Node;
+use super::sys;
+use crate::limits::INLINE_WRITE_BYTES_MAX;
+use dafs_mem::{VolatileSlice, preadv2, pwritev2};
+use dafs_store::backend::{FILE_BYTES_MAX, before, continued};
+use dafs_store::{
+    Attr, CacheAdvice, Cred, FileId, Kind, OpenFile, OpenMode, Result, SeekWhat, Stability,
+    StoreError, Wait,
+};
+use rustix::fs::{Advice, OFlags};
+use rustix::io::Errno;
+use std::any::Any;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One open.
+pub(super) struct PosixFile {
+    export: Arc<Export>,
+    node: Arc<Node>,
+    fd: Arc<OwnedFd>,
+    mode: OpenMode,
+    cred: Cred,
+}
+
+/// The flags of an open for data.
+pub(super) fn data_flags(mode: OpenMode) -> Result<OFlags> {
+    // A device or pipe that took the place of a file must not block the open.
+    let base = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match (mode.read, mode.write) {
+        (true, false) => Ok(base | OFlags::RDONLY),
+        (false, true) => Ok(base | OFlags::WRONLY),
+        (true, true) => Ok(base | OFlags::RDWR),
+        (false, false) => Err(StoreError::Invalid),
+    }
+}
+
+/// What opening an object that is no regular file is answered with.
+pub(super) fn check_regular(kind: Kind) -> Result<()> {
+    match kind {
+        Kind::Regular => Ok(()),
+        Kind::Directory => Err(StoreError::IsDirectory),
+        Kind::Symlink => Err(StoreError::Symlink),
+        _ => Err(StoreError::BadType),
+    }
+}
+
+/// The error of an open for data: no descriptor is to be had until somebody closes a file.
+pub(super) fn open_error(errno: Errno) -> StoreError {
+    match errno {
+        Errno::MFILE | Errno::NFILE => StoreError::TooManyOpen,
+        errno => errno.into(),
+    }
+}
+
+impl PosixFile {
+    /// Opens a held object as the caller.
+    pub(super) fn open(
+        export: &Arc<Export>,
+        _caller: &Caller,
+        cred: &Cred,
+        node: &Arc<Node>,
+        mode: OpenMode,
+    ) -> Result<Arc<Self>> {
+        check_regular(node.kind)?;
+        let flags = data_flags(mode)?;
+        if mode.write {
+            export.writable()?;
+        }
+        let fd = Arc::new(export.reopen(node, flags).map_err(open_error)?);
+        let file = Self::from_fd(export, cred, node, mode, fd);
+        // An id does not bring a removed file back; only those who have it open keep it.
+        let stat = stat_fd(file.fd.as_fd())?;
+        if stat.stx_nlink == 0 && !export.nodes.is_open_elsewhere(node) {
+            drop(file);
+            export.nodes.forget(&node.id);
+            return Err(StoreError::Stale);
+        }
+        export.tell(node, &stat);
+        Ok(file)
+    }
+
+    /// Takes over a descriptor that was opened as the caller.
+    pub(super) fn from_fd(
+        export: &Arc<Export>,
+        cred: &Cred,
+        node: &Arc<Node>,
+        mode: OpenMode,
+        fd: Arc<OwnedFd>,
+    ) -> Arc<Self> {
+        export.nodes.opened(node);
+        Arc::new(Self { export: export.clone(), node: node.clone(), fd, mode, cred: cred.clone() })
+    }
+
+    /// The open itself, for what else belongs to a create.
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// What it was opened for.
+    pub(super) fn mode(&self) -> OpenMode {
+        self.mode
+    }
+
+    /// The identity under which the file is changed; refused without write access.
+    pub(super) fn as_writer(&self) -> Result<Caller> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        self.export.check_file_contained(&self.node, Wait::Allowed)?;
+        self.export.identity.caller(&self.cred)
+    }
+
+    /// Refused without read access.
+    pub(super) fn check_reader(&self, wait: Wait) -> Result<()> {
+        if !self.mode.read {
+            return Err(StoreError::Access);
+        }
+        self.export.check_file_contained(&self.node, wait)
+    }
+
+    /// Changes the file and notes that.
+    pub(super) fn change<T>(&self, apply: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _caller = self.as_writer()?;
+        let done = apply()?;
+        self.export.note_change(&self.node, self.fd.as_fd())?;
+        Ok(done)
+    }
+
+    /// One write without waiting, or the refusal.
+    fn write_now(&self, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
+        if self.export.in_memory {
+            return self.write_through(views, offset, 0);
+        }
+        let refused = &self.export.no_nowait_write;
+        if !refused.load(Ordering::Relaxed) {
+            match pwritev2(self.fd.as_fd(), views, offset, libc::RWF_NOWAIT) {
+                Ok(written) => return Ok(written),
+                Err(error) if is_unsupported(&error) => refused.store(true, Ordering::Relaxed),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // A small buffered write goes to the page cache; that it can wait for a journal or for
+        // dirty pages to drain is rare enough.
+        let len = views.iter().map(VolatileSlice::len).sum::<usize>();
+        if len > INLINE_WRITE_BYTES_MAX || !self.edges_are_in_memory(offset, len as u64)? {
+            return Err(StoreError::WouldBlock);
+        }
+        self.write_through(views, offset, 0)
+    }
+
+    /// Whether a write need not read first: pages that it covers only in part are in memory or lie
+    /// beyond the end of the file. Whole pages cost nothing to ask about.
+    fn edges_are_in_memory(&self, offset: u64, len: u64) -> Result<bool> {
+        let page_bytes = sys::page_bytes();
+        let end = offset.checked_add(len).ok_or(StoreError::FileTooBig)?;
+        let edges = [offset, end].map(|at| (at % page_bytes != 0).then(|| at - at % page_bytes));
+        if edges == [None, None] {
+            return Ok(true);
+        }
+        let size = stat_fd(self.fd.as_fd())?.stx_size;
+        let in_memory = |page: u64| page >= size || self.is_in_memory(page);
+        let [head, tail] = edges;
+        Ok(head.is_none_or(in_memory) && (tail == head || tail.is_none_or(in_memory)))
+    }
+
+    /// True if the page at an offset is in memory. False also where that cannot be found out.
+    fn is_in_memory(&self, page: u64) -> bool {
+        match sys::is_cached(self.fd.as_fd(), page) {
+            // Before Linux 6.5, and in some sandboxes, only a read tells, which moves the time of the
+            // last access.
+            Err(_) => {
+                let mut byte = [0];
+                let view = [VolatileSlice::from_mut(&mut byte)];
+                preadv2(self.fd.as_fd(), &view, page, libc::RWF_NOWAIT).is_ok()
+            }
+            Ok(found) => found,
+        }
+    }
+
+    fn write_through(&self, views: &[VolatileSlice<'_>], offset: u64, flags: i32) -> Result<usize> {
+        continued(views, offset, |views, offset| pwritev2(self.fd.as_fd(), views, offset, flags))
+    }
+}
+
+fn is_unsupported(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EOPNOTSUPP)
+}
+
+impl OpenFile for PosixFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> FileId {
+        self.node.id
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        self.check_reader(wait)?;
+        // The kernel refuses ranges that go beyond the longest file; there is nothing to read there.
+        let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
+        if room == 0 {
+            return Ok(0);
+        }
+        let clipped;
+        let views = if views.iter().map(VolatileSlice::len).sum::<usize>() > room {
+            clipped = before(views, room);
+            &clipped
+        } else {
+            views
+        };
+        if wait == Wait::Allowed || self.export.in_memory {
+            return continued(views, offset, |views, at| preadv2(self.fd.as_fd(), views, at, 0));
+        }
+        let refused: &AtomicBool = &self.export.no_nowait_read;
+        if refused.load(Ordering::Relaxed) {
+            return Err(StoreError::WouldBlock);
+        }
+        match preadv2(self.fd.as_fd(), views, offset, libc::RWF_NOWAIT) {
+            Ok(read) => Ok(read),
+            Err(error) if is_unsupported(&error) => {
+                refused.store(true, Ordering::Relaxed);
+                Err(StoreError::WouldBlock)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        if offset > FILE_BYTES_MAX {
+            return Err(StoreError::FileTooBig);
+        }
+        self.export.check_file_contained(&self.node, wait)?;
+        let flags = match stability {
+            Stability::Unstable => 0,
+            Stability::Data => libc::RWF_DSYNC,
+            Stability::File => libc::RWF_DSYNC | libc::RWF_SYNC,
+        };
+        if wait == Wait::Allowed {
+            return self.change(|| self.write_through(views, offset, flags));
+        }
+        if stability != Stability::Unstable && !self.export.in_memory {
+            return Err(StoreError::WouldBlock);
+        }
+        self.change(|| self.write_now(views, offset))
+    }
+
+    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+        // No call that takes a range also makes stable what is needed to find the data.
+        Ok(rustix::fs::fdatasync(&self.fd)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+        let advice = match advice {
+            CacheAdvice::Normal => Advice::Normal,
+            CacheAdvice::Random => Advice::Random,
+            CacheAdvice::Sequential => Advice::Sequential,
+            CacheAdvice::WillNeed => Advice::WillNeed,
+            CacheAdvice::DontNeed => Advice::DontNeed,
+        };
+        if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
+            return Err(StoreError::Invalid);
+        }
+        Ok(rustix::fs::fadvise(&self.fd, offset, NonZeroU64::new(len), advice)?)
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(StoreError::FileTooBig);
+        }
+        self.change(|| Ok(rustix::fs::ftruncate(&self.fd, size)?))
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        self.seek_to(offset, what)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.set_aside(offset, len)
+    }
+
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.give_back(offset, len)
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.copy_range(source, source_offset, offset, len)
+    }
+
+    fn clone_range_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.clone_range(source, source_offset, offset, len)
+    }
+
+    fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
+        self.share_with(copy.as_fd())
+    }
+
+    fn clone_back(&self, copy: &std::fs::File) -> Result<()> {
+        self.replace_by(copy.as_fd())
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.export.check_file_contained(&self.node, Wait::Allowed)?;
+        self.export.node_attr(&self.node, &stat_fd(self.fd.as_fd())?)
+    }
+}
+
+impl Drop for PosixFile {
+    fn drop(&mut self) {
+        self.export.nodes.closed(&self.node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PosixOptions, PosixStore};
+    use dafs_store::{CreateHow, ExportSecret, SetAttr, Store};
+
+    /// A store in a directory, and the new file `f` in it.
+    fn new_file(dir: &std::path::Path) -> (PosixStore, dafs_store::Created) {
+        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
+        let store = PosixStore::open(dir, options).unwrap();
+        let cred =
+            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (how, none) = (CreateHow::Guarded, SetAttr::default());
+        let mode = OpenMode { read: true, write: true };
+        let made = store.create(&cred, &store.root(), b"f", how, &none, mode).unwrap();
+        (store, made)
+    }
+
+    #[test]
+    fn a_write_that_would_read_first_does_not_do_so_inline() {
+        // Not the usual place for temporary files, which may live in memory.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (store, made) = new_file(dir.path());
+        // As where the file system does not know the flag.
+        store.export.no_nowait_write.store(true, Ordering::Relaxed);
+        let page = sys::page_bytes();
+        let mut bytes = vec![7; 4 * page as usize];
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        let write = |offset: u64, len: u64, wait| {
+            let part = [views[0].slice(0, len as usize).unwrap()];
+            made.file.write_at(&part, offset, Stability::Unstable, wait)
+        };
+        assert_eq!(write(0, 4 * page, Wait::Allowed), Ok(4 * page as usize));
+        assert_eq!(write(4 * page + 5, 7, Wait::Never), Ok(7), "beyond the end");
+        made.file.commit(0, 0).unwrap();
+        made.file.advise(0, 0, CacheAdvice::DontNeed).unwrap();
+        let mut byte = [0];
+        let first = [VolatileSlice::from_mut(&mut byte)];
+        if made.file.read_at(&first, 0, Wait::Never) != Err(StoreError::WouldBlock) {
+            println!("SKIPPED: the file system keeps everything in memory");
+            return;
+        }
+        made.file.advise(0, 0, CacheAdvice::DontNeed).unwrap();
+        assert_eq!(write(2 * page, page, Wait::Never), Ok(page as usize), "a whole page");
+        made.file.commit(0, 0).unwrap();
+        for (offset, len) in [(page, page + 1), (page + 1, page - 1)] {
+            // What the last look set going may still bring the page in, but not for ever.
+            let refused = (0..1000).any(|_| {
+                made.file.advise(0, 0, CacheAdvice::DontNeed).unwrap();
+                let refused = write(offset, len, Wait::Never) == Err(StoreError::WouldBlock);
+                made.file.commit(0, 0).unwrap();
+                refused
+            });
+            assert!(refused, "{len} bytes at {offset}");
+        }
+        assert_eq!(write(page + 1, 5, Wait::Allowed), Ok(5));
+        assert_eq!(write(page + 2, 5, Wait::Never), Ok(5), "the page is in memory now");
+    }
+
+    #[test]
+    fn a_write_is_no_access() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (store, made) = new_file(dir.path());
+        store.export.no_nowait_write.store(true, Ordering::Relaxed);
+        let mut bytes = *b"hello";
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        made.file.write_at(&views, 0, Stability::Unstable, Wait::Allowed).unwrap();
+        let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let outside = std::fs::File::options().write(true).open(dir.path().join("f")).unwrap();
+        outside.set_times(std::fs::FileTimes::new().set_accessed(long_ago)).unwrap();
+        assert_eq!(made.file.write_at(&views, 1, Stability::Unstable, Wait::Never), Ok(5));
+        assert_eq!(outside.metadata().unwrap().accessed().unwrap(), long_ago);
+    }
+
+    #[test]
+    fn only_the_asked_part_of_views_is_kept() {
+        let (mut a, mut b) = ([1; 3], [2; 4]);
+        let views = [VolatileSlice::from_mut(&mut a), VolatileSlice::from_mut(&mut b)];
+        let lens = |keep| before(&views, keep).iter().map(VolatileSlice::len).collect::<Vec<_>>();
+        assert_eq!((lens(2), lens(3), lens(5)), (vec![2], vec![3], vec![3, 2]));
+    }
+}

@@ -1,0 +1,139 @@
+//! Objects held by a descriptor, and the bounded table of them.
+//!
+//! Invariants
+//! * A node's descriptor and id name the same inode.
+//! * The cache holds no descriptor that was opened for data: it would keep programs from being run.
+//! * Nodes of open files can be found as long as the files are open, whatever the cache dropped.
+
+use super::cache::ClockCache;
+use crate::limits::{NODE_SHARDS, NODES_EVICTED_ON_SHORTAGE, SWEEP_NODES};
+use dafs_store::{FileId, Kind};
+use rustc_hash::FxHashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One object of the file system.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) id: FileId,
+    pub(super) kind: Kind,
+    /// Opened with `O_PATH`; or for data, where the open file that made the object lends its own.
+    pub(super) fd: Arc<OwnedFd>,
+    /// When it was last seen below the root, in milliseconds of the export's clock plus one; 0 for
+    /// never.
+    pub(super) contained_at_ms: AtomicU64,
+    /// The highest change attribute that was told of it; 0 for none yet.
+    pub(super) told_change: AtomicU64,
+}
+
+impl Node {
+    pub(super) fn new(id: FileId, kind: Kind, fd: Arc<OwnedFd>) -> Self {
+        let (contained_at_ms, told_change) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { id, kind, fd, contained_at_ms, told_change }
+    }
+}
+
+impl AsFd for Node {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Nodes by id.
+pub(super) struct NodeTable {
+    shards: [Mutex<ClockCache<FileId, Arc<Node>>>; NODE_SHARDS],
+    open: Mutex<FxHashMap<FileId, (usize, Arc<Node>)>>,
+    /// The shard at which the next sweep goes on.
+    sweep_at: AtomicUsize,
+}
+
+/// Locks; a panic elsewhere leaves these maps usable.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl NodeTable {
+    pub(super) fn new(nodes_max: usize) -> Self {
+        let per_shard = nodes_max.div_ceil(NODE_SHARDS);
+        let shards = std::array::from_fn(|_| Mutex::new(ClockCache::new(per_shard)));
+        Self { shards, open: Mutex::new(FxHashMap::default()), sweep_at: AtomicUsize::new(0) }
+    }
+
+    fn shard(&self, id: &FileId) -> &Mutex<ClockCache<FileId, Arc<Node>>> {
+        // The last byte belongs to the authentication code, which spreads evenly.
+        &self.shards[usize::from(id.0[47]) % NODE_SHARDS]
+    }
+
+    pub(super) fn get(&self, id: &FileId) -> Option<Arc<Node>> {
+        lock(self.shard(id)).get(id).cloned()
+    }
+
+    /// The node of a file that somebody has open.
+    pub(super) fn open_node(&self, id: &FileId) -> Option<Arc<Node>> {
+        lock(&self.open).get(id).map(|(_, node)| node.clone())
+    }
+
+    /// Keeps a node; gives back the one that was there first, if there was one.
+    pub(super) fn keep(&self, node: Node) -> Arc<Node> {
+        let mut shard = lock(self.shard(&node.id));
+        if let Some(known) = shard.get(&node.id) {
+            return known.clone();
+        }
+        let node = Arc::new(node);
+        let evicted = shard.insert(node.id, node.clone());
+        drop(shard);
+        // Closing may wait for the file system, so it happens without the lock.
+        drop(evicted);
+        node
+    }
+
+    /// Lets go of a node, so that a removed object's space is freed.
+    pub(super) fn forget(&self, id: &FileId) {
+        let node = lock(self.shard(id)).remove(id);
+        drop(node);
+    }
+
+    /// Makes room when the process has no descriptors left.
+    pub(super) fn evict_some(&self) {
+        let mut evicted = Vec::new();
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            evicted.extend(
+                (0..NODES_EVICTED_ON_SHORTAGE.div_ceil(NODE_SHARDS)).map_while(|_| shard.evict()),
+            );
+        }
+    }
+
+    /// The nodes whose turn it is to be looked at: those of as many shards as make a good portion.
+    pub(super) fn next_to_sweep(&self) -> Vec<Arc<Node>> {
+        let mut nodes = Vec::new();
+        for _ in 0..NODE_SHARDS {
+            let at = self.sweep_at.fetch_add(1, Ordering::Relaxed);
+            nodes.extend(lock(&self.shards[at % NODE_SHARDS]).values().cloned());
+            if nodes.len() >= SWEEP_NODES {
+                break;
+            }
+        }
+        nodes
+    }
+
+    pub(super) fn opened(&self, node: &Arc<Node>) {
+        lock(&self.open).entry(node.id).or_insert_with(|| (0, node.clone())).0 += 1;
+    }
+
+    /// Whether more than the one open that asks has the file open.
+    pub(super) fn is_open_elsewhere(&self, node: &Node) -> bool {
+        lock(&self.open).get(&node.id).is_some_and(|&(opens, _)| opens > 1)
+    }
+
+    pub(super) fn closed(&self, node: &Arc<Node>) {
+        let mut open = lock(&self.open);
+        if let Some(entry) = open.get_mut(&node.id) {
+            entry.0 -= 1;
+            if entry.0 == 0 {
+                open.remove(&node.id);
+            }
+        }
+    }
+}

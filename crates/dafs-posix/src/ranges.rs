@@ -1,0 +1,135 @@
+//! Ranges of open files: holes, space set aside and given back, copies and shared content.
+
+use super::export::stat_fd;
+use super::file::PosixFile;
+use super::sys;
+use dafs_store::backend::{COPY_BYTES_MAX, check_range, check_ranges, copy_piece};
+use dafs_store::{OpenFile, Result, SeekWhat, StoreError, Wait};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// All of a file.
+const WHOLE: sys::CloneRange = sys::CloneRange { source_offset: 0, offset: 0, len: 0 };
+
+impl PosixFile {
+    fn size(&self) -> Result<u64> {
+        Ok(stat_fd(self.fd().as_fd())?.stx_size)
+    }
+
+    pub(super) fn seek_to(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        let target = match what {
+            SeekWhat::Data => SeekFrom::Data(offset),
+            SeekWhat::Hole => SeekFrom::Hole(offset),
+        };
+        if i64::try_from(offset).is_err() {
+            return Err(StoreError::PastEnd);
+        }
+        match rustix::fs::seek(self.fd(), target) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) if offset < self.size()? => Ok(None),
+            Err(Errno::NXIO) => Err(StoreError::PastEnd),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(super) fn set_aside(&self, offset: u64, len: u64) -> Result<()> {
+        check_range(offset, len)?;
+        let flags = FallocateFlags::empty();
+        self.change(|| Ok(rustix::fs::fallocate(self.fd(), flags, offset, len)?))
+    }
+
+    pub(super) fn give_back(&self, offset: u64, len: u64) -> Result<()> {
+        check_range(offset, len)?;
+        if !self.mode().write {
+            return Err(StoreError::Access);
+        }
+        // Behind the end there is nothing, and the kernel refuses what lies behind the longest file.
+        let len = len.min(self.size()?.saturating_sub(offset));
+        if len == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.change(|| Ok(rustix::fs::fallocate(self.fd(), flags, offset, len)?))
+    }
+
+    pub(super) fn copy_range(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
+        let len = len.min(COPY_BYTES_MAX);
+        if let Some(other) = source.as_any().downcast_ref::<Self>() {
+            let copied = self.copy_in_kernel(other, source_offset, offset, len)?;
+            if copied > 0 || len == 0 || other.size()? <= source_offset {
+                return Ok(copied);
+            }
+        }
+        let mut done = 0;
+        while done < len {
+            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// As much as the kernel copies by itself; 0 where it does not.
+    fn copy_in_kernel(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<u64> {
+        source.check_reader(Wait::Allowed)?;
+        self.change(|| self.copy_pieces(source, from, to, len))
+    }
+
+    fn copy_pieces(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<u64> {
+        let (mut done, mut at) = (0, (from, to));
+        while done < len {
+            let left = usize::try_from(len - done).unwrap_or(usize::MAX);
+            let (from, to) = (Some(&mut at.0), Some(&mut at.1));
+            match rustix::fs::copy_file_range(source.fd(), from, self.fd(), to, left) {
+                Ok(0) => break,
+                Ok(copied) => done += copied as u64,
+                Err(Errno::INTR) => {}
+                Err(_) if done > 0 => break,
+                Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    pub(super) fn clone_range(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        check_ranges(false, source_offset, offset, len)?;
+        let Some(other) = source.as_any().downcast_ref::<Self>() else {
+            return Err(StoreError::NotSupported);
+        };
+        other.check_reader(Wait::Allowed)?;
+        let range = sys::CloneRange { source_offset, offset, len };
+        self.change(|| Ok(sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range)?))
+    }
+
+    /// Makes an empty file share all content of this one.
+    pub(super) fn share_with(&self, copy: BorrowedFd<'_>) -> Result<()> {
+        Ok(sys::clone_range(copy, self.fd().as_fd(), WHOLE)?)
+    }
+
+    /// Makes this file share all content of another one, and gives it its size.
+    pub(super) fn replace_by(&self, copy: BorrowedFd<'_>) -> Result<()> {
+        self.change(|| {
+            // The end of the other one need not be that of a block, so it must be this one's too.
+            rustix::fs::ftruncate(self.fd(), rustix::fs::fstat(copy)?.st_size as u64)?;
+            Ok(sys::clone_range(self.fd().as_fd(), copy, WHOLE)?)
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! Extended attributes: those of Linux whose names begin with "user.", which is left out here.
+//!
+//! They are the same things as the named attributes of `named_attr`, seen another way.
+
+use super::PosixStore;
+use super::export::descriptor_path;
+use super::ident::Caller;
+use super::node::Node;
+use dafs_store::backend::{XATTR_LIST_BYTES_MAX, XATTR_PREFIX, check_xattr_name};
+use dafs_store::{
+    AccessMask, Cred, DirChange, FileId, Kind, Result, SetXattr, StoreError, XATTR_BYTES_MAX,
+};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Most values fit; a longer one costs a second call.
+const FIRST_TRY_BYTES: usize = 1024;
+
+fn kernel_name(name: &[u8]) -> Result<Vec<u8>> {
+    check_xattr_name(name)?;
+    Ok([XATTR_PREFIX, name].concat())
+}
+
+fn error(errno: Errno) -> StoreError {
+    match errno {
+        Errno::NODATA => StoreError::NoXattr,
+        Errno::TOOBIG => StoreError::XattrTooBig,
+        // It grew between two looks.
+        Errno::RANGE => StoreError::Busy,
+        // Objects that cannot have such attributes at all, and what is marked as never to change.
+        Errno::PERM => StoreError::Access,
+        other => other.into(),
+    }
+}
+
+/// Calls with room for most, and again with room for all.
+fn read_all(
+    bytes_max: usize,
+    mut call: impl FnMut(&mut [u8]) -> std::result::Result<usize, Errno>,
+) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; FIRST_TRY_BYTES];
+    let len = match call(&mut bytes) {
+        Err(Errno::RANGE) => {
+            bytes.resize(bytes_max, 0);
+            call(&mut bytes)
+        }
+        first => first,
+    };
+    bytes.truncate(len.map_err(error)?);
+    Ok(bytes)
+}
+
+fn has_xattrs(node: &Node) -> bool {
+    matches!(node.kind, Kind::Regular | Kind::Directory)
+}
+
+impl PosixStore {
+    /// An object that may have extended attributes of its own; those of named attributes are none.
+    fn xattr_node(&self, id: &FileId) -> Result<Arc<Node>> {
+        let node = self.export.node(id)?;
+        self.export.stat_live(&node)?;
+        Ok(node)
+    }
+
+    fn change_xattrs(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        change: impl FnOnce(&Caller, &Node) -> Result<()>,
+    ) -> Result<DirChange> {
+        self.export.writable()?;
+        let node = self.xattr_node(id)?;
+        if !has_xattrs(&node) {
+            return Err(StoreError::NotSupported);
+        }
+        let caller = self.export.identity.caller(cred)?;
+        let before = self.export.before_change(&node)?;
+        change(&caller, &node)?;
+        self.export.changed(&node, before)
+    }
+
+    pub(super) fn read_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
+        let name = kernel_name(name)?;
+        let node = self.xattr_node(id)?;
+        if !has_xattrs(&node) {
+            return Err(StoreError::NoXattr);
+        }
+        let _caller = self.export.identity.caller(cred)?;
+        let path = descriptor_path(node.as_fd());
+        read_all(XATTR_BYTES_MAX, |room| rustix::fs::getxattr(&path, &name, room))
+    }
+
+    pub(super) fn write_xattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<DirChange> {
+        let name = kernel_name(name)?;
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(StoreError::XattrTooBig);
+        }
+        let flags = match how {
+            SetXattr::Either => XattrFlags::empty(),
+            SetXattr::Create => XattrFlags::CREATE,
+            SetXattr::Replace => XattrFlags::REPLACE,
+        };
+        self.change_xattrs(cred, id, |_, node| {
+            rustix::fs::setxattr(descriptor_path(node.as_fd()), &name, value, flags).map_err(error)
+        })
+    }
+
+    pub(super) fn drop_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
+        let name = kernel_name(name)?;
+        self.change_xattrs(cred, id, |_, node| {
+            rustix::fs::removexattr(descriptor_path(node.as_fd()), &name).map_err(error)
+        })
+    }
+
+    pub(super) fn xattr_names(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
+        let node = self.export.node(id)?;
+        let stat = self.export.stat_live(&node)?;
+        if !has_xattrs(&node) {
+            return Ok(Vec::new());
+        }
+        let caller = self.export.identity.caller(cred)?;
+        // The kernel lists names for everybody; RFC 8276 8.4.3 ties the list to reading.
+        let read = AccessMask::READ;
+        if self.export.allowed(&caller, cred, (&node, &stat), read)? != read {
+            return Err(StoreError::Access);
+        }
+        let path = descriptor_path(node.as_fd());
+        let list = read_all(XATTR_LIST_BYTES_MAX, |room| rustix::fs::listxattr(&path, room))?;
+        let names = list.split(|&byte| byte == 0).filter_map(|n| n.strip_prefix(XATTR_PREFIX));
+        let mut names: Vec<_> = names.filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}

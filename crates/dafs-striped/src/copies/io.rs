@@ -1,0 +1,247 @@
+//! Reading and writing copies, and making them stable.
+
+use super::super::record::{Record, places};
+use super::super::state::FileState;
+use super::{Chore, Order, Step};
+use dafs_mem::VolatileSlice;
+use dafs_store::backend::{after, before};
+use dafs_store::{OpenFile, Result, Stability, StoreError};
+use std::time::Instant;
+
+impl FileState {
+    /// Reads from one of the copies, another one if that fails; what it does not have reads as zeros.
+    pub(in super::super) fn read_copies(
+        &self,
+        record: &Record,
+        size: u64,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        let there = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let part = before(views, wanted.min(there));
+        let len = part.iter().map(VolatileSlice::len).sum();
+        if len == 0 {
+            return Ok(0);
+        }
+        let read =
+            |at| self.at_copy(record, at, |node| node.read(&record.component, &part, offset));
+        let filled = |count| {
+            after(&part, count).iter().for_each(|view| view.fill(0));
+            len
+        };
+        if let Some(truth) = self.copies().truth() {
+            let error = match read(truth) {
+                Ok(count) => return Ok(filled(count)),
+                // It is there, and another one may hold something else.
+                Err(StoreError::Crowded) => return Err(StoreError::Busy),
+                Err(error) => error,
+            };
+            let mut order = self.copies().order();
+            // Somebody else may have found that out before.
+            let other = match self.copies().truth() {
+                Some(now) if now == truth => self.choose_truth(record, &mut order, Some(truth)),
+                now => now,
+            };
+            drop(order);
+            return read(other.ok_or(error)?).map(filled).map_err(StoreError::of_node);
+        }
+        let mut trouble = StoreError::Busy;
+        // The same one first for all who read the file, so that they see the same.
+        for at in record.fresh() {
+            match read(at) {
+                Ok(count) => return Ok(filled(count)),
+                Err(error) => trouble = error,
+            }
+        }
+        Err(trouble.of_node())
+    }
+
+    /// Writes to all copies, and makes the size cover it. All of it is written, or nothing is said about
+    /// any of it.
+    pub(in super::super) fn write_copies(
+        &self,
+        meta: &dyn OpenFile,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize> {
+        let len: usize = views.iter().map(VolatileSlice::len).sum();
+        let mut parted = false;
+        let written = self.on_copies(|record, order| {
+            if let Some(step) = self.in_the_way(record, order)? {
+                return Ok(step);
+            }
+            // What may be lost of a file that nobody keeps in mind would be forgotten.
+            let stability = match stability {
+                Stability::Unstable if !self.note_torn() => Stability::Data,
+                wanted => wanted,
+            };
+            order.writes += 1;
+            order.written = Some(Instant::now());
+            let (mut failed, mut trouble, mut crowded) = (0, StoreError::Busy, false);
+            parted = true;
+            for at in record.fresh() {
+                match self.write_whole(record, at, views, offset, stability) {
+                    Ok(verifier) if stability == Stability::Unstable => {
+                        order.unstable[at].get_or_insert(verifier);
+                    }
+                    Ok(_) => {}
+                    Err(StoreError::Crowded) => crowded = true,
+                    Err(error) => {
+                        failed |= 1 << at;
+                        trouble = worse(trouble, error);
+                    }
+                }
+            }
+            if failed != 0 {
+                self.set_loose();
+                order.restart();
+                // Some may have it, or a part of it.
+                if failed == record.fresh_mask() || is_of_space(trouble) {
+                    parted = false;
+                    self.tell_apart(record, order);
+                    return Err(trouble);
+                }
+                return Self::without(record, failed, trouble);
+            }
+            if crowded {
+                return Ok(Step::First(Chore::Turn));
+            }
+            if let Some(target) = order.mending
+                && record.fresh_mask() & 1 << target == 0
+            {
+                match self.write_whole(record, target, views, offset, Stability::Unstable) {
+                    Err(StoreError::Crowded) => return Ok(Step::First(Chore::Turn)),
+                    Err(_) => order.restart(),
+                    Ok(_) => {}
+                }
+            }
+            parted = false;
+            // What the copies have behind the size is not to come back when the file grows.
+            self.extend(meta, offset + len as u64).inspect_err(|_| self.set_loose())?;
+            Ok(Step::Done(len))
+        });
+        if parted && written.is_err() {
+            // Nobody will write the same again.
+            self.set_loose();
+            self.copies().order().restart();
+            self.doubt();
+        }
+        written
+    }
+
+    /// What has to be done before this server writes.
+    fn in_the_way<T>(&self, record: &Record, order: &mut Order) -> Result<Option<Step<T>>> {
+        if self.is_lent() {
+            return Ok(Some(Step::First(Chore::Return)));
+        }
+        if record.whole.is_some_and(|whole| !whole.torn) {
+            return Ok(Some(Step::First(Chore::Tear)));
+        }
+        Ok(self.wait_to_be_sure(record, order)?.then_some(Step::First(Chore::Wait)))
+    }
+
+    /// Whether it is to be waited until data servers know what is acknowledged.
+    fn wait_to_be_sure(&self, record: &Record, order: &mut Order) -> Result<bool> {
+        match self.be_sure(record, order) {
+            Err(StoreError::Busy) => Ok(true),
+            sure => sure.map(|()| false),
+        }
+    }
+
+    /// Writes all to one copy; the verifier is that of the first part.
+    pub(super) fn write_whole(
+        &self,
+        record: &Record,
+        at: usize,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<u64> {
+        let len: usize = views.iter().map(VolatileSlice::len).sum();
+        let (mut done, mut verifier) = (0, None);
+        while done < len {
+            let part = after(views, done);
+            let offset = offset + done as u64;
+            let written = self.at_copy(record, at, |node| {
+                node.write(&record.component, &part, offset, stability)
+            })?;
+            let first = *verifier.get_or_insert(written.verifier);
+            // The part before may be lost by now.
+            if written.count == 0 || first != written.verifier {
+                return Err(StoreError::Io);
+            }
+            done += written.count;
+        }
+        verifier.ok_or(StoreError::Io)
+    }
+
+    /// Copies may differ, and nobody will write the same again.
+    pub(super) fn tell_apart(&self, record: &Record, order: &mut Order) {
+        if record.fresh_mask().is_power_of_two() {
+            return;
+        }
+        if let Some(truth) = self.copies().truth() {
+            // Those that were made like it may be so no more.
+            self.copies().set_truth(order, Some(truth));
+            return;
+        }
+        if self.choose_truth(record, order, None).is_none() {
+            self.copies().set_truth(order, record.fresh().next());
+        }
+    }
+
+    /// Makes all copies stable.
+    pub(in super::super) fn commit_copies(&self) -> Result<()> {
+        self.on_copies(|record, order| self.commit_step(record, order))
+    }
+
+    /// The same in one attempt. A copy that has lost something since it was written to is given up,
+    /// unless no other has it either: then those who wrote have to write again.
+    pub(super) fn commit_step(&self, record: &Record, order: &mut Order) -> Result<Step<()>> {
+        if self.wait_to_be_sure(record, order)? {
+            return Ok(Step::First(Chore::Wait));
+        }
+        let (mut failed, mut lost, mut trouble, mut crowded) = (0, 0, StoreError::Busy, false);
+        for at in record.fresh() {
+            match self.at_copy(record, at, |node| node.commit(&record.component)) {
+                Ok(verifier) if order.unstable[at].is_none_or(|known| known == verifier) => {}
+                Ok(_) => lost |= 1 << at,
+                Err(StoreError::Crowded) => crowded = true,
+                Err(error) => {
+                    failed |= 1 << at;
+                    trouble = error;
+                }
+            }
+        }
+        if failed | lost == 0 && crowded {
+            return Ok(Step::First(Chore::Turn));
+        }
+        if failed | lost == 0 {
+            if !self.is_lent() {
+                order.unstable = Default::default();
+            }
+            return Ok(Step::Done(()));
+        }
+        if failed | lost == record.fresh_mask() && lost != 0 {
+            tracing::warn!(component = %record.component, "all copies have lost what was not stable");
+            places(lost).for_each(|at| order.unstable[at] = None);
+            self.tell_apart(record, order);
+            (self.shared().options.lost)();
+            return Err(StoreError::Busy);
+        }
+        order.restart();
+        Self::without(record, failed | lost, trouble)
+    }
+}
+
+/// Of two errors the one to tell.
+fn worse(one: StoreError, other: StoreError) -> StoreError {
+    if is_of_space(one) { one } else { other }
+}
+
+/// Whether there is no room for more: a copy that is given up for that would lack it for ever.
+fn is_of_space(error: StoreError) -> bool {
+    matches!(error, StoreError::NoSpace | StoreError::Quota | StoreError::FileTooBig)
+}

@@ -1,0 +1,254 @@
+//! Copies that clients read and write by themselves.
+//!
+//! Invariants
+//! * Before a client is told where to write, the record says stably that somebody does, and the write
+//!   verifiers of all fresh copies are known.
+//! * While clients may be writing this server does not, nor is anything mended.
+
+use super::super::record::{Record, places};
+use super::super::state::FileState;
+use super::super::{Shared, StripedStore, lock};
+use super::{Chore, Lending, Step};
+use crate::limits::{COPY_REPORT_PAUSE, LENDING_PAUSE, RETURN_WAIT};
+use dafs_store::node::ComponentId;
+use dafs_store::{CopyState, DeviceKey, FileCopy, FileId, Placement, Result, Spread, StoreError};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+impl Shared {
+    /// Where clients find some of the copies; those that cannot be told are left out.
+    fn copies_placement(&self, record: &Record, mask: u8) -> Option<(Placement, u8)> {
+        let (mut copies, mut told) = (Vec::new(), 0);
+        for at in places(mask) {
+            let Some(device) = self.device_of_copy(record, at) else { continue };
+            let handle = self.seal(record, record.nodes[at], (0, 1));
+            copies.push(FileCopy { device, handle });
+            told |= 1 << at;
+        }
+        let mut epoch = SipHasher24::new_with_key(&record.component.0);
+        places(told).for_each(|at| epoch.write_u32(record.nodes[at]));
+        let epoch = epoch.finish128().h1;
+        (told != 0).then_some((Placement { epoch, spread: Spread::Copies(copies) }, told))
+    }
+
+    fn device_of_copy(&self, record: &Record, at: usize) -> Option<DeviceKey> {
+        self.note_device(&[self.slots.find(record.nodes[at])?])
+    }
+}
+
+impl FileState {
+    fn lending(&self) -> MutexGuard<'_, Lending> {
+        lock(&self.copies().lending)
+    }
+
+    pub(in super::super) fn is_lent(&self) -> bool {
+        self.lending().lent
+    }
+
+    /// How often clients were allowed to write by themselves.
+    pub(super) fn lends(&self) -> u64 {
+        self.lending().lends
+    }
+
+    /// Lets no other client write by itself for so long. Whether one does now.
+    pub(super) fn bar(&self, time: Duration) -> bool {
+        let mut lending = self.lending();
+        lending.barred_until = Some(Instant::now() + time);
+        lending.lent
+    }
+
+    pub(super) fn unbar(&self) {
+        self.lending().barred_until = None;
+    }
+
+    /// Asks whether clients still write by themselves; with `recall` they are to stop.
+    pub(super) fn ask_lent(&self, recall: bool) {
+        let mut asked = lock(&self.shared().asked);
+        *asked.entry(self.id()).or_default() |= recall;
+    }
+
+    /// Waits a while until no client writes by itself any more.
+    pub(in super::super) fn await_return(&self) -> Result<()> {
+        self.bar(LENDING_PAUSE);
+        self.ask_lent(true);
+        let lent = |lending: &mut Lending| lending.lent;
+        let waited = self.copies().returned.wait_timeout_while(self.lending(), RETURN_WAIT, lent);
+        match waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+            false => Ok(()),
+            true => Err(StoreError::Busy),
+        }
+    }
+
+    /// Where clients find the copies.
+    pub(in super::super) fn place_copies(&self, write: bool) -> Result<Option<Placement>> {
+        if !write {
+            let place = self.enter()?;
+            let Some((record, _)) = super::copied(&place) else { return Ok(None) };
+            let mask = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
+            self.announce(record);
+            return Ok(self
+                .shared()
+                .copies_placement(record, mask)
+                .map(|(placement, _)| placement));
+        }
+        self.on_copies(|record, order| {
+            if self.is_full() {
+                return Err(StoreError::NoSpace);
+            }
+            let barred = self.lending().barred_until.is_some_and(|until| until > Instant::now());
+            // Who mends may take longer over a piece than clients are barred for.
+            if barred || order.mending.is_some() || self.copies().truth().is_some() {
+                return Ok(Step::Done(None));
+            }
+            if record.whole.is_some_and(|whole| !whole.torn) {
+                return Ok(Step::First(Chore::Tear));
+            }
+            self.be_sure(record, order)?;
+            let mut failed = 0;
+            for at in record.fresh() {
+                match self.at_copy(record, at, |node| node.commit(&record.component)) {
+                    Ok(verifier) if *order.unstable[at].get_or_insert(verifier) == verifier => {}
+                    // It has enough to do.
+                    Err(StoreError::Crowded) => return Ok(Step::Done(None)),
+                    _ => failed |= 1 << at,
+                }
+            }
+            if failed != 0 {
+                return Self::without(record, failed, StoreError::Busy);
+            }
+            // What is known of those who write is not to be forgotten.
+            if !self.note_torn() {
+                return Ok(Step::Done(None));
+            }
+            let fresh = record.fresh_mask();
+            let Some((placement, told)) = self.shared().copies_placement(record, fresh) else {
+                return Ok(Step::Done(None));
+            };
+            // Who cannot be told of one of them cannot write it.
+            if told != fresh {
+                return Ok(Step::Done(None));
+            }
+            self.open_to_writers(record)?;
+            self.announce(record);
+            let mut lending = self.lending();
+            lending.lent = true;
+            lending.lends += 1;
+            Ok(Step::Done(Some(placement)))
+        })
+    }
+
+    /// A client cannot write to a device. The file does without, if another copy is left. The data
+    /// server may have been started again since the client was told of it.
+    pub(in super::super) fn report_copy(&self, device: &DeviceKey) -> Result<()> {
+        self.on_copies(|record, order| {
+            let told = self.shared().nodes_of_device(device);
+            let is_it = |at: &usize| told.contains(&record.nodes[*at]);
+            match record.fresh().find(is_it) {
+                Some(at) if record.fresh_mask() != 1 << at => {
+                    order.note_report();
+                    Ok(Step::First(Chore::GiveUp(1 << at)))
+                }
+                _ => self.be_sure(record, order).map(Step::Done),
+            }
+        })
+    }
+
+    /// A client has found no room at a device. Its copy is not given up, as it would lack for ever what comes
+    /// next. Others may have what the client could not write there: so the full one counts, and they are
+    /// made like it, which needs no room there. Whoever wants to write is told that there is no room, for a
+    /// while: copies are compared as a whole, and not again at once.
+    pub(in super::super) fn report_full_copy(&self, device: &DeviceKey) -> Result<()> {
+        self.on_copies(|record, order| {
+            if self.is_full() {
+                return Ok(Step::Done(()));
+            }
+            let told = self.shared().nodes_of_device(device);
+            let Some(full) = record.fresh().find(|at| told.contains(&record.nodes[*at])) else {
+                return Ok(Step::Done(()));
+            };
+            if record.whole.is_some_and(|whole| !whole.torn) {
+                return Ok(Step::First(Chore::Tear));
+            }
+            if self.copies().truth().is_none() && !record.fresh_mask().is_power_of_two() {
+                self.copies().set_truth(order, Some(full));
+                self.note_moved(record);
+            }
+            self.tell_apart(record, order);
+            self.set_loose();
+            self.lending().full_until = Some(Instant::now() + COPY_REPORT_PAUSE);
+            Ok(Step::Done(()))
+        })
+    }
+
+    /// Whether a client has found no room a short while ago.
+    fn is_full(&self) -> bool {
+        self.lending().full_until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// A client that wrote by itself has gone without a word: what it wrote last may have come to some
+    /// copies alone. The file reaches as far as the one that counts.
+    pub(in super::super) fn settle_copies(&self) -> Result<()> {
+        self.on_copies(|record, order| {
+            if record.whole.is_some_and(|whole| !whole.torn) {
+                return Ok(Step::First(Chore::Tear));
+            }
+            self.tell_apart(record, order);
+            self.set_loose();
+            self.adopt(record).map(Step::Done)
+        })
+    }
+
+    /// The file reaches as far as what clients have written by themselves, who are still at it: nothing
+    /// is to be found out about their copies.
+    pub(in super::super) fn reach_copies(&self) -> Result<()> {
+        self.on_copies(|record, _| {
+            self.set_loose();
+            self.adopt(record).map(Step::Done)
+        })
+    }
+
+    /// The copies as administrators see them.
+    pub(in super::super) fn list_copies(&self) -> Result<Vec<CopyState>> {
+        let place = self.enter()?;
+        let Some((record, _)) = super::copied(&place) else { return Ok(Vec::new()) };
+        let fresh = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
+        let state = |(at, &node): (usize, &u32)| {
+            let addresses = self.shared().slot(node).map(|slot| slot.node.addresses());
+            let addresses = addresses.unwrap_or_default();
+            CopyState { node, addresses, fresh: fresh & 1 << at != 0 }
+        };
+        Ok(record.nodes.iter().enumerate().map(state).collect())
+    }
+}
+
+impl StripedStore {
+    /// Whether a copy that a data server holds is one that clients may be let use: not one that has been
+    /// found to be out of date, or that the file does not count any more.
+    pub fn may_be_used(&self, component: &ComponentId, node: u32) -> bool {
+        let files = lock(&self.shared.files);
+        let usable = files.get(component).and_then(|known| known.usable.as_ref());
+        usable.is_none_or(|nodes| nodes.contains(&node))
+    }
+
+    /// Asks `sink` what the store wants to know of clients that write by themselves.
+    pub(in super::super) fn ask_of_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
+        let asked = std::mem::take(&mut *lock(&self.shared.asked));
+        for (file, recall) in asked {
+            let state = self.shared.state(&file);
+            // Who is told where to write from now on is not known to the sink yet.
+            let lends = state.lending().lends;
+            let none = sink(file, recall);
+            let mut lending = state.lending();
+            if none && lending.lends == lends {
+                lending.lent = false;
+                drop(lending);
+                state.copies().returned.notify_all();
+            } else if recall && lending.barred_until.is_some_and(|until| until > Instant::now()) {
+                drop(lending);
+                state.ask_lent(true);
+            }
+        }
+    }
+}

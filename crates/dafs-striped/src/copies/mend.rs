@@ -1,0 +1,304 @@
+//! Mending: stale copies get what they lack, and copies that may differ are made like the one that counts.
+//! It goes on piece by piece, beside those who use the file.
+//!
+//! Invariants
+//! * While a copy is mended, no client writes by itself, and whoever writes through this server writes to
+//!   that copy, too. A piece is read and written with the order of writers locked.
+//! * Mending ends at once when either copy is given up, the file is cut, or another copy counts: every
+//!   piece looks at that (`Order::turn`) before it touches anything.
+//! * A copy is fresh when all of it is stable, as is all of what it was made from, and neither node has lost
+//!   anything since before the first piece.
+
+use super::super::pending::Entry;
+use super::super::record::{Record, Whole, places};
+use super::super::state::{FileState, Place};
+use super::super::{Shared, StripedStore, lock};
+use super::{Order, Step, copied};
+use crate::limits::{MEND_BAR, MEND_PIECE_BYTES, SURE_NAP};
+use dafs_mem::VolatileSlice;
+use dafs_store::{Result, Stability, Store, StoreError};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A copy that is being mended.
+struct Job {
+    source: usize,
+    target: usize,
+    turn: u64,
+    /// The write verifiers of both.
+    verifiers: [u64; 2],
+}
+
+impl StripedStore {
+    /// Mends what can be mended now. Files that nobody has written to for `idle` are noted as whole. `pace`
+    /// hears how many bytes were compared, may take its time, and says whether to go on.
+    pub fn mend(&self, idle: Duration, pace: &dyn Fn(usize) -> bool) {
+        let shared = &self.shared;
+        // Writers are waited for less when what they wrote is stable already.
+        let torn: Vec<_> = lock(&shared.torn).values().cloned().collect();
+        for state in torn {
+            if !pace(0) {
+                return;
+            }
+            if let Err(error) = state.calm(idle, pace) {
+                tracing::debug!(%error, "copies of a file are not known to be alike yet");
+            }
+        }
+        let entries = shared.as_server().and_then(|_server| shared.mends.some());
+        let entries = entries.inspect_err(|error| {
+            tracing::error!(%error, "the list of files to be mended cannot be read");
+        });
+        for entry in entries.unwrap_or_default() {
+            if !pace(0) {
+                return;
+            }
+            if let Err(error) = shared.mend_listed(&entry, pace) {
+                tracing::debug!(component = %entry.component, %error, "a copy is not mended yet");
+            }
+        }
+    }
+
+    /// How many files are to be mended on each node, by its number, of which there are any.
+    ///
+    /// # Errors
+    /// Those of the list.
+    pub fn to_mend(&self) -> Result<FxHashMap<u32, u64>> {
+        let _server = self.shared.as_server()?;
+        self.shared.mends.count()
+    }
+}
+
+impl Shared {
+    fn mend_listed(self: &Arc<Self>, entry: &Entry, pace: &dyn Fn(usize) -> bool) -> Result<()> {
+        let gone = match self.meta.getattr(&entry.file) {
+            Ok(attr) => attr.links == 0,
+            Err(StoreError::Stale | StoreError::NotFound) => true,
+            Err(error) => return Err(error),
+        };
+        let state = self.state(&entry.file);
+        let is_it = |record: &Record| record.component == entry.component;
+        if gone || !copied(&*state.enter()?).is_some_and(|(record, _)| is_it(record)) {
+            let _server = self.as_server()?;
+            return self.mends.strike_off(&entry.component);
+        }
+        state.mend(pace)
+    }
+}
+
+impl FileState {
+    /// Mends the copies of the file, one after the other.
+    fn mend(&self, pace: &dyn Fn(usize) -> bool) -> Result<()> {
+        while let Some(job) = self.begin_mending()? {
+            let mended = self.mend_pieces(&job, pace).and_then(|()| self.end_mending(&job));
+            if let Err(error) = mended {
+                self.copies().order().restart();
+                self.unbar();
+                return Err(error);
+            }
+        }
+        self.unbar();
+        self.strike_off()
+    }
+
+    /// Looks for a copy that can be mended now. `None` if all are as they should be.
+    fn begin_mending(&self) -> Result<Option<Job>> {
+        let place = self.enter()?;
+        let Some((record, whole)) = copied(&place) else { return Ok(None) };
+        let mut order = self.copies().order();
+        let truth = self.copies().truth();
+        let torn = truth.map_or(0, |_| record.fresh_mask() & !order.alike);
+        if torn | whole.stale == 0 {
+            return Ok(None);
+        }
+        let size = |at: &usize| self.at_copy(record, *at, |node| node.size(&record.component));
+        let early = order.mend_from.is_some_and(|from| from > Instant::now());
+        let stale = if early { 0 } else { whole.stale };
+        // What leaves is of no use to anybody.
+        let leaving = self.shared().slots.leaving();
+        let stays = |at: &usize| !leaving.contains(&record.nodes[*at]);
+        let mut targets = places(torn).chain(places(stale).filter(stays));
+        let target = targets.find(|at| size(at).is_ok()).ok_or(StoreError::Busy)?;
+        let mut sources = truth.into_iter().chain(record.fresh().filter(|_| truth.is_none()));
+        let source = sources.find(|at| size(at).is_ok()).ok_or(StoreError::Busy)?;
+        if self.bar(MEND_BAR) {
+            drop((order, place));
+            self.await_return()?;
+            // They are kept away for a while.
+            return self.begin_mending();
+        }
+        let mut verifiers = [0; 2];
+        for (at, verifier) in [source, target].into_iter().zip(&mut verifiers) {
+            self.at_copy(record, at, |node| node.forget(&record.component))?;
+            *verifier = self.at_copy(record, at, |node| node.commit(&record.component))?;
+        }
+        if *order.unstable[source].get_or_insert(verifiers[0]) != verifiers[0] {
+            drop((order, place));
+            // That gives it up, or tells those who wrote.
+            return self.commit_copies().and(Err(StoreError::Busy));
+        }
+        order.mending = Some(target);
+        Ok(Some(Job { source, target, turn: order.turn, verifiers }))
+    }
+
+    fn mend_pieces(&self, job: &Job, pace: &dyn Fn(usize) -> bool) -> Result<()> {
+        let (mut wanted, mut found) = (vec![0; MEND_PIECE_BYTES], vec![0; MEND_PIECE_BYTES]);
+        let mut offset = 0;
+        loop {
+            let place = self.enter()?;
+            let Some((record, _)) = copied(&place) else { return Err(StoreError::Busy) };
+            let order = self.copies().order();
+            order.check(job)?;
+            let read = |at, piece: &mut [u8]| {
+                let views = [VolatileSlice::from_mut(piece)];
+                self.at_copy(record, at, |node| node.read(&record.component, &views, offset))
+            };
+            let piece = || {
+                let count = read(job.source, &mut wanted)?;
+                let there = read(job.target, &mut found[..count])?;
+                if there < count || wanted[..count] != found[..count] {
+                    let views = [VolatileSlice::from_mut(&mut wanted[..count])];
+                    let unstable = Stability::Unstable;
+                    let verifier =
+                        self.write_whole(record, job.target, &views, offset, unstable)?;
+                    if verifier != job.verifiers[1] {
+                        return Err(StoreError::Busy);
+                    }
+                }
+                Ok(Some(count))
+            };
+            let count = match run(piece) {
+                Ok(Some(0)) => return Ok(()),
+                done => done?.unwrap_or(0),
+            };
+            drop((order, place));
+            if count == 0 {
+                std::thread::sleep(SURE_NAP);
+            }
+            offset += count as u64;
+            self.bar(MEND_BAR);
+            if !pace(count) {
+                return Err(StoreError::Busy);
+            }
+        }
+    }
+
+    /// The copy has everything: it counts from now on.
+    fn end_mending(&self, job: &Job) -> Result<()> {
+        let mut place = self.enter_alone()?;
+        let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
+        let record = record.clone();
+        let mut order = self.copies().order();
+        order.check(job)?;
+        let size = self.at_copy(&record, job.source, |node| node.size(&record.component))?;
+        self.at_copy(&record, job.target, |node| node.cut(&record.component, size))?;
+        for (at, verifier) in [job.source, job.target].into_iter().zip(job.verifiers) {
+            if self.at_copy(&record, at, |node| node.commit(&record.component))? != verifier {
+                return Err(StoreError::Busy);
+            }
+        }
+        let bit = 1 << job.target;
+        let mut mended = record;
+        if whole.stale & bit != 0 {
+            mended.whole = Some(Whole { stale: whole.stale & !bit, ..whole });
+            self.keep_stable(&mut place, mended.clone())?;
+            order.unsure &= !bit;
+        }
+        order.unstable[job.target] = Some(job.verifiers[1]);
+        order.alike |= bit;
+        order.restart();
+        if order.alike & mended.fresh_mask() == mended.fresh_mask() {
+            self.copies().set_truth(&mut order, None);
+        }
+        drop(order);
+        self.note_moved(&mended);
+        tracing::info!(node = mended.nodes[job.target], component = %mended.component, "a copy is mended");
+        Ok(())
+    }
+
+    /// Strikes the file off the list of those to be mended, if no copy is stale.
+    fn strike_off(&self) -> Result<()> {
+        let place = self.enter_alone()?;
+        match copied(&place) {
+            Some((record, whole)) if whole.stale == 0 => {
+                let _server = self.shared().as_server()?;
+                self.shared().mends.strike_off(&record.component)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the record say that nobody writes, when nobody does and all is stable everywhere; before that
+    /// copies that may differ are made alike.
+    fn calm(&self, idle: Duration, pace: &dyn Fn(usize) -> bool) -> Result<()> {
+        match self.attr() {
+            Ok(attr) if attr.links > 0 => {}
+            // Nobody will look for it again.
+            Ok(_) | Err(StoreError::Stale | StoreError::NotFound) => {
+                self.forget_torn();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        if self.copies().truth().is_some()
+            && let Err(error) = self.mend(pace)
+            && self.copies().truth().is_some()
+        {
+            return Err(error);
+        }
+        if self.is_lent() {
+            self.ask_lent(false);
+            return Ok(());
+        }
+        let is_idle = |order: &Order| order.written.is_none_or(|at| at.elapsed() >= idle);
+        let writes = self.on_copies(|record, order| {
+            if !is_idle(order) || self.copies().truth().is_some() || self.is_lent() {
+                return Ok(Step::Done(None));
+            }
+            Ok(match self.commit_step(record, order)? {
+                Step::Done(()) => Step::Done(Some((order.writes, self.lends()))),
+                Step::First(chore) => Step::First(chore),
+            })
+        })?;
+        let Some(writes) = writes else { return Ok(()) };
+        let mut place = self.enter_alone()?;
+        let Some((record, whole)) = copied(&place) else { return Ok(()) };
+        let order = self.copies().order();
+        let same = writes == (order.writes, self.lends());
+        if same && !self.is_lent() && self.copies().truth().is_none() {
+            let calm = Record { whole: Some(Whole { torn: false, ..whole }), ..record.clone() };
+            if whole.torn {
+                // Should this be lost, the copies are compared once more.
+                let kept = self.keep(&calm);
+                *place = if kept.is_ok() { Place::Striped(calm) } else { Place::Unknown };
+                kept?;
+            }
+            drop((order, place));
+            self.forget_torn();
+        }
+        Ok(())
+    }
+
+    fn forget_torn(&self) {
+        // What was the last to know of the file goes only after the lock.
+        let known = lock(&self.shared().torn).remove(&self.id());
+        drop(known);
+    }
+}
+
+/// Does something, or nothing if a node serves others first.
+fn run(piece: impl FnOnce() -> Result<Option<usize>>) -> Result<Option<usize>> {
+    match piece() {
+        Err(StoreError::Crowded) => Ok(None),
+        done => done,
+    }
+}
+
+impl Order {
+    fn check(&self, job: &Job) -> Result<()> {
+        match self.turn == job.turn && self.mending == Some(job.target) {
+            true => Ok(()),
+            false => Err(StoreError::Busy),
+        }
+    }
+}

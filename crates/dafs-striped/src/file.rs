@@ -1,0 +1,296 @@
+//! Open files of a striped store.
+
+use super::record::{Piece, Record};
+use super::shown;
+use super::state::{FileState, Place};
+use dafs_mem::VolatileSlice;
+use dafs_store::backend::{
+    COPY_BYTES_MAX, FILE_BYTES_MAX, after, before, check_ranges, copy_piece, seek_dense,
+};
+use dafs_store::{
+    Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
+};
+use std::any::Any;
+use std::sync::Arc;
+
+/// One open.
+pub(super) struct StripedFile {
+    /// The open of the metadata file, with the caller's rights.
+    meta: Arc<dyn OpenFile>,
+    state: Arc<FileState>,
+    mode: OpenMode,
+}
+
+impl StripedFile {
+    pub(super) fn new(meta: Arc<dyn OpenFile>, state: Arc<FileState>, mode: OpenMode) -> Self {
+        if mode.write {
+            state.note_writer(&meta);
+        }
+        Self { meta, state, mode }
+    }
+
+    /// Reads pieces one after the other; what components do not have reads as zeros.
+    fn read_pieces(
+        &self,
+        record: &Record,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        let size = self.meta.attr()?.size;
+        let there = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let _server = self.state.shared().as_server()?;
+        let mut done = 0;
+        for Piece { place, offset, len } in record.pieces(offset, wanted.min(there)) {
+            let part = before(&after(views, done), len);
+            let node = match self.state.slot(record, place) {
+                Ok(slot) => slot.node.clone(),
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
+            match node.read(&record.component, &part, offset) {
+                Ok(count) => after(&part, count).iter().for_each(|view| view.fill(0)),
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error.of_node()),
+            }
+            done += len;
+        }
+        Ok(done)
+    }
+
+    /// Writes pieces one after the other, and says how far that went.
+    fn write_pieces(
+        &self,
+        record: &Record,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize> {
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        let shared = self.state.shared();
+        let _server = shared.as_server()?;
+        let moving = self.state.moving();
+        let mut done = 0;
+        for Piece { place, offset, len } in record.pieces(offset, wanted) {
+            let part = before(&after(views, done), len);
+            let slot = match self.state.slot(record, place) {
+                Ok(slot) => slot,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
+            let _in_order = moving.as_ref().and_then(|moving| moving.take_turn(place));
+            match slot.node.write(&record.component, &part, offset, stability) {
+                Ok(written) => {
+                    shared.note_verifier(&slot, written.verifier);
+                    if let Some(moving) = &moving {
+                        let part = before(&part, written.count);
+                        moving.follow(record, place, &part, offset);
+                    }
+                    done += written.count;
+                    if written.count < len {
+                        break;
+                    }
+                }
+                // The system tells once that data is lost.
+                Err(StoreError::Io) if stability != Stability::Unstable => {
+                    return Err(StoreError::Io);
+                }
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error.of_node()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_striped(
+        &self,
+        record: &Record,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize> {
+        let written = self.write_pieces(record, views, offset, stability);
+        let count = written.inspect_err(|_| self.state.set_loose())?;
+        // What the nodes have behind the size is not to come back when the file grows.
+        let extended = self.state.extend(&*self.meta, offset + count as u64);
+        extended.inspect_err(|_| self.state.set_loose())?;
+        self.make_stable(stability)?;
+        Ok(count)
+    }
+
+    /// Makes stable what the metadata file has to say of data that is.
+    fn make_stable(&self, stability: Stability) -> Result<()> {
+        match stability {
+            Stability::Unstable => Ok(()),
+            Stability::Data => self.state.commit_meta(&*self.meta),
+            Stability::File => self.state.sync_meta(&*self.meta),
+        }
+    }
+
+    /// Makes content on nodes stable. False if it is not on nodes.
+    fn commit_nodes(&self) -> Result<bool> {
+        let place = self.state.enter()?;
+        match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                self.state.commit_copies()?;
+            }
+            Place::Striped(record) => self.state.commit_stripes(record)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl OpenFile for StripedFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> FileId {
+        self.state.id()
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        if !self.mode.read {
+            return Err(StoreError::Access);
+        }
+        let place = match wait {
+            Wait::Allowed => self.state.enter()?,
+            Wait::Never => self.state.try_enter().ok_or(StoreError::WouldBlock)?,
+        };
+        match &*place {
+            Place::Striped(_) if wait == Wait::Never => Err(StoreError::WouldBlock),
+            Place::Striped(record) if record.whole.is_some() => {
+                self.state.read_copies(record, self.meta.attr()?.size, views, offset)
+            }
+            Place::Striped(record) => self.read_pieces(record, views, offset),
+            _ => self.meta.read_at(views, offset, wait),
+        }
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        if offset.checked_add(wanted as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(StoreError::FileTooBig);
+        }
+        if wanted == 0 {
+            return Ok(0);
+        }
+        if wait == Wait::Never {
+            let place = self.state.try_enter().ok_or(StoreError::WouldBlock)?;
+            return match &*place {
+                Place::Here => self.meta.write_at(views, offset, stability, wait),
+                _ => Err(StoreError::WouldBlock),
+            };
+        }
+        loop {
+            let place = self.state.enter()?;
+            match &*place {
+                Place::Striped(record) if record.whole.is_some() => {
+                    drop(place);
+                    let count = self.state.write_copies(&*self.meta, views, offset, stability)?;
+                    self.make_stable(stability)?;
+                    return Ok(count);
+                }
+                Place::Striped(record) => {
+                    return self.write_striped(record, views, offset, stability);
+                }
+                Place::Here => return self.meta.write_at(views, offset, stability, wait),
+                Place::Nowhere | Place::Unknown => {}
+            }
+            drop(place);
+            self.state.place()?;
+        }
+    }
+
+    fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        if self.commit_nodes()? {
+            self.state.commit_meta(&*self.meta)
+        } else {
+            self.meta.commit(offset, len)
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.commit_nodes()?;
+        self.state.sync_meta(&*self.meta)
+    }
+
+    fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
+        if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
+            return Err(StoreError::Invalid);
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(StoreError::FileTooBig);
+        }
+        self.state.set_size(&*self.meta, size)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        let place = self.state.enter()?;
+        match &*place {
+            Place::Striped(_) => seek_dense(self.meta.attr()?.size, offset, what),
+            _ => self.meta.seek(offset, what),
+        }
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
+        let len = len.min(COPY_BYTES_MAX);
+        let mut done = 0;
+        while done < len {
+            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error.of_node()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn clone_range_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.meta.attr().map(shown)
+    }
+}

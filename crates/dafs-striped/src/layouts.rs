@@ -1,0 +1,276 @@
+//! Where the files of a striped store lie, for clients that go there themselves.
+
+use super::record::Record;
+use super::slots::Slot;
+use super::state::Place;
+use super::{KnownDevice, Shared, StripedStore, lock, server, shown};
+use crate::limits::DEVICES_MAX;
+use dafs_store::node::{ComponentHandle, word};
+use dafs_store::{
+    CopyState, Device, DeviceKey, DeviceTrouble, FileId, Layouts, Packing, Placement, Result,
+    SetAttr, SetTime, Spread, Store, StoreError, Stripes,
+};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Shared {
+    /// Whether clients reach every node; where files have copies, any. A node that has not been there since
+    /// the start counts as one that they do reach: they may have written to it before.
+    pub(super) fn is_open_to_clients(&self) -> bool {
+        let all = self.slots.all();
+        let mut slots = all.iter();
+        let is_open = |slot: &Arc<Slot>| slot.node.serves_clients();
+        if self.options.copies > 1 { slots.any(is_open) } else { slots.all(is_open) }
+    }
+
+    /// Lets clients ask about the devices of new files.
+    pub(super) fn note_devices(&self) {
+        let all = self.slots.all();
+        for slots in all.chunks(if self.options.copies > 1 { 1 } else { all.len() }) {
+            self.note_device(slots);
+        }
+    }
+
+    /// The device of these nodes; `None` if clients cannot reach them.
+    pub(super) fn note_device(&self, slots: &[Arc<Slot>]) -> Option<DeviceKey> {
+        let servers: Vec<_> = slots.iter().map(|slot| slot.node.nfs_addresses()).collect();
+        if servers.iter().any(|server| server.tcp.is_empty()) {
+            return None;
+        }
+        let mut hasher = SipHasher24::new_with_key(&self.options.secret);
+        for (slot, addresses) in slots.iter().zip(&servers) {
+            hasher.write_u32(slot.node.number());
+            hasher.write_u64(slot.node.run());
+            addresses.write_to(&mut hasher);
+        }
+        let dafs: Vec<_> = slots.iter().map(|slot| slot.node.dafs_addresses()).collect();
+        for (slot, addresses) in slots.iter().zip(&dafs) {
+            hasher.write_u32(slot.node.number());
+            addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
+        }
+        let hash = hasher.finish128();
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&hash.h1.to_le_bytes());
+        key[8..].copy_from_slice(&hash.h2.to_le_bytes());
+        let key = DeviceKey(key);
+        let devices = &mut *lock(&self.devices);
+        if devices.known.contains_key(&key) {
+            return Some(key);
+        }
+        if devices.known.len() >= DEVICES_MAX {
+            // They come back when they are used.
+            devices.known.clear();
+        }
+        let pattern = (0..servers.len()).filter_map(|at| u32::try_from(at).ok()).collect();
+        let nodes: Vec<_> = slots.iter().map(|slot| slot.node.number()).collect();
+        // The same nodes in an earlier run, or elsewhere. Who has a layout may ask where those were.
+        let before = devices.known.iter().filter(|(_, known)| known.nodes == nodes);
+        devices.gone.extend(before.map(|(key, _)| *key));
+        let device = Device { pattern, servers };
+        devices.known.insert(key, KnownDevice { device, nodes, dafs });
+        Some(key)
+    }
+
+    /// A node was left out: there are no devices with it any more.
+    pub(super) fn drop_devices(&self, number: u32) {
+        let devices = &mut *lock(&self.devices);
+        let with_it = devices.known.extract_if(|_, known| known.nodes.contains(&number));
+        devices.gone.extend(with_it.map(|(key, _)| key));
+        let excess = devices.gone.len().saturating_sub(DEVICES_MAX);
+        devices.gone.drain(..excess);
+    }
+
+    /// The numbers of the nodes that a device stands for, or stood for when it was told.
+    pub(super) fn nodes_of_device(&self, key: &DeviceKey) -> Vec<u32> {
+        let devices = lock(&self.devices);
+        devices.known.get(key).map(|known| known.nodes.clone()).unwrap_or_default()
+    }
+
+    /// What a node has of a file, as clients call it: the part with a place among so many.
+    pub(super) fn seal(&self, record: &Record, node: u32, (place, count): (u16, u16)) -> Box<[u8]> {
+        let handle = ComponentHandle {
+            component: record.component,
+            node,
+            place,
+            count,
+            first: record.first,
+            unit_bytes: record.unit_bytes,
+        };
+        let fs = &self.options.component_fs;
+        let file = handle.seal(fs, &self.options.component_secret);
+        [&fs.0[..], &file.0[..]].concat().into_boxed_slice()
+    }
+
+    fn placement(&self, record: &Record) -> Option<Placement> {
+        let slots: Option<Vec<_>> =
+            record.nodes.iter().map(|&number| self.slots.find(number)).collect();
+        let device = self.note_device(&slots?)?;
+        let count = u16::try_from(record.nodes.len()).ok()?;
+        let handles = (0..count).zip(&record.nodes);
+        let handles = handles.map(|(place, &node)| self.seal(record, node, (place, count)));
+        // A component stays what it is called on other nodes.
+        let mut epoch = SipHasher24::new_with_key(&record.component.0);
+        record.nodes.iter().for_each(|number| epoch.write_u32(*number));
+        Some(Placement {
+            epoch: epoch.finish128().h1,
+            spread: Spread::Stripes(Stripes {
+                device,
+                first_place: record.first.into(),
+                unit_bytes: record.unit_bytes,
+                packing: Packing::Sparse,
+                handles: handles.collect(),
+            }),
+        })
+    }
+}
+
+impl Layouts for StripedStore {
+    fn placement(&self, file: &FileId, write: bool) -> Result<Option<Placement>> {
+        let state = self.shared.state(file);
+        // Those who read copies cannot ask again when there are some.
+        if write || self.shared.options.copies > 1 && *state.enter()? == Place::Nowhere {
+            state.place()?;
+        }
+        let place = state.enter()?;
+        match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                state.place_copies(write)
+            }
+            // Clients would meet a component there that is not what the file has.
+            Place::Striped(record) if !record.owed.is_empty() => Ok(None),
+            // Or one that it will not have any more.
+            Place::Striped(_) if state.is_moving() => Ok(None),
+            Place::Striped(record) => {
+                let placement = self.shared.placement(record);
+                if write && placement.is_some() {
+                    state.open_to_writers(record)?;
+                }
+                state.announce(record);
+                Ok(placement)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn device(&self, key: &DeviceKey) -> Option<Device> {
+        lock(&self.shared.devices).known.get(key).map(|known| known.device.clone())
+    }
+
+    fn dafs_servers(&self, key: &DeviceKey) -> Option<Vec<Vec<SocketAddr>>> {
+        let devices = lock(&self.shared.devices);
+        // As they were when the device came to be: it never becomes another one.
+        let dafs = &devices.known.get(key)?.dafs;
+        dafs.iter().all(|addresses| !addresses.is_empty()).then(|| dafs.clone())
+    }
+
+    fn word(&self, bytes: &[u8]) -> Option<[u8; 16]> {
+        Some(word(&self.shared.options.component_secret, bytes))
+    }
+
+    fn devices(&self) -> Vec<DeviceKey> {
+        lock(&self.shared.devices).known.keys().copied().collect()
+    }
+
+    fn take_gone(&self, sink: &mut dyn FnMut(DeviceKey)) {
+        let gone = std::mem::take(&mut lock(&self.shared.devices).gone);
+        gone.into_iter().for_each(sink);
+    }
+
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        let Place::Striped(record) = &*place else { return Err(StoreError::Invalid) };
+        let meta = state.writer()?;
+        if let Some(end) = end.filter(|&end| end > 0) {
+            if end > meta.attr()?.size {
+                match state.reach_at(record, end) {
+                    Ok(reach) if end > reach => return Err(StoreError::Invalid),
+                    // Who says so could have set the size as well, and what is missing is zeros.
+                    Ok(_) | Err(StoreError::Busy) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            state.extend(&*meta, end)?;
+        }
+        let change = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+        let attr = self.shared.meta.setattr(&server(), file, &change, None)?;
+        state.sync_meta(&*meta)?;
+        Ok(shown(attr).size)
+    }
+
+    fn settle(&self, file: &FileId) -> Result<()> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                state.settle_copies()
+            }
+            Place::Striped(record) => state.adopt(record),
+            _ => Ok(()),
+        }
+    }
+
+    fn reach(&self, file: &FileId) -> Result<()> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                state.reach_copies()
+            }
+            Place::Striped(record) => state.adopt(record),
+            _ => Ok(()),
+        }
+    }
+
+    fn forget(&self, file: &FileId) -> Result<()> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        let Place::Striped(record) = &*place else { return Ok(()) };
+        let _server = self.shared.as_server()?;
+        // Those that can be reached are told, whatever the others say.
+        let mut told = Ok(());
+        for slot in self.shared.slots.all().iter() {
+            told = told.and(slot.node.forget(&record.component));
+        }
+        told
+    }
+
+    fn belief(&self) -> Duration {
+        let slots = self.shared.slots.all();
+        slots.iter().map(|slot| slot.node.belief()).max().unwrap_or_default()
+    }
+
+    fn settled(&self) -> Result<()> {
+        self.shared.slots.all().iter().try_for_each(|slot| slot.node.settled())
+    }
+
+    /// Files stay where they are; of copies, those change that clients are told of.
+    fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
+        let moved = std::mem::take(&mut *lock(&self.shared.moved));
+        moved.into_iter().for_each(sink);
+    }
+
+    fn take_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
+        self.ask_of_lent(sink);
+    }
+
+    fn report(&self, file: &FileId, device: &DeviceKey, trouble: DeviceTrouble) -> Result<()> {
+        let state = self.shared.state(file);
+        let whole = matches!(&*state.enter()?, Place::Striped(record) if record.whole.is_some());
+        match trouble {
+            DeviceTrouble::Failed if whole => state.report_copy(device),
+            DeviceTrouble::Full if whole => state.report_full_copy(device),
+            _ => Ok(()),
+        }
+    }
+
+    fn copies(&self, file: &FileId) -> Result<Vec<CopyState>> {
+        self.shared.state(file).list_copies()
+    }
+}

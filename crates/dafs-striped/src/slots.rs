@@ -1,0 +1,288 @@
+//! The nodes of a store, which may become more and fewer while it is in use.
+//!
+//! Invariants
+//! * A node that is being emptied gets no new files, after a restart either: that is kept in a file, and
+//!   so is which nodes have lost all that they had. Its last line is a code keyed with the store's secret, so
+//!   that nothing is believed which this server did not write.
+//! * One node at least takes new files.
+
+use super::lock;
+use crate::limits::NODE_MARKS_BYTES_MAX;
+use dafs_store::node::Node;
+use dafs_store::{DEVICE_SERVERS_MAX, Result, StoreError, own};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// A node, and what was last heard of it.
+pub(super) struct Slot {
+    pub(super) node: Arc<dyn Node>,
+    /// Zero before it has told one.
+    pub(super) verifier: Mutex<u64>,
+}
+
+/// All of them.
+pub(super) struct Slots {
+    all: RwLock<Arc<Vec<Arc<Slot>>>>,
+    marked: Mutex<Marked>,
+    /// Where these are kept.
+    memory: PathBuf,
+    key: [u8; 16],
+}
+
+/// What administrators have said of nodes, by their numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Marked {
+    /// They are to be emptied.
+    leaving: BTreeSet<u32>,
+    /// All that they had is lost, and their copies are to be given up.
+    lost: BTreeSet<u32>,
+}
+
+/// What the lines of lost nodes begin with.
+const LOST: &str = "lost ";
+
+/// What the last line begins with.
+const CODE: &str = "code ";
+
+/// What the name of the file ends with. Earlier versions wrote one without a code, which has not.
+const CODED: &str = "coded";
+
+impl Slots {
+    /// All of them, of which that is remembered in a file. `key` is the server's secret.
+    pub(super) fn open(nodes: Vec<Arc<dyn Node>>, memory: &Path, key: [u8; 16]) -> Result<Self> {
+        let slot = |node| Arc::new(Slot { node, verifier: Mutex::default() });
+        let all: Vec<_> = nodes.into_iter().map(slot).collect();
+        let known = |number: &u32| all.iter().any(|slot| slot.node.number() == *number);
+        let mut marked = read(memory, &key)?;
+        // Those that have gone since.
+        marked.leaving.retain(known);
+        marked.lost.retain(known);
+        if marked.leaving.len() == all.len() && !all.is_empty() {
+            tracing::warn!(
+                "all nodes were to be emptied: now none is, for files have to lie somewhere"
+            );
+            marked.leaving.clear();
+        }
+        let (all, memory) = (RwLock::new(Arc::new(all)), memory.to_owned());
+        Ok(Self { all, marked: Mutex::new(marked), memory, key })
+    }
+
+    pub(super) fn all(&self) -> Arc<Vec<Arc<Slot>>> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn find(&self, number: u32) -> Option<Arc<Slot>> {
+        self.all().iter().find(|slot| slot.node.number() == number).cloned()
+    }
+
+    /// Those that take new files.
+    pub(super) fn staying(&self) -> Vec<Arc<Slot>> {
+        let marked = lock(&self.marked);
+        let stays = |slot: &&Arc<Slot>| !marked.leaving.contains(&slot.node.number());
+        self.all().iter().filter(stays).cloned().collect()
+    }
+
+    pub(super) fn leaving(&self) -> BTreeSet<u32> {
+        lock(&self.marked).leaving.clone()
+    }
+
+    /// Those that have lost all that they had.
+    pub(super) fn lost(&self) -> BTreeSet<u32> {
+        lock(&self.marked).lost.clone()
+    }
+
+    pub(super) fn add(&self, node: Arc<dyn Node>) -> Result<()> {
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let known = all.iter().any(|slot| slot.node.number() == node.number());
+        if known || all.len() >= DEVICE_SERVERS_MAX {
+            return Err(StoreError::Invalid);
+        }
+        let slot = Arc::new(Slot { node, verifier: Mutex::default() });
+        *all = Arc::new(all.iter().cloned().chain([slot]).collect());
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, number: u32) -> Result<()> {
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        *all = Arc::new(all.iter().filter(|slot| slot.node.number() != number).cloned().collect());
+        drop(all);
+        self.mark(|marked| {
+            marked.leaving.remove(&number);
+            marked.lost.remove(&number);
+            Ok(())
+        })
+    }
+
+    /// Says whether a node is being emptied, where so many at least have to take files.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] where too few were left; those of the file.
+    pub(super) fn set_leaving(&self, number: u32, leaves: bool, least: usize) -> Result<()> {
+        let all = self.all();
+        self.mark(|marked| {
+            match leaves {
+                true => marked.leaving.insert(number),
+                false => marked.leaving.remove(&number),
+            };
+            let stays = |slot: &&Arc<Slot>| !marked.leaving.contains(&slot.node.number());
+            match all.iter().filter(stays).count() < least.max(1) {
+                true if leaves => Err(StoreError::Invalid),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Says whether a node has lost all that it had.
+    pub(super) fn set_lost(&self, number: u32, lost: bool) -> Result<()> {
+        self.mark(|marked| {
+            match lost {
+                true => marked.lost.insert(number),
+                false => marked.lost.remove(&number),
+            };
+            Ok(())
+        })
+    }
+
+    /// Changes what is known of nodes, stably.
+    fn mark(&self, change: impl FnOnce(&mut Marked) -> Result<()>) -> Result<()> {
+        let mut marked = lock(&self.marked);
+        let mut next = marked.clone();
+        change(&mut next)?;
+        if next != *marked {
+            write(&self.memory, &next, &self.key)?;
+            *marked = next;
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path, key: &[u8; 16]) -> Result<Marked> {
+    let coded = path.with_extension(CODED);
+    let text = |path| own::read(path, NODE_MARKS_BYTES_MAX);
+    match text(&coded) {
+        Ok(text) => return check(&text, key).ok_or_else(|| damaged(&coded)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(unreadable(&error)),
+    }
+    match text(path) {
+        Ok(text) => {
+            let text = String::from_utf8(text).ok();
+            let marked = text.and_then(|text| parse(&text)).ok_or_else(|| damaged(path))?;
+            write(path, &marked, key)?;
+            fs::remove_file(path)?;
+            Ok(marked)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Marked::default()),
+        Err(error) => Err(unreadable(&error)),
+    }
+}
+
+fn unreadable(error: &std::io::Error) -> StoreError {
+    tracing::error!("the list of nodes to be emptied cannot be read: {error}");
+    StoreError::Io
+}
+
+fn damaged(path: &Path) -> StoreError {
+    tracing::error!(
+        "{}: the list of nodes to be emptied is damaged, or this server did not write it; bring it back \
+         from a backup, or remove it, and say again which nodes are to be emptied or replaced: dafs \
+         cluster drain, dafs cluster replace",
+        path.display()
+    );
+    StoreError::Io
+}
+
+fn check(text: &[u8], key: &[u8; 16]) -> Option<Marked> {
+    let text = std::str::from_utf8(text).ok()?;
+    let body = text.strip_suffix('\n')?.rsplit_once('\n').map_or("", |(body, _)| body);
+    let marked = parse(body)?;
+    (coded_text(&marked, key) == text).then_some(marked)
+}
+
+fn parse(text: &str) -> Option<Marked> {
+    let mut marked = Marked::default();
+    for line in text.lines() {
+        match line.strip_prefix(LOST) {
+            Some(number) => marked.lost.insert(number.parse().ok()?),
+            None => marked.leaving.insert(line.parse().ok()?),
+        };
+    }
+    Some(marked)
+}
+
+fn coded_text(marked: &Marked, key: &[u8; 16]) -> String {
+    let leaving = marked.leaving.iter().map(|number| format!("{number}\n"));
+    let lost = marked.lost.iter().map(|number| format!("{LOST}{number}\n"));
+    let mut text: String = leaving.chain(lost).collect();
+    let code = own::code(key, &[b"nodes", text.as_bytes()]);
+    let _ = writeln!(text, "{CODE}{:032x}", u128::from_be_bytes(code));
+    text
+}
+
+fn write(path: &Path, marked: &Marked, key: &[u8; 16]) -> Result<()> {
+    let text = coded_text(marked, key);
+    own::replace(&path.with_extension(CODED), &path.with_extension("new"), text.as_bytes())?;
+    Ok(File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: [u8; 16] = [5; 16];
+
+    #[test]
+    fn what_was_said_of_nodes_is_read_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("marked");
+        assert_eq!(read(&path, &KEY), Ok(Marked::default()));
+        for marked in [
+            Marked { leaving: [3, 40].into(), lost: [3, 7].into() },
+            Marked::default(),
+            Marked { lost: [7].into(), ..Marked::default() },
+        ] {
+            write(&path, &marked, &KEY).expect("written");
+            assert_eq!(read(&path, &KEY), Ok(marked));
+            assert_eq!(read(&path, &[6; 16]), Err(StoreError::Io), "another server's");
+        }
+        for wrong in ["x", "3 4", "lost", "lost x", "-1"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_is_taken_over_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("marked");
+        fs::write(&path, "1\n2\n").expect("written");
+        let marked = Marked { leaving: [1, 2].into(), ..Marked::default() };
+        assert_eq!(read(&path, &KEY), Ok(marked.clone()));
+        assert!(!path.exists());
+        fs::write(&path, "3\n").expect("planted");
+        assert_eq!(read(&path, &KEY), Ok(marked));
+    }
+
+    #[test]
+    fn no_damage_goes_unnoticed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("marked");
+        let marked = Marked { leaving: [3, 40].into(), lost: [7].into() };
+        let text = coded_text(&marked, &KEY).into_bytes();
+        let cut = (0..text.len()).map(|len| text[..len].to_vec());
+        let flipped = (0..text.len()).map(|at| {
+            let mut flipped = text.clone();
+            flipped[at] ^= 1;
+            flipped
+        });
+        for wrong in cut.chain(flipped) {
+            fs::write(path.with_extension(CODED), &wrong).expect("written");
+            assert_eq!(read(&path, &KEY), Err(StoreError::Io), "{wrong:?}");
+        }
+        fs::write(path.with_extension(CODED), text).expect("brought back");
+        assert_eq!(read(&path, &KEY), Ok(marked));
+    }
+}
