@@ -279,7 +279,7 @@ impl Shared {
         // A new thread takes over the identity of the one that starts it, which may be a caller's.
         if queue.idle < queue.jobs.len()
             && queue.threads < threads_max
-            && dafs_posix::as_server().is_ok()
+            && dafs_mem::sys::as_server().is_ok()
         {
             let shared = self.clone();
             match vital::spawn("dafs-pool", move || shared.run(threads_max)) {

@@ -1,5 +1,6 @@
 //! Memory that moves: owned buffers, views of memory that a peer may change at any time, vectored
-//! file and socket I/O on such views, and the counters of every user-space copy of file data.
+//! file and socket I/O on such views, and the counters of every user-space copy of file data. And the
+//! identity with which a thread uses files (`sys`).
 //!
 //! Invariants
 //! * Memory that a transport may write to is never handed out as `&mut [u8]` or `&[u8]`: a
@@ -14,6 +15,7 @@ mod checked;
 mod copies;
 mod guard;
 mod io;
+pub mod sys;
 mod volatile;
 
 pub use buffer::{Buffer, PAGE_BYTES};

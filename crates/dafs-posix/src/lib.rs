@@ -62,8 +62,6 @@ mod umask;
 mod watch;
 mod xattr;
 
-pub use ident::as_server;
-
 use dafs_store::{ExportSecret, FsId, Result};
 use export::Export;
 use rustix::fs::{Mode, OFlags};

@@ -201,31 +201,6 @@ pub(super) fn fanotify_mark(
     check(libc::c_long::from(returned)).map(drop)
 }
 
-/// Sets the thread's file-system user id and tells whether the kernel took it.
-pub(super) fn set_fs_uid(uid: u32) -> bool {
-    // SAFETY: both calls take plain numbers and change the calling thread only. The value -1 is
-    // never valid, so the second call only asks.
-    unsafe {
-        libc::setfsuid(uid);
-        libc::setfsuid(u32::MAX).cast_unsigned() == uid
-    }
-}
-
-/// Sets the thread's file-system group id and tells whether the kernel took it.
-pub(super) fn set_fs_gid(gid: u32) -> bool {
-    // SAFETY: as `set_fs_uid`.
-    unsafe {
-        libc::setfsgid(gid);
-        libc::setfsgid(u32::MAX).cast_unsigned() == gid
-    }
-}
-
-/// Sets the supplementary groups of the calling thread alone; the C library would change all.
-pub(super) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
-    // SAFETY: the pointer and the count describe a valid slice of group ids.
-    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
-}
-
 /// Gives the calling thread a umask of its own, which begins as that of the process. With it come a working
 /// directory and a root directory.
 pub(super) fn separate_umask() -> Result<(), Errno> {

@@ -341,7 +341,7 @@ fn impossible_callers_are_refused_and_threads_come_back() {
         assert_eq!(store.open(&cred, &file.id, READ).err(), Some(StoreError::Access));
         assert_eq!(store.open(&bob(), &file.id, READ).err(), Some(StoreError::Access));
     }
-    dafs_posix::as_server().unwrap();
+    dafs_mem::sys::as_server().unwrap();
     assert_eq!(std::fs::read(dir.path().join("f")).unwrap(), b"");
     let groups = rustix::process::getgroups().unwrap();
     assert_eq!(groups, []);

@@ -204,7 +204,7 @@ impl StateDatabase {
         tables: fn(&WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<Self, DatabaseError> {
         // Store calls leave threads with the identity of their callers.
-        dafs_posix::as_server().map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))?;
+        dafs_mem::sys::as_server()?;
         if path.symlink_metadata().is_ok() {
             let file = own::open(path, false)?;
             if file.metadata()?.len() == 0 {

@@ -86,7 +86,7 @@ pub(super) fn start(
 
 /// Store calls leave threads with the identity of their callers.
 fn as_server() {
-    if let Err(error) = dafs_posix::as_server() {
+    if let Err(error) = dafs_mem::sys::as_server() {
         tracing::error!(%error, "a thread that looks after the journal is not the server's user");
     }
 }

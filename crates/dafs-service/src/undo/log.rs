@@ -19,6 +19,7 @@ use super::frames::{
 };
 use super::index::{Index, Listed};
 use crate::handle::Handle;
+use dafs_mem::sys::as_server;
 use dafs_store::{FILE_ID_BYTES, FileId, FsId, OpenFile, own};
 use std::fs::File;
 use std::io;
@@ -122,11 +123,6 @@ impl Head {
         let holder = Holder { name, verifier, mechanism, principal, owner };
         Some((Self { key: Handle { fs, file }, size, persist, copied, holder }, rest))
     }
-}
-
-/// Store calls leave threads with the identity of their callers, who have no business where logs are.
-fn as_server() -> io::Result<()> {
-    dafs_posix::as_server().map_err(|_| io::ErrorKind::PermissionDenied.into())
 }
 
 /// Where a log is.
