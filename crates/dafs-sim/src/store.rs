@@ -2,11 +2,11 @@
 
 use dafs_dat::sim::SimRng;
 use dafs_mem::VolatileSlice;
+use dafs_store::backend::before;
 use dafs_store::{
-    AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
-    DirEntry, FileId, FsId, FsStat, Made, NewObject, OpenFile, OpenMode, Result, SeekWhat, SetAttr,
-    SetXattr, Stability, Store, StoreError, Wait,
+    Attr, CacheAdvice, FileId, OpenFile, Result, SeekWhat, Stability, Store, StoreError, Wait,
 };
+use dafs_testkit::stores::layer::{Layer, Layered};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,22 +38,23 @@ struct Chance {
 
 type SharedChance = Arc<Mutex<Chance>>;
 
-/// A store that does all that a slow and strained one may do.
-pub(crate) struct SimStore {
-    inner: Arc<dyn Store>,
-    chance: SharedChance,
-}
+/// What makes a store do all that a slow and strained one may do.
+pub(crate) struct Strained(SharedChance);
 
-impl SimStore {
-    pub(crate) fn new(inner: Arc<dyn Store>, faults: StoreFaults, rng: SimRng) -> Self {
-        Self {
-            inner,
-            chance: Arc::new(Mutex::new(Chance { rng, faults, writes: 0, looks: 0, size: 0 })),
-        }
+impl Strained {
+    pub(crate) fn over(store: Arc<dyn Store>, faults: StoreFaults, rng: SimRng) -> Layered<Self> {
+        let chance = Chance { rng, faults, writes: 0, looks: 0, size: 0 };
+        Layered::new(store, Self(Arc::new(Mutex::new(chance))))
     }
 
+    pub(crate) fn control(&self) -> StoreControl {
+        StoreControl(self.0.clone())
+    }
+}
+
+impl Layer for Strained {
     fn wrap(&self, inner: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
-        Arc::new(SimFile { inner, chance: self.chance.clone() })
+        Arc::new(SimFile { inner, chance: self.0.clone() })
     }
 }
 
@@ -65,12 +66,6 @@ impl StoreControl {
     pub(crate) fn calm(&self) {
         let mut chance = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         chance.faults.error_ppm = 0;
-    }
-}
-
-impl SimStore {
-    pub(crate) fn control(&self) -> StoreControl {
-        StoreControl(self.chance.clone())
     }
 }
 
@@ -106,17 +101,6 @@ impl SimFile {
     }
 }
 
-/// The first `bytes` of `views`.
-fn head<'a>(views: &[VolatileSlice<'a>], mut bytes: usize) -> Vec<VolatileSlice<'a>> {
-    let mut head = Vec::with_capacity(views.len());
-    for view in views {
-        let part = bytes.min(view.len());
-        head.extend(view.slice(0, part));
-        bytes -= part;
-    }
-    head
-}
-
 fn sum(views: &[VolatileSlice<'_>]) -> usize {
     views.iter().map(VolatileSlice::len).sum()
 }
@@ -132,7 +116,7 @@ impl OpenFile for SimFile {
 
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         let verdict = self.judge(sum(views), wait, false)?;
-        self.inner.read_at(&head(views, verdict.bytes), offset, wait)
+        self.inner.read_at(&before(views, verdict.bytes), offset, wait)
     }
 
     fn write_at(
@@ -146,7 +130,7 @@ impl OpenFile for SimFile {
         if verdict.forget {
             return Ok(verdict.bytes);
         }
-        self.inner.write_at(&head(views, verdict.bytes), offset, stability, wait)
+        self.inner.write_at(&before(views, verdict.bytes), offset, stability, wait)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
@@ -206,161 +190,5 @@ impl OpenFile for SimFile {
         let before = std::mem::replace(&mut chance.size, attr.size);
         attr.size = if stale { before } else { attr.size };
         Ok(attr)
-    }
-}
-
-impl Store for SimStore {
-    fn fs_id(&self) -> FsId {
-        self.inner.fs_id()
-    }
-
-    fn root(&self) -> FileId {
-        self.inner.root()
-    }
-
-    fn getattr(&self, id: &FileId) -> Result<Attr> {
-        self.inner.getattr(id)
-    }
-
-    fn setattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        change: &SetAttr,
-        file: Option<&dyn OpenFile>,
-    ) -> Result<Attr> {
-        self.inner.setattr(cred, id, change, file)
-    }
-
-    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
-        self.inner.access(cred, id, wanted)
-    }
-
-    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
-        self.inner.lookup(cred, dir, name)
-    }
-
-    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
-        self.inner.parent(cred, dir)
-    }
-
-    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
-        self.inner.open(cred, id, mode).map(|file| self.wrap(file))
-    }
-
-    fn create(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        how: CreateHow,
-        attr: &SetAttr,
-        mode: OpenMode,
-    ) -> Result<Created> {
-        let created = self.inner.create(cred, dir, name, how, attr, mode)?;
-        Ok(Created { file: self.wrap(created.file), ..created })
-    }
-
-    fn create_unlinked(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        attr: &SetAttr,
-        mode: OpenMode,
-    ) -> Result<Created> {
-        let created = self.inner.create_unlinked(cred, dir, attr, mode)?;
-        Ok(Created { file: self.wrap(created.file.clone()), ..created })
-    }
-
-    fn make(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        object: NewObject<'_>,
-        attr: &SetAttr,
-    ) -> Result<Made> {
-        self.inner.make(cred, dir, name, object, attr)
-    }
-
-    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.link(cred, id, dir, name)
-    }
-
-    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.remove(cred, dir, name)
-    }
-
-    fn rename(
-        &self,
-        cred: &Cred,
-        from_dir: &FileId,
-        from: &[u8],
-        to_dir: &FileId,
-        to: &[u8],
-    ) -> Result<(DirChange, DirChange)> {
-        self.inner.rename(cred, from_dir, from, to_dir, to)
-    }
-
-    fn readdir(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        cookie: u64,
-        attr: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<bool> {
-        self.inner.readdir(cred, dir, cookie, attr, sink)
-    }
-
-    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
-        self.inner.readlink(cred, id)
-    }
-
-    fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
-        self.inner.attr_dir(cred, id)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.inner.xattr(cred, id, name)
-    }
-
-    fn set_xattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<DirChange> {
-        self.inner.set_xattr(cred, id, name, value, how)
-    }
-
-    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
-        self.inner.list_xattrs(cred, id)
-    }
-
-    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.remove_xattr(cred, id, name)
-    }
-
-    fn acl(&self, id: &FileId) -> Result<Acl> {
-        self.inner.acl(id)
-    }
-
-    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
-        self.inner.set_acl(cred, id, acl)
-    }
-
-    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
-        self.inner.commit_names(ids)
-    }
-
-    fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
-        self.inner.fs_stat(cred, id)
     }
 }

@@ -9,7 +9,7 @@ use crate::limits::{
 };
 use crate::plan::{Plan, WorldOptions};
 use crate::server::{Server, Setup};
-use crate::store::{SimStore, StoreControl};
+use crate::store::{StoreControl, Strained};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
 use dafs_service::{ExportOptions, NoFenceRecords, NoRecords};
@@ -127,7 +127,7 @@ impl World {
         let clock = Arc::new(AtomicU64::new(0));
         let memory = memory_store(clock.clone());
         furnish(&memory, &plan, &mut common).map_err(|error| error.to_string())?;
-        let store = SimStore::new(Arc::new(memory), plan.store, rng.fork());
+        let store = Strained::over(Arc::new(memory), plan.store, rng.fork());
         let control = store.control();
         let setup = Setup {
             store: Arc::new(store),

@@ -8,12 +8,12 @@ use dafs_nfs_client::mount::{
 };
 use dafs_service::{DataRole, Export, ForeignStates, ForeignUse, Service, ServiceConfig};
 use dafs_store::{
-    AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DataFile,
-    DataFiles, Device, DeviceKey, DirChange, DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind,
-    LayoutForm, Layouts, Made, MemoryOptions, MemoryStore, NewObject, NfsAddresses, OpenFile,
-    OpenMode, Packing, Placement, Result, SeekWhat, SetAttr, SetXattr, Spread, Stability, Store,
-    StoreError, Stripes, TimeSpec, Wait,
+    Attr, CacheAdvice, Capabilities, DataFile, DataFiles, Device, DeviceKey, FILE_ID_BYTES, FileId,
+    FsId, FsStat, Kind, LayoutForm, Layouts, MemoryOptions, MemoryStore, NfsAddresses, OpenFile,
+    Packing, Placement, Result, SeekWhat, Spread, Stability, Store, StoreError, Stripes, TimeSpec,
+    Wait,
 };
+use dafs_testkit::stores::layer::{Layer, Layered};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
 use std::any::Any;
@@ -41,7 +41,7 @@ fn component(place: usize) -> FileId {
 
 /// Names and sizes.
 struct Names {
-    inner: MemoryStore,
+    inner: Arc<MemoryStore>,
     servers: Vec<SocketAddr>,
 }
 
@@ -86,152 +86,14 @@ impl Layouts for Names {
     fn take_moved(&self, _: &mut dyn FnMut(FileId)) {}
 }
 
-impl Store for Names {
+impl Layer for Names {
+    fn capabilities(&self, below: Capabilities) -> Capabilities {
+        let (layouts, layout_unit_bytes) = (Some(LayoutForm::Stripes), UNIT as u32);
+        Capabilities { layouts, layout_unit_bytes, ..below }
+    }
+
     fn layouts(&self) -> Option<&dyn Layouts> {
         Some(self)
-    }
-
-    fn fs_id(&self) -> FsId {
-        self.inner.fs_id()
-    }
-
-    fn root(&self) -> FileId {
-        self.inner.root()
-    }
-
-    fn getattr(&self, id: &FileId) -> Result<Attr> {
-        self.inner.getattr(id)
-    }
-
-    fn setattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        change: &SetAttr,
-        file: Option<&dyn OpenFile>,
-    ) -> Result<Attr> {
-        self.inner.setattr(cred, id, change, file)
-    }
-
-    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
-        self.inner.access(cred, id, wanted)
-    }
-
-    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
-        self.inner.lookup(cred, dir, name)
-    }
-
-    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
-        self.inner.parent(cred, dir)
-    }
-
-    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
-        self.inner.open(cred, id, mode)
-    }
-
-    fn create(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        how: CreateHow,
-        attr: &SetAttr,
-        mode: OpenMode,
-    ) -> Result<Created> {
-        self.inner.create(cred, dir, name, how, attr, mode)
-    }
-
-    fn make(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        object: NewObject<'_>,
-        attr: &SetAttr,
-    ) -> Result<Made> {
-        self.inner.make(cred, dir, name, object, attr)
-    }
-
-    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.link(cred, id, dir, name)
-    }
-
-    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.remove(cred, dir, name)
-    }
-
-    fn rename(
-        &self,
-        cred: &Cred,
-        from_dir: &FileId,
-        from: &[u8],
-        to_dir: &FileId,
-        to: &[u8],
-    ) -> Result<(DirChange, DirChange)> {
-        self.inner.rename(cred, from_dir, from, to_dir, to)
-    }
-
-    fn readdir(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        cookie: u64,
-        attr: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<bool> {
-        self.inner.readdir(cred, dir, cookie, attr, sink)
-    }
-
-    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
-        self.inner.readlink(cred, id)
-    }
-
-    fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
-        self.inner.attr_dir(cred, id)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let (layouts, layout_unit_bytes) = (Some(LayoutForm::Stripes), UNIT as u32);
-        Capabilities { layouts, layout_unit_bytes, ..self.inner.capabilities() }
-    }
-
-    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.inner.xattr(cred, id, name)
-    }
-
-    fn set_xattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<DirChange> {
-        self.inner.set_xattr(cred, id, name, value, how)
-    }
-
-    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
-        self.inner.list_xattrs(cred, id)
-    }
-
-    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.remove_xattr(cred, id, name)
-    }
-
-    fn acl(&self, id: &FileId) -> Result<Acl> {
-        self.inner.acl(id)
-    }
-
-    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
-        self.inner.set_acl(cred, id, acl)
-    }
-
-    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
-        self.inner.commit_names(ids)
-    }
-
-    fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
-        self.inner.fs_stat(cred, id)
     }
 }
 
@@ -422,10 +284,11 @@ impl Cluster {
         };
         let data_servers: Vec<_> = (0..3).map(data_server).collect();
         let servers = data_servers.iter().map(|server| server.address).collect();
-        let inner = MemoryStore::new(MemoryOptions::default());
+        let inner = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let store = Layered::new(inner.clone(), Names { inner, servers });
         let mut config = ServiceConfig::new(Duration::from_secs(60), 7);
         config.grace_time = Duration::ZERO;
-        let server = Server::start_over(config, Arc::new(Names { inner, servers }));
+        let server = Server::start_over(config, Arc::new(store));
         *judge.0.lock().unwrap() = Some(server.shared.service.clone());
         Self { components, server, _data_servers: data_servers }
     }

@@ -9,6 +9,7 @@ use dafs_service::{
 };
 use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};
+use dafs_testkit::stores::layer::Layered;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const ALL: (u64, u64) = (0, u64::MAX);
 
 pub(crate) struct Cluster {
     pub(crate) world: World,
-    pub(crate) store: Arc<Spread>,
+    pub(crate) store: Arc<Layered<Spread>>,
 }
 
 impl Cluster {

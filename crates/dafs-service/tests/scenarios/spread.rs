@@ -3,11 +3,11 @@
 
 use dafs_store::Spread as How;
 use dafs_store::{
-    AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey,
-    DeviceTrouble, DirChange, DirEntry, FileCopy, FileId, FsId, FsStat, LayoutForm, Layouts, Made,
-    MemoryOptions, MemoryStore, NewObject, NfsAddresses, OpenFile, OpenMode, Packing, Placement,
-    Result, SetAttr, SetTime, SetXattr, Store, StoreError, Stripes, Waits,
+    Capabilities, Cred, Device, DeviceKey, DeviceTrouble, FileCopy, FileId, FsId, LayoutForm,
+    Layouts, MemoryOptions, MemoryStore, NfsAddresses, Packing, Placement, Result, SetAttr,
+    SetTime, StoreError, Stripes, Waits,
 };
+use dafs_testkit::stores::layer::{Layer, Layered};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -28,7 +28,7 @@ pub(crate) enum Asked {
 
 #[derive(Default)]
 pub(crate) struct Spread {
-    inner: MemoryStore,
+    inner: Arc<MemoryStore>,
     pub(crate) asked: Mutex<Vec<Asked>>,
     /// Data servers that cannot be reached.
     pub(crate) away: AtomicBool,
@@ -58,15 +58,19 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::default()
+    pub(crate) fn new() -> Arc<Layered<Self>> {
+        Self::over(MemoryOptions::default())
     }
 
     /// One beside another.
-    pub(crate) fn second() -> Arc<Self> {
+    pub(crate) fn second() -> Arc<Layered<Self>> {
         let fs_id = FsId(*b"another mem fs  ");
-        let inner = MemoryStore::new(MemoryOptions { fs_id, ..MemoryOptions::default() });
-        Arc::new(Self { inner, ..Self::default() })
+        Self::over(MemoryOptions { fs_id, ..MemoryOptions::default() })
+    }
+
+    fn over(options: MemoryOptions) -> Arc<Layered<Self>> {
+        let inner = Arc::new(MemoryStore::new(options));
+        Arc::new(Layered::new(inner.clone(), Self { inner, ..Self::default() }))
     }
 
     /// Has the next call wait until somebody else has met it here twice.
@@ -174,115 +178,8 @@ impl Layouts for Spread {
     }
 }
 
-impl Store for Spread {
-    fn layouts(&self) -> Option<&dyn Layouts> {
-        Some(self)
-    }
-
-    fn sweep(&self) {
-        self.sweeps.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn fs_id(&self) -> FsId {
-        self.inner.fs_id()
-    }
-
-    fn root(&self) -> FileId {
-        self.inner.root()
-    }
-
-    fn getattr(&self, id: &FileId) -> Result<Attr> {
-        self.inner.getattr(id)
-    }
-
-    fn setattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        change: &SetAttr,
-        file: Option<&dyn OpenFile>,
-    ) -> Result<Attr> {
-        self.inner.setattr(cred, id, change, file)
-    }
-
-    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
-        self.inner.access(cred, id, wanted)
-    }
-
-    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
-        self.inner.lookup(cred, dir, name)
-    }
-
-    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
-        self.inner.parent(cred, dir)
-    }
-
-    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
-        self.inner.open(cred, id, mode)
-    }
-
-    fn create(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        how: CreateHow,
-        attr: &SetAttr,
-        mode: OpenMode,
-    ) -> Result<Created> {
-        self.inner.create(cred, dir, name, how, attr, mode)
-    }
-
-    fn make(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        object: NewObject<'_>,
-        attr: &SetAttr,
-    ) -> Result<Made> {
-        self.inner.make(cred, dir, name, object, attr)
-    }
-
-    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.link(cred, id, dir, name)
-    }
-
-    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.remove(cred, dir, name)
-    }
-
-    fn rename(
-        &self,
-        cred: &Cred,
-        from_dir: &FileId,
-        from: &[u8],
-        to_dir: &FileId,
-        to: &[u8],
-    ) -> Result<(DirChange, DirChange)> {
-        self.inner.rename(cred, from_dir, from, to_dir, to)
-    }
-
-    fn readdir(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        cookie: u64,
-        attr: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<bool> {
-        self.inner.readdir(cred, dir, cookie, attr, sink)
-    }
-
-    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
-        self.inner.readlink(cred, id)
-    }
-
-    fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
-        self.inner.attr_dir(cred, id)
-    }
-
-    fn capabilities(&self) -> Capabilities {
+impl Layer for Spread {
+    fn capabilities(&self, below: Capabilities) -> Capabilities {
         Capabilities {
             layouts: Some(LayoutForm::Stripes),
             layout_unit_bytes: 65_536,
@@ -290,46 +187,15 @@ impl Store for Spread {
                 true => Waits::Data,
                 false => Waits::Never,
             },
-            ..self.inner.capabilities()
+            ..below
         }
     }
 
-    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.inner.xattr(cred, id, name)
+    fn layouts(&self) -> Option<&dyn Layouts> {
+        Some(self)
     }
 
-    fn set_xattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<DirChange> {
-        self.inner.set_xattr(cred, id, name, value, how)
-    }
-
-    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
-        self.inner.list_xattrs(cred, id)
-    }
-
-    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.remove_xattr(cred, id, name)
-    }
-
-    fn acl(&self, id: &FileId) -> Result<Acl> {
-        self.inner.acl(id)
-    }
-
-    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
-        self.inner.set_acl(cred, id, acl)
-    }
-
-    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
-        self.inner.commit_names(ids)
-    }
-
-    fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
-        self.inner.fs_stat(cred, id)
+    fn sweep(&self) {
+        self.sweeps.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -9,6 +9,7 @@ use dafs_service::{
     Opened, ServiceError, Squash,
 };
 use dafs_store::{DeviceKey, LayoutForm, Store};
+use dafs_testkit::stores::layer::Layered;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -236,7 +237,7 @@ fn who_changes_his_mind_about_a_device_is_noted_once() {
 /// Two exports, and of each as many files as go together that a client has layouts of.
 struct Two {
     cluster: Cluster,
-    second: Arc<Spread>,
+    second: Arc<Layered<Spread>>,
     client: Arc<Client>,
     files: [Vec<Opened>; 2],
 }

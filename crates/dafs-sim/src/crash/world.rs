@@ -17,7 +17,7 @@ use crate::limits::{
 };
 use crate::records::{Forgets, SimRecords};
 use crate::server::{Server, Setup};
-use crate::store::{SimStore, StoreFaults};
+use crate::store::{StoreFaults, Strained};
 use crate::world::{Violation, memory_store};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
@@ -262,7 +262,7 @@ impl World {
         let mut boot = [0; 16];
         boot[..4].copy_from_slice(&self.shared.cuts.to_le_bytes());
         let setup = Setup {
-            store: Arc::new(SimStore::new(disk, faults, self.store_rng.fork())),
+            store: Arc::new(Strained::over(disk, faults, self.store_rng.fork())),
             options: ExportOptions {
                 durable_replies: if durable { self.plan.durability } else { Durability::Off },
                 ..ExportOptions::default()

@@ -5,6 +5,7 @@
 
 pub mod data;
 pub mod extras;
+pub mod layer;
 pub mod tree;
 
 use dafs_mem::VolatileSlice;

@@ -11,7 +11,7 @@ mod store;
 pub use client::{Answer, Client, SERVER};
 pub use disguise::{Disguise, Mask};
 pub use requests::*;
-pub use store::{Disk, DiskStore};
+pub use store::{Disk, OnDisk};
 
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
@@ -210,8 +210,7 @@ impl World {
                 MemoryOptions { fs_id: FsId(fs_id), root_mode: 0o777, ..MemoryOptions::default() };
             if stores.len() == index {
                 let inner = MemoryStore::new(memory);
-                let (disk, waits) = (disk.clone(), setup.waits);
-                stores.push(Arc::new(DiskStore { inner, disk, waits }));
+                stores.push(Arc::new(OnDisk::over(inner, disk.clone(), setup.waits)));
             }
             exports.push(Export::new(name, stores[index].clone(), options.clone()));
         }

@@ -2,11 +2,12 @@
 
 use super::{assert_may_wait, assert_may_wait_for_others};
 use dafs_mem::VolatileSlice;
+use dafs_store::backend::before;
 use dafs_store::{
-    AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
-    DirEntry, FileId, FsId, FsStat, Made, MemoryStore, NewObject, OpenFile, OpenMode, Result,
-    SeekWhat, SetAttr, SetXattr, Stability, Store, StoreError, Wait, Waits,
+    Attr, CacheAdvice, Capabilities, CreateHow, FileId, MemoryStore, OpenFile, Result, SeekWhat,
+    Stability, StoreError, Wait, Waits,
 };
+use dafs_testkit::stores::layer::{Call, Layer, Layered};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -89,15 +90,18 @@ impl Disk {
     }
 }
 
-/// The store on that disk.
-pub struct DiskStore {
-    pub inner: MemoryStore,
-    pub disk: Disk,
+/// What makes a store one on that disk.
+pub struct OnDisk {
+    disk: Disk,
     /// What it says that it waits for.
-    pub waits: Waits,
+    waits: Waits,
 }
 
-impl DiskStore {
+impl OnDisk {
+    pub fn over(store: MemoryStore, disk: Disk, waits: Waits) -> Layered<Self> {
+        Layered::new(Arc::new(store), Self { disk, waits })
+    }
+
     /// Fails when it is a reactor that waits for what the store says that it waits for.
     fn waited(&self, data: bool) {
         match self.waits {
@@ -106,25 +110,57 @@ impl DiskStore {
             Waits::Data | Waits::Always => assert_may_wait_for_others(),
         }
     }
+}
+
+impl Layer for OnDisk {
+    fn before(&self, call: Call<'_>) -> Result<()> {
+        match call {
+            Call::CreateUnlinked | Call::ReadDir | Call::Xattr | Call::Acl => {}
+            Call::SetAttr(change) => self.waited(change.size.is_some()),
+            Call::Remove | Call::Rename | Call::FsStat => self.waited(true),
+            Call::GetAttr
+            | Call::Access
+            | Call::Lookup
+            | Call::Parent
+            | Call::Make
+            | Call::Link
+            | Call::ReadLink
+            | Call::AttrDir => self.waited(false),
+            Call::Open => {
+                self.waited(false);
+                let act = self.disk.0.on_open.lock().unwrap().take();
+                if let Some(act) = act {
+                    act();
+                }
+            }
+            Call::Create(how, attr) => {
+                self.waited(attr.size.is_some());
+                if matches!(how, CreateHow::Exclusive(_)) {
+                    assert_may_wait();
+                }
+            }
+            Call::CommitNames => {
+                assert!(!self.disk.0.mad_sync.load(Ordering::Relaxed), "a mistake in the store");
+                if self.disk.0.bad_sync.load(Ordering::Relaxed) {
+                    return Err(StoreError::Io);
+                }
+            }
+        }
+        Ok(())
+    }
 
     fn wrap(&self, inner: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
         Arc::new(DiskFile { inner, disk: self.disk.clone() })
+    }
+
+    fn capabilities(&self, below: Capabilities) -> Capabilities {
+        Capabilities { waits: self.waits, ..below }
     }
 }
 
 struct DiskFile {
     inner: Arc<dyn OpenFile>,
     disk: Disk,
-}
-
-fn head<'a>(views: &[VolatileSlice<'a>], mut bytes: usize) -> Vec<VolatileSlice<'a>> {
-    let mut head = Vec::new();
-    for view in views {
-        let part = bytes.min(view.len());
-        head.extend(view.slice(0, part));
-        bytes -= part;
-    }
-    head
 }
 
 fn sum(views: &[VolatileSlice<'_>]) -> usize {
@@ -142,7 +178,7 @@ impl OpenFile for DiskFile {
 
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         let bytes = self.disk.judge(offset, sum(views), wait)?;
-        self.inner.read_at(&head(views, bytes), offset, wait)
+        self.inner.read_at(&before(views, bytes), offset, wait)
     }
 
     fn write_at(
@@ -154,7 +190,7 @@ impl OpenFile for DiskFile {
     ) -> Result<usize> {
         let bytes = self.disk.judge(offset, sum(views), wait)?;
         self.disk.0.writes.fetch_add(1, Ordering::Relaxed);
-        self.inner.write_at(&head(views, bytes), offset, stability, wait)
+        self.inner.write_at(&before(views, bytes), offset, stability, wait)
     }
 
     fn commit(&self, offset: u64, len: u64) -> Result<()> {
@@ -207,186 +243,5 @@ impl OpenFile for DiskFile {
 
     fn attr(&self) -> Result<Attr> {
         self.inner.attr()
-    }
-}
-
-impl Store for DiskStore {
-    fn fs_id(&self) -> FsId {
-        self.inner.fs_id()
-    }
-
-    fn root(&self) -> FileId {
-        self.inner.root()
-    }
-
-    fn getattr(&self, id: &FileId) -> Result<Attr> {
-        self.waited(false);
-        self.inner.getattr(id)
-    }
-
-    fn setattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        change: &SetAttr,
-        file: Option<&dyn OpenFile>,
-    ) -> Result<Attr> {
-        self.waited(change.size.is_some());
-        self.inner.setattr(cred, id, change, file)
-    }
-
-    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
-        self.waited(false);
-        self.inner.access(cred, id, wanted)
-    }
-
-    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
-        self.waited(false);
-        self.inner.lookup(cred, dir, name)
-    }
-
-    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
-        self.waited(false);
-        self.inner.parent(cred, dir)
-    }
-
-    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
-        self.waited(false);
-        let act = self.disk.0.on_open.lock().unwrap().take();
-        if let Some(act) = act {
-            act();
-        }
-        self.inner.open(cred, id, mode).map(|file| self.wrap(file))
-    }
-
-    fn create(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        how: CreateHow,
-        attr: &SetAttr,
-        mode: OpenMode,
-    ) -> Result<Created> {
-        self.waited(attr.size.is_some());
-        if matches!(how, CreateHow::Exclusive(_)) {
-            assert_may_wait();
-        }
-        let created = self.inner.create(cred, dir, name, how, attr, mode)?;
-        Ok(Created { file: self.wrap(created.file.clone()), ..created })
-    }
-
-    fn create_unlinked(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        attr: &SetAttr,
-        mode: OpenMode,
-    ) -> Result<Created> {
-        let created = self.inner.create_unlinked(cred, dir, attr, mode)?;
-        Ok(Created { file: self.wrap(created.file.clone()), ..created })
-    }
-
-    fn make(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        object: NewObject<'_>,
-        attr: &SetAttr,
-    ) -> Result<Made> {
-        self.waited(false);
-        self.inner.make(cred, dir, name, object, attr)
-    }
-
-    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.waited(false);
-        self.inner.link(cred, id, dir, name)
-    }
-
-    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.waited(true);
-        self.inner.remove(cred, dir, name)
-    }
-
-    fn rename(
-        &self,
-        cred: &Cred,
-        from_dir: &FileId,
-        from: &[u8],
-        to_dir: &FileId,
-        to: &[u8],
-    ) -> Result<(DirChange, DirChange)> {
-        self.waited(true);
-        self.inner.rename(cred, from_dir, from, to_dir, to)
-    }
-
-    fn readdir(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        cookie: u64,
-        attr: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<bool> {
-        self.inner.readdir(cred, dir, cookie, attr, sink)
-    }
-
-    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
-        self.waited(false);
-        self.inner.readlink(cred, id)
-    }
-
-    fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
-        self.waited(false);
-        self.inner.attr_dir(cred, id)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { waits: self.waits, ..self.inner.capabilities() }
-    }
-
-    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.inner.xattr(cred, id, name)
-    }
-
-    fn set_xattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<DirChange> {
-        self.inner.set_xattr(cred, id, name, value, how)
-    }
-
-    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
-        self.inner.list_xattrs(cred, id)
-    }
-
-    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.inner.remove_xattr(cred, id, name)
-    }
-
-    fn acl(&self, id: &FileId) -> Result<Acl> {
-        self.inner.acl(id)
-    }
-
-    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
-        self.inner.set_acl(cred, id, acl)
-    }
-
-    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
-        assert!(!self.disk.0.mad_sync.load(Ordering::Relaxed), "a mistake in the store");
-        if self.disk.0.bad_sync.load(Ordering::Relaxed) {
-            return Err(StoreError::Io);
-        }
-        self.inner.commit_names(ids)
-    }
-
-    fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
-        self.waited(true);
-        self.inner.fs_stat(cred, id)
     }
 }

@@ -1,0 +1,251 @@
+//! A store over another one, which it is but for what a layer says: for tests and simulations.
+//!
+//! A layer names what it changes and nothing else. [`Layered`] hands on each required operation of [`Store`] by
+//! name, so that it does not compile when one is added, and each as a [`Call`], which a layer may match in full.
+
+use dafs_store::*;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// An operation of a store, as far as layers tell them apart.
+#[derive(Debug, Clone, Copy)]
+pub enum Call<'a> {
+    GetAttr,
+    SetAttr(&'a SetAttr),
+    Access,
+    Lookup,
+    Parent,
+    Open,
+    Create(CreateHow, &'a SetAttr),
+    CreateUnlinked,
+    Make,
+    Link,
+    Remove,
+    Rename,
+    ReadDir,
+    ReadLink,
+    AttrDir,
+    Xattr,
+    Acl,
+    CommitNames,
+    FsStat,
+}
+
+/// How a store differs from the one below it.
+pub trait Layer: Send + Sync + 'static {
+    /// Comes before each operation, which fails if this does.
+    fn before(&self, _call: Call<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The file that an open gives in place of one of the store below.
+    fn wrap(&self, file: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
+        file
+    }
+
+    fn capabilities(&self, below: Capabilities) -> Capabilities {
+        below
+    }
+
+    fn layouts(&self) -> Option<&dyn Layouts> {
+        None
+    }
+
+    fn sweep(&self) {}
+}
+
+/// A store with a layer, which it can be used as.
+pub struct Layered<L> {
+    below: Arc<dyn Store>,
+    layer: L,
+}
+
+impl<L> Layered<L> {
+    pub fn new(below: Arc<dyn Store>, layer: L) -> Self {
+        Self { below, layer }
+    }
+}
+
+impl<L> Deref for Layered<L> {
+    type Target = L;
+
+    fn deref(&self) -> &L {
+        &self.layer
+    }
+}
+
+impl<L: Layer> Layered<L> {
+    /// The store below, for an operation that the layer lets through.
+    fn go(&self, call: Call<'_>) -> Result<&dyn Store> {
+        self.layer.before(call)?;
+        Ok(&*self.below)
+    }
+
+    fn wrap_created(&self, created: Created) -> Created {
+        Created { file: self.layer.wrap(created.file), ..created }
+    }
+}
+
+impl<L: Layer> Store for Layered<L> {
+    fn fs_id(&self) -> FsId {
+        self.below.fs_id()
+    }
+
+    fn root(&self) -> FileId {
+        self.below.root()
+    }
+
+    fn getattr(&self, id: &FileId) -> Result<Attr> {
+        self.go(Call::GetAttr)?.getattr(id)
+    }
+
+    fn setattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        change: &SetAttr,
+        file: Option<&dyn OpenFile>,
+    ) -> Result<Attr> {
+        self.go(Call::SetAttr(change))?.setattr(cred, id, change, file)
+    }
+
+    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
+        self.go(Call::Access)?.access(cred, id, wanted)
+    }
+
+    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
+        self.go(Call::Lookup)?.lookup(cred, dir, name)
+    }
+
+    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
+        self.go(Call::Parent)?.parent(cred, dir)
+    }
+
+    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        self.go(Call::Open)?.open(cred, id, mode).map(|file| self.layer.wrap(file))
+    }
+
+    fn create(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        how: CreateHow,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        let below = self.go(Call::Create(how, attr))?;
+        below.create(cred, dir, name, how, attr, mode).map(|created| self.wrap_created(created))
+    }
+
+    fn create_unlinked(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        let below = self.go(Call::CreateUnlinked)?;
+        below.create_unlinked(cred, dir, attr, mode).map(|created| self.wrap_created(created))
+    }
+
+    fn make(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        object: NewObject<'_>,
+        attr: &SetAttr,
+    ) -> Result<Made> {
+        self.go(Call::Make)?.make(cred, dir, name, object, attr)
+    }
+
+    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.go(Call::Link)?.link(cred, id, dir, name)
+    }
+
+    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.go(Call::Remove)?.remove(cred, dir, name)
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        from_dir: &FileId,
+        from: &[u8],
+        to_dir: &FileId,
+        to: &[u8],
+    ) -> Result<(DirChange, DirChange)> {
+        self.go(Call::Rename)?.rename(cred, from_dir, from, to_dir, to)
+    }
+
+    fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        cookie: u64,
+        attr: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        self.go(Call::ReadDir)?.readdir(cred, dir, cookie, attr, sink)
+    }
+
+    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
+        self.go(Call::ReadLink)?.readlink(cred, id)
+    }
+
+    fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
+        self.go(Call::AttrDir)?.attr_dir(cred, id)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.layer.capabilities(self.below.capabilities())
+    }
+
+    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.go(Call::Xattr)?.xattr(cred, id, name)
+    }
+
+    fn set_xattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<DirChange> {
+        self.go(Call::Xattr)?.set_xattr(cred, id, name, value, how)
+    }
+
+    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
+        self.go(Call::Xattr)?.list_xattrs(cred, id)
+    }
+
+    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.go(Call::Xattr)?.remove_xattr(cred, id, name)
+    }
+
+    fn acl(&self, id: &FileId) -> Result<Acl> {
+        self.go(Call::Acl)?.acl(id)
+    }
+
+    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
+        self.go(Call::Acl)?.set_acl(cred, id, acl)
+    }
+
+    fn sweep(&self) {
+        self.layer.sweep();
+    }
+
+    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
+        self.go(Call::CommitNames)?.commit_names(ids)
+    }
+
+    fn layouts(&self) -> Option<&dyn Layouts> {
+        self.layer.layouts()
+    }
+
+    fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
+        self.go(Call::FsStat)?.fs_stat(cred, id)
+    }
+}
