@@ -1,13 +1,16 @@
-//! Whether there is room for more state of a client, and who makes room where there is none.
+//! Admission: is there room for more state of a client, and which clients make room if there is
+//! none.
 //!
 //! Invariants
-//! * At a bound, clients whose lease is over lose what they hold first, those away longest before
-//!   others. No client whose lease runs loses anything to another.
-//! * After that each host has its share ([`crate::hosts`]), so that one leaves room for all others.
-//! * One that has had its share while there is room ends no state of hosts that have less than half as
-//!   much.
-//! * A refusal looks at clients that are kept by courtesy, and at no others. It looks at all of them in
-//!   vain once between two looks at leases at most, because everybody waits for the table meanwhile.
+//! * At a bound, expired clients lose their state first, those that are absent longest before
+//!   others. No client with a running lease loses state to another.
+//! * After that each host has its share ([`crate::hosts`]), so that one host leaves room for all
+//!   others.
+//! * A host that has had its share while there is room ends no state of hosts that have less than
+//!   half as much.
+//! * A refusal looks only at clients that are kept by courtesy. At most one refusal between two
+//!   checks of leases looks at all of them in vain, because all other callers wait for the table
+//!   meanwhile.
 
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
@@ -27,29 +30,29 @@ use std::sync::Arc;
 
 type Room<T> = Result<T, Blocked>;
 
-/// A client that is to have more.
+/// A client that asks for more state.
 #[derive(Clone, Copy)]
 pub(crate) struct Applicant<'a> {
     pub(crate) client: &'a Client,
-    /// It takes back what it had before a restart of the server.
+    /// It reclaims the state that it had before a restart of the server.
     pub(crate) reclaims: bool,
     pub(crate) clock: Clock,
 }
 
-/// Clients whose lease was over when leases were last looked at, those away longest first.
+/// Clients that were expired at the last check of leases, those absent longest first.
 #[derive(Default)]
 pub(crate) struct Absent {
     clients: Vec<Arc<Client>>,
-    /// Up to where none has anything of a kind any more.
+    /// Per kind: no client before this position has any of that kind left.
     looked: [usize; Shared::ALL.len()],
-    /// Of what nobody could make room.
+    /// Per kind: the last search that found no client to make room.
     vain: [Option<Vain>; Shared::ALL.len()],
 }
 
-/// That all were looked at in vain, so that refusals do not look at all of them again.
+/// A search of all clients in vain, so that further refusals do not repeat it.
 struct Vain {
-    /// Of those that had some, but not at a host with enough, the one whose host had most. It is the first
-    /// to make room when its host gets more, or less is enough.
+    /// The client whose host has most, among the clients that had some at a host with too little.
+    /// It is the first to make room when its host gets more, or when less is enough.
     nearest: Option<Arc<Client>>,
 }
 
@@ -60,7 +63,7 @@ impl Absent {
 }
 
 impl StateTable {
-    /// What a client has of something.
+    /// Returns how much a client holds of one kind.
     pub(crate) fn held(&self, client: &Client, shared: Shared) -> usize {
         // The session of a DAFS client outlives its lease, and the record outlives that.
         let stays = client.kind() == ClientKind::Dafs && client.sessions() > 0;
@@ -79,13 +82,13 @@ impl StateTable {
         }
     }
 
-    /// What a client has of something that it can be made to lose.
+    /// Returns how much of one kind a client can be made to lose.
     fn to_lose(&self, client: &Client, shared: Shared, clock: Clock) -> usize {
         let is_over = !client.is_gone() && clock.is_over(client);
         if is_over { self.held(client, shared) } else { 0 }
     }
 
-    /// Whether it is known that nobody can make room.
+    /// True if it is known that no client can make room.
     fn is_vain(&self, shared: Shared, least: usize, clock: Clock) -> bool {
         let Some(Vain { nearest }) = &self.absent.vain[shared as usize] else { return false };
         let makes_room = |client: &Arc<Client>| {
@@ -94,8 +97,9 @@ impl StateTable {
         !nearest.as_ref().is_some_and(makes_room)
     }
 
-    /// The clients that are to lose everything so that there is room for some more of something: those
-    /// away longest that have any of it. Only clients of hosts that have `least` of it do.
+    /// Returns the clients that are to lose all their state to make room for one kind: those that
+    /// are absent longest and hold any of it. Only clients of hosts with at least `least` of it are
+    /// chosen.
     pub(crate) fn absent_with(
         &mut self,
         shared: Shared,
@@ -136,8 +140,9 @@ impl StateTable {
         found
     }
 
-    /// Whether the host of a client may have more of something that there is `all` of. What is taken back
-    /// was had before: no host had more than half, but those that had less may be back first.
+    /// Checks that the host of a client may have more of a kind of which there is `all`. Reclaimed
+    /// state was held before the restart. No host held more than half then, but hosts that held
+    /// less may have reclaimed first.
     fn check_share(
         &mut self,
         by: Applicant<'_>,
@@ -165,20 +170,20 @@ impl StateTable {
         Ok(self.index.next().ok_or(ServiceError::Resource)?)
     }
 
-    /// Whether there is room for another open of this client.
+    /// Checks that there is room for another open of this client.
     pub(crate) fn check_room(&mut self, by: Applicant<'_>) -> Room<()> {
         self.check_own(by.client, Shared::Opens, OPENS_PER_CLIENT_MAX)?;
         let level = (self.counts.opens, OPENS_MAX.min(self.files_max));
         self.check_share(by, Shared::Opens, level)
     }
 
-    /// A number for another open of this client.
+    /// Allocates a number for another open of this client.
     pub(crate) fn admit_open(&mut self, by: Applicant<'_>) -> Room<StateId> {
         self.check_room(by)?;
         self.next_id()
     }
 
-    /// A number for another lock state of this client.
+    /// Allocates a number for another lock state of this client.
     pub(crate) fn admit_lock(&mut self, by: Applicant<'_>) -> Room<StateId> {
         self.check_own(by.client, Shared::Locks, LOCK_STATES_PER_CLIENT_MAX)?;
         let level = (self.counts.locks, LOCK_STATES_MAX);
@@ -186,14 +191,14 @@ impl StateTable {
         self.next_id()
     }
 
-    /// Whether there is room for another range of this client in a file.
+    /// Checks that there is room for another range of this client in a file.
     pub(crate) fn admit_range(&mut self, by: Applicant<'_>, key: &Handle) -> Room<()> {
         self.check_own(by.client, Shared::Ranges, LOCK_RANGES_PER_CLIENT_MAX)?;
         self.check_share(by, Shared::Ranges, (self.counts.ranges, LOCK_RANGES_MAX))?;
         self.check_file_ranges(by, key)
     }
 
-    /// The same of the ranges of one file, each change of which looks at all of them.
+    /// Does the same for the ranges of one file, because each change looks at all of them.
     fn check_file_ranges(&self, by: Applicant<'_>, key: &Handle) -> Room<()> {
         let Some(file) = self.files.get(key) else { return Ok(()) };
         let all = file.locks.ranges.len();
@@ -227,7 +232,8 @@ impl StateTable {
         })
     }
 
-    /// A number for another delegation of this client; revoked ones count until they are freed.
+    /// Allocates a number for another delegation of this client. Revoked ones count until they are
+    /// freed.
     pub(crate) fn admit_delegation(&mut self, by: Applicant<'_>) -> Room<StateId> {
         self.check_own(by.client, Shared::Delegations, DELEGATIONS_PER_CLIENT_MAX)?;
         let all = self.counts.delegations + self.counts.revoked;
@@ -236,8 +242,8 @@ impl StateTable {
         self.next_id()
     }
 
-    /// A number for another layout of this client, of a store that has so many files which data servers
-    /// may still go by after their layouts are over.
+    /// Allocates a number for another layout of this client. `fenced` counts the files of the store
+    /// that data servers may still honour ended layouts of.
     pub(crate) fn admit_layout(&mut self, by: Applicant<'_>, fenced: usize) -> Room<StateId> {
         self.check_own(by.client, Shared::Layouts, LAYOUTS_PER_CLIENT_MAX)?;
         let level = (self.counts.layouts + fenced, LAYOUTS_MAX);
@@ -262,7 +268,7 @@ mod tests {
         Client::new(key, ClientKind::Nfs, b"c", 1, nobody, Arc::new(host), renewed_ns)
     }
 
-    /// What would be entered for a client now.
+    /// Tries to admit state for a client now.
     fn admit(table: &mut StateTable, shared: Shared, client: &Client) -> Room<()> {
         admit_by(table, shared, Applicant { client, reclaims: false, clock: CLOCK })
     }
@@ -281,7 +287,7 @@ mod tests {
 
     const FILE: dafs_store::FileId = dafs_store::FileId([0; 48]);
 
-    /// At every bound: first those that are away, then shares by host.
+    /// At every bound: absent clients lose first, then hosts get shares.
     #[test]
     fn each_bound_is_shared_and_those_away_make_room() {
         let kinds = [
@@ -305,15 +311,15 @@ mod tests {
             let refused =
                 |outcome| matches!(outcome, Err(Blocked::Refused(ServiceError::Resource)));
             assert!(refused(admit(table, shared, &greedy)), "{shared:?}");
-            // What was had before a restart is had again, whoever was back first.
+            // Reclaims succeed up to the old share, in any order of the clients' return.
             let returned = client(5, 4, CLOCK.now_ns);
             returned.host().add(shared, max / 2 - 1);
             let returns = Applicant { client: &returned, reclaims: true, clock: CLOCK };
             assert!(admit_by(table, shared, returns).is_ok());
             returned.host().add(shared, 1);
             assert!(refused(admit_by(table, shared, returns)));
-            // Those that hold nothing of the kind are not bothered, nor are smaller hosts while there
-            // is room.
+            // Clients without state of the kind are not ended, nor are clients of smaller hosts
+            // while there is room.
             let [same, smaller] = &away;
             same.host().add(shared, max / 2);
             for (absent, all, is_taken) in
@@ -343,8 +349,8 @@ mod tests {
         }
     }
 
-    /// One that was passed over because its host had little makes room as soon as that has enough, or less is
-    /// enough. Others are not looked at again before leases are.
+    /// A client that was passed over because its host had little makes room as soon as the host has
+    /// enough, or less is enough. Others are not examined again before the next check of leases.
     #[test]
     fn one_that_was_passed_over_makes_room_when_its_host_has_enough() {
         for grows in [true, false] {
@@ -355,7 +361,7 @@ mod tests {
             for (client, count) in away.iter().zip([40, 60, 90]) {
                 client.host().add(Shared::Opens, count);
             }
-            // The last one's host has most, but that is a live client's.
+            // The last one's host has most, but a live client holds that.
             for client in &away[..2] {
                 table.by_client.entry(client.key()).or_default().opens.insert(StateId(1));
             }
@@ -373,7 +379,7 @@ mod tests {
         }
     }
 
-    /// A host that has less and less takes as many refusals, and one look at all that are away.
+    /// A host whose count goes down takes many refusals, and one search of all absent clients.
     #[test]
     fn refusals_look_in_vain_once() {
         let service = Service::of_memory();

@@ -1,14 +1,14 @@
-//! Databases in the state directory, which tell damage from what a crash leaves.
+//! Databases in the state directory, which distinguish damage from the effects of a crash.
 //!
-//! The database commits in two phases, so the commit that its header names is whole, and what does not
-//! match its checksums is damage. The header itself has no checksum of its own. So it gets a seal: the
-//! rest of its sector says which file this is, how often it was opened, and has a checksum of both. A
-//! disk writes a sector wholly or not at all.
+//! The database commits in two phases, so the commit that its header names is complete. A page that
+//! does not match its checksum is therefore damaged. The header itself has no checksum of its own.
+//! So it gets a seal: the rest of its sector holds the identity of the file, the number of its
+//! openings, and a checksum over header and seal. A disk writes a sector wholly or not at all.
 //!
 //! Invariants
-//! * What was committed is read back as it was, or the file is refused.
-//! * A file that was known before is neither made anew, nor another one, nor a state of it from before
-//!   the last opening.
+//! * Committed data is read back as it was, or the file is refused.
+//! * A known file is not made anew, and neither another file nor a state from before the last
+//!   opening is accepted for it.
 
 use crate::limits::DATABASE_CACHE_BYTES;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -24,21 +24,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use thiserror::Error;
 
-/// Which file of state this is, and from when.
+/// The identity of a state file, and its age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateFileId {
-    /// Random, from when it was made or taken over.
+    /// Random, from the time when it was made or adopted.
     pub instance: [u8; 16],
-    /// How often it was opened.
+    /// The number of its openings.
     pub openings: u64,
 }
 
-/// Which file is expected.
+/// The file that is expected.
 #[derive(Debug, Clone, Copy)]
 pub enum StateFile {
-    /// This one, at least as new.
+    /// This file, in this state or a newer one.
     Known(StateFileId),
-    /// Any, or none yet. It becomes this instance.
+    /// Any file, or none yet. It becomes this instance.
     New([u8; 16]),
 }
 
@@ -70,7 +70,7 @@ impl From<io::Error> for DatabaseError {
 
 const SECTOR_BYTES: usize = 512;
 
-/// What the database writes at the beginning of the file, always as a whole.
+/// The part that the database writes at the beginning of the file, always as a whole.
 const HEADER_BYTES: usize = 320;
 
 const MAGIC: [u8; 8] = *b"dafsseal";
@@ -78,7 +78,7 @@ const MAGIC: [u8; 8] = *b"dafsseal";
 /// Magic, instance, openings and checksum.
 const SEAL_BYTES: usize = 8 + 16 + 8 + 4;
 
-/// The sector of a header with its seal.
+/// Returns the sector of a header with its seal.
 fn seal(header: &[u8; HEADER_BYTES], id: &StateFileId) -> [u8; SECTOR_BYTES] {
     let mut sector = [0; SECTOR_BYTES];
     sector[..HEADER_BYTES].copy_from_slice(header);
@@ -93,11 +93,11 @@ fn seal(header: &[u8; HEADER_BYTES], id: &StateFileId) -> [u8; SECTOR_BYTES] {
 fn checksum(bytes: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(bytes);
-    // The algorithm has 32 bits, so nothing is cut off.
+    // The algorithm has 32 bits, so the conversion loses none.
     digest.finalize() as u32
 }
 
-/// What the seal of a sector says, if it is one.
+/// Returns the identity in the seal of a sector, if the seal is valid.
 fn sealed(sector: &[u8; SECTOR_BYTES]) -> Option<StateFileId> {
     let (header, rest) = sector.split_first_chunk::<HEADER_BYTES>()?;
     let (instance, rest) = rest.strip_prefix(&MAGIC)?.split_first_chunk::<16>()?;
@@ -106,7 +106,7 @@ fn sealed(sector: &[u8; SECTOR_BYTES]) -> Option<StateFileId> {
     (seal(header, &id) == *sector).then_some(id)
 }
 
-/// Whether a file bears a seal, perhaps a damaged one.
+/// True if a file has a seal, even a damaged one.
 ///
 /// # Errors
 /// Those of the disk.
@@ -122,7 +122,7 @@ pub fn bears_seal(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Puts a seal on every header that is written.
+/// Adds a seal to every header that is written.
 #[derive(Debug)]
 struct Sealing<B> {
     inner: B,
@@ -188,7 +188,7 @@ impl<B: StorageBackend> StorageBackend for Sealing<B> {
     }
 }
 
-/// A database of state.
+/// A database of the server's state.
 #[derive(Debug)]
 pub(crate) struct StateDatabase {
     database: Database,
@@ -196,8 +196,8 @@ pub(crate) struct StateDatabase {
 }
 
 impl StateDatabase {
-    /// Opens the file, or makes it with `tables` if it was never there. A file has its name when it is
-    /// whole.
+    /// Opens the file, or makes it with `tables` if it never existed. A file gets its name when it
+    /// is complete.
     pub(crate) fn open(
         path: &Path,
         expected: StateFile,
@@ -227,7 +227,7 @@ impl StateDatabase {
         Ok(made)
     }
 
-    /// The same with what is in `backend`, which is empty if it is new.
+    /// Opens the database in `backend`, which is empty if it is new.
     pub(crate) fn on(
         backend: impl StorageBackend,
         expected: StateFile,
@@ -237,7 +237,7 @@ impl StateDatabase {
             StateFile::New(instance) => StateFileId { instance, openings: 1 },
             StateFile::Known(known) => Self::check(&backend, known)?,
         };
-        // The library believes some pages before it compares them with their checksums, and panics.
+        // The library uses some pages before it compares them with their checksums, and panics.
         let open = AssertUnwindSafe(|| Self::verified(Sealing { inner: backend, id }));
         let nonsense = |_| DatabaseError::Damaged("a page makes no sense".to_owned());
         let database = catch_unwind(open).map_err(nonsense)?.map_err(|error| match error {
@@ -245,7 +245,7 @@ impl StateDatabase {
             error => DatabaseError::Database(error),
         })?;
         let opened = Self { database, id };
-        // Tables that exist make reading simple.
+        // Readers can rely on tables that exist.
         opened.write(tables)?;
         Ok(opened)
     }
@@ -259,14 +259,14 @@ impl StateDatabase {
             }
         });
         let mut database = builder.create_with_backend(backend)?;
-        // Pages of one that was closed in order were not compared with their checksums yet.
+        // Pages of a file that was closed in order were not compared with their checksums yet.
         if !database.check_integrity()? {
             tracing::warn!("a database did not know which of its pages are free; it does now");
         }
         Ok(database)
     }
 
-    /// Whether the file is the one that is known; by what it is known from now on.
+    /// Checks that the file is the known one. Returns its identity from now on.
     fn check(
         backend: &impl StorageBackend,
         known: StateFileId,
@@ -287,18 +287,18 @@ impl StateDatabase {
         Ok(StateFileId { openings: found.openings.saturating_add(1), ..found })
     }
 
-    /// Which file it is.
+    /// The file's identity.
     pub(crate) fn id(&self) -> StateFileId {
         self.id
     }
 
-    /// Changes something; all of it is stable when this returns, or nothing has changed.
+    /// Changes the database. All changes are stable when this returns, or none is made.
     pub(crate) fn write(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<(), redb::Error> {
         let mut transaction = self.database.begin_write()?;
-        // Else a commit that is damaged later is taken for one that a crash has torn.
+        // Otherwise a commit that is damaged later looks like one that a crash has torn.
         transaction.set_two_phase_commit(true);
         change(&transaction)?;
         Ok(transaction.commit()?)

@@ -1,7 +1,7 @@
-//! The way into the table for operations that others may have to make room for.
+//! The way into the table for operations that may need other clients to make room.
 //!
 //! Invariants
-//! * No store call and no call of a front door happens with the table's lock held.
+//! * No store call and no call of a front end happens with the table's lock held.
 //! * A caller waits for a bounded time, and only if it may.
 
 use crate::admit::Applicant;
@@ -16,18 +16,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long an operation goes on waiting for others: a bounded time from its first wait.
+/// The wait of an operation for other clients: a bounded time from its first wait.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     until: Option<Instant>,
-    /// How often it got others out of the way.
+    /// How often it has cleared conflicts.
     cleared: u32,
 }
 
 impl Patience {
-    /// Others are out of the way, as far as can be told: true if the next attempt need not wait. What
-    /// comes back at once, such as a recall that has no way to its holder, would else be cleared again
-    /// and again without a pause.
+    /// Notes that the conflicts are cleared, as far as is known. True if the next attempt need not
+    /// wait. A conflict that comes back at once, such as a recall without a path to its holder,
+    /// would otherwise be cleared again and again without a pause.
     fn goes_on(&mut self) -> bool {
         self.cleared += 1;
         self.cleared <= CLEARED_MAX
@@ -41,8 +41,8 @@ impl Patience {
 
 impl Service {
     pub(crate) fn lock_table(&self) -> MutexGuard<'_, StateTable> {
-        // A panic while the lock was held left the table as the last complete statement made it;
-        // refusing all service for that would be worse than going on.
+        // A panic while the lock was held left the table as the last complete statement made it. To
+        // refuse all service would be worse than to go on.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,13 +50,13 @@ impl Service {
         Clock { now_ns: caller.now_ns, lease_ns: self.lease_ns() }
     }
 
-    /// One that asks for something new.
+    /// An applicant for new state.
     pub(crate) fn applicant<'a>(&self, caller: Caller<'a>) -> Applicant<'a> {
         Applicant { client: caller.client, reclaims: false, clock: self.clock(caller) }
     }
 
-    /// Runs `attempt` under the table's lock until it is not blocked by others any more: recalls
-    /// their delegations, or ends their leases if those are over.
+    /// Runs `attempt` under the table's lock until no other client blocks it. Meanwhile recalls the
+    /// delegations of others, and ends the leases of expired clients.
     pub(crate) fn enter<T>(
         &self,
         caller: Caller<'_>,
@@ -74,7 +74,7 @@ impl Service {
     /// Runs `attempt` once under the table's lock.
     ///
     /// # Errors
-    /// What is in the way, for [`make_way`](Self::make_way).
+    /// The conflict, for [`make_way`](Self::make_way).
     pub(crate) fn attempt<T>(
         &self,
         attempt: impl FnOnce(&mut StateTable, &mut Ended) -> std::result::Result<T, Blocked>,
@@ -85,11 +85,11 @@ impl Service {
         outcome
     }
 
-    /// Does what gets others out of the way and waits a little; then the attempt is worth repeating.
+    /// Clears a conflict and waits a little. After it has returned, the caller repeats the attempt.
     ///
     /// # Errors
-    /// Why it is not: the refusal; `WouldWait` for a caller that may not wait; `Delay` when it has
-    /// waited long enough.
+    /// The refusal, if a retry does not help. `WouldWait` for a caller that may not wait. `Delay`
+    /// after the caller has waited long enough.
     pub(crate) fn make_way(
         &self,
         caller: Caller<'_>,
@@ -102,7 +102,7 @@ impl Service {
             Blocked::Recall(notices) => {
                 let are_new = !notices.is_empty();
                 notices.into_iter().for_each(Notice::deliver);
-                // Who is near may have answered.
+                // A holder on this machine may have answered already.
                 are_new
             }
             Blocked::Expire(clients) if may_wait => {
@@ -113,12 +113,13 @@ impl Service {
                 self.undo_lost(&key, caller.now_ns)?;
                 true
             }
-            // Most often they can be told at once. If not, they are told elsewhere.
+            // Most often the data servers can be notified at once. Otherwise another thread does
+            // it.
             Blocked::Fence(key) if may_wait => self.fence_if_free(&key).is_ok(),
             Blocked::Settle(key) if may_wait => self.settle_file(&key).is_ok(),
             Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => false,
             Blocked::Expire(clients) => {
-                // Not every front door repeats the call where it may wait.
+                // Some front ends do not repeat the call where it may wait.
                 self.doom(clients);
                 false
             }
@@ -135,7 +136,7 @@ impl Service {
         }
         let others = self.waiting.fetch_add(1, Ordering::Relaxed);
         if others < RECALL_WAITERS_MAX {
-            // What is awaited may have happened since the attempt, so no nap is long.
+            // The event may have happened since the attempt, so no nap is long.
             let nap = left.min(RECALL_NAP);
             let woken = self.returned.wait_timeout(self.lock_table(), nap);
             drop(woken.unwrap_or_else(PoisonError::into_inner));
@@ -144,7 +145,7 @@ impl Service {
         if others < RECALL_WAITERS_MAX { Ok(()) } else { Err(ServiceError::Delay) }
     }
 
-    /// Does what is left to do, without the table's lock, after state has ended.
+    /// Does the work that ended state leaves, without the table's lock.
     pub(crate) fn finish(&self, ended: Ended) {
         if !ended.held.is_empty() {
             self.returned.notify_all();
@@ -157,8 +158,8 @@ impl Service {
         drop((held, files));
     }
 
-    /// Keeps new delegations off a file while something about it changes, and has those of others
-    /// returned first; with a new `size` their layouts, too.
+    /// Forbids new delegations on a file while it changes, and first has those of others returned.
+    /// With a new `size`, their layouts are returned too.
     ///
     /// # Errors
     /// `WouldWait`, `Delay`.
@@ -184,7 +185,7 @@ impl Service {
     /// Begins a removal of a name of `target` and a change of `source`, in one step.
     ///
     /// # Errors
-    /// What is in the way.
+    /// The conflict.
     pub(crate) fn try_removal(
         &self,
         caller: Caller<'_>,
@@ -211,7 +212,7 @@ impl Service {
     }
 }
 
-/// While it lives, nobody opens the file in a way that its removal would break.
+/// Forbids opens that the removal of the file would break, while it lives.
 pub(crate) struct RemovalGuard<'a> {
     service: &'a Service,
     key: Handle,
@@ -224,7 +225,7 @@ impl Drop for RemovalGuard<'_> {
     }
 }
 
-/// While it lives, nobody is granted a delegation on the file.
+/// Forbids delegations on the file, while it lives.
 pub(crate) struct ChangeGuard<'a> {
     service: &'a Service,
     key: Handle,

@@ -1,4 +1,4 @@
-//! Why the service refused.
+//! Errors of the service.
 
 use dafs_store::StoreError;
 use thiserror::Error;
@@ -55,11 +55,11 @@ pub enum ServiceError {
     ReclaimConflict,
     #[error("the client has already said that it reclaims nothing more")]
     CompleteAlready,
-    /// Only for callers with `Wait::Never`: repeat the call with `Wait::Allowed` on a thread that
+    /// Only for callers with `Wait::Never`: repeat the call with `Wait::Allowed`, on a thread that
     /// may block for about 100 ms and for the disk.
     #[error("the call must wait for another client or for the disk")]
     WouldWait,
-    /// The client is to ask again after a pause.
+    /// The client is to retry after a pause.
     #[error("another client has been asked to give way and has not answered yet")]
     Delay,
     #[error(

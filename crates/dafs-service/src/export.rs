@@ -1,8 +1,8 @@
-//! Exports and how they hang together in one name space.
+//! Exports, and the name space that joins them.
 //!
 //! Invariants
-//! * Every export has its own file system id, even when two export one directory, so that a handle
-//!   says which export (and whose rules) it belongs to.
+//! * Every export has its own file system id, even when two export one directory. So a handle names
+//!   its export, and thereby the rules.
 //! * Export names are compared whole, never by prefix.
 
 use crate::durable::Durability;
@@ -20,33 +20,34 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Whose requests run as the anonymous user.
+/// The callers whose requests run as the anonymous user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Squash {
-    /// Nobody's.
+    /// No callers.
     None,
-    /// Root's (the default).
+    /// Root (the default).
     Root,
-    /// Everybody's.
+    /// All callers.
     All,
 }
 
-/// The user of callers that do not say who they are; every export puts its anonymous user in place
-/// of it. No system has such a user.
+/// The user of callers that do not say who they are. Every export replaces it by its anonymous
+/// user. No system has such a user.
 pub const NO_USER: u32 = u32::MAX;
 
-/// Rules of one export.
+/// The rules of one export.
 #[derive(Debug, Clone)]
 pub struct ExportOptions {
     /// Refuse every change.
     pub read_only: bool,
-    /// Who is squashed.
+    /// The callers that are squashed.
     pub squash: Squash,
-    /// Whom squashed callers become.
+    /// The credential of squashed callers.
     pub anonymous: Cred,
-    /// Which callers that only claim who they are may come in.
+    /// The unauthenticated callers that are admitted.
     pub admits: Admits,
-    /// What replies to changes survive, so that a client that lost one can ask what became of it.
+    /// The failures that replies to changes survive, so that a client that lost a reply can still
+    /// get it.
     pub durable_replies: Durability,
 }
 
@@ -73,12 +74,12 @@ pub struct Export {
     waits: Waits,
 }
 
-/// What an operation does with what a handle leads to, as far as it may have to wait for that.
+/// The part of an object that an operation uses, which decides if it may have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
-    /// It looks at it, or changes names and attributes.
+    /// Attributes and names.
     Object,
-    /// It changes where data ends, removes something, or asks for space.
+    /// Its data: the operation changes the size, removes the object, or allocates space.
     Data,
 }
 
@@ -92,7 +93,7 @@ impl Export {
         Self { name: name.to_owned(), fs, store, options, usage, direct_use, waits }
     }
 
-    /// Whether the store may wait for other machines then.
+    /// True if the store may wait for other machines in such an operation.
     fn waits_for(&self, touch: Touch) -> bool {
         match self.waits {
             Waits::Never => false,
@@ -101,7 +102,7 @@ impl Export {
         }
     }
 
-    /// Sends an operation to where it may wait, if the store may.
+    /// Refuses an operation that may wait, for a caller that may not.
     ///
     /// # Errors
     /// `WouldWait`.
@@ -110,7 +111,7 @@ impl Export {
         if waits { Err(ServiceError::WouldWait) } else { Ok(()) }
     }
 
-    /// The file system id of the export of a store under a name.
+    /// Returns the file system id of the export of a store under a name.
     pub fn fs_of(store: &FsId, name: &str) -> FsId {
         let mut hasher = SipHasher13::new_with_keys(0x6461_6673, 0x6578_706f_7274);
         hasher.write(&store.0);
@@ -127,27 +128,27 @@ impl Export {
         &self.name
     }
 
-    /// Its file system id.
+    /// The file system id.
     pub fn fs(&self) -> FsId {
         self.fs
     }
 
-    /// Its store.
+    /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// Its rules.
+    /// The rules.
     pub fn options(&self) -> &ExportOptions {
         &self.options
     }
 
-    /// What was done in it.
+    /// Counts the operations in this export.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// What clients say that they did at its data servers.
+    /// The I/O at its data servers that clients have reported.
     pub fn direct_use(&self) -> &DirectUse {
         &self.direct_use
     }
@@ -157,19 +158,20 @@ impl Export {
         Handle { fs: self.fs, file: self.store.root() }
     }
 
-    /// What an object is called where opens are compared: two exports of one directory lead to the
-    /// same files.
+    /// The key under which opens of an object are compared: two exports of one directory lead to
+    /// the same files.
     pub(crate) fn key(&self, handle: &Handle) -> Handle {
         Handle { fs: self.store.fs_id(), file: handle.file }
     }
 
-    /// The credential that the store sees for a caller.
+    /// Maps a caller's credential to the one that the store sees.
     pub fn map_cred<'a>(&'a self, cred: &'a Cred) -> Cow<'a, Cred> {
         match self.options.squash {
             _ if cred.uid == NO_USER => Cow::Borrowed(&self.options.anonymous),
             Squash::All => Cow::Borrowed(&self.options.anonymous),
             Squash::Root if cred.uid == 0 => Cow::Borrowed(&self.options.anonymous),
-            // Group 0 is as powerful as its files make it; it goes with root.
+            // Group 0 is as powerful as the files of that group make it, so it is squashed with
+            // root.
             Squash::Root if cred.gid == 0 || cred.groups.contains(&0) => {
                 let anonymous = self.options.anonymous.gid;
                 let map = |gid: u32| if gid == 0 { anonymous } else { gid };
@@ -204,7 +206,7 @@ pub enum NamespaceError {
     Name(String),
 }
 
-/// All exports of a server, and the root that clients start from.
+/// All exports of a server, and the root where clients start.
 pub struct Namespace {
     by_fs: FxHashMap<FsId, Arc<Export>>,
     root: Handle,
@@ -261,7 +263,7 @@ impl Namespace {
         Ok(Self { by_fs, root, pseudo: Some(pseudo_fs), by_name })
     }
 
-    /// Where clients start.
+    /// The handle where clients start.
     pub fn root(&self) -> Handle {
         self.root
     }
@@ -274,8 +276,8 @@ impl Namespace {
         self.by_fs.get(&handle.fs).ok_or(ServiceError::Store(StoreError::BadHandle))
     }
 
-    /// Whether something done with what a handle leads to may wait for other machines. In the directory
-    /// of exports that goes for their roots.
+    /// True if such an operation on the object may wait for other machines. In the directory of
+    /// exports, the roots of the exports decide.
     pub fn waits_for(&self, handle: &Handle, touch: Touch) -> bool {
         if Some(handle.fs) == self.pseudo {
             return self.exports().any(|export| export.waits_for(Touch::Object));
@@ -283,8 +285,8 @@ impl Namespace {
         self.by_fs.get(&handle.fs).is_some_and(|export| export.waits_for(touch))
     }
 
-    /// By whose machines something done with what a handle leads to may be held up: the same number for
-    /// all that wait for the same, 0 where none but this machine is waited for.
+    /// The machines that may delay an operation on the object, as a number: equal for all
+    /// operations that wait for the same machines, 0 if only this machine is waited for.
     pub fn lane(&self, handle: &Handle) -> u64 {
         if !self.waits_for(handle, Touch::Data) {
             return 0;
@@ -299,21 +301,21 @@ impl Namespace {
         self.by_fs.values().filter(|export| Some(export.fs) != self.pseudo)
     }
 
-    /// A handle of the object that opens are compared by `key` for: the inverse of [`Export::key`],
-    /// by the first of the exports that lead to it. The key itself if there is none.
+    /// Returns a handle of the object with this key: the inverse of [`Export::key`], by the first
+    /// of the exports that lead to it. Returns the key itself if there is none.
     pub(crate) fn handle_of(&self, key: &Handle) -> Handle {
         let exports = self.exports().filter(|export| export.store.fs_id() == key.fs);
         let first = exports.min_by(|one, other| one.name.cmp(&other.name));
         first.map_or(*key, |export| Handle { fs: export.fs, file: key.file })
     }
 
-    /// The export that hangs below the directory of exports at `name`.
+    /// The export that is mounted at `name` in the directory of exports.
     pub(crate) fn mounted(&self, dir: &Handle, name: &[u8]) -> Option<Handle> {
         (Some(dir.fs) == self.pseudo).then(|| self.by_name.get(name).map(|e| e.root())).flatten()
     }
 
-    /// The number of the entry in the directory of exports that an export's root stands for; `None`
-    /// for anything else.
+    /// The number of the directory entry that an export's root is mounted on. `None` for other
+    /// objects.
     pub fn mounted_on(&self, handle: &Handle) -> Option<u64> {
         let pseudo = self.by_fs.get(&self.pseudo?)?;
         let export = self.by_fs.get(&handle.fs).filter(|export| export.root() == *handle)?;
@@ -322,7 +324,7 @@ impl Namespace {
         Some(entry.1.file_id)
     }
 
-    /// The directory above an export's root, if it is that of the exports.
+    /// The parent of an export's root, if that is the directory of exports.
     pub(crate) fn above(&self, dir: &Handle) -> Option<Handle> {
         let pseudo = self.pseudo?;
         let export = self.by_fs.get(&dir.fs)?;

@@ -5,7 +5,7 @@ use crate::{Caller, Result, Service};
 use dafs_store::{Acl, Capabilities, DirChange, SetXattr};
 
 impl Service {
-    /// What the store of an object can do besides the ordinary.
+    /// The optional features of an object's store.
     ///
     /// # Errors
     /// `BadHandle`.
@@ -92,7 +92,7 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let _change = self.begin_change(caller, export.key(handle), None)?;
         let set = export.store().set_acl(&cred, &handle.file, acl);
-        // Nobody goes on by rights that were taken just now.
+        // Rights that were removed just now must not be used from the cache.
         self.stateless.forget(handle);
         Ok(set?)
     }

@@ -7,44 +7,44 @@ use crate::{Caller, Result, Service, ServiceError};
 use dafs_store::{AccessMask, Attr, FsStat, OpenFile, OpenMode, SetAttr, SetTime, StoreError};
 use std::sync::Arc;
 
-/// Where a path led.
+/// The result of a lookup of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resolved {
     /// The last object reached.
     pub handle: Handle,
-    /// Components followed to get there.
+    /// Components followed.
     pub components: u32,
     /// Its attributes, when at least one component was followed.
     pub attr: Option<Attr>,
 }
 
-/// Where and why a path ended early.
+/// Where and why a lookup of a path failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unresolved {
-    /// Why.
+    /// The reason.
     pub error: ServiceError,
     /// The last object reached.
     pub handle: Handle,
-    /// Components followed to get there.
+    /// Components followed.
     pub components: u32,
 }
 
-/// Space and limits of an export, and whether it can be changed.
+/// Space and limits of an export, and its read-only state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FsLimits {
-    /// The store's.
+    /// The store's limits.
     pub stat: FsStat,
-    /// The export's rule or the file system's state.
+    /// True by the export's rule or the file system's state.
     pub read_only: bool,
 }
 
 impl Service {
-    /// Where clients start.
+    /// The handle where clients start.
     pub fn root(&self) -> Handle {
         self.namespace().root()
     }
 
-    /// Attributes; of a file without a name too, while somebody has it open.
+    /// Returns attributes, also of a file without a name while a client has it open.
     ///
     /// # Errors
     /// The store's.
@@ -52,7 +52,7 @@ impl Service {
         self.getattr_in(self.namespace().export(handle)?, handle)
     }
 
-    /// As `getattr`, in the object's export.
+    /// Does `getattr` in the object's export.
     pub(crate) fn getattr_in(&self, export: &Export, handle: &Handle) -> Result<Attr> {
         match export.store().getattr(&handle.file) {
             Err(StoreError::Stale) => {
@@ -63,11 +63,11 @@ impl Service {
         }
     }
 
-    /// Changes attributes, after delegations of other clients have been returned. A change of size
-    /// runs under an open, or under none if no open denies writing.
+    /// Changes attributes, after other clients have returned their delegations. A change of size
+    /// uses an open, or none if no open denies writing.
     ///
     /// # Errors
-    /// The store's, and those of the state-id; `WouldWait`, `Delay`, `Grace`.
+    /// The store's, and those of the state-id. `WouldWait`, `Delay`, `Grace`.
     pub fn setattr(
         &self,
         caller: Caller<'_>,
@@ -105,7 +105,7 @@ impl Service {
         Ok(attr)
     }
 
-    /// Which of the wanted rights the caller has.
+    /// Returns the rights that the caller has, among the wanted ones.
     ///
     /// # Errors
     /// The store's.
@@ -148,10 +148,10 @@ impl Service {
         Ok(Handle { fs: handle.fs, file })
     }
 
-    /// Space and limits.
+    /// Returns space and limits.
     ///
     /// # Errors
-    /// The store's; `WouldWait`.
+    /// The store's, and `WouldWait`.
     pub fn fs_limits(&self, caller: Caller<'_>, handle: &Handle) -> Result<FsLimits> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
@@ -161,7 +161,7 @@ impl Service {
         Ok(FsLimits { stat, read_only: export.options().read_only || stat.read_only })
     }
 
-    /// A file to commit or to give advice on: any open of it, else one opened with what rights the
+    /// Returns a file for commit or advice: any open of it, else a new one with the rights that the
     /// caller has.
     ///
     /// # Errors

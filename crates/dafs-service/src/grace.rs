@@ -1,21 +1,21 @@
-//! Recovery after a restart: who may reclaim what it held, for how long, and what others must wait
-//! for meanwhile (RFC 8881 8.4.2).
+//! Recovery after a restart: which clients may reclaim their state, for how long, and which
+//! requests must wait meanwhile (RFC 8881 8.4.2).
 //!
 //! Invariants
-//! * While clients may still reclaim, nothing is given out that could conflict with what they hold.
+//! * While clients may still reclaim, no state is granted that could conflict with theirs.
 //! * Only a client with a durable record of the last run, of the same verifier and principal, may
-//!   reclaim, and only until it says that it is done.
-//! * The records of those who did not come back are removed before grace ends, so that they cannot
-//!   reclaim after the next restart what others have had in between (RFC 8881 8.4.2.1).
-//! * Grace goes on while clients are just reclaiming, so that one that comes late is not cut off in
-//!   the middle, but never for more than twice its time.
-//! * A client has its durable record before it gets its first new state, and keeps it for as long as
-//!   it holds anything.
-//! * Records are written and removed one after the other, and none is written for a client that is
-//!   gone: a late request of an old instance must not cost the new one its record.
-//! * A DAFS client has no way to say that it is done. It counts as done when it asks for something
-//!   new, so that nobody waits for it any longer; but while grace lasts it may go on reclaiming,
-//!   because its sessions are not in step with each other.
+//!   reclaim, and only until it completes its reclaims.
+//! * The records of clients that did not come back are removed before grace ends. So they cannot
+//!   reclaim, after the next restart, state that others have had in between (RFC 8881 8.4.2.1).
+//! * Grace is extended while clients are reclaiming, so that a late client is not interrupted, but
+//!   never beyond twice its time.
+//! * A client has its durable record before it gets its first new state, and keeps it as long as it
+//!   holds any.
+//! * Records are written and removed one after the other, and no record is written for a client
+//!   that is gone: a late request of an old instance must not destroy the record of the new one.
+//! * A DAFS client has no operation to complete its reclaims. It counts as complete when it asks
+//!   for new state, so that grace does not wait for it any longer. Until grace ends it may go on
+//!   reclaiming, because its sessions are not in step with each other.
 
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
@@ -25,15 +25,15 @@ use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long after the last reclaim grace goes on, in nanoseconds.
+/// How long grace lasts after the last reclaim, in nanoseconds.
 const RECLAIM_PAUSE_NS: u64 = 2_000_000_000;
 
 /// The clients of the last run that may still reclaim.
 pub(crate) struct Grace {
     active: AtomicBool,
-    /// When something was reclaimed last, as of the tick before; 0 for never.
+    /// The time of the last reclaim, as of the tick before. 0 if there was none.
     reclaimed_ns: AtomicU64,
-    /// The last one that was waited for has asked for something new.
+    /// The last awaited client has asked for new state.
     all_back: AtomicBool,
     inner: Mutex<Inner>,
     /// Held while the record of a client is written or removed.
@@ -42,13 +42,13 @@ pub(crate) struct Grace {
 
 struct Inner {
     started_ns: u64,
-    /// Records of the last run whose clients have not come back and finished.
+    /// Records of the last run whose clients have not come back and completed.
     waiting: FxHashMap<Name, ClientRecord>,
-    /// Somebody is ending grace just now.
+    /// A thread is ending grace.
     ending: bool,
 }
 
-/// What a client is recorded by.
+/// The key of a client's record.
 type Name = (ClientKind, Vec<u8>);
 
 fn name_of(client: &Client) -> Name {
@@ -56,7 +56,7 @@ fn name_of(client: &Client) -> Name {
 }
 
 impl Grace {
-    /// Begins when there is anybody to wait for.
+    /// Begins grace if there are clients to wait for.
     pub(crate) fn new(records: Vec<ClientRecord>, now_ns: u64) -> Self {
         let waiting: FxHashMap<_, _> = records
             .into_iter()
@@ -81,8 +81,8 @@ impl Grace {
 }
 
 impl Service {
-    /// Forgets on disk the DAFS clients that have gone away in order: without a session, and holding
-    /// nothing.
+    /// Removes the records of DAFS clients that have left in order: without a session and without
+    /// state.
     pub(crate) fn forget_idle_records(&self) {
         let clients = self.lock_clients();
         let idle = |client: &&Arc<Client>| {
@@ -99,7 +99,7 @@ impl Service {
             if client.sessions() > 0 || table.holds_anything(client.key()) {
                 continue;
             }
-            // Under the table's lock, so that nothing is entered that counts on this record.
+            // Under the table's lock, so that no state is entered that needs this record.
             client.set_written(false);
             drop(table);
             let _logged = self.remove_records_in_order(&[&client], order);
@@ -115,24 +115,24 @@ impl Service {
         self.grace.is_active()
     }
 
-    /// How long ago grace began, as of the last tick, in nanoseconds.
+    /// Nanoseconds since grace began, as of the last tick.
     pub(crate) fn grace_age_ns(&self) -> u64 {
         let ticked_ns = self.recalls_ns.load(Ordering::Relaxed);
         ticked_ns.saturating_sub(self.grace.lock().started_ns)
     }
 
-    /// True when nobody is waited for any more, so that the next [`tick`](Self::tick) ends grace and
+    /// True when grace waits for no client any more: the next [`tick`](Self::tick) ends it and
     /// should come soon.
     pub fn grace_ends_soon(&self) -> bool {
         self.grace.all_back.load(Ordering::Relaxed) && self.in_grace()
     }
 
-    /// The client reclaims nothing more (RECLAIM_COMPLETE for all file systems). From now on it may
+    /// Completes a client's reclaims (RECLAIM_COMPLETE for all file systems). From now on it may
     /// get new state. Waits for the disk.
     ///
     /// # Errors
-    /// `CompleteAlready` when it has said so before; `Expired` when its record is gone; `Delay` while
-    /// grace is being ended.
+    /// `CompleteAlready` when it has completed before. `Expired` when its record is gone. `Delay`
+    /// while another thread ends grace.
     pub fn reclaim_complete(&self, client: &Arc<Client>) -> Result<()> {
         if client.kind() != ClientKind::Nfs {
             return Err(ServiceError::NotSupported);
@@ -142,18 +142,18 @@ impl Service {
         }
         let mut grace = self.grace.lock();
         if grace.ending {
-            // The record that would be written now might be among those just being removed.
+            // The record that would be written now might be among those that are being removed.
             return Err(ServiceError::Delay);
         }
         let record = grace.waiting.remove(&name_of(client));
         drop(grace);
-        // One that was awaited has its record still; a thousand that come back at once do not wait
+        // An awaited client still has its record. So a thousand that come back at once do not wait
         // for a thousand writes.
         if record.is_none_or(|record| !record.is_of(client)) {
             self.put_record(client);
         }
         if client.is_gone() {
-            // Whoever took its state away may have removed the record before it was written.
+            // The thread that ended its state may have removed the record before it was written.
             self.forget_record(client);
             return Err(ServiceError::Expired);
         }
@@ -167,15 +167,15 @@ impl Service {
         Ok(())
     }
 
-    /// A client of this name has proved to be there: it may reclaim if it is the one that was
-    /// recorded; otherwise that one will not come back.
+    /// A client of this name has confirmed its key. It may reclaim if it is the recorded one.
+    /// Otherwise the recorded one will not come back.
     pub(crate) fn client_confirmed(&self, client: &Arc<Client>) {
         if !self.in_grace() {
             return;
         }
         let mut grace = self.grace.lock();
         if grace.ending {
-            // Just too late: the record is being removed, if it was still there.
+            // Too late: the record is being removed, if it was still there.
             return;
         }
         match grace.waiting.get(&name_of(client)) {
@@ -189,7 +189,7 @@ impl Service {
         let record = grace.waiting.remove(&name_of(client));
         let last = grace.waiting.is_empty();
         drop(grace);
-        // Its record is of no use to anybody, and must not keep the next run waiting.
+        // Its record is of no use, and must not make the next run wait.
         if let Err(error) = self.records.remove(record.as_slice()) {
             tracing::error!(%error, "client record cannot be removed");
         }
@@ -198,14 +198,14 @@ impl Service {
         }
     }
 
-    /// Whether a DAFS client of this name is waited for, so that one that comes may have to change
-    /// records.
+    /// True if grace waits for a DAFS client of this name, so that a new client of that name may
+    /// have to change records.
     pub(crate) fn is_awaited(&self, name: &[u8]) -> bool {
         self.in_grace()
             && self.grace.lock().waiting.contains_key(&(ClientKind::Dafs, name.to_vec()))
     }
 
-    /// Whether a client is waited for under a name that is not the one that asks for it.
+    /// True if grace waits under this name for a client other than the one that asks.
     pub(crate) fn awaits_another(
         &self,
         name: (ClientKind, Vec<u8>),
@@ -215,7 +215,8 @@ impl Service {
             && self.grace.lock().waiting.get(&name).is_some_and(|record| !is_asking(record))
     }
 
-    /// A client has ended in order, or at an administrator's word: nobody waits for it.
+    /// A client has ended in order, or by an administrator's command: grace does not wait for it
+    /// any more.
     fn wait_no_more(&self, client: &Client) {
         if !self.in_grace() {
             return;
@@ -232,13 +233,13 @@ impl Service {
         }
     }
 
-    /// Somebody is just reclaiming.
+    /// Notes that a client is reclaiming now.
     fn reclaiming(&self) {
         let ticked_ns = self.recalls_ns.load(Ordering::Relaxed);
         self.grace.reclaimed_ns.store(ticked_ns, Ordering::Relaxed);
     }
 
-    /// Ends grace when its time is over and nobody is just reclaiming.
+    /// Ends grace when its time is over and no client is reclaiming.
     pub(crate) fn tick_grace(&self, now_ns: u64) {
         if !self.in_grace() {
             return;
@@ -259,8 +260,8 @@ impl Service {
         }
     }
 
-    /// Removes the records of those who did not come, then lets new state be given out. If the
-    /// records cannot be removed, grace goes on and the next tick tries again.
+    /// Removes the records of clients that did not come back, then allows new state. If the records
+    /// cannot be removed, grace goes on and the next tick retries.
     fn end_grace(&self) {
         let mut grace = self.grace.lock();
         if grace.ending || !self.in_grace() {
@@ -286,8 +287,8 @@ impl Service {
         }
     }
 
-    /// Takes those DAFS clients out of the list that hold what they have reclaimed. Those that are
-    /// back and hold nothing are recorded anew before they get anything.
+    /// Removes from the list the DAFS clients that hold reclaimed state. Clients that are back and
+    /// hold none are recorded anew before they get any.
     fn keep_returned(&self, missing: &mut Vec<ClientRecord>) {
         let clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
         let table = self.lock_table();
@@ -304,11 +305,11 @@ impl Service {
         });
     }
 
-    /// Whether a client may reclaim now.
+    /// Checks that a client may reclaim now.
     ///
     /// # Errors
-    /// `NoGrace` when the time is over or the client has finished, `ReclaimBad` when the server does
-    /// not know that it held anything.
+    /// `NoGrace` when the time is over or the client has completed. `ReclaimBad` when the server
+    /// has no record of its state.
     pub(crate) fn check_reclaim(&self, client: &Client) -> Result<()> {
         let done = client.kind() != ClientKind::Dafs && client.reclaim_completed();
         if done || !self.in_grace() {
@@ -321,10 +322,10 @@ impl Service {
         Ok(())
     }
 
-    /// Whether new state may be given to a client now.
+    /// Checks that a client may get new state now.
     ///
     /// # Errors
-    /// `Grace` while others may reclaim, and before the client has finished its own reclaiming (RFC
+    /// `Grace` while others may reclaim, and before the client has completed its own reclaims (RFC
     /// 8881 18.51).
     pub(crate) fn check_new_state(&self, client: &Client) -> Result<()> {
         if !client.reclaim_completed() {
@@ -334,7 +335,7 @@ impl Service {
             let mut grace = self.grace.lock();
             let name = name_of(client);
             if grace.waiting.get(&name).is_some_and(|record| record.is_of(client)) {
-                // With the last one, the next tick ends grace.
+                // After the last one, the next tick ends grace.
                 grace.waiting.remove(&name);
                 self.grace.all_back.store(grace.waiting.is_empty(), Ordering::Relaxed);
             }
@@ -342,7 +343,7 @@ impl Service {
         self.check_grace(client)
     }
 
-    /// Whether a client is to be recorded before it may hold anything.
+    /// True if a client must be recorded before it may hold state.
     pub fn needs_record(&self, client: &Client) -> bool {
         client.kind() == ClientKind::Dafs
             && !client.is_written()
@@ -356,13 +357,13 @@ impl Service {
             self.put_record(client);
         }
         if client.is_gone() {
-            // Whoever took its state away may have removed the record before it was written.
+            // The thread that ended its state may have removed the record before it was written.
             self.forget_record(client);
         }
     }
 
-    /// Whether something that reclaimed state could forbid may be done now. Stateless callers do not
-    /// wait: they know no grace, and would hang.
+    /// Checks that an operation may run that reclaimed state could forbid. Stateless callers do not
+    /// wait: their protocol knows no grace, and they would hang.
     ///
     /// # Errors
     /// `Grace` while clients may reclaim.
@@ -373,9 +374,9 @@ impl Service {
         Ok(())
     }
 
-    /// Forgets on disk those clients that hold nothing, so that nobody waits for them after the next
-    /// start. To be called when the server ends in order and no request is served any more. A client
-    /// that has not said what it reclaims stays recorded.
+    /// Removes the records of clients without state, so that the next run does not wait for them.
+    /// The server calls it at an orderly end, when no request is served any more. A client that has
+    /// not completed its reclaims stays recorded.
     pub fn settle_records(&self) {
         let mut clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
         let table = self.lock_table();
@@ -394,12 +395,12 @@ impl Service {
         }
     }
 
-    /// Writes the durable record of a client, unless it is gone. A failure costs the client its right
-    /// to reclaim, and nobody else anything, so service goes on.
+    /// Writes the durable record of a client, unless it is gone. After a failure this client cannot
+    /// reclaim. Others are not affected, so service goes on.
     pub(crate) fn put_record(&self, client: &Client) {
         let _order = self.lock_record_order();
         if client.is_gone() {
-            // The record of this name may be that of the instance that has taken its place.
+            // The record of this name may belong to the instance that has replaced it.
             return;
         }
         client.set_recorded(true);
@@ -418,7 +419,7 @@ impl Service {
         self.remove_records_in_order(&[client], self.lock_record_order())
     }
 
-    /// The same of several clients, in one step.
+    /// Removes the records of several clients, in one step.
     pub(crate) fn remove_records(
         &self,
         clients: &[Arc<Client>],
@@ -456,7 +457,7 @@ impl Service {
         removed
     }
 
-    /// Removes the record of a client that will not come back; nothing hangs on the success.
+    /// Removes the record of a client that will not come back. Callers do not depend on success.
     pub(crate) fn forget_record(&self, client: &Client) {
         let _logged = self.remove_record(client);
     }

@@ -1,21 +1,22 @@
-//! Whether a file may be guarded by somebody, without a lock: for callers without an open, whose
-//! every read and write has to ask.
+//! Guards of files, to be asked without a lock: callers without an open ask before every read and
+//! write.
 //!
 //! Invariants
-//! * A guard is counted before anybody can rely on it, and until nobody does.
-//! * A write without an open leaves its time before it asks; who wants a delegation counts its guard
-//!   before it looks at that time. So one of the two sees the other.
+//! * A guard is counted before a client can rely on it, and as long as one does.
+//! * A write without an open stores its time before it asks for guards. A grant of a delegation
+//!   counts its guard before it reads that time. So in a race at least one of the two sees the
+//!   other.
 
 use crate::handle::Handle;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Slots that files share by their hash. Sharing costs a look into the table or a delegation that is
-/// not given, nothing else; a kernel client alone keeps some thousand delegations.
+/// Slots that files share by their hash. A collision costs only a look into the table, or a
+/// delegation that is not granted. One kernel client alone keeps some thousand delegations.
 const SLOTS: usize = 16_384;
 
-/// In a cache line of its own, because every write without an open writes to one.
+/// In a cache line of its own, because every write without an open writes to it.
 #[derive(Default)]
 #[repr(align(64))]
 struct Slot {
@@ -23,7 +24,7 @@ struct Slot {
     guards: AtomicU32,
     /// Broken locks.
     broken: AtomicU32,
-    /// When somebody last wrote without an open.
+    /// The time of the last write without an open.
     written_ns: AtomicU64,
 }
 
@@ -53,7 +54,7 @@ impl Guards {
         debug_assert!(before > 0, "a guard left that had not come");
     }
 
-    /// False only when nobody guards the file.
+    /// False only when no guard is on the file.
     pub(crate) fn maybe_guarded(&self, key: &Handle) -> bool {
         self.slot(key).guards.load(Ordering::SeqCst) > 0
     }
@@ -83,12 +84,12 @@ impl Guards {
         self.slot(key).broken.load(Ordering::SeqCst) > 0
     }
 
-    /// Somebody without an open is about to write.
+    /// A caller without an open is about to write.
     pub(crate) fn note_write(&self, key: &Handle, now_ns: u64) {
         self.slot(key).written_ns.store(now_ns.max(1), Ordering::SeqCst);
     }
 
-    /// True when somebody may have written without an open less than `quiet_ns` ago.
+    /// True if a caller without an open may have written less than `quiet_ns` ago.
     pub(crate) fn written_lately(&self, key: &Handle, now_ns: u64, quiet_ns: u64) -> bool {
         let written_ns = self.slot(key).written_ns.load(Ordering::SeqCst);
         written_ns != 0 && now_ns.saturating_sub(written_ns) < quiet_ns

@@ -4,8 +4,8 @@ use dafs_store::{FileId, FsId};
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
-/// A file handle: which file system, and which object in it. The layout is that of the DAFS
-/// filehandle (16 + 48 bytes); other protocols carry the same 64 bytes.
+/// A file handle: the file system, and the object in it. The format is that of the DAFS filehandle
+/// (16 + 48 bytes). Other protocols carry the same 64 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     /// The export's file system id.
@@ -18,8 +18,8 @@ impl Handle {
     /// Length on the wire, in bytes.
     pub const BYTES: usize = 64;
 
-    /// Which of the locks for names this directory uses. By the object alone, because two exports
-    /// may lead to it.
+    /// Returns the index of the name lock that this directory uses. It depends on the object alone,
+    /// because two exports may lead to it.
     pub(crate) fn shard(&self) -> usize {
         let mut hasher = FxHasher::default();
         self.file.hash(&mut hasher);

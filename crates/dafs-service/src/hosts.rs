@@ -1,14 +1,14 @@
-//! Hosts, and the shares that they get of what all clients have together.
+//! Hosts, and their shares of the state of all clients together.
 //!
-//! A client chooses its name and may take as many as it likes, so a bound by client leaves nothing to
-//! others. Where it calls from it cannot choose like that.
+//! A client chooses its name and may take as many as it likes, so a bound by client leaves no room
+//! to others. It cannot choose its address in the same way.
 //!
 //! Invariants
-//! * A host gets more of something only while it has less than is left (the dynamic thresholds of
-//!   Choudhury and Hahne). One host alone gets half, two get a third each, and something is left for
-//!   every other.
-//! * What a host has is counted where it is entered and taken away, under the lock of that table, so a
-//!   look at it costs the same however many there are.
+//! * A host gets more of a kind only while it has less than is left (the dynamic thresholds of
+//!   Choudhury and Hahne). One host alone gets half, two get a third each, and something is left
+//!   for every other.
+//! * The counts of a host change where state is entered and removed, under the lock of that table.
+//!   So to read them costs the same for any number of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustc_hash::FxHashMap;
 
-/// Where clients call from.
+/// The place that a client calls from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Host {
-    /// Nothing is known of it.
+    /// Unknown.
     #[default]
     Unknown,
     /// An IPv4 address.
     V4([u8; 4]),
-    /// An IPv6 network, as [`network_of_host`] tells it.
+    /// An IPv6 network, as [`network_of_host`] returns it.
     V6([u8; 16]),
     /// A user of this host, by number.
     User(u32),
@@ -39,7 +39,7 @@ impl Host {
         }
     }
 
-    /// The host as it is kept with what outlives the server; empty if nothing is known of it.
+    /// The bytes of the host in records that outlive the server. Empty if it is unknown.
     pub fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Unknown => Vec::new(),
@@ -51,9 +51,9 @@ impl Host {
     }
 }
 
-/// The network that a host has to itself. Of IPv6 that is one of 64 bits, where a host changes its
-/// temporary addresses (RFC 8981). A link has many hosts, each with an address of its own. All loopback
-/// addresses are this host.
+/// Returns the network that belongs to one host. For IPv6 it has 64 bits, because a host changes
+/// its temporary addresses within that (RFC 8981). On a link many hosts have an address each. All
+/// loopback addresses are this host.
 pub fn network_of_host(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -64,18 +64,18 @@ pub fn network_of_host(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether a host that has `own` of `all` things may have another, where `max` is the bound.
+/// True if a host that has `own` of `all` things may have another, where `max` is the bound.
 pub fn has_share(own: usize, all: usize, max: usize) -> bool {
     own < max.saturating_sub(all)
 }
 
-/// How much a host has to have at least to lose any of it to one that has `own`. While there is room, one
-/// that has had its share takes nothing from those that have less than half as much.
+/// Returns the least that a host must have to lose any of it to a host that has `own`. While there
+/// is room, a host that has had its share takes none from hosts that have less than half as much.
 pub fn least_to_lose(own: usize, all: usize, max: usize) -> usize {
     if all < max { own.div_ceil(2) } else { 0 }
 }
 
-/// What hosts share.
+/// The kinds of state that hosts share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shared {
     /// Records of clients that have used their key.
@@ -88,7 +88,7 @@ pub enum Shared {
     Locks,
     /// Byte ranges locked.
     Ranges,
-    /// Delegations, and state that was taken away and not freed yet.
+    /// Delegations, and state that was revoked and not freed yet.
     Delegations,
     /// Layouts.
     Layouts,
@@ -106,7 +106,7 @@ impl Shared {
     ];
 }
 
-/// What the clients of one host have together.
+/// The counts of the clients of one host together.
 #[derive(Debug, Default)]
 pub struct HostUse {
     host: Host,
@@ -118,12 +118,12 @@ impl HostUse {
         Self { host, counts: Default::default() }
     }
 
-    /// Which host.
+    /// The host.
     pub fn host(&self) -> Host {
         self.host
     }
 
-    /// How much it has of something.
+    /// Returns the count of one kind.
     pub fn count(&self, shared: Shared) -> usize {
         self.counts[shared as usize].load(Ordering::Relaxed)
     }
@@ -138,8 +138,8 @@ impl HostUse {
     }
 }
 
-/// What clients have by their names, where that outlives their records; and what their hosts have by
-/// that. A name counts for the host that its client came from last.
+/// Counts by client name, for state that outlives a client's record, and by the hosts of these
+/// names. A name counts for the host that its client came from last.
 #[derive(Debug, Default)]
 pub(crate) struct ByName {
     names: FxHashMap<Box<[u8]>, (Host, u64)>,
@@ -151,7 +151,7 @@ impl ByName {
         self.names.get(name).map_or(0, |(_, count)| *count)
     }
 
-    /// Where the client of a name was last.
+    /// The last host of the client of a name.
     pub(crate) fn host(&self, name: &[u8]) -> Host {
         self.names.get(name).map_or(Host::Unknown, |(host, _)| *host)
     }
@@ -165,7 +165,7 @@ impl ByName {
         self.names.is_empty() && self.hosts.is_empty()
     }
 
-    /// The client of a name is at this host now.
+    /// Notes that the client of a name is at this host now.
     pub(crate) fn move_to(&mut self, name: &[u8], host: Host) {
         let Some((at, count)) = self.names.get_mut(name) else { return };
         let before = std::mem::replace(at, host);
@@ -174,7 +174,7 @@ impl ByName {
         *self.hosts.entry(host).or_default() += count;
     }
 
-    /// A name has so much more, and is at this host if it is not known yet.
+    /// Adds to the count of a name. A new name is at this host.
     pub(crate) fn add(&mut self, name: &[u8], host: Host, more: u64) {
         let host = match self.names.get_mut(name) {
             Some((host, count)) => {
@@ -189,7 +189,7 @@ impl ByName {
         *self.hosts.entry(host).or_default() += more;
     }
 
-    /// A name has so much less.
+    /// Subtracts from the count of a name.
     pub(crate) fn remove(&mut self, name: &[u8], less: u64) {
         let Some((host, count)) = self.names.get_mut(name) else { return };
         let (host, less) = (*host, less.min(*count));
@@ -210,8 +210,8 @@ impl ByName {
     }
 }
 
-/// Things in the order in which they came, up to a bound that hosts share: above its share, a host loses
-/// its own oldest for each new one.
+/// A queue in the order of arrival, up to a bound that hosts share: above its share, a host loses
+/// its own oldest entry for each new one.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     max: usize,
@@ -221,23 +221,23 @@ pub struct FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// An empty queue for so many.
+    /// Makes an empty queue for at most `max` entries.
     pub fn new(max: usize) -> Self {
         Self { max, last: 0, all: BTreeMap::new(), of_host: FxHashMap::default() }
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// True when there is none.
+    /// True when there are no entries.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Adds one of a host. Returns its number, and the one that has to go for it: the oldest of this
-    /// host, or the oldest of all if that has none.
+    /// Adds an entry of a host. Returns its number, and the entry that was evicted for it: the
+    /// oldest of this host, or the oldest of all if that host has none.
     pub fn push(&mut self, host: Host, value: T) -> (u64, Option<T>) {
         let own = self.of_host.get(&host).map_or(0, BTreeSet::len);
         let gone = if has_share(own, self.all.len(), self.max) {
@@ -253,7 +253,7 @@ impl<T> FairQueue<T> {
         (self.last, gone)
     }
 
-    /// Takes one out.
+    /// Removes an entry.
     pub fn remove(&mut self, number: u64) -> Option<T> {
         let (host, value) = self.all.remove(&number)?;
         if let Some(own) = self.of_host.get_mut(&host) {
@@ -270,12 +270,12 @@ impl<T> FairQueue<T> {
         self.all.first_key_value().map(|(number, (_, value))| (*number, value))
     }
 
-    /// All, the oldest first.
+    /// All entries, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Host, &T)> {
         self.all.values().map(|(host, value)| (*host, value))
     }
 
-    /// Keeps those of which `keep` is true.
+    /// Keeps the entries for which `keep` is true.
     pub fn retain(&mut self, mut keep: impl FnMut(Host, &T) -> bool) {
         let gone: Vec<u64> = self
             .all
@@ -315,7 +315,7 @@ mod tests {
     fn hosts_get_equal_shares_and_leave_one() {
         for hosts in 1..10_usize {
             let (mut counts, max) = (vec![0; hosts], 1000);
-            // One after the other takes all it can, the first ones again and again.
+            // The hosts take all they can, one after the other, the first ones again and again.
             for _ in 0..max {
                 for at in 0..hosts {
                     let all: usize = counts.iter().sum();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     proptest! {
-        /// One that comes now and then still finds what it left last, whatever a crowd of others does.
+        /// The entry of a rare host survives a flood from all others.
         #[test]
         fn a_flood_pushes_out_its_own(flood in prop::collection::vec(1..6_u32, 1..400)) {
             let mut queue = FairQueue::new(32);

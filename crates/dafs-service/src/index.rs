@@ -1,9 +1,10 @@
-//! State-ids to what they stand for, in shards, so that reads and writes of many threads do not
-//! meet at one lock.
+//! The index from state-ids to state, in shards, so that reads and writes of many threads do not
+//! contend for one lock.
 //!
 //! Invariants
-//! * What is entered here is entered in the table of files too, under that table's lock. Entries of
-//!   revoked state other than layouts are the exception: they stay here alone until the client frees them.
+//! * State in this index is in the table of files too, and enters both under that table's lock.
+//!   Entries of revoked state other than layouts are the exception: they stay here alone until the
+//!   client frees them.
 
 use crate::delegation::DelegationState;
 use crate::error::ServiceError;
@@ -22,7 +23,7 @@ const SHARDS: usize = 64;
 /// The largest number of a state-id.
 const NUMBER_MAX: u64 = (1 << STATE_NUMBER_BITS) - 1;
 
-/// What a state-id stands for.
+/// The state that a state-id names.
 #[derive(Clone)]
 pub(crate) enum Held {
     Open(Arc<OpenState>),
@@ -88,7 +89,7 @@ impl Held {
     }
 }
 
-/// Whether state is still good; else why not.
+/// The validity of state: live, gone or revoked.
 #[derive(Debug, Default)]
 pub(crate) struct Life(AtomicU8);
 
@@ -136,7 +137,7 @@ impl Index {
         }
     }
 
-    /// A number that was never used; `None` when there are no more.
+    /// Allocates a number that was never used. `None` when there are no more.
     pub(crate) fn next(&self) -> Option<StateId> {
         let number = self.last.fetch_add(1, Ordering::SeqCst) + 1;
         (number <= NUMBER_MAX).then_some(StateId(self.instance << STATE_NUMBER_BITS | number))
@@ -152,15 +153,16 @@ impl Index {
     }
 
     pub(crate) fn remove(&self, id: StateId) {
-        // What was there is dropped after the shard's lock, because it may be the last reference.
+        // Drops the removed entry after the shard's lock is released, because it may be the last
+        // reference.
         let removed = self.shard(id).remove(&id);
         drop(removed);
     }
 
-    /// What a state-id stands for, be it revoked or not.
+    /// Finds the state of a state-id, live or revoked.
     ///
     /// # Errors
-    /// `StaleStateId` for one given back or of an earlier run, else `BadStateId`.
+    /// `StaleStateId` for a released one or one of an earlier run, else `BadStateId`.
     pub(crate) fn find(&self, id: StateId) -> Result<Held> {
         if let Some(held) = self.shard(id).get(&id) {
             return Ok(held.clone());
@@ -175,7 +177,7 @@ impl Index {
         })
     }
 
-    /// Whether this run of the server cannot have given it.
+    /// True if this run of the server cannot have issued it.
     pub(crate) fn is_of_another_run(&self, id: StateId) -> bool {
         id.0 >> STATE_NUMBER_BITS != self.instance
     }

@@ -1,17 +1,17 @@
-//! What files mean, once, for every protocol: exports, handles, clients and their leases, opens
-//! with share reservations, and every operation on them.
+//! The semantics of files, once for every protocol: exports, handles, clients and their leases,
+//! opens with share reservations, and every operation on them.
 //!
-//! Nothing here knows a wire format or a socket. Time is passed in as nanoseconds since an
+//! This crate knows no wire format and no socket. Callers pass the time in, as nanoseconds since an
 //! arbitrary start.
 //!
 //! Invariants
-//! * One state: a share reservation or an open taken through one front door holds at all others,
-//!   because there is one [`Service`] and it is the only way to a store.
-//! * An operation names its export through the handle; the caller's credential is mapped by that
-//!   export's rules (root squash) before the store sees it.
+//! * One state: a share reservation or an open taken through one front end holds at all others,
+//!   because there is one [`Service`] and stores are reached only through it.
+//! * An operation names its export through the handle. That export's rules map the caller's
+//!   credential (root squash) before the store sees it.
 //! * A removed file stays usable through the opens that hold it, and only through them.
-//! * Everything a client holds is found from its record, and goes when its lease ends or when it
-//!   comes back as a new instance.
+//! * Everything that a client holds is found from its record. It ends with the client's lease, or
+//!   when the client comes back as a new instance.
 //! * Tables are bounded by [`limits`].
 
 #![forbid(unsafe_code)]
@@ -115,26 +115,27 @@ pub type Result<T> = std::result::Result<T, ServiceError>;
 pub struct ServiceConfig {
     /// How long a silent client keeps its state.
     pub lease_time: Duration,
-    /// Differs between two runs of the server, so that ids of the last run are told apart.
+    /// Differs between two runs of the server, so that ids of an earlier run are recognised.
     pub instance: u32,
-    /// Makes keys of clients that cannot be guessed; differs between two runs, too.
+    /// Makes keys of clients unguessable. Differs between two runs of the server, too.
     pub secret: [u64; 2],
-    /// How long clients may reclaim after a restart, at most.
+    /// The longest time in which clients may reclaim after a restart.
     pub grace_time: Duration,
-    /// How long an NFS client's state is kept after its lease while nobody needs it.
+    /// How long an expired NFS client keeps its state by courtesy, unless another client conflicts
+    /// with it.
     pub courtesy_time: Duration,
-    /// Whether delegations are granted.
+    /// Grant delegations.
     pub delegations: bool,
-    /// Opens of all clients, and as many delegations, because each keeps a file of a store open; one
-    /// host gets half of that.
+    /// The most opens of all clients, and the most delegations, because each keeps a file of a
+    /// store open. One host gets half of that.
     pub files_max: usize,
-    /// How long a call that may wait does so for other clients, before its client is told to ask again.
+    /// How long a call waits for other clients, if it may wait, before its client is told to retry.
     pub recall_wait: Duration,
 }
 
 impl ServiceConfig {
-    /// The usual configuration for a lease: grace takes as long as one, courtesy a day, delegations
-    /// are granted, and nothing but [`limits`] bounds open files. The secret is for tests.
+    /// The usual configuration for a lease: grace takes as long as a lease, courtesy a day,
+    /// delegations are granted, and only [`limits`] bounds the open files. The secret is for tests.
     pub fn new(lease_time: Duration, instance: u32) -> Self {
         let courtesy_time = limits::COURTESY_TIME;
         let (grace_time, delegations, files_max) = (lease_time, true, usize::MAX);
@@ -152,17 +153,18 @@ impl ServiceConfig {
     }
 }
 
-/// Who asks, at what time.
+/// The origin of a request, and its time.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
-    /// The client whose lease and opens are concerned.
+    /// The client whose lease and opens the request uses.
     pub client: &'a Arc<Client>,
     /// The credential the request runs under, before squashing.
     pub cred: &'a Cred,
-    /// Who it is to fences.
+    /// The subject that fence lists are checked for.
     pub subject: Subject<'a>,
-    /// Whether the call may wait, for other clients or for the disk. When it would and may not, it
-    /// ends with `WouldWait`, having done nothing; when it has waited in vain, with `Delay`.
+    /// Allows the call to wait for other clients or for the disk. A call that would have to wait
+    /// and may not ends with `WouldWait` and has no effect. A call that has waited too long ends
+    /// with `Delay`.
     pub wait: Wait,
     /// The time, in nanoseconds.
     pub now_ns: u64,
@@ -172,12 +174,12 @@ pub struct Caller<'a> {
 pub struct Service {
     config: ServiceConfig,
     namespace: RwLock<Arc<Namespace>>,
-    /// How often the exports were replaced.
+    /// Counts the replacements of the exports.
     namespaces: AtomicU64,
     clients: Mutex<ClientTable>,
-    /// Clients whose lease is over and who stood in the way of a caller that may not wait.
+    /// Expired clients that blocked a caller that may not wait. [`tick`](Self::tick) ends them.
     doomed: Mutex<Vec<Arc<Client>>>,
-    /// Stands for all callers without state.
+    /// The one client record of all callers without state.
     stateless_client: Arc<Client>,
     records: Box<dyn ClientRecords>,
     grace: Grace,
@@ -188,31 +190,32 @@ pub struct Service {
     lock_log: Arc<LockLog>,
     table: Mutex<StateTable>,
     watched_devices: WatchedDevices,
-    /// Told, with the table's lock, when state has ended or a holder has answered.
+    /// Notified, with the table's lock, when state has ended or a holder has answered.
     returned: Condvar,
-    /// Callers that wait for that.
+    /// Callers that wait for `returned`.
     waiting: AtomicUsize,
-    /// Numbers of questions to holders of delegations.
+    /// Counts the attribute queries to holders of delegations.
     queries: AtomicU64,
     stateless: StatelessFiles,
     ended_sessions: EndedSessions,
-    /// The journal, where one is kept.
+    /// The journal, if the server keeps one.
     keeper: OnceLock<Arc<durable::Keeper>>,
-    /// Who is told of unstable data that may be lost.
+    /// The write verifier that changes when unstable data may be lost.
     lost: Arc<OnceLock<Arc<WriteVerifier>>>,
-    /// Held while a name in a directory is removed or replaced. Opens and I/O do not wait for it.
+    /// Held while an operation removes or replaces a name in a directory. Opens and I/O do not take
+    /// it.
     names: Box<[Mutex<()>]>,
     metrics: Metrics,
-    /// When the stores were last told to let go of what they do not need.
+    /// When state without users was swept last.
     swept_ns: AtomicU64,
     stores_swept_ns: AtomicU64,
-    /// When leases were last looked at.
+    /// When leases were last checked.
     leases_ns: AtomicU64,
-    /// When grace, recalls and local changes were last looked at.
+    /// When grace, recalls and local changes were last checked.
     recalls_ns: AtomicU64,
 }
 
-/// What the service holds, for metrics and tests.
+/// Counts of the state that the service holds, for metrics and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceCounts {
     /// Known clients.
@@ -221,7 +224,7 @@ pub struct ServiceCounts {
     pub unconfirmed_clients: usize,
     /// Opens of all clients.
     pub opens: usize,
-    /// Files that are open.
+    /// Open files.
     pub open_files: usize,
     /// Pairs of lock owner and file.
     pub locks: usize,
@@ -229,33 +232,33 @@ pub struct ServiceCounts {
     pub lock_ranges: usize,
     /// Owners that wait for a byte-range lock.
     pub lock_waiters: usize,
-    /// Persistent locks, held or left behind by their holders.
+    /// Persistent locks, held or orphaned.
     pub kept_locks: usize,
-    /// Of these, broken ones.
+    /// Broken ones among them.
     pub broken_locks: usize,
-    /// Delegations held.
+    /// Delegations.
     pub delegations: usize,
-    /// Of these, recalled and not returned yet.
+    /// Recalled and not yet returned ones among them.
     pub recalled_delegations: usize,
-    /// Layouts held.
+    /// Layouts.
     pub layouts: usize,
-    /// Of these, recalled and not given back yet.
+    /// Recalled and not yet returned ones among them.
     pub recalled_layouts: usize,
-    /// Files whose layouts were taken away and that data servers may still go by.
+    /// Files whose layouts were revoked and may still be honoured by data servers.
     pub fenced_layouts: usize,
     /// Holders of delegations that were asked for a file's attributes and have not answered yet.
     pub attribute_queries: usize,
-    /// State that was taken away and not freed by its client yet.
+    /// State that was revoked and not freed by its client yet.
     pub revoked: usize,
     /// Files kept open for callers without opens.
     pub stateless_files: usize,
-    /// Files with changes that are undone when their lock is lost.
+    /// Files whose changes are undone when the lock on them is lost.
     pub undo_files: usize,
-    /// Sessions that have ended and whose replies are kept.
+    /// Ended sessions whose replies are kept.
     pub ended_sessions: usize,
     /// Fence lists.
     pub fences: usize,
-    /// Updates of fences that wait for requests to be over.
+    /// Updates of fences that wait for requests to finish.
     pub fence_waiters: usize,
 }
 
@@ -263,13 +266,12 @@ pub struct ServiceCounts {
 const NAME_LOCKS: usize = 256;
 
 impl Service {
-    /// A service over `namespace` whose clients cannot reclaim after a restart.
+    /// Makes a service over `namespace` whose clients cannot reclaim after a restart.
     pub fn new(config: ServiceConfig, namespace: Namespace) -> Self {
         Self::with_grace(config, namespace, Box::new(NoRecords), Grace::new(Vec::new(), 0))
     }
 
-    /// A service over `namespace` that lets the clients of the last run reclaim what they held, if
-    /// there were any.
+    /// Makes a service over `namespace` that lets the clients of the last run reclaim their state.
     ///
     /// # Errors
     /// When the records cannot be read.
@@ -350,14 +352,13 @@ impl Service {
         self.namespace.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A number that changes when the exports are replaced.
+    /// Changes whenever the exports are replaced.
     pub fn namespace_version(&self) -> u64 {
         self.namespaces.load(Ordering::Acquire)
     }
 
-    /// Puts other exports in place of the present ones. Requests under way finish with the old ones.
-    /// What is held on an export that is no longer there is taken away from its clients, who are told
-    /// so; everything else goes on.
+    /// Replaces the exports. Requests under way finish with the old ones. State on an export that
+    /// is gone is revoked, and its clients are notified. Everything else goes on.
     pub fn replace_namespace(&self, namespace: Namespace) {
         let namespace = Arc::new(namespace);
         *self.namespace.write().unwrap_or_else(PoisonError::into_inner) = namespace.clone();
@@ -392,7 +393,7 @@ impl Service {
         &self.stateless_client
     }
 
-    /// What is held now.
+    /// Counts the state that is held now.
     pub fn counts(&self) -> ServiceCounts {
         let clients = self.lock_clients();
         let (known, unconfirmed) = (clients.len(), clients.unconfirmed());
@@ -429,8 +430,8 @@ impl Service {
         }
     }
 
-    /// Does what time brings: ends leases, grace and overdue recalls. To be called several times a second,
-    /// from any thread; it does little when it was called a moment ago.
+    /// Does the periodic work: ends expired leases, grace and overdue recalls. Any thread calls it,
+    /// several times a second. A call soon after another does little.
     pub fn tick(&self, now_ns: u64) {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.expire(now_ns);
@@ -464,17 +465,17 @@ impl Service {
         }
     }
 
-    /// Lets the stores let go of what they do not need, every few seconds. May wait for other machines, so
-    /// it is for a thread that has nothing else to do.
+    /// Lets the stores release what they do not need, every few seconds. May wait for other
+    /// machines, so only a thread without other work calls it.
     pub fn sweep_stores(&self, now_ns: u64) {
         if is_due(&self.stores_swept_ns, now_ns, limits::SWEEP_EVERY_NS) {
             self.namespace().exports().for_each(|export| export.store().sweep());
         }
     }
 
-    /// Recalls delegations on files that somebody on this host has changed beside the server. Part of
-    /// [`tick`](Self::tick); to be called at once when a store's descriptor says that there is
-    /// something.
+    /// Recalls delegations on files that a local process has changed, bypassing the server.
+    /// [`tick`](Self::tick) calls it. The owner of a store's descriptor calls it at once when the
+    /// descriptor signals a change.
     pub fn take_local_changes(&self, now_ns: u64) {
         for export in self.namespace().exports() {
             let fs = export.store().fs_id();
@@ -485,8 +486,8 @@ impl Service {
     }
 
     fn lock_clients(&self) -> MutexGuard<'_, ClientTable> {
-        // A panic while the lock was held left the table as the last complete statement made it;
-        // refusing all service for that would be worse than going on.
+        // A panic while the lock was held left the table as the last complete statement made it. To
+        // refuse all service would be worse than to go on.
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -498,7 +499,7 @@ impl Service {
 
 #[cfg(test)]
 impl Service {
-    /// One over an empty file system in memory.
+    /// Makes a service over an empty file system in memory.
     fn of_memory() -> Self {
         let store = Arc::new(dafs_store::MemoryStore::default());
         let export = Export::new("", store, ExportOptions::default());
@@ -508,7 +509,8 @@ impl Service {
     }
 }
 
-/// Whether something was done last at least `every_ns` ago; then it is the caller who does it now.
+/// True if the caller is to do something now, because it was done last at least `every_ns` ago. Of
+/// several callers one gets true.
 fn is_due(last_ns: &AtomicU64, now_ns: u64, every_ns: u64) -> bool {
     let last = last_ns.load(Ordering::Relaxed);
     let order = Ordering::Relaxed;

@@ -1,50 +1,51 @@
 //! Every bound of the service, in one place.
 //!
-//! Bounds of what all clients have together are shared among hosts: each gets more only while it has
-//! less than is left, so that one alone gets half ([`crate::has_share`]).
+//! Bounds on the state of all clients together are shared among hosts. A host gets more only while
+//! it has less than is left, so that one host alone gets half ([`crate::has_share`]).
 
 use std::time::Duration;
 
-/// Clients known at once that have used their key. A client that is not known cannot hold state.
+/// Known clients that have used their key. An unknown client cannot hold state.
 pub const CLIENT_COUNT_MAX: usize = 61_440;
 
-/// Addresses that are known of an NFS client.
+/// Known addresses of an NFS client.
 pub const CLIENT_ADDRESSES_MAX: usize = 16;
 
-/// Records of NFS clients that have not used their key yet; above its share of that, a host loses the one
-/// of its own that waits longest.
+/// Records of NFS clients that have not used their key yet. Above its share, a host loses the
+/// oldest of its own.
 pub const UNCONFIRMED_CLIENTS_MAX: usize = 4_096;
 
-/// NFS clients whose lease is over and whose state is kept by courtesy; above that, those of hosts with
-/// many that are away longest lose it.
+/// Expired NFS clients whose state is kept by courtesy. Above that, those of hosts with many that
+/// are absent longest lose it.
 pub const COURTESY_CLIENTS_MAX: usize = 16_384;
 
-/// The part of all opens that is kept by courtesy, and of all delegations, but so many in any case; above
-/// that, those of hosts with many that are away longest lose them.
+/// The divisor of the part of all opens, and of all delegations, that is kept by courtesy, with a
+/// minimum. Above that, those of hosts with many that are absent longest lose them.
 pub(crate) const COURTESY_FILES_SHARE: usize = 8;
 /// See [`COURTESY_FILES_SHARE`].
 pub(crate) const COURTESY_FILES_MIN: usize = 64;
 
-/// Clients whose lease is over that are ended at a time for room that somebody needs, and the part of a
-/// bound that is enough then.
+/// Expired clients that are ended at a time to make room. A fraction of the bound is enough room
+/// then.
 pub(crate) const ENDED_FOR_ROOM_MAX: usize = 16;
 /// See [`ENDED_FOR_ROOM_MAX`].
 pub(crate) const ROOM_MADE_FRACTION: usize = 1024;
 
-/// How long state is kept by courtesy after a lease has ended, unless somebody needs it.
+/// How long state is kept by courtesy after a lease has ended, unless another client conflicts with
+/// it.
 pub const COURTESY_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Bytes of a client's own name.
 pub const CLIENT_NAME_BYTES_MAX: usize = 1024;
 
-/// Bits of a state-id that count. Enough for a million opens per second for twelve days; 32 would
-/// last for an hour.
+/// Significant bits of a state-id. They are enough for a million opens per second for twelve days.
+/// 32 bits would last for an hour.
 pub(crate) const STATE_NUMBER_BITS: u32 = 40;
 
 /// Opens of one client.
 pub const OPENS_PER_CLIENT_MAX: usize = 65_536;
 
-/// How often an open looks again when others make and remove its name meanwhile.
+/// How often an open retries when others make and remove its name meanwhile.
 pub(crate) const OPEN_TRIES_MAX: usize = 16;
 
 /// Opens of all clients. Each holds a descriptor of the process.
@@ -62,26 +63,25 @@ pub const LOCK_STATES_MAX: usize = 500_000;
 /// Byte ranges that one client has locked.
 pub const LOCK_RANGES_PER_CLIENT_MAX: usize = 65_536;
 
-/// Byte ranges locked in one file; each change looks at all of them.
+/// Byte ranges locked in one file. Each change looks at all of them.
 pub const LOCK_RANGES_PER_FILE_MAX: usize = 16_384;
 
 /// Byte ranges that all clients have locked.
 pub const LOCK_RANGES_MAX: usize = 1_000_000;
 
-/// Locks of all clients that are kept on disk: persistent ones that are held, and what their holders
-/// have left behind.
+/// Locks of all clients that are kept on disk: persistent ones, held or orphaned.
 pub const KEPT_LOCKS_MAX: usize = 65_536;
 
-/// Of these, the ones of a client of one name, with what its older instances have left behind.
+/// Those of the clients of one name, with the orphans of its older instances.
 pub const KEPT_LOCKS_PER_CLIENT_MAX: usize = KEPT_LOCKS_MAX / 4;
 
-/// Memory for a database of state; an entry is a few hundred bytes and read once.
+/// Memory for a database of state. An entry has a few hundred bytes and is read once.
 pub(crate) const DATABASE_CACHE_BYTES: usize = 1 << 20;
 
-/// Files with locks left behind that one sweep looks at.
+/// Files with orphaned locks that one sweep looks at.
 pub(crate) const LEFT_FILES_SWEPT_MAX: usize = 64;
 
-/// Owners that wait for a lock on one file; others poll.
+/// Owners that wait for a lock on one file. Others poll.
 pub const WAITERS_PER_FILE_MAX: usize = 256;
 
 /// Owners that wait for a lock on any file.
@@ -90,90 +90,92 @@ pub const WAITERS_MAX: usize = 65_536;
 /// How long a DAFS client that waits for a lock keeps its turn after it has asked, in nanoseconds.
 pub const LOCK_TURN_NS: u64 = 1_000_000_000;
 
-/// Delegations of one client, with those that were revoked and not freed.
+/// Delegations of one client, including revoked ones that are not freed.
 pub const DELEGATIONS_PER_CLIENT_MAX: usize = 32_768;
 
 /// Delegations of all clients. Each may hold a descriptor of the process.
 pub const DELEGATIONS_MAX: usize = 250_000;
 
-/// Layouts of one client, with what was revoked and not freed.
+/// Layouts of one client, including revoked ones that are not freed.
 pub const LAYOUTS_PER_CLIENT_MAX: usize = 65_536;
 
 /// Layouts of all clients.
 pub const LAYOUTS_MAX: usize = 500_000;
 
-/// Layouts of one client and one file system that are recalled file by file at a time, even if they are
-/// most of what it has.
+/// Layouts of one client and one file system that are recalled file by file at a time, even if they
+/// are most of its layouts.
 pub const LAYOUT_RECALLS_ONE_BY_ONE_MAX: usize = 16;
 
-/// Devices that one client is told of changes of.
+/// Devices whose changes one client is notified of.
 pub const DEVICES_WATCHED_MAX: usize = 1024;
 
-/// Files of one store whose ends are looked for at a time by callers that need them: each keeps a thread waiting
-/// that others need.
+/// Files of one store whose ends are asked for at a time, by callers that need them. Each keeps a
+/// thread waiting that others need.
 pub(crate) const ENDS_ASKED_MAX: usize = 4;
 
-/// Files that a store is asked about without another look at what is due.
+/// Files about which a store is asked before the due times are checked again.
 pub(crate) const FENCED_AT_ONCE: usize = 256;
 
-/// How long it is looked for what was written by layouts that were given back together, before that is
-/// answered; the rest is done after.
+/// How long a return of many layouts looks for their writes before it is answered. The rest is done
+/// after the answer.
 pub(crate) const RETURN_SETTLE_TIME: Duration = Duration::from_secs(2);
 
-/// Components of which is remembered when one client has written to their files through this server
-/// instead; more, and the last of these times stands for all.
+/// Components for which a time is kept when one client has written to their files through this
+/// server instead. Beyond that bound, the last of these times stands for all.
 pub(crate) const LATE_COMPONENTS_MAX: usize = 1024;
 
-/// How long whoever asks for a layout is to ask again while data servers let go of one that was taken away.
+/// How long a request for a layout is told to retry, while data servers may still honour a revoked
+/// layout.
 pub(crate) const LAYOUT_PATIENCE_NS: u64 = 1_000_000_000;
 
-/// How long after its start who takes back an open is to try again while data servers do not say how far the
-/// file reaches: they may be just starting as well, and are tried every two seconds. No more than half of a grace
-/// period.
+/// How long after the server's start a reclaim of an open is told to retry, while data servers do
+/// not report the file's size. They may be starting as well, and are tried every two seconds. No
+/// more than half of a grace period.
 pub(crate) const RECLAIM_PATIENCE_NS: u64 = 5_000_000_000;
 
-/// How long who looks for the end of a file waits for its turn, which comes at once unless data servers are slow.
+/// How long a search for the end of a file waits for its turn, which comes at once unless data
+/// servers are slow.
 pub(crate) const END_TURN_TIME: Duration = Duration::from_millis(20);
 
-/// How long it waits for their answer.
+/// How long a search for the end of a file waits for the answer of data servers.
 pub(crate) const END_ANSWER_TIME: Duration = Duration::from_secs(1);
 
-/// Parts of a file that a layout may be held of after others were given back.
+/// Parts of a file that a layout may cover after other parts were returned.
 pub(crate) const LAYOUT_SPANS_MAX: usize = 64;
 
-/// How long a call waits for other clients before its client is told to ask again.
+/// How long a call waits for other clients before its client is told to retry.
 pub const RECALL_WAIT: Duration = Duration::from_millis(100);
 
-/// Delegations or layouts that are taken away because they were not given back in time, or are given back
-/// together, in one hold of the table's lock.
+/// Delegations or layouts that are ended in one hold of the table's lock, when they were not
+/// returned in time or are returned together.
 pub(crate) const ENDED_AT_ONCE_MAX: usize = 256;
 
-/// Calls that wait for other clients at a time; more are told to ask again at once. They wait on
+/// Calls that wait for other clients at a time. More are told to retry at once. They wait on
 /// threads that others need for the disk.
 pub(crate) const RECALL_WAITERS_MAX: usize = 8;
 
-/// How often a call that has got others out of its way is attempted again at once: they may be of several
+/// How often a call that has cleared conflicts retries at once: there may be conflicts of several
 /// kinds. Then it sleeps in between.
 pub(crate) const CLEARED_MAX: u32 = 4;
 
-/// How long a waiting call sleeps before it looks again by itself.
+/// How long a waiting call sleeps before it retries by itself.
 pub(crate) const RECALL_NAP: Duration = Duration::from_millis(10);
 
 /// How long after a recall no new delegation is granted on a file, in nanoseconds.
 pub const RECALL_QUIET_NS: u64 = 15_000_000_000;
 
-/// Files whose last recall is remembered; recalls of others are forgotten at once.
+/// Files whose last recall is remembered. Recalls of other files are forgotten at once.
 pub const RECALLED_FILES_MAX: usize = 65_536;
 
 /// How long after a write without an open no new delegation is granted on a file, in nanoseconds.
-/// Longer than such a write takes.
+/// This is longer than such a write takes.
 pub const WRITE_QUIET_NS: u64 = 10_000_000_000;
 
-/// How long the answer of a delegation's holder is good for everybody who asks, in nanoseconds.
+/// How long the answer of a delegation's holder is valid for every caller, in nanoseconds.
 pub(crate) const ATTR_ANSWER_FRESH_NS: u64 = 100_000_000;
 
-/// How long a delegation's holder may take to answer before it loses the delegation, and how long
-/// its answer is kept for the one who asked, in nanoseconds.
+/// How long a delegation's holder may take to answer before its delegation is revoked, and how long
+/// its answer is kept for the caller that asked, in nanoseconds.
 pub(crate) const ATTR_ANSWER_WAIT_NS: u64 = 3_000_000_000;
 
 /// Files kept open for callers without opens.
@@ -182,8 +184,8 @@ pub const STATELESS_FILES_MAX: usize = 8_192;
 /// How long a file may be kept open for callers without opens after its last use, in nanoseconds.
 pub(crate) const STATELESS_IDLE_NS: u64 = 10_000_000_000;
 
-/// How long the rights of a caller without an open are believed while times, but neither mode nor
-/// owner of the file have changed, in nanoseconds. An access list may have changed with them.
+/// How long cached rights of a caller without an open are used while the file's times change but
+/// neither its mode nor its owner, in nanoseconds. An access list may have changed with them.
 pub(crate) const STATELESS_RIGHTS_NS: u64 = 1_000_000_000;
 
 /// Ended sessions whose replies are kept, of one client and of all.
@@ -203,34 +205,33 @@ pub const REPLY_RETENTION_NS: u64 = 3_600_000_000_000;
 /// Names on one fence list.
 pub const FENCE_NAMES_MAX: usize = 256;
 
-/// Length of a name on a fence list, in bytes: that of a client's name, with what says whose it is.
+/// Length of a name on a fence list, in bytes: that of a client's name, with its prefix.
 pub const FENCE_NAME_BYTES_MAX: usize = CLIENT_NAME_BYTES_MAX + 8;
 
 /// Files and file systems with a fence list.
 pub const FENCE_LISTS_MAX: usize = 16_384;
 
-/// Fence lists that one sweep looks at to see whether their files are still there.
+/// Fence lists that one sweep checks for removed files.
 pub(crate) const FENCE_LISTS_SWEPT_MAX: usize = 64;
 
-/// Files under locks whose changes may have to be undone. Each has a log of its own in the state
-/// directory.
+/// Locks whose changes may have to be undone. Each has a log of its own in the state directory.
 pub const UNDO_LOCKS_MAX: u64 = 1_024;
 
-/// Of these, the ones of a client of one name, with what its older instances have left behind.
+/// Those of the clients of one name, with the orphans of its older instances.
 pub const UNDO_LOCKS_PER_CLIENT_MAX: u64 = UNDO_LOCKS_MAX / 4;
 
-/// Bytes saved for one such lock; a write that needs more saved is refused for want of space, and
-/// nothing of it happens. A write saves what it overwrites, in blocks of 16 KiB, once; one behind the
-/// end of the file saves nothing.
+/// Bytes saved for one such lock. A write that needs more is refused for lack of space, and has no
+/// effect. A write saves the blocks of 16 KiB that it overwrites, each once. A write behind the end
+/// of the file saves none.
 pub const UNDO_BYTES_PER_LOCK_MAX: u64 = 256 << 20;
 
 /// Bytes saved for all such locks.
 pub const UNDO_BYTES_MAX: u64 = 1 << 30;
 
-/// Of these, the ones for locks of a client of one name.
+/// Bytes saved for locks of the clients of one name.
 pub const UNDO_BYTES_PER_CLIENT_MAX: u64 = UNDO_BYTES_MAX / 2;
 
-/// The least and the longest time between two attempts to put a file back after one has failed, in
+/// The least and the longest time between two attempts to restore a file after one has failed, in
 /// nanoseconds.
 pub(crate) const UNDO_PAUSE_MIN_NS: u64 = 1_000_000_000;
 /// See [`UNDO_PAUSE_MIN_NS`].
@@ -239,57 +240,57 @@ pub(crate) const UNDO_PAUSE_MAX_NS: u64 = 60_000_000_000;
 /// Changes with durable replies that are under way at once.
 pub const DURABLE_CHANGES_MAX: usize = 65_536;
 
-/// The same of changes that nothing is kept of, on exports whose other changes are kept. All may be of
-/// one name, and each looks at those before it.
+/// Changes under way of which no record is kept, on exports that keep records of other changes. All
+/// may be of one name, and each is compared with those before it.
 pub const GUARDED_CHANGES_MAX: usize = 8_192;
 
-/// The same of one host, or of one client where hosts are not known.
+/// Those of one host, or of one client where hosts are not known.
 pub const GUARDED_CHANGES_SHARE_MAX: usize = GUARDED_CHANGES_MAX / 8;
 
-/// How long such a change waits for others, in nanoseconds, before its client is asked to come again.
+/// How long such a change waits for others, in nanoseconds, before its client is told to retry.
 pub const GUARD_WAIT_NS: u64 = 5_000_000_000;
 
-/// How often a change that empties a file looks again when its name leads to another one meanwhile.
+/// How often a change that empties a file retries when its name leads to another file meanwhile.
 pub(crate) const DURABLE_PICTURES_MAX: usize = 16;
 
-/// The longest reply that the journal keeps, in bytes. Who asks after a restart for a longer one gets an
-/// error instead.
+/// The longest reply that the journal keeps, in bytes. A client that asks after a restart for a
+/// longer one gets an error instead.
 pub const DURABLE_REPLY_BYTES_MAX: usize = 64 << 10;
 
-/// Sessions of earlier runs that the journal keeps the replies of. Above that, the client that has most
-/// loses its oldest first, of the host that has most.
+/// Sessions of earlier runs whose replies the journal keeps. Above that, the host with most
+/// sessions loses one: the oldest of its client that has most.
 pub const DURABLE_SESSIONS_MAX: usize = 4_096;
 
 /// Bytes of records that the journal keeps, in memory and in each checkpoint.
 pub const DURABLE_BYTES_MAX: usize = 512 << 20;
 
-/// Of these, what is left to replies when no more changes are taken, so that those which were taken are
-/// told as they were answered.
+/// The part that is left to replies when no more changes are accepted, so that the accepted changes
+/// keep their replies.
 pub const DURABLE_RESERVE_BYTES: usize = DURABLE_BYTES_MAX / 8;
 
-/// The same of the sessions of earlier runs, together.
+/// Bytes of records of the sessions of earlier runs, together.
 pub const DURABLE_RECOVERED_BYTES_MAX: usize = DURABLE_BYTES_MAX / 8;
 
-/// What a record takes besides the reply in it, in bytes, at most.
+/// The most that a record takes besides the reply in it, in bytes.
 pub const DURABLE_RECORD_BYTES: usize = 72;
 
-/// The same as [`DURABLE_BYTES_MAX`] of the sessions to which front doors have promised that replies to all their changes are
-/// kept: so much is there for them whatever others do.
+/// Bytes of records of the sessions to which front ends have promised to keep the replies to all
+/// changes. This part is reserved for them.
 pub const DURABLE_PROMISED_BYTES_MAX: usize = DURABLE_BYTES_MAX / 4;
 
-/// The same of one session. A change that might make it more is refused.
+/// Bytes of records of one session. A change that might exceed it is refused.
 pub const DURABLE_SESSION_BYTES_MAX: usize = 1 << 20;
 
-/// The same of a change that is under way, until it is known what came of it: a rename has two names
-/// of 255 bytes and two handles, and a session may have to be told with it.
+/// Bytes of a change under way, until its result is known: a rename has two names of 255 bytes and
+/// two handles, and may have to be recorded together with its session.
 pub(crate) const DURABLE_CHANGE_BYTES: usize = 1_024;
 
-/// The same of a session, without its replies: its client's name and principal.
+/// Bytes of a session's record without its replies: its client's name and principal.
 const DURABLE_SESSION_RECORD_BYTES: usize = CLIENT_NAME_BYTES_MAX + 512;
 
 const _: () = assert!(DURABLE_BYTES_MAX as u64 <= dafs_journal::CHECKPOINT_BYTES_MAX);
 const _: () = assert!(DURABLE_REPLY_BYTES_MAX < dafs_journal::RECORD_BYTES_MAX);
-// What earlier runs and ended sessions have left, and changes under way, leave room for the others.
+// Earlier runs, ended sessions and changes under way leave room for the others.
 const _: () = assert!(
     DURABLE_RECOVERED_BYTES_MAX
         + DURABLE_PROMISED_BYTES_MAX
@@ -305,10 +306,10 @@ pub const PATH_COMPONENTS_MAX: usize = 256;
 /// Time between two sweeps of the stores, in nanoseconds.
 pub const SWEEP_EVERY_NS: u64 = 10_000_000_000;
 
-/// Time between two looks at leases, in nanoseconds.
+/// Time between two checks of leases, in nanoseconds.
 pub const LEASES_EVERY_NS: u64 = 500_000_000;
 
-/// Time between two looks at grace, recalls and local changes, in nanoseconds.
+/// Time between two checks of grace, recalls and local changes, in nanoseconds.
 pub const RECALLS_EVERY_NS: u64 = 100_000_000;
 
 /// How often a start asks a busy store what became of a change: ten minutes of pauses, in which a store

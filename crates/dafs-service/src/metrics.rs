@@ -1,13 +1,14 @@
-//! What was done, how long it took and for whom: counters that every front door feeds.
+//! Counters that every front end feeds: operations, their latency, and the client or export.
 //!
 //! Invariants
 //! * Recording takes no lock and allocates nothing.
-//! * A histogram's buckets are powers of two of microseconds, so that two servers' numbers add up.
+//! * A histogram's buckets are powers of two of microseconds, so that the numbers of two servers
+//!   can be added.
 
 use crate::layout::DeviceUse;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which protocol an operation came by.
+/// The front end by which an operation came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Door {
     /// DAFS.
@@ -21,10 +22,10 @@ pub enum Door {
 }
 
 impl Door {
-    /// All of them.
+    /// All front ends.
     pub const ALL: [Self; 4] = [Self::Dafs, Self::Nfs4, Self::Nfs3, Self::Mount];
 
-    /// As it stands in metrics.
+    /// The label in metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::Dafs => "dafs",
@@ -35,13 +36,13 @@ impl Door {
     }
 }
 
-/// Operations of one front door that are told apart; numbers beyond are counted as the last.
+/// Operations of one front end that are counted apart. Larger numbers count as the last.
 pub const OPERATIONS_MAX: usize = 168;
 
 /// Buckets of a histogram: up to 1, 2, 4, ... 2^20 microseconds, and beyond.
 pub const BUCKETS: usize = 22;
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
@@ -63,28 +64,28 @@ impl Histogram {
         self.sum_ns.fetch_add(duration_ns, Ordering::Relaxed);
     }
 
-    /// How many durations each bucket holds, and the sum of all in nanoseconds.
+    /// Returns the count of each bucket, and the sum of all durations in nanoseconds.
     pub fn read(&self) -> ([u64; BUCKETS], u64) {
         let buckets = std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed));
         (buckets, self.sum_ns.load(Ordering::Relaxed))
     }
 
-    /// The upper end of a bucket in seconds; infinite for the last.
+    /// Returns the upper end of a bucket in seconds. The last has none, so it is infinite.
     pub fn bound_seconds(bucket: usize) -> f64 {
         if bucket + 1 >= BUCKETS { f64::INFINITY } else { (1u64 << bucket) as f64 / 1e6 }
     }
 }
 
-/// One operation of one front door.
+/// Counters of one operation of one front end.
 #[derive(Debug, Default)]
 pub struct OperationMetrics {
-    /// How long it took from the arrival of the request to the answer.
+    /// Time from the arrival of the request to the answer.
     pub latency: Histogram,
-    /// How often it was refused.
+    /// Refused requests.
     pub errors: AtomicU64,
 }
 
-/// What was done for somebody: a client or an export.
+/// Use by one client or of one export.
 #[derive(Debug, Default)]
 pub struct Usage {
     /// Requests.
@@ -95,7 +96,7 @@ pub struct Usage {
     pub read_bytes: AtomicU64,
     /// Bytes of file data written.
     pub written_bytes: AtomicU64,
-    /// How long requests took.
+    /// Latency of requests.
     pub latency: Histogram,
 }
 
@@ -116,21 +117,22 @@ impl Usage {
     }
 }
 
-/// What clients say that they did at data servers. It stays at the greatest number rather than to begin anew.
+/// I/O at data servers, as clients report it. A counter stays at the greatest number rather than to
+/// wrap.
 #[derive(Debug, Default)]
 pub struct DirectUse {
     /// Reads.
     pub reads: AtomicU64,
-    /// Their bytes.
+    /// Bytes read.
     pub read_bytes: AtomicU64,
-    /// Writes, those of each copy.
+    /// Writes, counting those of each copy.
     pub writes: AtomicU64,
-    /// Their bytes.
+    /// Bytes written.
     pub written_bytes: AtomicU64,
 }
 
 impl DirectUse {
-    /// Counts what has been added.
+    /// Adds to the counters.
     pub(crate) fn record(&self, added: &DeviceUse) {
         let counters = [
             (&self.reads, added.read.operations),
@@ -150,7 +152,7 @@ impl DirectUse {
 pub struct Done {
     /// From arrival to answer, in nanoseconds.
     pub duration_ns: u64,
-    /// Refused.
+    /// True if the request was refused.
     pub failed: bool,
     /// Bytes of file data read.
     pub read_bytes: u64,
@@ -158,7 +160,7 @@ pub struct Done {
     pub written_bytes: u64,
 }
 
-/// Every operation of every front door.
+/// Counters of every operation of every front end.
 #[derive(Debug)]
 pub struct Metrics {
     doors: [Box<[OperationMetrics]>; Door::ALL.len()],

@@ -9,11 +9,11 @@ use crate::{Caller, Resolved, Result, Service, Unresolved};
 use dafs_store::{Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, Store, StoreError};
 use std::sync::{Arc, MutexGuard};
 
-/// What takes the entries of a directory: the entry, and its object with attributes where known.
-/// It returns false when it wants no more.
+/// A sink for directory entries: gets the entry, and its object with attributes where known.
+/// Returns false when it wants no more.
 pub type EntrySink<'s> = dyn FnMut(DirEntry<'_>, Option<(Handle, Attr)>) -> bool + 's;
 
-/// What a removal is meant for.
+/// The kind of object that a removal accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoveKind {
     /// Anything.
@@ -37,10 +37,10 @@ impl RemoveKind {
 
 impl Service {
     /// Follows `path` from `dir`, crossing into exports, never following symlinks. On an error the
-    /// second part says how far it came.
+    /// second part says how far the lookup came.
     ///
     /// # Errors
-    /// The store's for the component that failed; `Invalid` for a path that is too long.
+    /// The store's for the component that failed. `Invalid` for a path that is too long.
     pub fn lookup<'p>(
         &self,
         caller: Caller<'_>,
@@ -84,7 +84,7 @@ impl Service {
         Ok((Handle { fs: dir.fs, file }, attr))
     }
 
-    /// The directory above; `NotFound` above the root.
+    /// Returns the directory above, or `NotFound` above the root.
     ///
     /// # Errors
     /// The store's.
@@ -118,10 +118,10 @@ impl Service {
         Ok(export.store().make(&cred, &dir.file, name, object, attr)?)
     }
 
-    /// Makes another name for a file, after delegations of other clients on it have been returned.
+    /// Makes another name for a file, after other clients have returned their delegations on it.
     ///
     /// # Errors
-    /// The store's; `CrossDevice` between exports; `WouldWait`, `Delay`.
+    /// The store's. `CrossDevice` between exports. `WouldWait`, `Delay`.
     pub fn link(
         &self,
         caller: Caller<'_>,
@@ -141,11 +141,11 @@ impl Service {
         Ok(export.store().link(&cred, &source.file, &dir.file, name)?)
     }
 
-    /// Removes a name. The file stays for those who have it open.
+    /// Removes a name. An open file stays usable through its opens.
     ///
     /// # Errors
-    /// The store's, and `DeleteDenied`; `WouldWait` or `Delay` while other clients return
-    /// delegations; `Grace`; `Fenced` from the object.
+    /// The store's, and `DeleteDenied`. `WouldWait` or `Delay` while other clients return
+    /// delegations. `Grace`. `Fenced` from the object.
     pub fn remove(
         &self,
         caller: Caller<'_>,
@@ -156,10 +156,10 @@ impl Service {
         self.remove_of_kind(caller, dir, name, mode, RemoveKind::Any)
     }
 
-    /// As `remove`, for protocols that remove directories and others by different operations.
+    /// Does `remove`, for protocols that remove directories and others by different operations.
     ///
     /// # Errors
-    /// Those of `remove`; `IsDirectory` and `NotDirectory` for an object of the other kind.
+    /// Those of `remove`. `IsDirectory` and `NotDirectory` for an object of the other kind.
     pub fn remove_of_kind(
         &self,
         caller: Caller<'_>,
@@ -176,8 +176,8 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let mut patience = Patience::default();
         loop {
-            // Names in a directory change one at a time, so that the name still stands for what was
-            // looked up.
+            // Names in a directory change one at a time, so that the name still leads to the object
+            // that was looked up.
             let names = self.lock_names(dir.shard());
             let (file, found) = export.store().peek(&cred, &dir.file, name)?;
             kind.check(found)?;
@@ -190,7 +190,7 @@ impl Service {
                     return Ok(removed?);
                 }
                 Err(blocked) => {
-                    // Nobody waits with the names locked.
+                    // No thread waits with the names locked.
                     drop(names);
                     self.make_way(caller, blocked, &mut patience)?;
                 }
@@ -201,8 +201,8 @@ impl Service {
     /// Renames. A replaced target is removed as by an unchecked remove (DAFS O42).
     ///
     /// # Errors
-    /// The store's; `CrossDevice` between exports; `DeleteDenied` for the target; `WouldWait` or
-    /// `Delay` while other clients return delegations; `Grace`; `Fenced` from an object.
+    /// The store's. `CrossDevice` between exports. `DeleteDenied` for the target. `WouldWait` or
+    /// `Delay` while other clients return delegations. `Grace`. `Fenced` from an object.
     pub fn rename(
         &self,
         caller: Caller<'_>,
@@ -225,7 +225,7 @@ impl Service {
         let mut patience = Patience::default();
         loop {
             let names = self.lock_both_names(from_dir, to_dir);
-            // What is not there, or not reached, the rename itself answers for.
+            // For a name that is missing or cannot be reached, the rename itself returns the error.
             let find = |dir: &Handle, name: &[u8]| {
                 let found = store.peek(&cred, &dir.file, name).ok();
                 found.map(|(file, _)| Handle { fs: dir.fs, file })
@@ -260,7 +260,7 @@ impl Service {
         }
     }
 
-    /// The locks for names of two directories, always in the same order.
+    /// Locks the names of two directories, always in the same order.
     fn lock_both_names(
         &self,
         one: &Handle,
@@ -271,8 +271,8 @@ impl Service {
         (first, (low != high).then(|| self.lock_names(high)))
     }
 
-    /// Feeds the entries after `cookie` to `sink` until that returns false; true at the end. In the
-    /// directory of exports, entries stand for the exports' roots.
+    /// Feeds the entries after `cookie` to `sink` until that returns false. Returns true at the
+    /// end. In the directory of exports, entries stand for the exports' roots.
     ///
     /// # Errors
     /// The store's.
@@ -298,7 +298,7 @@ impl Service {
     }
 }
 
-/// What is told of a directory in which nothing happened.
+/// The change information of a directory that did not change.
 fn unchanged(store: &Arc<dyn Store>, dir: &Handle) -> Result<DirChange> {
     let attr = store.getattr(&dir.file)?;
     Ok(DirChange { before: attr.change, after: attr.change, atomic: true, attr: Some(attr) })

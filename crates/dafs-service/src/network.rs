@@ -1,4 +1,4 @@
-//! From where an export may be reached.
+//! The addresses and credentials that an export admits.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,7 +35,7 @@ impl AddressRange {
 }
 
 impl AddressRange {
-    /// The same range, named by its first address.
+    /// Returns the same range, named by its first address.
     pub(crate) fn network(self) -> Self {
         let address = match self.address {
             IpAddr::V4(address) => {
@@ -78,7 +78,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// How a caller of an RPC program said who it is (RFC 5531 8.2).
+/// The credential flavour of an RPC call (RFC 5531 8.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
     /// AUTH_NONE: nobody.
@@ -87,16 +87,16 @@ pub enum Flavour {
     Sys,
 }
 
-/// Which callers an export is open to through front doors whose callers only claim who they are.
+/// The callers that an export admits through front ends without authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admits {
-    /// Where callers may be.
+    /// Networks of admitted callers.
     pub networks: Vec<AddressRange>,
-    /// Whether callers may be AUTH_NONE; they are the anonymous user.
+    /// Admits AUTH_NONE. Such callers are the anonymous user.
     pub none: bool,
-    /// Whether callers may be AUTH_SYS.
+    /// Admits AUTH_SYS.
     pub sys: bool,
-    /// Whether ports from 1024 up will do, which every user of the caller's host may use.
+    /// Admits ports from 1024 up, which every user of the caller's host may use.
     pub unprivileged_ports: bool,
 }
 
@@ -108,8 +108,9 @@ impl Default for Admits {
 }
 
 impl Admits {
-    /// Whom at least one of these admits, and whoever differs from those in one point only: for
-    /// what leads to all of them and holds nothing itself.
+    /// Returns rules that admit every caller that one of `all` admits, and some more: each property
+    /// is the union over `all`. They serve a directory that leads to all of them and holds nothing
+    /// itself.
     pub(crate) fn any_of<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let nobody =
             Self { networks: Vec::new(), none: false, sys: false, unprivileged_ports: false };
@@ -122,7 +123,7 @@ impl Admits {
         })
     }
 
-    /// Whether a caller of this flavour at this address may come in. `privileged` says that the
+    /// True if a caller of this flavour at this address is admitted. `privileged` says that the
     /// port, or the kernel of this host, vouches for the caller.
     pub fn admits(&self, address: IpAddr, flavour: Flavour, privileged: bool) -> bool {
         let flavour = match flavour {

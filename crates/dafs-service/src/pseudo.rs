@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Cookies 0 to 2 are reserved, so the first entry has 3.
 const FIRST_COOKIE: u64 = 3;
 
-/// One directory with a fixed list of names. The name space replaces what a lookup finds by the
+/// One directory with a fixed list of names. The name space replaces the result of a lookup by the
 /// root of the export.
 pub(crate) struct PseudoStore {
     names: Vec<Vec<u8>>,

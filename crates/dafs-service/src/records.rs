@@ -1,10 +1,10 @@
-//! Durable records: of clients, who may reclaim after a restart (RFC 8881 8.4.2.1), and of locks that
-//! outlive them (DAFS 9.3).
+//! Durable records of clients that may reclaim after a restart (RFC 8881 8.4.2.1), and of locks
+//! that outlive their holders (DAFS 9.3).
 //!
 //! Invariants
 //! * When `put` or `remove` has returned, the change survives a crash of the machine.
-//! * A record is removed only together with the verifier that it was written with, so that the late
-//!   end of an old instance does not take the record of a new one.
+//! * A record is removed only together with the verifier that it was written with. So the late end
+//!   of an old instance does not remove the record of a new one.
 
 use crate::client::{Client, ClientKey, ClientKind, Identity};
 use crate::database::{DatabaseError, StateDatabase, StateFile, StateFileId};
@@ -15,21 +15,21 @@ use redb::{ReadableTable, StorageBackend, TableDefinition, WriteTransaction};
 use std::path::Path;
 use thiserror::Error;
 
-/// One client that may hold state.
+/// A client that may hold state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientRecord {
-    /// By whose rules it lives; names of two kinds have nothing to do with each other.
+    /// The client's kind. Names of two kinds are independent of each other.
     pub kind: ClientKind,
-    /// Its own name.
+    /// The client's own name.
     pub owner: Vec<u8>,
-    /// Of the instance that held the state.
+    /// The verifier of the instance that held the state.
     pub verifier: [u8; 8],
-    /// How it proved who it is.
+    /// The mechanism by which it authenticated.
     pub mechanism: String,
-    /// Who it is.
+    /// The principal that it authenticated as.
     pub principal: Vec<u8>,
-    /// The address that it called from, if it is an NFS client's, and a byte that is 1 if the port was
-    /// privileged. Records of earlier versions lack that byte. Empty if nothing is known.
+    /// The address of an NFS client, followed by a byte that is 1 if its port was privileged.
+    /// Records of earlier versions lack that byte. Empty if the address is not known.
     pub host: Vec<u8>,
 }
 
@@ -45,7 +45,7 @@ impl ClientRecord {
         }
     }
 
-    /// True when the client is the one that was recorded, back again, from wherever.
+    /// True when the client is the recorded one, back again, from any address.
     pub(crate) fn is_of(&self, client: &Client) -> bool {
         self.kind == client.kind()
             && self.owner == client.name()
@@ -53,7 +53,7 @@ impl ClientRecord {
             && self.is_by(client.identity())
     }
 
-    /// True when it is somebody's who has shown to be this.
+    /// True when the record belongs to this identity.
     pub(crate) fn is_by(&self, identity: &Identity) -> bool {
         self.mechanism == identity.mechanism && self.principal == identity.principal
     }
@@ -85,13 +85,13 @@ impl RecordsError {
         }
     }
 
-    /// The file is not there any more as it was.
+    /// True if the file was removed or replaced while it was in use.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 }
 
-/// Where records survive a restart.
+/// A store of records that survives a restart.
 pub trait ClientRecords: Send + Sync {
     /// All records.
     ///
@@ -105,13 +105,13 @@ pub trait ClientRecords: Send + Sync {
     /// Those of the disk.
     fn put(&self, record: &ClientRecord) -> Result<(), RecordsError>;
 
-    /// Removes records, in one step; those that are not there, or have another verifier, are left.
+    /// Removes records, in one step. Records that are missing or have another verifier are skipped.
     ///
     /// # Errors
-    /// Those of the disk; then all records are still there.
+    /// Those of the disk. No record is removed then.
     fn remove(&self, records: &[ClientRecord]) -> Result<(), RecordsError>;
 
-    /// Whether anything is kept at all.
+    /// True if records are kept at all.
     fn keeps(&self) -> bool {
         true
     }
@@ -122,15 +122,15 @@ pub trait ClientRecords: Send + Sync {
     /// Those of the disk, and of a file that is damaged.
     fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError>;
 
-    /// Makes changes of records of locks, in their order and in one step.
+    /// Changes records of locks, in the given order and in one step.
     ///
     /// # Errors
-    /// Those of the disk; then nothing is changed.
+    /// Those of the disk. Nothing is changed then.
     fn change_locks(&self, changes: &[LockChange]) -> Result<(), RecordsError>;
 }
 
-/// Keeps nothing: no client may reclaim after a restart, and there is no grace period; persistent
-/// locks end with the server.
+/// Keeps no records. No client may reclaim after a restart, and there is no grace period.
+/// Persistent locks end with the server.
 #[derive(Debug, Default)]
 pub struct NoRecords;
 
@@ -165,26 +165,26 @@ type Value = ([u8; 8], &'static str, &'static [u8]);
 
 type ClientTable = TableDefinition<'static, &'static [u8], Value>;
 
-/// By owner name.
+/// Clients by owner name.
 const NFS_CLIENTS: ClientTable = TableDefinition::new("clients");
 
-/// Where they called from, by owner name.
+/// Addresses of NFS clients, by owner name.
 const NFS_HOSTS: TableDefinition<'static, &'static [u8], &'static [u8]> =
     TableDefinition::new("client_hosts");
 
-/// By client name.
+/// Clients by client name.
 const DAFS_CLIENTS: ClientTable = TableDefinition::new("dafs_clients");
 
-/// File system and file of the handle; first and last byte, bits of what it is.
+/// File system and file of the handle, first and last byte, and the `LOCK_*` bits.
 type LockPlace = ([u8; 16], [u8; 48], u64, u64, u8);
 
 /// Client key, verifier, name, mechanism, principal and owner of the holder.
 type LockName = (u64, [u8; 8], &'static [u8], &'static str, &'static [u8], &'static [u8]);
 
-/// By number.
+/// Records of locks by number.
 const LOCKS: TableDefinition<'static, u64, (LockPlace, LockName)> = TableDefinition::new("locks");
 
-/// Bits of what a lock is.
+/// Bits of a lock.
 const LOCK_WRITE: u8 = 1;
 const LOCK_AUTORECOVER: u8 = 2;
 const LOCK_REPAIR: u8 = 4;
@@ -197,18 +197,17 @@ pub struct FileRecords {
 }
 
 impl FileRecords {
-    /// Opens the file, or makes it if there was none.
+    /// Opens the file, or makes it if there is none.
     ///
     /// # Errors
-    /// When it cannot be made, is not the one that is expected, is damaged, or another server has it
-    /// open.
+    /// The file cannot be made, is not the expected one, is damaged, or another server has it open.
     pub fn open(path: &Path, expected: StateFile) -> Result<Self, RecordsError> {
         let database = StateDatabase::open(path, expected, Self::tables);
         let database = database.map_err(|error| RecordsError::of(path, &error))?;
         Ok(Self { database })
     }
 
-    /// The same with what is in `backend`, for simulations.
+    /// Opens the records in `backend`, for simulations.
     ///
     /// # Errors
     /// As `open`.
@@ -227,7 +226,7 @@ impl FileRecords {
         Ok(())
     }
 
-    /// Which file it is.
+    /// The file's identity.
     pub fn id(&self) -> StateFileId {
         self.database.id()
     }
@@ -288,7 +287,7 @@ impl FileRecords {
 fn table_of(kind: ClientKind) -> ClientTable {
     match kind {
         ClientKind::Dafs => DAFS_CLIENTS,
-        // Callers without state have no records.
+        // Stateless callers have no records.
         ClientKind::Nfs | ClientKind::Stateless => NFS_CLIENTS,
     }
 }
@@ -493,7 +492,7 @@ mod tests {
         assert!(error.contains("clients.redb"), "{error}");
     }
 
-    /// Three locks, kept by a server that is killed or ends in order.
+    /// Writes three locks with a server that is killed or ends in order.
     fn with_locks(path: &Path, killed: bool) -> (StateFileId, Vec<u8>) {
         let records = FileRecords::open(path, NEW).unwrap();
         for number in 0..3 {
@@ -516,14 +515,15 @@ mod tests {
             let path = dir.path().join(format!("{killed}.redb"));
             let (id, whole) = with_locks(&path, killed);
             let locks: Vec<_> = (0..3).map(lock).collect();
-            // All of the header, and enough of what else is in use; one bit of each byte.
+            // Flips one bit in each byte of the header, and in enough bytes of the rest that is in
+            // use.
             let used =
                 |&at: &usize| at < 360 || whole[at] != 0 && (at % 4096 < 24 || at % 499 == 0);
             let mut refused = 0;
             for at in (0..whole.len()).filter(used) {
                 let mut flipped = whole.clone();
                 flipped[at] ^= 1 << (at % 8);
-                // File systems would wait for one that is written over.
+                // File systems would wait for the write-back of a file that is overwritten.
                 std::fs::remove_file(&path).unwrap();
                 std::fs::write(&path, flipped).unwrap();
                 match found(&path, id) {
@@ -531,7 +531,7 @@ mod tests {
                     Err(error) => {
                         refused += 1;
                         assert!(error.to_string().contains("damaged"), "byte {at}: {error}");
-                        // Also when it is tried again.
+                        // A retry is refused, too.
                         assert!(found(&path, id).is_err(), "byte {at}, killed {killed}");
                     }
                 }
@@ -556,7 +556,7 @@ mod tests {
             let error = found(&path, id).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         };
-        // The server was killed before it could note the last opening.
+        // The server was killed before it could record the last opening.
         assert_eq!(found(&path, id).unwrap().len(), 3);
         refused(StateFileId { instance: [8; 16], openings: 1 }, "another one");
         std::fs::write(&path, &old).unwrap();
@@ -581,7 +581,7 @@ mod tests {
         let path = dir.path().join("clients.redb");
         let (id, mut bytes) = with_locks(&path, false);
         assert!(crate::bears_seal(&path).unwrap());
-        // As earlier versions left it.
+        // A file as earlier versions left it.
         bytes[320..512].fill(0);
         std::fs::write(&path, &bytes).unwrap();
         assert!(!crate::bears_seal(&path).unwrap());
@@ -605,7 +605,7 @@ mod tests {
         }
         crate::bears_seal(&path).unwrap_err();
         assert_eq!(std::fs::read(&victim).unwrap(), bytes);
-        // One that is being made takes the place of the link.
+        // A new file replaces the link.
         std::fs::rename(&path, path.with_extension("new")).unwrap();
         drop(FileRecords::open(&path, NEW).unwrap());
         assert_eq!(std::fs::read(&victim).unwrap(), bytes);

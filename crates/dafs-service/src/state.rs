@@ -2,14 +2,14 @@
 //!
 //! Invariants
 //! * A number is used once in a run of the server and never for two kinds of state.
-//! * A sequence number grows with every change of what it stands for and skips zero, which means
-//!   "the current one" (RFC 8881 8.2.2).
+//! * A sequence number grows with every change of its state and skips zero, which means "the
+//!   current one" (RFC 8881 8.2.2).
 
 use crate::Result;
 use crate::error::ServiceError;
 
-/// A state-id as the service counts them: 24 bits of the server's instance above, a number below.
-/// Zero is the anonymous state-id.
+/// A state-id as the service counts them: 24 bits of the server's instance in the upper part, a
+/// number in the lower. Zero is the anonymous state-id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateId(pub u64);
 
@@ -23,9 +23,9 @@ impl StateId {
 /// A state-id with the sequence number that the client believes current (RFC 8881 8.2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StateRef {
-    /// Which state.
+    /// The state-id.
     pub id: StateId,
-    /// Which version of it; 0 stands for the current one.
+    /// The version of the state. 0 stands for the current one.
     pub seqid: u32,
 }
 
@@ -33,11 +33,11 @@ impl StateRef {
     /// I/O without an open: the state-id of all zeros.
     pub const ANONYMOUS: StateRef = StateRef { id: StateId::ANONYMOUS, seqid: 0 };
 
-    /// The state-id of all ones: a READ that share reservations do not stop. Everything but a read
+    /// The state-id of all ones: a READ with it ignores share reservations. Every other operation
     /// treats it as anonymous (RFC 8881 8.2.3).
     pub const READ_BYPASS: StateRef = StateRef { id: StateId::ONES, seqid: u32::MAX };
 
-    /// True for the two state-ids that stand for no state.
+    /// True for the two state-ids that name no state.
     pub fn is_special(self) -> bool {
         self == Self::ANONYMOUS || self == Self::READ_BYPASS
     }
@@ -49,7 +49,7 @@ impl From<StateId> for StateRef {
     }
 }
 
-/// What a state-id stands for.
+/// The kind of state that a state-id names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum StateKind {
@@ -59,7 +59,7 @@ pub enum StateKind {
     Layout,
 }
 
-/// The number after `seqid`, which is never zero.
+/// Returns the number after `seqid`, which is never zero.
 pub(crate) fn next_seqid(seqid: u32) -> u32 {
     seqid.wrapping_add(1).max(1)
 }
@@ -67,7 +67,7 @@ pub(crate) fn next_seqid(seqid: u32) -> u32 {
 /// Compares the sequence number that a client sent with the current one, which may have wrapped.
 ///
 /// # Errors
-/// `OldStateId` for an earlier one, `BadStateId` for one that was not given out yet.
+/// `OldStateId` for an earlier one, `BadStateId` for one that the server has not issued yet.
 pub(crate) fn check_seqid(current: u32, given: u32) -> Result<()> {
     match given {
         0 => Ok(()),

@@ -1,12 +1,13 @@
-//! Who holds what on which file: the one place where conflicts are found and state is entered.
+//! The state table: which client holds which state on which file. Here conflicts are found and
+//! state is entered, and nowhere else.
 //!
 //! Invariants
-//! * Check and entry are one step under the table's lock. No store call and no call of a front door
-//!   happens under it; what such calls are needed for is collected in [`Ended`] and [`Blocked`].
-//! * An entry of a file exists while anybody holds something on it, or an operation is under way
+//! * The check and the entry are one step under the table's lock. No store call and no call of a
+//!   front end happens under it. [`Ended`] and [`Blocked`] collect the work for such calls.
+//! * An entry of a file exists while any state is held on it, or while an operation is under way
 //!   that forbids new delegations or opens.
-//! * What a client holds is entered only while its record is current, so that nothing is entered
-//!   after it has been released.
+//! * State is entered for a client only while its record is current, so no state is entered after
+//!   the release of its client.
 
 use crate::Result;
 use crate::admit::Absent;
@@ -28,7 +29,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What is held on one file.
+/// The state that is held on one file.
 #[derive(Default)]
 pub(crate) struct FileState {
     pub(crate) opens: Vec<Arc<OpenState>>,
@@ -36,17 +37,17 @@ pub(crate) struct FileState {
     pub(crate) layouts: Vec<Arc<LayoutState>>,
     pub(crate) lock_states: Vec<Arc<LockState>>,
     pub(crate) locks: LockBook<StateId>,
-    /// Those who wait for a byte-range lock, in order.
+    /// Owners that wait for a byte-range lock, in order.
     pub(crate) waiters: VecDeque<Waiter>,
-    /// Removals under way that only a denial stops.
+    /// Removals under way that fail only if an open denies removal.
     pub(crate) removing_unchecked: u32,
-    /// Removals under way that any open stops.
+    /// Removals under way that fail if the file is open at all.
     pub(crate) removing_checked: u32,
-    /// Operations under way that no new delegation may meet.
+    /// Operations under way that forbid new delegations.
     pub(crate) changing: u32,
-    /// Layouts that are being given.
+    /// Grants of layouts that are under way.
     pub(crate) granting: u32,
-    /// Who may have sent writes to data servers.
+    /// Clients that may have sent writes to data servers.
     pub(crate) lent: Option<Box<Lent>>,
 }
 
@@ -61,16 +62,16 @@ impl FileState {
     }
 }
 
-/// What one client holds.
+/// The state that one client holds.
 #[derive(Default)]
 pub(crate) struct Holdings {
     pub(crate) opens: FxHashSet<StateId>,
     pub(crate) locks: FxHashSet<StateId>,
     pub(crate) delegations: FxHashSet<StateId>,
     pub(crate) layouts: FxHashSet<StateId>,
-    /// Taken away, and not freed by the client yet.
+    /// State that was revoked and not freed by the client yet.
     pub(crate) revoked: FxHashSet<StateId>,
-    /// Files with a waiter of this client.
+    /// Files on which this client waits for a lock.
     pub(crate) waiting: u32,
     /// Byte ranges locked.
     pub(crate) ranges: usize,
@@ -87,20 +88,20 @@ impl Holdings {
     }
 }
 
-/// Why something cannot be entered.
+/// Why state cannot be entered.
 pub(crate) enum Blocked {
-    /// For good.
+    /// A refusal. A retry does not help.
     Refused(ServiceError),
-    /// Delegations or layouts of others are in the way; here are those to recall now (none when all
-    /// have been recalled and the answers are awaited, or that of data servers).
+    /// Delegations or layouts of other clients conflict. The notices are those to send now: none
+    /// when all recalls have been sent and the returns are awaited, or the answer of data servers.
     Recall(Vec<Notice>),
-    /// Clients whose lease is over are in the way.
+    /// State of expired clients conflicts.
     Expire(Vec<Arc<Client>>),
-    /// Data servers may go by a layout of this file that is over.
+    /// Data servers may still honour a layout of this file that has ended.
     Fence(Handle),
-    /// It is not known how far this file reaches.
+    /// The size of this file is not known, until data servers are asked.
     Settle(Handle),
-    /// What was done to this file under a lock that was lost is to be undone first.
+    /// Changes of this file under a lock that was lost are to be undone first.
     Undo(Handle),
 }
 
@@ -110,7 +111,7 @@ impl From<ServiceError> for Blocked {
     }
 }
 
-/// Something to tell a client, once the lock is open.
+/// A message to a client, to be sent after the lock is released.
 pub(crate) struct Notice {
     pub(crate) client: Arc<Client>,
     pub(crate) handle: Handle,
@@ -126,7 +127,7 @@ pub(crate) enum NoticeKind {
         state: StateRef,
         form: LayoutForm,
     },
-    /// Of the file system of the handle, or all.
+    /// Recalls the layouts of the file system of the handle, or all.
     RecallLayouts {
         all: bool,
         form: LayoutForm,
@@ -160,14 +161,14 @@ impl Notice {
     }
 }
 
-/// What is to be done, without the lock, about state that has ended.
+/// The work that ended state leaves, to be done without the lock.
 #[derive(Default)]
 pub(crate) struct Ended {
     pub(crate) held: Vec<Held>,
-    /// Closing one may take long.
+    /// To close a file may take long.
     pub(crate) files: Vec<Arc<dyn OpenFile>>,
     pub(crate) notices: Vec<Notice>,
-    /// Files that a delegation has had watched.
+    /// Files that were watched for a delegation.
     pub(crate) unwatch: Vec<(Arc<dyn Store>, FileId)>,
 }
 
@@ -177,28 +178,29 @@ pub(crate) struct StateTable {
     pub(crate) index: Arc<Index>,
     pub(crate) guards: Arc<Guards>,
     pub(crate) writers: Arc<Writers>,
-    /// Files on which a delegation was recalled a short time ago, and when.
+    /// Files on which a delegation was recalled a short time ago, with that time.
     pub(crate) recalled: FxHashMap<Handle, u64>,
-    /// Delegations that have been recalled and not returned.
+    /// Delegations that were recalled and not returned yet.
     pub(crate) recalling: FxHashMap<StateId, Arc<DelegationState>>,
-    /// The same of layouts.
+    /// Layouts that were recalled and not returned yet.
     pub(crate) recalling_layouts: FxHashMap<StateId, Arc<LayoutState>>,
-    /// Files that layouts were taken away of, which data servers may still go by.
+    /// Files whose layouts were revoked, and may still be honoured by data servers.
     pub(crate) fencing: Fencing,
-    /// Files whose layouts were given back, which data servers may go by for a while.
+    /// Files whose layouts were returned, and may be honoured by data servers for a while.
     pub(crate) returned_layouts: Returned,
-    /// Questions to holders of write delegations that are not answered yet; at most one for each.
+    /// Attribute queries to holders of write delegations that are not answered yet. At most one for
+    /// each holder.
     pub(crate) queries: FxHashMap<u64, Arc<DelegationState>>,
     pub(crate) counts: TableCounts,
     pub(crate) lock_log: Arc<LockLog>,
-    /// Files with persistent locks whose holders are gone.
+    /// Files with orphaned persistent locks.
     pub(crate) left_files: FxHashSet<Handle>,
-    /// Opens that there may be, and as many delegations.
+    /// The most opens, and the most delegations.
     pub(crate) files_max: usize,
     pub(crate) absent: Absent,
 }
 
-/// How much there is.
+/// Counts of the state in the table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TableCounts {
     pub(crate) opens: usize,
@@ -243,13 +245,14 @@ impl StateTable {
         self.by_client.contains_key(&client)
     }
 
-    /// Refuses to enter anything for a record that has ended: it is marked before what it holds is
-    /// released under the table's lock, so a new entry is either seen by that release or refused.
+    /// Refuses to enter state for a record that has ended. A record is marked as ended before its
+    /// state is released under the table's lock. So that release sees a new entry, or the entry is
+    /// refused.
     pub(crate) fn check_current(client: &Client) -> Result<()> {
         if client.is_gone() { Err(ServiceError::Expired) } else { Ok(()) }
     }
 
-    /// Forgets the entry of a file that nobody needs.
+    /// Removes the entry of a file that is idle.
     pub(crate) fn tidy(&mut self, key: &Handle) {
         if self.files.get(key).is_some_and(FileState::is_idle) {
             self.files.remove(key);
@@ -279,7 +282,7 @@ impl StateTable {
         self.index.remove(open.id());
     }
 
-    /// Takes an open out of everything but the index.
+    /// Removes an open from everything but the index.
     pub(crate) fn withdraw_open(&mut self, open: &Arc<OpenState>, ended: &mut Ended) {
         let (key, client) = (open.key, open.client.key());
         let Some(file) = self.files.get_mut(&key) else { return };
@@ -342,7 +345,7 @@ impl StateTable {
         }
         self.counts.locks -= 1;
         lock.open.client.host().remove(Shared::Locks, 1);
-        // What is persistent is left behind: whoever gives it up in order has done so before.
+        // Persistent ranges are left behind as orphans: an orderly release has removed them before.
         let holder = Arc::new(LockHolder::of(&lock.open.client, &lock.owner));
         let (ranges, left) = file.locks.withdraw(lock.id, &holder);
         self.count_ranges(&lock.open.client, ranges, 0);
@@ -359,7 +362,7 @@ impl StateTable {
         self.tidy_client(client);
     }
 
-    /// Counts ranges of a client that were removed and added.
+    /// Counts removed and added ranges of a client.
     pub(crate) fn count_ranges(&mut self, client: &Client, removed: usize, added: usize) {
         self.counts.ranges = self.counts.ranges + added - removed;
         client.host().add(Shared::Ranges, added);
@@ -380,7 +383,7 @@ impl StateTable {
         self.index.insert(Held::Delegation(delegation.clone()));
     }
 
-    /// Ends a delegation that was given back.
+    /// Ends a delegation that was returned.
     pub(crate) fn release_delegation(
         &mut self,
         delegation: &Arc<DelegationState>,
@@ -391,7 +394,7 @@ impl StateTable {
         self.index.remove(delegation.id);
     }
 
-    /// Takes a delegation out of everything but the index.
+    /// Removes a delegation from everything but the index.
     fn withdraw_delegation(&mut self, delegation: &Arc<DelegationState>, ended: &mut Ended) {
         let (key, client) = (delegation.key, delegation.client.key());
         let Some(file) = self.files.get_mut(&key) else { return };
@@ -419,8 +422,9 @@ impl StateTable {
         self.tidy(&key);
     }
 
-    /// Takes state away. Its state-id stays known as revoked until the client frees it, but that of a layout:
-    /// Linux frees none of those, and drops all layouts that it has with each reply that says that some are not freed.
+    /// Revokes state. The index knows its state-id as revoked until the client frees it. Layouts
+    /// are an exception: Linux frees none of those, and drops all its layouts at each reply which
+    /// says that some revoked state is not freed.
     pub(crate) fn revoke(&mut self, held: &Held, by_admin: bool, ended: &mut Ended) {
         if !held.life().is_live() {
             return;
@@ -431,13 +435,14 @@ impl StateTable {
             Held::Lock(_) | Held::Layout(_) => None,
         };
         if let Some(key) = key {
-            // Without it they would count as given back.
+            // Otherwise these layouts would count as returned.
             self.abandon_layouts(&key, held.handle(), held.client(), ended);
         }
         if let Held::Delegation(delegation) = held
             && delegation.client.kind() == ClientKind::Dafs
         {
-            // Such a client cannot free it: to it the state-id is one of state that was freed.
+            // A DAFS client has no way to free it. To such a client its state-id is one that was
+            // freed.
             return self.release_delegation(delegation, ended);
         }
         if let Held::Layout(layout) = held {
@@ -458,7 +463,7 @@ impl StateTable {
         count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Forgets revoked state, because the client says that it knows, or is gone.
+    /// Frees revoked state: its client has acknowledged the revocation, or is gone.
     pub(crate) fn free_revoked(&mut self, held: &Held) {
         let client = held.client();
         let holdings = self.by_client.get_mut(&client.key());
@@ -475,12 +480,12 @@ impl StateTable {
         self.tidy_client(client.key());
     }
 
-    /// Ends all that a client holds. Returns the number of opens too.
+    /// Ends all state of a client. Returns the number of its opens too.
     pub(crate) fn release_client(&mut self, client: &Arc<Client>) -> (Ended, usize) {
         let mut ended = Ended::default();
         let Some(holdings) = self.by_client.get(&client.key()) else { return (ended, 0) };
         let opens = holdings.opens.len();
-        // Layouts first: with the last open they would count as given back.
+        // Layouts first: after the end of the last open they would count as returned.
         let ids = holdings.layouts.iter().chain(&holdings.opens);
         let ids = ids.chain(&holdings.delegations).chain(&holdings.revoked);
         let ids: Vec<StateId> = ids.copied().collect();
@@ -507,7 +512,7 @@ impl StateTable {
         (ended, opens)
     }
 
-    /// Everything that is held: layouts, opens and delegations, which locks go with.
+    /// All layouts, opens and delegations. Locks end with their opens.
     pub(crate) fn all_held(&self) -> Vec<Held> {
         let files = self.files.values();
         let held = files.flat_map(|file| {
@@ -518,7 +523,7 @@ impl StateTable {
         held.collect()
     }
 
-    /// Any file of an open of this handle, to answer for a file without a name.
+    /// Any open file of this handle, for attributes of a file without a name.
     pub(crate) fn any_file(&self, key: &Handle) -> Option<Arc<dyn OpenFile>> {
         let file = self.files.get(key)?;
         let opens = file.opens.iter().find_map(|open| open.any_file());

@@ -1,12 +1,12 @@
-//! Turns of clients that wait for the same few threads or the same memory: round robin among hosts, and
-//! among the clients of each host.
+//! A fair queue for clients that wait for the same few threads or the same memory: round robin
+//! among hosts, and among the clients of each host.
 //!
 //! Invariants
-//! * Origins have their turns one after the other, and within an origin its clients do. So a client with
-//!   many things waiting, or a host with many connections, is passed by all others again and again.
-//! * The things of one client keep their order.
-//! * Putting in and taking out look at one origin and one client, however many wait, and at those besides
-//!   that are passed over because they hold a share already.
+//! * Origins take turns, and within an origin its clients do. So all others overtake a client with
+//!   many items, or a host with many connections, again and again.
+//! * The items of one client keep their order.
+//! * Push and take look at one origin and one client, however many wait. Take also looks at those
+//!   that it passes over because they hold a share already.
 
 use crate::hosts::network_of_host;
 use rustc_hash::FxHashMap;
@@ -14,12 +14,12 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::net::IpAddr;
 
-/// Where somebody comes from who shares what there is with others.
+/// The origin of a client that shares resources with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// The server itself.
     Server,
-    /// A host, by its network as [`network_of_host`] tells it.
+    /// A host, by its network as [`network_of_host`] returns it.
     Host(IpAddr),
     /// A user of this host.
     User(u32),
@@ -28,18 +28,18 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The origin that an address stands for.
+    /// The origin of an address.
     pub fn host(address: IpAddr) -> Self {
         Self::Host(network_of_host(address))
     }
 }
 
-/// For whom something is done: an origin, and a number that tells clients of one origin apart.
+/// The owner of an item: an origin, and a number that identifies the client within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// Where it comes from.
+    /// The origin.
     pub origin: Origin,
-    /// Which of those that come from there.
+    /// The client within the origin.
     pub number: u64,
 }
 
@@ -48,29 +48,29 @@ impl Owner {
     pub const SERVER: Self = Self { origin: Origin::Server, number: 0 };
 }
 
-/// Where a job that may wait is done, and for whom.
+/// Where a job that may wait is run, and for which owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The machines that it may wait for; see [`Namespace::lane`](crate::Namespace::lane).
+    /// The machines that it may wait for. See [`Namespace::lane`](crate::Namespace::lane).
     pub lane: u64,
     /// The owner of the turn that it takes.
     pub owner: Owner,
 }
 
-/// The verdict on the thing that is next.
+/// The verdict on the next item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// It is taken.
+    /// The item is taken.
     Take,
-    /// Other clients go first.
+    /// Other clients of its origin go first.
     NextOwner,
-    /// Other origins go first; it stays the first of its own.
+    /// Other origins go first. The item stays the first of its own.
     NextOrigin,
-    /// It keeps its turn, and nothing is taken.
+    /// The item keeps its turn, and none is taken.
     Wait,
 }
 
-/// Things that wait, taken in turn.
+/// Waiting items, taken in turn.
 #[derive(Debug)]
 pub struct Turns<T> {
     origins: FxHashMap<Origin, Line<u64, VecDeque<T>>>,
@@ -78,7 +78,7 @@ pub struct Turns<T> {
     len: usize,
 }
 
-/// Keys in the order of their turns, with what each has.
+/// Keys in the order of their turns, each with its queue.
 #[derive(Debug)]
 struct Line<K, Q> {
     queues: FxHashMap<K, Q>,
@@ -98,17 +98,17 @@ impl<K: Copy + Eq + Hash, T> Default for Line<K, VecDeque<T>> {
 }
 
 impl<T> Turns<T> {
-    /// How much waits.
+    /// The number of waiting items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when nothing waits.
+    /// True when no item waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The next thing of each owner.
+    /// The next item of each owner.
     pub fn firsts(&self) -> impl Iterator<Item = (Owner, &T)> {
         self.origins.iter().flat_map(|(&origin, line)| {
             let queues = line.queues.iter();
@@ -118,7 +118,7 @@ impl<T> Turns<T> {
         })
     }
 
-    /// Puts something in, behind all that its owner has waiting.
+    /// Puts an item behind all others of its owner.
     pub fn push(&mut self, owner: Owner, item: T) {
         let Self { origins, turns, len } = self;
         let line = origins.entry(owner.origin).or_insert_with(|| {
@@ -133,12 +133,12 @@ impl<T> Turns<T> {
         *len += 1;
     }
 
-    /// Takes what is next.
+    /// Takes the next item.
     pub fn pop(&mut self) -> Option<(Owner, T)> {
         self.take(|_, _| Turn::Take)
     }
 
-    /// Takes the next thing that `judge` lets have its turn.
+    /// Takes the next item for which `judge` says [`Turn::Take`].
     pub fn take(&mut self, mut judge: impl FnMut(Owner, &T) -> Turn) -> Option<(Owner, T)> {
         for _ in 0..self.turns.len() {
             let origin = *self.turns.front()?;

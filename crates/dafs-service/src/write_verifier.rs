@@ -1,15 +1,14 @@
-//! The write verifier: how clients learn that unstable data may be gone.
+//! The write verifier: by its change clients learn that unstable data may be lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What tells clients that unstable data may have been lost, the same for every protocol. It changes
-/// when the server starts, and when a write to a device has failed: the kernel reports that once and
-/// then forgets the data.
+/// The write verifier, the same for every protocol. It changes when the server starts, and when a
+/// write to a device has failed: the kernel reports that failure once and then drops the data.
 #[derive(Debug)]
 pub struct WriteVerifier(AtomicU64);
 
 impl WriteVerifier {
-    /// A verifier that differs from those of other runs.
+    /// Makes a verifier that differs from those of other runs.
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
@@ -19,7 +18,7 @@ impl WriteVerifier {
         self.0.load(Ordering::Relaxed).to_be_bytes()
     }
 
-    /// Tells all clients to send their unstable data again.
+    /// Makes all clients send their unstable data again.
     pub fn change(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
