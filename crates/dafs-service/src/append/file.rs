@@ -1,7 +1,7 @@
-//! A file whose changes are counted, as every door gets it.
+//! A file whose writers are counted, as every front end gets it.
 //!
 //! Invariants
-//! * Every way to change a file's content passes through here, because the service hands out no
+//! * Every change of a file's content passes through here, because the service hands out no
 //!   writable file that is not wrapped.
 
 use super::Writers;
@@ -17,13 +17,13 @@ use std::sync::{Arc, RwLockReadGuard};
 
 struct CountedFile {
     inner: Arc<dyn OpenFile>,
-    /// The file as opens are compared by.
+    /// The key under which opens of the file are compared.
     key: Handle,
     writers: Arc<Writers>,
 }
 
 impl Writers {
-    /// The file as a door may have it: wrapped when it can be written to.
+    /// Returns the file for a front end: wrapped when it can be written to.
     pub(crate) fn count(
         self: &Arc<Self>,
         key: Handle,
@@ -38,8 +38,8 @@ impl Writers {
 }
 
 impl CountedFile {
-    /// Counts a writer that changes the bytes from `offset` on, once they are saved where that has to
-    /// be.
+    /// Counts a writer that changes the bytes from `offset` on, after their pre-image is saved
+    /// where that is needed.
     fn enter(&self, offset: u64, len: u64, wait: Wait) -> Result<RwLockReadGuard<'_, Closed>> {
         let together = self.writers.together(&self.key, wait).ok_or(StoreError::WouldBlock)?;
         together.check(&self.key)?;
@@ -48,14 +48,14 @@ impl CountedFile {
         Ok(together)
     }
 
-    /// Takes an append back that could not be made stable, if nothing has come after it: `entered`
-    /// tells the writers up to it. What has come stands on its own; the append is then whole, and its
+    /// Undoes an append that could not be made stable, if no writer has come after it: `entered`
+    /// counts the writers up to it. A later write is kept. The append is then complete, and its
     /// caller knows only that it may not last.
     fn take_back(&self, offset: u64, len: u64, entered: u64) {
         let _alone = self.writers.alone(&self.key);
         let is_last = self.writers.entered(&self.key) == entered;
         if is_last && self.inner.attr().is_ok_and(|attr| attr.size == offset + len) {
-            // When this fails as well, the first error is still the one to tell.
+            // If this fails as well, the caller still gets the first error.
             let _ = self.inner.set_size(offset);
         }
     }
@@ -86,8 +86,8 @@ impl OpenFile for CountedFile {
         self.inner.write_at(views, offset, stability, wait)
     }
 
-    /// Alone only while the place is chosen and the data goes there; appends become stable side by
-    /// side.
+    /// Exclusive only while the offset is chosen and the data is written. Appends become stable
+    /// side by side.
     fn append(&self, views: &[VolatileSlice<'_>], stability: Stability) -> Result<u64> {
         let alone = self.writers.alone(&self.key);
         alone.check(&self.key)?;
@@ -106,8 +106,8 @@ impl OpenFile for CountedFile {
         Ok(offset)
     }
 
-    /// Alone until the witness has noted what came of it: so what is behind the old end of the file,
-    /// if the server dies before that, is of this append and of nobody else.
+    /// Exclusive until the witness has recorded the result. So if the server dies before that, all
+    /// data behind the old end of the file belongs to this append.
     fn append_witnessed(
         &self,
         views: &[VolatileSlice<'_>],
@@ -117,7 +117,7 @@ impl OpenFile for CountedFile {
         let mut alone = self.writers.alone(&self.key);
         alone.check(&self.key)?;
         self.writers.enter(&self.key);
-        // Until it is known what has become of it; a panic leaves it so.
+        // Closed until the result is known. A panic leaves it closed.
         alone.close(self.key);
         match append_before(&*self.inner, views, stability, witness) {
             Err(AppendFailure::Unknown(error)) => {
@@ -158,7 +158,7 @@ impl OpenFile for CountedFile {
     }
 
     fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        // Adds nothing but zeros, and those behind the end.
+        // It adds only zeros, and those behind the end.
         let _together = self.enter(offset, 0, Wait::Allowed)?;
         self.inner.allocate(offset, len)
     }

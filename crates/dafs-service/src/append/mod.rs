@@ -1,11 +1,11 @@
-//! APPEND (DAFS 13.3): a write whose place is the end of the file at that moment.
+//! APPEND (DAFS 13.3): a write at the end of the file, which is chosen in the same step.
 //!
 //! Invariants
-//! * No two appends get the same place, and no other write through the service comes between the
-//!   choice of the end and the data.
-//! * An append is there whole or not at all, and stable when it has succeeded.
-//! * From the moment that the journal knows the place of an append until it knows what came of it,
-//!   nothing else that goes through the service changes the file.
+//! * No two appends get the same offset, and no other write through the service comes between the
+//!   choice of the offset and the data.
+//! * An append is atomic: all of its data is written or none. It is stable when it has succeeded.
+//! * From the moment that the journal knows the offset of an append until it knows the result, no
+//!   other operation through the service changes the file.
 
 mod file;
 mod writers;
@@ -19,12 +19,12 @@ use dafs_mem::VolatileSlice;
 use dafs_store::{OpenMode, Stability, StoreError};
 
 impl Service {
-    /// Writes all of `views` at the end of a file and returns where. All of the data must be in
-    /// memory already. For a thread that may wait for the disk; one that may not gets the file by
-    /// [`io_file`](Self::io_file) and calls its `append` elsewhere.
+    /// Writes all of `views` at the end of a file and returns the offset. All of the data must be
+    /// in memory already. The thread may wait for the disk. A thread that may not wait gets the
+    /// file by [`io_file`](Self::io_file) and has another one call its `append`.
     ///
     /// # Errors
-    /// Those of `io_file`; `Invalid` for data that need not be stable; the store's, with nothing
+    /// Those of `io_file`. `Invalid` for data that need not be stable. The store's, with no data
     /// written.
     pub fn append(
         &self,

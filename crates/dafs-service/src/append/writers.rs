@@ -1,9 +1,9 @@
-//! Who changes a file's content now: many writers together, or one append alone.
+//! A lock for each file's content: many writers together, or one append alone.
 //!
 //! Invariants
-//! * While an append chooses the end of the file and writes there, nothing that goes through the
-//!   service changes the content or the size of the file.
-//! * Nobody waits for anything but the store while it counts here, so every wait ends.
+//! * While an append chooses its offset and writes there, no operation through the service changes
+//!   the content or the size of the file.
+//! * A thread that is counted here waits only for the store, so every wait ends.
 
 use crate::handle::Handle;
 use crate::undo::Undo;
@@ -13,21 +13,21 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-/// Slots that files share by their hash. Sharing costs a write that meets an append of another file
-/// a short wait, nothing else.
+/// Slots that files share by their hash. In a collision, a write waits a little for an append of
+/// another file, and that is the only cost.
 const SLOTS: usize = 4096;
 
-/// In a cache line of its own, because every write counts in one.
+/// In a cache line of its own, because every write increments a count in it.
 #[derive(Default)]
 #[repr(align(64))]
 struct Slot {
     lock: RwLock<Closed>,
-    /// Writers that came in so far.
+    /// The number of writers so far.
     entered: AtomicU64,
 }
 
-/// Files of a slot that take no writes until the server starts anew, because what an append has left
-/// of them is found out then, and nothing else may be mistaken for that.
+/// Files of a slot that take no writes until the server restarts. Recovery finds out then how much
+/// of an append is in the file, and a later write could be mistaken for it.
 #[derive(Default)]
 pub(crate) struct Closed(Vec<Handle>);
 
@@ -38,14 +38,14 @@ impl Closed {
         if self.0.contains(key) { Err(StoreError::Io) } else { Ok(()) }
     }
 
-    /// Lets nobody write to a file any more.
+    /// Refuses all further writes to a file.
     pub(crate) fn close(&mut self, key: Handle) {
         if !self.0.contains(&key) {
             self.0.push(key);
         }
     }
 
-    /// Lets others write to it again.
+    /// Allows writes to it again.
     pub(crate) fn open(&mut self, key: &Handle) {
         self.0.retain(|closed| closed != key);
     }
@@ -53,7 +53,7 @@ impl Closed {
 
 pub(crate) struct Writers {
     slots: Box<[Slot]>,
-    /// What has to be saved before it is overwritten.
+    /// The undo logs: data to be saved before it is overwritten.
     pub(crate) undo: Undo,
 }
 
@@ -69,22 +69,22 @@ impl Writers {
         &self.slots[hasher.finish() as usize % SLOTS]
     }
 
-    /// Counts a writer that has come in, and tells how many have by now. Two equal answers mean that
-    /// nobody has written in between; the others may be writers of another file.
+    /// Counts a writer and returns the number of writers so far. Two equal answers mean that no
+    /// writer came in between. The others may be writers of another file.
     pub(crate) fn enter(&self, key: &Handle) -> u64 {
         self.slot(key).entered.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// How many writers have come in by now.
+    /// Returns the number of writers so far.
     pub(crate) fn entered(&self, key: &Handle) -> u64 {
         self.slot(key).entered.load(Ordering::Relaxed)
     }
 
-    /// One writer among others; `None` when it would have to wait and may not.
+    /// Takes the lock as one writer among others. `None` when it would have to wait and may not.
     pub(crate) fn together(&self, key: &Handle, wait: Wait) -> Option<RwLockReadGuard<'_, Closed>> {
         match self.slot(key).lock.try_read() {
             Ok(guard) => Some(guard),
-            // A panic leaves nothing half changed in there.
+            // A panic leaves no half-made change in there.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) if wait == Wait::Never => None,
             Err(TryLockError::WouldBlock) => {
@@ -93,12 +93,12 @@ impl Writers {
         }
     }
 
-    /// Whether a writer that may not wait would have to. It may still come to that, for a moment.
+    /// True if a writer that may not wait would have to. A later answer may differ.
     pub(crate) fn is_alone(&self, key: &Handle) -> bool {
         self.together(key, Wait::Never).is_none()
     }
 
-    /// The only one.
+    /// Takes the lock exclusively.
     pub(crate) fn alone(&self, key: &Handle) -> RwLockWriteGuard<'_, Closed> {
         self.slot(key).lock.write().unwrap_or_else(PoisonError::into_inner)
     }

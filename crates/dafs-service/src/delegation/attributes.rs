@@ -1,5 +1,5 @@
-//! Attributes of files on which another client has a write delegation: the holder is asked for size
-//! and change attribute (CB_GETATTR, RFC 8881 10.4.3).
+//! Attributes of files on which another client has a write delegation: the server asks the holder
+//! for size and change attribute (CB_GETATTR, RFC 8881 10.4.3).
 
 use super::{DelegationState, Inner};
 use crate::client::Client;
@@ -13,26 +13,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-/// What the holder of a write delegation says about the file.
+/// The answer of the holder of a write delegation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttrAnswer {
-    /// Its change attribute, which differs from the one it was given when it has changed the file.
+    /// Its change attribute. It differs from the granted one when the holder has changed the file.
     pub change: u64,
     /// Its size, in bytes.
     pub size: u64,
     /// Time of the last access, from a holder that may set it (RFC 9754).
     pub atime: Option<TimeSpec>,
-    /// Time of the last change of the content, likewise.
+    /// Time of the last change of the content, from such a holder.
     pub mtime: Option<TimeSpec>,
 }
 
-/// A question to a holder.
+/// A query to a holder.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Query {
     number: u64,
     asked_ns: u64,
     answer: Answer,
-    /// Somebody has had the answer.
+    /// A caller has used the answer.
     used: bool,
 }
 
@@ -43,7 +43,7 @@ enum Answer {
     Is(AttrAnswer),
 }
 
-/// What there is to do about a query.
+/// The next step for a query.
 enum Step {
     Use(AttrAnswer),
     Ask,
@@ -70,7 +70,7 @@ impl Query {
 }
 
 impl DelegationState {
-    /// The question that its holder has not answered yet.
+    /// The number of the query that its holder has not answered yet.
     pub(crate) fn awaited_query(&self) -> Option<u64> {
         let query = self.lock().query?;
         matches!(query.answer, Answer::Awaited).then_some(query.number)
@@ -78,11 +78,11 @@ impl DelegationState {
 }
 
 impl Service {
-    /// Attributes as they are for this caller: the holder of a write delegation is asked, if there is
-    /// one and it is another client.
+    /// Returns the attributes for this caller. If another client holds a write delegation, it is
+    /// asked.
     ///
     /// # Errors
-    /// The store's; `WouldWait`, `Delay` while the holder has not answered.
+    /// The store's. `WouldWait`, `Delay` while the holder has not answered.
     pub fn attributes(&self, caller: Caller<'_>, handle: &Handle) -> Result<Attr> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
@@ -111,7 +111,7 @@ impl Service {
             };
             let file = table.files.get(key);
             let holder = file.and_then(|file| file.delegations.iter().find(other)).cloned();
-            // One that cannot be reached does not keep others from looking.
+            // A holder that cannot be reached does not block other clients.
             let reachable = |delegation: &Arc<DelegationState>| {
                 delegation.client.back_channel() && !clock.is_over(&delegation.client)
             };
@@ -142,8 +142,8 @@ impl Service {
         })
     }
 
-    /// What a holder answered to [`Front::get_attr`](crate::Front::get_attr); `None` when the call
-    /// failed, which has the delegation recalled.
+    /// Takes the holder's answer to [`Front::get_attr`](crate::Front::get_attr). `None` means that
+    /// the call failed: then the delegation is recalled.
     pub fn attr_answer(&self, client: &Client, query: u64, answer: Option<AttrAnswer>) {
         let mut table = self.lock_table();
         let theirs = |delegation: &Arc<DelegationState>| delegation.client.key() == client.key();
@@ -161,16 +161,16 @@ impl Service {
     }
 }
 
-/// The store's attributes with what the holder said. As long as it has changes that it has not
-/// written back, every look sees another change attribute.
+/// Merges the holder's answer into the store's attributes. As long as the holder has changes that
+/// it has not written back, every query sees another change attribute.
 fn merged(inner: &mut Inner, attr: Attr, answer: &AttrAnswer) -> Attr {
-    // What it has written back, the store knows.
+    // The store knows the changes that were written back.
     let (change, size) = inner.granted;
     if answer.change == change && (answer.size == size || answer.size == attr.size) {
         return attr;
     }
     inner.looks += 1;
-    // Times of files are those of the wall clock, which the service has no other use for.
+    // Times of files are wall clock times. The service uses the wall clock for nothing else.
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = TimeSpec {
         seconds: i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! Who gets a delegation.
+//! Grants of delegations.
 
 use super::{Delegation, DelegationKind, DelegationState, Inner, NoDelegation, WantKind};
 use crate::admit::Applicant;
@@ -17,7 +17,7 @@ type Granted = Result<Delegation, NoDelegation>;
 
 impl Service {
     /// Grants a delegation with an open that has succeeded, if the client wants one, can be called
-    /// back, and nobody else uses the file.
+    /// back, and no other client uses the file in conflict.
     pub(crate) fn grant(
         &self,
         caller: Caller<'_>,
@@ -41,12 +41,13 @@ impl Service {
             },
             Ok,
         );
-        // Its holder would be told yes for what the store refuses.
+        // Otherwise its holder would allow accesses that the store refuses.
         let file = file.map_err(|_| NoDelegation::Policy)?;
-        // Without being told of changes beside the server, a delegation would promise too much.
+        // The store must report changes that bypass the server, or a delegation would promise too
+        // much.
         let what = if kind.writes() { Watch::Uses } else { Watch::Changes };
         export.store().watch(&key.file, what).map_err(|_| NoDelegation::Policy)?;
-        // Counted before the look at recent writes; see the guards.
+        // Counted before the check for recent writes. See the guards.
         self.guards.add(&key);
         let (mut table, mut absent) = (self.lock_table(), Vec::new());
         let id = self.check_free(&table, caller, &key, kind, request.claim).and_then(|()| {
@@ -89,12 +90,12 @@ impl Service {
             }),
         });
         table.enter_delegation(&delegation);
-        // Only a reclaim comes so far without one (RFC 8881 10.2.1).
+        // Only a reclaim comes so far without a back channel (RFC 8881 10.2.1).
         let recall = !caller.client.back_channel();
         Ok(Delegation { state: delegation.reference(), kind, timestamps, recall })
     }
 
-    /// Which kind of delegation to try for.
+    /// Returns the kind of delegation to try for.
     fn wanted(
         &self,
         caller: Caller<'_>,
@@ -103,7 +104,8 @@ impl Service {
     ) -> Result<DelegationKind, NoDelegation> {
         let never = caller.client.kind() == ClientKind::Stateless || !self.config().delegations;
         if let OpenClaim::Previous(kind) = request.claim {
-            // Not what was had under another configuration either; the open is taken back alone.
+            // Nor is a delegation of another configuration granted again. The open alone is
+            // reclaimed.
             return kind.filter(|_| !never).ok_or(NoDelegation::Policy);
         }
         let by_share =
@@ -133,7 +135,7 @@ impl Service {
         }
     }
 
-    /// Whether nobody and nothing stands against a new delegation.
+    /// Checks that no state and no operation conflicts with a new delegation.
     fn check_free(
         &self,
         table: &StateTable,
@@ -152,7 +154,7 @@ impl Service {
         {
             return contention;
         }
-        // Its holder locks the file without asking. What is taken back was had before.
+        // Its holder locks the file locally. A reclaimed delegation was held before the restart.
         let is_new = !matches!(claim, OpenClaim::Previous(_));
         if table.fencing.holds_back(key) || is_new && table.fencing.is_written(key) {
             return contention;
@@ -161,8 +163,8 @@ impl Service {
         if file.changing + file.removing_checked + file.removing_unchecked > 0 {
             return contention;
         }
-        // Its holder would grant itself locks that nobody gets before a repair. What is taken back was
-        // had before, perhaps by the holder of the lock.
+        // Its holder would grant itself locks that no client gets before a repair. A reclaimed
+        // delegation was held before the restart, perhaps by the holder of the lock.
         let is_left = !file.locks.broken().is_empty() || !file.locks.orphans().is_empty();
         if is_left && matches!(claim, OpenClaim::New) {
             return contention;

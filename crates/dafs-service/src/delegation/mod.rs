@@ -1,14 +1,15 @@
-//! Delegations: a client's right to work on a file without asking (RFC 8881 10.2 to 10.5).
+//! Delegations: a client's right to work on a file without calls to the server (RFC 8881 10.2 to
+//! 10.5).
 //!
 //! Invariants
-//! * A write delegation stands alone among delegations and opens of other clients; read delegations
-//!   stand beside each other and beside opens that only read.
-//! * Nothing that a delegation rules out happens before it is returned or revoked, by whichever front
-//!   door it comes. What a client does itself never conflicts with its own delegation.
+//! * A write delegation conflicts with delegations and opens of other clients. Read delegations are
+//!   compatible with each other and with opens that only read.
+//! * An operation that conflicts with a delegation waits until it is returned or revoked, whatever
+//!   front end it comes by. A client's own operations never conflict with its own delegation.
 //! * A delegation is granted in one step with the check, and not while an operation is under way
 //!   that would break it.
-//! * One that is not returned within a lease of its recall is revoked; its state-id says so until
-//!   the client frees it.
+//! * A delegation that is not returned within a lease of its recall is revoked. Its state-id stays
+//!   known as revoked until the client frees it.
 
 mod attributes;
 mod grant;
@@ -27,12 +28,12 @@ use attributes::Query;
 use dafs_store::{OpenFile, OpenMode, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a delegation lets its holder do.
+/// The kind of a delegation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DelegationKind {
-    /// Nobody else changes the file.
+    /// No other client changes the file.
     Read,
-    /// Nobody else uses the file.
+    /// No other client uses the file.
     Write,
 }
 
@@ -43,12 +44,12 @@ impl DelegationKind {
     }
 }
 
-/// Which delegation a client would like with an open (RFC 8881 18.16.3, RFC 9754).
+/// The delegation that a client wants with an open (RFC 8881 18.16.3, RFC 9754).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Want {
-    /// Which one.
+    /// The kind.
     pub kind: WantKind,
-    /// The delegation instead of the open state, if it is granted (OPEN_XOR_DELEGATION).
+    /// Grant the delegation instead of the open state, if it is granted (OPEN_XOR_DELEGATION).
     pub open_xor: bool,
     /// The holder may set the times of access and modification (DELEG_TIMESTAMPS).
     pub timestamps: bool,
@@ -64,24 +65,24 @@ pub enum WantKind {
     Read,
     /// A write delegation.
     Write,
-    /// Any.
+    /// Either kind.
     Any,
     /// None.
     None,
-    /// None, and an earlier wish is taken back.
+    /// None, and an earlier want is cancelled.
     Cancel,
 }
 
-/// A delegation as it is told to its holder.
+/// A granted delegation, for the answer to its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delegation {
     /// Its state-id.
     pub state: StateRef,
-    /// What it allows.
+    /// Its kind.
     pub kind: DelegationKind,
     /// The holder may set the times of access and modification.
     pub timestamps: bool,
-    /// It is to be returned at once: it was reclaimed, and cannot be recalled for want of a back
+    /// The holder must return it at once: it was reclaimed, and cannot be recalled without a back
     /// channel.
     pub recall: bool,
 }
@@ -91,19 +92,19 @@ pub struct Delegation {
 pub enum NoDelegation {
     /// The client asked for none.
     NotWanted,
-    /// Others use the file, or did so a moment ago.
+    /// Other clients use the file, or did so a moment ago.
     Contention,
     /// There is no room for more, or no back channel to recall it on.
     Resource,
-    /// Not for this type of object.
+    /// Objects of this type have no delegations.
     FileType,
-    /// The client has a read delegation, which does not become another.
+    /// The client has a read delegation, and it cannot be upgraded.
     Upgrade,
-    /// The client has a write delegation, which does not become another.
+    /// The client has a write delegation, and it cannot be downgraded.
     Downgrade,
-    /// The client took its wish back.
+    /// The client cancelled its want.
     Cancelled,
-    /// Not for this open or this client, by the rules of the server; nothing the client asked for.
+    /// The rules of the server allow none for this open or this client, whatever it asked for.
     Policy,
 }
 
@@ -111,14 +112,14 @@ pub enum NoDelegation {
 pub(crate) struct DelegationState {
     pub(crate) id: StateId,
     pub(crate) client: Arc<Client>,
-    /// The file as its holder calls it.
+    /// The handle of the file that its holder uses.
     pub(crate) handle: Handle,
-    /// The file as delegations are compared by.
+    /// The key under which delegations on the file are compared.
     pub(crate) key: Handle,
     pub(crate) kind: DelegationKind,
-    /// The user whose open it came with, as it said.
+    /// The user whose open it came with, as it claimed.
     pub(crate) uid: u32,
-    /// Where the file is watched for changes by others than the server.
+    /// The store that watches the file for changes that bypass the server.
     pub(crate) store: Arc<dyn Store>,
     pub(crate) life: Life,
     inner: Mutex<Inner>,
@@ -128,14 +129,14 @@ struct Inner {
     file: Option<Arc<dyn OpenFile>>,
     /// When it was recalled first.
     recalled_ns: Option<u64>,
-    /// The recall could not be delivered; it is sent again when there is a way, or at the next
-    /// conflict.
+    /// The recall could not be delivered. It is sent again when there is a back channel, or at the
+    /// next conflict.
     resend: bool,
-    /// What the holder was asked last.
+    /// The last query to the holder.
     query: Option<Query>,
     /// Change attribute and size when it was granted.
     granted: (u64, u64),
-    /// How often others were told that the holder has changed it.
+    /// How often others were told that the holder has changed the file.
     looks: u64,
 }
 
@@ -144,7 +145,7 @@ impl DelegationState {
         StateRef { id: self.id, seqid: 1 }
     }
 
-    /// The store's file, if the delegation allows `need`.
+    /// Returns the store's file, if the delegation allows `need`.
     pub(crate) fn file(&self, need: OpenMode) -> Result<Arc<dyn OpenFile>> {
         let inner = self.lock();
         self.life.check()?;
@@ -172,10 +173,10 @@ impl DelegationState {
 }
 
 impl Service {
-    /// Takes a delegation back (DELEGRETURN).
+    /// Takes the return of a delegation (DELEGRETURN).  # Errors `DelegRevoked`, and those of the
+    /// state-id.
     ///
     /// # Errors
-    /// `DelegRevoked`; those of the state-id.
     pub fn return_delegation(
         &self,
         caller: Caller<'_>,
@@ -185,7 +186,7 @@ impl Service {
         self.take_back(caller, Some(handle), state)
     }
 
-    /// The same, by the state-id alone (DAFS 6, DELEGRETURN).
+    /// Takes the return by the state-id alone (DAFS 6, DELEGRETURN).
     ///
     /// # Errors
     /// Those of the state-id.
@@ -193,7 +194,7 @@ impl Service {
         self.take_back(caller, None, state.into())
     }
 
-    /// The file that a delegation is of.
+    /// The file of a delegation.
     pub fn delegated(&self, state: StateId) -> Option<Handle> {
         match self.index.find(state).ok()? {
             Held::Delegation(delegation) => Some(delegation.handle),
@@ -210,7 +211,7 @@ impl Service {
         let Held::Delegation(delegation) = self.held(caller, handle, state)? else {
             return Err(ServiceError::BadStateId);
         };
-        // Its holder locked the file without asking, and others go on where it ends.
+        // Its holder locked the file locally, and others continue at its size.
         self.settle_before_unlock(caller, &delegation.key)?;
         let mut ended = Ended::default();
         let mut table = self.lock_table();

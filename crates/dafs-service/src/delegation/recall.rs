@@ -29,7 +29,7 @@ impl DelegationState {
 }
 
 impl StateTable {
-    /// Checks that no delegation of another client stands against an operation; recalls those that
+    /// Checks that no delegation of another client conflicts with an operation. Recalls those that
     /// do, and revokes those that were not returned in time.
     pub(crate) fn clear_delegations(
         &mut self,
@@ -70,7 +70,7 @@ impl StateTable {
         if waiting { Err(Blocked::Recall(notices)) } else { Ok(()) }
     }
 
-    /// Marks a delegation as recalled; the notice, unless it has been sent already.
+    /// Marks a delegation as recalled. Returns the notice, unless it has been sent already.
     fn recall(
         &mut self,
         delegation: &Arc<DelegationState>,
@@ -93,8 +93,9 @@ impl StateTable {
 }
 
 impl Service {
-    /// The recall of a delegation did not reach its holder, or the holder does not know it yet. It is
-    /// sent again at the next conflict, or when the client has a back channel again.
+    /// Notes that the recall of a delegation did not reach its holder, or that the holder does not
+    /// know the delegation yet. It is sent again at the next conflict, or when the client has a
+    /// back channel again.
     pub fn recall_failed(&self, client: ClientKey, state: StateRef) {
         if let Ok(Held::Delegation(delegation)) = self.index.find(state.id)
             && delegation.client.key() == client
@@ -103,7 +104,7 @@ impl Service {
         }
     }
 
-    /// Sends the recalls of a client again that did not reach it.
+    /// Sends again the recalls that did not reach a client.
     pub(crate) fn resend_recalls(&self, client: &Client) {
         let table = self.lock_table();
         let theirs = |delegation: &&Arc<DelegationState>| {
@@ -115,14 +116,15 @@ impl Service {
         notices.into_iter().for_each(Notice::deliver);
     }
 
-    /// Revokes what was not returned in time, and forgets old recalls.
+    /// Revokes delegations that were not returned in time, and forgets old recalls.
     pub(crate) fn tick_recalls(&self, now_ns: u64) {
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         table.recalled.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < RECALL_QUIET_NS);
         let overdue = |delegation: &&Arc<DelegationState>| {
-            // One whose holder is away goes with everything else it has, when somebody needs it.
+            // A delegation of an expired client ends with all its other state, when there is a
+            // conflict.
             delegation.is_overdue(clock) && !clock.is_over(&delegation.client)
         };
         let overdue: Vec<_> = table.recalling.values().filter(overdue).cloned().collect();
@@ -136,8 +138,8 @@ impl Service {
         self.finish(ended);
     }
 
-    /// Recalls all delegations on a file: somebody on this host has changed it beside the server, or a
-    /// lock on it is broken.
+    /// Recalls all delegations on a file: a local process has changed it, bypassing the server, or
+    /// a lock on it is broken.
     pub(crate) fn recall_all(&self, key: &Handle, now_ns: u64) {
         let mut table = self.lock_table();
         let held = table.files.get(key).map(|file| file.delegations.clone()).unwrap_or_default();

@@ -12,27 +12,27 @@ use dafs_store::{OpenMode, StoreError};
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex};
 
-/// What an operation does to what a delegation promises.
+/// The delegations with which an operation conflicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Break {
-    /// It reads: write delegations of others have to go.
+    /// A read: conflicts with write delegations of others.
     Read,
-    /// It changes something, or keeps others from reading: all delegations of others have to go.
+    /// A change, or an open that denies reads: conflicts with all delegations of others.
     Change {
-        /// It empties the file, so that the holder need not write back.
+        /// The operation empties the file, so that the holder need not write back.
         truncate: bool,
     },
 }
 
-/// An open that has its place in the table and not yet its file.
+/// An open that is in the table and has no file yet.
 pub(super) struct Reserved {
     pub(super) state: Arc<OpenState>,
-    /// What the owner had before, when it had the file open.
+    /// The share that the owner had before, when it had the file open.
     pub(super) before: Option<Before>,
     changes: u32,
 }
 
-/// An open as it was before its owner's next one.
+/// The share of an open before its owner's next one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Before {
     share: Share,
@@ -41,14 +41,14 @@ pub(super) struct Before {
 }
 
 impl Reserved {
-    /// True when no other open has joined, and no downgrade come, since the reservation. To be asked
-    /// under the table's lock.
+    /// True when no other open has joined, and no downgrade come, since the reservation. The caller
+    /// holds the table's lock.
     pub(super) fn is_last_change(&self) -> bool {
         self.state.lock().changes == self.changes
     }
 }
 
-/// The time as a check needs it.
+/// The time for a check of leases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     pub(crate) now_ns: u64,
@@ -79,7 +79,7 @@ impl StateTable {
             let removal =
                 file.removing_checked > 0 || request.deny_delete && file.removing_unchecked > 0;
             if removal {
-                // The file is about to lose its name; the client asks again and sees.
+                // The file is about to lose its name. The client retries and sees the result.
                 return Err(ServiceError::Store(StoreError::Busy).into());
             }
             let is_own = |open: &&Arc<OpenState>| {
@@ -141,7 +141,7 @@ impl StateTable {
     }
 
     /// Undoes a reservation whose open failed in the store. If another open of the same owner has
-    /// joined meanwhile, what it was told stays true, and the close of both gives all back.
+    /// joined meanwhile, the share that it was told stays, and the close of both gives all back.
     pub(super) fn cancel(&mut self, reserved: &Reserved, ended: &mut Ended) {
         let mut inner = reserved.state.lock();
         if inner.changes != reserved.changes {
@@ -172,7 +172,7 @@ impl StateTable {
         }
     }
 
-    /// Refuses what an open denies to those without one.
+    /// Refuses an access without an open that an open denies.
     pub(crate) fn check_anonymous(
         &self,
         key: &Handle,
@@ -183,8 +183,8 @@ impl StateTable {
         self.files.get(key).map_or(Ok(()), |file| check_share(file, None, access, clock))
     }
 
-    /// Begins the removal of a name of a file, unless an open forbids it or a delegation of another
-    /// client is to be recalled first.
+    /// Begins the removal of a name of a file, unless an open forbids it, or a delegation of
+    /// another client has to be recalled first.
     pub(crate) fn begin_removal(
         &mut self,
         client: &Arc<Client>,
@@ -223,7 +223,7 @@ impl StateTable {
     }
 }
 
-/// Refuses what conflicts with the opens of others. Opens of clients whose lease is over give way.
+/// Refuses a share that conflicts with the opens of others. Opens of expired clients give way.
 fn check_share(
     file: &FileState,
     own: Option<&Arc<OpenState>>,
@@ -240,11 +240,11 @@ fn check_share(
     Err(expired_among(&conflicting, clock, ServiceError::ShareDenied))
 }
 
-/// Refuses a key while another is in force: that of the opens that have one. Opens of clients whose
-/// lease is over give way.
+/// Refuses a key while another one is in force, set by the keyed opens. Opens of expired clients
+/// give way.
 fn check_key(file: &FileState, wanted: u64, clock: Clock) -> Result<(), Blocked> {
     let key = |open: &&Arc<OpenState>| open.lock().share_key;
-    // All that have one have the same.
+    // All keyed opens have the same.
     match file.opens.iter().find_map(|open| key(&open)) {
         Some(in_force) if in_force != wanted => {
             let keyed: Vec<_> = file.opens.iter().filter(|open| key(open).is_some()).collect();
@@ -254,8 +254,8 @@ fn check_key(file: &FileState, wanted: u64, clock: Clock) -> Result<(), Blocked>
     }
 }
 
-/// Opens that are in the way: an error if one is of a client that is alive, else the clients whose
-/// lease has to end.
+/// Returns the outcome for conflicting opens: an error if one belongs to a client that is alive,
+/// else the clients whose lease has to end.
 fn expired_among(opens: &[&Arc<OpenState>], clock: Clock, error: ServiceError) -> Blocked {
     if opens.iter().any(|open| !clock.is_over(&open.client)) {
         return Blocked::Refused(error);

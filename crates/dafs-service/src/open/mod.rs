@@ -1,12 +1,12 @@
 //! Opens and share reservations.
 //!
 //! Invariants
-//! * Two opens of a file by different owners never conflict: what one accesses the other does not
-//!   deny. The check and the entry into the table are one step under the table's lock.
-//! * A state-id names one (owner, file); it does not change while the open lives, and is never
-//!   used again.
-//! * The caller's rights are checked by opening in the store before anything is entered, so an open
-//!   that is not allowed leaves no trace on those that are under way beside it.
+//! * Two opens of a file by different owners never conflict: neither denies an access that the
+//!   other has. The check and the entry into the table are one step under the table's lock.
+//! * A state-id names one (owner, file). It does not change while the open lives, and is never used
+//!   again.
+//! * The store checks the caller's rights, by opening the file, before the open is entered. So an
+//!   open that is not allowed does not affect others that are under way.
 
 mod enter;
 mod run;
@@ -25,7 +25,7 @@ use dafs_store::{Attr, CreateHow, DirChange, OpenFile, OpenMode, SetAttr, StoreE
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What an open accesses and what it denies to others.
+/// The access of an open, and the access that it denies to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub struct Share {
@@ -60,7 +60,7 @@ impl Share {
         self.deny_read || self.deny_write
     }
 
-    /// Whether it reads, or writes.
+    /// True if it allows the operation: a write, or else a read.
     pub(crate) fn allows(self, write: bool) -> bool {
         if write { self.write } else { self.read || self.write }
     }
@@ -69,7 +69,7 @@ impl Share {
         OpenMode { read: self.read, write: self.write }
     }
 
-    /// As a number, which is also that of its bit in [`Modes`].
+    /// Decodes the number that is also the number of its bit in [`Modes`].
     fn of_bits(bits: u8) -> Share {
         let set = |part: u8| bits & part != 0;
         Share { read: set(1), write: set(2), deny_read: set(4), deny_write: set(8) }
@@ -83,7 +83,7 @@ impl Share {
     }
 }
 
-/// The combinations of access and denial that an owner has opened a file with: a downgrade may only
+/// The combinations of access and denial that an owner has opened a file with. A downgrade may only
 /// go to a union of some of them (RFC 8881 18.18.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Modes(u16);
@@ -93,7 +93,7 @@ impl Modes {
         self.0 |= 1 << share.bits();
     }
 
-    /// Those that are a part of `share`.
+    /// Returns those that are a part of `share`.
     fn within(self, share: Share) -> Self {
         let inside = |bits: &u8| self.0 & 1 << bits != 0 && share.contains(Share::of_bits(*bits));
         Self((0..16).filter(inside).fold(0, |modes, bits| modes | 1 << bits))
@@ -108,13 +108,13 @@ impl Modes {
 /// How to find or make the file to open.
 #[derive(Debug, Clone, Copy)]
 pub enum OpenHow {
-    /// It must exist.
+    /// The file must exist.
     Existing,
-    /// Make it as the store does; the attributes are for a new file, or size 0 to truncate.
+    /// Create it as the store does. The attributes are for a new file, or size 0 to truncate.
     Create(CreateHow, SetAttr),
 }
 
-/// Which file to open.
+/// The file to open.
 #[derive(Debug, Clone, Copy)]
 pub enum OpenTarget<'a> {
     /// A name in a directory.
@@ -124,7 +124,7 @@ pub enum OpenTarget<'a> {
         /// The name in it.
         name: &'a [u8],
     },
-    /// The file itself; nothing can be created.
+    /// The file itself. No file can be created.
     Handle(&'a Handle),
     /// A new file without a name, in the file system of this directory (DAFS 10.3).
     Unlinked {
@@ -133,43 +133,42 @@ pub enum OpenTarget<'a> {
     },
 }
 
-/// By what right to open (RFC 8881 18.16.1, open_claim_type4).
+/// The right by which a client opens (RFC 8881 18.16.1, open_claim_type4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenClaim {
     /// A new open (CLAIM_NULL, CLAIM_FH).
     New,
-    /// One that the client had before the server's restart, with the delegation that it had
+    /// An open that the client had before the server's restart, with the delegation that it had
     /// (CLAIM_PREVIOUS). The target must be a handle.
     Previous(Option<DelegationKind>),
-    /// One that a delegation allows, be it recalled or not (CLAIM_DELEGATE_CUR,
-    /// CLAIM_DELEG_CUR_FH).
+    /// An open that a delegation allows, recalled or not (CLAIM_DELEGATE_CUR, CLAIM_DELEG_CUR_FH).
     DelegateCurrent(StateRef),
 }
 
-/// What to open.
+/// The request to open a file.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenRequest<'a> {
-    /// Which file.
+    /// The file.
     pub target: OpenTarget<'a>,
-    /// By what right.
+    /// The claim.
     pub claim: OpenClaim,
     /// The owner, unique within the client.
     pub owner: &'a [u8],
     /// Access and denial.
     pub share: Share,
-    /// Whether others may remove the file meanwhile (DAFS delete disposition).
+    /// Forbids others to remove the file meanwhile (DAFS delete disposition).
     pub deny_delete: bool,
-    /// The key that all keyed opens of a file have in common (DAFS 10.2). An open without one asks
-    /// for none and sets none.
+    /// The key that all keyed opens of a file have in common (DAFS 10.2). An open without a key
+    /// requires none and sets none.
     pub share_key: Option<u64>,
-    /// Find or make.
+    /// Find or create.
     pub how: OpenHow,
-    /// Which delegation would be welcome.
+    /// The delegation that the client wants.
     pub want: Want,
 }
 
 impl<'a> OpenRequest<'a> {
-    /// A new open by name that wants nothing special.
+    /// Makes a new open by name that wants no delegation and sets no key.
     pub fn by_name(
         dir: &'a Handle,
         name: &'a [u8],
@@ -189,38 +188,38 @@ impl<'a> OpenRequest<'a> {
         }
     }
 
-    /// Whether an existing file is emptied.
+    /// True if an existing file is emptied.
     fn truncates(&self) -> bool {
         matches!(self.how, OpenHow::Create(CreateHow::Unchecked, SetAttr { size: Some(0), .. }))
     }
 
-    /// What others must not deny.
+    /// The access that others must not deny.
     fn needs(&self) -> Share {
         Share { write: self.share.write || self.truncates(), ..self.share }
     }
 }
 
-/// A file that is open now.
+/// The result of an open.
 #[derive(Clone)]
 pub struct Opened {
     /// The open.
     pub state: Arc<OpenState>,
-    /// The sequence number of its state-id that goes with this answer.
+    /// The sequence number of its state-id for this answer.
     pub seqid: u32,
     /// Attributes of the file.
     pub attr: Attr,
-    /// The change of the directory; zeros when the file was not opened by name.
+    /// The change of the directory. Zeros when the file was not opened by name.
     pub dir: DirChange,
     /// True when the file is new.
     pub created: bool,
     /// The delegation, or why there is none.
     pub delegation: std::result::Result<Delegation, NoDelegation>,
-    /// True when the client asked for a delegation instead of an open, and got it: there is no open
-    /// state-id (RFC 9754, OPEN4_RESULT_NO_OPEN_STATEID).
+    /// True when the client asked for a delegation instead of an open, and got it. Then there is no
+    /// open state-id (RFC 9754, OPEN4_RESULT_NO_OPEN_STATEID).
     pub delegation_only: bool,
 }
 
-/// How careful a removal is about files that are open (DAFS 10.4).
+/// The condition on open files under which a removal fails (DAFS 10.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoveMode {
     /// Fails only if an open denies removal.
@@ -234,14 +233,14 @@ pub struct OpenState {
     id: StateId,
     pub(crate) client: Arc<Client>,
     handle: Handle,
-    /// The file as opens are compared by.
+    /// The key under which opens of the file are compared.
     pub(crate) key: Handle,
     owner: Box<[u8]>,
-    /// The user that opened it first, as it said.
+    /// The user that opened it first, as it claimed.
     pub(crate) uid: u32,
     pub(crate) life: Life,
-    /// The bits of what it accesses and denies. Changed only under the table's lock, so that those
-    /// who look for conflicts under it need no lock of each open.
+    /// The bits of access and denial. They change only under the table's lock, so a search for
+    /// conflicts under that lock takes no lock of each open.
     share_bits: AtomicU8,
     /// Its export has become read-only since.
     read_only: AtomicBool,
@@ -253,13 +252,13 @@ struct Inner {
     deny_delete: bool,
     /// Its share key, if it has one. All keyed opens of a file have the same.
     share_key: Option<u64>,
-    /// The store's file and what it was opened for.
+    /// The store's file and the mode that it was opened for.
     file: Option<(OpenMode, Arc<dyn OpenFile>)>,
     /// Counts the changes of the share by opens and downgrades, finished or not.
     changes: u32,
-    /// Of the state-id: counts those that were finished.
+    /// The sequence number of the state-id: counts the finished changes.
     seqid: u32,
-    /// Counted in the guards because it denies something.
+    /// Counted in the guards because it denies access.
     guarded: bool,
 }
 
@@ -284,7 +283,7 @@ impl OpenState {
         &self.owner
     }
 
-    /// What it accesses and denies now.
+    /// Its access and denial now.
     pub fn share(&self) -> Share {
         Share::of_bits(self.share_bits.load(Ordering::SeqCst))
     }
@@ -293,11 +292,11 @@ impl OpenState {
         self.share_bits.store(share.bits(), Ordering::SeqCst);
     }
 
-    /// The store's file, if the open allows `need`.
+    /// Returns the store's file, if the open allows `need`.
     ///
     /// # Errors
-    /// `OpenMode` when it does not, `StaleStateId` when the open is gone, `AdminRevoked` when it was
-    /// taken away, `ReadOnly` for writing when its export has become that.
+    /// `OpenMode` when it does not allow it, `StaleStateId` when the open has ended, `AdminRevoked`
+    /// when it was revoked, `ReadOnly` for writing when its export has become read-only.
     pub fn file(&self, need: OpenMode) -> Result<Arc<dyn OpenFile>> {
         let inner = self.lock();
         self.life.check()?;
@@ -311,7 +310,7 @@ impl OpenState {
         file.ok_or(ServiceError::BadStateId)
     }
 
-    /// Says whether its export may be written to.
+    /// Sets if its export is read-only.
     pub(crate) fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Relaxed);
     }
@@ -320,12 +319,12 @@ impl OpenState {
         self.lock().seqid.max(1)
     }
 
-    /// Whatever file it has.
+    /// Returns its file, whatever its mode.
     pub(crate) fn any_file(&self) -> Option<Arc<dyn OpenFile>> {
         self.lock().file.as_ref().map(|(_, file)| file.clone())
     }
 
-    /// Its file, if that can be used for `need` by its mode in the store.
+    /// Returns its file, if its mode in the store allows `need`.
     pub(crate) fn file_for(&self, need: OpenMode) -> Option<Arc<dyn OpenFile>> {
         let inner = self.lock();
         inner.file.as_ref().filter(|(mode, _)| covers(*mode, need)).map(|(_, file)| file.clone())
@@ -335,12 +334,12 @@ impl OpenState {
         self.lock().file.take().map(|(_, file)| file)
     }
 
-    /// Notes whether it is counted in the guards; returns whether it was.
+    /// Notes if it is counted in the guards. Returns the note before.
     pub(crate) fn set_guarded(&self, guarded: bool) -> bool {
         std::mem::replace(&mut self.lock().guarded, guarded)
     }
 
-    /// An open of this kind has succeeded, and is told the sequence number.
+    /// An open with this share has succeeded. Returns the sequence number for the answer.
     fn succeed(&self, share: Share) -> u32 {
         let mut inner = self.lock();
         inner.modes.add(share);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const WRITE: OpenMode = OpenMode { read: false, write: true };
 
-/// The change of no directory.
+/// The change information of no directory.
 const NO_CHANGE: DirChange = DirChange { before: 0, after: 0, atomic: true, attr: None };
 
 fn is_directory_there(export: &Export, target: &OpenTarget<'_>) -> bool {
@@ -32,9 +32,9 @@ impl Service {
     /// Opens a regular file or named attribute.
     ///
     /// # Errors
-    /// Those of the store; `ShareDenied`, `KeyMismatch`; `Grace`, `NoGrace`, `ReclaimBad`, `ReclaimConflict` by the
-    /// claim; those of the state-id for a claim by delegation; `WouldWait` or `Delay` while other
-    /// clients return delegations.
+    /// Those of the store. `ShareDenied`, `KeyMismatch`. `Grace`, `NoGrace`, `ReclaimBad`,
+    /// `ReclaimConflict` by the claim. Those of the state-id for a claim by delegation. `WouldWait`
+    /// or `Delay` while other clients return delegations.
     pub fn open(&self, caller: Caller<'_>, request: &OpenRequest<'_>) -> Result<Opened> {
         if !(request.share.read || request.share.write) {
             return Err(StoreError::Invalid.into());
@@ -54,7 +54,7 @@ impl Service {
                 return Err(ServiceError::WouldWait);
             }
             self.record_client(caller.client);
-            // Grace may have ended while this waited.
+            // Grace may have ended during this wait.
             right = self.check_claim(caller, request)?;
         }
         let namespace = self.namespace();
@@ -68,7 +68,7 @@ impl Service {
         let by_name = matches!(request.target, OpenTarget::Name { .. });
         let exclusive = matches!(request.how, OpenHow::Create(CreateHow::Exclusive(_), _));
         if by_name && exclusive && caller.wait == Wait::Never {
-            // The store makes it stable before it says that it is there.
+            // The store makes the file stable before it reports the creation.
             return Err(ServiceError::WouldWait);
         }
         for _ in 0..OPEN_TRIES_MAX {
@@ -85,11 +85,11 @@ impl Service {
                 OpenTarget::Unlinked { dir } => self.open_unlinked(caller, export, request, dir),
             };
             match tried {
-                // Somebody made the file between our look and our create.
+                // A race: another client made the file between the lookup and the create.
                 Err(ServiceError::Store(StoreError::Exists))
                     if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _)) => {}
-                // Somebody removed it between our look and our open; or its directory, which nobody
-                // makes again.
+                // A race: another client removed it between the lookup and the open. If its
+                // directory was removed, no retry can make the file.
                 Err(ServiceError::Store(StoreError::Stale))
                     if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _))
                         && is_directory_there(export, &request.target) => {}
@@ -99,7 +99,7 @@ impl Service {
         Err(StoreError::Busy.into())
     }
 
-    /// Whether the claim stands; the delegation it stands on, if it does on one.
+    /// Checks the claim. Returns the delegation that it is based on, if any.
     fn check_claim(
         &self,
         caller: Caller<'_>,
@@ -140,7 +140,7 @@ impl Service {
     ) -> Result<Opened> {
         let cred = export.map_cred(caller.cred);
         let store = export.store();
-        // An exclusive create must reach the store even if the name exists: it may be a repetition.
+        // An exclusive create must reach the store even if the name exists: it may be a retry.
         if !matches!(request.how, OpenHow::Create(CreateHow::Exclusive(_), _)) {
             match store.lookup(&cred, &dir.file, name) {
                 Ok((id, attr)) => {
@@ -161,14 +161,15 @@ impl Service {
             CreateHow::Exclusive(verifier) => CreateHow::Exclusive(verifier),
             CreateHow::Unchecked | CreateHow::Guarded => CreateHow::Guarded,
         };
-        // What cannot be opened afterwards is better not made.
+        // Do not create a file that cannot be opened afterwards.
         let by = self.applicant(caller);
         self.enter(caller, |table, _| table.check_room(by))?;
         let made = store.create(&cred, &dir.file, name, how, &attr, request.share.mode())?;
         self.open_made(caller, export, request, dir, made)
     }
 
-    /// Makes a file without a name. There is nothing to find again, so no exclusive creation.
+    /// Makes a file without a name. A retry could not find it again, so there is no exclusive
+    /// creation.
     fn open_unlinked(
         &self,
         caller: Caller<'_>,
@@ -186,7 +187,8 @@ impl Service {
         self.open_made(caller, export, request, dir, made)
     }
 
-    /// Enters the open of a file that the store has just made, or found to be made by it.
+    /// Enters the open of a file that the store has just made, or that this request had made
+    /// before.
     fn open_made(
         &self,
         caller: Caller<'_>,
@@ -200,8 +202,8 @@ impl Service {
         if !made.created {
             self.check_fence(&caller.subject, &handle)?;
         }
-        // A request that has made a file is not repeated, so it waits here if it has to, which is
-        // only when somebody found and opened the new file in this moment.
+        // A request that has made a file is not idempotent, so it waits here if it must. That
+        // happens only when another client has found and opened the new file at this moment.
         let wait = if made.created { Wait::Allowed } else { caller.wait };
         let reserved = self.reserve(Caller { wait, ..caller }, export, request, handle)?;
         let installed = self.install(export, &cred, request, &reserved, made.file);
@@ -229,7 +231,7 @@ impl Service {
             Kind::Regular | Kind::NamedAttr => {}
             Kind::Directory | Kind::AttrDirectory => return Err(StoreError::IsDirectory.into()),
             Kind::Symlink => return Err(StoreError::Symlink.into()),
-            // DAFS knows no better word for the rest.
+            // DAFS has no better status for the other types.
             _ if caller.client.kind() == ClientKind::Dafs => return Err(StoreError::Invalid.into()),
             _ => return Err(StoreError::BadType.into()),
         }
@@ -243,7 +245,7 @@ impl Service {
         let mut emptied = None;
         if request.truncates() {
             if !request.share.write {
-                // Who may not write to it does not empty it either.
+                // An open without write access empties the file only if the caller may write.
                 let writable = export.store().open(&cred, &handle.file, WRITE)?;
                 emptied = Some(self.writers.count(export.key(&handle), WRITE, writable));
             }
@@ -252,7 +254,7 @@ impl Service {
                 return Err(ServiceError::WouldWait);
             }
         }
-        // Held until the file is emptied, so that no new delegation misses that.
+        // Held until the file is emptied, so that no new delegation misses the change.
         let emptying = match request.truncates() {
             true => Some(self.begin_change(caller, export.key(&handle), Some(0))?),
             false => None,
@@ -289,7 +291,7 @@ impl Service {
         let clock = self.clock(caller);
         let reserved = self.enter(caller, |table, ended| {
             if self.needs_record(caller.client) {
-                // Its record was taken away since it was looked at: it held nothing.
+                // Its record was removed since the check, because it held no state.
                 let may_wait = caller.wait == Wait::Allowed;
                 let again = if may_wait { ServiceError::Delay } else { ServiceError::WouldWait };
                 return Err(Blocked::Refused(again));
@@ -305,7 +307,7 @@ impl Service {
         }
     }
 
-    /// Completes an open whose file is there, or undoes it.
+    /// Completes an open whose file is there, or cancels it.
     fn finish_open(
         &self,
         caller: Caller<'_>,
@@ -316,7 +318,7 @@ impl Service {
         dir: DirChange,
     ) -> Result<Opened> {
         let state = reserved.state.clone();
-        // An export that has gone meanwhile took away only what was entered before.
+        // The loss of an export meanwhile revoked only opens that were entered before.
         let attr = attr.and_then(|attr| {
             let namespace = self.namespace();
             let export = namespace.export(&state.handle)?;
@@ -350,8 +352,8 @@ impl Service {
         Ok(Opened { state, seqid, attr, dir, created: false, delegation, delegation_only })
     }
 
-    /// Gives the open a file for all that its owner may do now: the one it has, or `file`, which is
-    /// open for what was asked for this time, or a new one for both.
+    /// Gives the open a file for all its access: the one that it has, or `file`, which is open for
+    /// the access of this request, or a new one for both.
     fn install(
         &self,
         export: &Export,
@@ -378,7 +380,7 @@ impl Service {
     }
 }
 
-/// Empties a file that is there, if the request says so: by `file`, or else by what it was opened for.
+/// Empties an existing file, if the request says so: by `file`, or else by the file of the open.
 /// Returns its attributes.
 fn empty(
     export: &Export,

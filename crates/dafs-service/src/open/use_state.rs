@@ -1,8 +1,8 @@
 //! The use and the end of state-ids: I/O, CLOSE, OPEN_DOWNGRADE, FREE_STATEID, TEST_STATEID.
 //!
 //! Invariants
-//! * A state-id is good only for the client that it was given to and for the file that it is for,
-//!   and gives a user of that client no more than the file gives: state-ids can be guessed.
+//! * A state-id is valid only for the client and the file that it was issued for. It gives a user
+//!   of that client no more rights than the file does, because state-ids can be guessed.
 //! * I/O takes one lock of a shard and one of the open, both for a few instructions.
 
 use super::{OpenState, Share};
@@ -17,7 +17,7 @@ use dafs_store::{AccessMask, OpenFile, OpenMode, StoreError};
 use std::sync::Arc;
 
 impl Service {
-    /// What a state-id of this client stands for, on this file if one is given.
+    /// Returns the state of a state-id of this client, on this file if one is given.
     pub(crate) fn held(
         &self,
         caller: Caller<'_>,
@@ -41,11 +41,11 @@ impl Service {
         Ok(held)
     }
 
-    /// The open of a state-id that this client was given for this file.
+    /// Returns the open of a state-id that was issued to this client for this file.
     ///
     /// # Errors
-    /// `StaleStateId` for one given back or of an earlier run, `OldStateId` for an earlier sequence
-    /// number, `AdminRevoked`, else `BadStateId`.
+    /// `StaleStateId` for a released one or one of an earlier run, `OldStateId` for an earlier
+    /// sequence number, `AdminRevoked`, else `BadStateId`.
     pub fn open_state(
         &self,
         caller: Caller<'_>,
@@ -58,7 +58,7 @@ impl Service {
         }
     }
 
-    /// What kind of state a state-id of this client stands for, on this file if one is given.
+    /// Returns the kind of a state-id of this client, on this file if one is given.
     ///
     /// # Errors
     /// As `open_state`, and `DelegRevoked`.
@@ -71,12 +71,12 @@ impl Service {
         self.held(caller, handle, state).map(|held| held.kind())
     }
 
-    /// A file to do I/O on: that of the open, of the open under a lock, or of the delegation; or,
-    /// for a special state-id, one opened for this caller now if no open denies it and after
-    /// delegations of others have been returned.
+    /// Returns a file to do I/O on: that of the open, of the open under a lock, or of the
+    /// delegation. For a special state-id, the file is opened for this caller now. Then no open may
+    /// deny the access, and other clients return their delegations first.
     ///
     /// # Errors
-    /// Those of the state-id; `OpenMode`; without an open `ShareDenied`, `Grace`, `WouldWait`,
+    /// Those of the state-id. `OpenMode`. Without an open `ShareDenied`, `Grace`, `WouldWait`,
     /// `Delay` and the store's.
     pub fn io_file(
         &self,
@@ -105,8 +105,9 @@ impl Service {
         Ok(file)
     }
 
-    /// Whether another user than the one that opened a file may do I/O on it. Its owner always may,
-    /// and what may be run may be read, as clients check the rights when a file is opened.
+    /// Checks that a user other than the one that opened a file may do I/O on it. The file's owner
+    /// always may, and execute permission allows reads, because clients check the rights when a
+    /// file is opened.
     fn check_user(&self, caller: Caller<'_>, handle: &Handle, need: OpenMode) -> Result<()> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
@@ -145,8 +146,8 @@ impl Service {
         Ok(self.writers.count(export.key(handle), need, file))
     }
 
-    /// Whether I/O without an open may go on now: no open denies it (unless `bypass`), and no
-    /// delegation of another client promises that it does not happen.
+    /// Checks that I/O without an open may go on: no open denies it (unless `bypass`), and no
+    /// delegation of another client conflicts.
     ///
     /// # Errors
     /// `ShareDenied`, `WouldWait`, `Delay`.
@@ -174,7 +175,7 @@ impl Service {
         })
     }
 
-    /// Gives an open back, with the byte-range locks under it.
+    /// Ends an open, with the byte-range locks under it.
     ///
     /// # Errors
     /// Those of the state-id.
@@ -188,7 +189,7 @@ impl Service {
         self.give_up_kept(caller, &open)?;
         let mut ended = Ended::default();
         let mut table = self.lock_table();
-        // Of two closes at once, one finds it closed.
+        // Of two closes in a race, the second fails here.
         open.life.check()?;
         table.release_open(&open, &mut ended);
         drop(table);
@@ -196,13 +197,13 @@ impl Service {
         Ok(())
     }
 
-    /// Reduces access and denial of an open: for a DAFS client to any part of what it has, for an
-    /// NFS client to the union of some of its opens (RFC 8881 18.18.3). Returns the state-id with its
-    /// new sequence number. Without `share_key` the open gives its key up.
+    /// Reduces access and denial of an open: for a DAFS client to any part of its share, for an NFS
+    /// client to the union of some of its opens (RFC 8881 18.18.3). Returns the state-id with its
+    /// new sequence number. Without `share_key` the open gives up its key.
     ///
     /// # Errors
-    /// `Invalid` when `share` is not of that kind, or for a key where the open has none;
-    /// `KeyMismatch` for another key; those of the state-id.
+    /// `Invalid` when `share` is not such a part, or for a key where the open has none.
+    /// `KeyMismatch` for another key. Those of the state-id.
     pub fn downgrade(
         &self,
         caller: Caller<'_>,
@@ -236,18 +237,18 @@ impl Service {
         Ok(StateRef { id: open.id, seqid })
     }
 
-    /// Forgets a state-id that stands for nothing any more: a lock owner's without ranges, or a
-    /// revoked one (FREE_STATEID).
+    /// Frees a state-id without state: that of a lock owner without ranges, or a revoked one
+    /// (FREE_STATEID).
     ///
     /// # Errors
-    /// `LocksHeld` for one that is in use; those of the state-id.
+    /// `LocksHeld` for one that is in use. Those of the state-id.
     pub fn free_state(&self, caller: Caller<'_>, state: StateRef) -> Result<()> {
         let found = self.index.find(state.id);
         let held = found.map_err(|_| ServiceError::BadStateId)?;
         if !Arc::ptr_eq(held.client(), caller.client) {
             return Err(ServiceError::BadStateId);
         }
-        // The holder of a layout that was taken away may not have heard of its last number.
+        // The holder of a revoked layout may not know its last sequence number.
         let current = check_seqid(held.seqid(), state.seqid);
         if current != Err(ServiceError::OldStateId) || held.life().is_live() {
             current?;
@@ -269,10 +270,10 @@ impl Service {
         Ok(())
     }
 
-    /// Whether a state-id is good, and for what (TEST_STATEID).
+    /// Checks a state-id and returns its kind (TEST_STATEID).
     ///
     /// # Errors
-    /// Why it is not: as `check_state`.
+    /// Those of `check_state`.
     pub fn test_state(&self, caller: Caller<'_>, state: StateRef) -> Result<StateKind> {
         self.check_state(caller, None, state)
     }
