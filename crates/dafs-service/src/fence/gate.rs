@@ -1,20 +1,20 @@
-//! Knows whose work is going on, so that somebody can learn when all of some that had begun before a
-//! moment is over.
+//! A gate that knows the work under way, so that a waiter learns when all work of some subjects
+//! that had begun before a moment has ended.
 //!
-//! Whoever works enters and says for whom; whoever waits leaves a mark with all work that concerns it
-//! and has waited long enough when the last mark is dropped. Work that begins later bears no mark, and
-//! neither does that of others, so that a busy server does not make anybody wait for ever.
+//! Work enters with its subject. A waiter leaves a mark with all work that concerns it, and its
+//! wait is over when the last mark is dropped. Later work and work of other subjects bear no mark,
+//! so a busy server starves no waiter.
 //!
 //! Invariants
-//! * Work is entered before it looks at what those who wait have changed, and they change it before
-//!   they look for work; so work either sees the change or is waited for.
+//! * Work is entered before it reads the state that waiters change, and waiters change that state
+//!   before they look for work. So work either sees the change or is waited for.
 //! * A mark is dropped outside of all locks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Threads share this many tables.
+/// The number of tables that threads share.
 const SHARDS: usize = 16;
 
 /// A table that shares no cache line with another.
@@ -22,22 +22,22 @@ const SHARDS: usize = 16;
 struct Shard<K, W>(Mutex<Table<K, W>>);
 
 struct Table<K, W> {
-    /// No more than there were threads at work at once, and one more for work within work.
+    /// At most as many slots as there was concurrent work, including work within work.
     slots: Vec<Slot<K, W>>,
     free: Vec<usize>,
 }
 
 struct Slot<K, W> {
-    /// Whose work it is; nobody's in a free slot.
+    /// The subject of the work. `None` in a free slot.
     whose: Option<K>,
-    /// Of those who wait for it.
+    /// The marks of its waiters.
     marks: Vec<W>,
 }
 
-/// The gate. Of the clones of a waiter's mark, the last one that is dropped tells it.
+/// The gate. When the last clone of a waiter's mark is dropped, the waiter is notified.
 pub(super) struct Gate<K, W>([Shard<K, W>; SHARDS]);
 
-/// While it lives, work is going on.
+/// Marks work as under way while it lives.
 pub(super) struct Entered<'a, K, W> {
     shard: &'a Shard<K, W>,
     slot: usize,
@@ -45,7 +45,7 @@ pub(super) struct Entered<'a, K, W> {
 
 impl<K, W> Shard<K, W> {
     fn lock(&self) -> MutexGuard<'_, Table<K, W>> {
-        // Nothing in here panics but assertions, which leave it whole.
+        // Only assertions can panic here, and they leave the table whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -56,7 +56,7 @@ impl<K, W> Gate<K, W> {
         Self(std::array::from_fn(|_| Shard(table())))
     }
 
-    /// Work begins.
+    /// Begins work.
     pub(super) fn enter(&self, whose: K) -> Entered<'_, K, W> {
         let shard = &self.0[shard()];
         let mut table = shard.lock();
@@ -70,7 +70,7 @@ impl<K, W> Gate<K, W> {
         Entered { shard, slot }
     }
 
-    /// Leaves a clone of `mark` with all work that goes on now and is of somebody it concerns.
+    /// Leaves a clone of `mark` with all work under way whose subject it concerns.
     pub(super) fn mark(&self, mark: &W, concerns: impl Fn(&K) -> bool)
     where
         W: Clone,
@@ -87,7 +87,7 @@ impl<K, W> Gate<K, W> {
 }
 
 impl<K, W> Entered<'_, K, W> {
-    /// More is known of whose work it is.
+    /// Refines the subject of the work.
     pub(super) fn is_of(&self, whose: K) {
         self.shard.lock().slots[self.slot].whose = Some(whose);
     }
@@ -106,7 +106,7 @@ impl<K, W> Drop for Entered<'_, K, W> {
     }
 }
 
-/// Which table this thread uses.
+/// Returns the table that this thread uses.
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -121,7 +121,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    /// Its last clone says so.
+    /// The drop of its last clone is recorded.
     #[derive(Clone)]
     struct Mark(#[allow(dead_code, reason = "for its drop")] Arc<Last>);
 
@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Waits for work of `whose`; what tells when it is over.
+    /// Waits for work of `whose`. Returns the flag that is set when it is over.
     fn wait(gate: &Gate<u32, Mark>, whose: u32) -> Arc<AtomicBool> {
         let over = Arc::new(AtomicBool::new(false));
         gate.mark(&Mark(Arc::new(Last(over.clone()))), |&other| other == whose);
@@ -169,7 +169,7 @@ mod tests {
         let [first, second, third] = works;
         drop(first);
         assert!(!is_over(&one) && !is_over(&two));
-        // It turns out that the last one is of both.
+        // The third work turns out to concern both waiters.
         third.is_of(1);
         let both = wait(&gate, 1);
         drop(second);

@@ -1,4 +1,4 @@
-//! Who is on a fence list, and how lists change (DAFS 11, O44 to O46).
+//! Fence lists: the subjects on them, and their updates (DAFS 11, O44 to O46).
 //!
 //! A name on a list is one of:
 //!
@@ -9,9 +9,9 @@
 //! | anything else | the DAFS sessions that gave this fence id when they connected |
 //!
 //! Invariants
-//! * A list that exists shuts out everybody who is not on it; an empty one shuts out everybody.
-//! * What an update has shut out is out: no name that is left lets in what was taken off, or the
-//!   update is refused.
+//! * A list that exists shuts out every subject that is not on it. An empty one shuts out all.
+//! * A subject that an update has shut out stays out: no remaining name admits a removed one, or
+//!   the update is refused.
 
 use crate::hosts::Host;
 use crate::limits::{FENCE_NAME_BYTES_MAX, FENCE_NAMES_MAX};
@@ -21,26 +21,26 @@ use dafs_store::StoreError;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Begins the name of an NFSv4 client.
+/// Prefix of the name of an NFSv4 client.
 const NFS: &[u8] = b"nfs:";
 
-/// Begins the name of a range of network addresses.
+/// Prefix of a range of network addresses.
 const ADDRESS: &[u8] = b"addr:";
 
-/// Whom a request comes from, as fences see it.
+/// The subject of a request, for fences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject<'a> {
-    /// The server itself, or somebody who is not to be fenced.
+    /// The server itself, or a caller that is not subject to fences.
     Server,
-    /// A DAFS session with the fence id that it gave; one without (empty) is on no list (DAFS O46).
+    /// A DAFS session with its fence id. A session without one (empty) is on no list (DAFS O46).
     Session(&'a [u8]),
     /// An NFS caller.
     Nfs {
-        /// What its client calls itself; callers of NFSv3 have no such name.
+        /// The client's own name. Callers of NFSv3 have none.
         owner: Option<&'a [u8]>,
-        /// Where it is.
+        /// The caller's address.
         address: IpAddr,
-        /// Whose share of what all have in common it takes; nothing to fences.
+        /// The host whose share of resources the caller takes. Fences do not use it.
         host: Host,
     },
 }
@@ -48,13 +48,13 @@ pub enum Subject<'a> {
 /// A change of a fence list (DAFS O44).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceUpdate<'a> {
-    /// Everybody has access.
+    /// Lifts the fence: every subject has access.
     Lift,
-    /// Only these have access; nobody if there are none.
+    /// Only these have access, or none at all if the list is empty.
     Install(&'a [&'a [u8]]),
-    /// These have access, too. Where there was no list, only these.
+    /// These get access, too. Without a list before, only these have access.
     Add(&'a [&'a [u8]]),
-    /// These have no access any more.
+    /// These lose access.
     Remove(&'a [&'a [u8]]),
 }
 
@@ -86,13 +86,13 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Whether a session may give itself this fence id: those that are names of NFS clients would be on no
+/// True if a session may use this fence id. Ids in the form of an NFS client's name would be on no
 /// list.
 pub fn is_fence_id(id: &[u8]) -> bool {
     id.is_empty() || matches!(Name::parse(id), Ok(Name::Session(_)))
 }
 
-/// Those who have access to an object.
+/// The subjects that have access to an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct FenceList {
     sessions: BTreeSet<Vec<u8>>,
@@ -101,22 +101,22 @@ pub(crate) struct FenceList {
 }
 
 impl FenceList {
-    /// A list of these names.
+    /// Makes a list of these names.
     ///
     /// # Errors
-    /// `Invalid` for what is no name, `Resource` for too many.
+    /// `Invalid` for bytes that are no name, `Resource` for too many.
     pub(crate) fn of(names: &[&[u8]]) -> Result<Self> {
         let mut list = Self::default();
         list.add(names)?;
         Ok(list)
     }
 
-    /// What a list is after an update; `None` is no list.
+    /// Returns the list after an update. `None` means no list.
     ///
     /// # Errors
-    /// `Invalid` for what is no name, for the removal from a list that is not there (DAFS O44) or of
-    /// addresses that another range still lets in, and for an addition of nothing to nothing;
-    /// `Resource` for too many names.
+    /// `Invalid` for bytes that are no name, for a removal without a list (DAFS O44), for the
+    /// removal of addresses that another range still admits, and for an empty addition without a
+    /// list. `Resource` for too many names.
     pub(crate) fn updated(before: Option<&Self>, update: FenceUpdate<'_>) -> Result<Option<Self>> {
         let invalid = ServiceError::Store(StoreError::Invalid);
         match update {
@@ -180,7 +180,7 @@ impl FenceList {
         self.sessions.len() + self.owners.len() + self.ranges.len()
     }
 
-    /// Whether somebody has access.
+    /// True if the subject has access.
     pub(crate) fn admits(&self, subject: &Subject<'_>) -> bool {
         match *subject {
             Subject::Server => true,
@@ -193,7 +193,7 @@ impl FenceList {
         }
     }
 
-    /// The names as they were given.
+    /// Returns the names as they were given.
     pub(crate) fn names(&self) -> Vec<Vec<u8>> {
         let owners = self.owners.iter().map(|owner| [NFS, owner].concat());
         let ranges = self.ranges.iter();

@@ -1,16 +1,17 @@
-//! Fences: who may use a file or a file system at all (DAFS 11).
+//! Fences: lists of the clients that may use a file or a file system (DAFS 11).
 //!
-//! A cluster that ejects a node takes the node's name off the lists and goes on when that has returned: from
-//! then on nothing of the node reaches the object, and nothing that it had sent before is still under
-//! way. Names are claims; a fence keeps out nodes that have failed, not ones that lie.
+//! A cluster that ejects a node removes the node's name from the lists, and goes on when that call
+//! has returned. From then on no request of the node reaches the object, and none that it had sent
+//! before is still under way. Names are claims. A fence keeps out nodes that have failed, not
+//! malicious ones.
 //!
 //! Invariants
-//! * A list is on the disk before it holds, and holds before anybody is told so.
-//! * Both lists, the file's and the file system's, must let somebody in (DAFS O47).
-//! * Updates are made one after the other, and each is made by somebody who was not shut out by the one
-//!   before: of two nodes that eject each other, one wins.
-//! * An update that takes access away is over when all work of those who have none is: work looks at
-//!   the lists after it has been entered where [`Drain`] finds it.
+//! * A list is on the disk before it holds, and holds before any caller is told so.
+//! * A subject needs to be on both lists, the file's and the file system's (DAFS O47).
+//! * Updates are serialised, and a subject that the update before has shut out can make none: of
+//!   two nodes that eject each other, one wins.
+//! * An update that removes access ends when all work of the subjects without access has ended:
+//!   work checks the lists after it has been entered where [`Drain`] finds it.
 //! * As long as there is no list, a request pays for one load.
 
 mod gate;
@@ -35,8 +36,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-/// What a list is about. A handle is any of the object's; two exports of one directory lead to the same
-/// files and are one file system here.
+/// The object of a list. Any handle of the object names it. Two exports of one directory lead to
+/// the same files and are one file system here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FenceObject {
     /// A file.
@@ -45,38 +46,39 @@ pub enum FenceObject {
     FileSystem(FsId),
 }
 
-/// What lets somebody see and change fences.
+/// The right by which a caller sees and changes fences.
 #[derive(Debug, Clone, Copy)]
 pub enum FenceRight<'a> {
-    /// A client's request; it must be `trusted`, or own the file (DAFS 11).
+    /// A client's request. The client must be `trusted`, or own the file (DAFS 11).
     Client(Caller<'a>, bool),
     /// The server's administrator.
     Administrator,
 }
 
-/// To be told that everything is over. Called from any thread, never under a lock; must not block.
+/// Called when all work is over. It comes from any thread, never under a lock, and must not block.
 pub type Drained = Box<dyn FnOnce() + Send>;
 
-/// A front door that may have work under way for those whom a list shuts out.
+/// A front end that may have work under way for subjects that a list shuts out.
 pub trait Drain: Send + Sync {
-    /// Keeps `draining` until all work is over that is under way now for subjects it
+    /// Keeps `draining` until all work has ended that is under way now for subjects it
     /// [concerns](Draining::concerns). Must not block.
     fn drain(&self, draining: Draining);
 }
 
-/// Somebody waits for work to be over until all clones of this are dropped.
+/// A token of an update that waits for work to end. The wait is over when all clones of it are
+/// dropped.
 #[derive(Clone)]
 pub struct Draining(Arc<Wait>);
 
 struct Wait {
     list: FenceList,
     drained: Mutex<Option<Drained>>,
-    /// All who wait.
+    /// The number of updates that wait.
     waiting: Arc<AtomicUsize>,
 }
 
 impl Draining {
-    /// Whether work for this subject has to be over.
+    /// True if work for this subject has to end first.
     pub fn concerns(&self, subject: &Subject<'_>) -> bool {
         !self.0.list.admits(subject)
     }
@@ -98,7 +100,8 @@ impl Drop for Wait {
     }
 }
 
-/// While it lives, an update of a fence that shuts out whose work it is waits.
+/// Marks work as under way while it lives. An update of a fence that shuts out the subject of the
+/// work waits for it.
 #[must_use = "work is awaited only while this lives"]
 pub struct FenceEntry<'a> {
     address: IpAddr,
@@ -106,13 +109,13 @@ pub struct FenceEntry<'a> {
 }
 
 impl FenceEntry<'_> {
-    /// The work is of this client, which may be on a list by its name.
+    /// Says that the work belongs to this client, whose name may be on a list.
     pub fn is_of(&self, client: &Client) {
         self.entered.is_of(Worker { address: self.address, client: Some(client.key()) });
     }
 }
 
-/// Whose work it is, in few words: names are looked up when somebody has to wait.
+/// The subject of work, in few words. Names are looked up when an update has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Worker {
     address: IpAddr,
@@ -121,19 +124,19 @@ struct Worker {
 
 /// All fences.
 pub(crate) struct Fences {
-    /// Lists there are.
+    /// The number of lists.
     count: AtomicUsize,
     lists: RwLock<FxHashMap<FenceObject, FenceList>>,
     records: Box<dyn FenceRecords>,
-    /// From where clients of this run have made lists. Held from a look at a list until it has been
-    /// changed.
+    /// The hosts from which clients of this run have made lists. Held from the check of a list
+    /// until the list has been changed.
     update: Mutex<FxHashMap<FenceObject, Host>>,
     doors: Mutex<Vec<Weak<dyn Drain>>>,
-    /// Work of front doors that do not drain themselves.
+    /// Work of front ends that do not drain themselves.
     gate: Gate<Worker, Draining>,
-    /// Updates that wait for work to be over.
+    /// Updates that wait for work to end.
     waiting: Arc<AtomicUsize>,
-    /// Where the sweep has come to.
+    /// Where the sweep goes on.
     swept: AtomicUsize,
 }
 
@@ -163,7 +166,7 @@ impl Fences {
         self.with(object, |list| list.is_none_or(|list| list.admits(subject)))
     }
 
-    /// Whether both lists that concern a file admit somebody.
+    /// True if both lists of a file admit the subject.
     fn admits_to(&self, export: &Export, handle: &Handle, subject: &Subject<'_>) -> bool {
         let key = export.key(handle);
         self.admits(&FenceObject::FileSystem(key.fs), subject)
@@ -181,7 +184,8 @@ impl Fences {
         self.count.store(lists.len(), Ordering::SeqCst);
     }
 
-    /// Whether there is room for another list. Hosts share it, and leave some to administrators.
+    /// Checks that there is room for another list. Hosts share the room, and leave some to
+    /// administrators.
     fn check_room(
         &self,
         makers: &mut FxHashMap<FenceObject, Host>,
@@ -205,10 +209,10 @@ impl Fences {
 }
 
 impl Service {
-    /// The service with the fences of its last run, and a place to keep them.
+    /// Loads the fences of the last run, and keeps new ones in `records`.
     ///
     /// # Errors
-    /// When they cannot be read: to serve without them would let in who was shut out.
+    /// The fences cannot be read. To serve without them would admit fenced subjects.
     pub fn with_fences(
         mut self,
         records: Box<dyn FenceRecords>,
@@ -226,14 +230,14 @@ impl Service {
         Ok(self)
     }
 
-    /// Whether there is any list.
+    /// True if there is any list.
     #[inline]
     pub fn has_fences(&self) -> bool {
         self.fences.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Refuses what concerns an object that the subject is fenced from. To be asked after the work has
-    /// been entered ([`Drain`], [`begin_work`](Self::begin_work)).
+    /// Refuses a request about an object that the subject is fenced from. The caller asks after the
+    /// work has been entered ([`Drain`], [`begin_work`](Self::begin_work)).
     ///
     /// # Errors
     /// `Fenced`.
@@ -245,7 +249,7 @@ impl Service {
     #[cold]
     fn fenced(&self, subject: &Subject<'_>, handle: &Handle) -> Result<()> {
         let namespace = self.namespace();
-        // A handle of no export is found out by the operation that uses it.
+        // The operation that uses a handle of no export reports the error.
         let Ok(export) = namespace.export(handle) else { return Ok(()) };
         match self.fences.admits_to(export, handle, subject) {
             true => Ok(()),
@@ -253,14 +257,14 @@ impl Service {
         }
     }
 
-    /// Whether anybody is fenced from a file, by what fences are kept under.
+    /// True if a fence list exists for a file, by its key, or for its file system.
     pub(crate) fn is_any_fenced(&self, key: &Handle) -> bool {
         let listed = |object| self.fences.with(&object, |list| list.is_some());
         self.has_fences()
             && (listed(FenceObject::FileSystem(key.fs)) || listed(FenceObject::File(*key)))
     }
 
-    /// Whether the subject is fenced from every file system there is.
+    /// True if the subject is fenced from every file system.
     pub fn is_fenced_everywhere(&self, subject: &Subject<'_>) -> bool {
         let admitted = |export: &Arc<Export>| {
             self.fences.admits(&FenceObject::FileSystem(export.store().fs_id()), subject)
@@ -268,20 +272,20 @@ impl Service {
         self.has_fences() && !self.namespace().exports().any(admitted)
     }
 
-    /// Work of a request of an NFS caller begins that no [`Drain`] knows of.
+    /// Begins work for a request of an NFS caller that no [`Drain`] knows of.
     pub fn begin_work(&self, address: IpAddr) -> FenceEntry<'_> {
         let entered = self.fences.gate.enter(Worker { address, client: None });
         FenceEntry { address, entered }
     }
 
-    /// Lets an update wait until nothing is under way for those whom its list shuts out.
+    /// Makes an update wait until no work is under way for subjects that its list shuts out.
     fn drain(&self, list: FenceList, drained: Drained) {
         let (drained, waiting) = (Mutex::new(Some(drained)), self.fences.waiting.clone());
         waiting.fetch_add(1, Ordering::Relaxed);
         let draining = Draining(Arc::new(Wait { list, drained, waiting }));
         self.fences.ask_doors(&draining);
         self.fences.gate.mark(&draining, |worker| {
-            // A client that is gone meanwhile is on no list.
+            // A client that has gone meanwhile is on no list.
             let client = worker.client.and_then(|key| self.find_client(key).ok());
             let owner = client.as_ref().map(|client| client.name());
             let (address, host) = (worker.address, Host::of(worker.address));
@@ -289,12 +293,12 @@ impl Service {
         });
     }
 
-    /// Has a front door asked to drain from now on.
+    /// Registers a front end that is asked to drain from now on.
     pub fn add_drain(&self, door: Weak<dyn Drain>) {
         self.fences.doors.lock().unwrap_or_else(PoisonError::into_inner).push(door);
     }
 
-    /// The names on a list; `None` where there is no list and everybody has access.
+    /// Returns the names on a list. `None` when there is no list, so that every subject has access.
     ///
     /// # Errors
     /// `NotOwner`, `Fenced`, the store's.
@@ -307,14 +311,14 @@ impl Service {
         Ok(self.fences.with(&key, |list| list.map(FenceList::names)))
     }
 
-    /// Changes a list. When it has returned, requests of those who have no access are refused;
-    /// `drained` is called when nothing of them is under way any more, or not at all after an
+    /// Changes a list. When this has returned, requests of subjects without access are refused.
+    /// `drained` is called when none of their work is under way any more, or not at all after an
     /// error. May wait for the disk.
     ///
     /// # Errors
-    /// `NotOwner`, `Fenced`; `Invalid` for names and updates that make no sense; `Resource`; `Delay` when
-    /// data servers cannot be told, though the list holds here; `Io` when
-    /// the disk failed, with the list as it was; the store's.
+    /// `NotOwner`, `Fenced`. `Invalid` for names and updates that make no sense. `Resource`.
+    /// `Delay` when data servers cannot be notified, though the list holds here. `Io` when the disk
+    /// failed, with the list unchanged. The store's.
     pub fn set_fence(
         &self,
         right: FenceRight<'_>,
@@ -323,7 +327,7 @@ impl Service {
         drained: Drained,
     ) -> Result<()> {
         let mut makers = self.fences.update.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever was shut out by the last update has nothing to say any more.
+        // A subject that the last update has shut out has no right to change the list.
         let key = self.fence_key(right, object)?;
         let before = self.fences.with(&key, |list| list.cloned());
         let after = FenceList::updated(before.as_ref(), update)?;
@@ -348,19 +352,19 @@ impl Service {
         drop(makers);
         tracing::info!(object = ?key, list = ?after, "fence");
         if after.is_some() {
-            // Data servers know nothing of fences, so clients come here from now on.
+            // Data servers know no fences, so clients must do their I/O here from now on.
             self.take_layouts_of(&key)?;
         }
         let only_adds = matches!(update, FenceUpdate::Add(_)) && before.is_some();
         match after {
-            // Also when nothing has changed: the update that did may not be over.
+            // Drains without a change, too: the update that made the change may not be over.
             Some(list) if !only_adds => self.drain(list, drained),
             _ => drained(),
         }
         Ok(())
     }
 
-    /// What a list is kept under, if it may be seen and changed.
+    /// Returns the key of a list, if the caller may see and change it.
     fn fence_key(&self, right: FenceRight<'_>, object: &FenceObject) -> Result<FenceObject> {
         let namespace = self.namespace();
         let (handle, key) = match object {
@@ -379,7 +383,7 @@ impl Service {
             // The directory of exports is not on any disk.
             return Err(StoreError::Invalid.into());
         }
-        // It must be there.
+        // The object must exist.
         let attr = self.getattr_in(export, &handle)?;
         let FenceRight::Client(caller, trusted) = right else { return Ok(key) };
         let owns = export.map_cred(caller.cred).uid == attr.uid;
@@ -395,7 +399,7 @@ impl Service {
         Ok(key)
     }
 
-    /// Forgets the lists of some files that are gone.
+    /// Removes the lists of files that are gone, some at a time.
     pub(crate) fn sweep_fences(&self) {
         if self.fences.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -451,7 +455,7 @@ mod tests {
         assert_eq!(room(&mut makers, Some(Host::User(1))), refused);
         assert_eq!(room(&mut makers, Some(Host::User(3))), Ok(()));
         assert_eq!(room(&mut makers, None), Ok(()), "the administrator");
-        // Lists that are gone count for nobody.
+        // Lists that are gone count for no host.
         fences.enter(makers.keys().map(|object| (*object, None)).collect());
         assert!(room(&mut makers, Some(Host::User(1))).is_ok() && makers.is_empty());
     }

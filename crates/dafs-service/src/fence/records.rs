@@ -11,10 +11,11 @@ use dafs_store::{FileId, FsId};
 use redb::{ReadableTable, StorageBackend, TableDefinition, WriteTransaction};
 use std::path::{Path, PathBuf};
 
-/// A list on its way to or from the disk: the object, and the names on the list. No names of no list.
+/// A list on its way to or from the disk: the object, and the names on the list. `None` stands for
+/// no list.
 pub type FenceRecord = (FenceObject, Option<Vec<Vec<u8>>>);
 
-/// Where fence lists survive a restart.
+/// A store of fence lists that survives a restart.
 pub trait FenceRecords: Send + Sync {
     /// All lists.
     ///
@@ -25,11 +26,11 @@ pub trait FenceRecords: Send + Sync {
     /// Writes lists, each in place of the object's last one, in one step.
     ///
     /// # Errors
-    /// Those of the disk; then the old lists are still there.
+    /// Those of the disk. The old lists are kept then.
     fn put(&self, records: &[FenceRecord]) -> Result<(), RecordsError>;
 }
 
-/// Keeps nothing: fences end with the server.
+/// Keeps no lists: fences end with the server.
 #[derive(Debug, Default)]
 pub struct NoFenceRecords;
 
@@ -43,7 +44,7 @@ impl FenceRecords for NoFenceRecords {
     }
 }
 
-/// Kind, file system and file; and the names, each behind its length in two bytes.
+/// Kind, file system and file. The value has the names, each after its length in two bytes.
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("fences");
 
 const KEY_BYTES: usize = 1 + Handle::BYTES;
@@ -56,18 +57,17 @@ pub struct FileFences {
 }
 
 impl FileFences {
-    /// Opens the file, or makes it if there was none.
+    /// Opens the file, or makes it if there is none.
     ///
     /// # Errors
-    /// When it cannot be made, is not the one that is expected, is damaged, or another server has it
-    /// open.
+    /// The file cannot be made, is not the expected one, is damaged, or another server has it open.
     pub fn open(path: &Path, expected: StateFile) -> Result<Self, RecordsError> {
         let database = StateDatabase::open(path, expected, Self::tables);
         let database = database.map_err(|error| RecordsError::of(path, &error))?;
         Ok(Self { path: path.to_owned(), database })
     }
 
-    /// The same with what is in `backend`, for simulations.
+    /// Opens the lists in `backend`, for simulations.
     ///
     /// # Errors
     /// As `open`.
@@ -83,7 +83,7 @@ impl FileFences {
         Ok(())
     }
 
-    /// Which file it is.
+    /// The file's identity.
     pub fn id(&self) -> StateFileId {
         self.database.id()
     }

@@ -13,10 +13,10 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that a session counts for besides its entries, and an entry besides its reply.
+/// The overhead in bytes of a session, and of an entry, besides the reply.
 const OVERHEAD_BYTES: usize = 128;
 
-/// What is kept of a session that has ended.
+/// The replies of a session that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedSession {
     /// The byte order of all replies.
@@ -35,14 +35,14 @@ impl EndedSession {
 /// Why there is no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoReply {
-    /// Nothing is known of the session, or it is another client's: whether the request was executed
-    /// cannot be said.
+    /// The session is unknown, or belongs to another client: the server cannot tell if the request
+    /// was executed.
     UnknownSession,
     /// The session is known, and the request was not executed.
     NotExecuted,
 }
 
-/// Who may ask: the client by name and proof.
+/// The owner of replies: a client by name and identity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Owner {
     name: Vec<u8>,
@@ -62,15 +62,15 @@ struct KeptSession {
     verifier: [u8; 8],
     session: EndedSession,
     len_bytes: usize,
-    /// Its place among all, by age.
+    /// Its number in the order of age.
     number: u64,
     until_ns: u64,
 }
 
-/// Those of one owner, or of one host.
+/// The sessions of one owner, or of one host.
 #[derive(Debug, Default)]
 struct SomeSessions {
-    /// By age.
+    /// Numbers in the order of age.
     sessions: BTreeSet<u64>,
     len_bytes: usize,
 }
@@ -80,7 +80,7 @@ struct Table {
     sessions: FxHashMap<[u8; 8], KeptSession>,
     owners: FxHashMap<Arc<Owner>, SomeSessions>,
     hosts: FxHashMap<Host, SomeSessions>,
-    /// All sessions, by age, which is the order in which their time is over too.
+    /// All sessions, by age, which is also the order of their expiry.
     by_age: BTreeMap<u64, [u8; 8]>,
     next: u64,
     len_bytes: usize,
@@ -134,8 +134,8 @@ impl Table {
         Some(kept)
     }
 
-    /// A session that is too much, once `client` has got another one: the oldest of its own, of its host
-    /// where that has more than is left, or of all.
+    /// Returns a session to evict, after `client` has got another one: the oldest of its own, the
+    /// oldest of its host if that has more than is left, or the oldest of all.
     fn excess(&self, client: &Client) -> Option<[u8; 8]> {
         let of_owner = self.owners.get(&Owner::of(client))?;
         let of_host = self.hosts.get(&client.host().host())?;
@@ -167,16 +167,17 @@ impl EndedSessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sessions kept, for metrics.
+    /// The number of kept sessions, for metrics.
     pub(crate) fn len(&self) -> usize {
         self.lock().sessions.len()
     }
 }
 
 impl Service {
-    /// Keeps the replies of a session that has ended, for the client to ask for.
+    /// Keeps the replies of a session that has ended, until the client asks for them.
     pub fn keep_replies(&self, id: [u8; 8], client: &Client, session: EndedSession, now_ns: u64) {
-        // Held so that a new instance of the client, which frees them, comes before or after.
+        // Held so that a new instance of the client, which frees the replies, comes before or
+        // after.
         let Some(_clients) = self.not_replaced(client) else { return self.forget_session(&id) };
         let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
         let mut table = self.ended_sessions.lock();
@@ -190,11 +191,11 @@ impl Service {
         excess.iter().for_each(|id| self.forget_session(id));
     }
 
-    /// The answer to a request of an ended session of this client, of this run of the server or of an
-    /// earlier one.
+    /// Returns the answer to a request of an ended session of this client, of this run of the
+    /// server or of an earlier one.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub fn kept_reply(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
         let table = self.ended_sessions.lock();
         let kept = table.sessions.get(&key.session).filter(|kept| kept.is_of(client));
@@ -212,7 +213,7 @@ impl Service {
         Ok(Kept::Reply(KeptReply { bytes, little_endian }))
     }
 
-    /// The same, of a session of an earlier run.
+    /// Does the same for a session of an earlier run.
     fn recovered_reply(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
         if !self.is_recovered(client, &key.session) {
             return Err(NoReply::UnknownSession);
@@ -232,12 +233,12 @@ impl Service {
         self.kept_session(id).is_some_and(|session| session.is_of(client))
     }
 
-    /// Whether there is a journal, which exports may keep replies in.
+    /// True if there is a journal, in which exports may keep replies.
     pub fn has_journal(&self) -> bool {
         self.keeper.get().is_some()
     }
 
-    /// Forgets the replies of an ended session of this client; false when there is none.
+    /// Forgets the replies of an ended session of this client. Returns false when there is none.
     pub fn discard_replies(&self, client: &Client, id: [u8; 8]) -> bool {
         let mut table = self.ended_sessions.lock();
         let own = table.sessions.get(&id).is_some_and(|kept| kept.is_of(client));
@@ -250,13 +251,13 @@ impl Service {
         known
     }
 
-    /// True when replies of a session with this name are kept, so that no other may get it.
+    /// True when replies of a session with this id are kept, so that no other session may get it.
     pub fn keeps_replies_of(&self, id: [u8; 8]) -> bool {
         let kept = self.ended_sessions.lock().sessions.contains_key(&id);
         kept || self.kept_session(&id).is_some()
     }
 
-    /// A client has come back: replies to other instances of it are of no use to anybody.
+    /// A client has come back: replies to its other instances cannot be asked for any more.
     pub(crate) fn discard_replies_of_others(&self, client: &Client) {
         let mut table = self.ended_sessions.lock();
         let Some(of_owner) = table.owners.get(&Owner::of(client)) else { return };
@@ -272,7 +273,7 @@ impl Service {
         others.iter().for_each(|id| self.forget_session(id));
     }
 
-    /// Forgets replies that were kept long enough (DAFS O50).
+    /// Forgets replies after their retention time (DAFS O50).
     pub(crate) fn tick_replies(&self, now_ns: u64) {
         let mut table = self.ended_sessions.lock();
         let mut over = Vec::new();

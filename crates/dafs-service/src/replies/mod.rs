@@ -1,19 +1,19 @@
-//! Replies that are kept, so that a client that lost its connection learns what became of its
-//! requests (DAFS 12).
+//! Kept replies, so that a client that lost its connection learns the outcome of its requests (DAFS
+//! 12).
 //!
-//! While a session is in use, its replies belong to the front door that fills them
-//! ([`SessionReplies`]), without a lock. When it has ended they are handed over to the service and
-//! found by the name of the old session, until the client needs them no longer.
+//! While a session is in use, its replies belong to the front end that fills them
+//! ([`SessionReplies`]), without a lock. When it has ended, the service takes them over. They are
+//! found by the id of the old session, until the client needs them no longer.
 //!
 //! Invariants
-//! * Per stream only the latest request that is to be kept has an entry, and only until a newer
+//! * Per stream only the latest request whose reply is kept has an entry, and only until a newer
 //!   request arrives on the stream, which proves that its reply was received. So an entry never
-//!   answers for another request whose numbers have come round.
+//!   answers for another request after its sequence numbers have wrapped.
 //! * Replies of an ended session do not change any more: its work has stopped before.
-//! * They are found by the client that earned them only, by name, proof and instance; to everybody
-//!   else the session is unknown.
-//! * Kept until the client says so, comes back as a new instance, or their time is over; bounded in
-//!   number and bytes, of all and per client, where the oldest go first.
+//! * Only the client that sent the requests finds them, by name, identity and instance. To all
+//!   others the session is unknown.
+//! * They are kept until the client discards them, comes back as a new instance, or their time is
+//!   over. They are bounded in number and bytes, of all and per client, and the oldest go first.
 
 mod ended;
 mod session;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Names one request of one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestKey {
-    /// The session it was sent on.
+    /// The session that it was sent on.
     pub session: [u8; 8],
     /// Its stream.
     pub stream: u16,
@@ -47,18 +47,18 @@ pub struct KeptReply {
     pub little_endian: bool,
 }
 
-/// What is known of a request that was executed.
+/// The outcome of a request that was executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kept {
     /// Its reply.
     Reply(KeptReply),
-    /// What it has done, before a reply was made.
+    /// Its effect, if no reply was made before.
     Happened(Effect),
-    /// It could not be made stable; it may be there or not, and was answered with an error.
+    /// It could not be made stable. Its effect may exist or not, and it was answered with an error.
     Failed,
 }
 
-/// A kept reply of a session that has ended, with what it answers.
+/// A kept reply of a session that has ended, with its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The stream of the request.

@@ -8,7 +8,7 @@ const SPARE_BYTES_MAX: usize = 512;
 /// The latest reply of one stream.
 #[derive(Debug, Default)]
 struct Latest {
-    /// The place of its reply among all that were sent; 0 before the first.
+    /// The number of its reply among all that were sent. 0 before the first.
     number: u64,
     sequence: u16,
     procedure: u32,
@@ -32,19 +32,20 @@ pub struct SessionReplies {
     streams: Vec<Latest>,
     /// Replies sent so far.
     sent: u64,
-    /// Replies that the client is known to have received: replies arrive in order, so a request
-    /// on a stream proves that of the stream's last reply and of all that were sent before it.
+    /// Replies that the client is known to have received. Replies arrive in order, so a request on
+    /// a stream proves the receipt of the stream's last reply and of all that were sent before it.
     received: u64,
 }
 
 impl SessionReplies {
-    /// None yet, for a session in this byte order.
+    /// Makes an empty set, for a session in this byte order.
     pub fn new(little_endian: bool) -> Self {
         Self { little_endian, streams: Vec::new(), sent: 0, received: 0 }
     }
 
-    /// A new request has arrived on a stream; `streams` are in use. Frees what the client has
-    /// received: the stream's entry, and those of streams that are no longer in use (DAFS 12).
+    /// Notes that a new request has arrived on a stream, while `streams` are in use. Frees the
+    /// replies that the client has received: the stream's entry, and those of streams that are no
+    /// longer in use (DAFS 12).
     pub fn request(&mut self, stream: u16, streams: u16) {
         let Some(latest) = self.streams.get_mut(usize::from(stream)) else { return };
         self.received = self.received.max(latest.number);
@@ -56,7 +57,8 @@ impl SessionReplies {
         }
     }
 
-    /// The reply to a request is about to be sent. `bytes` is the message if it is to be kept.
+    /// Notes that the reply to a request is about to be sent. `bytes` is the message if it is to be
+    /// kept.
     pub fn reply(&mut self, stream: u16, sequence: u16, procedure: u32, bytes: Option<&[u8]>) {
         let index = usize::from(stream);
         if self.streams.len() <= index {
@@ -73,7 +75,7 @@ impl SessionReplies {
         }
     }
 
-    /// Entries that are kept now.
+    /// The number of entries that are kept now.
     pub fn len(&self) -> usize {
         self.streams.iter().filter(|latest| latest.kept).count()
     }
@@ -84,12 +86,12 @@ impl SessionReplies {
         kept.map(|latest| latest.bytes.len()).sum()
     }
 
-    /// True when nothing is kept.
+    /// True when no entry is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The session has ended and all its work has stopped.
+    /// Turns the replies into those of an ended session, whose work has stopped.
     pub fn freeze(self) -> EndedSession {
         let kept = self.streams.into_iter().enumerate().filter(|(_, latest)| latest.kept);
         let entry = |(stream, latest): (usize, Latest)| Entry {
@@ -124,7 +126,7 @@ mod tests {
         assert_eq!(kept(replies), [(0, 2, 117), (3, 1, 143)]);
     }
 
-    /// Otherwise a request whose numbers have come round would be taken for an older one.
+    /// Otherwise a request whose sequence number has wrapped would be taken for an older one.
     #[test]
     fn a_request_that_is_not_kept_ends_the_entry_before_it() {
         let mut replies = SessionReplies::new(true);
