@@ -1,42 +1,43 @@
-//! Where NFS clients call from. A name alone tells nobody from somebody else who gives the same one.
+//! The addresses that NFS clients call from. A name alone does not identify a client, because
+//! another may give the same name.
 //!
 //! Invariants
-//! * An address is a client's when its record was made from there, or when a request of one of its
-//!   sessions came from there: ids of sessions cannot be guessed, names and verifiers can.
+//! * An address belongs to a client when its record was made from there, or when a request of one
+//!   of its sessions came from there. Session ids cannot be guessed, but names and verifiers can.
 
 use super::Client;
 use crate::limits::CLIENT_ADDRESSES_MAX;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::PoisonError;
 
-/// Where a client calls from.
+/// The address that a client calls from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddress {
     /// The host.
     pub ip: IpAddr,
-    /// Whether the port, or the kernel of this host, vouches for the caller.
+    /// True if the port, or the kernel of this host, vouches for the caller.
     pub privileged: bool,
 }
 
 impl ClientAddress {
-    /// Whether a caller from here may be the client that has called from there. Other users of a host
-    /// are no client that its administrator vouched for.
+    /// True if a caller from here may be the client that has called from `known`. An unprivileged
+    /// user of a host may not act for a client that the host's administrator has vouched for.
     fn may_be(&self, known: &Self) -> bool {
         self.is_at(known.ip) && (self.privileged || !known.privileged)
     }
 
-    /// Whether the address is the same one. Of the network of 64 bits that counts as one host for shares
-    /// this is not true: all machines of a LAN are in it.
+    /// True if both are the same address. For shares a network of 64 bits counts as one host, but
+    /// not here: all machines of a LAN are in it.
     fn is_at(&self, ip: IpAddr) -> bool {
         let [own, other] = [self.ip, ip].map(|ip| ip.to_canonical());
         own == other || own.is_loopback() && other.is_loopback()
     }
 
-    /// The same of what a durable record has kept.
+    /// Compares this address with that in a durable record.
     pub(super) fn may_be_recorded(&self, record: &[u8]) -> bool {
         let (ip, privileged) = match record.len() {
             5 | 17 => record.split_at(record.len() - 1),
-            // Earlier versions kept no more than the address, or not even that.
+            // Earlier versions recorded only the address, or not even that.
             _ => (record, &[][..]),
         };
         let known = match *ip {
@@ -47,7 +48,7 @@ impl ClientAddress {
         record.is_empty() || is_at && (self.privileged || *privileged != [1])
     }
 
-    /// The address as it is kept with a durable record, and whether it was privileged.
+    /// Encodes the address for a durable record, with the privileged flag.
     fn to_record(self) -> Vec<u8> {
         let mut record = match self.ip.to_canonical() {
             IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -59,13 +60,13 @@ impl ClientAddress {
 }
 
 impl Client {
-    /// Whether the client calls from there.
+    /// True if the client calls from this address.
     pub fn calls_from(&self, address: &ClientAddress) -> bool {
         let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().any(|known| address.may_be(known))
     }
 
-    /// Remembers that it does; of too many addresses the one that was told first is forgotten.
+    /// Adds an address. Above the limit, the oldest one is forgotten.
     pub fn add_address(&self, address: ClientAddress) {
         let mut known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if known.contains(&address) {
@@ -77,7 +78,7 @@ impl Client {
         known.push(address);
     }
 
-    /// What earlier versions took for its host: the address that it calls from, of IPv6 the network.
+    /// Returns the hosts as earlier versions identified them: the address, or for IPv6 the network.
     pub(crate) fn earlier_hosts(&self) -> Vec<Vec<u8>> {
         let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let host = |address: &ClientAddress| match address.ip.to_canonical() {
@@ -87,7 +88,7 @@ impl Client {
         known.iter().map(host).collect()
     }
 
-    /// The host that it called from last for the first time; empty if that is not known.
+    /// The address that was added last. Empty if none is known.
     pub(crate) fn recorded_host(&self) -> Vec<u8> {
         let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         known.last().map_or_else(Vec::new, |address| address.to_record())
@@ -122,7 +123,7 @@ mod tests {
             assert!(root.may_be_recorded(&user.to_record()));
             assert!(user.may_be_recorded(&user.to_record()));
             assert!(!user.may_be_recorded(&root.to_record()));
-            // That of an earlier version does not.
+            // The record of an earlier version does not contain the flag.
             let mut record = root.to_record();
             record.pop();
             assert!(user.may_be_recorded(&record) && user.may_be_recorded(&[]));

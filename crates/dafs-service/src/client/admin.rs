@@ -1,4 +1,4 @@
-//! What administrators see of clients.
+//! The administrators' view of clients.
 
 use super::{Client, ClientKey, ClientKind, Identity};
 use crate::delegation::DelegationKind;
@@ -8,7 +8,7 @@ use crate::open::Share;
 use crate::{Result, Service, ServiceError};
 use std::sync::Arc;
 
-/// A client, as administrators see it.
+/// A client, for administrators.
 #[derive(Debug, Clone)]
 pub struct ClientInfo {
     /// Its record, with its name, identity, address and usage.
@@ -17,17 +17,17 @@ pub struct ClientInfo {
     pub idle_ns: u64,
     /// True when its lease is over and its state is kept by courtesy.
     pub courtesy: bool,
-    /// Files it has open, counted once for each owner.
+    /// Its open files, counted once for each owner.
     pub opens: usize,
     /// Owners that have locked parts of a file.
     pub locks: usize,
-    /// Delegations it holds.
+    /// Its delegations.
     pub delegations: usize,
-    /// Layouts it holds.
+    /// Its layouts.
     pub layouts: usize,
 }
 
-/// One thing that a client holds.
+/// One piece of state that a client holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum Holding {
@@ -36,7 +36,7 @@ pub enum Holding {
         owner: Vec<u8>,
         share: Share,
     },
-    /// Ranges as first byte, bytes, and whether for writing.
+    /// Ranges as first byte, length, and true for a write lock.
     Lock {
         handle: Handle,
         owner: Vec<u8>,
@@ -47,7 +47,7 @@ pub enum Holding {
         kind: DelegationKind,
         recalled: bool,
     },
-    /// Where the file lies, for reading alone or for writing too.
+    /// A layout for reading only, or for writing too.
     Layout {
         handle: Handle,
         write: bool,
@@ -56,12 +56,12 @@ pub enum Holding {
 }
 
 impl ClientInfo {
-    /// Whose rules it lives by.
+    /// The client's kind.
     pub fn kind(&self) -> ClientKind {
         self.client.kind()
     }
 
-    /// How it proved who it is.
+    /// How the client authenticated.
     pub fn identity(&self) -> &Identity {
         self.client.identity()
     }
@@ -88,7 +88,7 @@ impl Service {
         clients.into_iter().map(info).collect()
     }
 
-    /// Up to `max` of the things that a client holds, in no order.
+    /// Returns up to `max` pieces of state that a client holds, in no order.
     ///
     /// # Errors
     /// `StaleClientId` when there is no such client.

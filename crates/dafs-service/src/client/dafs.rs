@@ -1,8 +1,8 @@
 //! Records of DAFS clients.
 //!
 //! Invariants
-//! * A key is a keyed hash of name and verifier, with the secret of the run of the server, so that two
-//!   sessions of a client that connect at once are told the same key, and a key changes when the server
+//! * A key is a keyed hash of name and verifier, with the secret of the server's run. So two
+//!   sessions of a client that connect at once get the same key, and a key changes when the server
 //!   restarts.
 
 use super::{Client, ClientKey, ClientKind, ClientTable, Identity};
@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use std::sync::{Arc, MutexGuard};
 
-/// What [`Service::register_client`] found.
+/// The result of [`Service::register_client`].
 #[derive(Debug, Clone)]
 pub struct Registered {
     /// The record.
@@ -36,13 +36,13 @@ impl Service {
         ClientKey(hasher.finish().max(1))
     }
 
-    /// Makes or finds the record of a DAFS client that has proved who it is (the three client-id
-    /// rules of DAFS 4.1), and starts its lease. Waits for the disk when an instance is replaced, or
-    /// comes back after a restart of the server.
+    /// Makes or finds the record of an authenticated DAFS client (the three client-id rules of DAFS
+    /// 4.1), and starts its lease. Waits for the disk when an instance is replaced, or comes back
+    /// after a restart of the server.
     ///
     /// # Errors
-    /// `ClientInUse` when the name belongs to somebody else, `Resource` when the name is too long
-    /// or the host has as many clients as it may.
+    /// `ClientInUse` when the name belongs to another principal. `Resource` when the name is too
+    /// long or the host has its share of clients.
     pub fn register_client(
         &self,
         name: &[u8],
@@ -54,10 +54,10 @@ impl Service {
         self.register(name, verifier, identity, host, now_ns, Wait::Allowed)
     }
 
-    /// The same for a caller that may not wait.
+    /// Does the same for a caller that may not wait.
     ///
     /// # Errors
-    /// `WouldWait`, and then nothing was done; those of [`register_client`](Self::register_client).
+    /// `WouldWait`, without any effect. Those of [`register_client`](Self::register_client).
     pub fn register_client_at_once(
         &self,
         name: &[u8],
@@ -96,7 +96,8 @@ impl Service {
             if wait == Wait::Never && self.records.keeps() {
                 return Err(ServiceError::WouldWait);
             }
-            // Before the new one can be recorded, so that the old one no longer is.
+            // The old one is dropped before the new one can be recorded, so that it is no longer
+            // the recorded one.
             table.drop_record(old);
         }
         let owner = (ClientKind::Dafs, name.to_vec());
@@ -121,7 +122,7 @@ impl Service {
         Ok(Registered { client, replaced: old.is_some() })
     }
 
-    /// The table of clients, held, unless another instance of this client has taken its place.
+    /// Returns the locked table of clients, unless another instance of this client has replaced it.
     pub(crate) fn not_replaced(&self, client: &Client) -> Option<MutexGuard<'_, ClientTable>> {
         let table = self.lock_clients();
         let now = table.dafs.get(&client.name);

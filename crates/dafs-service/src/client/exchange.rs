@@ -11,20 +11,20 @@ use crate::{Result, Service};
 use dafs_store::Wait;
 use std::sync::Arc;
 
-/// What a client says about itself in EXCHANGE_ID.
+/// The arguments of EXCHANGE_ID.
 #[derive(Debug, Clone)]
 pub struct ExchangeId<'a> {
     /// Its own name (co_ownerid).
     pub owner: &'a [u8],
     /// Differs between two runs of the client (co_verifier).
     pub verifier: [u8; 8],
-    /// Who sent the request.
+    /// The sender's identity.
     pub identity: Identity,
-    /// Whose share of what all have in common it takes.
+    /// The host whose share the client takes.
     pub host: Host,
-    /// From where.
+    /// The sender's address.
     pub address: ClientAddress,
-    /// EXCHGID4_FLAG_UPD_CONFIRMED_REC_A: the confirmed record is meant, and no other.
+    /// EXCHGID4_FLAG_UPD_CONFIRMED_REC_A: the request is about the confirmed record only.
     pub update: bool,
 }
 
@@ -33,21 +33,22 @@ impl ExchangeId<'_> {
         u64::from_be_bytes(self.verifier)
     }
 
-    /// Whether a record is that of the sender. Another instance of a client has to come from where the
-    /// client was: without state protection anybody could say to be one, and end what it holds.
+    /// True if a record is that of the sender. Another instance of a client must call from an
+    /// address of the client: without state protection any sender could claim to be one, and end
+    /// the client's state.
     fn is_of(&self, client: &Client) -> bool {
         let same = client.verifier == self.verifier() || client.calls_from(&self.address);
         client.identity == self.identity && same
     }
 
-    /// The same for a record of an earlier run of the server.
+    /// True if a record of an earlier run of the server is that of the sender.
     fn is_of_record(&self, record: &ClientRecord) -> bool {
         let same = record.verifier == self.verifier || self.address.may_be_recorded(&record.host);
         record.is_by(&self.identity) && same
     }
 }
 
-/// What EXCHANGE_ID found or made.
+/// The result of EXCHANGE_ID.
 #[derive(Debug, Clone)]
 pub struct Exchanged {
     /// The record.
@@ -57,16 +58,16 @@ pub struct Exchanged {
 }
 
 impl Service {
-    /// EXCHANGE_ID in all its nine cases (RFC 8881 18.35.5). A new record holds nothing until
-    /// [`confirm_client`](Self::confirm_client), and is forgotten after one lease without that.
+    /// EXCHANGE_ID in all its nine cases (RFC 8881 18.35.5). A new record holds no state until
+    /// [`confirm_client`](Self::confirm_client). Without that it is dropped after one lease.
     ///
     /// A restarted client that comes from another address is another principal (case 3) until its lease
     /// is over.
     ///
     /// # Errors
-    /// `ClientInUse` (case 3; after a restart of the server also for a client that is waited for),
-    /// `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9); `Resource` when the name is too
-    /// long; `Delay` when the disk fails.
+    /// `ClientInUse` (case 3, and after a restart of the server also for a client that grace waits
+    /// for), `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9). `Resource` when the
+    /// name is too long. `Delay` when the disk fails.
     pub fn exchange_id(&self, request: &ExchangeId<'_>, now_ns: u64) -> Result<Exchanged> {
         if request.owner.len() > CLIENT_NAME_BYTES_MAX {
             return Err(ServiceError::Resource);
@@ -78,7 +79,8 @@ impl Service {
         let mut table = self.lock_clients();
         let away = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
         if let Some(away) = away.filter(other) {
-            // Its lease is over and somebody wants its name: what it holds goes, its record first.
+            // Its lease is over and another client asks for its name: its state ends, and its
+            // durable record first.
             drop(table);
             self.end_lease(&away, now_ns)?;
             table = self.lock_clients();
@@ -100,7 +102,7 @@ impl Service {
                 if self.is_in_use(&old) {
                     return Err(ServiceError::ClientInUse);
                 }
-                // It holds nothing; the name goes to the new principal.
+                // It holds no state, so the name goes to the new principal.
                 Some(old)
             }
             Some(old) if old.verifier == verifier => return known(old),
@@ -125,7 +127,7 @@ impl Service {
         Ok(Exchanged { client, confirmed: false })
     }
 
-    /// The record of a key, confirmed or not.
+    /// Finds the record of a key, confirmed or not.
     ///
     /// # Errors
     /// `StaleClientId` when there is none.
@@ -135,14 +137,14 @@ impl Service {
         client.cloned().ok_or(ServiceError::StaleClientId)
     }
 
-    /// The client has used its key (CREATE_SESSION): its record is the one of this name from now on,
-    /// its lease starts, and what an older instance held is released. Nothing happens when the
-    /// record is confirmed already. May wait for the disk when an instance is replaced, or has to make
-    /// room.
+    /// Confirms a client, because it has used its key (CREATE_SESSION). From now on its record is
+    /// the one of this name. Its lease starts, and the state of an older instance is released. For
+    /// a record that is confirmed already nothing happens. May wait for the disk when it replaces
+    /// an instance or has to make room.
     ///
     /// # Errors
-    /// `StaleClientId` when there is no such record; `Resource` when its host has as many clients as it
-    /// may; `Delay` when the disk fails.
+    /// `StaleClientId` when there is no such record. `Resource` when its host has its share of
+    /// clients. `Delay` when the disk fails.
     pub fn confirm_client(&self, key: ClientKey, now_ns: u64) -> Result<Arc<Client>> {
         let newcomer = |table: &ClientTable| {
             let client = table.by_key.get(&key).filter(|client| !client.is_confirmed())?;
@@ -160,8 +162,8 @@ impl Service {
         let old = table.confirm(&client);
         drop(table);
         if let Some(old) = old {
-            // Nothing hangs on the success of this: the record names the old verifier, and only a
-            // client with that one may reclaim by it.
+            // A failure does no harm: the record names the old verifier, and only a client with
+            // that verifier may reclaim by it.
             self.forget_record(&old);
             let released = self.release_client(&old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
@@ -170,7 +172,7 @@ impl Service {
         Ok(client)
     }
 
-    /// Forgets a client that has no session and no state left (DESTROY_CLIENTID).
+    /// Removes a client that has no session and no state left (DESTROY_CLIENTID).
     ///
     /// # Errors
     /// `StaleClientId` when there is none, `ClientIdBusy` while it has a session or state.
@@ -184,12 +186,12 @@ impl Service {
         table.drop_record(&client);
         drop(table);
         self.forget_record(&client);
-        // It may have opened something after it was looked at.
+        // It may have opened a file since the check.
         self.release_client(&client);
         Ok(())
     }
 
-    /// True while it has a session or holds anything.
+    /// True while it has a session or holds state.
     fn is_in_use(&self, client: &Client) -> bool {
         client.sessions() > 0 || self.lock_table().holds_anything(client.key)
     }

@@ -1,8 +1,9 @@
-//! The end of leases, and the courtesy of keeping what nobody else wants.
+//! The end of leases, and courtesy: state of an expired client is kept until it conflicts with
+//! another client.
 //!
 //! Invariants
-//! * The durable record of a client is removed before anything it held is given to others, so
-//!   that it cannot reclaim after a restart what it has lost (RFC 8881 8.4.2.1).
+//! * The durable record of a client is removed before any of its state is given to others, so that
+//!   it cannot reclaim after a restart what it has lost (RFC 8881 8.4.2.1).
 
 use super::{Client, ClientKey, ClientKind, ClientTable};
 use crate::admit::Absent;
@@ -24,16 +25,17 @@ impl Service {
         u64::try_from(self.config().lease_time.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// True when the lease is over: whoever needs something that the client holds may have it.
+    /// True when the lease is over: another client that needs conflicting state may have it.
     pub(crate) fn is_over(&self, client: &Client, now_ns: u64) -> bool {
         client.kind != ClientKind::Stateless && client.idle_ns(now_ns) > self.lease_ns()
     }
 
-    /// Ends leases that ran out. DAFS clients lose what they hold, and are forgotten without a
-    /// session. NFS clients that hold something are kept by courtesy, for as long as the
-    /// configuration says and while they are few; so are DAFS clients that hold persistent locks,
-    /// which are theirs until somebody else wants them (DAFS 9.3). Returns the number of opens
-    /// released.
+    /// Ends leases that ran out, and returns the number of opens released.
+    ///
+    /// DAFS clients lose their state, and without a session their record too. NFS clients with
+    /// state are kept by courtesy, as long as the configuration says and while they are few. DAFS
+    /// clients with persistent locks are kept as well: those locks stay theirs until another client
+    /// asks for them (DAFS 9.3).
     pub(crate) fn expire(&self, now_ns: u64) -> usize {
         let courtesy = self.config().courtesy_time.as_nanos();
         let courtesy_ns = u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.lease_ns());
@@ -48,26 +50,26 @@ impl Service {
             !forget
         });
         drop(table);
-        // Those away longest first.
+        // Those absent longest first.
         over.sort_by_key(|client| std::cmp::Reverse(client.idle_ns(now_ns)));
         let keeps = |client: &Arc<Client>| match client.kind {
             _ if client.idle_ns(now_ns) > courtesy_ns => false,
             ClientKind::Dafs => self.lock_table().keeps_locks(client),
-            // One that holds nothing would only keep others waiting after a restart.
+            // A client without state would only make others wait after a restart.
             _ => self.lock_table().holds_anything(client.key),
         };
         let (mut kept, mut ending): (Vec<_>, Vec<_>) = over.into_iter().partition(keeps);
         ending.extend(thin_out(&mut kept, COURTESY_CLIENTS_MAX, |_| 1));
-        // So that descriptors come back which nobody has asked for yet.
+        // Frees descriptors that no client has asked for yet.
         for (shared, max) in [(Shared::Opens, OPENS_MAX), (Shared::Delegations, DELEGATIONS_MAX)] {
             let table = self.lock_table();
             let max = (max.min(table.files_max) / COURTESY_FILES_SHARE).max(COURTESY_FILES_MIN);
             ending.extend(thin_out(&mut kept, max, |client| table.held(client, shared)));
         }
-        // What was there goes when the table is no longer held.
+        // The replaced clients are dropped after the table's lock is released.
         let before = std::mem::replace(&mut self.lock_table().absent, Absent::new(kept));
         drop(before);
-        // A crowd that is gone costs few writes.
+        // In chunks, so that the end of many clients costs few writes.
         let some = ending.chunks(ENDED_AT_ONCE_MAX);
         let released = some.map(|some| self.end_leases(some, now_ns).unwrap_or(0)).sum();
         if released > 0 {
@@ -76,8 +78,8 @@ impl Service {
         released
     }
 
-    /// The table of clients, held. Where `newcomer` names the host of a client that would be one more, the
-    /// host has room for it. May wait for the disk, because those that are away make room.
+    /// Returns the locked table of clients. Where `newcomer` names the host of a client to be
+    /// added, that host has room for it. May wait for the disk, because absent clients make room.
     ///
     /// # Errors
     /// Those of [`make_room`](Self::make_room).
@@ -97,12 +99,12 @@ impl Service {
         }
     }
 
-    /// Makes room for more of something: some clients whose lease is over lose what they hold, those away
-    /// longest first. Only hosts that have [so much at least](crate::least_to_lose) lose any, where `max`
+    /// Makes room for more of one kind: some expired clients lose their state, those absent longest
+    /// first. Only hosts that have [at least `least`](crate::least_to_lose) lose any, where `max`
     /// is the bound of all.
     ///
     /// # Errors
-    /// `Resource` when nobody is away who has any of it; `WouldWait`; `Delay` when the disk fails.
+    /// `Resource` when no absent client has any of it. `WouldWait`. `Delay` when the disk fails.
     pub fn make_room(
         &self,
         shared: Shared,
@@ -121,7 +123,7 @@ impl Service {
         self.end_leases(&absent, now_ns).map(drop)
     }
 
-    /// Has the next tick end the leases of clients that are over.
+    /// Lets the next tick end the leases of expired clients.
     pub(crate) fn doom(&self, clients: Vec<Arc<Client>>) {
         let mut doomed = self.lock_doomed();
         for client in clients {
@@ -142,8 +144,8 @@ impl Service {
         self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes everything from a client whose lease is over, unless it has come back. Returns the
-    /// number of opens released. May wait for the disk.
+    /// Ends all state of a client whose lease is over, unless it has come back. Returns the number
+    /// of opens released. May wait for the disk.
     ///
     /// # Errors
     /// `Delay` when its durable record cannot be removed.
@@ -151,7 +153,7 @@ impl Service {
         self.end_leases(std::slice::from_ref(client), now_ns)
     }
 
-    /// The same of several clients, whose records are removed together.
+    /// Does the same for several clients, whose records are removed together.
     ///
     /// # Errors
     /// `Delay` when these cannot be removed.
@@ -163,11 +165,11 @@ impl Service {
         Ok(clients.map(end).sum())
     }
 
-    /// The same of one whose record, if it was `recorded`, has just been removed.
+    /// Does the same for a client whose record, if it was `recorded`, has just been removed.
     fn end_unrecorded(&self, client: &Arc<Client>, recorded: bool, now_ns: u64) -> usize {
         let mut table = self.lock_clients();
         if client.is_gone() {
-            // Somebody else is at it; two do it as well as one.
+            // Another thread is ending it. To do it twice does no harm.
             drop(table);
             return self.release_client(client);
         }
@@ -178,7 +180,7 @@ impl Service {
             }
             return 0;
         }
-        // The session of a DAFS client goes on; it finds its state-ids stale.
+        // The session of a DAFS client goes on, and finds its state-ids stale.
         if client.kind != ClientKind::Dafs || client.sessions() == 0 {
             table.drop_record(client);
         }
@@ -191,7 +193,7 @@ impl Service {
         released
     }
 
-    /// Ends everything a client holds at an administrator's word, and forgets the client.
+    /// Ends all state of a client by an administrator's command, and removes the client.
     ///
     /// # Errors
     /// `StaleClientId` when there is none, `Delay` when its durable record cannot be removed.
@@ -206,7 +208,7 @@ impl Service {
         Ok(())
     }
 
-    /// Releases what a client holds. A record that is gone for good is told to its front door.
+    /// Releases the state of a client. If the record is gone for good, its front end is notified.
     pub(crate) fn release_client(&self, client: &Arc<Client>) -> usize {
         let (ended, opens) = self.lock_table().release_client(client);
         self.finish(ended);
@@ -219,8 +221,8 @@ impl Service {
     }
 }
 
-/// Takes those that have too much out of a crowd, which begins with those away longest: the first ones of
-/// hosts that have more than there is for each.
+/// Takes clients out of a crowd that has more than `max`. The crowd begins with those absent
+/// longest. The first ones go of hosts that have more than an equal part.
 fn thin_out(
     crowd: &mut Vec<Arc<Client>>,
     max: usize,

@@ -1,15 +1,15 @@
-//! Clients: who they are, whether their lease runs, and what the service knows about reaching them.
+//! Clients: their identity, their lease, and the path to call them.
 //!
 //! Invariants
 //! * One name, one confirmed record per protocol. A client that comes back with a new verifier is a
 //!   new instance: it gets a new key, and what the old one held is released at that moment (DAFS
 //!   4.1 case C, RFC 8881 18.35.5 case 5).
-//! * A name belongs to the mechanism and principal that used it first (DAFS O6), for as long as
-//!   that one is alive or holds state. An NFS client's name belongs to the addresses that it calls
-//!   from, too, because its principal is no more than a claim.
-//! * Keys cannot be guessed by whoever does not know the service's secret.
-//! * A record is marked as gone before what it holds is released under the table's lock, and
-//!   nothing is entered for a record that is gone; so nothing outlives its client.
+//! * A name belongs to the mechanism and principal that used it first (DAFS O6), as long as that
+//!   client is alive or holds state. An NFS client's name belongs to its addresses, too, because
+//!   its principal is only a claim.
+//! * Keys cannot be guessed without the service's secret.
+//! * A record is marked as gone before its state is released under the table's lock, and no state
+//!   is entered for a record that is gone. So no state outlives its client.
 
 mod address;
 mod admin;
@@ -38,20 +38,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientKey(pub u64);
 
-/// How a client proved who it is.
+/// How a client authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The mechanism: "none", "text", "sys", later "gss".
     pub mechanism: &'static str,
-    /// The proven name; empty for mechanism none.
+    /// The authenticated name. Empty for mechanism none.
     pub principal: Vec<u8>,
 }
 
-/// Which rules a client lives by.
+/// The kind of a client, which decides the rules for its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClientKind {
-    /// A DAFS client: its opens end with its lease, its persistent locks do not; may reclaim after a
-    /// restart.
+    /// A DAFS client: its opens end with its lease, its persistent locks do not. It may reclaim
+    /// after a restart.
     Dafs,
     /// An NFSv4 client: may reclaim after a restart, gets delegations, is kept by courtesy.
     Nfs,
@@ -59,16 +59,17 @@ pub enum ClientKind {
     Stateless,
 }
 
-/// What a SEQUENCE reply tells a client about its state (RFC 8881 18.46.3).
+/// The flags about a client's state in a SEQUENCE reply (RFC 8881 18.46.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClientStatus {
-    /// The lease has ended and everything is gone.
+    /// The lease has ended and all state is gone.
     pub expired_all_revoked: bool,
-    /// An administrator, or the loss of an export, took something away that is not freed yet.
+    /// State was revoked by an administrator, or with a removed export, and is not freed yet.
     pub admin_revoked: bool,
-    /// A delegation was taken away and is not freed yet, or a layout was since this was told last.
+    /// A delegation was revoked and is not freed yet, or a layout was revoked since the last
+    /// report.
     pub recallable_revoked: bool,
-    /// There is something to call the client about and no back channel to do it.
+    /// The client is to be called and has no back channel.
     pub callback_down: bool,
 }
 
@@ -79,9 +80,9 @@ pub struct Client {
     name: Vec<u8>,
     verifier: u64,
     identity: Identity,
-    /// What all clients of its host have.
+    /// The counts that all clients of its host share.
     host: Arc<HostUse>,
-    /// Its place among those that have not used their key.
+    /// Its number in the queue of unconfirmed clients.
     number: AtomicU64,
     /// Time of the last request, in nanoseconds.
     renewed_ns: AtomicU64,
@@ -93,36 +94,36 @@ pub struct Client {
     /// May reclaim what it held before the server's restart.
     may_reclaim: AtomicBool,
     reclaim_completed: AtomicBool,
-    /// A durable record of it may exist.
+    /// A durable record of this client may exist.
     recorded: AtomicBool,
-    /// The writing of that record is over.
+    /// The write of that record is over.
     written: AtomicBool,
     /// Delegations revoked and not freed yet.
     pub(crate) revoked: AtomicU32,
-    /// State taken away by an administrator and not freed yet.
+    /// State revoked by an administrator and not freed yet.
     pub(crate) admin_revoked: AtomicU32,
-    /// A layout was taken away, and this has not been told.
+    /// A layout was revoked, and the client was not told yet.
     pub(crate) is_layout_taken: AtomicBool,
     /// Delegations it holds.
     pub(crate) delegated: AtomicU32,
     /// Layouts it holds.
     pub(crate) laid_out: AtomicU32,
-    /// Until when it gets no layouts, because it did not give one back.
+    /// The time until which it gets no layouts, because it did not return one.
     pub(crate) layouts_from_ns: AtomicU64,
-    /// Recalls of many of its layouts together.
+    /// Recalls of many of its layouts at once.
     pub(crate) wide_recalls: WideRecalls,
-    /// Devices that it is to be told of changes of.
+    /// Devices whose changes it is to be notified of.
     pub(crate) devices: Watching,
-    /// What it may have under way at data servers.
+    /// I/O that it may have under way at data servers.
     pub(crate) late: Late,
     back_channel: AtomicBool,
-    /// Not held: the front door holds the service.
+    /// Weak, because the front end holds the service.
     front: Mutex<Option<Weak<dyn Front>>>,
     peer: Mutex<String>,
-    /// Where an NFS client calls from.
+    /// The addresses that an NFS client calls from.
     addresses: Mutex<Vec<ClientAddress>>,
     usage: Usage,
-    /// Registered credentials, and by how many registrations.
+    /// Registered credentials, each with its count of registrations.
     creds: Mutex<Vec<Option<(Cred, u32)>>>,
 }
 
@@ -177,7 +178,7 @@ impl Client {
         })
     }
 
-    /// One without state of its own, which is in no table.
+    /// Makes a client for callers without state. It is in no table.
     pub(crate) fn stateless(name: &[u8]) -> Arc<Self> {
         let nobody = Identity { mechanism: "none", principal: Vec::new() };
         Self::new(ClientKey(0), ClientKind::Stateless, name, 0, nobody, Arc::default(), 0)
@@ -188,7 +189,7 @@ impl Client {
         self.key
     }
 
-    /// Which rules it lives by.
+    /// Its kind.
     pub fn kind(&self) -> ClientKind {
         self.kind
     }
@@ -198,17 +199,17 @@ impl Client {
         &self.name
     }
 
-    /// What was done for it.
+    /// Counters of its use.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// How it proved who it is.
+    /// How it authenticated.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Where it was when it made its record, and what all clients from there have.
+    /// The host that it called from when its record was made, with the counts of all clients there.
     pub fn host(&self) -> &HostUse {
         &self.host
     }
@@ -218,7 +219,7 @@ impl Client {
         self.verifier.to_be_bytes()
     }
 
-    /// Renews all leases; any request does that (DAFS 9.1, RFC 8881 8.3).
+    /// Renews all leases. Any request does that (DAFS 9.1, RFC 8881 8.3).
     pub fn renew(&self, now_ns: u64) {
         self.renewed_ns.store(now_ns, Ordering::Relaxed);
     }
@@ -240,13 +241,13 @@ impl Client {
         }
     }
 
-    /// Sessions it has now.
+    /// The number of its sessions.
     pub fn sessions(&self) -> u32 {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// True when the record has been replaced by a newer instance, or its lease has ended and its
-    /// state was given to somebody else. Its sessions are to be dropped.
+    /// True when a newer instance has replaced the record, or its lease has ended and its state was
+    /// given to another client. Its sessions are to be dropped.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
     }
@@ -256,13 +257,14 @@ impl Client {
         self.confirmed.load(Ordering::Relaxed)
     }
 
-    /// True once the client has said that it reclaims nothing more (RECLAIM_COMPLETE). Before that
-    /// an NFSv4.1 client gets no new state.
+    /// True once the client has completed its reclaims (RECLAIM_COMPLETE). Before that an NFSv4.1
+    /// client gets no new state.
     pub fn reclaim_completed(&self) -> bool {
         self.reclaim_completed.load(Ordering::Relaxed)
     }
 
-    /// Whether it may reclaim what it held before the server's restart, if that time is not over.
+    /// True if it may reclaim the state that it held before the server's restart, as long as grace
+    /// lasts.
     pub(crate) fn may_reclaim(&self) -> bool {
         self.may_reclaim.load(Ordering::Relaxed)
     }
@@ -273,7 +275,7 @@ impl Client {
         self.may_reclaim.store(true, Ordering::Relaxed);
     }
 
-    /// Marks reclaiming as complete; true when it was before.
+    /// Marks reclaiming as complete. Returns true when it was complete before.
     pub(crate) fn complete_reclaim(&self) -> bool {
         self.reclaim_completed.swap(true, Ordering::SeqCst)
     }
@@ -294,22 +296,22 @@ impl Client {
         self.recorded.store(recorded, Ordering::SeqCst);
     }
 
-    /// Says where the client is, for administrators.
+    /// Sets the address of the client that administrators see.
     pub fn set_peer(&self, peer: String) {
         *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = peer;
     }
 
-    /// Where the client is, as the front door said.
+    /// The address of the client that the front end has set.
     pub fn peer(&self) -> String {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether there is a channel to call the client on.
+    /// True if the client has a back channel.
     pub fn back_channel(&self) -> bool {
         self.back_channel.load(Ordering::Relaxed)
     }
 
-    /// Whether it holds delegations or layouts, which it may have to be called for.
+    /// True if it holds delegations or layouts, for which it may have to be called.
     pub fn holds_recallable(&self) -> bool {
         let some = |count: &AtomicU32| count.load(Ordering::Relaxed) > 0;
         some(&self.delegated) || some(&self.laid_out)
@@ -319,7 +321,7 @@ impl Client {
         self.lock_front().as_ref()?.upgrade()
     }
 
-    /// The same, for the last time.
+    /// Takes the front end out of the record, for the last call.
     fn take_front(&self) -> Option<Arc<dyn Front>> {
         self.lock_front().take()?.upgrade()
     }
@@ -333,10 +335,10 @@ impl Client {
         now_ns.saturating_sub(self.renewed_ns.load(Ordering::Relaxed))
     }
 
-    /// Keeps a credential and returns its number, from 1. `None` when `max` are kept.
+    /// Keeps a credential and returns its number, from 1. Returns `None` when `max` are kept.
     pub fn register_cred(&self, cred: Cred, max: usize) -> Option<u32> {
         let mut creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
-        // The same credential again costs nothing: a client registers per session.
+        // The same credential is kept once: a client registers it for each session.
         let same = |slot: &Option<(Cred, u32)>| slot.as_ref().is_some_and(|(old, _)| *old == cred);
         if let Some(index) = creds.iter().position(same) {
             if let Some((_, count)) = &mut creds[index] {
@@ -356,8 +358,8 @@ impl Client {
         Some(index as u32 + 1)
     }
 
-    /// Takes one registration of a credential back, and forgets it with the last; false when there is
-    /// none of that number.
+    /// Removes one registration of a credential, and with the last one the credential. Returns
+    /// false when there is none of that number.
     pub fn release_cred(&self, number: u32) -> bool {
         let mut creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = (number as usize).checked_sub(1).and_then(|index| creds.get_mut(index));
@@ -381,8 +383,8 @@ impl Client {
 }
 
 impl Service {
-    /// What SEQUENCE tells this client; takes no lock. That layouts were taken it tells once: who misses it
-    /// learns of it where they are used.
+    /// Returns the flags for a SEQUENCE reply to this client, without a lock. The loss of layouts
+    /// is reported once: a client that misses the report learns of the loss when it uses a layout.
     pub fn client_status(&self, client: &Client) -> ClientStatus {
         let some = |count: &AtomicU32| count.load(Ordering::Relaxed) > 0;
         let taken = &client.is_layout_taken;
@@ -395,15 +397,15 @@ impl Service {
         }
     }
 
-    /// Says through whom the service reaches this client. To be called once, with the client's first
-    /// session; [`Front::client_gone`] comes through it even without a back channel. It is not
-    /// kept alive by this, because it keeps the service.
+    /// Sets the front end through which the service calls this client. The front end does this
+    /// once, with the client's first session. [`Front::client_gone`] comes through it even without
+    /// a back channel. The reference is weak, because the front end keeps the service alive.
     pub fn set_front(&self, client: &Client, front: Weak<dyn Front>) {
         *client.lock_front() = Some(front);
     }
 
-    /// Says whether there is a channel to call the client on. When there is one again, recalls that
-    /// are still unanswered are sent once more.
+    /// Sets if the client has a back channel. When it gets one again, unanswered recalls are sent
+    /// once more.
     pub fn set_back_channel(&self, client: &Client, up: bool) {
         let before = client.back_channel.swap(up, Ordering::AcqRel);
         if up && !before {

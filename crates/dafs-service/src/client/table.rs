@@ -1,9 +1,9 @@
 //! All client records, found by name and by key.
 //!
 //! Invariants
-//! * Records of NFS clients that have not used their key are bounded by themselves, so that they never
-//!   keep one that has from being entered. One of a host goes for another of the same host.
-//! * Records that are in use are shared among hosts, and counted with their host while they are here.
+//! * Records of unconfirmed NFS clients have a bound of their own, so they never keep a confirmed
+//!   client out. At that bound, a host's new record displaces one of the same host.
+//! * Confirmed records are shared among hosts, and counted with their host while they are here.
 
 use super::{Client, ClientKey, ClientKind, Identity};
 use crate::hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose};
@@ -18,8 +18,8 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     pub(super) confirmed: Option<Arc<Client>>,
-    /// One of each host that gives the name: none of them displaces another. Hosts are many, as those of a
-    /// network of IPv6.
+    /// One for each host that gives the name, so that none displaces another. There may be many
+    /// hosts, such as those of an IPv6 network.
     pub(super) unconfirmed: FxHashMap<Host, Arc<Client>>,
 }
 
@@ -29,11 +29,11 @@ impl Owner {
     }
 }
 
-/// What is counted of hosts, as long as they have records.
+/// The counts of hosts, as long as they have records.
 #[derive(Debug, Default)]
 struct Hosts {
     by_host: FxHashMap<Host, Weak<HostUse>>,
-    /// At how many those that are over are looked for.
+    /// The number of hosts at which those without records are removed.
     prune_at: usize,
 }
 
@@ -64,10 +64,10 @@ pub(crate) struct ClientTable {
     pub(super) dafs: FxHashMap<Vec<u8>, Arc<Client>>,
     pub(super) nfs: FxHashMap<Vec<u8>, Owner>,
     pub(crate) by_key: FxHashMap<ClientKey, Arc<Client>>,
-    /// Those that have not used their key.
+    /// Clients that have not used their key.
     unconfirmed: FairQueue<Arc<Client>>,
     hosts: Hosts,
-    /// How many that have used their key there may be.
+    /// The most clients that have used their key.
     count_max: usize,
 }
 
@@ -97,17 +97,17 @@ impl ClientTable {
         self.unconfirmed.len()
     }
 
-    /// How many clients there may be that have used their key.
+    /// Returns the most clients that have used their key.
     pub(super) fn count_max(&self) -> usize {
         self.count_max
     }
 
-    /// Whether a host may have another client that has used its key.
+    /// True if a host may have another client that has used its key.
     pub(super) fn has_room(&self, host: Host) -> bool {
         has_share(self.own(host), self.len() - self.unconfirmed(), self.count_max)
     }
 
-    /// How many of these a host has at least that makes room for it.
+    /// The least that a host must have of these to make room for this host.
     pub(super) fn least_to_lose(&self, host: Host) -> usize {
         least_to_lose(self.own(host), self.len() - self.unconfirmed(), self.count_max)
     }
@@ -116,8 +116,8 @@ impl ClientTable {
         self.hosts.find(host).map_or(0, |host| host.count(Shared::Clients))
     }
 
-    /// A key for a new NFSv4 record: a keyed hash of its number, so that the keys of others cannot be
-    /// told from one's own.
+    /// Returns a key for a new NFSv4 record: a keyed hash of its number, so that a client cannot
+    /// compute the keys of others from its own.
     pub(super) fn next_key(&mut self) -> ClientKey {
         loop {
             self.last += 1;
@@ -131,8 +131,8 @@ impl ClientTable {
         }
     }
 
-    /// Makes an unconfirmed record. An older one of the same owner at this host goes (case 4), and so does
-    /// one that has waited long when there are too many.
+    /// Makes an unconfirmed record. It replaces an older one of the same owner at this host (case
+    /// 4). When there are too many, it replaces one that has waited long.
     pub(super) fn enter_unconfirmed(
         &mut self,
         name: &[u8],
@@ -158,8 +158,8 @@ impl ClientTable {
         client
     }
 
-    /// The record of an owner that has not used its key is the one of that name from now on. Other hosts
-    /// that have given the name come too late. Returns the one before.
+    /// Makes the unconfirmed record of an owner the one of that name. Records of other hosts with
+    /// that name are dropped. Returns the confirmed record before.
     pub(super) fn confirm(&mut self, client: &Arc<Client>) -> Option<Arc<Client>> {
         self.unconfirmed.remove(client.number.load(Ordering::Relaxed));
         client.confirmed.store(true, Ordering::Relaxed);
@@ -197,13 +197,13 @@ impl ClientTable {
         client
     }
 
-    /// Marks a record as gone and takes it out of all maps.
+    /// Marks a record as gone and removes it from all maps.
     pub(super) fn drop_record(&mut self, client: &Arc<Client>) {
         client.gone.store(true, Ordering::SeqCst);
         self.remove(client);
     }
 
-    /// Takes a record out of all maps.
+    /// Removes a record from all maps.
     fn remove(&mut self, client: &Arc<Client>) {
         let same =
             |other: Option<&Arc<Client>>| other.is_some_and(|other| Arc::ptr_eq(other, client));
@@ -273,7 +273,7 @@ mod tests {
         service.exchange_id(&request, now_ns).unwrap().client.key()
     }
 
-    /// What clients of other hosts do meanwhile.
+    /// Steps of clients of other hosts.
     #[derive(Debug, Clone, Copy)]
     enum Step {
         Exchange { host: u32, name: u8, verifier: u8 },
@@ -295,7 +295,7 @@ mod tests {
         ]
     }
 
-    /// Bounds hold, and what is counted of hosts is what is there.
+    /// Checks that bounds hold, and that the counts of hosts match the records.
     fn check(service: &Service) {
         let table = service.lock_clients();
         assert!(table.unconfirmed() <= UNCONFIRMED_MAX);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever clients of others come in between, each step of one that comes anew is answered.
+        /// Every step of a new client succeeds, for any steps of other clients in between.
         #[test]
         fn a_newcomer_is_never_refused(steps in prop::collection::vec(step(), 1..200)) {
             let (service, mut now_ns, mut keys) = (service(), SECOND_NS, Vec::new());
@@ -334,7 +334,7 @@ mod tests {
                     }
                     Step::Confirm { .. } | Step::Destroy { .. } => {}
                     Step::Pass { seconds } => {
-                        // It does not dawdle itself.
+                        // The client itself keeps its lease.
                         service.confirm_client(mine, now_ns).unwrap();
                         now_ns += seconds * SECOND_NS;
                         service.find_client(mine).unwrap().renew(now_ns);
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(service.lock_clients().len(), 1);
     }
 
-    /// Each host has its own record of a name, found without a look at those of the others.
+    /// Each host has its own record of a name, found without a search of those of the others.
     #[test]
     fn a_name_that_many_hosts_give_is_one_record_for_each() {
         let service = service();
