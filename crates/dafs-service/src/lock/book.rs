@@ -1,5 +1,5 @@
-//! The locks of one file, and what is left of those whose holders are gone: the states of DAFS 9.3,
-//! without clocks, clients or disks.
+//! The locks of one file, and the persistent locks of holders that are gone: the states of DAFS
+//! 9.3, without clocks, clients or disks.
 //!
 //! | state | where |
 //! |---|---|
@@ -8,37 +8,37 @@
 //! | broken | among the broken ones, until somebody repairs |
 //!
 //! Invariants
-//! * Nothing is granted over a broken lock but its repair, and nothing that conflicts with one that
-//!   was left behind before that is broken.
-//! * A persistent lock is never cut or merged: it is given up, replaced and repaired as a whole, so
+//! * Only a repair is granted over a broken lock. A request that conflicts with an orphaned lock
+//!   breaks that lock before it is decided.
+//! * A persistent lock is never cut or merged: it is released, replaced and repaired as a whole, so
 //!   that it stays one entry with one number.
-//! * What a persistent lock was is never forgotten but by its holder's unlock, by the unlock that
-//!   follows its repair, or with its file.
+//! * A persistent lock is forgotten only by its holder's unlock, by the unlock that follows its
+//!   repair, or with its file.
 
 use super::ranges::{Changed, Locked, RangeList, Special};
 use super::{LockKind, Range};
 use crate::client::ClientKey;
 use std::sync::Arc;
 
-/// A lock owner, named so that it is known again after restarts of server and client.
+/// A lock owner, named so that it is recognised after restarts of server and client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LockHolder {
     /// The client's key while it held the lock.
     pub client: ClientKey,
     /// The client's own name.
     pub name: Vec<u8>,
-    /// Of the client's instance.
+    /// The verifier of the client's instance.
     pub verifier: [u8; 8],
-    /// How the client proved who it is.
+    /// How the client authenticated.
     pub mechanism: String,
-    /// Who it is.
+    /// The principal that it authenticated as.
     pub principal: Vec<u8>,
     /// The owner's name at that client.
     pub owner: Vec<u8>,
 }
 
 impl LockHolder {
-    /// True for the same owner of the same client instance, whatever key the server gave it.
+    /// True for the same owner of the same client instance, under any key of the server.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.is_instance(&other.name, other.verifier, &other.mechanism, &other.principal)
             && self.owner == other.owner
@@ -58,7 +58,7 @@ impl LockHolder {
         self.is_client(name, mechanism, principal) && self.verifier == verifier
     }
 
-    /// True when the client has been started anew since.
+    /// True when the client has restarted since.
     pub(crate) fn is_older(
         &self,
         name: &[u8],
@@ -79,58 +79,58 @@ pub(crate) struct Left {
     pub(crate) holder: Arc<LockHolder>,
 }
 
-/// A lock that somebody wants.
+/// A requested lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish<'a, O> {
     pub(crate) range: Range,
     pub(crate) kind: LockKind,
     /// The owner's state, if it has any on this file.
     pub(crate) own: Option<O>,
-    /// Who the owner is; `None` for clients without persistent locks.
+    /// The owner's identity. `None` for clients without persistent locks.
     pub(crate) me: Option<&'a LockHolder>,
     pub(crate) repair: bool,
 }
 
-/// What is to be done about a wish.
+/// The decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict<O> {
     /// Grant it.
     Free,
-    /// This lock is in the way.
+    /// This lock conflicts.
     Denied(Locked<O>),
-    /// Only locks of these holders are in the way, whose leases are over: end them and ask again.
+    /// Only locks of these expired holders conflict: end their leases and retry.
     Lapsed(Vec<O>),
-    /// This broken lock is in the way.
+    /// This broken lock conflicts.
     Broken(Left),
-    /// This lock was left behind and is in the way, perhaps with others: break all that are.
+    /// This orphaned lock conflicts, perhaps with others: break all that do.
     Breaks(Left),
-    /// A part of a persistent lock is concerned, which is changed as a whole or not at all.
+    /// The request concerns a part of a persistent lock, which is changed as a whole or not at all.
     Part,
-    /// A repair where nothing is broken.
+    /// A repair of a range without a broken lock.
     NothingBroken,
 }
 
-/// What a grant has changed, so that it can be taken back.
+/// The changes of a grant, so that it can be reverted.
 #[derive(Debug)]
 pub(crate) struct Granted<O> {
     pub(crate) range: Range,
     pub(crate) changed: Changed,
     /// Pieces that the owner had in the range.
     pub(crate) before: Vec<Locked<O>>,
-    /// What was left behind by the owner itself.
+    /// Orphaned locks of the owner itself.
     pub(crate) reclaimed: Vec<Left>,
     pub(crate) repaired: Vec<Left>,
 }
 
 impl<O> Granted<O> {
-    /// The numbers of the locks that it has taken the place of.
+    /// The numbers of the locks that it has replaced.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         let held = self.before.iter().filter_map(|held| held.special);
         let left = self.reclaimed.iter().chain(&self.repaired).map(|left| left.special);
         held.chain(left).map(|special| special.number)
     }
 
-    /// The names of the clients that had those locks, if the owner is of the client `own`.
+    /// The names of the clients that had those locks, if the owner belongs to the client `own`.
     pub(crate) fn former<'a>(&'a self, own: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let held = self.before.iter().filter(|held| held.special.is_some()).map(move |_| own);
         let left = self.reclaimed.iter().chain(&self.repaired);
@@ -142,7 +142,7 @@ impl<O> Granted<O> {
 #[derive(Debug, Clone)]
 pub(crate) struct LockBook<O> {
     pub(crate) ranges: RangeList<O>,
-    /// Breakable: their holders' state has ended, but nobody has wanted them since.
+    /// Breakable: their holders' state has ended, and no conflicting request has come since.
     orphans: Vec<Left>,
     broken: Vec<Left>,
 }
@@ -154,7 +154,7 @@ impl<O> Default for LockBook<O> {
 }
 
 impl<O: Copy + Eq> LockBook<O> {
-    /// True when nothing was left behind.
+    /// True when there are orphaned or broken locks.
     pub(crate) fn has_left(&self) -> bool {
         !self.orphans.is_empty() || !self.broken.is_empty()
     }
@@ -167,7 +167,7 @@ impl<O: Copy + Eq> LockBook<O> {
         &self.broken
     }
 
-    /// What is to be done about a wish, if `lapsed` says whose lease is over.
+    /// Decides about a request. `lapsed` is true for owners whose lease is over.
     pub(crate) fn decide(&self, wish: &Wish<'_, O>, lapsed: impl Fn(O) -> bool) -> Verdict<O> {
         let Wish { range, kind, own, .. } = *wish;
         let mut broken = self.broken.iter().filter(|left| left.range.overlaps(range)).peekable();
@@ -200,8 +200,8 @@ impl<O: Copy + Eq> LockBook<O> {
         Verdict::Free
     }
 
-    /// The owner's own locks in the range that need a record, held or left behind: what replaces
-    /// them inherits what they are.
+    /// Joins the properties of the owner's own locks in the range that need a record, held or
+    /// orphaned. A lock that replaces them inherits these.
     pub(crate) fn inherited(&self, wish: &Wish<'_, O>) -> Option<Special> {
         let held = self.ranges.specials(wish.own).map(|held| (held.range, held.special));
         let left = self.orphans.iter().filter(|left| wish.is_of(left));
@@ -210,7 +210,7 @@ impl<O: Copy + Eq> LockBook<O> {
         inside.filter_map(|(_, special)| special).reduce(Special::join)
     }
 
-    /// Grants a wish of `owner` that nothing stands against.
+    /// Grants a request of `owner` that conflicts with no lock.
     pub(crate) fn grant(
         &mut self,
         wish: &Wish<'_, O>,
@@ -231,7 +231,7 @@ impl<O: Copy + Eq> LockBook<O> {
         Granted { range, changed, before, reclaimed, repaired }
     }
 
-    /// Takes a grant back. Returns how many ranges that removed and added.
+    /// Reverts a grant. Returns the number of ranges removed and added.
     pub(crate) fn revert(&mut self, granted: Granted<O>, owner: O) -> Changed {
         let mut changed = self.ranges.clear(granted.range, owner);
         changed.added += granted.before.len();
@@ -244,7 +244,7 @@ impl<O: Copy + Eq> LockBook<O> {
     /// The numbers of the owner's locks in a range that have records.
     ///
     /// # Errors
-    /// `Part` when one of them reaches over the range.
+    /// `Part` when one of them extends beyond the range.
     pub(crate) fn kept_in(&self, range: Range, owner: O) -> Result<Vec<u64>, Verdict<O>> {
         let mut numbers = Vec::new();
         for held in self.ranges.specials(Some(owner)) {
@@ -259,8 +259,8 @@ impl<O: Copy + Eq> LockBook<O> {
         Ok(numbers)
     }
 
-    /// The state of an owner has ended: its persistent locks are left behind, the others are free.
-    /// Returns how many ranges it had, and what was left.
+    /// Ends the state of an owner: its persistent locks become orphans, the others are released.
+    /// Returns the number of its ranges, and the number of orphans.
     pub(crate) fn withdraw(&mut self, owner: O, holder: &Arc<LockHolder>) -> (usize, usize) {
         let kept = self.ranges.specials(Some(owner)).filter_map(|held| {
             let special = held.special.filter(|special| special.persist)?;
@@ -273,26 +273,26 @@ impl<O: Copy + Eq> LockBook<O> {
         (self.ranges.clear_owner(owner), left)
     }
 
-    /// Breaks what was left behind and matches; returns it.
+    /// Breaks the orphaned locks that match, and returns them.
     pub(crate) fn break_left(&mut self, matches: impl Fn(&Left) -> bool) -> Vec<Left> {
         let now: Vec<Left> = self.orphans.extract_if(.., |left| matches(left)).collect();
         self.broken.extend(now.iter().cloned());
         now
     }
 
-    /// Enters what a record says was there before the server's restart.
+    /// Enters a lock from a record, after the server's restart.
     pub(crate) fn restore(&mut self, left: Left, broken: bool) {
         if broken { self.broken.push(left) } else { self.orphans.push(left) }
     }
 
-    /// A lock that was left behind after all has been given up by its holder.
+    /// Forgets an orphaned lock that its holder had released after all.
     pub(crate) fn forget_orphan(&mut self, number: u64) -> bool {
         let before = self.orphans.len();
         self.orphans.retain(|left| left.special.number != number);
         self.orphans.len() < before
     }
 
-    /// Forgets all that was left, with its numbers: the file is gone.
+    /// Forgets all orphaned and broken locks, and returns them: the file is gone.
     pub(crate) fn forget_left(&mut self) -> Vec<Left> {
         let mut left = std::mem::take(&mut self.orphans);
         left.append(&mut self.broken);
@@ -305,7 +305,7 @@ impl<O: Copy + Eq> LockBook<O> {
 }
 
 impl<O> Wish<'_, O> {
-    /// Whether a lock that was left behind is broken by this wish.
+    /// True if this request breaks an orphaned lock.
     pub(crate) fn breaks(&self, left: &Left) -> bool {
         left.range.overlaps(self.range) && left.kind.conflicts(self.kind) && !self.is_of(left)
     }

@@ -1,9 +1,9 @@
-//! What holders of persistent locks leave behind when they fail, and how it is kept from everybody
-//! until somebody repairs it (DAFS 9.3, 9.4).
+//! Persistent locks of failed holders, which keep all others out until a repair (DAFS 9.3, 9.4).
 //!
 //! Invariants
-//! * A broken lock is counted in the guards before anybody is told of it, and until it is repaired.
-//! * Who is told that a lock is broken is told so only after its record says it.
+//! * A broken lock is counted in the guards before any client is told of it, and until it is
+//!   repaired.
+//! * A client is told that a lock is broken only after the record of the lock says so.
 
 use super::book::{Left, LockHolder};
 use super::records::{LockChange, LockRecord};
@@ -33,7 +33,7 @@ impl LockHolder {
 }
 
 impl Left {
-    /// As it is told to others.
+    /// The lock, in the answer to others.
     pub(super) fn conflict(&self) -> LockConflict {
         LockConflict {
             offset: self.range.first,
@@ -46,8 +46,8 @@ impl Left {
 }
 
 impl StateTable {
-    /// Breaks what was left behind on a file and matches. The records are queued. Data servers would
-    /// let clients at what is broken, so they lose their layouts.
+    /// Breaks the orphaned locks of a file that match, and queues their records. All layouts of the
+    /// file are revoked, because data servers would let clients access the broken ranges.
     pub(super) fn break_left(
         &mut self,
         key: &Handle,
@@ -66,7 +66,7 @@ impl StateTable {
         broken.len()
     }
 
-    /// Enters what the records say.
+    /// Enters a lock from its record.
     fn restore_lock(&mut self, key: Handle, record: &LockRecord) {
         self.lock_log.skip_to(record.number);
         self.lock_log.add_kept(&record.holder.name, Host::Unknown);
@@ -93,7 +93,7 @@ impl StateTable {
         })
     }
 
-    /// Notes whether anything is left on a file.
+    /// Updates the set of files with orphaned or broken locks.
     pub(crate) fn note_left(&mut self, key: &Handle) {
         if self.files.get(key).is_some_and(|file| file.locks.has_left()) {
             self.left_files.insert(*key);
@@ -102,7 +102,7 @@ impl StateTable {
         }
     }
 
-    /// Forgets what was left on a file that is gone.
+    /// Forgets the orphaned and broken locks of a file that is gone.
     fn forget_left(&mut self, key: &Handle) {
         let Some(file) = self.files.get_mut(key) else { return };
         for _ in file.locks.broken() {
@@ -118,8 +118,8 @@ impl StateTable {
 }
 
 impl Service {
-    /// Enters the persistent locks of earlier runs. Those that were held can be taken back by their
-    /// holders until somebody else wants them.
+    /// Enters the persistent locks of earlier runs. Holders can reclaim locks that they held until
+    /// another client's request conflicts.
     pub(crate) fn restore_locks(&self, records: &[LockRecord]) {
         let mut table = self.lock_table();
         for record in records {
@@ -127,9 +127,9 @@ impl Service {
         }
     }
 
-    /// A client has been started anew: its older instances will not come back, so what they held is
-    /// broken at once, and delegations that stood beside a shared lock are recalled: their holders
-    /// would go on granting locks to themselves. Waits for the disk if it may.
+    /// Breaks the locks of a client's older instances, because the client has restarted and they
+    /// will not come back. Delegations that were compatible with a shared lock are recalled: their
+    /// holders would go on granting locks locally. Waits for the disk if it may.
     pub(crate) fn break_older(&self, client: &Client, wait: Wait, now_ns: u64) {
         let mut table = self.lock_table();
         let keys: Vec<Handle> = table.left_files.iter().copied().collect();
@@ -151,18 +151,18 @@ impl Service {
         if broken > 0 {
             let client = client.name().escape_ascii();
             tracing::warn!(%client, broken, "the holder has restarted; its locks are broken");
-            // What is not written now stays queued, and nobody is told of it before.
+            // Otherwise the change stays queued, and no client is told of it before it is written.
             if wait == Wait::Allowed {
                 let _logged = self.lock_log.flush(&*self.records);
             }
         }
     }
 
-    /// Whether bytes may be read or written: not while a lock over them is broken, which lets nobody
-    /// near what its holder may have left half done. Costs one load while nothing is broken.
+    /// Checks that bytes may be read or written. Under a broken lock they may not, because its
+    /// holder may have left them half changed. Costs one load while no lock is broken.
     ///
     /// # Errors
-    /// `LockBroken`; the store's for the file.
+    /// `LockBroken`, and the store's for the file.
     pub fn check_span(&self, handle: &Handle, offset: u64, length: u64) -> Result<()> {
         if !self.guards.any_broken() || length == 0 {
             return Ok(());
@@ -179,7 +179,7 @@ impl Service {
         }
     }
 
-    /// Where an append may write, for [`check_span`](Self::check_span).
+    /// Returns the range in which an append may write, for [`check_span`](Self::check_span).
     ///
     /// # Errors
     /// The store's.
@@ -192,8 +192,8 @@ impl Service {
         Ok((size, u64::MAX))
     }
 
-    /// Forgets what was left on files that are gone, some at a time, and writes what could not be
-    /// written before. Waits for the disk.
+    /// Forgets the orphaned and broken locks of files that are gone, some at a time, and writes
+    /// records that could not be written before. Waits for the disk.
     pub(crate) fn sweep_left(&self) {
         let table = self.lock_table();
         let unused = |key: &&Handle| table.files.get(key).is_some_and(|file| file.opens.is_empty());
@@ -213,7 +213,7 @@ impl Service {
     }
 }
 
-/// The name of an owner that may have persistent locks.
+/// Names an owner that may have persistent locks.
 pub(super) fn holder(client: &Client, owner: &[u8]) -> Option<Arc<LockHolder>> {
     let keeps = client.kind() == crate::ClientKind::Dafs;
     keeps.then(|| Arc::new(LockHolder::of(client, owner)))

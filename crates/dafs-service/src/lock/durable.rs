@@ -1,11 +1,11 @@
-//! The way of lock records to the disk: changes are queued in the order in which the table made them,
-//! and whoever waits first writes all that are queued, in one step.
+//! The queue of lock records to the disk. The table queues changes in the order in which it makes
+//! them. The first thread that waits writes all queued changes in one step.
 //!
 //! Invariants
-//! * Changes become durable in the order in which they were queued, so no later one without all
-//!   earlier ones.
-//! * What happened whether the disk wants it or not, such as that a lock was broken, stays queued
-//!   until it is written.
+//! * Changes become durable in the order of the queue, so a later one never without all earlier
+//!   ones.
+//! * A change that cannot be reverted, such as the break of a lock, stays queued until it is
+//!   written.
 
 use super::records::LockChange;
 use crate::Result;
@@ -18,7 +18,7 @@ use dafs_store::StoreError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// One queued change, to ask for its fate. Read and written under the queue's lock only.
+/// A queued change, to ask for its result. Read and written under the queue's lock only.
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(Mutex<Option<bool>>);
 
@@ -42,30 +42,30 @@ struct Queued {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Queued>,
-    /// Somebody is writing just now.
+    /// A thread is writing.
     writing: bool,
 }
 
-/// The queue of changes, and what is counted about them.
+/// The queue of changes, and counts of the records.
 #[derive(Default)]
 pub(crate) struct LockLog {
     queue: Mutex<Queue>,
     written: Condvar,
     /// The number of the last lock with a record.
     last: AtomicU64,
-    /// Locks with a record, held or left.
+    /// Locks with a record, held or orphaned.
     kept: AtomicUsize,
-    /// Whose they are. Changed only under the table's lock.
+    /// The counts of clients and hosts. They change only under the table's lock.
     kept_of: Mutex<ByName>,
 }
 
 impl LockLog {
-    /// A number for a lock with a record.
+    /// Allocates a number for a lock with a record.
     pub(crate) fn next(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A number that is taken already.
+    /// Notes a number that is in use already.
     pub(crate) fn skip_to(&self, number: u64) {
         self.last.fetch_max(number, Ordering::Relaxed);
     }
@@ -74,8 +74,8 @@ impl LockLog {
         self.kept.load(Ordering::SeqCst)
     }
 
-    /// Whether a client may have another lock with a record. What its name has counts for its host from
-    /// now on.
+    /// True if a client may have another lock with a record. From now on, the records of its name
+    /// count for its host.
     pub(crate) fn has_room(&self, client: &Client) -> bool {
         let (mut kept_of, host) = (self.lock_kept_of(), client.host().host());
         kept_of.move_to(client.name(), host);
@@ -84,14 +84,13 @@ impl LockLog {
         own < KEPT_LOCKS_PER_CLIENT_MAX && has_share(of_host, self.kept(), KEPT_LOCKS_MAX)
     }
 
-    /// There is another lock with a record, of a client of this name, which is at this host if its name
-    /// is not known yet.
+    /// Counts another lock with a record, of a client of this name. A new name is at this host.
     pub(crate) fn add_kept(&self, client: &[u8], host: Host) {
         self.kept.fetch_add(1, Ordering::SeqCst);
         self.lock_kept_of().add(client, host, 1);
     }
 
-    /// There are so many fewer.
+    /// Counts the removal of records.
     pub(crate) fn remove_kept(&self, client: &[u8], count: usize) {
         if count == 0 {
             return;
@@ -107,21 +106,21 @@ impl LockLog {
         self.kept_of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues changes. To be called under the table's lock, which makes their order.
+    /// Queues changes. The caller holds the table's lock, which gives them their order.
     pub(crate) fn put(&self, changes: Vec<LockChange>, stays: bool) -> Arc<Ticket> {
         let ticket = Arc::new(Ticket::default());
         self.lock().waiting.push(Queued { ticket: ticket.clone(), changes, stays });
         ticket
     }
 
-    /// True when all that happened is durable.
+    /// True when all changes are durable.
     pub(crate) fn is_clean(&self) -> bool {
         let queue = self.lock();
         queue.waiting.is_empty() && !queue.writing
     }
 
-    /// Waits until the changes of a ticket are durable; writes them itself, with those of others,
-    /// unless somebody else is at it.
+    /// Waits until the changes of a ticket are durable. If no other thread is writing, this one
+    /// writes them, together with those of others.
     ///
     /// # Errors
     /// An I/O error when they cannot be written.
@@ -152,7 +151,7 @@ impl LockLog {
         }
     }
 
-    /// Makes all that has happened durable.
+    /// Makes all changes so far durable.
     ///
     /// # Errors
     /// An I/O error when that is not possible.
@@ -169,7 +168,8 @@ impl LockLog {
     }
 }
 
-/// Settles a batch however its writing ends, so that nobody waits for it for ever.
+/// Reports a result for each change of a batch, however the write ends, so that no thread waits for
+/// ever.
 struct Writing<'a> {
     log: &'a LockLog,
     batch: Vec<Queued>,
@@ -201,7 +201,7 @@ mod tests {
     use crate::records::{ClientRecord, RecordsError};
     use std::sync::atomic::AtomicBool;
 
-    /// Counts the steps in which changes are written, and lets a test hold one up.
+    /// Records the steps in which changes are written, and lets a test delay one.
     #[derive(Default)]
     struct Disk {
         steps: Mutex<Vec<Vec<LockChange>>>,
@@ -285,7 +285,7 @@ mod tests {
         assert!(log.has_room(&greedy[2]));
         log.add_kept(b"a", Host::Unknown);
         assert!(log.has_room(&client("other", 2)) && !log.has_room(&greedy[2]));
-        // Its locks go with a client to where it is.
+        // A client's locks move with it to its host.
         assert!(!log.has_room(&client("a", 3)) && log.has_room(&greedy[2]));
         log.remove_kept(b"a", quarter);
         log.remove_kept(b"b", quarter);

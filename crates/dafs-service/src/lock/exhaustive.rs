@@ -1,5 +1,5 @@
-//! Every reachable state of the locks of one file, for two clients and two ranges, against a model
-//! that is the table of DAFS 9.3 and 9.4 word by word and knows nothing of how the book works.
+//! Explores every reachable state of the locks of one file, for two clients and two ranges, against
+//! a model. The model is the table of DAFS 9.3 and 9.4 word by word, and does not use the book.
 
 use super::book::{LockBook, LockHolder, Verdict, Wish};
 use super::ranges::Special;
@@ -19,11 +19,11 @@ const RANGES: [Range; 3] =
 enum Cell {
     Free,
     Normal(usize),
-    /// By whom, and whether for repair. Breakable while the holder's lease is over.
+    /// Its holder, and true for a repair. Breakable while the holder's lease is over.
     Held(usize, bool),
-    /// The holder's state has ended; it may still come back.
+    /// The holder's state has ended, but it may still come back.
     Left(usize, bool),
-    /// By whose failure.
+    /// Broken by the failure of this holder.
     Broken(usize),
 }
 
@@ -50,19 +50,19 @@ enum Event {
         client: usize,
         range: usize,
     },
-    /// Nothing is heard of the client for a lease.
+    /// The client is silent for a lease.
     Lapse(usize),
-    /// The client says something.
+    /// The client sends a request.
     Renew(usize),
-    /// The client's state ends although it may come back: its lease was ended by an administrator.
+    /// The client's state ends although it may come back: an administrator has ended its lease.
     End(usize),
     /// The client connects with a new verifier.
     Restart(usize),
-    /// The server dies and comes back, and grace ends without a reclaim.
+    /// The server crashes and restarts, and grace ends without a reclaim.
     ServerRestart,
 }
 
-/// What the one who asked is told.
+/// The answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Told {
     Done,
@@ -169,7 +169,7 @@ impl Model {
         Told::Done
     }
 
-    /// The state of a client ends: normal locks are free, persistent ones are left behind.
+    /// Ends the state of a client: normal locks are released, persistent ones are orphaned.
     fn leave(&mut self, client: usize) {
         self.lapsed[client] = false;
         for cell in &mut self.cells {
@@ -209,7 +209,7 @@ fn kept(cell: Cell) -> Option<usize> {
     if let Cell::Held(by, _) | Cell::Left(by, _) = cell { Some(by) } else { None }
 }
 
-/// The book with what is around it in the service.
+/// The book with the parts of the service around it.
 #[derive(Clone)]
 struct Real {
     book: LockBook<usize>,
@@ -237,7 +237,8 @@ impl Real {
             Event::Restart(client) => {
                 self.leave(client);
                 let old = self.verifiers[client];
-                // Two verifiers do: what is left of the one before the last is broken already.
+                // Two verifiers are enough: the locks of the instance before the last are broken
+                // already.
                 self.verifiers[client] = 1 - old;
                 let new = [1 - old; 8];
                 self.book
@@ -297,7 +298,7 @@ impl Real {
         self.lapsed[client] = false;
     }
 
-    /// What the model calls a cell.
+    /// The cell of the model for a range.
     fn cell(&self, cell: usize) -> Cell {
         let range = RANGES[cell];
         let at = |other: Range| other.overlaps(range);
@@ -320,7 +321,7 @@ impl Real {
         }
     }
 
-    /// All that decides what happens next, in one order.
+    /// The whole state of the book, in a canonical order.
     fn canonical(&self) -> String {
         let mut lines: Vec<String> =
             [("left", self.book.orphans()), ("broken", self.book.broken())]
@@ -355,7 +356,7 @@ fn every_reachable_state_is_as_the_table_says() {
             assert_eq!(cells, next_model.cells, "{}", context());
             assert_eq!(next.lapsed, next_model.lapsed, "{}", context());
             for (cell, state) in cells.into_iter().enumerate() {
-                // What is broken, and nothing else, is kept from readers and writers.
+                // Readers and writers are kept from broken ranges, and from no others.
                 let is_broken = matches!(state, Cell::Broken(_));
                 assert_eq!(next.book.is_broken_in(RANGES[cell]), is_broken, "{}", context());
             }
@@ -364,7 +365,7 @@ fn every_reachable_state_is_as_the_table_says() {
             }
         }
     }
-    // If this shrinks, the search has lost a part of the states.
+    // If this shrinks, the search misses a part of the states.
     assert!(seen.len() > 500 && steps > 10_000, "{} states, {steps} steps", seen.len());
     assert_eq!(told.len(), 5, "{told:?}");
 }

@@ -1,4 +1,4 @@
-//! What administrators see of locks.
+//! The administrators' view of locks.
 
 use super::book::{Left, LockHolder};
 use super::ranges::Special;
@@ -8,16 +8,16 @@ use crate::export::Namespace;
 use crate::handle::Handle;
 use crate::undo::{Entry, EntryHead};
 
-/// How a lock stands (DAFS 9.3).
+/// The state of a lock (DAFS 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockStanding {
     /// Its holder is alive.
     Held,
-    /// Its holder is gone; the next one who wants it breaks it, unless the holder comes back.
+    /// Its holder is gone. A conflicting request breaks it, unless the holder comes back.
     Breakable,
-    /// Nobody gets it, and nobody reads or writes what it covers, before it is repaired.
+    /// It cannot be locked, and its bytes cannot be read or written, before it is repaired.
     Broken,
-    /// It was lost, and what was done under it is to be undone before anybody gets another one.
+    /// It was lost, and the changes under it are to be undone before the range can be locked again.
     Undone,
 }
 
@@ -28,27 +28,27 @@ pub struct LockInfo {
     pub handle: Handle,
     /// First byte.
     pub offset: u64,
-    /// Bytes; `u64::MAX` for all from `offset`.
+    /// Length in bytes. `u64::MAX` for all from `offset`.
     pub length: u64,
     /// For reading or writing.
     pub kind: LockKind,
     /// It outlives its holder.
     pub persist: bool,
-    /// What is done under it is undone when its holder fails.
+    /// Changes under it are undone when its holder fails.
     pub autorecover: bool,
-    /// It is held to mend what a broken one has left.
+    /// It is held to repair the damage under a broken lock.
     pub repair: bool,
-    /// How it stands.
+    /// The state.
     pub standing: LockStanding,
-    /// The holder, or the former one; its key is 0 where that is not known any more.
+    /// The holder, or the former one. Its key is 0 where it is not known any more.
     pub holder: LockHolder,
-    /// Why what was done under it cannot be undone yet, in words.
+    /// Why the changes under it cannot be undone yet, in words.
     pub trouble: Option<String>,
 }
 
 impl Service {
-    /// Up to `max` of the byte-range locks of all clients; first those that are to be undone, and those
-    /// that were left behind.
+    /// Returns up to `max` of the byte-range locks of all clients. Lost locks with changes to undo
+    /// come first, then broken and orphaned ones.
     pub fn locks_info(&self, max: usize, now_ns: u64) -> Vec<LockInfo> {
         let namespace = self.namespace();
         let lost = self.writers.undo.all().into_iter().filter(|entry| entry.is_lost()).take(max);
@@ -69,7 +69,7 @@ impl Service {
                     return infos;
                 }
                 let state = file.lock_states.iter().find(|lock| lock.id == held.owner);
-                // INVARIANT: ranges go with the state that owns them.
+                // INVARIANT: ranges end with the state that owns them.
                 let Some(state) = state else { continue };
                 let client = &state.open.client;
                 let standing = match self.is_over(client, now_ns) {

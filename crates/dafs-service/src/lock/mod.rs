@@ -3,10 +3,10 @@
 //! Invariants
 //! * Ranges of two owners do not overlap unless both are for reading. The check and the entry are
 //!   one step under the table's lock.
-//! * A lock state is of one owner, under one open, and goes with that open.
+//! * A lock state belongs to one owner, under one open, and ends with that open.
 //! * Locks are advisory: they stop other locks, not I/O.
-//! * A lock is not given past an owner that came earlier, wants what conflicts, still polls (DAFS
-//!   9.2), and does not wait for a repair.
+//! * A lock is not granted past an owner that came earlier, wants a conflicting lock, still polls
+//!   (DAFS 9.2), and does not wait for a repair.
 
 mod book;
 mod broken;
@@ -36,23 +36,23 @@ use dafs_store::StoreError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// What a lock keeps others from.
+/// The kind of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LockKind {
-    /// Locking for writing.
+    /// A shared lock: others cannot lock for writing.
     Read,
-    /// Locking at all.
+    /// An exclusive lock: others cannot lock.
     Write,
 }
 
 impl LockKind {
-    /// Whether two locks of these kinds exclude each other.
+    /// True if two locks of these kinds conflict.
     pub(crate) fn conflicts(self, other: Self) -> bool {
         self == Self::Write || other == Self::Write
     }
 }
 
-/// Who locks.
+/// The owner of a lock.
 #[derive(Debug, Clone, Copy)]
 pub enum LockOwner<'a> {
     /// An owner that may have no lock state for this file yet.
@@ -64,58 +64,58 @@ pub enum LockOwner<'a> {
     },
     /// The owner of this lock state.
     Existing(StateRef),
-    /// The owner of this open: a DAFS client names both by one state-id, which never changes (DAFS
-    /// 4.1, 9.2).
+    /// The owner of this open: a DAFS client names open and lock by one state-id, which never
+    /// changes (DAFS 4.1, 9.2).
     Open(StateRef),
 }
 
-/// What to lock.
+/// A request for a lock.
 #[derive(Debug, Clone, Copy)]
 pub struct LockRequest<'a> {
-    /// Who locks.
+    /// The owner.
     pub owner: LockOwner<'a>,
     /// First byte.
     pub offset: u64,
-    /// Bytes; `u64::MAX` for all from `offset`.
+    /// Length in bytes. `u64::MAX` for all from `offset`.
     pub length: u64,
     /// For reading or writing.
     pub kind: LockKind,
-    /// The client waits for the lock if it is denied (READW, WRITEW). An NFS client is told when to
-    /// try again; a DAFS client polls, and is not overtaken as long as it does.
+    /// The client waits for the lock if it is denied (READW, WRITEW). An NFS client is notified
+    /// when to retry. A DAFS client polls, and keeps its turn as long as it does.
     pub wait: bool,
     /// The client had the lock before the server's restart.
     pub reclaim: bool,
-    /// What it is to be beyond a lock.
+    /// The extra properties of the lock.
     pub extras: LockExtras,
 }
 
-/// What a lock of a DAFS client may be beyond a lock (DAFS 9.2).
+/// Extra properties of a DAFS client's lock (DAFS 9.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockExtras {
     /// It outlives its holder's failure as a broken lock (PERSIST).
     pub persist: bool,
-    /// What is done under it is undone when its holder fails (AUTORECOVERY).
+    /// Changes under the lock are undone when its holder fails (AUTORECOVERY).
     pub autorecover: bool,
-    /// It takes the place of a broken lock (REPAIR, DAFS O34).
+    /// It replaces a broken lock (REPAIR, DAFS O34).
     pub repair: bool,
 }
 
-/// A lock in the way.
+/// A conflicting lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockConflict {
     /// First byte.
     pub offset: u64,
-    /// Bytes; `u64::MAX` for all from `offset`.
+    /// Length in bytes. `u64::MAX` for all from `offset`.
     pub length: u64,
     /// For reading or writing.
     pub kind: LockKind,
-    /// Whose it is.
+    /// The client that holds it.
     pub client: ClientKey,
     /// Its owner's name.
     pub owner: Box<[u8]>,
 }
 
-/// A range of bytes, both ends included; never empty.
+/// A range of bytes, both ends included. It is never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Range {
     pub(crate) first: u64,
@@ -123,7 +123,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// The range of an offset and a length as the protocol has them.
+    /// Makes the range of an offset and a length of the protocol.
     ///
     /// # Errors
     /// `Invalid` for no bytes, or bytes beyond the largest offset (RFC 8881 18.10.3).
@@ -152,14 +152,14 @@ impl Range {
 /// The locks of one owner on one file.
 pub(crate) struct LockState {
     pub(crate) id: StateId,
-    /// The open under which they are.
+    /// The open to which the locks belong.
     pub(crate) open: Arc<OpenState>,
     pub(crate) owner: Box<[u8]>,
     pub(crate) life: Life,
     /// Changed only under the table's lock.
     seqid: AtomicU32,
-    /// A change of its locks is being made durable; others wait for that. Changed only under the
-    /// table's lock.
+    /// A change of its locks is being made durable, and other changes wait for that. Changed only
+    /// under the table's lock.
     busy: AtomicBool,
 }
 
@@ -181,7 +181,7 @@ impl LockState {
         self.seqid.load(Ordering::SeqCst).max(1)
     }
 
-    /// The state-id after a change.
+    /// Returns the state-id after a change.
     fn changed(&self) -> StateRef {
         let seqid = next_seqid(self.seqid.load(Ordering::SeqCst));
         self.seqid.store(seqid, Ordering::SeqCst);

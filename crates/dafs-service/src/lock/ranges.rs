@@ -1,28 +1,28 @@
-//! The locked ranges of one file, with POSIX semantics: an owner's new lock takes the place of its
-//! older ones where they overlap; neighbours of one owner and kind are one.
+//! The locked ranges of one file, with POSIX semantics: an owner's new lock replaces its older ones
+//! where they overlap, and neighbours of one owner and kind are merged.
 //!
 //! Invariants
 //! * Entries are sorted by their first byte.
 //! * Entries of one owner do not overlap, and neighbours of one owner and kind are merged.
 //! * Entries of two owners overlap only if both are for reading.
-//! * An entry with something special about it is never merged or cut.
+//! * A special entry is never merged or cut.
 
 use super::{LockKind, Range};
 
-/// What makes a lock more than a lock, and its number in all runs of the server.
+/// The special properties of a lock, and its number in all runs of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Special {
     pub(crate) number: u64,
     /// It outlives its holder (DAFS 9.3).
     pub(crate) persist: bool,
-    /// What is done under it is undone when its holder fails (DAFS 9.5).
+    /// Changes under it are undone when its holder fails (DAFS 9.5).
     pub(crate) autorecover: bool,
-    /// It is there to mend what a broken one has left (DAFS O34).
+    /// It is held to repair the damage under a broken lock (DAFS O34).
     pub(crate) repair: bool,
 }
 
 impl Special {
-    /// What a lock is that replaces both.
+    /// Returns the properties of a lock that replaces both.
     pub(crate) fn join(self, other: Self) -> Self {
         Self {
             number: self.number,
@@ -52,7 +52,7 @@ impl<O> Default for RangeList<O> {
     }
 }
 
-/// How many entries a change has removed and added.
+/// The number of entries that a change has removed and added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) removed: usize,
@@ -81,7 +81,7 @@ impl<O: Copy + Eq> RangeList<O> {
         self.0.iter().any(|entry| entry.owner == owner)
     }
 
-    /// The locks that stand against one of this owner, by their first byte.
+    /// The locks that conflict with one of this owner, by their first byte.
     pub(crate) fn conflicts(
         &self,
         range: Range,
@@ -99,7 +99,7 @@ impl<O: Copy + Eq> RangeList<O> {
         self.0.iter().filter(move |entry| entry.special.is_some() && Some(entry.owner) == owner)
     }
 
-    /// What an owner has locked in a range, cut to it.
+    /// The owner's entries in a range, cut to it.
     pub(crate) fn own_in(&self, range: Range, owner: O) -> Vec<Locked<O>> {
         let own = self.0.iter().filter(|e| e.owner == owner && e.range.overlaps(range));
         let cut = own.map(|entry| {
@@ -115,7 +115,8 @@ impl<O: Copy + Eq> RangeList<O> {
         self.insert(entry);
     }
 
-    /// Locks a range for an owner, in place of what it had there. Nobody's lock conflicts.
+    /// Locks a range for an owner, in place of its locks there. The caller has checked that no lock
+    /// conflicts.
     pub(crate) fn set(
         &mut self,
         range: Range,
@@ -144,7 +145,7 @@ impl<O: Copy + Eq> RangeList<O> {
         changed
     }
 
-    /// Unlocks a range for an owner; what it has on both sides stays.
+    /// Unlocks a range for an owner. Its parts on both sides stay.
     pub(crate) fn clear(&mut self, range: Range, owner: O) -> Changed {
         let mut kept = Vec::new();
         let before = self.0.len();
@@ -169,7 +170,7 @@ impl<O: Copy + Eq> RangeList<O> {
         changed
     }
 
-    /// Unlocks all of an owner's; returns how many entries that were.
+    /// Unlocks all ranges of an owner. Returns their number.
     pub(crate) fn clear_owner(&mut self, owner: O) -> usize {
         let before = self.0.len();
         self.0.retain(|entry| entry.owner != owner);
@@ -189,7 +190,7 @@ mod tests {
 
     const BYTES: u64 = 24;
 
-    /// One step of a client: lock or unlock.
+    /// A step of a client: lock or unlock.
     #[derive(Debug, Clone, Copy)]
     struct Step {
         range: Range,

@@ -1,4 +1,4 @@
-//! Durable records of persistent locks (DAFS 9.3): what is known of them after a restart.
+//! Durable records of persistent locks (DAFS 9.3), which a restarted server reads.
 
 use super::book::{Left, LockHolder};
 use super::ranges::Special;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// A persistent lock, held or broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockRecord {
-    /// Names the lock in all runs of the server.
+    /// The number of the lock in all runs of the server.
     pub number: u64,
     /// The file.
     pub handle: Handle,
@@ -19,11 +19,11 @@ pub struct LockRecord {
     pub last: u64,
     /// For reading or writing.
     pub kind: LockKind,
-    /// What is done under it is undone when its holder fails.
+    /// Changes under it are undone when its holder fails.
     pub autorecover: bool,
-    /// It is held to mend what a broken one has left.
+    /// It is held to repair the damage under a broken lock.
     pub repair: bool,
-    /// Broken; else held, by a holder that may be gone.
+    /// Broken. Otherwise held, by a holder that may be gone.
     pub broken: bool,
     /// The holder, or the former one.
     pub holder: LockHolder,
@@ -32,9 +32,9 @@ pub struct LockRecord {
 /// A change of the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockChange {
-    /// Written, in place of one with the same number.
+    /// Writes it, in place of one with the same number.
     Put(LockRecord),
-    /// Removed, if it is there.
+    /// Removes it, if it is there.
     Remove(u64),
 }
 

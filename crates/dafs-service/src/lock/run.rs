@@ -21,14 +21,14 @@ use dafs_store::{StoreError, Wait};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a lock was not had.
+/// Why a lock was not granted.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LockError {
-    /// This lock is in the way.
+    /// This lock conflicts.
     #[error("another owner has locked the range")]
     Denied(LockConflict),
-    /// This lock is in the way, and its holder has failed: the data may be half changed, and is to be
-    /// mended under a lock for repair.
+    /// This lock conflicts, and its holder has failed. The data may be half changed, and is to be
+    /// repaired under a lock for repair.
     #[error("a lock on the range is broken; its holder has failed")]
     Broken(LockConflict),
     /// Everything else.
@@ -36,7 +36,7 @@ pub enum LockError {
     Service(#[from] ServiceError),
 }
 
-/// Who locks, found.
+/// The owner of a lock, found.
 enum Owner {
     Existing(Arc<LockState>),
     New(Arc<OpenState>),
@@ -58,15 +58,15 @@ impl Owner {
     }
 }
 
-/// A lock that was had.
+/// A lock that was granted.
 struct Entered {
     lock: Arc<LockState>,
     state: StateRef,
-    /// What is to be made durable before anybody is told.
+    /// The change to be made durable before the client is told.
     unwritten: Option<(Arc<Ticket>, Granted<StateId>)>,
 }
 
-/// All that a lock is tried with.
+/// The arguments of an attempt to lock.
 struct Attempt<'a> {
     caller: Caller<'a>,
     clock: Clock,
@@ -75,7 +75,7 @@ struct Attempt<'a> {
     me: Option<Arc<LockHolder>>,
     range: Range,
     request: &'a LockRequest<'a>,
-    /// Whether a lock that was not left behind may be reclaimed.
+    /// The result for a reclaim of a lock that is not an orphan.
     reclaim: Result<()>,
     in_grace: bool,
 }
@@ -84,12 +84,14 @@ impl Service {
     /// Locks a range of bytes. Returns the lock's state-id with its new sequence number.
     ///
     /// # Errors
-    /// `Denied` with the lock in the way, `Broken` with one whose holder has failed; `Invalid` for a
-    /// range that is none, and for a repair that is not for writing or finds nothing broken;
-    /// `LockRange` when a part of a persistent lock is meant; `OpenMode` when the open does not allow
-    /// what is locked for; `Grace`, `NoGrace`, `ReclaimBad`, `ReclaimConflict`; those of the
-    /// state-id; `WouldWait` while a client whose lease is over is dispossessed, and for everything
-    /// that is to be durable.
+    /// * `Denied` with the conflicting lock, `Broken` with one whose holder has failed.
+    /// * `Invalid` for an invalid range, and for a repair that is not for writing or finds no
+    ///   broken lock.
+    /// * `LockRange` for a part of a persistent lock.
+    /// * `OpenMode` when the open does not allow this kind.
+    /// * `Grace`, `NoGrace`, `ReclaimBad`, `ReclaimConflict`, and those of the state-id.
+    /// * `WouldWait` while the lease of an expired client is ended, and for each lock that is to be
+    ///   durable.
     pub fn lock(
         &self,
         caller: Caller<'_>,
@@ -144,7 +146,7 @@ impl Service {
         }
     }
 
-    /// Tells of a broken lock, as soon as that is durable.
+    /// Returns the error for a broken lock, as soon as its record is durable.
     fn tell_broken(&self, caller: Caller<'_>, conflict: LockConflict) -> LockError {
         if !self.lock_log.is_clean() {
             if caller.wait == Wait::Never {
@@ -157,7 +159,7 @@ impl Service {
         LockError::Broken(conflict)
     }
 
-    /// Makes a lock durable that has to be, or takes it back.
+    /// Makes a lock durable if necessary, or reverts it.
     fn settle_lock(
         &self,
         caller: Caller<'_>,
@@ -209,12 +211,12 @@ impl Service {
         }
     }
 
-    /// Whether an owner of this client could lock a range now.
+    /// Checks if an owner of this client could lock a range now.
     ///
     /// # Errors
-    /// `Denied` with the lock in the way, `Broken` with one whose holder has failed; `Invalid` for a
-    /// range that is none; the store's for the file; `Grace`; `WouldWait` while a client whose lease
-    /// is over is dispossessed.
+    /// * `Denied` with the conflicting lock, `Broken` with one whose holder has failed.
+    /// * `Invalid` for an invalid range, `Grace`, and the store's for the file.
+    /// * `WouldWait` while the lease of an expired client is ended.
     pub fn lock_test(
         &self,
         caller: Caller<'_>,
@@ -236,7 +238,7 @@ impl Service {
             let wish = Wish { range, kind, own, me: me.as_deref(), repair: false };
             match file.decide(&wish, clock)? {
                 Decision::Refused(error) => refused = Some(error),
-                // Asking breaks nothing, and asks for no whole lock.
+                // A test breaks no lock, and need not cover whole locks.
                 Decision::Breaks(left) => refused = Some(LockError::Denied(left.conflict())),
                 Decision::Free | Decision::Part => {}
             }
@@ -249,13 +251,14 @@ impl Service {
         }
     }
 
-    /// Unlocks a range of bytes, be it locked or not. The state-id is that of the lock, or of the
+    /// Unlocks a range of bytes, locked or not. The state-id is that of the lock, or that of the
     /// open of a DAFS client, whose owner has the locks. Returns it with its new sequence number.
     ///
     /// # Errors
-    /// `Invalid` for a range that is none; `LockRange` when it is a part of a persistent lock; those
-    /// of the state-id; `Resource` when a range would fall into two and there are too many;
-    /// `WouldWait` when it is to be durable.
+    /// * `Invalid` for an invalid range, `LockRange` for a part of a persistent lock, and those of
+    ///   the state-id.
+    /// * `Resource` when a range would be split and there are too many.
+    /// * `WouldWait` when the change is to be durable.
     pub fn unlock(
         &self,
         caller: Caller<'_>,
@@ -270,7 +273,7 @@ impl Service {
             Held::Open(open) if caller.client.kind() == ClientKind::Dafs => {
                 match self.lock_state_under(&open) {
                     Some(lock) => lock,
-                    // Nothing is locked.
+                    // The owner holds no lock.
                     None => return Ok(state),
                 }
             }
@@ -314,9 +317,9 @@ impl Service {
             Ok(Some((table.lock_log.put(removed, false), numbers)))
         })?;
         if let Some((ticket, numbers)) = given_up {
-            // Nobody gets the range before it is free in the records too.
+            // No other client gets the range before the record of its lock is removed, too.
             let written = self.lock_log.wait(&*self.records, &ticket);
-            // The records say so, and from now on the next start does not undo them.
+            // The records are removed, and the next start does not undo the changes any more.
             let kept = match &changes {
                 Some(changes) if written.is_ok() => self.changes_kept(changes),
                 _ => Ok(()),
@@ -342,7 +345,7 @@ impl Service {
             table.clear_range(caller.client, lock, range, &mut ended);
             self.lock_log.remove_kept(caller.client.name(), numbers.len());
         } else if written {
-            // The lease has ended meanwhile; what was given up is not left behind.
+            // The lease has ended meanwhile, but released locks do not become orphans.
             table.forget_orphans(caller.client.name(), &lock.open.key, numbers);
         }
         drop(table);
@@ -350,10 +353,11 @@ impl Service {
         self.returned.notify_all();
     }
 
-    /// Gives up the locks that need more than to be forgotten under an open that is about to be closed (DAFS O36).
+    /// Releases the locks under an open that have records or undo logs, before the open is closed
+    /// (DAFS O36).
     ///
     /// # Errors
-    /// `WouldWait` when there are any and the caller may not wait; those of the disk.
+    /// `WouldWait` when there are any and the caller may not wait. Those of the disk.
     pub(crate) fn give_up_kept(&self, caller: Caller<'_>, open: &Arc<OpenState>) -> Result<()> {
         let nothing = self.lock_log.kept() == 0 && self.writers.undo.is_empty();
         if caller.client.kind() != ClientKind::Dafs || nothing {
@@ -365,7 +369,7 @@ impl Service {
 }
 
 impl Service {
-    /// The locks of the owner of an open, if it has had any.
+    /// Returns the lock state of the owner of an open, if it has one.
     pub(crate) fn lock_state_under(&self, open: &Arc<OpenState>) -> Option<Arc<LockState>> {
         let table = self.lock_table();
         let file = table.files.get(&open.key)?;
@@ -375,11 +379,11 @@ impl Service {
     }
 }
 
-/// What becomes of a wish, with the lapsed holders found.
+/// The decision about a request, with the expired holders found.
 enum Decision {
     Free,
     Refused(LockError),
-    /// It breaks this lock.
+    /// The request breaks this lock.
     Breaks(Left),
     Part,
 }
@@ -395,7 +399,7 @@ impl FileState {
         self.lock_states.iter().find(|lock| lock.id == id)
     }
 
-    /// What stands against a wish. Locks of clients whose lease is over give way.
+    /// Decides about a request. Locks of expired clients give way.
     fn decide(
         &self,
         wish: &Wish<'_, StateId>,
@@ -422,7 +426,7 @@ impl FileState {
                     client: state.open.client.key(),
                     owner: state.owner.clone(),
                 })),
-                // INVARIANT: ranges go with the state that owns them.
+                // INVARIANT: ranges end with the state that owns them.
                 None => Decision::Free,
             },
         })
@@ -430,7 +434,7 @@ impl FileState {
 }
 
 impl StateTable {
-    /// Enters a lock, or says in `refused` why not.
+    /// Enters a lock, or sets `refused` to the reason why not.
     fn lock(
         &mut self,
         attempt: &Attempt<'_>,
@@ -460,7 +464,8 @@ impl StateTable {
         let decision = file.decide(&wish, clock)?;
         if matches!(decision, Decision::Free) {
             match request.reclaim {
-                // It was had before, and keeps nobody waiting who may take back other things.
+                // A reclaimed lock was held before the restart. Its client may have more to
+                // reclaim, and must not wait for the size of this file.
                 true => self.check_held_back(&key)?,
                 false => self.check_settled(&key)?,
             }
@@ -502,7 +507,7 @@ impl StateTable {
         };
         let inherited = file.locks.inherited(&wish);
         if inherited.is_none() {
-            // What was left behind by the owner itself proves that it had it.
+            // An orphaned lock of the owner itself proves that it held the range.
             attempt.reclaim?;
         }
         let special = self.special(request.extras, inherited);
@@ -526,12 +531,13 @@ impl StateTable {
         self.drop_waiter(caller.client, &key, name, range);
         let wish = Wish { own: Some(lock.id), ..wish };
         let unwritten = self.grant_range(&key, &wish, &lock, special, attempt);
-        // A lock for reading in place of one for writing lets others in.
+        // A lock for reading that replaces one for writing lets others in.
         self.wake_waiters(&key, ended);
         Ok(Entered { state: lock.changed(), lock, unwritten })
     }
 
-    /// What is special about a lock that is asked for and takes the place of others.
+    /// Returns the special properties of a requested lock, joined with those of the locks that it
+    /// replaces.
     fn special(&self, extras: LockExtras, inherited: Option<Special>) -> Option<Special> {
         let persist = extras.persist || extras.repair;
         if !persist && inherited.is_none() {
@@ -543,7 +549,7 @@ impl StateTable {
         Some(inherited.map_or(asked, |inherited| asked.join(inherited)))
     }
 
-    /// Enters a range that nothing stands against, and queues its record if it has one.
+    /// Enters a range that conflicts with no lock, and queues its record if it has one.
     fn grant_range(
         &mut self,
         key: &Handle,
@@ -569,7 +575,7 @@ impl StateTable {
         Some((self.lock_log.put(changes, false), granted))
     }
 
-    /// Takes a lock back that could not be made durable.
+    /// Reverts a lock that could not be made durable.
     fn take_back(
         &mut self,
         client: &Client,
@@ -579,7 +585,7 @@ impl StateTable {
     ) {
         let key = lock.open.key;
         if !lock.life.is_live() {
-            // It was left behind meanwhile, and stays so: the records may say the same.
+            // It has become an orphan meanwhile, and stays one: the records may say the same.
             return;
         }
         let name = lock.open.client.name();
@@ -607,7 +613,7 @@ impl StateTable {
         self.wake_waiters(&key, ended);
     }
 
-    /// Forgets locks that were left behind although their holder had given them up.
+    /// Forgets orphaned locks that their holder had released before.
     fn forget_orphans(&mut self, client: &[u8], key: &Handle, numbers: &[u64]) {
         let Some(file) = self.files.get_mut(key) else { return };
         let gone = numbers.iter().filter(|number| file.locks.forget_orphan(**number)).count();

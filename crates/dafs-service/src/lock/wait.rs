@@ -1,10 +1,10 @@
-//! Owners that wait for a byte-range lock. For those of NFS clients nothing is kept: they are told
-//! when their range is free, in the order in which they came, and try again. Those of DAFS clients
-//! poll, and keep their turn while they do (DAFS 9.2).
+//! Owners that wait for a byte-range lock. The server holds no lock for waiting NFS clients. It
+//! notifies them when their range is free, in the order in which they came, and they retry. Owners
+//! of DAFS clients poll, and keep their turn while they do (DAFS 9.2).
 //!
 //! Invariants
 //! * An owner waits for one range of a file at most, and each file has a bounded queue.
-//! * A turn ends a bounded time after the last poll, so that nobody waits for one that went away.
+//! * A turn ends a bounded time after the last poll, so that no client waits for one that has left.
 
 use super::LockConflict;
 use super::{LockKind, Range};
@@ -17,14 +17,15 @@ use crate::state::StateId;
 use crate::table::{Ended, FileState, Notice, NoticeKind, StateTable};
 use std::sync::Arc;
 
-/// One that waits.
+/// An owner that waits.
 pub(crate) struct Waiter {
     client: Arc<Client>,
     handle: Handle,
     owner: Box<[u8]>,
     range: Range,
     kind: LockKind,
-    /// Until when its turn is kept unless it polls again; `None` for one that is told.
+    /// The time until which it keeps its turn without another poll. `None` for an owner that is
+    /// notified.
     turn_until_ns: Option<u64>,
 }
 
@@ -43,9 +44,9 @@ impl Waiter {
 }
 
 impl FileState {
-    /// The waiter whose turn comes before this request of an owner. One that waits for a lock of
-    /// that same owner is none: it would wait for ever. Nor is one that waits where a lock is broken:
-    /// it gets nothing before the repair, which must not wait for it.
+    /// Returns the waiter whose turn comes before this request of an owner. A waiter for a lock of
+    /// that same owner does not count: that would be a deadlock. A waiter at a broken lock does not
+    /// count either: it gets its lock only after the repair, which must not wait for it.
     pub(super) fn earlier_turn(
         &self,
         caller: Caller<'_>,
@@ -73,7 +74,7 @@ impl FileState {
 }
 
 impl StateTable {
-    /// Lets an owner wait for a range, if there is room; otherwise the client polls.
+    /// Enqueues an owner for a range, if there is room. Otherwise the client polls.
     pub(super) fn add_waiter(
         &mut self,
         caller: Caller<'_>,
@@ -106,7 +107,7 @@ impl StateTable {
         self.by_client.entry(caller.client.key()).or_default().waiting += 1;
     }
 
-    /// An owner that has got a range does not wait for it any more.
+    /// Removes an owner that has got a range from the queue for it.
     pub(super) fn drop_waiter(
         &mut self,
         client: &Arc<Client>,
@@ -119,7 +120,7 @@ impl StateTable {
         });
     }
 
-    /// Takes those that match out of a file's queue, in order.
+    /// Removes the waiters that match from a file's queue, in order.
     fn drop_waiters(
         &mut self,
         key: &Handle,
@@ -144,7 +145,7 @@ impl StateTable {
         gone
     }
 
-    /// Drops those that do not poll any more, and tells those who waited behind them.
+    /// Removes waiters that do not poll any more, and notifies those that waited behind them.
     pub(crate) fn end_turns(&mut self, now_ns: u64, ended: &mut Ended) {
         if self.counts.waiters == 0 {
             return;
@@ -159,8 +160,8 @@ impl StateTable {
         }
     }
 
-    /// Tells those whose range is free now. The file's entry stays, even when nobody needs it any
-    /// more: whoever releases the last lock may be releasing more.
+    /// Notifies the waiters whose range is free now. The file's entry stays even if it is idle,
+    /// because the caller that releases the last lock may release more.
     pub(crate) fn wake_waiters(&mut self, key: &Handle, ended: &mut Ended) {
         let free = |waiter: &Waiter, file: &FileState| {
             let own = file.lock_states.iter().find(|lock| {
@@ -180,8 +181,8 @@ impl StateTable {
         }
     }
 
-    /// Clients whose lease is over and whose locks somebody waits for: a waiter does not ask again by
-    /// itself for a long time.
+    /// Returns expired clients whose locks others wait for, because a waiter retries by itself only
+    /// after a long time.
     pub(crate) fn overdue_holders(&self, clock: Clock) -> Vec<Arc<Client>> {
         let mut overdue: Vec<Arc<Client>> = Vec::new();
         if self.counts.waiters == 0 {
@@ -206,12 +207,12 @@ impl StateTable {
         overdue
     }
 
-    /// A client has closed a file: it waits for nothing there.
+    /// Removes the waiters of a client that has closed a file.
     pub(crate) fn forget_file_waiters(&mut self, client: &Arc<Client>, key: &Handle) {
         self.drop_waiters(key, |waiter, _| Arc::ptr_eq(&waiter.client, client));
     }
 
-    /// A client is gone: it waits for nothing.
+    /// Removes all waiters of a client that is gone.
     pub(crate) fn forget_waiters(&mut self, client: &Arc<Client>, ended: &mut Ended) {
         let waits = |waiter: &Waiter| Arc::ptr_eq(&waiter.client, client);
         let files = self.files.iter().filter(|(_, file)| file.waiters.iter().any(waits));
