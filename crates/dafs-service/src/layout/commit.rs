@@ -1,4 +1,4 @@
-//! LAYOUTCOMMIT: what a client has written at the data servers becomes part of the file.
+//! LAYOUTCOMMIT: a client's writes at the data servers become part of the file.
 
 use super::LayoutState;
 use crate::error::ServiceError;
@@ -9,14 +9,16 @@ use dafs_store::{Cred, SetAttr, SetTime, StoreError, Wait};
 use std::sync::Arc;
 
 impl Service {
-    /// The file reaches to `end` at least from now on, and was changed. With `reclaim`, after a
-    /// restart of this server, `state` is the layout of its last run, and an open for writing that
-    /// was reclaimed gives the right. May wait for data servers and the disk. Tells how far the file
-    /// reaches, as far as that is known: it was made longer by others meanwhile, perhaps.
+    /// Commits a client's writes: the file extends to `end` at least, and is changed. With
+    /// `reclaim`, after a restart of this server, `state` is a layout of its last run, and a
+    /// reclaimed open for writing gives the right. May wait for data servers and the disk. Returns
+    /// the size of the file as far as it is known. Others may have extended it meanwhile.
     ///
     /// # Errors
-    /// `BadLayout` without a layout for writing, `Grace`, `NoGrace`, `Delay`, those of the state-id: of one of the
-    /// last run when what was written by that is part of the file; the store's, also then: `Invalid` for an end beyond what was written.
+    /// * `BadLayout` without a layout for writing, `Grace`, `NoGrace`, `Delay`.
+    /// * Those of the state-id. For a state-id of the last run they are returned after its writes
+    ///   have become part of the file.
+    /// * The store's, among them `Invalid` for an end beyond the written data.
     pub fn commit_layout(
         &self,
         caller: Caller<'_>,
@@ -45,24 +47,24 @@ impl Service {
         if !layout.covers(true) {
             return Err(ServiceError::BadLayout);
         }
-        // Somebody else may have changed the file since its writer gave it a time.
+        // Another client may have changed the file since its writer set the time.
         let before = || export.store().getattr(&handle.file).map(|attr| attr.mtime);
         let given = layout.written(true).mtime.filter(|time| before() == Ok(*time));
         let size = layouts.commit(&handle.file, end)?;
         let Some(time) = given else { return Ok(size) };
         let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
         let kept = export.store().setattr(&Cred::new(0, 0), &handle.file, &change, None);
-        // What was told is stable, whatever comes of the time.
+        // The reported writes are stable, even if the time cannot be set.
         if let Err(error) = kept {
             tracing::debug!(%error, "a file has another time than its writer gave it");
         }
         Ok(size)
     }
 
-    /// Has a file reach as far as this client has written before others may lock it: who has waited for a
-    /// lock appends where the file ends, and stock clients send LAYOUTCOMMIT when they close a file, not
-    /// when they unlock it. May wait for data servers. Where they do not answer the client goes on, and it
-    /// is whoever wants a lock next that waits for them.
+    /// Extends a file to all that this client has written, before others may lock it. The next
+    /// holder of a lock appends at the end of the file, and stock clients send LAYOUTCOMMIT when
+    /// they close a file, not when they unlock it. May wait for data servers. If they do not
+    /// answer, the client goes on, and the next locker waits for them.
     ///
     /// # Errors
     /// `WouldWait`.
@@ -80,7 +82,7 @@ impl Service {
         let Some(layouts) = layout.store.layouts() else { return Ok(()) };
         match layouts.reach(&key.file) {
             Ok(()) | Err(StoreError::Stale) => {}
-            // As far as this server was told, nothing was written.
+            // As far as this server knows, the client has not written.
             Err(_) if !layout.is_written() => {}
             Err(error) => {
                 tracing::warn!(%error, "a lock is let go of; the next one waits for data servers");

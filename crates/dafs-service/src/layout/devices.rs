@@ -1,9 +1,9 @@
-//! Devices that clients want word of (GETDEVICEINFO, CB_NOTIFY_DEVICEID; RFC 8881 18.40, 20.12).
+//! Notifications about devices (GETDEVICEINFO, CB_NOTIFY_DEVICEID; RFC 8881 18.40, 20.12).
 //!
 //! Invariants
-//! * A device never becomes another one, so there is nothing to tell but that it is gone.
-//! * A client is told so when no layout of its names the device. One that is not reached keeps something
-//!   that no layout will name again.
+//! * A device never changes, so the only notification is its deletion.
+//! * A client is notified when none of its layouts names the device. A client that is not reached
+//!   keeps a device that no layout will name again.
 
 use crate::Service;
 use crate::client::{Client, ClientKey};
@@ -13,7 +13,7 @@ use dafs_store::{DeviceKey, LayoutForm};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The devices that one client wants word of.
+/// The devices that one client is to be notified of.
 #[derive(Default)]
 pub(crate) struct Watching(Mutex<FxHashMap<DeviceKey, LayoutForm>>);
 
@@ -23,7 +23,7 @@ impl Watching {
     }
 }
 
-/// Who wants word of devices, and which are gone.
+/// The clients to be notified of devices, and the deleted devices.
 #[derive(Default)]
 pub(crate) struct WatchedDevices(Mutex<Watched>);
 
@@ -45,7 +45,8 @@ impl Watched {
 }
 
 impl Service {
-    /// A client wants word of a device from now on, or not any more. Whether it gets it.
+    /// Registers or cancels a client's wish for notifications about a device. True if it will get
+    /// them.
     pub fn watch_device(
         &self,
         client: &Arc<Client>,
@@ -81,7 +82,7 @@ impl Service {
         }
     }
 
-    /// Tells of devices that are gone those who hold no layout that names them.
+    /// Notifies clients of deleted devices, once they hold no layout that names them.
     pub(super) fn tell_of_devices(&self) {
         let gone = self.lock_watched().gone.clone();
         let mut notices = Vec::new();
@@ -110,7 +111,7 @@ impl Service {
         }
     }
 
-    /// Whether a layout of the client's names a device.
+    /// True if a layout of the client names a device.
     fn names_device(&self, client: &Client, key: &DeviceKey) -> bool {
         let table = self.lock_table();
         let held = table.by_client.get(&client.key());

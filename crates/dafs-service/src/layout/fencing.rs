@@ -1,21 +1,23 @@
-//! Layouts that were taken from holders who did not give them back: until the data servers have let
-//! go of them, what they stood against waits.
+//! Revoked layouts of holders that did not return them. Conflicting operations wait until the data
+//! servers have dropped their authorisations.
 //!
 //! Invariants
-//! * A file is held back from the moment on at which a layout was taken away, in the same step under
-//!   the table's lock, until the store has said that no data server goes by it any more. So long nobody
-//!   is given opens, locks or delegations of it, and nobody writes without an open: what the holder had
-//!   may have stood against that.
-//! * Data servers are to let go of a file for the sake of late writes alone, too ([`super::late`]): nobody but
-//!   who has sent them waits for that.
-//! * What a holder may have written and did not tell is looked for after that, and until it is found
-//!   nobody is given locks or delegations of the file: who has one appends where the file ends.
-//! * The store is asked never under the table's lock and never by a reactor. Of a store that says that it cannot
-//!   be sure now no more is asked in that turn; files that are held back come first, and those that were asked
-//!   in vain last. A turn touches no more entries than it asks for.
-//! * A store that keeps whoever asks it waiting keeps few of them: one has its turn, and one for each of a few
-//!   files looks for its end. What other stores are asked does not wait for it.
-//! * There are at most as many files of one store as there may be layouts: with more it gives none.
+//! * A file is held back from the moment of the revocation, in the same step under the table's
+//!   lock, until the store has said that no data server honours the layout any more. Meanwhile no
+//!   client gets opens, locks or delegations of it, and no client writes without an open: they may
+//!   conflict with the revoked state.
+//! * Data servers also drop authorisations for the sake of late writes ([`super::late`]). Only the
+//!   client that has sent these waits for that.
+//! * Then the server looks for unreported writes of the holder. Until it knows the size, no client
+//!   gets locks or delegations of the file, because their holders append at the end of the file.
+//! * The store is never asked under the table's lock, and never by a reactor thread. A store that
+//!   cannot be certain now is not asked again in the same round. Files that are held back come
+//!   first, and those that were asked in vain last. A round touches only the entries that it asks
+//!   for.
+//! * A slow store blocks few threads: one has the round, and at most one for each of a few files
+//!   looks for its end. Other stores do not wait for it.
+//! * There are at most as many files of one store as there may be layouts. With more the store gets
+//!   no new layouts.
 
 use super::LayoutState;
 use crate::handle::Handle;
@@ -31,13 +33,13 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-/// The files concerned.
+/// The files with questions to their stores.
 #[derive(Default)]
 pub(crate) struct Fencing {
     files: FxHashMap<Handle, Fenced>,
     lines: Vec<Line>,
     next: u64,
-    /// How much was noted, of all files.
+    /// Counts the notes of all files.
     noted: u64,
 }
 
@@ -49,18 +51,18 @@ struct Line {
 }
 
 impl Line {
-    /// Nothing is to be asked, and nobody asks.
+    /// True if no question is due, and no thread asks.
     fn is_idle(&self) -> bool {
         self.files.is_empty() && Arc::strong_count(&self.asking) == 1
     }
 }
 
-/// Who asks a store now. Taken from a line under the table's lock.
+/// The threads that ask a store now. Taken from a line under the table's lock.
 #[derive(Default)]
 pub(super) struct Asking {
-    /// Held by the one who has data servers let go of layouts.
+    /// Held by the thread that makes data servers drop authorisations.
     turn: Mutex<()>,
-    /// The files whose ends are looked for besides, and since when.
+    /// The files whose ends other threads look for, with the start times.
     ends: Mutex<FxHashMap<Handle, Instant>>,
 }
 
@@ -69,7 +71,7 @@ impl Asking {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None if somebody else has it.
+    /// Takes the turn. `None` if another thread has it.
     fn turn_if_free(&self) -> Option<MutexGuard<'_, ()>> {
         match self.turn.try_lock() {
             Ok(turn) => Some(turn),
@@ -78,8 +80,8 @@ impl Asking {
         }
     }
 
-    /// Whether who looks for the end of this file, or everybody who looks for one, has done so for longer
-    /// than anybody waits.
+    /// True if the search for the end of this file, or every search, has taken longer than any
+    /// caller waits.
     pub(super) fn is_slow(&self, key: &Handle) -> bool {
         let ends = self.ends();
         let is_slow = |since: &Instant| since.elapsed() >= END_ANSWER_TIME;
@@ -92,14 +94,15 @@ impl Asking {
     }
 }
 
-/// One who looks for the end of a file.
+/// A search for the end of a file.
 pub(super) struct EndAsked {
     asking: Arc<Asking>,
     key: Handle,
 }
 
 impl EndAsked {
-    /// None if somebody does already, or many do for other files of the store.
+    /// Begins a search. `None` if one is under way for this file, or too many are for other files
+    /// of the store.
     pub(super) fn begin(asking: Arc<Asking>, key: Handle) -> Option<Self> {
         let mut ends = asking.ends();
         let begins = ends.len() < ENDS_ASKED_MAX && !ends.contains_key(&key);
@@ -107,7 +110,7 @@ impl EndAsked {
             ends.insert(key, Instant::now());
         }
         drop(ends);
-        // What is not begun is not to be ended either.
+        // Without a beginning there is no end in `drop`.
         begins.then(|| Self { asking, key })
     }
 }
@@ -118,35 +121,36 @@ impl Drop for EndAsked {
     }
 }
 
-/// False comes first, and the smaller number: it waits for nobody, and when it got its place.
+/// The order of files: first false, for files whose authorisations are to be dropped, then the
+/// smaller number, which a file gets with its place.
 type Turn = (bool, u64);
 
 struct Fenced {
     store: Arc<dyn Store>,
     turn: Turn,
-    /// Data servers may still go by a layout that was taken away.
+    /// Data servers may still honour a revoked layout.
     believed: bool,
-    /// When somebody was first told that there is no layout for that.
+    /// The time of the first refusal of a layout for that reason.
     refused_ns: Option<u64>,
-    /// They may still take what a client has sent them before it wrote the same here.
+    /// They may still execute writes of a client that it has replaced by writes through this
+    /// server.
     late: bool,
-    /// What is to be looked for.
+    /// Unreported writes to look for.
     written: Option<Written>,
-    /// The number of what was noted last, so that what is noted meanwhile is not passed over. No two have
-    /// one.
+    /// The unique number of the last note: it shows a note that came while the store was asked.
     noted: u64,
 }
 
-/// What a holder may have written and did not tell.
+/// Writes that a holder may not have reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written {
-    /// The holder is there and at it still: it knows itself what it wrote where.
+    /// The holder is there and goes on writing: it knows itself which data it wrote.
     pub(super) goes_on: bool,
-    /// The time of change that it has given the file since.
+    /// The modification time that it has set since.
     pub(super) mtime: Option<TimeSpec>,
 }
 
-/// What is to be asked of a store about one file.
+/// The questions to a store about one file.
 struct Due {
     key: Handle,
     store: Arc<dyn Store>,
@@ -156,7 +160,7 @@ struct Due {
 }
 
 impl Fencing {
-    /// A layout was taken away. True when the file was not held back before.
+    /// Notes a revoked layout. True when the file was not held back before.
     fn add(&mut self, store: &Arc<dyn Store>, key: Handle, written: Option<Written>) -> bool {
         let fresh = !self.holds_back(&key);
         self.note(store, key, written).believed = true;
@@ -166,12 +170,13 @@ impl Fencing {
         fresh
     }
 
-    /// Somebody may have written what it did not tell.
+    /// Notes writes that may not have been reported.
     pub(super) fn note_written(&mut self, store: &Arc<dyn Store>, key: Handle, written: Written) {
         self.note(store, key, Some(written));
     }
 
-    /// A client has written through this server what it may have sent to data servers before.
+    /// Notes that a client has written through this server bytes that it may have sent to data
+    /// servers before.
     pub(super) fn note_late(&mut self, store: &Arc<dyn Store>, key: Handle) {
         let fresh = !self.files.get(&key).is_some_and(Fenced::is_to_be_forgotten);
         self.note(store, key, None).late = true;
@@ -204,7 +209,7 @@ impl Fencing {
         self.files.get_mut(&key).expect("a file that is in")
     }
 
-    /// Asks about a file after all others like it.
+    /// Moves a file behind all others of its kind.
     fn put_last(&mut self, key: &Handle) {
         let Some(file) = self.files.get_mut(key) else { return };
         let line = line_in(&mut self.lines, &file.store);
@@ -214,12 +219,12 @@ impl Fencing {
         line.files.insert(file.turn, *key);
     }
 
-    /// Who asks a store.
+    /// Returns the threads that ask a store.
     pub(super) fn asking_of(&mut self, store: &Arc<dyn Store>) -> Arc<Asking> {
         line_in(&mut self.lines, store).asking.clone()
     }
 
-    /// Forgets a file of which nothing is to be asked any more.
+    /// Removes a file without questions.
     fn tidy(&mut self, key: &Handle) {
         let done = |file: &&Fenced| !file.is_to_be_forgotten() && file.written.is_none();
         let Some(file) = self.files.get(key).filter(done) else { return };
@@ -231,13 +236,14 @@ impl Fencing {
         self.lines.retain(|line| !line.is_idle());
     }
 
-    /// Whether what changes this file, or who may use it, has to wait.
+    /// True if changes of this file, and new state on it, have to wait.
     pub(crate) fn holds_back(&self, key: &Handle) -> bool {
         self.files.get(key).is_some_and(|file| file.believed)
     }
 
-    /// What whoever asks for a layout of a file is told that is held back. Data servers let go at once, if
-    /// they are there, and who hears that there is no layout does without for minutes.
+    /// Returns the answer to a request for a layout of a file that is held back. Data servers that
+    /// are reachable drop their authorisations at once, and a client that is told that there is no
+    /// layout does not ask again for minutes. So the first answers are `Delay`.
     pub(super) fn refusal(&mut self, key: &Handle, now_ns: u64) -> Option<ServiceError> {
         let file = self.files.get_mut(key).filter(|file| file.believed)?;
         let first_ns = *file.refused_ns.get_or_insert(now_ns);
@@ -247,27 +253,27 @@ impl Fencing {
         }
     }
 
-    /// Whether a client may still have under way what it has written through this server since.
+    /// True if a client may still have writes under way that it has replaced through this server.
     pub(super) fn is_late(&self, key: &Handle) -> bool {
         self.files.get(key).is_some_and(|file| file.late)
     }
 
-    /// Whether somebody may have written to this file what is not known yet.
+    /// True if there may be unreported writes to this file.
     pub(crate) fn is_written(&self, key: &Handle) -> bool {
         self.files.get(key).is_some_and(|file| file.written.is_some())
     }
 
-    /// Whether anything is to be asked about this file.
+    /// True if there is any question about this file.
     pub(super) fn has(&self, key: &Handle) -> bool {
         self.files.contains_key(key)
     }
 
-    /// Files of which something is to be asked.
+    /// The number of files with questions.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// The same of one store.
+    /// The number of files with questions to one store.
     pub(super) fn len_of(&self, store: &Arc<dyn Store>) -> usize {
         self.line_of(store).map_or(0, |line| line.files.len())
     }
@@ -282,30 +288,30 @@ impl Fencing {
         due.map(|line| line.store.clone()).collect()
     }
 
-    /// Who asks the store of a file of which something is to be asked.
+    /// Returns the threads that ask the store of a file with questions.
     fn asking(&self, key: &Handle) -> Option<Arc<Asking>> {
         Some(self.line_of(&self.files.get(key)?.store)?.asking.clone())
     }
 
-    /// What is to be asked of a store next.
+    /// The next questions to a store.
     fn next_of(&self, store: &Arc<dyn Store>, count: usize) -> Vec<Due> {
         let files = self.line_of(store).into_iter().flat_map(|line| line.files.values());
         files.take(count).filter_map(|key| Some(self.files.get(key)?.due(key))).collect()
     }
 
-    /// Those that are held back.
+    /// The files that are held back.
     fn held_back(&self, wanted: impl Fn(&Handle) -> bool) -> Vec<Handle> {
         let wanted = |(key, file): &(&Handle, &Fenced)| file.believed && wanted(key);
         self.files.iter().filter(wanted).map(|(key, _)| *key).collect()
     }
 
-    /// What is due of one file.
+    /// The questions about one file.
     fn due_of(&self, key: &Handle) -> Option<Due> {
         Some(self.files.get(key)?.due(key))
     }
 }
 
-/// The line of a store, if need be a new one.
+/// Returns the line of a store, and makes it if there is none.
 fn line_in<'a>(lines: &'a mut Vec<Line>, store: &Arc<dyn Store>) -> &'a mut Line {
     let own = |line: &Line| Arc::ptr_eq(&line.store, store);
     let at = lines.iter().position(own).unwrap_or_else(|| {
@@ -327,7 +333,7 @@ impl Fenced {
         }
     }
 
-    /// Whether data servers are to be asked to let go of it.
+    /// True if data servers are to drop their authorisations for it.
     fn is_to_be_forgotten(&self) -> bool {
         self.believed || self.late
     }
@@ -342,13 +348,13 @@ impl Fenced {
 }
 
 impl StateTable {
-    /// A layout was taken away: the file is held back.
+    /// Holds a file back, because a layout was revoked.
     pub(super) fn hold_back(&mut self, layout: &LayoutState, written: bool) {
         let written = written.then(|| layout.written(false));
         self.hold_back_file(&layout.store, layout.key, written);
     }
 
-    /// The same of a file that a layout was of.
+    /// Does the same for a file of a revoked layout.
     pub(super) fn hold_back_file(
         &mut self,
         store: &Arc<dyn Store>,
@@ -360,12 +366,12 @@ impl StateTable {
         }
     }
 
-    /// Has whoever wants to use a file wait for as long as it is held back.
+    /// Blocks an operation on a file as long as it is held back.
     pub(crate) fn check_held_back(&self, key: &Handle) -> std::result::Result<(), Blocked> {
         if self.fencing.holds_back(key) { Err(Blocked::Recall(Vec::new())) } else { Ok(()) }
     }
 
-    /// Has whoever wants to lock a file wait until it is known how far it reaches.
+    /// Blocks a lock of a file until its size is known.
     pub(crate) fn check_settled(&self, key: &Handle) -> std::result::Result<(), Blocked> {
         self.check_held_back(key)?;
         if self.fencing.is_written(key) { Err(Blocked::Settle(*key)) } else { Ok(()) }
@@ -373,14 +379,14 @@ impl StateTable {
 }
 
 impl Service {
-    /// The stores that something is to be asked of.
+    /// The stores with questions.
     pub fn stores_to_fence(&self) -> Vec<Arc<dyn Store>> {
         self.lock_table().fencing.stores()
     }
 
-    /// Has the data servers of a store let go of the layouts that were taken away, and looks for what their
-    /// holders have written, unless somebody else does. Waits for them, so it is for a thread that has nothing
-    /// else to do; to be called several times a second.
+    /// Makes the data servers of a store drop their authorisations for revoked layouts, and looks
+    /// for the holders' writes, unless another thread does. It waits for the data servers, so a
+    /// thread without other work calls it, several times a second.
     pub fn fence_layouts(&self, store: &Arc<dyn Store>) {
         let asking = self.lock_table().fencing.line_of(store).map(|line| line.asking.clone());
         let Some(asking) = asking else { return };
@@ -389,9 +395,9 @@ impl Service {
         drop(turn);
     }
 
-    /// Asks a store about all that it is to be asked about, until it cannot be sure.
+    /// Asks a store all questions about it, until it cannot be certain.
     fn fence_store(&self, store: &Arc<dyn Store>) {
-        // What comes meanwhile is for the next turn.
+        // Questions that come meanwhile wait for the next round.
         let mut left = self.lock_table().fencing.len_of(store);
         while left > 0 {
             let due = self.lock_table().fencing.next_of(store, left.min(FENCED_AT_ONCE));
@@ -408,10 +414,10 @@ impl Service {
         }
     }
 
-    /// The same at once for some files, until nothing of theirs is held back.
+    /// Does the same at once for some files, until none of them is held back.
     ///
     /// # Errors
-    /// `Delay` when that is not sure yet.
+    /// `Delay` when that is not certain yet.
     pub(super) fn fence_now(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {
         let held_back = self.lock_table().fencing.held_back(wanted);
         for key in held_back {
@@ -423,10 +429,10 @@ impl Service {
         Ok(())
     }
 
-    /// The same for one file, unless somebody else is asking its store now.
+    /// Does the same for one file, unless another thread is asking its store now.
     ///
     /// # Errors
-    /// `Delay` when it is not sure.
+    /// `Delay` when that is not certain yet.
     pub(crate) fn fence_if_free(&self, key: &Handle) -> Result<()> {
         let Some(asking) = self.lock_table().fencing.asking(key) else { return Ok(()) };
         let turn = asking.turn_if_free().ok_or(ServiceError::Delay)?;
@@ -435,16 +441,16 @@ impl Service {
         Ok(())
     }
 
-    /// Has the data servers let go of a file.
+    /// Makes the data servers drop their authorisations for a file.
     fn forget(&self, key: &Handle) -> Result<()> {
         let due = self.lock_table().fencing.due_of(key).filter(|due| due.forget);
         due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)
     }
 
-    /// Looks for what was written to a file, unless somebody else does.
+    /// Looks for the writes to a file, unless another thread does.
     ///
     /// # Errors
-    /// `Delay` when it is not known, as when data servers do not answer.
+    /// `Delay` when the size is not known, for instance because data servers do not answer.
     pub(crate) fn settle_file(&self, key: &Handle) -> Result<()> {
         let Some(asking) = self.lock_table().fencing.asking(key) else { return Ok(()) };
         let asked = EndAsked::begin(asking, *key).ok_or(ServiceError::Delay)?;
@@ -454,8 +460,8 @@ impl Service {
         if self.lock_table().fencing.is_written(key) { Err(ServiceError::Delay) } else { Ok(()) }
     }
 
-    /// Does for layouts that were given back what is due. What cannot be done now, or not soon, is done in
-    /// the next turns, as is all else of a store that cannot be sure.
+    /// Asks the questions about returned layouts. The next rounds ask those that cannot be answered
+    /// now, or not soon, like all others of a store that cannot be certain.
     pub(super) fn settle_now(&self, keys: &[Handle]) {
         let mut unsure: Vec<Arc<dyn Store>> = Vec::new();
         let begun = Instant::now();
@@ -463,7 +469,7 @@ impl Service {
             if begun.elapsed() >= RETURN_SETTLE_TIME {
                 return;
             }
-            // Who looks for it already does so for us.
+            // A thread that looks for it already does so for this caller too.
             let asking = self.lock_table().fencing.asking(key);
             let asked = asking.and_then(|asking| EndAsked::begin(asking, *key));
             let due = asked.as_ref().and_then(|_| self.lock_table().fencing.due_of(key));
@@ -477,10 +483,10 @@ impl Service {
         }
     }
 
-    /// Asks the store what is due, and notes what it has done.
+    /// Asks the store the questions that are due, and notes the results.
     fn fence(&self, due: &Due) -> std::result::Result<(), StoreError> {
         let key = &due.key;
-        // It had some, and has them again when its data servers are known.
+        // It had layouts, and has them again when its data servers are known.
         let layouts = due.store.layouts().ok_or(StoreError::Busy)?;
         if due.forget {
             self.note_fencing(due, gone_is_fine(layouts.forget(&key.file)), |file| {
@@ -514,7 +520,7 @@ impl Service {
         {
             done(file);
         }
-        // Another one may have been taken away meanwhile.
+        // Another layout may have been revoked meanwhile.
         table.fencing.put_last(&due.key);
         drop(table);
         if due.forget && outcome.is_ok() {
@@ -525,8 +531,8 @@ impl Service {
 }
 
 impl Due {
-    /// Has the file reach as far as was written, and keep the time that the writer gave it, unless it has
-    /// another one by now.
+    /// Extends the file to the end of the written data, and keeps the time that the writer set,
+    /// unless the file has another one by now.
     fn settle(
         &self,
         layouts: &dyn Layouts,
@@ -546,7 +552,7 @@ impl Due {
     }
 }
 
-/// Of a file that is gone there is nothing left to let go of.
+/// For a file that is gone no authorisation is left.
 fn gone_is_fine(
     outcome: std::result::Result<(), StoreError>,
 ) -> std::result::Result<(), StoreError> {

@@ -1,4 +1,4 @@
-//! LAYOUTGET: where a file's content lies, told to one client.
+//! LAYOUTGET: grants one client a layout.
 
 use super::late::Places;
 use super::{Inner, LayoutState, Spans};
@@ -15,34 +15,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Clone, Copy)]
 pub struct LayoutRequest {
-    /// An open, a byte-range lock or a delegation for the first layout of a file; then the layout.
+    /// An open, a byte-range lock or a delegation for the first layout of a file. Then the layout.
     pub state: StateRef,
-    /// Whether it wants to write, too.
+    /// The client wants to write, too.
     pub write: bool,
-    /// In what form it can be told; `None` for any.
+    /// The form of layout that the client understands. `None` for any.
     pub form: Option<LayoutForm>,
 }
 
-/// What it gets.
+/// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayoutGranted {
     /// The layout's state-id.
     pub state: StateRef,
-    /// Where the whole file lies.
+    /// The placement of the whole file.
     pub placement: Placement,
 }
 
 impl Service {
-    /// Tells a client where a file's content lies, until it gives that knowledge back, or its last
-    /// open and delegation of the file. `fits` says whether the answer has room for it.
+    /// Grants a client a layout. It ends when the client returns it, or with the client's last open
+    /// and delegation of the file. `fits` is true if the answer has room for the placement.
     ///
     /// # Errors
-    /// `LayoutUnavailable` for files that are reached through this server alone, `RecallConflict`
-    /// while the client is asked for its layout, `LayoutTryLater`, `LayoutTooBig`, `OpenMode`, `Grace`, `Resource`,
-    /// `WouldWait`, `Delay`, those of the state-id and the store's.
+    /// * `LayoutUnavailable` for files that are reached through this server alone.
+    /// * `RecallConflict` while the client's layout is recalled.
+    /// * `LayoutTryLater`, `LayoutTooBig`, `OpenMode`, `Grace`, `Resource`, `WouldWait`, `Delay`.
+    /// * Those of the state-id and the store's.
     pub fn get_layout(
         &self,
         caller: Caller<'_>,
@@ -84,7 +85,7 @@ impl Service {
             Ok(state)
         });
         let state = entered.map_err(|blocked| match blocked {
-            // The file can be reached without one.
+            // The client can reach the file without a layout.
             Blocked::Refused(ServiceError::Resource) => ServiceError::LayoutUnavailable,
             Blocked::Refused(error) => error,
             Blocked::Expire(absent) => {
@@ -95,9 +96,9 @@ impl Service {
                 ServiceError::LayoutTryLater
             }
         })?;
-        // What has fenced the file meanwhile has seen the layout, or is seen here.
+        // In a race with a fence, either the fence sees the layout, or this check sees the fence.
         self.check_layout_allowed(caller, &key).inspect_err(|_| self.abandon(caller, &key))?;
-        // Had it moved before the layout was entered, nobody would recall that.
+        // If the file had moved before the layout was entered, the move would recall no layout.
         let is_current = |layouts: &dyn Layouts| layouts.is_current(&handle.file, placement.epoch);
         if !store.layouts().is_some_and(is_current) {
             self.recall_layouts_of(&key, caller.now_ns);
@@ -106,7 +107,7 @@ impl Service {
         Ok(LayoutGranted { state, placement })
     }
 
-    /// Whether what the client shows lets it read, or write, the file.
+    /// Checks that the request's state-id lets the client read, or write, the file.
     fn check_layout_right(
         &self,
         caller: Caller<'_>,
@@ -119,7 +120,8 @@ impl Service {
         let allowed = match self.held(caller, Some(handle), request.state.id.into())? {
             Held::Layout(layout) => {
                 return match check_seqid(layout.seqid(), request.state.seqid) {
-                    // Right of its own for writing comes from an open, which may have been another.
+                    // A layout gives no right to write by itself. The right comes from an open,
+                    // which may be another one.
                     Ok(()) | Err(ServiceError::OldStateId) => {
                         match self.has_right(caller.client, &layout.key, request.write) {
                             true => Ok(()),
@@ -133,15 +135,14 @@ impl Service {
             Held::Lock(lock) => lock.open.share().allows(request.write),
             Held::Delegation(delegation) => delegation.kind.writes() || !request.write,
         };
-        // A seqid that is old or was never given is refused for all but layouts.
+        // An old or unknown seqid is refused for all state but layouts.
         self.held(caller, Some(handle), request.state)?;
         if allowed { Ok(()) } else { Err(ServiceError::OpenMode) }
     }
 
-    /// Refuses layouts where data servers would not know what holds here: which clients are fenced from
-    /// the file, that what is written under a lock may have to be undone, and that nobody is let near
-    /// what is under a broken one. Also to clients that did
-    /// not give one back a short while ago.
+    /// Refuses layouts where data servers do not know the restrictions here: the client is fenced
+    /// from the file, writes under a lock may have to be undone, or a lock is broken. A client that
+    /// did not return a layout a short while ago gets none either.
     fn check_layout_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let quiet = caller.client.layouts_from_ns.load(Ordering::Relaxed) > caller.now_ns;
         let undone = self.writers.undo.find(key).is_some();
@@ -151,7 +152,8 @@ impl Service {
         Ok(())
     }
 
-    /// Lets nobody think that no layout is out, until this one is entered or refused.
+    /// Makes the grant visible, until the layout is entered or refused, so that no operation takes
+    /// the file for one without layouts.
     fn begin_granting(&self, key: Handle) -> Granting<'_> {
         self.lock_table().files.entry(key).or_default().granting += 1;
         Granting { service: self, key }
@@ -168,7 +170,7 @@ impl Service {
         self.finish(ended);
     }
 
-    /// Whether some open or delegation of the client lets it read, or write, the file.
+    /// True if an open or delegation of the client lets it read, or write, the file.
     pub(super) fn has_right(&self, client: &Arc<Client>, key: &Handle, write: bool) -> bool {
         let table = self.lock_table();
         table.files.get(key).is_some_and(|file| {
@@ -179,7 +181,7 @@ impl Service {
     }
 }
 
-/// While it lives, a layout of a file is being given.
+/// Marks a grant of a layout as under way while it lives.
 struct Granting<'a> {
     service: &'a Service,
     key: Handle,
@@ -200,13 +202,13 @@ fn placement(store: &dyn Store, handle: &Handle, write: bool) -> Result<Placemen
     let layouts = store.layouts().ok_or(unavailable)?;
     match layouts.placement(&handle.file, write) {
         Ok(placement) => placement.ok_or(unavailable),
-        // A client that is told to try later does so for two leases, and nothing else.
+        // A client that is told to try later does so for two leases, and does no I/O meanwhile.
         Err(StoreError::Busy) => Err(unavailable),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Which component has which bytes.
+/// Returns the map from bytes to components.
 fn places(store: &dyn Store, placement: &Placement) -> Places {
     let device = placement.devices().next();
     let device = device.and_then(|device| store.layouts()?.device(&device));
@@ -230,7 +232,7 @@ impl StateTable {
     ) -> std::result::Result<StateRef, Blocked> {
         Self::check_current(caller.client)?;
         let file = self.files.get(&key);
-        // The state-id that was shown may have been given back since.
+        // The state-id of the request may have been released since.
         let own = |client: &Arc<_>| Arc::ptr_eq(client, caller.client);
         let in_use = file.is_some_and(|file| {
             file.opens.iter().any(|open| own(&open.client))
@@ -258,7 +260,8 @@ impl StateTable {
             }
             if request.write {
                 inner.write = Spans::whole();
-                // Who may still be served for one that was given back is not asked about again.
+                // A client that data servers may still serve for a returned layout is not asked
+                // about again.
                 layout.written.fetch_or(self.returned_layouts.has(&key), Ordering::SeqCst);
             } else {
                 inner.read = Spans::whole();
@@ -269,7 +272,7 @@ impl StateTable {
             inner.name_devices(placement);
             return Ok(StateRef { id: layout.id, seqid: inner.seqid });
         }
-        // Who cannot be called back would keep others waiting for a lease.
+        // A client without a back channel would make others wait for a lease.
         if !caller.client.back_channel() {
             return Err(ServiceError::LayoutUnavailable.into());
         }

@@ -1,16 +1,17 @@
-//! Writes that come late: sent to a data server, given up there by their client, and written through
-//! this server in their place. Whatever is on its way or waits in a queue somewhere must not come after what
-//! was written since.
+//! Late writes: the client sent them to a data server, gave up, and wrote through this server
+//! instead. A late write may still be under way, or wait in a queue. It must not be executed after
+//! the newer write.
 //!
 //! Invariants
-//! * What a client writes through this server comes after all that it has sent to data servers for the
-//!   same bytes. Of these the ones that were told that it may write there are made to forget that first; and
-//!   from then on they take its writes only by sessions that are younger than the write through this
-//!   server, since what comes by such a one was sent after it.
-//! * So it is from the moment on at which the client has had a layout for writing, whether a data server
-//!   has asked about it or not, until its last open of the file is closed: by then it waits for nothing
-//!   that it has not written again. What sessions have to be younger than is kept for as long as the client.
-//! * One moment may stand for many components, a later one for an earlier; never the other way round.
+//! * A client's write through this server is ordered after all its writes to data servers for the
+//!   same bytes. First, the data servers that hold an authorisation to write drop it. From then on,
+//!   they accept a write of the client only by a session that is younger than the write through
+//!   this server, because it was sent after that write.
+//! * This holds from the client's first layout for writing until its last open of the file is
+//!   closed, even if no data server has asked about it. By then the client has written again all
+//!   data whose answer it still awaited. The minimum age of sessions is kept as long as the client.
+//! * One time may stand for many components. A later time may replace an earlier one, but not the
+//!   reverse.
 
 use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
@@ -22,11 +23,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the components of a file are called, and which of them has which bytes.
+/// The names of a file's components, and the map from bytes to components.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Places {
     names: Vec<Box<[u8]>>,
-    /// Which of them has the first unit, the second, and so on in turn; empty if each has all.
+    /// The components of the first unit, the second, and so on in turn. Empty if each component has
+    /// all bytes.
     turns: Vec<u32>,
     unit_bytes: u64,
 }
@@ -36,7 +38,7 @@ impl Places {
         let names: Vec<Box<[u8]>> = placement.handles().map(Into::into).collect();
         let all = |names| Self { names, turns: Vec::new(), unit_bytes: 1 };
         let Spread::Stripes(stripes) = &placement.spread else { return all(names) };
-        // One name for all data servers does not tell them apart.
+        // One name for all data servers does not distinguish them.
         let Some(device) = device.filter(|_| names.len() > 1) else { return all(names) };
         let places = device.pattern.len();
         let turns = (0..places).map(|turn| {
@@ -53,7 +55,8 @@ impl Places {
         Self { names, turns, unit_bytes: stripes.unit_bytes.get().into() }
     }
 
-    /// The components that have bytes of a range; a long one may name them more than once.
+    /// The components that have bytes of a range. For a long range a component may come more than
+    /// once.
     fn names(&self, (offset, len): (u64, u64)) -> impl Iterator<Item = &[u8]> {
         let count = self.turns.len() as u64;
         let first = offset / self.unit_bytes;
@@ -66,16 +69,16 @@ impl Places {
     }
 }
 
-/// Those who have been told where a file lies in order to write there, and have it open still.
+/// The clients that have got a layout for writing, and have the file open still.
 pub(crate) struct Lent {
     store: Arc<dyn Store>,
     places: Arc<Places>,
-    /// Of each client the components whose data servers were told since they had to forget last that it
-    /// may write.
+    /// For each client, the components whose data servers have got an authorisation to write since
+    /// the last drop.
     clients: FxHashMap<ClientKey, FxHashSet<Box<[u8]>>>,
 }
 
-/// What one client may have under way that it has given up.
+/// Writes of one client that may be under way, and that it has given up.
 #[derive(Default)]
 pub(crate) struct Late {
     /// It has had a layout for writing.
@@ -83,10 +86,10 @@ pub(crate) struct Late {
     since: Mutex<Since>,
 }
 
-/// When it has written through this server last.
+/// The times of the last writes through this server.
 #[derive(Default)]
 struct Since {
-    /// To any component that is not in the list.
+    /// For each component that is not in the list.
     all_ns: Option<u64>,
     components: FxHashMap<Box<[u8]>, u64>,
 }
@@ -110,7 +113,7 @@ impl Late {
         since.components.insert(component.into(), now_ns);
     }
 
-    /// The moment that sessions have to be younger than for a write to this component.
+    /// Sessions must be younger than this time for a write to the component.
     pub(super) fn at_ns(&self, component: &[u8]) -> Option<u64> {
         let since = self.since();
         since.components.get(component).copied().max(since.all_ns)
@@ -118,14 +121,14 @@ impl Late {
 }
 
 impl Client {
-    /// Whether it has had a layout by which it may have written. If not, nothing of its can come late.
+    /// True if it has had a layout by which it may have written. Otherwise it has no late writes.
     pub fn may_have_late_writes(&self) -> bool {
         self.late.any.load(Ordering::Relaxed)
     }
 }
 
 impl FileState {
-    /// A data server is told that a client may write to a component.
+    /// Notes that a data server gets an authorisation for a client to write to a component.
     pub(super) fn note_told(&mut self, client: ClientKey, component: &[u8]) {
         let lent = self.lent.as_mut().and_then(|lent| lent.clients.get_mut(&client));
         if let Some(told) = lent.filter(|told| !told.contains(component)) {
@@ -133,7 +136,7 @@ impl FileState {
         }
     }
 
-    /// A client has closed the file.
+    /// Forgets a client that has closed the file.
     pub(super) fn take_back(&mut self, client: ClientKey) {
         if let Some(lent) = &mut self.lent {
             lent.clients.remove(&client);
@@ -145,7 +148,7 @@ impl FileState {
 }
 
 impl StateTable {
-    /// A client is told where a file lies in order to write there.
+    /// Notes that a client gets a layout for writing.
     pub(super) fn lend(
         &mut self,
         key: Handle,
@@ -162,8 +165,8 @@ impl StateTable {
         lent.clients.entry(client.key()).or_default();
     }
 
-    /// A client is about to write these bytes of a file through this server. Whether it has to wait until
-    /// data servers have forgotten.
+    /// Notes that a client is about to write these bytes of a file through this server. True if it
+    /// has to wait until data servers have dropped their authorisations.
     fn overtake(&mut self, client: &Client, key: &Handle, range: (u64, u64), now_ns: u64) -> bool {
         let Some(lent) = self.files.get_mut(key).and_then(|file| file.lent.as_mut()) else {
             return false;
@@ -171,7 +174,7 @@ impl StateTable {
         let Some(told) = lent.clients.get_mut(&client.key()) else { return false };
         let mut forget = false;
         for name in lent.places.names(range) {
-            // First, so that whoever is told from now on is told of this.
+            // Before the check, so that a data server that asks from now on gets this time.
             client.late.note(name, now_ns);
             forget |= told.remove(name);
         }
@@ -179,19 +182,20 @@ impl StateTable {
             let store = lent.store.clone();
             self.fencing.note_late(&store, *key);
         }
-        // It may have been told to come back later before.
+        // An earlier call may have ended with a retry.
         self.fencing.is_late(key)
     }
 }
 
 impl Service {
-    /// To be called before a client writes these bytes of a file, with a moment that is not before that at
-    /// which its request came: what it has sent to data servers for them by then, and given up, has been
-    /// carried out when this returns, or never will be. Nothing is sent by who has no
-    /// [late writes](Client::may_have_late_writes).
+    /// Orders a client's write to these bytes of a file after its earlier ones. The caller calls it
+    /// before the write, with a time that is not before the arrival of the request. When it
+    /// returns, all writes to data servers that the client has given up by then have been executed,
+    /// or never will be. A client without [late writes](Client::may_have_late_writes) has none of
+    /// them.
     ///
     /// # Errors
-    /// `WouldWait`, `Delay` when that is not sure yet; `BadHandle`.
+    /// `WouldWait`, `Delay` when that is not certain yet. `BadHandle`.
     pub fn overtake_late_writes(
         &self,
         client: &Client,
@@ -247,7 +251,7 @@ mod tests {
                 assert_eq!(named(&places, range), names, "{range:?}");
             }
         }
-        // A server that has two turns of three.
+        // One server has two turns of three.
         let sparse = places(&["a", "b"], Packing::Sparse, vec![1, 0, 1], 0);
         assert_eq!((&*named(&sparse, (0, 64)), &*named(&sparse, (64, 65))), ("b", "ab"));
         let dense = places(&["a", "b", "c"], Packing::Dense, vec![1, 0, 1], 0);

@@ -1,25 +1,25 @@
-//! Layouts: a client's knowledge of where a file's content lies, by which it reads and writes at the
-//! data servers itself (RFC 8881 12).
+//! Layouts: a client's right to read and write the content of a file at the data servers (RFC 8881
+//! 12).
 //!
 //! Invariants
-//! * A layout tells of the whole file. What its holder gives back in parts is kept account of; when
-//!   nothing is left, the layout is gone. It ends with its holder's last open or delegation of the
-//!   file (return_on_close).
-//! * Layouts of several clients stand beside each other: the data servers order what they do, as one
-//!   server would. What changes the file behind them (a shorter size, a removal, another placement)
-//!   comes after they have been given back.
-//! * A layout that is not given back within a lease of its recall is revoked, and what it stood
-//!   against goes on only when no data server honours it any more ([`Fencing`]). The same holds for what
-//!   its holder had beside it, when that was lost: opens, locks and delegations; and for one that was
-//!   given back, as far as others are concerned ([`Returned`]).
-//! * Stock clients give layouts back without a LAYOUTCOMMIT of what they wrote. So the file reaches as
-//!   far as the data servers have something of it before LAYOUTRETURN of a file is answered, and soon after
-//!   many were given back together, or one has ended with its holder's last open; in any case before
-//!   somebody has a lock of it again.
-//! * A time that a writer gives its file is that of what it wrote before: it is not put over later changes.
-//! * What a client writes through this server is not overtaken by what it has sent to data servers
-//!   before ([`late`]).
-//! * After a restart there are none: clients ask again.
+//! * A layout covers the whole file. Its holder may return it in parts. When no part is left, the
+//!   layout ends. It ends with its holder's last open or delegation of the file (return_on_close).
+//! * Layouts of several clients are compatible: the data servers order their I/O, as one server
+//!   would. A change of the file behind layouts (a smaller size, a removal, another placement)
+//!   waits until they have been returned.
+//! * A layout that is not returned within a lease of its recall is revoked. A conflicting operation
+//!   goes on only when no data server honours the layout any more ([`Fencing`]). The same holds for
+//!   the holder's opens, locks and delegations when they are lost together with it. For others it
+//!   also holds after an orderly return ([`Returned`]).
+//! * Stock clients give layouts back without a LAYOUTCOMMIT of what they wrote. So the server
+//!   extends the file to its size at the data servers before it answers LAYOUTRETURN of a file. It
+//!   does so soon after a return of many layouts, or after a layout has ended with its holder's
+//!   last open. In any case it does so before another client gets a lock of the file.
+//! * A modification time that a writer sets applies to its writes before. It does not replace the
+//!   time of later changes.
+//! * A client's write through this server is ordered after the writes that it has sent to data
+//!   servers before ([`late`]).
+//! * After a restart there are no layouts: clients ask again.
 
 mod commit;
 mod devices;
@@ -64,21 +64,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What one client has been told of where one file lies.
+/// One client's layout of one file.
 pub(crate) struct LayoutState {
     pub(crate) id: StateId,
     pub(crate) client: Arc<Client>,
-    /// The file as its holder calls it.
+    /// The handle of the file that its holder uses.
     pub(crate) handle: Handle,
-    /// The file as layouts are compared by.
+    /// The key under which layouts of the file are compared.
     pub(crate) key: Handle,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) form: LayoutForm,
-    /// How long data servers may go by what they were told of it.
+    /// The lifetime of authorisations for this layout in the caches of data servers.
     belief: Duration,
-    /// A data server has been told that its holder may write there.
+    /// A data server was told that its holder may write there.
     written: AtomicBool,
-    /// Its holder has no answer to something that it wrote there.
+    /// Its holder got no answer to a write there.
     failing: AtomicBool,
     pub(crate) life: Life,
     inner: Mutex<Inner>,
@@ -86,37 +86,37 @@ pub(crate) struct LayoutState {
 
 struct Inner {
     seqid: u32,
-    /// The number that its holder was told with the last grant.
+    /// The sequence number in the last grant.
     granted_seqid: u32,
-    /// What the file is called at the data servers.
+    /// The names of the file's components at the data servers.
     components: Vec<Box<[u8]>>,
-    /// The devices that it names.
+    /// The devices of its placement.
     devices: Vec<DeviceKey>,
-    /// What its holder has said last that it did at them.
+    /// The last statistics that its holder has reported.
     told: Vec<DeviceUse>,
-    /// What is held for reading only, and for reading and writing.
+    /// The parts held for reading only, and those for reading and writing.
     read: Spans,
     write: Spans,
-    /// The time of change that its holder has given the file since it wrote by it last, as tar does.
+    /// The modification time that its holder has set since its last write, as tar does.
     own_mtime: Option<TimeSpec>,
     /// No data server has asked about a write since this was set.
     quiet: bool,
-    /// When it was recalled first.
+    /// The time of its first recall.
     recalled_ns: Option<u64>,
-    /// The sequence number that it was recalled with last.
+    /// The sequence number in its last recall.
     recalled_seqid: u32,
     /// The recall could not be delivered.
     resend: bool,
 }
 
-/// For what kind of use a layout is (layoutiomode4).
+/// The kind of use of a layout (layoutiomode4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutMode {
     /// Reading.
     Read,
     /// Reading and writing.
     ReadWrite,
-    /// Either; only to give back.
+    /// Either. Only for a return.
     Any,
 }
 
@@ -139,23 +139,23 @@ impl LayoutState {
         StateRef { id: self.id, seqid: self.seqid() }
     }
 
-    /// Whether its holder may read, or write, at the data servers.
+    /// True if its holder may read, or write, at the data servers.
     pub(crate) fn covers(&self, write: bool) -> bool {
         let inner = self.lock();
         self.life.is_live() && (!inner.write.is_empty() || !write && !inner.read.is_empty())
     }
 
-    /// What its holder may have written and did not tell.
+    /// Returns the note about writes that its holder may not have reported.
     fn written(&self, goes_on: bool) -> Written {
         Written { goes_on, mtime: self.lock().own_mtime }
     }
 
-    /// Whether its holder may have written what it did not tell.
+    /// True if its holder may have written without reporting it.
     fn is_written(&self) -> bool {
         self.written.load(Ordering::SeqCst)
     }
 
-    /// Takes a part of it back. Whether anything is left.
+    /// Returns a part of the layout. True if any part is left.
     fn give_up(&self, mode: LayoutMode, (offset, length): (u64, u64)) -> bool {
         let mut inner = self.lock();
         let end = offset.saturating_add(length);
@@ -169,12 +169,12 @@ impl LayoutState {
         !inner.read.is_empty() || !inner.write.is_empty()
     }
 
-    /// Whether this is what the file is called at a data server.
+    /// True if this is a name of the file at a data server.
     fn leads_to(&self, component: &[u8]) -> bool {
         self.lock().components.iter().any(|known| **known == *component)
     }
 
-    /// As administrators see it.
+    /// The layout, for administrators.
     pub(crate) fn holding(&self) -> Holding {
         let inner = self.lock();
         let (write, recalled) = (!inner.write.is_empty(), inner.recalled_ns.is_some());
@@ -196,13 +196,15 @@ impl StateTable {
         self.index.insert(Held::Layout(layout.clone()));
     }
 
-    /// Ends a layout that its holder has given back, or does without. What that leaves to be asked of
-    /// data servers is noted.
+    /// Ends a layout that its holder has returned, or does not need. Notes the questions to data
+    /// servers that follow from that.
     pub(crate) fn release_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
-        // Of copies it would have to be found out which is right; their clients tell what failed.
+        // With copies, the server could not find out which one is right. Their clients report
+        // failures.
         let written = layout.is_written() && layout.form == LayoutForm::Stripes;
         if layout.failing.load(Ordering::SeqCst) {
-            // It may be carried out late, and must not come after what its holder does next.
+            // A failed write may be executed late, but must not come after the holder's next
+            // operation.
             self.hold_back(layout, written);
         } else {
             if !self.returned_layouts.add(layout) {
@@ -221,7 +223,7 @@ impl StateTable {
         self.index.remove(layout.id);
     }
 
-    /// Takes a layout out of everything but the index.
+    /// Removes a layout from everything but the index.
     pub(crate) fn withdraw_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         let (key, client) = (layout.key, layout.client.key());
         let Some(file) = self.files.get_mut(&key) else { return };
@@ -261,18 +263,18 @@ impl StateTable {
         let theirs = |layout: &&Arc<LayoutState>| Arc::ptr_eq(&layout.client, client);
         let layouts: Vec<_> = file.layouts.iter().filter(theirs).cloned().collect();
         for layout in layouts {
-            // Who was asked for it and closes the file instead has given it back.
+            // A holder that closes the file after a recall has returned the layout.
             self.release_layout(&layout, ended);
         }
     }
 }
 
 impl Service {
-    /// Takes back what a client returns of one file's layout (LAYOUTRETURN). Returns the state-id
-    /// of what is left, if anything is.
+    /// Takes the return of one file's layout (LAYOUTRETURN). Returns the state-id of the rest, if
+    /// any is left.
     ///
     /// # Errors
-    /// `OldStateId` for one from before the last grant, those of the state-id, `WouldWait`.
+    /// `OldStateId` for a state-id from before the last grant, those of the state-id, `WouldWait`.
     pub fn return_layout(
         &self,
         caller: Caller<'_>,
@@ -285,7 +287,7 @@ impl Service {
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         layout.life.check()?;
-        // Its holder has to know all that it gives back. It may not have heard of a recall yet.
+        // Its holder must know all that it returns. It may not have received a recall yet.
         let granted = layout.lock().granted_seqid;
         if check_seqid(granted, state.seqid) == Err(ServiceError::OldStateId) {
             return Err(ServiceError::OldStateId);
@@ -306,9 +308,9 @@ impl Service {
         Ok(left.then_some(reference))
     }
 
-    /// Takes back all layouts of a client in one form for some use: of one file system, that of
-    /// `handle`, or of all (LAYOUTRETURN with FSID or ALL). Of one file system it may wait for data servers
-    /// for a while; those of all hold up nobody.
+    /// Takes the return of all layouts of a client in one form for some use: of one file system,
+    /// that of `handle`, or of all (LAYOUTRETURN with FSID or ALL). For one file system it may wait
+    /// for data servers for a while. For all it does not wait.
     pub fn return_layouts(
         &self,
         caller: Caller<'_>,
@@ -321,7 +323,7 @@ impl Service {
         let held = table.by_client.get(&caller.client.key());
         let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
         drop(table);
-        // They may be many, and most of them of another form.
+        // There may be many, and most of them of another form.
         for some in ids.chunks(ENDED_AT_ONCE_MAX) {
             let mut table = self.lock_table();
             for id in some {
@@ -344,7 +346,7 @@ impl Service {
         }
     }
 
-    /// The layout that a state-id stands for. An earlier sequence number is good, too: a client has
+    /// Finds the layout of a state-id. An earlier sequence number is accepted, too: a client has
     /// several requests about one layout under way (RFC 8881 12.5.3).
     fn layout(
         &self,
@@ -363,31 +365,31 @@ impl Service {
 }
 
 impl Service {
-    /// Whether any export spreads its files over data servers.
+    /// True if any export has its files on data servers.
     pub fn has_layouts(&self) -> bool {
         self.namespace().exports().any(|export| export.store().layouts().is_some())
     }
 
-    /// Whether clients that speak DAFS may be told where files of the export of an object lie.
+    /// True if clients that speak DAFS may get layouts of files in the export of an object.
     pub fn tells_of_layouts(&self, handle: &Handle) -> bool {
         let namespace = self.namespace();
         let layouts = namespace.export(handle).ok().and_then(|export| export.store().layouts());
         layouts.is_some_and(|layouts| {
             let devices = layouts.devices();
             let is_served = |device: &DeviceKey| layouts.dafs_servers(device).is_some();
-            // As long as there are none it is not known whether they will be served.
+            // Without any devices it is not known yet if they will be served.
             layouts.word(b"").is_some() && (devices.is_empty() || devices.iter().any(is_served))
         })
     }
 
-    /// A device, of whatever export.
+    /// Finds a device of any export.
     pub fn device(&self, key: &DeviceKey) -> Option<Device> {
         let namespace = self.namespace();
         let mut layouts = namespace.exports().filter_map(|export| export.store().layouts());
         layouts.find_map(|layouts| layouts.device(key))
     }
 
-    /// The devices of the export of an object, if that has its files in this form.
+    /// The devices of the export of an object, if its layouts have this form.
     ///
     /// # Errors
     /// `BadHandle`.
@@ -400,11 +402,12 @@ impl Service {
 }
 
 impl Service {
-    /// Takes the layouts of a file, or of all files of a file system, from whoever has them. When it has
-    /// returned, no data server goes by any of them.
+    /// Revokes the layouts of a file, or of all files of a file system. When it has returned, no
+    /// data server honours any of them.
     ///
     /// # Errors
-    /// `Delay` when that is not sure yet; no new ones are given then either, if a fence stands.
+    /// `Delay` when that is not certain yet. New layouts are not granted then either, if a fence
+    /// exists.
     pub(crate) fn take_layouts_of(&self, object: &FenceObject) -> Result<()> {
         let concerns = |key: &Handle| match object {
             FenceObject::File(file) => file == key,

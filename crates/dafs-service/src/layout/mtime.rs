@@ -1,11 +1,13 @@
-//! Times of change that clients give files which they write by themselves.
+//! Modification times that clients set on files which they write at data servers.
 //!
-//! A store counts what was written there only when it hears of it, and would then put that moment over the
-//! time that a program such as tar has given the file after it had written.
+//! A store learns late of writes at data servers, and takes the moment when it learns of them as
+//! modification time. That moment would replace the time that a program such as tar sets after its
+//! writes.
 //!
 //! Invariants
-//! * A time is kept only if every write that comes after it is asked about first: data servers that go by
-//!   what they were told before forget the file, and a write that is asked about in between counts as later.
+//! * A time is kept only if the data servers ask about every later write first. So before the time
+//!   is set, they drop their cached authorisations for the file. A write that is asked about
+//!   meanwhile counts as later.
 
 use super::LayoutState;
 use crate::error::ServiceError;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl LayoutState {
-    /// Its holder writes by it.
+    /// Notes that its holder writes.
     pub(super) fn forget_mtime(&self) {
         let mut inner = self.lock();
         inner.own_mtime = None;
@@ -36,8 +38,8 @@ impl LayoutState {
 }
 
 impl Service {
-    /// A client is about to give a file a time of change, or have it have that of now. May wait for data
-    /// servers if the client has written there.
+    /// Prepares for a client that sets the modification time of a file, to a given time or to now.
+    /// May wait for data servers if the client has written there.
     ///
     /// # Errors
     /// `WouldWait`.
@@ -59,7 +61,7 @@ impl Service {
         Ok(())
     }
 
-    /// The client has given the file this time of change.
+    /// Notes the modification time that the client has set.
     pub(crate) fn note_mtime(&self, caller: Caller<'_>, key: &Handle, time: TimeSpec) {
         self.own_layouts(caller, key).iter().for_each(|layout| layout.note_mtime(time));
     }

@@ -27,8 +27,9 @@ impl LayoutState {
 }
 
 impl Inner {
-    /// Whether the recall is to be sent again. What was given back in part since has changed the number;
-    /// a recall of the same number would be old to its holder, one that is two ahead from the future.
+    /// True if the recall is to be sent again. A partial return since has changed the sequence
+    /// number. A recall with the same number would be old to its holder, and one that is two ahead
+    /// would be from the future.
     fn recall_again(&mut self) -> bool {
         let again = std::mem::take(&mut self.resend);
         if again && self.seqid != self.recalled_seqid {
@@ -40,8 +41,8 @@ impl Inner {
 }
 
 impl StateTable {
-    /// Checks that no other client knows where the file lies, before that, or what is there, becomes
-    /// another: recalls the layouts of others, and takes away those that were not given back in time.
+    /// Checks that no other client holds a layout of the file, before its placement or content
+    /// changes. Recalls the layouts of others, and revokes those that were not returned in time.
     pub(crate) fn clear_layouts(
         &mut self,
         key: &Handle,
@@ -82,7 +83,7 @@ impl StateTable {
     }
 
     fn revoke_layout(&mut self, layout: &Arc<LayoutState>, clock: Clock, ended: &mut Ended) {
-        // Others shall not wait for this client with each file.
+        // Others shall not wait for this client at each file.
         let until_ns = clock.now_ns.saturating_add(clock.lease_ns);
         layout.client.layouts_from_ns.store(until_ns, Ordering::Relaxed);
         self.revoke(&Held::Layout(layout.clone()), false, ended);
@@ -92,7 +93,7 @@ impl StateTable {
         );
     }
 
-    /// Marks a layout as recalled; the notice, unless it has been sent already.
+    /// Marks a layout as recalled. Returns the notice, unless it has been sent already.
     pub(super) fn recall_layout(
         &mut self,
         layout: &Arc<LayoutState>,
@@ -114,7 +115,7 @@ impl StateTable {
         (first || again).then(|| layout.notice())
     }
 
-    /// Ends a layout whose holder is gone, and did not say what it wrote.
+    /// Ends a layout whose holder is gone without a report of its writes.
     pub(crate) fn abandon_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         self.hold_back(layout, layout.covers(true));
         self.end_layout(layout, ended);
@@ -136,7 +137,7 @@ impl StateTable {
         theirs.iter().for_each(|layout| self.abandon_layout(layout, ended));
     }
 
-    /// Takes all layouts of a file away.
+    /// Revokes all layouts of a file.
     pub(crate) fn revoke_layouts(&mut self, key: &Handle, ended: &mut Ended) {
         let layouts = self.files.get(key).map(|file| file.layouts.clone()).unwrap_or_default();
         for layout in layouts {
@@ -144,7 +145,7 @@ impl StateTable {
         }
     }
 
-    /// Takes a layout away from its holder; part of [`revoke`](Self::revoke).
+    /// Revokes a layout, as a part of [`revoke`](Self::revoke).
     pub(crate) fn take_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         let written = !layout.lock().write.is_empty();
         self.hold_back(layout, written);
@@ -154,17 +155,18 @@ impl StateTable {
 }
 
 impl Service {
-    /// The recall of a layout did not reach its holder, or the holder does not know it yet. It is
-    /// sent again at the next conflict, or when the client has a back channel again.
+    /// Notes that the recall of a layout did not reach its holder, or that the holder does not know
+    /// the layout yet. It is sent again at the next conflict, or when the client has a back channel
+    /// again.
     pub fn layout_recall_failed(&self, client: ClientKey, state: StateRef) {
         if let Some(layout) = self.layout_of(client, state.id) {
             layout.lock().resend = true;
         }
     }
 
-    /// The client knows of no such layout (NFS4ERR_NOMATCHING_LAYOUT): it has given it up, or will
-    /// learn of it only now, from an answer that the recall has overtaken. So no data server is to go by
-    /// it.
+    /// Ends a layout that the client does not know (NFS4ERR_NOMATCHING_LAYOUT). The client has
+    /// dropped it, or will learn of it only now, from an answer that the recall has overtaken. So
+    /// no data server may honour it.
     pub fn layout_forgotten(&self, client: ClientKey, state: StateRef) {
         let Some(layout) = self.layout_of(client, state.id) else { return };
         let mut ended = Ended::default();
@@ -183,7 +185,7 @@ impl Service {
         }
     }
 
-    /// Sends the recalls of a client's layouts again that did not reach it.
+    /// Sends again the recalls of layouts that did not reach a client.
     pub(crate) fn resend_layout_recalls(&self, client: &Client) {
         let table = self.lock_table();
         let theirs = |layout: &&Arc<LayoutState>| {
@@ -195,12 +197,13 @@ impl Service {
         notices.into_iter().for_each(Notice::deliver);
     }
 
-    /// Recalls all layouts of a file, because it lies elsewhere now.
+    /// Recalls all layouts of a file, because it has moved.
     pub(crate) fn recall_layouts_of(&self, key: &Handle, now_ns: u64) {
         self.recall_layouts_of_all(&[*key], now_ns);
     }
 
-    /// The same of many files, whose layouts go together where one client has many.
+    /// Does the same for many files. The layouts of one client are recalled together where there
+    /// are many.
     fn recall_layouts_of_all(&self, keys: &[Handle], now_ns: u64) {
         let mut table = self.lock_table();
         let files = keys.iter().filter_map(|key| table.files.get(key));
@@ -210,11 +213,11 @@ impl Service {
         notices.into_iter().for_each(Notice::deliver);
     }
 
-    /// Has everybody give back the layouts of a file of which no new ones are given, because it is about
-    /// to lie elsewhere. Done when it has returned without an error: then no data server goes by any.
+    /// Recalls all layouts of a file that is about to move and of which no new ones are granted.
+    /// When this returns without an error, no data server honours any of them.
     ///
     /// # Errors
-    /// `Delay` when it is not done yet.
+    /// `Delay` when that is not certain yet.
     pub fn vacate(&self, key: &Handle, now_ns: u64) -> Answer<()> {
         self.recall_layouts_of(key, now_ns);
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
@@ -235,9 +238,9 @@ impl Service {
         self.fence_if_free(key)
     }
 
-    /// Whether nobody writes to a file at the data servers, nor is about to be told where, nor has gone
-    /// without a word, nor may be served for what was given back a moment ago. With `recall` those who do
-    /// are asked to stop; who is away cannot be asked, and loses its lease.
+    /// True if no client writes to a file at the data servers. A grant under way, unreported
+    /// writes, and a return a moment ago count as writers. With `recall` their layouts are
+    /// recalled. An expired client cannot be called, so its lease ends.
     fn has_no_writers(&self, key: &Handle, recall: bool, now_ns: u64) -> bool {
         let clock = Clock { now_ns, lease_ns: self.lease_ns() };
         let mut table = self.lock_table();
@@ -261,7 +264,7 @@ impl Service {
         none
     }
 
-    /// Takes away what was not given back in time, and recalls the layouts of files that lie elsewhere now.
+    /// Revokes layouts that were not returned in time, and recalls those of files that have moved.
     pub(crate) fn tick_layouts(&self, now_ns: u64) {
         let mut moved = Vec::new();
         for export in self.namespace().exports() {
@@ -282,14 +285,14 @@ impl Service {
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         table.returned_layouts.tick(now_ns);
-        // One whose holder is away goes with everything else it has, when somebody needs it.
+        // A layout of an expired client ends with all its other state, when there is a conflict.
         let overdue =
             |layout: &&Arc<LayoutState>| layout.is_overdue(clock) && !clock.is_over(&layout.client);
         let overdue: Vec<_> = table.recalling_layouts.values().filter(overdue).cloned().collect();
         drop(table);
         for some in overdue.chunks(ENDED_AT_ONCE_MAX) {
             let mut table = self.lock_table();
-            // Some have come back since.
+            // Some have been returned since.
             for layout in some.iter().filter(|layout| layout.life.is_live()) {
                 table.revoke_layout(layout, clock, &mut ended);
             }

@@ -1,4 +1,5 @@
-//! What clients met at data servers: where they cannot write, the store goes on without.
+//! Clients' reports of errors at data servers: the store goes on without a device that they cannot
+//! write to.
 
 use crate::error::ServiceError;
 use crate::handle::Handle;
@@ -8,13 +9,13 @@ use dafs_store::{DeviceKey, DeviceTrouble, StoreError};
 use std::sync::atomic::Ordering;
 
 impl Service {
-    /// A client says that it could not write at some devices by its layout. When this has returned, what
-    /// lies there is used no more where something else has all of the file, unless there is only no room; and
-    /// when it has given the layout back, nothing that it sent by it is carried out any more. May wait for data
-    /// servers and the disk.
+    /// Takes a client's report that it could not write at some devices of its layout. When this has
+    /// returned, a device is not used any more for the file if another copy has all of it, unless
+    /// it only lacks space. After the client has returned the layout, none of its writes by it is
+    /// executed any more. May wait for data servers and the disk.
     ///
     /// # Errors
-    /// `Delay` when that is not sure yet, those of the state-id.
+    /// `Delay` when that is not certain yet, those of the state-id.
     pub fn report_layout(
         &self,
         caller: Caller<'_>,
@@ -25,7 +26,7 @@ impl Service {
         let namespace = self.namespace();
         let layout = self.layout(caller, handle, state)?;
         let store = namespace.export(handle)?.store();
-        // Who may not write has nothing to say about writing.
+        // A report on writes counts only from a client that may write.
         let Some(layouts) = store.layouts().filter(|_| layout.covers(true)) else { return Ok(()) };
         layout.failing.store(true, Ordering::SeqCst);
         layout.written.store(true, Ordering::SeqCst);

@@ -1,14 +1,16 @@
-//! What clients have written by layouts of an earlier run of this server, and did not tell.
+//! Unreported writes by layouts of an earlier run of this server.
 //!
 //! Invariants
-//! * Who takes back an open for writing, or speaks of a layout of an earlier run, goes on when the file reaches
-//!   as far as the data servers have something of it. Linux drops such layouts, takes BADLAYOUT for a
-//!   LAYOUTCOMMIT that is done, and says no word of files that it has closed.
-//! * Where data servers do not answer soon, an open is given back all the same: its holder has other files,
-//!   and the time to take them back is short. Others wait then, with locks and delegations, until they do.
-//! * Nobody waits long for data servers here, and few threads do, whatever clients ask for.
-//! * Nobody has ends looked for of files that are not theirs to write: anybody can invent a layout of an earlier
-//!   run.
+//! * A client that reclaims an open for writing, or names a layout of an earlier run, goes on when
+//!   the file extends to its size at the data servers. Linux drops such layouts, takes BADLAYOUT as
+//!   a completed LAYOUTCOMMIT, and does not mention files that it has closed.
+//! * If data servers do not answer soon, the reclaim of an open succeeds nevertheless: its client
+//!   has other files, and the grace period is short. Other clients wait then, with locks and
+//!   delegations, until the data servers answer.
+//! * Each caller waits a bounded time for data servers here, and few threads do, whatever clients
+//!   ask for.
+//! * A client can make the server look for ends only of files that it may write: any client can
+//!   invent a layout of an earlier run.
 
 use super::fencing::{EndAsked, Written};
 use crate::error::ServiceError;
@@ -22,24 +24,26 @@ use dafs_store::{AccessMask, StoreError, Wait};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether it is somebody's turn.
+/// The pause between two attempts to get a turn.
 const TURN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Why the end of a file is not known.
 enum Unknown {
-    /// Others are asking.
+    /// Too many searches are under way.
     Crowded,
     /// Data servers do not answer.
     Away,
-    /// They, or the metadata, cannot be used.
+    /// The data servers, or the metadata, cannot be used.
     Failed(StoreError),
 }
 
 impl Service {
-    /// Has a file that a client takes back reach as far as it may have written. May wait for data servers.
+    /// Extends a file that a client reclaims to all that the client may have written. May wait for
+    /// data servers.
     ///
     /// # Errors
-    /// `WouldWait`; `Delay` for some time after the start, when data servers may be just starting as well.
+    /// `WouldWait`. `Delay` for some time after the start, when data servers may be starting as
+    /// well.
     pub(crate) fn find_end_before_reclaim(
         &self,
         caller: Caller<'_>,
@@ -71,16 +75,16 @@ impl Service {
                 );
             }
         }
-        // Grace may have ended while this waited.
+        // Grace may have ended during this wait.
         self.check_reclaim(caller.client)
     }
 
-    /// The same for a client that speaks of a layout of an earlier run. When this succeeds, it may be told that
-    /// there is no such layout.
+    /// Does the same for a client that names a layout of an earlier run. After success the client
+    /// may be told that there is no such layout.
     ///
     /// # Errors
-    /// `Delay` for as long as a lease after the start while data servers are away, and while many ask; the
-    /// store's.
+    /// `Delay` for up to a lease after the start while data servers are away, and while many ask.
+    /// The store's.
     pub(super) fn find_end_of_earlier(
         &self,
         caller: Caller<'_>,
@@ -109,8 +113,8 @@ impl Service {
         }
     }
 
-    /// Whether a client can have had a file open for writing, as far as can be told after a restart: Linux has
-    /// closed it, perhaps, and who owns a file may have taken the right from himself since.
+    /// True if a client can have had a file open for writing, as far as is known after a restart.
+    /// Linux may have closed it, and the owner of a file may have removed its own right since.
     fn may_have_written(
         &self,
         caller: Caller<'_>,
@@ -125,8 +129,8 @@ impl Service {
         Ok(!granted.is_empty() || store.getattr(&handle.file)?.uid == cred.uid)
     }
 
-    /// Has the end of a file looked for in turn; nobody gets locks or delegations of it before. False when that
-    /// is to be done for too many.
+    /// Queues a search for the end of a file. No client gets locks or delegations of it before.
+    /// False when too many are queued.
     fn find_end_later(&self, export: &Export, handle: &Handle) -> bool {
         let (store, key) = (export.store(), export.key(handle));
         let mut table = self.lock_table();
@@ -140,7 +144,7 @@ impl Service {
         true
     }
 
-    /// Looks for the end of a file, in a thread of its own: a data server may hang.
+    /// Looks for the end of a file, in a thread of its own, because a data server may hang.
     fn find_end(&self, export: &Export, handle: &Handle) -> std::result::Result<(), Unknown> {
         let (store, key, file) = (export.store().clone(), export.key(handle), handle.file);
         let asking = self.lock_table().fencing.asking_of(&store);
@@ -157,17 +161,17 @@ impl Service {
         };
         let (answer, answered) = sync_channel(1);
         let ask = move || {
-            // It had some when it was asked for this.
+            // It had layouts when the search was requested.
             let layouts = store.layouts().ok_or(StoreError::Busy);
             let found = layouts.and_then(|layouts| layouts.reach(&file));
             drop(asked);
-            // Nobody waits for it any more, perhaps.
+            // The caller may not wait for it any more.
             let _ = answer.send(found);
         };
         let asker = std::thread::Builder::new().name("dafs-end".to_owned()).spawn(ask);
         asker.map_err(|_| Unknown::Crowded)?;
         match answered.recv_timeout(END_ANSWER_TIME) {
-            // Whoever uses what is no file, or gone, is told so.
+            // The operation itself reports an object that is gone or no file.
             Ok(Ok(()) | Err(StoreError::Stale | StoreError::BadHandle | StoreError::BadType)) => {
                 Ok(())
             }

@@ -1,10 +1,11 @@
-//! Files whose layouts were given back a short while ago. Who has done so and goes on all the same is
-//! served by data servers for as long as they go by what they were told; nothing is changed for
-//! others before that is over.
+//! Files whose layouts were returned a short while ago. If a client writes after its return, data
+//! servers serve it as long as their cached authorisations live. Changes for other clients wait
+//! until that is over.
 //!
 //! Invariants
-//! * It costs a return nothing: data servers are told only when somebody else comes in time.
-//! * What comes from the one who has given it back does not wait.
+//! * A return itself costs no message: data servers are notified only when another client comes in
+//!   that time.
+//! * Operations of the client that has returned the layout do not wait.
 
 use super::LayoutState;
 use crate::client::{Client, ClientKey};
@@ -14,10 +15,10 @@ use dafs_store::Store;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Time that may have passed since the clock was told last.
+/// Time that may have passed since the last tick.
 const CLOCK_SLACK_NS: u64 = 1_000_000_000;
 
-/// The files concerned.
+/// The files with returned layouts.
 #[derive(Default)]
 pub(crate) struct Returned {
     now_ns: u64,
@@ -26,13 +27,13 @@ pub(crate) struct Returned {
 
 struct Entry {
     store: Arc<dyn Store>,
-    /// Who; nobody in particular when there were several.
+    /// The client, or `None` if several have returned layouts.
     client: Option<ClientKey>,
     until_ns: u64,
 }
 
 impl Returned {
-    /// A layout was given back. False when there is no room to remember it.
+    /// Notes a returned layout. False when there is no room to remember it.
     pub(super) fn add(&mut self, layout: &LayoutState) -> bool {
         if layout.belief.is_zero() {
             return true;
@@ -51,7 +52,8 @@ impl Returned {
         true
     }
 
-    /// Takes out a file whose layouts others than this client have given back in the last time.
+    /// Removes and returns a file whose layouts were returned lately by clients other than this
+    /// one.
     pub(super) fn take(&mut self, key: &Handle, client: &Client) -> Option<Arc<dyn Store>> {
         let entry = self.files.get(key)?;
         if entry.client == Some(client.key()) {
@@ -60,17 +62,17 @@ impl Returned {
         self.take_file(key)
     }
 
-    /// Whether somebody may still be served for a layout of this file that was given back.
+    /// True if data servers may still serve a client for a returned layout of this file.
     pub(super) fn has(&self, key: &Handle) -> bool {
         self.files.contains_key(key)
     }
 
-    /// Takes out a file, whoever gave its layouts back.
+    /// Removes a file, whichever client returned its layouts.
     pub(super) fn take_file(&mut self, key: &Handle) -> Option<Arc<dyn Store>> {
         self.files.remove(key).map(|entry| entry.store)
     }
 
-    /// Takes out all that are wanted.
+    /// Removes all wanted files.
     pub(super) fn take_all(
         &mut self,
         wanted: impl Fn(&Handle) -> bool,
@@ -79,7 +81,7 @@ impl Returned {
         taken.map(|(key, entry)| (key, entry.store)).collect()
     }
 
-    /// Time has passed.
+    /// Sets the time, and removes old entries.
     pub(super) fn tick(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.files.retain(|_, entry| now_ns < entry.until_ns);

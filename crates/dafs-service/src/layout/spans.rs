@@ -1,12 +1,12 @@
-//! The parts of a file that a layout is still held of.
+//! The parts of a file that a layout still covers.
 //!
 //! Invariants
-//! * Parts do not meet and are in order; there are at most [`SPANS_MAX`]. What would make more of
-//!   them is not given back: its holder keeps more than it thinks, which does no harm.
+//! * Parts are in order and do not touch. There are at most [`SPANS_MAX`]. A return that would make
+//!   more parts is ignored: its holder keeps more than it knows, which does no harm.
 
 use crate::limits::LAYOUT_SPANS_MAX as SPANS_MAX;
 
-/// Ranges from a first byte to behind the last; `u64::MAX` is the end of any file.
+/// Ranges from the first byte to behind the last. `u64::MAX` is the end of any file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Spans(Vec<(u64, u64)>);
 

@@ -1,43 +1,45 @@
-//! What a client shows to data servers that take its word for nothing: who it is to this server, under
-//! the store's word ([`Layouts::word`]).
+//! Tickets: a client shows one to data servers that trust no claims. It names the client's identity
+//! at this server, under a MAC of the store ([`Layouts::word`]).
 //!
 //! Invariants
-//! * It says who, and allows nothing: each use is judged by the state-id that comes with it ([`Service::vouch`]).
-//! * It is the same for all data servers of a store, and for as long as the client is called so.
+//! * A ticket identifies and allows nothing: each use is decided by the state-id that comes with it
+//!   ([`Service::vouch`]).
+//! * It is the same for all data servers of a store, and as long as the client has this name.
 
 use crate::client::{Client, Identity};
 use crate::{Result, Service, ServiceError};
 use dafs_store::{Device, DeviceKey};
 use std::net::SocketAddr;
 
-/// How long the word of a store is, in bytes.
+/// Length of the MAC in bytes.
 const WORD_BYTES: usize = 16;
 
-/// The mechanisms by which clients show who they are.
+/// The mechanisms by which clients authenticate.
 const MECHANISMS: [&str; 4] = ["none", "sys", "text", "gss"];
 
-/// Whom a ticket is of.
+/// The content of a ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// What the client calls itself.
+    /// The client's own name.
     pub owner: Vec<u8>,
-    /// Who it has shown itself to be.
+    /// The client's identity.
     pub identity: Identity,
 }
 
-/// A device, and what data servers of DAFS want to be shown.
+/// A device, with the ticket for data servers that speak DAFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTold {
     /// The device.
     pub device: Device,
-    /// Where its servers serve DAFS, in their order.
+    /// The addresses where its servers speak DAFS, in their order.
     pub servers: Vec<Vec<SocketAddr>>,
     /// The client's ticket.
     pub ticket: Vec<u8>,
 }
 
 impl Ticket {
-    /// Mechanism, principal and name, each but the last behind its length, and the word for that.
+    /// Encodes mechanism, principal and name, each but the last after its length, and appends the
+    /// MAC.
     fn seal(client: &Client, word: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Vec<u8>> {
         let Identity { mechanism, principal } = client.identity();
         let mut bytes = vec![u8::try_from(mechanism.len()).ok()?];
@@ -50,10 +52,10 @@ impl Ticket {
         Some(bytes)
     }
 
-    /// What a ticket says, if it is under that word.
+    /// Returns the content of a ticket, if its MAC is valid.
     pub fn open(bytes: &[u8], word: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Self> {
         let (said, code) = bytes.split_last_chunk::<WORD_BYTES>()?;
-        // In the same time wherever they differ: whoever tries learns nothing from it.
+        // In constant time, so that an attacker learns no position of a difference.
         let pairs = word(said)?.into_iter().zip(code);
         if pairs.fold(0, |all, (one, other)| all | (one ^ other)) != 0 {
             return None;
@@ -69,10 +71,10 @@ impl Ticket {
 }
 
 impl Service {
-    /// A device of whatever export, for a client that goes there by DAFS.
+    /// Returns a device of any export, for a client that reaches it by DAFS.
     ///
     /// # Errors
-    /// `LayoutUnavailable` for one that is not known, or not served so.
+    /// `LayoutUnavailable` for a device that is unknown or does not speak DAFS.
     pub fn device_for(&self, client: &Client, key: &DeviceKey) -> Result<DeviceTold> {
         let namespace = self.namespace();
         let mut layouts = namespace.exports().filter_map(|export| export.store().layouts());
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
     use crate::client::{ClientKey, ClientKind};
 
-    /// A word that depends on each byte.
+    /// A MAC that depends on each byte.
     fn word(bytes: &[u8]) -> Option<[u8; 16]> {
         let sum = bytes.iter().fold(7u128, |sum, &byte| sum.wrapping_mul(257) + u128::from(byte));
         Some(sum.to_be_bytes())
@@ -120,7 +122,7 @@ mod tests {
             other[at] ^= 1;
             assert_eq!(Ticket::open(&other, word), None, "{at}");
         }
-        // Lengths that reach too far, under the right word.
+        // Lengths that reach too far, under a valid MAC.
         for said in [&[][..], &[9, 1], &[4, b't', b'e', b'x', b't', 0], &[1, b'x', 0, 0]] {
             let bytes = [said, &word(said).expect("a word")].concat();
             assert_eq!(Ticket::open(&bytes, word), None, "{said:?}");

@@ -1,10 +1,11 @@
-//! What clients say that they did at data servers, for administrators to read (RFC 7862 15.7, RFC 8435 9.2).
+//! Clients' statistics of their I/O at data servers, for administrators (RFC 7862 15.7, RFC 8435
+//! 9.2).
 //!
 //! Invariants
-//! * Nothing here goes by it: a client may say what it likes.
-//! * A client says what it has done since it has the layout, so what has been added counts. Where anything has
-//!   become less, it has begun anew.
-//! * Of a layout one such word is kept for each device that it names, and words about others do not count.
+//! * No decision depends on them: a client may report any numbers.
+//! * A client reports totals since it has the layout, so the difference to its last report counts.
+//!   If any total has decreased, it has started again from zero.
+//! * A layout keeps one report for each of its devices. Reports for other devices do not count.
 
 use super::Inner;
 use crate::handle::Handle;
@@ -12,23 +13,23 @@ use crate::state::StateRef;
 use crate::{Caller, Result, Service};
 use dafs_store::{DeviceKey, Placement};
 
-/// How much went one way.
+/// Operations and bytes in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Operations that were answered.
     pub operations: u64,
-    /// Their bytes.
+    /// Bytes of these operations.
     pub bytes: u64,
 }
 
-/// What a client says that it did at one device since it has the layout.
+/// A client's report for one device, since it has the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceUse {
     /// The device.
     pub device: DeviceKey,
-    /// What it read.
+    /// Reads.
     pub read: Moved,
-    /// What it wrote.
+    /// Writes.
     pub written: Moved,
 }
 
@@ -49,7 +50,7 @@ impl DeviceUse {
 }
 
 impl Inner {
-    /// Remembers what was said; what has been added, if the layout names the device.
+    /// Stores a report. Returns the difference to the last one, if the layout names the device.
     fn hear(&mut self, told: DeviceUse) -> Option<DeviceUse> {
         if !self.devices.contains(&told.device) {
             return None;
@@ -63,7 +64,7 @@ impl Inner {
         Some(added)
     }
 
-    /// The devices are those of another placement.
+    /// Takes the devices of another placement.
     pub(super) fn name_devices(&mut self, placement: &Placement) {
         self.devices = placement.devices().collect();
         let devices = &self.devices;
@@ -72,7 +73,7 @@ impl Inner {
 }
 
 impl Service {
-    /// Counts what a client says that it did at data servers by a layout of a file.
+    /// Counts a client's report of its I/O at data servers by a layout of a file.
     ///
     /// # Errors
     /// Those of the state-id, `BadHandle`.

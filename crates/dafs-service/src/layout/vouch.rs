@@ -1,4 +1,4 @@
-//! What this server answers a data server that asks whether somebody may read or write there.
+//! The answer to a data server that asks if a client may read or write there.
 
 use super::LayoutState;
 use crate::client::Identity;
@@ -12,12 +12,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Service {
-    /// Whether the client that calls itself `owner` at a data server, and has shown itself to be
-    /// `identity` there, may read, or write, what is called `component` there, by a state-id of this
-    /// server: that is of an open, a lock, a delegation or a layout of its own that is good, the client may use the
-    /// file so, and it holds a layout of that file for such use. Says how old the session may be that
-    /// a write comes by, where that matters: by an older one it may have been sent before what the client has
-    /// written through this server since.
+    /// Decides if a client may read, or write, a component at a data server. `owner` is the
+    /// client's name there, and `identity` the one that it has authenticated as. The state-id of
+    /// this server must be valid, and belong to an open, a lock, a delegation or a layout of that
+    /// client. Its state must allow the use, and it must hold a layout of the file for such use.
+    /// For a write, the result may bound the age of the session: a write by an older session may
+    /// have been sent before the client's last write through this server.
     ///
     /// # Errors
     /// `BadLayout` without such a layout, `OpenMode`, `Expired`, those of the state-id, `ReadOnly`.
@@ -38,7 +38,8 @@ impl Service {
             return Err(ServiceError::BadStateId);
         }
         held.life().check()?;
-        // An earlier number is of a request that was under way with others; a later one was never given.
+        // A request with an earlier number was under way together with others. A later number was
+        // never issued.
         match check_seqid(held.seqid(), state.seqid) {
             Ok(()) | Err(ServiceError::OldStateId) => {}
             Err(error) => return Err(error),
@@ -50,8 +51,8 @@ impl Service {
             Held::Open(open) => (open.key, open.share().allows(write)),
             Held::Lock(lock) => (lock.open.key, lock.open.share().allows(write)),
             Held::Delegation(held) => (held.key, held.kind.writes() || !write),
-            // Where copies are told, it is what data servers are shown (RFC 8435 5.1). It says where the
-            // data is; who may have it, an open or a delegation says.
+            // With copies, clients show the layout's state-id to data servers (RFC 8435 5.1). It
+            // names the data, and an open or a delegation gives the right.
             Held::Layout(layout) if layout.form == LayoutForm::Copies => {
                 (layout.key, self.has_right(client, &layout.key, write))
             }

@@ -1,12 +1,12 @@
 //! Recalls of many layouts of one client at once: of a file system, or of all (RFC 8881 20.3).
 //!
 //! Invariants
-//! * Files are recalled one by one, with a number each, unless that would take many calls and most of what
-//!   the client has would go anyway.
-//! * While such a recall is out, the client is given no layout that it concerns, for a lease at most: one
-//!   that it were given could not be told from those that it gives back.
-//! * A client that makes nothing of such a recall gets no other one.
-//! * A layout that was recalled so counts as recalled; what is not given back in time is revoked.
+//! * Files are recalled one by one, each with its sequence number, unless that would take many
+//!   calls and most of the client's layouts would be recalled anyway.
+//! * While such a recall is out, the client gets no layout that it concerns, for a lease at most: a
+//!   new layout could not be distinguished from those that it returns.
+//! * A client that does not understand such a recall gets no other one.
+//! * A layout in such a recall counts as recalled. If it is not returned in time, it is revoked.
 
 use super::LayoutState;
 use crate::client::{Client, ClientKey};
@@ -21,20 +21,20 @@ use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Layouts of one client and one file system; at least one.
+/// Layouts of one client and one file system, at least one.
 type Group = Vec<Arc<LayoutState>>;
 
-/// What one client is asked for.
+/// The wide recalls of one client.
 #[derive(Default)]
 pub(crate) struct WideRecalls {
-    /// It makes nothing of recalls of this kind.
+    /// It does not understand recalls of this kind.
     refused: AtomicBool,
     pending: Mutex<Vec<Pending>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Pending {
-    /// Of what file system, as the client calls it; of all.
+    /// The file system, as the client names it. `None` for all.
     of: Option<FsId>,
     form: LayoutForm,
     since_ns: u64,
@@ -63,7 +63,7 @@ impl WideRecalls {
 }
 
 impl StateTable {
-    /// Recalls layouts, those of one client together where they are many.
+    /// Recalls layouts. Those of one client are recalled together where there are many.
     pub(super) fn recall_layouts(
         &mut self,
         layouts: Vec<Arc<LayoutState>>,
@@ -91,7 +91,8 @@ impl StateTable {
         notices
     }
 
-    /// Recalls file systems: together when they are several and all that a client has.
+    /// Recalls file systems. They are recalled together when there are several, and they hold all
+    /// layouts of the client.
     fn recall_wide(&mut self, wide: Vec<Group>, now_ns: u64) -> Vec<Notice> {
         let mut clients: FxHashMap<_, Vec<Group>> = FxHashMap::default();
         for group in wide {
@@ -114,7 +115,7 @@ impl StateTable {
         notices
     }
 
-    /// The live layouts that a client has in some form, of one file system or of all.
+    /// The live layouts of a client in one form, of one file system or of all.
     fn layouts_of_client(
         &self,
         client: ClientKey,
@@ -133,15 +134,15 @@ impl StateTable {
         layouts.filter(wanted).collect()
     }
 
-    /// A recall concerns it that names no number: its own stays.
+    /// Marks a layout as recalled without a new sequence number, because a wide recall names none.
     fn mark_recalled(&mut self, layout: &Arc<LayoutState>, now_ns: u64) {
         layout.lock().recalled_ns.get_or_insert(now_ns);
         self.recalling_layouts.insert(layout.id, layout.clone());
     }
 }
 
-/// Tells clients whose layouts were taken away, as those of an export that is gone: they need not find it
-/// out one by one. Whoever is not reached finds it out so.
+/// Notifies clients of revoked layouts, such as those of an export that is gone, so that they need
+/// not discover each. A client that is not reached discovers them one by one.
 pub(crate) fn tell_of_taken(ended: &mut Ended) {
     let mut told: Vec<(ClientKey, FsId, LayoutForm)> = Vec::new();
     let mut notices = Vec::new();
@@ -159,7 +160,7 @@ pub(crate) fn tell_of_taken(ended: &mut Ended) {
 }
 
 impl Service {
-    /// Refuses a layout while the client is asked for all of its kind.
+    /// Refuses a layout while the client is asked to return all of its kind.
     pub(super) fn check_wide_recalls(
         &self,
         client: &Client,
@@ -169,7 +170,7 @@ impl Service {
     ) -> Result<()> {
         let lease_ns = self.lease_ns();
         let mut pending = client.wide_recalls.pending();
-        // Who has not answered for so long has had revoked what it did not give back.
+        // The layouts of a client that has not answered for so long have been revoked.
         pending.retain(|recall| now_ns.saturating_sub(recall.since_ns) <= lease_ns);
         match pending.iter().any(|recall| recall.concerns(handle.fs, form)) {
             true => Err(ServiceError::RecallConflict),
@@ -177,13 +178,14 @@ impl Service {
         }
     }
 
-    /// The client has given back all layouts of a file system, or all it had.
+    /// Ends a wide recall: the client has returned all layouts of a file system, or all it had.
     pub(super) fn wide_recall_is_over(&self, client: &Client, of: Option<FsId>, form: LayoutForm) {
         client.wide_recalls.end(of, form);
     }
 
-    /// The client has none of the layouts that were recalled together: of the file system of `of`, or of
-    /// all. It has given them up, or will learn of one only now; so no data server is to go by any.
+    /// Ends the layouts of a wide recall that the client does not have: of the file system of `of`,
+    /// or of all. It has dropped them, or will learn of them only now. So no data server may honour
+    /// any.
     pub fn layouts_forgotten(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
         let of = of.map(|handle| handle.fs);
         let mut ended = Ended::default();
@@ -201,8 +203,9 @@ impl Service {
         }
     }
 
-    /// A recall of many layouts did not reach the client, or it makes nothing of it. They are recalled one
-    /// by one at the next conflict, or when the client has a back channel again.
+    /// Notes that a wide recall did not reach the client, or that the client does not understand
+    /// it. Its layouts are recalled one by one at the next conflict, or when the client has a back
+    /// channel again.
     pub fn layouts_recall_failed(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
         let of = of.map(|handle| handle.fs);
         let Ok(known) = self.find_client(client) else { return };
