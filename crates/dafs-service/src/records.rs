@@ -125,7 +125,7 @@ pub trait ClientRecords: Send + Sync {
     /// Changes records of locks, in the given order and in one step.
     ///
     /// # Errors
-    /// Those of the disk. Nothing is changed then.
+    /// Those of the disk. Then no record is changed.
     fn change_locks(&self, changes: &[LockChange]) -> Result<(), RecordsError>;
 }
 

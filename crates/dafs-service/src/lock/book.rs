@@ -4,8 +4,8 @@
 //! | state | where |
 //! |---|---|
 //! | held | in the ranges; breakable too, once its holder's lease is over |
-//! | breakable | in the ranges as above, or left behind by a holder whose state has ended |
-//! | broken | among the broken ones, until somebody repairs |
+//! | breakable | in the ranges as above, or an orphan of a holder whose state has ended |
+//! | broken | among the broken ones, until a client repairs it |
 //!
 //! Invariants
 //! * Only a repair is granted over a broken lock. A request that conflicts with an orphaned lock

@@ -1,12 +1,12 @@
-//! Logs of formats 1 and 2, which an earlier version of the server has left: they are written anew.
+//! Logs of formats 1 and 2, which an earlier version of the server has left: they are rewritten.
 //!
 //! A head of any length comes first, and records follow it, each with its checksum. Format 2 says that a
 //! copy of the file lies beside the log. All numbers are little-endian.
 //!
 //! Invariants
 //! * The name stands for the earlier log until the new one is stable.
-//! * Only the last record can be torn. A head that is torn says that nothing was changed yet. One that is
-//!   as long as it says, or whose fields say another length, is damaged.
+//! * Only the last record can be torn. A torn head shows that the file was not changed yet. A head
+//!   that is as long as it says, or whose fields say another length, is damaged.
 
 use super::UndoError;
 use super::frames::{EARLIER_VERSIONS, Frames, MAGIC, sum};
@@ -21,15 +21,15 @@ use std::path::Path;
 const PREFIX_BYTES: usize = 16;
 /// Offset, length and checksum of a record.
 const RECORD_HEAD_BYTES: usize = 16;
-/// Longer than any head.
+/// More than the length of any head.
 const HEAD_BYTES_MAX: u64 = 8 << 10;
 
-/// What became of a log.
+/// The result for a log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Earlier {
-    /// It has another format, and is as it was.
+    /// It has another format, and is unchanged.
     No,
-    /// Its making was not finished, so nothing was changed under its lock. It is removed.
+    /// Its creation was not finished, so the file was not changed under its lock. It is removed.
     Unfinished,
     /// It has the format of this version now.
     Rewritten,
@@ -39,10 +39,10 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Writes a log anew if it has an earlier format, or removes what is not finished.
+/// Rewrites a log of an earlier format, or removes an unfinished one.
 ///
 /// # Errors
-/// Those of the disk; `DamagedEarlier`, with the file as it was.
+/// Those of the disk. `DamagedEarlier`, with the file unchanged.
 pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoError> {
     let path = log::path_of(directory, number);
     let old = own::open_to_read(&path)?;
@@ -79,26 +79,26 @@ pub(super) fn take_over(directory: &Path, number: u64) -> Result<Earlier, UndoEr
     Ok(Earlier::Rewritten)
 }
 
-/// What the head says, if it is whole, and where it ends. Its checksum is at `len`.
+/// Returns the content of the head, if it is whole, and its end. Its checksum is at `len`.
 fn read_head(start: &[u8], len: usize) -> Option<(&[u8], u64)> {
     let (head, rest) = start.split_at_checked(len)?;
     let whole = *rest.first_chunk::<4>()? == sum(&[head]);
     whole.then_some((head.get(PREFIX_BYTES..)?, len as u64 + 4))
 }
 
-/// Whether the file ends within its head, of which that many bytes lie before its checksum.
+/// True if the file ends within its head, which has `len` bytes before its checksum.
 fn is_torn(start: &[u8], len: usize) -> bool {
-    // A damaged length may be that of a head which would not be over yet.
+    // A damaged length may look like that of a head that is not complete yet.
     let body = start.get(PREFIX_BYTES..).unwrap_or_default();
     let is_other =
         Head::decode_first(body).is_some_and(|(_, rest)| start.len() - rest.len() != len);
     len as u64 <= HEAD_BYTES_MAX && start.len() < len + 4 && !is_other
 }
 
-/// Where in the file, and which bytes; or where the log is damaged.
+/// Offset in the file and bytes, or the position where the log is damaged.
 type Found = Result<Option<([u8; 8], Vec<u8>)>, u64>;
 
-/// The record that begins at a byte; `None` if it is torn, or the log ends there.
+/// Returns the record at a position. `None` if it is torn, or the log ends there.
 fn read_record(old: &File, at: u64, total: u64) -> io::Result<Found> {
     let left = total - at;
     if left < RECORD_HEAD_BYTES as u64 {
@@ -133,7 +133,7 @@ mod tests {
         Head { size: 4, copied, ..Head::sample() }
     }
 
-    /// A log as the earlier version wrote it.
+    /// Builds a log as the earlier version wrote it.
     fn written(version: u32, records: &[(u64, &[u8])]) -> Vec<u8> {
         let body = head(version == 2).encode();
         let mut bytes = MAGIC.to_vec();
@@ -151,7 +151,7 @@ mod tests {
         bytes
     }
 
-    /// Puts a log there, without a list.
+    /// Puts a log in place, without a list.
     fn put(dir: &Path, bytes: &[u8]) {
         let _ = std::fs::remove_file(dir.with_extension("index"));
         std::fs::write(log::path_of(dir, 1), bytes).unwrap();
@@ -181,14 +181,14 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         let found = start(&dir, &written(1, &[ONE, TWO])).unwrap();
         assert_eq!(found, [ONE, TWO].map(|(offset, data)| (offset, data.to_vec())));
-        // With a copy.
+        // A log with a copy.
         std::fs::write(log::copy_path(&log::path_of(&dir, 1)), b"copy").unwrap();
         assert!(start(&dir, &written(2, &[])).unwrap().is_empty());
         assert!(log::path_of(&dir, 1).exists());
         assert_eq!(Undo::default().open(&dir).unwrap(), [head(true).key]);
     }
 
-    /// The earlier version does not know the list that is there.
+    /// The earlier version does not know the list.
     #[test]
     fn one_of_a_time_without_the_list_is_told_with_what_to_do() {
         let outer = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ mod tests {
             put(&dir, &bytes[..len]);
             assert!(Undo::default().open(&dir).unwrap().is_empty(), "{len} bytes");
             assert!(!log::path_of(&dir, 1).exists(), "{len} bytes");
-            // The power fails as soon as there is a list.
+            // The same after a power failure, as soon as there is a list.
             assert!(start(&dir, &bytes[..len]).unwrap().is_empty(), "{len} bytes");
             Undo::default().open(&dir).unwrap();
         }
@@ -239,7 +239,8 @@ mod tests {
         let mut all: Vec<_> = [20, 100, bytes.len() - 4000, bytes.len() - 117]
             .map(|at| flip(&bytes, at, 0x10))
             .into();
-        // Every bit of the head's length, behind which are many bytes, few, or none but those of a copy.
+        // Every bit of the head's length. Behind the head are many bytes, few, or only those of a
+        // copy.
         let few = written(1, &[(0, &[1; 3])]);
         for bit in 0..32 {
             let (at, bit) = (12 + bit / 8, 1 << (bit % 8));

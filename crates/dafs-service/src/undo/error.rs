@@ -1,4 +1,4 @@
-//! Why what is to be undone cannot be read, and what can be done.
+//! Why undo logs cannot be read, and what the administrator can do.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use thiserror::Error;
 const LEAVE: &str = "to leave that file as it is, move the log and the list undo.index away and say \
                      `dafs accept-loss undo.index`";
 
-/// Why what is to be undone cannot be read.
+/// Why an undo log cannot be read.
 #[derive(Debug, Error)]
 pub enum UndoError {
     /// The disk.
     #[error("what is to be undone cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// A log does not say what was written to it.
+    /// A log does not contain what was written to it.
     #[error(
         "{} is damaged at byte {at}; it holds what a lock's failed holder changed in a file. Restore \
          it from a copy; or {LEAVE}", path.display()
@@ -22,17 +22,17 @@ pub enum UndoError {
     Damaged {
         /// The log, as it was.
         path: PathBuf,
-        /// Where it goes wrong.
+        /// Where the damage begins.
         at: u64,
     },
-    /// The same of a log of an earlier version of the server, which kept no list.
+    /// A damaged log of an earlier version of the server, which kept no list.
     #[error(
         "{} is damaged at byte {}; an earlier version wrote it to hold what a lock's failed holder \
          changed in a file. Restore it from a copy; or move it away, and that file stays as it is, half \
          changed", .0.display(), .1
     )]
     DamagedEarlier(PathBuf, u64),
-    /// The copy that a log speaks of is not there as it was.
+    /// The copy that a log refers to is missing or changed.
     #[error(
         "{} is missing or was cut; it is the copy of a file that a lock's failed holder has changed, \
          for the log {}. Restore it; or {LEAVE}", copy.display(), log.display()
@@ -43,19 +43,19 @@ pub enum UndoError {
         /// The log.
         log: PathBuf,
     },
-    /// A log that is on the list is not there.
+    /// A log on the list is missing.
     #[error(
         "{} is missing, or another log has its name; it holds what a lock's failed holder changed in \
          a file. Restore it from a copy; or {LEAVE}", .0.display()
     )]
     Missing(PathBuf),
-    /// A log has fewer records than it had.
+    /// A log has fewer records than before.
     #[error(
         "{} is an older copy of itself; it holds only a part of what a lock's failed holder changed in a \
          file. Put the latest one in its place; or {LEAVE}", .0.display()
     )]
     Older(PathBuf),
-    /// A log is used and not on the list.
+    /// A log is in use and not on the list.
     #[error(
         "{} does not name {}, so it is an older copy of itself, or that log is none of this server's. \
          Put the latest list in its place, or move such a log away. Or move the list away and say \

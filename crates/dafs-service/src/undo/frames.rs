@@ -1,16 +1,16 @@
-//! A file of messages that tells what a crash has torn from damage.
+//! A file of messages that distinguishes damage from the effects of a crash.
 //!
-//! All numbers are little-endian. The first sector says which file this is and how many frames are
-//! confirmed. Each other sector is a frame: a checksum, and a piece of a message. A message takes whole
-//! frames and begins with its length.
+//! All numbers are little-endian. The first sector holds the identity of the file and the number of
+//! confirmed frames. Each other sector is a frame: a checksum, and a piece of a message. A message
+//! takes whole frames and begins with its length.
 //!
-//! A message is made stable, then it is confirmed, then something is done that needs it. The
-//! confirmation is not waited for: it outlives the process, and the next message makes it stable. So a
-//! crash can tear the last message only, and after a loss of power also leave the one before it without
-//! confirmation. A disk writes a sector wholly or not at all: what was torn is missing or zero.
+//! A message is first made stable, then confirmed, and only then used. No caller waits for the
+//! confirmation to become stable: it outlives the process, and the next message makes it stable. So
+//! a crash can tear only the last message. After a loss of power, the one before it may also lack
+//! its confirmation. A disk writes a sector wholly or not at all: a torn part is missing or zero.
 //!
-//! The first message is confirmed when the file is used. In place of a count, the first sector can say
-//! that the file was thrown away: its name may come back after a loss of power.
+//! The first message is confirmed when the file is used. In place of the count, the first sector
+//! can say that the file was discarded: its name may reappear after a loss of power.
 //!
 //! Invariants
 //! * A confirmed message is read back as it was, or the file is refused.
@@ -22,31 +22,31 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 pub(super) const MAGIC: [u8; 8] = *b"dafsundo";
-/// Earlier ones had records that could not be told from torn ones.
+/// Earlier versions had records that could not be distinguished from torn ones.
 const VERSION: u32 = 3;
 pub(super) const EARLIER_VERSIONS: [u32; 2] = [1, 2];
 pub(super) const FRAME_BYTES: usize = 512;
 const SUM_BYTES: usize = 4;
 const PAYLOAD_BYTES: usize = FRAME_BYTES - SUM_BYTES;
 const LENGTH_BYTES: usize = 4;
-/// Bytes of a message at most.
+/// The longest message, in bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = (1 << 20) + 8;
 
-/// In place of the count of confirmed frames: what the file holds is needed no more.
+/// In place of the count of confirmed frames: the file is not needed any more.
 const THROWN_AWAY: u64 = u64::MAX;
 
-/// How far a file has come.
+/// The state of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is whole, and not used yet as far as is stable.
+    /// It is complete, but its use is not stable yet.
     Made,
-    /// It is used.
+    /// It is in use.
     Used,
-    /// It is needed no more.
+    /// It is not needed any more.
     ThrownAway,
 }
 
-/// What is wrong with a file.
+/// An error in a file.
 #[derive(Debug)]
 pub(super) enum FrameError {
     Io(io::Error),
@@ -60,10 +60,10 @@ impl From<io::Error> for FrameError {
     }
 }
 
-/// Where a message lies.
+/// The position of a message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message {
-    /// Number of its first frame.
+    /// The number of its first frame.
     first: u64,
     frames: u64,
 }
@@ -72,15 +72,15 @@ pub(super) struct Message {
 pub(super) struct Frames {
     file: File,
     instance: [u8; 16],
-    /// Frames of whole messages.
+    /// The number of frames in whole messages.
     count: u64,
 }
 
-/// A checksum of some bytes after one another, for this file and its neighbours.
+/// A checksum over the concatenation of `parts`, for this file and its neighbours.
 pub(super) fn sum(parts: &[&[u8]]) -> [u8; SUM_BYTES] {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     parts.iter().for_each(|part| digest.update(part));
-    // The algorithm has 32 bits, so nothing is cut off.
+    // The algorithm has 32 bits, so the conversion loses none.
     (digest.finalize() as u32).to_le_bytes()
 }
 
@@ -88,7 +88,7 @@ fn frames_of(message_bytes: usize) -> u64 {
     (LENGTH_BYTES + message_bytes).div_ceil(PAYLOAD_BYTES) as u64
 }
 
-/// Where a frame begins.
+/// Returns the position of a frame.
 fn place(frame: u64) -> u64 {
     (1 + frame) * FRAME_BYTES as u64
 }
@@ -104,7 +104,7 @@ pub(super) fn first_sector(instance: &[u8; 16], confirmed: u64) -> [u8; FRAME_BY
     sector
 }
 
-/// Which file it is, and how far it has come.
+/// Returns the identity and the state of a file.
 pub(super) fn standing(file: &File) -> Result<([u8; 16], Standing), FrameError> {
     let (instance, confirmed) = read_first(file)?;
     let standing = match confirmed {
@@ -115,10 +115,10 @@ pub(super) fn standing(file: &File) -> Result<([u8; 16], Standing), FrameError> 
     Ok((instance, standing))
 }
 
-/// Instance and number of confirmed frames.
+/// Reads the instance and the number of confirmed frames.
 fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
     let mut sector = [0; FRAME_BYTES];
-    // What is short may be of an earlier version, and is none of this one.
+    // A shorter file may be of an earlier version. It cannot be of this one.
     let len = file.metadata()?.len().min(FRAME_BYTES as u64) as usize;
     file.read_exact_at(&mut sector[..len], 0)?;
     let version = u32::from_le_bytes([sector[8], sector[9], sector[10], sector[11]]);
@@ -129,7 +129,7 @@ fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
     if first_sector(&instance, confirmed) == sector {
         return Ok((instance, confirmed));
     }
-    // A length follows the version there, and zeros here.
+    // Earlier versions have a length after the version, this one has zeros.
     let is_earlier = EARLIER_VERSIONS.contains(&version) && sector[12..16] != [0; 4];
     let is_known = is_earlier || version == VERSION + 1;
     match sector[..8] == MAGIC && is_known {
@@ -139,7 +139,7 @@ fn read_first(file: &File) -> Result<([u8; 16], u64), FrameError> {
 }
 
 impl Frames {
-    /// A new file with a message, in an empty file; stable but for its name.
+    /// Writes a message into an empty file. All is stable, except for the file's name.
     pub(super) fn create(file: File, instance: [u8; 16], message: &[&[u8]]) -> io::Result<Self> {
         let mut frames = Self { file, instance, count: 0 };
         let (Message { frames: count, .. }, bytes) = frames.encode(message);
@@ -150,12 +150,12 @@ impl Frames {
         Ok(frames)
     }
 
-    /// Which file it is.
+    /// The identity of the file.
     pub(super) fn instance(&self) -> [u8; 16] {
         self.instance
     }
 
-    /// Reads a file and cuts off what was torn. `sink` is given each message.
+    /// Reads a file and cuts off the torn part. Passes each message to `sink`.
     pub(super) fn open(
         file: File,
         sink: &mut dyn FnMut(Message, &[u8]) -> Option<()>,
@@ -173,7 +173,7 @@ impl Frames {
         }
         if frames.count < total {
             frames.check_tail(total)?;
-            // What comes next follows what is whole.
+            // The next message follows the last whole one.
             frames.file.set_len(place(frames.count))?;
         }
         if frames.count > confirmed {
@@ -182,7 +182,7 @@ impl Frames {
         Ok(frames)
     }
 
-    /// The message that begins at a frame, if all of it is there.
+    /// Returns the message at a frame, if it is complete.
     fn message_at(&self, first: u64) -> Result<Option<(Message, Vec<u8>)>, FrameError> {
         let Some(start) = self.payload(Message { first, frames: 1 })? else { return Ok(None) };
         let len = length(&start);
@@ -194,7 +194,7 @@ impl Frames {
         Ok(whole.map(|payload| (message, content(payload))))
     }
 
-    /// What the frames of a message hold; `None` if they are not whole.
+    /// Returns the payload of a message's frames. `None` if they are not whole.
     fn payload(&self, message: Message) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; message.frames as usize * FRAME_BYTES];
         match self.file.read_exact_at(&mut bytes, place(message.first)) {
@@ -216,7 +216,7 @@ impl Frames {
         sum(&[&self.instance, &number.to_le_bytes(), payload])
     }
 
-    /// Whether what follows the whole messages is as a crash leaves it.
+    /// Checks that the part behind the whole messages can result from a crash.
     fn check_tail(&self, total: u64) -> Result<(), FrameError> {
         if total - self.count > 2 * frames_of(MESSAGE_BYTES_MAX) {
             return Err(FrameError::Damaged { at: place(self.count) });
@@ -224,7 +224,7 @@ impl Frames {
         for number in self.count..total {
             let mut frame = [0; FRAME_BYTES];
             match self.file.read_exact_at(&mut frame, place(number)) {
-                // The file ends in it.
+                // The file ends within this frame.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
                 read => read?,
             }
@@ -236,29 +236,29 @@ impl Frames {
         Ok(())
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// What the file holds is needed no more. That is stable when this returns.
+    /// Marks the file as discarded. This is stable on return.
     pub(super) fn throw_away(&self) -> io::Result<()> {
         self.file.write_all_at(&first_sector(&self.instance, THROWN_AWAY), 0)?;
         self.file.sync_data()
     }
 
-    /// What the file holds is needed, whatever came of throwing it away.
+    /// Marks the file as needed again, even after a failed discard.
     pub(super) fn take_back(&self) -> io::Result<()> {
         self.confirm()?;
         self.file.sync_data()
     }
 
-    /// All whole messages are stable.
+    /// Confirms all whole messages, which are stable.
     pub(super) fn confirm(&self) -> io::Result<()> {
         self.file.write_all_at(&first_sector(&self.instance, self.count), 0)
     }
 
-    /// Adds a message; it is stable when this returns.
+    /// Adds a message. It is stable on return.
     pub(super) fn append(&mut self, parts: &[&[u8]]) -> io::Result<Message> {
         let (message, bytes) = self.encode(parts);
         self.file.write_all_at(&bytes, place(self.count))?;
@@ -268,7 +268,7 @@ impl Frames {
         Ok(message)
     }
 
-    /// The next message, in frames.
+    /// Encodes the next message in frames.
     fn encode(&self, parts: &[&[u8]]) -> (Message, Vec<u8>) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         debug_assert!(len <= MESSAGE_BYTES_MAX, "a message of {len} bytes");
@@ -286,22 +286,22 @@ impl Frames {
         (message, frames)
     }
 
-    /// A message.
+    /// Reads a message.
     ///
     /// # Errors
-    /// Those of the disk; `InvalidData` when it has changed since.
+    /// Those of the disk. `InvalidData` when it has changed since.
     pub(super) fn read(&self, message: Message) -> io::Result<Vec<u8>> {
         let payload = self.payload(message)?.ok_or(io::ErrorKind::InvalidData)?;
         Ok(content(payload))
     }
 }
 
-/// How long the message is of which this is the first piece.
+/// Returns the length of the message that begins with this payload.
 fn length(payload: &[u8]) -> usize {
     payload.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize)
 }
 
-/// The message in its payload.
+/// Returns the message in its payload.
 fn content(mut payload: Vec<u8>) -> Vec<u8> {
     let len = length(&payload);
     payload.drain(..LENGTH_BYTES);

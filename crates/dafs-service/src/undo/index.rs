@@ -1,15 +1,17 @@
-//! The list of the logs that there are, so that one that is lost is told, and one that was thrown away is
-//! not used when it comes back.
+//! The list of the undo logs, by which the server detects a lost log, and ignores a discarded one
+//! that reappears.
 //!
-//! A file of fixed size with a sector that says which it is, and a slot for each log. A slot is written in
-//! place, within a sector, which a disk writes wholly or not at all. All numbers are little-endian.
+//! The file has a fixed size: a sector with its identity, and a slot for each log. A slot is
+//! written in place, within a sector, which a disk writes wholly or not at all. All numbers are
+//! little-endian.
 //!
-//! A slot also says how many frames its log has at least, so that an older copy of the log is told. That
-//! is not waited for: it outlives the process.
+//! A slot also holds the least number of frames of its log, so that an older copy of the log is
+//! detected. No caller waits for that number to become stable: it outlives the process.
 //!
 //! Invariants
-//! * A log counts when it is on the list, and is on the list from before anything is changed under its
-//!   lock until its changes are kept or undone. Both are stable when they are said to be.
+//! * A log counts when it is on the list. It is on the list from before the first change under its
+//!   lock until its changes are kept or undone. The list's functions return when these updates are
+//!   stable.
 
 use super::earlier::{self, Earlier};
 use super::frames::{Standing, sum};
@@ -28,27 +30,27 @@ const MAGIC: [u8; 8] = *b"dafsundx";
 const VERSION: u32 = 1;
 const SECTOR_BYTES: usize = 512;
 const SLOT_BYTES: usize = 32;
-/// Logs that could not be taken off the list stay on it.
+/// Twice as many as locks, because a log that could not be removed from the list stays on it.
 const SLOTS: usize = 2 * UNDO_LOCKS_MAX as usize;
 const LEN_BYTES: usize = SECTOR_BYTES + SLOTS * SLOT_BYTES;
 const LIST_SUFFIX: &str = "index";
 
-/// A log on the list: its number, and which it is.
+/// A log on the list: its number and its identity.
 pub(super) type Listed = (u64, [u8; 16]);
 
 /// The list.
 pub(super) struct Index {
     file: File,
     instance: [u8; 16],
-    /// By number.
+    /// Slots by number of the log.
     slots: Mutex<BTreeMap<u64, Slot>>,
 }
 
-/// Where a log is on the list.
+/// The slot of a log.
 #[derive(Clone, Copy)]
 struct Slot {
     at: usize,
-    /// How many frames the log has at least.
+    /// The least number of frames of the log.
     frames: u32,
 }
 
@@ -62,7 +64,7 @@ fn first_sector(instance: &[u8; 16]) -> [u8; SECTOR_BYTES] {
     sector
 }
 
-/// A slot with a log, or with none.
+/// Encodes a slot with a log, or an empty one.
 fn slot(instance: &[u8; 16], at: usize, listed: Option<(Listed, u32)>) -> [u8; SLOT_BYTES] {
     let mut slot = [0; SLOT_BYTES];
     if let Some(((number, log), frames)) = listed {
@@ -85,7 +87,7 @@ fn instance(bytes: &[u8]) -> Option<[u8; 16]> {
     (bytes.get(..SECTOR_BYTES)? == first_sector(&instance)).then_some(instance)
 }
 
-/// Which list of logs a file is; `None` if it is not there, or damaged.
+/// Returns the identity of a list of logs. `None` if it is missing or damaged.
 ///
 /// # Errors
 /// Those of the disk.
@@ -101,16 +103,16 @@ pub fn undo_list_instance(path: &Path) -> io::Result<Option<[u8; 16]>> {
     }
 }
 
-/// Where the list of the logs of a directory is: beside it.
+/// The path of the list for a directory: beside the directory.
 fn list_of(directory: &Path) -> PathBuf {
     directory.with_extension(LIST_SUFFIX)
 }
 
 impl Index {
-    /// Reads the list, with what is on it; nothing if there is none.
+    /// Reads the list, with its logs. `None` if there is no list.
     ///
     /// # Errors
-    /// Those of the disk; `InvalidData` when it is damaged.
+    /// Those of the disk. `InvalidData` when it is damaged.
     pub(super) fn open(path: &Path) -> io::Result<Option<(Self, Vec<Listed>)>> {
         let file = match own::open(path, false) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -140,7 +142,7 @@ impl Index {
         Ok(Some((Self { file, instance, slots: Mutex::new(slots) }, listed)))
     }
 
-    /// Makes a list of these logs; it is stable when this returns.
+    /// Makes a list of these logs. It is stable on return.
     pub(super) fn make(path: &Path, listed: &[Listed]) -> io::Result<Self> {
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).map_err(io::Error::other)?;
@@ -159,7 +161,7 @@ impl Index {
         Ok(Self { file, instance, slots: Mutex::new(slots) })
     }
 
-    /// How many frames a log has at least.
+    /// Returns the least number of frames of a log.
     pub(super) fn frames(&self, number: u64) -> u64 {
         self.slots().get(&number).map_or(0, |slot| slot.frames.into())
     }
@@ -168,7 +170,7 @@ impl Index {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a log on the list. That is stable when this returns.
+    /// Puts a log on the list. This is stable on return.
     pub(super) fn add(&self, (number, log): Listed) -> io::Result<()> {
         let mut slots = self.slots();
         let taken: BTreeSet<_> = slots.values().map(|slot| slot.at).collect();
@@ -176,12 +178,13 @@ impl Index {
         slots.insert(number, Slot { at: free, frames: 0 });
         drop(slots);
         self.write(free, Some((number, log))).inspect_err(|_| {
-            // What the slot holds is not known. If it stays, the next start misses the log.
+            // The content of the slot is not known. If it stays, the next start reports the log as
+            // missing.
             let _ = self.remove(number);
         })
     }
 
-    /// Takes a log off the list, if it is there. That is stable when this returns.
+    /// Removes a log from the list, if it is there. This is stable on return.
     pub(super) fn remove(&self, number: u64) -> io::Result<()> {
         let Some(Slot { at, .. }) = self.slots().get(&number).copied() else { return Ok(()) };
         self.write(at, None)?;
@@ -189,7 +192,7 @@ impl Index {
         Ok(())
     }
 
-    /// A log on the list has so many frames now.
+    /// Records the number of frames of a log on the list.
     pub(super) fn note(&self, listed: Listed, frames: u64) -> io::Result<()> {
         let frames = u32::try_from(frames).unwrap_or(u32::MAX);
         let mut slots = self.slots();
@@ -207,7 +210,8 @@ impl Index {
     }
 }
 
-/// The numbers of the logs in a directory, in order, and of the copies. What was not made goes.
+/// Returns the numbers of the logs in a directory, in order, and of the copies. Removes unfinished
+/// files.
 pub(super) fn find_logs(directory: &Path) -> Result<(Vec<u64>, Vec<u64>), UndoError> {
     let (mut logs, mut copies) = (Vec::new(), Vec::new());
     for found in std::fs::read_dir(directory)? {
@@ -226,8 +230,9 @@ pub(super) fn find_logs(directory: &Path) -> Result<(Vec<u64>, Vec<u64>), UndoEr
     Ok((logs, copies))
 }
 
-/// The list of the logs, with what is on it, the latest first. If there is no list: all that are there and
-/// were not thrown away; those that were not finished go, and are `found` no more.
+/// Returns the list, with its logs, the latest first. If there is no list, all logs in the
+/// directory are on the new one, except discarded ones. Unfinished ones are removed, from `found`
+/// too.
 pub(super) fn open_list(
     directory: &Path,
     found: &mut Vec<u64>,
@@ -245,7 +250,7 @@ pub(super) fn open_list(
         None => {
             let mut listed = Vec::new();
             for number in std::mem::take(found) {
-                // There was no list yet when logs had earlier formats.
+                // Logs of earlier formats had no list.
                 if earlier::take_over(directory, number)? == Earlier::Unfinished {
                     continue;
                 }
@@ -255,7 +260,8 @@ pub(super) fn open_list(
                     listed.push(log);
                 }
             }
-            // What went stays away from now on: with a list, it would stop the start.
+            // The removals must be stable: with a list, a removed log that reappears would stop the
+            // start.
             File::open(directory)?.sync_all()?;
             (Index::make(&path, &listed)?, listed)
         }
@@ -264,8 +270,8 @@ pub(super) fn open_list(
     Ok((Arc::new(index), listed))
 }
 
-/// Takes logs off the list that say themselves that they were thrown away. Those that are not on it must
-/// be so, or not used yet.
+/// Removes from the list the logs that are marked as discarded. A log that is not on the list must
+/// be discarded, or not used yet.
 fn settle(
     directory: &Path,
     found: &[u64],

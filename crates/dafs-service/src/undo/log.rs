@@ -1,16 +1,17 @@
-//! The file that holds what one lock may have to undo.
+//! The undo log of one lock.
 //!
-//! A head says whose lock it is on which file, and how long the file was. Where the file system can
-//! share content, a copy of the whole file lies beside the log, and that is all. Else records follow,
-//! each with bytes of the file as they were. A record is stable before its bytes are first overwritten, and
-//! before the next one is written. So only a record that is not needed can be torn.
+//! A head holds the lock's holder, the file, and the length of the file. Where the file system can
+//! share content between files, a copy of the whole file lies beside the log, and the log has no
+//! records. Otherwise records follow, each with a pre-image of some bytes of the file. A record is
+//! stable before its bytes are first overwritten, and before the next record is written. So only a
+//! record that is not needed can be torn.
 //!
 //! Invariants
-//! * What a restart reads is what was written, or is refused with the file kept.
-//! * A log has its name when its head is stable, and is on the list of logs after that.
-//! * A log that is thrown away says so itself before it goes from the list: its name can come back, and
+//! * A restart reads a log as it was written, or refuses it and keeps the file.
+//! * A log gets its name when its head is stable, and is put on the list of logs after that.
+//! * A log is marked as discarded before it is removed from the list: its name can reappear, and
 //!   the list can be lost.
-//! * A copy is stable before the log that speaks of it, and goes after it.
+//! * A copy is stable before the log that refers to it, and is removed after it.
 
 use super::SUFFIX;
 use super::UndoError;
@@ -29,15 +30,15 @@ use std::sync::Arc;
 const PERSIST: u8 = 1;
 const COPIED: u8 = 2;
 pub(super) const COPY_SUFFIX: &str = "copy";
-/// A log whose making is not finished.
+/// Suffix of a log whose creation is not finished.
 pub(super) const UNFINISHED_SUFFIX: &str = "new";
-/// Before a record's data: where it was in the file.
+/// Before a record's data: its offset in the file.
 const OFFSET_BYTES: usize = 8;
-/// Bytes of a record's data at most.
+/// The most data of a record, in bytes.
 pub(super) const RECORD_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OFFSET_BYTES;
 
-/// Who holds a lock, as it is known again after a restart of the server: an instance of a client, and
-/// the owner's name in it.
+/// The holder of a lock, named so that it is recognised after a restart of the server: an instance
+/// of a client, and the owner's name in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) name: Vec<u8>,
@@ -47,11 +48,11 @@ pub(crate) struct Holder {
     pub(crate) owner: Vec<u8>,
 }
 
-/// What the head says.
+/// The content of the head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) key: Handle,
-    /// Bytes of the file when it was locked.
+    /// Length of the file when it was locked, in bytes.
     pub(super) size: u64,
     /// The lock outlives its holder's failure.
     pub(super) persist: bool,
@@ -60,10 +61,10 @@ pub(super) struct Head {
     pub(super) holder: Holder,
 }
 
-/// Where a record's data lies.
+/// The position of a record's data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
-    /// In the locked file.
+    /// Offset in the locked file.
     pub(super) offset: u64,
     pub(super) len: usize,
     message: Message,
@@ -94,12 +95,12 @@ impl Head {
         body
     }
 
-    /// The head of what `body` says; `None` for nonsense.
+    /// Decodes a head. `None` if it makes no sense.
     pub(super) fn decode(body: &[u8]) -> Option<Self> {
         Self::decode_first(body).map(|(head, _)| head)
     }
 
-    /// The same, and what follows the head.
+    /// Decodes a head, and returns the rest of `body`.
     pub(super) fn decode_first(body: &[u8]) -> Option<(Self, &[u8])> {
         let mut rest = body;
         let mut take = |len: usize| -> Option<&[u8]> {
@@ -125,12 +126,12 @@ impl Head {
     }
 }
 
-/// Where a log is.
+/// The path of a log.
 pub(super) fn path_of(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number}.{SUFFIX}"))
 }
 
-/// Which log has a number, and how far it has come.
+/// Returns the identity of the log with this number, and its state.
 pub(super) fn standing(directory: &Path, number: u64) -> Result<(Listed, Standing), UndoError> {
     let path = path_of(directory, number);
     let read = frames::standing(&own::open_to_read(&path)?);
@@ -149,13 +150,13 @@ fn undo_error(error: FrameError, path: &Path) -> UndoError {
     }
 }
 
-/// Where the copy of a file lies that belongs to a log.
+/// The path of the file's copy for a log.
 pub(super) fn copy_path(log: &Path) -> PathBuf {
     log.with_extension(COPY_SUFFIX)
 }
 
-/// Makes a copy of a file that shares its content, stable when it is returned, for the log of that
-/// name. Tells its length; `None` where the two cannot share.
+/// Makes a copy of a file that shares its content, for the log at this path. It is stable on
+/// return. Returns its length, or `None` where the two files cannot share content.
 pub(super) fn copy(log: &Path, file: &dyn OpenFile) -> io::Result<Option<u64>> {
     as_server()?;
     let path = copy_path(log);
@@ -172,7 +173,7 @@ pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
 }
 
 impl Log {
-    /// A new log in a directory, stable when it is returned.
+    /// Makes a log in a directory. It is stable on return.
     pub(super) fn create(
         index: Arc<Index>,
         directory: &Path,
@@ -188,7 +189,7 @@ impl Log {
         let made = made.and_then(|()| Frames::create(file, instance, &[&head.encode()]));
         let named = made.and_then(|frames| std::fs::rename(&unfinished, &path).map(|()| frames));
         let frames = named.inspect_err(|_| {
-            // It goes at the next start.
+            // The next start removes it.
             let _ = std::fs::remove_file(&unfinished);
         })?;
         let records = Vec::new();
@@ -203,15 +204,15 @@ impl Log {
         }
     }
 
-    /// What the list says of it.
+    /// The log's entry on the list.
     pub(super) fn listed(&self) -> Listed {
         (self.number, self.frames.instance())
     }
 
-    /// Reads a log of an earlier run.
+    /// Opens a log of an earlier run.
     ///
     /// # Errors
-    /// Those of the disk; `Damaged`, `Copy` and `Version`, with the file as it was.
+    /// Those of the disk. `Damaged`, `Copy` and `Version`, with the file unchanged.
     pub(super) fn open(
         index: Arc<Index>,
         directory: &Path,
@@ -239,13 +240,13 @@ impl Log {
         Ok((log, head))
     }
 
-    /// Whether it has fewer records than are known.
+    /// True if it has fewer records than the list knows.
     pub(super) fn is_older(&self) -> bool {
         self.frames.count() < self.index.frames(self.number)
     }
 
-    /// Whether the copy is there with its whole length. What is in it is looked after by the file
-    /// system, as it is in the file that it shares content with.
+    /// True if the copy exists with its whole length. The file system protects its content, as it
+    /// does that of the file with which it shares it.
     fn has_whole_copy(&self, size: u64) -> io::Result<bool> {
         match own::open_to_read(&copy_path(&self.path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -253,7 +254,7 @@ impl Log {
         }
     }
 
-    /// Adds a record; it is stable when this returns.
+    /// Adds a record. It is stable on return.
     pub(super) fn append(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         debug_assert!(!data.is_empty() && data.len() <= RECORD_BYTES_MAX);
         let message = self.frames.append(&[&offset.to_le_bytes(), data])?;
@@ -262,20 +263,21 @@ impl Log {
         Ok(())
     }
 
-    /// The data of a record.
+    /// Reads the data of a record.
     ///
     /// # Errors
-    /// Those of the disk; `InvalidData` when it has changed since.
+    /// Those of the disk. `InvalidData` when it has changed since.
     pub(super) fn read(&self, record: Record) -> io::Result<Vec<u8>> {
         let mut data = self.frames.read(record.message)?;
         data.drain(..OFFSET_BYTES);
         Ok(data)
     }
 
-    /// Throws the log away; that is stable when this returns.
+    /// Discards the log. This is stable on return.
     ///
     /// # Errors
-    /// Those of the disk; then it may say that it was thrown away, until it is [taken back](Self::take_back).
+    /// Those of the disk. Then the log may be marked as discarded, until it is [taken
+    /// back](Self::take_back).
     pub(super) fn remove(&self) -> io::Result<()> {
         as_server()?;
         self.frames.throw_away()?;
@@ -283,7 +285,7 @@ impl Log {
             tracing::warn!(%error, "a log that is needed no more stays on the list for now");
             return Ok(());
         }
-        // What stays goes at the next start.
+        // The next start removes the files that are left.
         let _ = std::fs::remove_file(&self.path);
         if self.copied {
             let _ = std::fs::remove_file(copy_path(&self.path));
@@ -291,7 +293,7 @@ impl Log {
         Ok(())
     }
 
-    /// Has the log say again that it is used, as well as the disk allows.
+    /// Marks the log as used again, as well as the disk allows.
     pub(super) fn take_back(&self) {
         if let Err(error) = self.frames.take_back() {
             tracing::warn!(%error, "a log may count as thrown away, which it is not");
@@ -307,7 +309,7 @@ impl Log {
 
 #[cfg(test)]
 impl Head {
-    /// One for tests.
+    /// Makes a head for tests.
     pub(super) fn sample() -> Self {
         let key = Handle { fs: FsId([3; 16]), file: FileId([4; FILE_ID_BYTES]) };
         let holder = Holder {
@@ -336,10 +338,10 @@ mod tests {
         Log::open(Arc::new(index), directory, number)
     }
 
-    /// Where the last record begins in the log.
+    /// The position of the last record in the log.
     const LAST: usize = (1 + 1 + 10) * FRAME_BYTES;
 
-    /// The power fails: how many frames a log has is not on the list.
+    /// Simulates a power failure: the number of a log's frames is not on the list.
     fn forget_counts(dir: &Path) {
         let (_, listed) = Index::open(&dir.join("index")).unwrap().unwrap();
         Index::make(&dir.join("index"), &listed).unwrap();
@@ -357,7 +359,7 @@ mod tests {
         (path, bytes)
     }
 
-    /// The same, without the confirmation of the last record: the power failed.
+    /// Makes such a log without the confirmation of the last record, as after a power failure.
     fn unconfirmed(dir: &Path) -> (PathBuf, Vec<u8>) {
         let path = path_of(dir, 2);
         let mut log = create(dir, 2, &Head::sample());
@@ -371,13 +373,13 @@ mod tests {
         (path, first)
     }
 
-    /// Writes the file anew. In place of the old one, for which file systems would wait.
+    /// Replaces the file. It is not overwritten, because file systems would wait for that.
     fn put(path: &Path, bytes: &[u8]) {
         std::fs::remove_file(path).unwrap();
         std::fs::write(path, bytes).unwrap();
     }
 
-    /// How many records are found.
+    /// The number of records found.
     fn records(path: &Path) -> Result<usize, UndoError> {
         let number = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
         open(path.parent().unwrap(), number).map(|(log, _)| log.records.len())
@@ -423,7 +425,7 @@ mod tests {
             assert_eq!(records(&path).unwrap(), 1 + usize::from(whole), "{len} bytes");
             assert_eq!(records(&path).unwrap(), 1 + usize::from(whole), "again");
         }
-        // The length is there, the data is not.
+        // The length is there, but the data is missing.
         let mut torn = bytes.clone();
         torn[LAST..].fill(0);
         put(&path, &torn);

@@ -1,17 +1,19 @@
-//! Undoing what was written under a lock whose holder has failed (DAFS 9.5).
+//! The undo of writes under a lock whose holder has failed (DAFS 9.5).
 //!
-//! From the moment such a lock is had, the bytes of its file are saved to a log in the state
-//! directory before they are first overwritten or cut off. When the lock is given up the log is
-//! thrown away; when it is lost, the file is put back before anybody else gets a lock on it. Content
-//! and size are undone; attributes are not. Where the state directory lies on the file system of the
-//! file, and that can share content between files, all of it is saved at once as a copy that shares.
+//! From the moment that such a lock is granted, the pre-image of each byte of its file is saved to
+//! a log in the state directory, before the byte is first overwritten or cut off. When the holder
+//! releases the lock, the log is discarded. When the lock is lost, the file is restored before it
+//! can be locked again. Content and size are undone, but attributes are not. If the state directory
+//! lies on the file system of the file, and that can share content between files, the whole file is
+//! saved at once as a copy that shares content.
 //!
 //! Invariants
-//! * No byte below the size at the time of the lock is changed before it is stable in the log, or in
-//!   a copy beside it.
-//! * Putting back can be begun again at any point, by another run of the server too.
+//! * No byte below the size at the time of the lock is changed before its pre-image is stable in
+//!   the log, or in a copy beside it.
+//! * A restore is idempotent: it can be repeated from any point, also by another run of the server.
 //! * A file has one log at most, because the lock is for writing and covers the whole file.
-//! * What may be long and may not wait where it is noticed is done elsewhere, once at a time for a file.
+//! * Long work, on behalf of a caller that may not wait, is done by another thread, once at a time
+//!   for each file.
 
 mod earlier;
 mod error;
@@ -46,69 +48,70 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use trouble::Trouble;
 
-/// Bytes are saved in whole blocks of this length.
+/// Pre-images are saved in whole blocks of this length.
 const BLOCK_BYTES: u64 = 16 << 10;
 
 const SUFFIX: &str = "undo";
 
-/// What may have to be undone in all files.
+/// The undo logs of all files.
 #[derive(Default)]
 pub(crate) struct Undo {
-    /// Files below; a write asks no further while there are none.
+    /// The number of `entries`. A write checks no further while it is zero.
     active: AtomicUsize,
-    /// What they take.
+    /// The space that they take.
     room: Room,
-    /// Where the logs are, and which; nowhere until that is said.
+    /// The directory of the logs, and their list. Not set until the server sets it.
     directory: OnceLock<(PathBuf, Arc<Index>)>,
     next: AtomicU64,
-    /// Runs what waits for the disk on behalf of threads that may not.
+    /// Runs work that waits for the disk, on behalf of threads that may not wait.
     elsewhere: OnceLock<Spawn>,
     entries: RwLock<FxHashMap<Handle, Arc<Entry>>>,
 }
 
-/// What may have to be undone in one file.
+/// The undo log of one file.
 pub(crate) struct Entry {
     pub(crate) head: EntryHead,
-    /// From an earlier run, and not taken back by its holder yet.
+    /// It is from an earlier run, and its holder has not reclaimed the lock yet.
     restored: AtomicBool,
-    /// Its holder has lost the lock; it is to be put back.
+    /// Its holder has lost the lock, and the file is to be restored.
     doomed: AtomicBool,
-    /// Something is being done for it elsewhere.
+    /// Another thread is working on it.
     busy: AtomicBool,
-    /// Why it could not be put back, if that was tried.
+    /// Why the file could not be restored, if that was tried.
     trouble: Mutex<Option<Trouble>>,
     saved: Mutex<Saved>,
 }
 
-/// What never changes about it.
+/// The immutable part.
 pub(crate) struct EntryHead {
     pub(crate) key: Handle,
     pub(crate) holder: Holder,
-    /// The lock outlives its holder's failure, and is undone only when somebody else comes.
+    /// The lock outlives its holder's failure, and is undone only when another client's request
+    /// conflicts.
     pub(crate) persist: bool,
     size: u64,
 }
 
 struct Saved {
     log: Log,
-    /// For reading what is overwritten and for putting it back.
+    /// To read pre-images and to restore the file.
     file: Option<Arc<dyn OpenFile>>,
     blocks: FxHashSet<u64>,
     bytes: u64,
-    /// Kept or put back; nothing is to be saved any more.
+    /// Kept or restored: no more is to be saved.
     over: bool,
-    /// The log could not be written; what it holds beyond the last record is not known.
+    /// The log could not be written: its content beyond the last record is not known.
     failed: bool,
 }
 
 impl Undo {
-    /// Reads the logs of an earlier run, and has new ones written there. Returns the files that they
-    /// are for.
+    /// Reads the logs of an earlier run, and places new ones in the same directory. Returns the
+    /// files that they are for.
     ///
     /// # Errors
-    /// When the directory cannot be made or read, or a log is damaged.
+    /// The directory cannot be made or read, or a log is damaged.
     pub(crate) fn open(&self, directory: &Path) -> std::result::Result<Vec<Handle>, UndoError> {
-        // It holds bytes of everybody's files.
+        // It contains bytes of all users' files.
         own::make_directory(directory).map_err(io::Error::from)?;
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let (mut logs, copies) = index::find_logs(directory)?;
@@ -118,7 +121,7 @@ impl Undo {
         }
         self.next.store(logs.last().map_or(0, |last| last + 1), Ordering::Relaxed);
         let unlisted = |number: &&u64| !listed.iter().any(|(listed, _)| listed == *number);
-        // Nothing was changed under their locks yet, or they were thrown away.
+        // These files were not changed under their locks yet, or the logs were discarded.
         for number in logs.iter().filter(unlisted) {
             std::fs::remove_file(log::path_of(directory, *number))?;
         }
@@ -134,7 +137,7 @@ impl Undo {
                 return Err(UndoError::Older(log::path_of(directory, listed.0)));
             }
             if entries.contains_key(&head.key) {
-                // A later lock was had on the file, so this one's changes were to stay.
+                // The file was locked again later, so the changes under this lock were to be kept.
                 log.remove()?;
                 continue;
             }
@@ -154,12 +157,12 @@ impl Undo {
         Ok(entries.keys().copied().collect())
     }
 
-    /// True when something can be kept.
+    /// True when logs can be kept.
     pub(crate) fn is_open(&self) -> bool {
         self.directory.get().is_some()
     }
 
-    /// True while no file has anything to undo; one load.
+    /// True while no file has an undo log. Costs one load.
     pub(crate) fn is_empty(&self) -> bool {
         self.active.load(Ordering::SeqCst) == 0
     }
@@ -183,14 +186,16 @@ impl Undo {
         entries.values().cloned().collect()
     }
 
-    /// Begins to save what is overwritten in a file, which `holder` has locked from `host`, if it still `holds`
-    /// the lock when all is ready. `file` is open for reading and writing and not counted among the
-    /// writers. If the holder had the lock before and has taken it back, all since its first lock
-    /// stays undoable.
+    /// Begins to save pre-images of a file that `holder` has locked from `host`, if it still
+    /// `holds` the lock when all is ready. `file` is open for reading and writing, and not counted
+    /// among the writers. If the holder had the lock before and has reclaimed it, all changes since
+    /// its first lock can be undone.
     ///
     /// # Errors
-    /// `NotSupported` without a directory; `Resource` at the limit, the client's or that of all; `Busy` while another holder's
-    /// changes are not undone; `Expired` when the lock was lost meanwhile; those of the disk.
+    /// * `NotSupported` without a directory, `Resource` at the limit of the client or of all.
+    /// * `Busy` while another holder's changes are not undone.
+    /// * `Expired` when the lock was lost meanwhile.
+    /// * Those of the disk.
     pub(crate) fn begin(
         &self,
         key: Handle,
@@ -216,10 +221,10 @@ impl Undo {
         let client = holder.name.clone();
         let room = self.room.take_lock(&client, host)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // Whoever writes from now on sees the entry.
+        // Every later writer sees the entry.
         let _alone = writers.alone(&key);
         if let Some(entry) = self.find(&key) {
-            // The same owner's lock of another session was a moment faster.
+            // In a race, another session has locked the file for the same owner.
             return if entry.head.holder == holder { Ok(()) } else { Err(StoreError::Busy.into()) };
         }
         let copied = log::copy(&log::path_of(directory, number), &*file).unwrap_or_else(|error| {
@@ -241,8 +246,8 @@ impl Undo {
         self.active.fetch_add(1, Ordering::SeqCst);
         room.keep();
         drop(entries);
-        // A lock that is lost from now on leaves the entry to be put back. Before, another may have had
-        // the lock and written, and nobody has written since.
+        // If the lock is lost from now on, the file is restored by the entry. If it was lost
+        // before, another client may have had the lock and written. No writer has come since.
         if holds(&entry) {
             return Ok(());
         }
@@ -250,13 +255,14 @@ impl Undo {
         Err(ServiceError::Expired)
     }
 
-    /// Saves what is about to be overwritten, if the file is under such a lock. The caller counts
-    /// among the file's writers until it has written.
+    /// Saves the pre-image of a write, if the file is under such a lock. The caller counts among
+    /// the file's writers until it has written.
     ///
     /// # Errors
-    /// `WouldBlock` when that needs the disk and `wait` says no; `NoSpace` beyond what is kept for a
-    /// lock or for all, `Quota` beyond what is kept for a client; `Busy` for a file whose lock an earlier run has left and which cannot be
-    /// opened; those of the disk.
+    /// * `WouldBlock` when that needs the disk and `wait` forbids it.
+    /// * `NoSpace` above the limit of a lock or of all, `Quota` above that of a client.
+    /// * `Busy` for a file under a lock of an earlier run that cannot be opened.
+    /// * Those of the disk.
     pub(crate) fn before_write(
         &self,
         key: &Handle,
@@ -270,8 +276,8 @@ impl Undo {
         }
     }
 
-    /// Has `act` run for an entry where it may wait: elsewhere, unless something is being done there
-    /// already, or here if there is no such place.
+    /// Runs `act` for an entry where it may wait: on another thread, unless one is working on the
+    /// entry, or on this one if no way to spawn was set.
     pub(crate) fn run(&self, entry: &Arc<Entry>, act: impl FnOnce(&Arc<Entry>) + Send + 'static) {
         let Some(spawn) = self.elsewhere.get() else { return act(entry) };
         if !entry.busy.swap(true, Ordering::SeqCst) {
@@ -280,10 +286,10 @@ impl Undo {
         }
     }
 
-    /// Throws away what was saved: the changes stay. That is stable when this returns.
+    /// Discards the log: the changes are kept. This is stable on return.
     ///
     /// # Errors
-    /// Those of the disk; then all stays undoable.
+    /// Those of the disk. Then all changes can still be undone.
     pub(crate) fn keep(&self, entry: &Arc<Entry>) -> Result<()> {
         let mut saved = entry.lock();
         if !saved.over {
@@ -296,13 +302,13 @@ impl Undo {
         Ok(())
     }
 
-    /// The lock is given up already, for good: the changes stay, and the next start finds that out
-    /// too. False when it was lost before, and they are undone.
+    /// Keeps the changes under a lock that is released for good, as the next start would find out
+    /// too. False when the lock was lost before: then they are undone.
     pub(crate) fn keep_given_up(&self, entry: &Arc<Entry>) -> bool {
         !entry.is_doomed() && self.throw_away(entry)
     }
 
-    /// Nothing is to be undone. True unless that was so already.
+    /// Discards the log. True unless that was done before.
     fn throw_away(&self, entry: &Arc<Entry>) -> bool {
         let mut saved = entry.lock();
         if saved.over {
@@ -315,11 +321,11 @@ impl Undo {
         true
     }
 
-    /// Puts a file back as it was when it was locked. That is stable when this returns. `open` gives
-    /// the file where none is open.
+    /// Restores a file to the time when it was locked. This is stable on return. `open` opens the
+    /// file where it is not open.
     ///
     /// # Errors
-    /// Those of the disk; then it is to be done again.
+    /// Those of the disk. Then the restore is to be repeated.
     pub(crate) fn roll_back(
         &self,
         entry: &Arc<Entry>,
@@ -333,7 +339,7 @@ impl Undo {
         }
         match saved.file.clone().map_or_else(open, Ok) {
             Ok(file) => saved.put_back(&*file, entry.head.size)?,
-            // Nothing is left to be put back.
+            // The file is gone, so there is no content to restore.
             Err(StoreError::Stale) => {}
             Err(error) => return Err(error.into()),
         }
@@ -355,7 +361,7 @@ impl Undo {
     }
 }
 
-/// Something is being done for an entry until this goes, also when it unwinds.
+/// Marks an entry as busy while it lives. The mark ends also in a panic.
 struct Busy(Arc<Entry>);
 
 impl Drop for Busy {
@@ -365,8 +371,8 @@ impl Drop for Busy {
 }
 
 impl Writers {
-    /// Whether a caller that may not wait would have to for changing the file from `offset` on to
-    /// its end. What has to be saved first is then saved elsewhere.
+    /// True if a caller that may not wait would have to, in order to change the file from `offset`
+    /// to its end. Another thread then saves the pre-image.
     pub(crate) fn must_wait_to_cut(
         self: &Arc<Self>,
         key: &Handle,
@@ -383,7 +389,7 @@ impl Writers {
         else {
             return false;
         };
-        // Other errors come again where the file is cut.
+        // The cut itself returns other errors.
         if entry.save(&self.undo, offset, u64::MAX, wait) != Err(StoreError::WouldBlock) {
             return false;
         }
@@ -405,7 +411,7 @@ impl Entry {
         Self { head, restored, doomed, busy, trouble, saved }
     }
 
-    /// Nobody may take it back from now on.
+    /// From now on the holder cannot reclaim it.
     pub(crate) fn doom(&self) {
         self.doomed.store(true, Ordering::SeqCst);
     }
@@ -414,7 +420,7 @@ impl Entry {
         self.doomed.load(Ordering::SeqCst)
     }
 
-    /// It is to be put back, or could not be opened.
+    /// True if the file is to be restored, or could not be opened.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_doomed() || self.trouble().is_some()
     }
@@ -423,12 +429,12 @@ impl Entry {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True until the holder has taken back the lock that it had before the server's restart.
+    /// True until the holder has reclaimed the lock that it had before the server's restart.
     pub(crate) fn is_restored(&self) -> bool {
         self.restored.load(Ordering::SeqCst)
     }
 
-    /// Gives an entry of an earlier run its file.
+    /// Sets the file for an entry of an earlier run.
     pub(crate) fn set_file(&self, file: Arc<dyn OpenFile>) {
         self.lock().file = Some(file);
     }
@@ -490,7 +496,7 @@ impl Saved {
         while done < len {
             let view = VolatileSlice::from_mut(&mut data[done..]);
             match file.read_at(&[view], start + done as u64, Wait::Allowed)? {
-                // Cut off beside the server: the rest reads as zeros.
+                // A local process has cut the file, bypassing the server: the rest reads as zeros.
                 0 => break,
                 count => done += count,
             }
@@ -524,7 +530,7 @@ impl Saved {
     }
 }
 
-/// The blocks that a record of this place and length has saved.
+/// The blocks that a record of this offset and length has saved.
 fn blocks(offset: u64, len: usize) -> impl Iterator<Item = u64> {
     offset / BLOCK_BYTES..(offset + len as u64).div_ceil(BLOCK_BYTES)
 }

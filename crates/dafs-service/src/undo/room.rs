@@ -1,11 +1,11 @@
-//! How much all locks with recovery may take, and how much of that one client may.
+//! The room for all locks with recovery, and the shares of clients and hosts in it.
 //!
-//! Clients are told apart by their names, as where locks are kept: a client that comes back under the
-//! same name still has what its older instances have left behind.
+//! Clients are identified by their names, as in the table of kept locks: a client that comes back
+//! under the same name still has the room that its older instances have taken.
 //!
 //! Invariants
-//! * What is taken is given back once, when the lock is kept or undone; what earlier runs have left is
-//!   counted like everything else.
+//! * Room is returned exactly once, when the lock is kept or undone. Logs of earlier runs count
+//!   like all others.
 //! * One client leaves room for others, and so does one host with all its clients.
 
 use crate::Result;
@@ -18,7 +18,7 @@ use crate::limits::{
 use dafs_store::StoreError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is taken.
+/// The room that is taken.
 #[derive(Default)]
 pub(super) struct Room(Mutex<Taken>);
 
@@ -28,7 +28,7 @@ struct Taken {
     bytes: Counted,
 }
 
-/// Something that is counted, and whose it is.
+/// A count, by client and host.
 #[derive(Default)]
 struct Counted {
     all: u64,
@@ -48,7 +48,7 @@ impl Counted {
     }
 }
 
-/// The room of one lock, given back when it goes.
+/// The room of one lock, returned when it is dropped.
 pub(super) struct LockRoom<'a> {
     room: &'a Room,
     client: &'a [u8],
@@ -56,7 +56,7 @@ pub(super) struct LockRoom<'a> {
 }
 
 impl LockRoom<'_> {
-    /// The lock is had; its room is given back with [`Room::give_lock`].
+    /// The lock was granted. Its room is returned with [`Room::give_lock`].
     pub(super) fn keep(mut self) {
         self.kept = true;
     }
@@ -71,10 +71,10 @@ impl Drop for LockRoom<'_> {
 }
 
 impl Room {
-    /// Takes the room of another lock of a client, which is at this host now.
+    /// Takes the room for another lock of a client, which is at this host now.
     ///
     /// # Errors
-    /// `Resource` when the client, or its host, has as many as it may.
+    /// `Resource` when the client, or its host, has its share.
     pub(super) fn take_lock<'a>(&'a self, client: &'a [u8], host: Host) -> Result<LockRoom<'a>> {
         let mut taken = self.lock();
         taken.locks.whose.move_to(client, host);
@@ -88,25 +88,25 @@ impl Room {
         Ok(LockRoom { room: self, client, kept: false })
     }
 
-    /// Counts a lock that an earlier run has left, with what was saved for it.
+    /// Counts a lock of an earlier run, with its saved bytes.
     pub(super) fn count_left(&self, client: &[u8], bytes: u64) {
         let mut taken = self.lock();
         taken.locks.add(client, Host::Unknown, 1);
         taken.bytes.add(client, Host::Unknown, bytes);
     }
 
-    /// Gives back a lock, with what was saved for it.
+    /// Returns the room of a lock, with its saved bytes.
     pub(super) fn give_lock(&self, client: &[u8], bytes: u64) {
         let mut taken = self.lock();
         taken.locks.remove(client, 1);
         taken.bytes.remove(client, bytes);
     }
 
-    /// Takes room to save `more` bytes for a lock of a client that has `held` bytes.
+    /// Takes room to save `more` bytes for a lock of a client that has saved `held` bytes for it.
     ///
     /// # Errors
-    /// `Quota` when the client, or its host, has as many as it may for all its locks; `NoSpace` when
-    /// the lock has.
+    /// `Quota` when the client, or its host, has its share for all its locks. `NoSpace` when the
+    /// lock has its limit, or all have.
     pub(super) fn take_bytes(&self, client: &[u8], held: u64, more: u64) -> dafs_store::Result<()> {
         let mut taken = self.lock();
         if held + more > UNDO_BYTES_PER_LOCK_MAX || taken.bytes.all + more > UNDO_BYTES_MAX {
@@ -122,19 +122,19 @@ impl Room {
         Ok(())
     }
 
-    /// Gives back bytes of a lock that goes on.
+    /// Returns the room of some bytes of a lock that goes on.
     pub(super) fn give_bytes(&self, client: &[u8], bytes: u64) {
         self.lock().bytes.remove(client, bytes);
     }
 
-    /// Bytes of all.
+    /// Bytes of all locks.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes.all
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        // Nothing in here panics but assertions, which leave it whole.
+        // Only assertions can panic here, and they leave the table whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(fill(b"greedy", ONE), UNDO_LOCKS_PER_CLIENT_MAX);
         assert_eq!(take(b"greedy", ONE), Err(ServiceError::Resource));
         room.give_lock(b"greedy", 0);
-        // One that comes to nothing leaves nothing.
+        // A lock that is not granted takes no room.
         drop(room.take_lock(b"greedy", ONE).unwrap());
         take(b"greedy", ONE).unwrap();
         assert_eq!(fill(b"again", ONE), UNDO_LOCKS_MAX / 2 - UNDO_LOCKS_PER_CLIENT_MAX);
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(room.take_bytes(b"other", 0, 1), Ok(()));
         room.give_lock(b"other", 1);
         room.give_lock(b"again", 0);
-        // What an earlier run has left counts, too.
+        // A log of an earlier run counts, too.
         let left = UNDO_BYTES_MAX - UNDO_BYTES_PER_CLIENT_MAX;
         room.count_left(b"left", left);
         assert_eq!(room.take_bytes(b"other", 0, 1), Err(StoreError::NoSpace));

@@ -1,15 +1,16 @@
-//! Undo and locks: when something begins to be undoable, when it is kept, and when it is undone.
+//! The undo logs of locks: when a log begins, when its changes are kept, and when they are undone.
 //!
-//! A lock is released in many ways, and only two of them keep what was done under it: LOCKU and CLOSE,
-//! which say so first. Whatever is then left without its lock has been lost, and is undone: by the
-//! next tick, and at the latest before another lock is granted on the file. What is left with a
-//! persistent lock waits for the latter, because its holder may come back (DAFS 9.4).
+//! A lock is released in many ways, and only two of them keep the changes: LOCKU and CLOSE, which
+//! mark them first. Every other log without its lock belongs to a lost lock, and its changes are
+//! undone: by the next tick, and at the latest before another lock is granted on the file. Those of
+//! a persistent lock wait for such a request, because its holder may come back (DAFS 9.4).
 //!
 //! Invariants
-//! * No lock is granted on a file with changes that are to be undone.
-//! * What is to be undone is marked under the table's lock, so that nobody takes it back meanwhile.
-//! * A persistent lock is given up when its record is gone; what might have undone its changes is
-//!   thrown away after that. So a log of such a lock without a record is of one that was given up.
+//! * No lock is granted on a file whose changes are to be undone.
+//! * A log is marked for undo under the table's lock, so that its holder cannot reclaim the lock
+//!   meanwhile.
+//! * A persistent lock is released when its record is removed, and its log is discarded after that.
+//!   So a log of a persistent lock without a record belongs to a released lock.
 
 use super::{Entry, Holder, UndoError};
 use crate::client::ClientKey;
@@ -24,7 +25,7 @@ use dafs_store::{Cred, OpenFile, OpenMode, StoreError, Wait};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The server reads what is overwritten, and puts it back, whoever the holder was.
+/// The server itself reads pre-images and restores files, for any holder.
 fn server() -> Cred {
     Cred::new(0, 0)
 }
@@ -37,7 +38,7 @@ impl Holder {
         Self { name, verifier, mechanism, principal, owner }
     }
 
-    /// Without the key, which is of one run of the server.
+    /// Converts without the key, which belongs to one run of the server.
     pub(crate) fn to_holder(&self) -> LockHolder {
         let Self { name, verifier, mechanism, principal, owner } = self.clone();
         LockHolder { client: ClientKey(0), name, verifier, mechanism, principal, owner }
@@ -53,18 +54,18 @@ impl Holder {
     }
 }
 
-/// Whether what is done under such a lock is to be undone with it. Nothing is done under a lock for
-/// reading.
+/// True if changes under such a lock are to be undone with it. There are no changes under a lock
+/// for reading.
 fn recovers(request: &LockRequest<'_>) -> bool {
     request.extras.autorecover && request.kind == LockKind::Write
 }
 
 impl Service {
-    /// Keeps what may have to be undone in a directory, and reads what an earlier run has left there.
-    /// To be called once, before anybody is served; until then no lock with recovery is given.
+    /// Keeps undo logs in a directory, and reads those of an earlier run. The server calls it once,
+    /// before it serves any request. Until then no lock with recovery is granted.
     ///
     /// # Errors
-    /// When the directory cannot be read, or something in it is damaged; it is left as it is.
+    /// The directory cannot be read, or a file in it is damaged. The directory is left unchanged.
     pub fn keep_undo_in(&self, directory: &Path) -> std::result::Result<(), UndoError> {
         for key in self.writers.undo.open(directory)? {
             let Some(entry) = self.writers.undo.find(&key) else { continue };
@@ -81,18 +82,18 @@ impl Service {
         Ok(())
     }
 
-    /// Has everything that [`tick`](Self::tick) undoes, and what callers that may not wait need saved,
-    /// done elsewhere from now on. Without, `tick` and those callers wait for the disk.
+    /// Makes `spawn` run the undo work of [`tick`](Self::tick), and of callers that may not wait.
+    /// Without it, `tick` and those callers wait for the disk.
     pub fn undo_elsewhere(&self, spawn: Spawn) {
-        // INVARIANT: said once, at the start.
+        // INVARIANT: set once, at the start.
         let _ = self.writers.undo.elsewhere.set(spawn);
     }
 
-    /// Refuses a lock with recovery that cannot be given.
+    /// Refuses a lock with recovery that cannot be granted.
     ///
     /// # Errors
-    /// `NotSupported` for a part of a file, which would ask for more than is kept (DAFS O40), and
-    /// where nothing can be kept; `WouldWait`.
+    /// `NotSupported` for a part of a file, because its log would be more than the server keeps
+    /// (DAFS O40), and without a directory for logs. `WouldWait`.
     pub(crate) fn check_recovery(
         &self,
         caller: Caller<'_>,
@@ -111,8 +112,8 @@ impl Service {
         Ok(())
     }
 
-    /// A lock has been had; what is done under it can be undone from now on, if that was asked for.
-    /// The lock is given up again when that cannot be.
+    /// Begins the undo log of a granted lock, if the request asks for recovery. Releases the lock
+    /// if that fails.
     pub(crate) fn begin_recovery(
         &self,
         caller: Caller<'_>,
@@ -122,8 +123,8 @@ impl Service {
     ) -> Result<()> {
         let Some(holder) = holder.filter(|_| recovers(request)) else { return Ok(()) };
         let persist = request.extras.persist || request.extras.repair;
-        // Nothing is saved of what others change at data servers: so they do not, and are not told
-        // anew where to, until the log says that itself.
+        // No pre-images exist for writes at data servers. So layouts are returned first, and no new
+        // ones are granted until the log exists, which forbids them.
         let begun = self.begin_change(caller, open.key, Some(u64::MAX)).and_then(|_change| {
             let file = open_as_server(&self.namespace(), &open.key)?;
             let holds = |entry: &Entry| self.lock_table().is_held(entry);
@@ -136,11 +137,12 @@ impl Service {
         begun
     }
 
-    /// The holder is about to give up a lock: what was done under it is to stay. With a record, that is
-    /// so when the record is gone, which the caller sees to, and tells the entry that it gets then.
+    /// Keeps the changes under a lock that the holder is about to release. For a lock with a
+    /// record, the removal of the record decides. The caller removes it, and then reports that to
+    /// the returned entry.
     ///
     /// # Errors
-    /// `LockRange` for a part of one with recovery; `WouldWait`; those of the disk.
+    /// `LockRange` for a part of a lock with recovery. `WouldWait`. Those of the disk.
     pub(crate) fn keep_changes(
         &self,
         caller: Caller<'_>,
@@ -160,7 +162,7 @@ impl Service {
         self.writers.undo.keep(&entry).map(|()| None)
     }
 
-    /// The record of a lock is gone, and its changes stay.
+    /// Keeps the changes of a lock whose record is removed.
     ///
     /// # Errors
     /// `Expired` when the lock was lost before.
@@ -168,18 +170,18 @@ impl Service {
         if self.writers.undo.keep_given_up(entry) { Ok(()) } else { Err(ServiceError::Expired) }
     }
 
-    /// What may be undone of the changes under a lock.
+    /// Returns the undo log of a lock.
     fn undo_of(&self, lock: &LockState) -> Option<Arc<Entry>> {
         let entry = self.writers.undo.find(&lock.open.key)?;
         entry.is_of(lock).then_some(entry)
     }
 
-    /// Undoes what was done under a lock with recovery, and gives the lock up (LOCK and LOCKU with
+    /// Undoes the changes under a lock with recovery, and releases the lock (LOCK and LOCKU with
     /// type ABORT). The state-id is that of the owner's open.
     ///
     /// # Errors
-    /// `Invalid` when the owner has no such lock; those of the state-id; `WouldWait`; those of the
-    /// disk, and then the lock is still held.
+    /// `Invalid` when the owner has no such lock. Those of the state-id. `WouldWait`. Those of the
+    /// disk, with the lock still held.
     pub fn abort_lock(
         &self,
         caller: Caller<'_>,
@@ -201,13 +203,14 @@ impl Service {
         self.writers.undo.roll_back(entry, &self.writers, open)
     }
 
-    /// Undoes what was left in a file, so that a lock can be granted. Waits for the disk.
+    /// Undoes the changes of a lost lock in a file, so that a lock can be granted. Waits for the
+    /// disk.
     pub(crate) fn undo_lost(&self, key: &Handle, now_ns: u64) -> Result<()> {
         let Some(entry) = self.writers.undo.find(key) else { return Ok(()) };
         self.undo(&entry).inspect_err(|error| entry.note_trouble(error, now_ns))
     }
 
-    /// Undoes what has lost its lock. What cannot be undone is tried again later and later.
+    /// Undoes the changes of lost locks. Retries failed ones at longer and longer intervals.
     pub(crate) fn tick_undo(&self, now_ns: u64) {
         if self.writers.undo.is_empty() {
             return;
@@ -241,7 +244,7 @@ impl Service {
     }
 }
 
-/// The file behind a key, in whichever export leads to it and may be written to.
+/// Opens the file of a key, in an export that leads to it and may be written to.
 fn open_as_server(namespace: &Namespace, key: &Handle) -> dafs_store::Result<Arc<dyn OpenFile>> {
     let mut exports = namespace.exports().filter(|export| export.store().fs_id() == key.fs);
     let first = exports.next().ok_or(StoreError::BadHandle)?;
@@ -250,27 +253,27 @@ fn open_as_server(namespace: &Namespace, key: &Handle) -> dafs_store::Result<Arc
 }
 
 impl Entry {
-    /// Whether it undoes what is done under this lock.
+    /// True if it is the undo log of this lock.
     pub(crate) fn is_of(&self, lock: &LockState) -> bool {
         self.head.holder == Holder::of_lock(lock) && !self.is_doomed()
     }
 }
 
 impl StateTable {
-    /// Whether what is left on a file still says that a lock with recovery was had by this holder.
+    /// True if an orphaned or broken lock of this holder, with recovery, is on the file.
     fn has_record(&self, entry: &Entry) -> bool {
         let Some(file) = self.files.get(&entry.head.key) else { return false };
         let mut left = file.locks.orphans().iter().chain(file.locks.broken());
         left.any(|left| left.special.autorecover && entry.head.holder.is(&left.holder))
     }
 
-    /// Whether a lock has a record.
+    /// True if a lock has a record.
     fn has_special(&self, lock: &LockState) -> bool {
         let file = self.files.get(&lock.open.key);
         file.is_some_and(|file| file.locks.ranges.specials(Some(lock.id)).next().is_some())
     }
 
-    /// Whether the holder still has the lock.
+    /// True if the holder still has the lock.
     fn is_held(&self, entry: &Entry) -> bool {
         let Some(file) = self.files.get(&entry.head.key) else { return false };
         file.lock_states.iter().any(|lock| {
@@ -280,14 +283,14 @@ impl StateTable {
         })
     }
 
-    /// Whether the lock is one that its holder has left broken: then it is not the holder's any more.
+    /// True if a lock with recovery on the file is broken: then its holder has lost it.
     fn is_broken(&self, key: &Handle) -> bool {
         let broken = self.files.get(key).map_or(&[][..], |file| file.locks.broken());
         broken.iter().any(|left| left.special.autorecover)
     }
 
-    /// Whether something is to be undone before an owner whom nothing else stands against gets a
-    /// lock. Then it is marked, and nobody takes it back any more.
+    /// True if changes are to be undone before an owner gets a lock that conflicts with no other.
+    /// Then the log is marked, and the lock cannot be reclaimed any more.
     pub(crate) fn must_undo(
         &self,
         key: &Handle,
@@ -299,7 +302,7 @@ impl StateTable {
         let kept = own
             && !request.extras.repair
             && match (entry.head.persist, entry.is_restored()) {
-                // The lock was left behind for its holder.
+                // The lock was left as an orphan for its holder.
                 (true, _) => true,
                 (false, true) => request.reclaim,
                 (false, false) => self.is_held(&entry),
@@ -310,9 +313,9 @@ impl StateTable {
         !kept
     }
 
-    /// Whether a grant that [`must_undo`](Self::must_undo) allows would put a lock for reading in
-    /// place of one with recovery. Others could then read beside what may still be undone, and their
-    /// locks would undo it under its live holder.
+    /// True if a grant that [`must_undo`](Self::must_undo) allows would replace a lock with
+    /// recovery by one for reading. Others could then read changes that may still be undone, and
+    /// their locks would undo them while the holder lives.
     pub(crate) fn would_share_undone(&self, key: &Handle, request: &LockRequest<'_>) -> bool {
         request.kind == LockKind::Read && self.writers.undo.find(key).is_some()
     }

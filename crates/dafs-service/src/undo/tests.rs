@@ -1,4 +1,4 @@
-//! Files of real and simulated stores, changed in every way and put back.
+//! Tests on files of real and simulated stores, changed in every way and restored.
 
 use super::*;
 use crate::hosts::Host;
@@ -11,7 +11,7 @@ const BOTH: OpenMode = OpenMode { read: true, write: true };
 const SIZE: usize = 100_000;
 
 struct World {
-    /// With the logs, and with the file where that is on disk.
+    /// Contains the logs, and the file where that is on disk.
     dir: tempfile::TempDir,
     store: Box<dyn Store>,
     cred: Cred,
@@ -60,7 +60,7 @@ impl World {
         self.store.open(&self.cred, &self.key.file, BOTH).unwrap()
     }
 
-    /// As a door has it.
+    /// The file as a front end has it.
     fn file(&self) -> Arc<dyn OpenFile> {
         self.writers.count(self.key, BOTH, self.plain())
     }
@@ -81,7 +81,7 @@ impl World {
         )
     }
 
-    /// The server is killed and started again.
+    /// Kills and restarts the server.
     fn restart(&mut self) -> std::result::Result<(), UndoError> {
         self.writers = Arc::new(Writers::new());
         self.undo().open(&self.logs()).map(drop)
@@ -164,7 +164,7 @@ fn apply(world: &mut World, change: &Change) {
             file.append(&[view(&mut bytes)], Stability::Data).unwrap();
         }
         Change::Size(size) => file.set_size(size).unwrap(),
-        // Not every file system can.
+        // Some file systems do not support it.
         Change::Allocate(at, len) => drop(file.allocate(at, len)),
         Change::Deallocate(at, len) => drop(file.deallocate(at, len)),
         Change::Copy { from, to, len } => {
@@ -250,7 +250,7 @@ fn one_holder_at_a_time_and_it_finds_its_own_again() {
     assert!(entry.is_restored());
     world.begin();
     assert!(!entry.is_restored());
-    // Until it is put back, others do not overwrite what is not saved.
+    // Until the file is restored, others overwrite no bytes that are not saved.
     entry.doom();
     assert_eq!(world.try_begin(b"owner"), busy);
     world.roll_back();
@@ -258,7 +258,7 @@ fn one_holder_at_a_time_and_it_finds_its_own_again() {
     world.try_begin(b"other").unwrap();
 }
 
-/// The lock is lost between its grant and the moment from which all is saved.
+/// The lock is lost between its grant and the start of its log.
 #[test]
 fn a_lock_that_was_lost_at_once_undoes_nothing() {
     let world = World::new(false);
@@ -279,7 +279,7 @@ fn a_lock_that_was_lost_at_once_undoes_nothing() {
     world.assert_untouched();
 }
 
-/// Of two logs of a file only the last is of a lock that was not given up.
+/// Of two logs of a file only the last belongs to a lock that was not released.
 #[test]
 fn a_log_that_could_not_be_removed_is_not_put_back_over_a_later_one() {
     let mut world = World::new(false);
@@ -316,7 +316,7 @@ fn what_would_need_the_disk_is_left_to_those_who_may_wait() {
 #[test]
 fn a_lock_keeps_so_much_and_no_more() {
     let world = World::new(false);
-    // Of holes, as a file that large would be.
+    // A file of holes, instead of one that is really so large.
     let size = UNDO_BYTES_PER_LOCK_MAX + (1 << 20);
     world.plain().set_size(size).unwrap();
     world.begin();
@@ -370,7 +370,8 @@ fn a_damaged_log_stops_the_start_and_stays() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
 }
 
-/// Keeps what is in a log, and puts it back under its name: the power failed before the name was gone.
+/// Keeps the content of a log, and puts it back under its name, as after a power failure before the
+/// removal of the name was stable.
 struct Returning(PathBuf, PathBuf);
 
 impl Returning {
@@ -395,7 +396,7 @@ fn what_was_kept_stays_when_its_log_comes_back_and_the_list_is_lost() {
     let entry = world.undo().find(&world.key).unwrap();
     world.undo().keep(&entry).unwrap();
     log.come_back();
-    // The remedy for a list that is damaged.
+    // The administrator's remedy for a damaged list.
     std::fs::remove_file(world.dir.path().join("logs.index")).unwrap();
     world.restart().unwrap();
     assert!(world.undo().is_empty());
@@ -442,7 +443,7 @@ fn an_older_list_and_an_older_log_are_told() {
     };
     refused(&list, &empty, &whole);
     refused(&path, &bare, &log);
-    // One from the same lock, with fewer records than are known.
+    // A log of the same lock, with fewer records than the list knows.
     std::fs::write(&list, listed).unwrap();
     world.restart().unwrap();
     world.roll_back();
@@ -469,7 +470,7 @@ fn nothing_of_it_is_reached_by_a_symlink() {
         std::fs::remove_file(&path).unwrap();
         std::fs::rename(&victim, &path).unwrap();
     }
-    // What is made takes the place of the link.
+    // A new file replaces the link.
     std::fs::write(&victim, "precious").unwrap();
     std::fs::remove_file(world.dir.path().join("logs.index")).unwrap();
     for name in ["logs.index-new", "logs/1.new", "logs/1.copy"] {
@@ -490,7 +491,7 @@ fn a_log_that_is_lost_stops_the_start() {
     let (log, whole) = (std::fs::read(&path).unwrap(), std::fs::read(&list).unwrap());
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(world.restart(), Err(UndoError::Missing(_))));
-    // One of another list.
+    // A log of another list.
     let other = World::new(false);
     other.begin();
     std::fs::copy(other.logs().join("0.undo"), &path).unwrap();
@@ -504,11 +505,11 @@ fn a_log_that_is_lost_stops_the_start() {
     world.assert_untouched();
 }
 
-/// The least that mkfs.xfs takes, and a little more; what is not written takes no space.
+/// The least that mkfs.xfs takes, and a little more. Blocks that are not written take no space.
 const DISK_BYTES: u64 = 400 << 20;
 
-/// Runs tests of this file again, with all their files on an XFS of its own. False where the system
-/// does not let it.
+/// Runs tests of this file again, with all their files on an XFS of their own. False where the
+/// system does not allow it.
 fn on_xfs(tests: &[&str]) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let (disk, point) = (dir.path().join("disk"), dir.path().join("mounted"));
@@ -534,7 +535,7 @@ fn on_xfs(tests: &[&str]) -> bool {
 
 const ON_XFS: &str = "DAFS_SERVICE_TEST_XFS";
 
-/// The tests above meet it by themselves where their files are on such a file system.
+/// The tests above cover this case by themselves where their files are on such a file system.
 #[test]
 fn where_files_can_share_content_a_copy_is_kept_instead() {
     if std::env::var_os(ON_XFS).is_none() {
@@ -554,7 +555,7 @@ fn where_files_can_share_content_a_copy_is_kept_instead() {
         names.sort();
         names
     };
-    // More than would be saved piece by piece.
+    // More than the log could save piece by piece.
     let size = UNDO_BYTES_PER_LOCK_MAX + 12_345;
     world.plain().set_size(size).unwrap();
     world.original.resize(size as usize, 0);
@@ -567,7 +568,7 @@ fn where_files_can_share_content_a_copy_is_kept_instead() {
     file.set_size(70).unwrap();
     file.append(&[view(&mut bytes)], Stability::Data).unwrap();
     drop(file);
-    // One whose log was not made any more.
+    // A copy whose log was not made.
     std::fs::write(world.logs().join("7.copy"), b"").unwrap();
     world.restart().unwrap();
     assert_eq!(names(&world), ["0.copy", "0.undo"]);

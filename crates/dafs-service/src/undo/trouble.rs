@@ -1,10 +1,11 @@
-//! Files that could not be put back: each is tried again, at longer and longer intervals, and said once.
+//! Files that could not be restored: each is retried at longer and longer intervals, and logged
+//! once.
 
 use super::Entry;
 use crate::limits::{UNDO_PAUSE_MAX_NS, UNDO_PAUSE_MIN_NS};
 use std::sync::{MutexGuard, PoisonError};
 
-/// Why a file could not be put back, and when to try again.
+/// Why a file could not be restored, and when to retry.
 pub(super) struct Trouble {
     reason: String,
     pause_ns: u64,
@@ -12,17 +13,17 @@ pub(super) struct Trouble {
 }
 
 impl Entry {
-    /// Why it could not be put back; `None` as long as that has not failed.
+    /// Why the file could not be restored. `None` without a failure.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.lock_trouble().as_ref().map(|trouble| trouble.reason.clone())
     }
 
-    /// Whether it is time to try.
+    /// True if it is time to retry.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         self.lock_trouble().as_ref().is_none_or(|trouble| trouble.again_ns <= now_ns)
     }
 
-    /// It could not be put back.
+    /// Notes that the file could not be restored.
     pub(super) fn note_trouble(&self, reason: &dyn ToString, now_ns: u64) {
         let mut trouble = self.lock_trouble();
         let (reason, before) = (reason.to_string(), trouble.take());
