@@ -1,13 +1,14 @@
-//! Attributes that a change is to set: what is noted of them before it, and what is concluded from how
-//! they are after a crash.
+//! Attributes that a change sets: the pre-image that is logged, and the conclusions from the
+//! attributes after a crash.
 //!
 //! Invariants
-//! * Conclusions come from the attributes that the change names. The change attribute moves with
-//!   everything that anybody does to the object, so it tells only of one that did not move.
-//! * An attribute that had the new value before tells nothing. A change of such ones only is said not
-//!   to have happened: nobody can tell its first time from the second.
-//! * A value that is neither the old nor the new one is somebody else's. He may have come before or
-//!   after the change, so its client is told neither that it happened nor to make it again.
+//! * Conclusions come from the attributes that the change sets. The change attribute moves with
+//!   every change of the object, so only an unchanged one leads to a conclusion.
+//! * An attribute that had the new value before proves nothing. A change of such attributes only is
+//!   reported as not executed: its first and second execution cannot be distinguished.
+//! * A value that is neither the old nor the new one is another client's. That change may have come
+//!   before or after this one. So the client is told neither that its change happened nor to retry
+//!   it.
 
 use super::bytes::{Reader, Writer};
 use super::change::MaskedMode;
@@ -20,15 +21,15 @@ use dafs_store::{
 
 /// All permission bits with setuid, setgid and sticky.
 const MODE_BITS: u32 = 0o7777;
-/// Those that an access control list sets.
+/// The bits that an access control list sets.
 const ACL_BITS: u32 = 0o777;
-/// Those that file systems take away when others write, or when the owner changes.
+/// The bits that file systems clear when others write, or when the owner changes.
 const FLEETING_BITS: u32 = 0o6000;
 
-/// What one attribute tells of a change.
+/// The evidence of one attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trace {
-    /// Nothing.
+    /// None.
     Silent,
     /// It has the new value.
     New,
@@ -47,8 +48,8 @@ fn trace<T: PartialEq>(before: &T, wish: &T, now: &T) -> Trace {
     }
 }
 
-/// What a size tells. Who writes is not kept waiting, so the old one may have come back; the change
-/// attribute tells whether it may.
+/// Returns the evidence of a size. Writers do not wait, so the old size may have come back: the
+/// change attribute shows if it can have.
 fn size(before: &Before, wish: u64, now: &Attr) -> Trace {
     match trace(&before.size, &wish, &now.size) {
         Trace::Old if now.change > before.change => Trace::Foreign,
@@ -56,7 +57,7 @@ fn size(before: &Before, wish: u64, now: &Attr) -> Trace {
     }
 }
 
-/// What several attributes tell together. A change that was done in part is made again as a whole.
+/// Combines the evidence of several attributes. A partial change is executed again as a whole.
 fn outcome(traces: impl IntoIterator<Item = Trace>) -> Outcome {
     let (mut new, mut foreign) = (false, false);
     for trace in traces {
@@ -74,7 +75,7 @@ fn outcome(traces: impl IntoIterator<Item = Trace>) -> Outcome {
     }
 }
 
-/// Attributes as they were.
+/// The pre-image of attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Before {
     mode: u32,
@@ -86,21 +87,21 @@ struct Before {
     change: u64,
 }
 
-/// An access control list as it was and as it is to become, by what it sums up to.
+/// Checksums of an access control list before the change, and of the new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AclStep {
     before: u32,
-    /// `None` when it is one that will be refused.
+    /// `None` when the change will be refused.
     wish: Option<u32>,
 }
 
-/// Attributes that are to be set.
+/// The attributes of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Attributes {
     /// `None` when the object is gone.
     before: Option<Before>,
     wish: SetAttr,
-    /// The bits of the mode that the wish is about.
+    /// The bits of the mode that the change sets.
     mode_bits: u32,
     acl: Option<AclStep>,
 }
@@ -113,8 +114,7 @@ impl Before {
 }
 
 impl Attributes {
-    /// # Errors
-    /// `BadHandle` for an object that never was.
+    /// `BadHandle` for an object that never existed.
     pub(super) fn picture(
         store: &dyn Store,
         file: &FileId,
@@ -132,7 +132,7 @@ impl Attributes {
             mode_bits &= !ACL_BITS;
         }
         let acl = acl.map(|acl| {
-            // One that cannot be read cannot be set either.
+            // A list that cannot be read cannot be set either.
             let before = store.acl(file).map(|acl| sum(&acl));
             let wish = acl.as_kept(directory).map(|acl| sum(&acl));
             AclStep { before: before.unwrap_or(0), wish: before.and(wish).ok() }
@@ -141,7 +141,7 @@ impl Attributes {
     }
 
     pub(super) fn judge(&self, store: &dyn Store, file: &FileId) -> Result<Outcome, StoreError> {
-        // Who was refused will be again.
+        // A refused request will be refused again.
         let Some(before) = &self.before else { return Ok(Outcome::Not) };
         let now = match store.getattr(file) {
             Err(StoreError::Stale | StoreError::MovedOut | StoreError::BadHandle) => {
@@ -209,15 +209,15 @@ impl Attributes {
     }
 }
 
-/// Whether setuid and setgid have ended, as by a change of the owner: that tells also of one to the owner
-/// that it had before.
+/// True if setuid and setgid were cleared, as by a change of the owner. This is evidence even if
+/// the new owner is the old one.
 fn lost_rights(before: u32, now: u32) -> bool {
     let lent = if before & 0o010 != 0 { FLEETING_BITS } else { 0o4000 };
     before & lent != 0 && now == before & !lent
 }
 
-/// A time that the server was to choose is any other than the old one: whoever moved it since has
-/// brought it to his own now, or over it.
+/// Judges a time that the server chooses. Any other time than the old one counts as new: a later
+/// change has set its own time, or a time after this one.
 fn time(before: TimeSpec, wish: SetTime, now: TimeSpec) -> Trace {
     match wish {
         SetTime::To(wish) => trace(&before, &wish, &now),
@@ -226,12 +226,12 @@ fn time(before: TimeSpec, wish: SetTime, now: TimeSpec) -> Trace {
     }
 }
 
-/// An extended attribute that is to be set or removed.
+/// A change of an extended attribute: a new value, or its removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Xattr {
     name: Vec<u8>,
     /// The digest of its value, `None` where there was none. The outer `None` where there cannot be
-    /// any, so that what is asked for will be refused.
+    /// any, so that the request will be refused.
     before: Option<Option<u32>>,
     /// The object's change attribute before.
     change: u64,
@@ -239,7 +239,7 @@ pub(super) struct Xattr {
     how: SetXattr,
 }
 
-/// The digest of an attribute's value; the outer `None` where there cannot be any.
+/// Returns the digest of an attribute's value. The outer `None` means that there cannot be any.
 fn value(store: &dyn Store, file: &FileId, name: &[u8]) -> Result<Option<Option<u32>>, StoreError> {
     match store.xattr(&server(), file, name) {
         Ok(value) => Ok(Some(Some(digest(0, &value)))),
@@ -250,8 +250,7 @@ fn value(store: &dyn Store, file: &FileId, name: &[u8]) -> Result<Option<Option<
 }
 
 impl Xattr {
-    /// # Errors
-    /// `BadHandle` for an object that never was; `Io`.
+    /// `BadHandle` for an object that never existed. `Io`.
     pub(super) fn picture(
         store: &dyn Store,
         file: &FileId,
@@ -308,7 +307,7 @@ impl Xattr {
     }
 }
 
-/// What an access control list sums up to.
+/// Returns the checksum of an access control list.
 fn sum(acl: &Acl) -> u32 {
     use dafs_store::AceWho::{Everyone, Group, NamedGroup, Owner, User};
     acl.entries.iter().fold(0, |before, entry| {

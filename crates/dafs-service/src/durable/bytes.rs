@@ -3,7 +3,7 @@
 use crate::handle::Handle;
 use dafs_store::{FILE_ID_BYTES, FileId, FsId, TimeSpec};
 
-/// Reads what [`Writer`] wrote. Every call ends with `None` where the bytes end too early.
+/// Reads data that [`Writer`] wrote. Every call returns `None` where the bytes end too early.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
         Some(Handle { fs: FsId(self.array()?), file: self.file()? })
     }
 
-    /// Something that may be absent.
+    /// Reads an optional value.
     pub(super) fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Option<T>,

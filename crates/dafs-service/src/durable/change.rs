@@ -1,4 +1,4 @@
-//! What a request is about to change, in terms of no protocol.
+//! The change that a request is about to make, independent of the protocol.
 
 use super::places::{Hold, Place, PlaceList};
 use crate::handle::Handle;
@@ -7,22 +7,22 @@ use dafs_store::{Acl, Kind, NAME_BYTES_MAX, SetAttr, SetXattr, Stability};
 /// Some bits of a mode (RFC 8881 5.12, mode_set_masked).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaskedMode {
-    /// Their values.
+    /// The values of the bits.
     pub value: u32,
-    /// Which ones.
+    /// The bits to set.
     pub mask: u32,
 }
 
-/// A change that is about to be carried out.
+/// A change that is about to be executed.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
-    /// An open that makes the file if it is not there.
+    /// An open that makes the file if it does not exist.
     Create {
         /// The directory.
         dir: &'a Handle,
         /// The name in it.
         name: &'a [u8],
-        /// The attributes of a new file; size 0 empties an old one.
+        /// The attributes of a new file. Size 0 empties an old one.
         attr: &'a SetAttr,
     },
     /// A new directory, symlink or special file.
@@ -31,19 +31,19 @@ pub enum Change<'a> {
         dir: &'a Handle,
         /// The name in it.
         name: &'a [u8],
-        /// What is made.
+        /// The kind of the object.
         kind: Kind,
         /// Its attributes.
         attr: &'a SetAttr,
     },
-    /// The end of a name.
+    /// The removal of a name.
     Remove {
         /// The directory.
         dir: &'a Handle,
         /// The name in it.
         name: &'a [u8],
     },
-    /// Another name instead of one.
+    /// The replacement of one name by another.
     Rename {
         /// The directory of the old name.
         from_dir: &'a Handle,
@@ -54,7 +54,7 @@ pub enum Change<'a> {
         /// The new name.
         to: &'a [u8],
     },
-    /// Another name beside those that a file has, which may be none.
+    /// Another name for a file, which may have none.
     Link {
         /// The file.
         source: &'a Handle,
@@ -63,47 +63,47 @@ pub enum Change<'a> {
         /// The new name.
         name: &'a [u8],
     },
-    /// Other attributes.
+    /// A change of attributes.
     SetAttr {
         /// The object.
         file: &'a Handle,
-        /// What changes.
+        /// The attributes to set.
         change: &'a SetAttr,
-        /// Bits of the mode to set over those that the object has; then `change` names no mode.
+        /// Bits of the mode to set over those of the object. Then `change` sets no mode.
         masked: Option<MaskedMode>,
         /// The access control list, which is set after the rest.
         acl: Option<&'a Acl>,
     },
-    /// Another value of an extended attribute, or its end.
+    /// A change of an extended attribute: a new value, or its removal.
     SetXattr {
         /// The object.
         file: &'a Handle,
         /// The name of the attribute.
         name: &'a [u8],
-        /// The [`digest`](super::digest) of the new value; `None` removes the attribute.
+        /// The [`digest`](super::digest) of the new value. `None` removes the attribute.
         value: Option<u32>,
-        /// Whether it may, must not or must be there; a removal is a replacement.
+        /// The condition on its existence. A removal counts as a replacement.
         how: SetXattr,
     },
-    /// A write at an offset. One that is not stable is not kept.
+    /// A write at an offset. An unstable one has no record.
     Write {
         /// The file.
         file: &'a Handle,
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// How much, in bytes.
+        /// Length in bytes.
         len: u64,
-        /// What must be stable before the reply.
+        /// The stability that is required before the reply.
         stability: Stability,
         /// The [`digest`](super::digest) of the data, where it is known before the write.
         digest: Option<u32>,
     },
-    /// A write at the end of a file. It is to be carried out before the eyes of
-    /// [`Op::witness`](super::Op::witness), who notes it when its place is known.
+    /// A write at the end of a file. [`Op::witness`](super::Op::witness) must see its execution,
+    /// and records it when its offset is known.
     Append {
         /// The file.
         file: &'a Handle,
-        /// How much, in bytes.
+        /// Length in bytes.
         len: u64,
         /// The [`digest`](super::digest) of the data.
         digest: u32,
@@ -111,12 +111,12 @@ pub enum Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Whether it empties a file that its name leads to.
+    /// True if it empties the file of its name.
     pub(super) fn empties(&self) -> bool {
         matches!(self, Self::Create { attr, .. } if attr.size == Some(0))
     }
 
-    /// Whether a store might carry it out: nothing has a name that is longer than names may be.
+    /// True if a store might execute it. No object has a name beyond the length limit.
     pub(super) fn is_possible(&self) -> bool {
         let fits = |name: &[u8]| name.len() <= NAME_BYTES_MAX;
         match self {
@@ -130,7 +130,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// An object in the export that it happens in.
+    /// An object in its export.
     pub(super) fn place(&self) -> &'a Handle {
         match self {
             Self::Create { dir, .. }
@@ -146,7 +146,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A change that waits, with what it names.
+/// A waiting change, with owned names.
 #[derive(Debug)]
 pub(super) enum Owned {
     Create { dir: Handle, name: Vec<u8>, attr: SetAttr },
@@ -190,8 +190,8 @@ impl Change<'_> {
         }
     }
 
-    /// Whether there is anything to keep: a write that is done again does no harm, so one whose data
-    /// is not known is not kept, and neither is one that may be lost.
+    /// True if the change needs a record. To repeat a write does no harm, so a write whose data is
+    /// not known has no record, and neither has one that may be lost.
     pub(super) fn is_kept(&self) -> bool {
         !matches!(
             self,
@@ -199,14 +199,14 @@ impl Change<'_> {
         )
     }
 
-    /// Whether others that are kept must not meet it when nothing is kept of it: what became of names
-    /// and attributes is told by how they are found.
+    /// True if the change needs a guard when it has no record: recovery judges changes of names and
+    /// attributes by their present state.
     pub(super) fn is_guarded(&self) -> bool {
         !matches!(self, Self::Write { .. } | Self::Append { .. })
     }
 
-    /// What the change holds while it is under way; `key` tells what an object is called for
-    /// everybody.
+    /// Returns the change locks that it takes. `key` returns the key of an object that all exports
+    /// share.
     pub(super) fn places(&self, key: impl Fn(&Handle) -> Handle) -> PlaceList {
         let name = |dir: &Handle, name: &[u8]| Place::name(&key(dir), name);
         match self {

@@ -1,12 +1,13 @@
-//! Whether a change that was announced, and whose reply is not known, has happened.
+//! Recovery decides if a logged change without a known reply has happened.
 //!
-//! Nothing else that was announced can have touched the same names or file in between, so what is
-//! there now is either what was there before or what the change made of it. An append excludes even
-//! those who announce nothing, from the record of its place to that of its end: what is behind that
-//! place, when there is no record of the end, is of the append alone, whether all of it is there, its
-//! beginning, or what a file system shows of data that had not reached the disk. Nothing is concluded
-//! from what such data looks like. Only somebody who changes the export behind the server's back can
-//! have put something else there; what is longer than the append must be of such a one, and stays.
+//! No other logged change can have touched the same names or file in between. So their present
+//! state is either the one before the change or the result of the change. An append also excludes
+//! changes without a record, from the record of its offset to that of its end. If there is no
+//! record of the end, all data behind that offset belongs to the append. It may be the whole
+//! append, its beginning, or the file system's view of data that had not reached the disk. Recovery
+//! draws no conclusion from such data. Only a process that changes the export, bypassing the
+//! server, can have written other data there. Data beyond the length of the append must come from
+//! such a process, and stays.
 
 use super::Effect;
 use super::intent::{Intent, Maker, find, has_all, is_set_later, look, server};
@@ -17,17 +18,17 @@ use dafs_store::{FileId, Kind, OpenMode, SetAttr, Store, StoreError, Wait};
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 1 << 18;
 
-/// What has become of a change.
+/// The verdict on a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Happened(Effect),
-    /// There is no trace of it, or only a part of it that is as good as done again.
+    /// There is no trace of it, or only a part that a retry completes.
     Not,
-    /// Somebody else has changed the same, before or after it.
+    /// Another client has changed the same, before or after it.
     InDoubt,
 }
 
-/// The same without the effect.
+/// The verdict without the effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Happened,
@@ -36,8 +37,8 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// What is not newer than it was before the change shows no doubtful trace of it: what seems to be
-    /// somebody else's is from before, and what came after it was lost with the power.
+    /// Turns doubt into `Not` if the object is not newer than before the change: then the foreign
+    /// trace is from before, and later changes were lost with the power.
     pub(super) fn if_newer(
         self,
         store: &dyn Store,
@@ -66,11 +67,10 @@ fn file_at(store: &dyn Store, dir: &Handle, name: &[u8]) -> Result<Option<FileId
 }
 
 impl Intent {
-    /// Finds out what has become of the change, and takes away what is left of one that was half
-    /// done.
+    /// Decides if the change has happened, and removes the rest of a partial one.
     ///
     /// # Errors
-    /// When the store cannot be read; then nothing is known.
+    /// The store cannot be read. Then the result is not known.
     pub(super) fn judge(&self, store: &dyn Store) -> Result<Verdict, StoreError> {
         let happened = |did: bool, effect: Effect| {
             if did { Verdict::Happened(effect) } else { Verdict::Not }
@@ -80,14 +80,14 @@ impl Intent {
                 let found = find(store, dir, name)?;
                 let Some((file, now)) = found else { return Ok(Verdict::Not) };
                 let outcome = match old {
-                    // A named attribute is made by the same request as a file, and has no attributes
-                    // of its own.
+                    // A named attribute is made by the same request as a file, and has no
+                    // attributes of its own.
                     None if (now, *kind) == (Kind::NamedAttr, Kind::Regular) => Outcome::Happened,
                     None if now == *kind => complete(store, &file, now, attr, maker)?,
                     Some(old) if *empties && old.file == file && old.size != 0 => {
                         match store.getattr(&file)?.size {
                             0 => Outcome::Happened,
-                            // Who writes is not kept waiting, so it may have been empty in between.
+                            // Writers do not wait, so it may have been empty in between.
                             _ => Outcome::InDoubt.if_newer(store, &file, old.change)?,
                         }
                     }
@@ -108,7 +108,7 @@ impl Intent {
                     None => Outcome::Not,
                     Some(_) if at_from == *source => Outcome::Not,
                     Some(_) if at_to == *source => Outcome::Happened,
-                    // What would have been replaced is there.
+                    // The target that would have been replaced is there.
                     Some(_) if target.is_some() && at_to == *target => Outcome::Not,
                     Some(_) => Outcome::InDoubt.if_newer(store, &from_dir.file, *from_before)?,
                 };
@@ -142,10 +142,11 @@ impl Intent {
     }
 }
 
-/// Whether a new object of the announced name and kind is the one that was to be made; then what it
-/// was to have and lacks, because the server ended between the two, is set with its maker's rights. It
-/// is his if it belongs to whom his objects belong, and is not older than its place was when he
-/// announced it: what others have made or brought there is neither his nor touched.
+/// Decides if a new object of the logged name and kind is the one of this change. If so, attributes
+/// that it lacks, because the server crashed before it set them, are set with the maker's rights.
+/// The object counts as the maker's if it has the owner of the maker's objects, and is not older
+/// than its directory was at the intent. Objects that others have made or moved there are not
+/// changed.
 fn complete(
     store: &dyn Store,
     file: &FileId,
@@ -155,7 +156,7 @@ fn complete(
 ) -> Result<Outcome, StoreError> {
     let found = store.getattr(file)?;
     let owner = store.owner_of_new(&maker.cred);
-    // Only the superuser gives objects away.
+    // Only the superuser can give objects away.
     let is_owned = found.uid == owner || owner == 0 && Some(found.uid) == wish.uid;
     if !is_owned || found.btime.is_some_and(|born| born < maker.since) {
         return Ok(Outcome::Not);
@@ -164,16 +165,17 @@ fn complete(
         Kind::Symlink => SetAttr { mode: None, ..*wish },
         _ => *wish,
     };
-    // What it got with its making, others have changed since if it is not there.
+    // Others have changed attributes since that were set at the creation and differ now.
     if !is_set_later(&wish) || has_all(&found, &wish) {
         return Ok(Outcome::Happened);
     }
-    // It was given away, or has been another's from the beginning: the superuser sets nothing on that.
+    // It was given away, or belonged to another user from the beginning: the superuser does not
+    // change it.
     if found.uid != owner {
         return Ok(Outcome::InDoubt);
     }
     match store.setattr(&maker.cred, file, &wish, None) {
-        // Nobody's quota keeps the server from starting.
+        // A user's quota does not keep the server from starting.
         Err(StoreError::Io) => Err(StoreError::Io),
         Err(error) => {
             tracing::warn!(%error, ?file, "a new object has not got all its attributes");
@@ -200,7 +202,7 @@ fn judge_append(
     if attr.size <= offset {
         return Ok(Verdict::Not);
     }
-    // It may be there as a whole, and others may have seen it.
+    // It may be complete, and others may have seen it.
     if attr.size >= end && digest_of(store, file, offset, len)? == Some(digest) {
         return Ok(Verdict::Happened(Effect::Appended { file: *file, offset, len }));
     }
@@ -212,7 +214,7 @@ fn judge_append(
         );
         return Ok(Verdict::InDoubt);
     }
-    // All or nothing (DAFS 13.3): what is there of it goes.
+    // An append is atomic (DAFS 13.3), so a part of it is removed.
     let cut = SetAttr { size: Some(offset), ..SetAttr::default() };
     store.setattr(&server(), &file.file, &cut, None)?;
     store.commit_names(&[file.file])?;
@@ -220,7 +222,7 @@ fn judge_append(
     Ok(Verdict::Not)
 }
 
-/// The digest of a range; `None` when the file ends before it does, or is gone.
+/// Returns the digest of a range. `None` when the file is shorter, or gone.
 fn digest_of(
     store: &dyn Store,
     file: &Handle,

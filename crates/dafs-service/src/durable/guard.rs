@@ -1,16 +1,17 @@
-//! Changes that nothing is kept of, where others are: of names and attributes, by clients without
-//! durable replies.
+//! Guarded changes: changes of names and attributes without a record, on exports where other
+//! changes have records, because their clients have no durable replies.
 //!
-//! After a restart, names and attributes tell whether an announced change was carried out, which they do
-//! only if nobody else has changed the same since the announcement. So a change that is not announced
-//! takes the places that it would take if it were, for as long as it is carried out.
+//! After a restart, recovery decides by names and attributes if a logged change was executed. This
+//! works only if no other client has changed the same since the intent. So a change without a
+//! record takes the same change locks as one with a record, while it is executed.
 //!
 //! Invariants
-//! * Guarded changes never wait for each other: they share all places.
-//! * None goes on before the log says, as lastingly as was promised, what became of the announced changes
-//!   that have left its places.
-//! * One that waits is told within a bounded time, whatever becomes of those that it waits for.
-//! * Who ends one makes nobody wait: those that stood behind it go on elsewhere.
+//! * Guarded changes never wait for each other: they share all change locks.
+//! * A guarded change goes on only when the log has, as durably as was promised, the ends of the
+//!   logged changes that held its change locks before.
+//! * A waiting change is notified within a bounded time, whatever becomes of the changes that it
+//!   waits for.
+//! * The end of a guarded change blocks no caller: another thread lets the changes behind it go on.
 
 use super::intent;
 use super::keeper::{Keeper, shielded, tell};
@@ -29,25 +30,25 @@ use dafs_store::Store;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// A change that nothing is kept of.
+/// A guarded change.
 pub(super) struct Guard {
     whose: Whose,
     store: Arc<dyn Store>,
     places: PlaceList,
-    /// The name that leads to the file that it empties.
+    /// The name of the file that it empties.
     empties: Option<(Handle, Vec<u8>)>,
-    /// That file, as it was when the name was last looked at.
+    /// That file, as of the last lookup of the name.
     emptied: Option<Place>,
-    /// What to do when its places are free, or the log is kept.
+    /// Called when its change locks are free, or the log is durable.
     waiting: Option<Notify>,
-    /// Its places are free, and it waits for the log.
+    /// Its change locks are free, and it waits for the log.
     has_places: bool,
-    /// When it is given up if it still waits.
+    /// The time when it is given up if it still waits.
     until_ns: u64,
 }
 
 impl Guard {
-    /// Whether it waits for its places and nobody is in them any more.
+    /// True if it waits for its change locks and all of them are free.
     fn may_go_on(&self, number: u64, places: &Places) -> bool {
         self.waiting.is_some() && !self.has_places && self.is_first(number, places)
     }
@@ -58,8 +59,8 @@ impl Guard {
     }
 }
 
-/// Whose a guarded change is, when many are under way: names of clients are free, but who has no
-/// address has gone through the making of a session.
+/// The owner of a guarded change, for its share. Client names are free to choose. A caller without
+/// an address has made a session at least.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Whose {
     Host(Host),
@@ -75,7 +76,7 @@ impl Whose {
     }
 }
 
-/// Changes under way that nothing is kept of.
+/// The guarded changes under way.
 #[derive(Default)]
 pub(super) struct Guards {
     all: FxHashMap<u64, Guard>,
@@ -113,11 +114,11 @@ impl Guards {
     }
 }
 
-/// How far a guarded change has come whose names are free.
+/// The state of a guarded change whose name locks are free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Free,
-    /// For the file that it empties, or it was given up.
+    /// It waits for the file that it empties, or was given up.
     Waits,
 }
 
@@ -154,7 +155,7 @@ impl Keeper {
         if !free {
             return Ok(Intended::Waiting(op));
         }
-        // When one of these fails, the change goes with `op`.
+        // When one of these fails, the change ends with `op`.
         let mut made = None;
         if looks {
             made = ready.take().map(|ready| ready());
@@ -175,7 +176,7 @@ impl Keeper {
         Ok(Intended::Waiting(op))
     }
 
-    /// How far the log has to be kept before a change goes on that has its places.
+    /// Returns up to where the log must be durable before a change with its change locks goes on.
     fn ends_before(&self, number: u64) -> Ends {
         let ledger = self.lock();
         let guard = ledger.guards.all.get(&number);
@@ -184,7 +185,7 @@ impl Keeper {
         })
     }
 
-    /// Tells when the log is kept so far, if the change is not given up before.
+    /// Notifies when the log is durable up to `ends`, unless the change is given up before.
     fn wait_for_log(self: &Arc<Self>, number: u64, ends: Ends, ready: Notify) {
         let mut ledger = self.lock();
         let Some(guard) = ledger.guards.all.get_mut(&number) else { return };
@@ -202,12 +203,13 @@ impl Keeper {
         self.keep_soon(ends, Box::new(kept));
     }
 
-    /// Takes the place of the file that a change empties whose names are free; `ready` may have to wait
-    /// for it. If the name leads to another file meanwhile, the former one is left first, and those that
-    /// stood behind it are added to `next`, also after an error.
+    /// Takes the change lock of the file that a change empties, after its name locks are free. The
+    /// change may have to wait for it, with `ready`. If the name leads to another file meanwhile,
+    /// the lock of the former one is released first. The changes that waited for that lock are
+    /// added to `next`, also after an error.
     ///
     /// # Errors
-    /// `Delay` when the name does not stop leading elsewhere.
+    /// `Delay` when the name leads to another file at each attempt.
     fn find_emptied(
         &self,
         number: u64,
@@ -220,7 +222,7 @@ impl Keeper {
             let Some((dir, name)) = guard.empties.clone() else { return Ok(Found::Free) };
             let store = guard.store.clone();
             drop(ledger);
-            // What is wrong with the name comes out when the change is carried out.
+            // The execution of the change reports an error of the name.
             let file = intent::find(&*store, &dir, &name).ok().flatten();
             let handle = file.map(|(file, _)| Handle { fs: store.fs_id(), file });
             let file = handle.map(|handle| Place::file(&handle, Hold::Guard));
@@ -238,13 +240,13 @@ impl Keeper {
                 guard.waiting = ready.take();
                 return Ok(Found::Waits);
             }
-            // The name may have led elsewhere before the file was had.
+            // The name may have led elsewhere before the file was locked.
         }
         Err(ServiceError::Delay)
     }
 
-    /// Lets a guarded change go on if nobody is in its way any more. Those that it lets go on itself are
-    /// added to `next`.
+    /// Lets a guarded change go on if no other change blocks it any more. Changes that can go on in
+    /// turn are added to `next`.
     pub(super) fn resume_guard(self: &Arc<Self>, number: u64, next: &mut Vec<u64>) {
         let mut ledger = self.lock();
         let ledger_now = &mut *ledger;
@@ -267,16 +269,17 @@ impl Keeper {
         }
     }
 
-    /// A guarded change was carried out, or is not.
+    /// Ends a guarded change that was executed, or will not be.
     pub(super) fn end_guard(self: &Arc<Self>, number: u64) {
         let mut next = Vec::new();
         let guard = self.take_guard(number, |_| true, &mut next);
         self.resume_elsewhere(next);
-        // Its notification is not used; what it holds may come back here.
+        // Its notification is not used. The drop of its content may call this service again.
         drop(guard);
     }
 
-    /// Takes a guarded change away if it is one of those, and adds those that wait behind it to `next`.
+    /// Removes a guarded change if `is_one` is true for it, and adds the changes behind it to
+    /// `next`.
     fn take_guard(
         &self,
         number: u64,
@@ -297,7 +300,7 @@ impl Keeper {
         Some(guard)
     }
 
-    /// Lets changes go on that stood behind one that has left, where looking at files is no harm.
+    /// Lets changes behind a finished one go on, on a thread that may read files.
     fn resume_elsewhere(self: &Arc<Self>, next: Vec<u64>) {
         if !next.is_empty() {
             let keeper = self.clone();
@@ -305,7 +308,7 @@ impl Keeper {
         }
     }
 
-    /// Tells guarded changes that have waited for too long to come again.
+    /// Tells guarded changes that have waited too long to retry.
     pub(super) fn give_up_guards(self: &Arc<Self>, now_ns: u64) {
         let is_late = |guard: &Guard| guard.waiting.is_some() && now_ns >= guard.until_ns;
         let ledger = self.lock();
@@ -324,13 +327,13 @@ impl Keeper {
 }
 
 impl Service {
-    /// Keeps a change that is about to be carried out and that nothing is to be kept of from changes of
-    /// the same that are announced, while the [`Op`] lives. `ready` makes the notification, if one is
-    /// needed; it must not call the service. Costs next to nothing where no replies are durable.
+    /// Protects logged changes from a change without a record, while the [`Op`] lives. `ready`
+    /// makes the notification, if one is needed, and must not call the service. Costs almost
+    /// nothing where no replies are durable.
     ///
     /// # Errors
-    /// `Delay` when too many such changes are under way, here and in the notification when others did
-    /// not come to an end in time.
+    /// `Delay` when too many such changes are under way. The notification gets it, too, when others
+    /// did not end in time.
     pub fn guard(
         &self,
         caller: Caller<'_>,
@@ -342,7 +345,7 @@ impl Service {
             return Ok(Intended::Unneeded);
         }
         let namespace = self.namespace();
-        // What is wrong with the object comes out when the change is carried out.
+        // The execution of the change reports an error of the object.
         let Ok(export) = namespace.export(change.place()) else { return Ok(Intended::Unneeded) };
         let keeps = |other: &Export| other.options().durable_replies != Durability::Off;
         let fs = export.store().fs_id();

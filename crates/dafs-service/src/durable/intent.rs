@@ -1,5 +1,5 @@
-//! What is kept of a change before it is carried out: what it names, and the state that it starts
-//! from, by which it is found out later whether it happened.
+//! The intent of a change, logged before its execution: its arguments and its pre-image, by which
+//! recovery decides if the change has happened.
 
 use super::Change;
 use super::attributes::{Attributes, Xattr};
@@ -7,7 +7,7 @@ use super::bytes::{Reader, Writer};
 use crate::handle::Handle;
 use dafs_store::{Attr, Cred, FileId, Kind, SetAttr, SetTime, Store, StoreError, TimeSpec};
 
-/// A file as it was.
+/// The pre-image of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Old {
     pub(super) file: FileId,
@@ -16,27 +16,27 @@ pub(super) struct Old {
     pub(super) change: u64,
 }
 
-/// Who makes an object.
+/// The creator of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Maker {
     pub(super) cred: Cred,
-    /// When the directory was last changed before, by the clock of the file system.
+    /// The last change of the directory before, by the clock of the file system.
     pub(super) since: TimeSpec,
 }
 
-/// A change with the state before it.
+/// A change with its pre-image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Intent {
-    /// A file, directory or other object that is made, or a file that is emptied.
+    /// Makes a file, directory or other object, or empties a file.
     Make {
         dir: Handle,
         dir_before: u64,
         name: Vec<u8>,
         kind: Kind,
         old: Option<Old>,
-        /// An old file is emptied.
+        /// Empties an old file.
         empties: bool,
-        /// What a new one is to have, which may be set after it was made.
+        /// The attributes of a new object, which may be set after it was made.
         attr: SetAttr,
         maker: Maker,
     },
@@ -53,9 +53,9 @@ pub(super) enum Intent {
         to_dir: Handle,
         to_before: u64,
         to: Vec<u8>,
-        /// What is renamed; `None` when it is not there or is there under both names.
+        /// The renamed object. `None` when it does not exist, or has both names.
         source: Option<FileId>,
-        /// What has the new name already.
+        /// The object that has the new name already.
         target: Option<FileId>,
     },
     Link {
@@ -63,7 +63,7 @@ pub(super) enum Intent {
         dir: Handle,
         dir_before: u64,
         name: Vec<u8>,
-        /// The name was there already.
+        /// The name existed already.
         exists: bool,
     },
     SetAttr {
@@ -80,8 +80,8 @@ pub(super) enum Intent {
         len: u64,
         digest: Option<u32>,
     },
-    /// Its place is known: it is taken when nobody else can change the file any more, and nobody can
-    /// until the journal knows what came of it.
+    /// Its offset is known. It is chosen when no other caller can change the file any more, and
+    /// none can until the journal knows the result.
     Append {
         file: Handle,
         offset: u64,
@@ -90,13 +90,13 @@ pub(super) enum Intent {
     },
 }
 
-/// As whom the journal looks at files: whoever asks has been let in by the service, or will be
-/// refused by it.
+/// The credential with which the journal reads files. The service itself checks the rights of a
+/// request.
 pub(super) fn server() -> Cred {
     Cred::new(0, 0)
 }
 
-/// What a name leads to, if anything.
+/// Finds the object of a name, if there is one.
 pub(super) fn find(
     store: &dyn Store,
     dir: &Handle,
@@ -104,7 +104,7 @@ pub(super) fn find(
 ) -> Result<Option<(FileId, Kind)>, StoreError> {
     match store.peek(&server(), &dir.file, name) {
         Ok(found) => Ok(Some(found)),
-        // Nothing is there, or every request on it is refused.
+        // The name is missing, or every request on it is refused.
         Err(
             StoreError::NotFound
             | StoreError::Stale
@@ -121,11 +121,11 @@ pub(super) fn find(
     }
 }
 
-/// Looks at what a change names; `None` for what is gone.
+/// Reads the attributes of an object of a change. `None` if it is gone.
 ///
 /// # Errors
-/// `BadHandle` for what never was: its change would be made stable together with those of others, and
-/// that would fail for all of them.
+/// `BadHandle` for an object that never existed: its change would be made stable together with
+/// those of others, and fail all of them.
 pub(super) fn look(store: &dyn Store, file: &FileId) -> Result<Option<Attr>, StoreError> {
     match store.getattr(file) {
         Ok(attr) => Ok(Some(attr)),
@@ -134,13 +134,13 @@ pub(super) fn look(store: &dyn Store, file: &FileId) -> Result<Option<Attr>, Sto
     }
 }
 
-/// The change attribute of what a change names; 0 for what is gone.
+/// Returns the change attribute of an object of a change. 0 if it is gone.
 fn change_of(store: &dyn Store, object: &Handle) -> Result<u64, StoreError> {
     Ok(look(store, &object.file)?.map_or(0, |attr| attr.change))
 }
 
 impl Maker {
-    /// Of the groups those count that a new object in `dir` could have.
+    /// Keeps only those groups that a new object in `dir` could have.
     fn of(cred: &Cred, wish: &SetAttr, dir: Option<&Attr>) -> Self {
         let matters = |gid| Some(gid) == wish.gid || dir.is_some_and(|dir| gid == dir.gid);
         let mut groups: Vec<_> = cred.groups.iter().copied().filter(|&gid| matters(gid)).collect();
@@ -167,8 +167,8 @@ impl Maker {
 }
 
 impl Intent {
-    /// Takes a picture of what the change starts from; `None` for an append, which is noted when its
-    /// place is known.
+    /// Reads the pre-image of a change. `None` for an append, which is recorded when its offset is
+    /// known.
     pub(super) fn picture(
         store: &dyn Store,
         change: &Change<'_>,
@@ -242,7 +242,7 @@ impl Intent {
         }))
     }
 
-    /// An object in the export that it happens in.
+    /// An object in its export.
     pub(super) fn place(&self) -> &Handle {
         match self {
             Self::Make { dir, .. } | Self::Remove { dir, .. } | Self::Link { dir, .. } => dir,
@@ -262,23 +262,24 @@ impl Intent {
         }
     }
 
-    /// Whether it writes at the end of a file.
+    /// True if it is an append.
     pub(super) fn appends(&self) -> bool {
         matches!(self, Self::Append { .. })
     }
 
-    /// Whether names or attributes change.
+    /// True if it changes names or attributes.
     pub(super) fn touches_names(&self) -> bool {
         !matches!(self, Self::Write { .. } | Self::Append { .. })
     }
 
-    /// Adds the objects whose names or attributes it changes, which are to be made stable once it
-    /// has been carried out. Data is made stable by those who write it.
+    /// Adds the objects whose names or attributes it changes, which are to be made stable after its
+    /// execution. The writers themselves make data stable.
     pub(super) fn touched(&self, store: &dyn Store, ids: &mut Vec<FileId>) {
         match self {
             Self::Make { dir, name, old, empties, attr, .. } => {
-                // What is set after the making is not stable with the directory. The object comes
-                // first, so that one sync does for both where the file system writes in order.
+                // Attributes that are set after the creation are not made stable with the
+                // directory. The object comes first, so that one sync does for both where the file
+                // system writes in order.
                 match old {
                     None if is_set_later(attr) => {
                         ids.extend(find(store, dir, name).ok().flatten().map(|(file, _)| file));
@@ -422,15 +423,15 @@ impl Intent {
     }
 }
 
-/// Whether attributes of a new object are set after it was made. Its making sets the mode but for
-/// special bits.
+/// True if attributes of a new object are set after its creation. The creation itself sets the
+/// mode, except for special bits.
 pub(super) fn is_set_later(attr: &SetAttr) -> bool {
     SetAttr { mode: None, ..*attr } != SetAttr::default()
         || attr.mode.is_some_and(|mode| mode & !0o777 != 0)
 }
 
-/// Whether an object has all attributes that were to be set. A time that the server was to choose
-/// cannot be told.
+/// True if an object has all attributes that were to be set. A time that the server chooses cannot
+/// be compared.
 pub(super) fn has_all(attr: &Attr, wish: &SetAttr) -> bool {
     let time = |wish: Option<SetTime>, have: TimeSpec| match wish {
         Some(SetTime::To(wish)) => wish == have,
@@ -471,7 +472,7 @@ pub(super) fn decode_set_attr(from: &mut Reader<'_>) -> Option<SetAttr> {
     })
 }
 
-/// Kinds by the number that they have in records.
+/// Kinds by their number in records.
 const KINDS: [Kind; 9] = [
     Kind::Regular,
     Kind::Directory,

@@ -1,14 +1,15 @@
-//! The way of a change: wait for its places, picture, intent, execution by the caller, what it
-//! touched made stable, reply.
+//! The steps of a logged change: wait for its change locks, read the pre-image, log the intent, let
+//! the caller execute it, make the touched objects stable, log the reply.
 //!
 //! Invariants
 //! * No store call, no write and no notification happens with the ledger's lock held.
-//! * A change that was announced leaves its places exactly once: when it is settled or dropped.
-//! * Who is let go on where an announced change has left finds the end of that in the log, as lasting as
-//!   that was announced to be.
-//! * At most one job makes changes stable; all that were carried out meanwhile share the next round.
-//! * Everybody who waits is told, whatever goes wrong on the way: what a panic has interrupted has
-//!   failed, and what comes after it goes on.
+//! * A logged change releases its change locks exactly once: when it is settled or dropped.
+//! * A change that goes on after a logged one finds the end of that one in the log, as durable as
+//!   the intent promised.
+//! * At most one job makes changes stable. All changes that are executed meanwhile share the next
+//!   round.
+//! * Every waiter is notified, whatever fails: a step that panics counts as failed, and the next
+//!   step goes on.
 
 use super::intent::Intent;
 use super::ledger::{Executed, Flight, Ledger, Waiting};
@@ -32,19 +33,19 @@ pub(crate) struct Keeper {
     pub(super) log: Arc<Log>,
     pub(super) spawn: Spawn,
     ledger: Mutex<Ledger>,
-    /// Rounds in which changes were made stable, and changes in them.
+    /// Rounds in which changes were made stable, and the number of these changes.
     pub(super) rounds: AtomicU64,
     pub(super) committed: AtomicU64,
-    /// Who is told of unstable data that may be lost.
+    /// The write verifier that changes when unstable data may be lost.
     lost: Arc<OnceLock<Arc<WriteVerifier>>>,
 }
 
-/// How far a change has come whose places were free.
+/// The next step of a change whose change locks are free.
 enum Pictured {
     Intent(Intent),
-    /// It is noted when its place in the file is known.
+    /// It is recorded when its offset in the file is known.
     Append,
-    /// For another place, or it was given up.
+    /// It waits for another change lock, or was given up.
     Waits,
 }
 
@@ -52,12 +53,12 @@ fn failed(_: LogFailed) -> ServiceError {
     StoreError::Io.into()
 }
 
-/// Runs something that must not take others with it when it ends in a panic; that is an I/O error.
+/// Runs a part whose panic must not affect other changes. A panic becomes an I/O error.
 pub(super) fn shielded<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|_| Err(StoreError::Io.into()))
 }
 
-/// Tells somebody, whose mistakes are not the others' fault.
+/// Calls a notification. Its panic must not affect other changes.
 pub(super) fn tell(ready: Notify, outcome: Result<()>) {
     let _its_own = catch_unwind(AssertUnwindSafe(|| ready(outcome)));
 }
@@ -74,7 +75,8 @@ impl Keeper {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
-        // A panic in here is one of an assertion; what the last statement left is whole.
+        // Only assertions can panic in here, and the last complete statement leaves the ledger
+        // whole.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,7 +115,7 @@ impl Keeper {
         let what = (change, cred);
         let pictured = shielded(|| self.picture(number, &store, what, &mut now, &mut next));
         self.resume(next);
-        // When this has failed, the change goes with `op`.
+        // When this has failed, the change ends with `op`.
         let intent = match pictured? {
             Pictured::Intent(intent) => intent,
             Pictured::Append => return Ok(Intended::Ready(op)),
@@ -129,13 +131,14 @@ impl Keeper {
         Ok(Intended::Waiting(op))
     }
 
-    /// Takes a picture of what a change starts from, whose places are free. One that empties a file
-    /// has to have that file, too, and then `ready` may have to wait for it. If the name leads to
-    /// another file meanwhile, the former one is left first: nobody who has a file waits for one.
-    /// Those that stood behind it are added to `next`, also after an error.
+    /// Reads the pre-image of a change whose change locks are free. A change that empties a file
+    /// needs the lock of that file, too, and may have to wait for it with `ready`. If the name
+    /// leads to another file meanwhile, the lock of the former one is released first: the holder of
+    /// a file's lock waits for no other one, so there is no deadlock. The changes that waited for
+    /// it are added to `next`, also after an error.
     ///
     /// # Errors
-    /// Those of the store; `Delay` when the name does not stop leading elsewhere.
+    /// Those of the store. `Delay` when the name leads to another file at each attempt.
     fn picture(
         &self,
         number: u64,
@@ -165,7 +168,7 @@ impl Keeper {
             }
             let Some(file) = file else { return Ok(Pictured::Intent(intent)) };
             if places.join(number, file) {
-                // Somebody may have changed it after it was looked at.
+                // A race: another client may have changed it after the lookup.
                 continue;
             }
             let (change, cred) = (change.owned(), cred.clone());
@@ -175,7 +178,7 @@ impl Keeper {
         Err(ServiceError::Delay)
     }
 
-    /// Notes whose a session is.
+    /// Records a session and its client.
     pub(super) fn introduce(
         self: &Arc<Self>,
         session: &Session,
@@ -188,29 +191,29 @@ impl Keeper {
             self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
             return Settled::Later;
         }
-        // Should this fail, so will every change of the session.
+        // If this fails, so will every change of the session.
         let _ = self.log.flush(sequence);
         Settled::Now
     }
 
-    /// Notes that a session is about to change something that nothing is kept of.
+    /// Records that a session is about to make a change without a record.
     pub(super) fn leave_out(&self, session: &[u8; 8]) -> Result<()> {
         let noted = self.lock().leave_out(&self.log, session);
         let Some(sequence) = noted else { return Ok(()) };
         self.log.flush(sequence).map_err(failed)?;
-        // What is changed is no more stable than this.
+        // The change itself is no more stable than this.
         self.log.sync_soon(sequence, Box::new(|_| ()));
         Ok(())
     }
 
-    /// Puts the intent in the log, and tells how far that has to be kept before the change is carried
-    /// out; `None` when the change was dropped meanwhile.
+    /// Appends the intent to the log, and returns up to where that must be durable before the
+    /// change is executed. `None` when the change was dropped meanwhile.
     ///
     /// # Errors
-    /// The log takes nothing more; `Delay` when the session was forgotten meanwhile, whose client waits
-    /// for no reply.
+    /// The log accepts no more records. `Delay` when the session was forgotten meanwhile: its
+    /// client waits for no reply.
     fn announce(&self, number: u64, intent: Intent) -> Result<Option<Ends>> {
-        // So that no end is waited for of what was never announced.
+        // Otherwise recovery would wait for the end of a change without an intent.
         if self.log.has_failed() {
             return Err(StoreError::Io.into());
         }
@@ -225,15 +228,15 @@ impl Keeper {
         let intent = Arc::new(intent);
         flight.intent = Some(intent.clone());
         let written = ledger.intend(&self.log, &about, &intent);
-        // What ended before is kept, too, for as long as that has to be.
+        // The ends before it are durable, too, as far as they have to be.
         let stable = if about.power { written } else { before.stable };
         Ok(Some(Ends { written, stable }))
     }
 
-    /// Writes the log so far; false when [`keep_soon`](Self::keep_soon) has to do the rest.
+    /// Writes the log up to `ends`. False when [`keep_soon`](Self::keep_soon) has to do the rest.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// The log cannot be written.
     pub(super) fn is_kept(&self, ends: Ends) -> Result<bool> {
         let stable = self.log.is_stable(ends.stable);
         if stable {
@@ -242,21 +245,21 @@ impl Keeper {
         Ok(stable)
     }
 
-    /// Tells when the log is kept so far.
+    /// Notifies when the log is durable up to `ends`.
     pub(super) fn keep_soon(&self, ends: Ends, ready: Notify) {
         let sequence = ends.written.max(ends.stable);
         self.log.sync_soon(sequence, Box::new(move |done| tell(ready, done.map_err(failed))));
     }
 
-    /// Notes where an append goes, which is about to be written there.
+    /// Records the offset of an append before its data is written.
     pub(super) fn place(&self, number: u64, intent: Intent) -> Result<()> {
-        // Nothing is written for a change that was given up.
+        // No data is written for a change that was given up.
         let announced = self.announce(number, intent)?.ok_or(StoreError::Io)?;
         let power = !self.log.is_stable(announced.stable);
         self.keep(announced.written, power)
     }
 
-    /// Notes what came of an append: its effect, or nothing.
+    /// Records the result of an append: its effect, or none.
     pub(super) fn ended(&self, number: u64, effect: Option<&Effect>) -> Result<()> {
         let mut ledger = self.lock();
         let Some(flight) = ledger.flights.get_mut(&number) else {
@@ -269,7 +272,7 @@ impl Keeper {
         self.keep(sequence, about.power)
     }
 
-    /// Waits until a record outlives what it has to.
+    /// Waits until a record is as durable as it must be.
     fn keep(&self, sequence: u64, power: bool) -> Result<()> {
         match power {
             true => self.log.sync_through(sequence).map_err(failed),
@@ -277,8 +280,8 @@ impl Keeper {
         }
     }
 
-    /// Forgets the answer to the latest change of a stream, whose client has it; `None` when there is
-    /// none, or when it is forgotten already.
+    /// Forgets the answer to the latest change of a stream, because its client has it. `None` when
+    /// there is none, or when it is forgotten already.
     pub(super) fn outlived(
         self: &Arc<Self>,
         session: &[u8; 8],
@@ -290,7 +293,7 @@ impl Keeper {
         Some(())
     }
 
-    /// Lets changes go on that stood behind one that has left.
+    /// Lets changes go on that waited for a finished one.
     pub(super) fn resume(self: &Arc<Self>, mut next: Vec<u64>) {
         while let Some(number) = next.pop() {
             let mut ledger = self.lock();
@@ -356,7 +359,7 @@ impl Keeper {
         let about = flight.about;
         let appends = flight.intent.as_ref().is_some_and(|intent| intent.appends());
         let touches = !op.unchanged && flight.intent.as_ref().is_some_and(|i| i.touches_names());
-        // What became of an append that has not come to an end is found out at the next start.
+        // The next start finds out the result of an append that has not ended.
         let known = !appends || flight.ended;
         if about.power && touches {
             let reply = reply.to_vec();
@@ -372,19 +375,19 @@ impl Keeper {
         let end = if known { End::Reply(order_le, reply) } else { End::Open };
         left.finish(&mut ledger, &self.log, op.number, end);
         drop(ledger);
-        // Should this fail, the next change is refused; what has happened is found out at the next
-        // start.
+        // If this fails, the next change is refused, and the next start finds out the results.
         let _ = self.log.flush(left.last);
         self.resume(left.next);
         Settled::Now
     }
 
-    /// Makes stable what was carried out, as long as there is something.
+    /// Makes executed changes stable, as long as there are any.
     fn commit_job(self: &Arc<Self>) {
         while let Some(round) = self.next_round() {
             let done = catch_unwind(AssertUnwindSafe(|| self.commit_round(&round)));
             let outcomes = done.unwrap_or_else(|_| {
-                // Those that have left are known to have happened. That is as true as the error.
+                // Changes that have left the ledger are recorded as executed, which is as correct
+                // as the error.
                 for executed in &round {
                     let _in_doubt = shielded(|| {
                         self.doubt(executed.op);
@@ -399,7 +402,7 @@ impl Keeper {
         }
     }
 
-    /// What is to be made stable next; `None` when this job is over.
+    /// Returns the changes to be made stable next. `None` when this job is over.
     fn next_round(&self) -> Option<Vec<Executed>> {
         let mut ledger = self.lock();
         let round = std::mem::take(&mut ledger.executed);
@@ -407,7 +410,8 @@ impl Keeper {
         ledger.committing.then_some(round)
     }
 
-    /// Makes changes stable, notes their replies, and lets others go on; tells what came of each.
+    /// Makes changes stable, records their replies, and lets others go on. Returns the outcome of
+    /// each.
     fn commit_round(self: &Arc<Self>, round: &[Executed]) -> Vec<Result<()>> {
         let ledger = self.lock();
         let find = |executed: &Executed| -> Touched {
@@ -423,7 +427,7 @@ impl Keeper {
         if outcomes.iter().any(lost)
             && let Some(verifier) = self.lost.get()
         {
-            // Files were synced whole, and the system tells of what it could not write once.
+            // Files were synced whole, and the system reports a failed write once.
             verifier.change();
         }
         let mut left = Left::default();
@@ -441,66 +445,66 @@ impl Keeper {
         outcomes.into_iter().map(|outcome| outcome.and(written)).collect()
     }
 
-    /// Nobody can tell any more whether a change was carried out, so nobody will be told.
+    /// Records that it is not known any more if a change was executed.
     pub(super) fn doubt(self: &Arc<Self>, number: u64) {
         let mut ledger = self.lock();
         let Some(flight) = ledger.flights.get(&number) else { return };
         let (end, mut left) = (flight.end_if_announced(End::Failed), Left::default());
         left.finish(&mut ledger, &self.log, number, end);
         drop(ledger);
-        // Should this fail, the next change is refused.
+        // If this fails, the next change is refused.
         let _ = self.log.flush(left.last);
         self.resume(left.next);
     }
 
-    /// A change that was announced is not carried out.
+    /// Records that a logged change is not executed.
     pub(super) fn abandon(self: &Arc<Self>, number: u64) {
         let mut ledger = self.lock();
         let Some(flight) = ledger.flights.get(&number) else { return };
         let (end, mut left) = (flight.end_if_announced(End::Dropped), Left::default());
         left.finish(&mut ledger, &self.log, number, end);
         drop(ledger);
-        // What somebody else does must not seem to be its work after a crash. Should this fail, the
-        // next change is refused.
+        // After a crash, another client's work must not seem to be that of this change. If this
+        // fails, the next change is refused.
         let _ = self.log.flush(left.last);
         self.resume(left.next);
     }
 }
 
-/// What the log says of a change that leaves.
+/// The last record of a change that leaves the ledger.
 enum End<'a> {
-    /// Its reply, and whether that is in little-endian order.
+    /// Its reply, and true for little-endian order.
     Reply(bool, &'a [u8]),
-    /// That its client is told of a failure, and must be told the same after a restart: what is on the
-    /// disk says nothing once others have changed the same.
+    /// A failure. Its client gets the same answer after a restart, because the disk proves nothing
+    /// once others have changed the same.
     Failed,
-    /// That it was not carried out.
+    /// The change was not executed.
     Dropped,
-    /// Nothing: it was not announced, or what became of it is found out at the next start.
+    /// No record: there was no intent, or the next start finds out the result.
     Open,
 }
 
 impl Flight {
-    /// What became of an append that has not come to an end is found out at the next start.
+    /// The next start finds out the result of an append that has not ended.
     fn end_if_announced<'a>(&self, end: End<'a>) -> End<'a> {
         let announced = self.intent.as_ref().is_some_and(|intent| !intent.appends());
         if announced { end } else { End::Open }
     }
 }
 
-/// What is left to do when changes were taken out of the ledger, without its lock.
+/// The work after changes were removed from the ledger, to be done without its lock.
 #[derive(Default)]
 struct Left {
-    /// The number of the last record that must be written before anything comes of them.
+    /// The number of the last record that must be written before the changes have any effect.
     last: u64,
-    /// Those whose way is free now.
+    /// Changes that can go on now.
     next: Vec<u64>,
-    /// They themselves, with notifications that are not used; what these hold may come back here.
+    /// The removed changes, with unused notifications. Their drop may call this service again.
     gone: Vec<Flight>,
 }
 
 impl Left {
-    /// Takes a change out of the ledger.
+    /// Removes a change from the ledger.
     fn finish(&mut self, ledger: &mut Ledger, log: &Arc<Log>, number: u64, end: End<'_>) {
         let Some(flight) = ledger.flights.remove(&number) else { return };
         let about = &flight.about;
@@ -521,17 +525,17 @@ impl Left {
     }
 }
 
-/// What a change has touched, if it is still known.
+/// The objects that a change has touched, if it is still known.
 type Touched = Option<(Arc<dyn Store>, Arc<Intent>)>;
 
-/// What is to be made stable in one store.
+/// The objects to be made stable in one store.
 struct Group<'a> {
     store: &'a Arc<dyn Store>,
     ids: Vec<FileId>,
     outcome: Result<()>,
 }
 
-/// Makes stable what changes have touched, each object once; tells what came of it for each.
+/// Makes the objects of changes stable, each once. Returns the outcome for each change.
 fn commit(touched: &[Touched]) -> Vec<Result<()>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for (store, intent) in touched.iter().flatten() {

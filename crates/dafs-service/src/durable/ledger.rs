@@ -1,13 +1,13 @@
-//! What the journal is to remember, and the changes under way.
+//! The ledger: the state that the journal records, and the changes under way.
 //!
 //! Invariants
-//! * What is in memory is what the log says: both change in one step, under the lock.
+//! * The ledger equals the content of the log: both change in one step, under the lock.
 //! * Per session and stream there is one entry: the latest change. A new one on the stream shows
-//!   that the reply to the one before was received.
-//! * What a checkpoint has to hold is bounded, so that it can be read: every change under way has its
-//!   part of the room, and a record that does not fit is not made.
-//! * Records of conflicting changes stand in the log in the order of their execution, because a
-//!   change leaves its places only after its last record was appended.
+//!   that the client has received the reply to the one before.
+//! * The content of a checkpoint is bounded, so that it can be read: every change under way
+//!   reserves its part of the room, and a record that does not fit is not made.
+//! * Records of conflicting changes are in the log in the order of their execution, because a
+//!   change releases its change locks only after its last record was appended.
 
 use super::change::Owned;
 use super::guard::Guards;
@@ -24,42 +24,42 @@ use dafs_store::{Cred, Store};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The latest change of a stream, as the record that says what is known of it.
+/// The latest change of a stream, with its present record.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) about: About,
     pub(super) record: Vec<u8>,
 }
 
-/// What a record takes in a checkpoint; one that is not there takes nothing.
+/// Returns the size of a record in a checkpoint. A missing one takes no space.
 fn cost(record: &[u8]) -> usize {
     if record.is_empty() { 0 } else { record_bytes(record.len()) }
 }
 
-/// A session, and what became of its changes.
+/// A session, and the results of its changes.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) session: Option<Session>,
     /// Its record, once it is in the log.
     pub(super) record: Vec<u8>,
     pub(super) streams: FxHashMap<u16, Entry>,
-    /// It is of an earlier run, and has no new changes.
+    /// It is from an earlier run, and has no new changes.
     pub(super) recovered: bool,
-    /// It has, or may have, changed something that nothing is kept of. So that nothing is known of a
-    /// request does not mean that it was not carried out.
+    /// It has, or may have, made a change without a record. So a request without a record may have
+    /// been executed.
     pub(super) incomplete: bool,
-    /// What its records take in a checkpoint.
+    /// The size of its records in a checkpoint.
     bytes: usize,
 }
 
 impl Kept {
-    /// What its records take in a checkpoint, counted anew.
+    /// Computes the size of its records in a checkpoint.
     pub(super) fn count(&self) -> usize {
         let entries = self.streams.values().map(|entry| cost(&entry.record));
         cost(&self.record) + entries.sum::<usize>()
     }
 
-    /// Notes that nothing is kept of some change of it.
+    /// Notes that it has made a change without a record.
     pub(super) fn make_incomplete(&mut self) {
         self.incomplete = true;
         if let Some(session) = &self.session {
@@ -73,40 +73,40 @@ impl Kept {
 pub(super) struct Flight {
     pub(super) about: About,
     pub(super) store: Arc<dyn Store>,
-    /// What it has had since it was announced.
+    /// Its change locks since the intent.
     pub(super) places: PlaceList,
-    /// The file that its name led to when that was last looked at, if it empties that.
+    /// The file of its name at the last lookup, if it empties that file.
     pub(super) emptied: Option<Place>,
-    /// What was found before it; `None` while it waits for its places.
+    /// Its pre-image. `None` while it waits for its change locks.
     pub(super) intent: Option<Arc<Intent>>,
-    /// What to do when its places are free.
+    /// The rest of the work, for when its change locks are free.
     pub(super) waiting: Option<Waiting>,
-    /// The log knows already what came of it.
+    /// The log has its result already.
     pub(super) ended: bool,
 }
 
 impl Flight {
-    /// Whether nobody is in its way.
+    /// True if no other change blocks it.
     pub(super) fn is_first(&self, op: u64, places: &Places) -> bool {
         let emptied = self.emptied.as_slice();
         places.is_first(op, &self.places) && places.is_first(op, emptied)
     }
 
-    /// Gives up its places, and adds those that stood behind it to `next`.
+    /// Releases its change locks, and adds the changes behind it to `next`.
     pub(super) fn leave(&self, op: u64, places: &mut Places, next: &mut Vec<u64>) {
         places.leave(op, &self.places, next);
         places.leave(op, self.emptied.as_slice(), next);
     }
 }
 
-/// A change whose places others hold.
+/// A change that waits for change locks.
 pub(super) struct Waiting {
     pub(super) change: Owned,
     pub(super) cred: Cred,
     pub(super) ready: Notify,
 }
 
-/// A change that was carried out and is to be made stable.
+/// A change that was executed and is to be made stable.
 pub(super) struct Executed {
     pub(super) op: u64,
     pub(super) order_le: bool,
@@ -117,24 +117,24 @@ pub(super) struct Executed {
 pub(super) struct Ledger {
     pub(super) sessions: FxHashMap<[u8; 8], Kept>,
     pub(super) flights: FxHashMap<u64, Flight>,
-    /// Changes under way that nothing is kept of.
+    /// Guarded changes under way.
     pub(super) guards: Guards,
     pub(super) places: Places,
     pub(super) executed: Vec<Executed>,
-    /// Appends whose place the log knows and whose end it does not, as records, by change. They
-    /// outlast their sessions, and appends that nobody could bring to an end outlast their changes.
+    /// Records of appends whose offset is in the log and whose end is not, by change. They outlive
+    /// their sessions. An append that could not be ended outlives its change.
     pub(super) placed: FxHashMap<u64, Vec<u8>>,
-    /// A job that makes executed changes stable is under way.
+    /// A job is making executed changes stable.
     pub(super) committing: bool,
     pub(super) next_op: u64,
     pub(super) recovered_sessions: usize,
-    /// When what earlier runs have left is of no use any more.
+    /// The time until which clients may ask for the replies of earlier runs.
     pub(super) recovered_until_ns: u64,
     buffer: Vec<u8>,
-    /// What all records that are of use take in a checkpoint, and may take.
+    /// The size of all live records in a checkpoint, and its limit.
     bytes: usize,
     bytes_max: usize,
-    /// The same of the sessions of each host.
+    /// The size for the sessions of each host.
     of_host: FxHashMap<Vec<u8>, usize>,
 }
 
@@ -160,12 +160,12 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// What all records that are of use take in a checkpoint.
+    /// The size of all live records in a checkpoint.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Counts what is kept anew, after it was read.
+    /// Computes the sizes after the log was read.
     pub(super) fn count(&mut self) {
         self.of_host.clear();
         for kept in self.sessions.values_mut() {
@@ -177,7 +177,7 @@ impl Ledger {
         self.bytes = self.live().map(cost).sum();
     }
 
-    /// Notes that what became of a change is told by the record `sequence`.
+    /// Notes that the record `sequence` has the result of a change.
     pub(super) fn end(&mut self, log: &Log, flight: &Flight, sequence: u64) {
         let power = flight.about.power;
         let ends = Ends { written: sequence, stable: if power { sequence } else { 0 } };
@@ -187,24 +187,25 @@ impl Ledger {
         self.places.end(flight.emptied.as_slice(), ends, kept);
     }
 
-    /// What a checkpoint can still take besides the changes under way.
+    /// The free space of a checkpoint, without the part of changes under way.
     fn spare_bytes(&self) -> usize {
         let used = self.bytes + self.flights.len() * DURABLE_CHANGE_BYTES;
         self.bytes_max.saturating_sub(used)
     }
 
-    /// What is left of that to new changes.
+    /// The part of that for new changes.
     fn left_bytes(&self) -> usize {
         let reserve = DURABLE_RESERVE_BYTES.min(self.bytes_max / 8);
         self.spare_bytes().saturating_sub(reserve)
     }
 
-    /// Whether there is room for another change, and its reply, of anybody.
+    /// True if there is room for another change, and its reply, of any session.
     pub(super) fn has_room(&self) -> bool {
         self.flights.len() < DURABLE_CHANGES_MAX && self.left_bytes() >= DURABLE_CHANGE_BYTES
     }
 
-    /// The same of a session: of its host not more is kept than is left.
+    /// True if there is room for another change of this session. Records of its host may take at
+    /// most as much as is left.
     pub(super) fn has_room_for(&self, id: &[u8; 8]) -> bool {
         let kept = self.sessions.get(id);
         let kept_bytes = kept.map_or(0, |kept| kept.bytes);
@@ -215,7 +216,7 @@ impl Ledger {
             && of_host + DURABLE_CHANGE_BYTES <= self.left_bytes()
     }
 
-    /// Whether the record of a change may come to take so much.
+    /// True if the record of a change may grow to this size.
     fn fits(&self, about: &About, bytes: usize) -> bool {
         let Some(kept) = self.sessions.get(&about.key.session) else { return true };
         let entry = kept.streams.get(&about.key.stream);
@@ -241,7 +242,7 @@ impl Ledger {
         log.rotate(&mut self.live());
     }
 
-    /// Takes away what is known of the latest change of a stream.
+    /// Removes the entry of a stream.
     pub(super) fn remove(&mut self, id: &[u8; 8], stream: u16) -> Option<Entry> {
         let entry = self.sessions.get_mut(id)?.streams.remove(&stream)?;
         self.charge(id, cost(&entry.record), 0);
@@ -254,7 +255,7 @@ impl Ledger {
         }
     }
 
-    /// Appends what `put` writes and, when the segment is full, begins another one.
+    /// Appends the record that `put` writes. Begins another segment when this one is full.
     fn append(&mut self, log: &Arc<Log>, put: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
@@ -267,7 +268,7 @@ impl Ledger {
         sequence
     }
 
-    /// Every record that is of use.
+    /// All live records.
     pub(super) fn live(&self) -> impl Iterator<Item = &[u8]> {
         let sessions = self.sessions.values().filter(|kept| !kept.record.is_empty());
         let sessions = sessions.flat_map(|kept| {
@@ -277,8 +278,9 @@ impl Ledger {
         sessions.chain(self.placed.values().map(Vec::as_slice))
     }
 
-    /// Notes whose a session is; the number of the record, if there was none before. When there is no
-    /// room, there is none for its changes either, and it is told with the first one for which there is.
+    /// Notes a session and its client. Returns the number of the record, if there was none before.
+    /// Without room there is none for its changes either, and its record is written with the first
+    /// change for which there is room.
     pub(super) fn introduce(&mut self, log: &Arc<Log>, session: &Session) -> Option<u64> {
         let kept = self.sessions.entry(session.id).or_default();
         if let Some(before) = kept.session.replace(session.clone()) {
@@ -293,7 +295,7 @@ impl Ledger {
         }
     }
 
-    /// Sees to it that the log knows a session that was introduced.
+    /// Writes the record of a session if the log does not have it.
     fn tell(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
         let kept = self.sessions.get_mut(id).filter(|kept| kept.record.is_empty())?;
         let mut record = Vec::new();
@@ -303,15 +305,15 @@ impl Ledger {
         Some(self.append(log, |out| out.extend_from_slice(&record)))
     }
 
-    /// Whether changes of a session can be kept: it was introduced, and is not forgotten.
+    /// True if changes of a session can have records: it is known, and not forgotten.
     pub(super) fn knows(&self, id: &[u8; 8]) -> bool {
         self.sessions.contains_key(id)
     }
 
-    /// Notes that a session is about to change something that nothing is kept of; the number of the
-    /// record, if the log does not say so yet.
+    /// Notes that a session is about to make a change without a record. Returns the number of the
+    /// record, if the log did not have this yet.
     pub(super) fn leave_out(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
-        // Nobody asks about a session that was not introduced.
+        // No client asks about an unknown session.
         let kept = self.sessions.get_mut(id).filter(|kept| !kept.incomplete)?;
         if kept.record.is_empty() {
             kept.incomplete = true;
@@ -322,8 +324,8 @@ impl Ledger {
         Some(self.append(log, |out| out.extend_from_slice(&record)))
     }
 
-    /// Notes a change that is about to be carried out. Of a session that is forgotten, that can only be
-    /// an append: nobody will ask for it, but when it is half done it is to be taken back.
+    /// Records the intent of a change. For a forgotten session, that can only be an append: no
+    /// client will ask for it, but a partial one must be removed.
     pub(super) fn intend(&mut self, log: &Arc<Log>, about: &About, intent: &Intent) -> u64 {
         if intent.appends() {
             let mut record = Vec::new();
@@ -340,7 +342,7 @@ impl Ledger {
         sequence
     }
 
-    /// Notes what came of an append, when nothing else can have changed its file yet.
+    /// Records the result of an append, before any other change of its file is possible.
     pub(super) fn ended(&mut self, log: &Arc<Log>, about: &About, effect: Option<&Effect>) -> u64 {
         self.remove_placed(about.op);
         match effect {
@@ -351,7 +353,7 @@ impl Ledger {
         }
     }
 
-    /// Notes the reply to a change.
+    /// Records the reply to a change.
     pub(super) fn reply(
         &mut self,
         log: &Arc<Log>,
@@ -359,14 +361,14 @@ impl Ledger {
         order_le: bool,
         bytes: &[u8],
     ) -> u64 {
-        // The session may have been forgotten meanwhile: then nobody will ask.
+        // The session may have been forgotten meanwhile: then no client will ask.
         if !self.is_latest(about) {
             return self.dropped(log, about);
         }
         let mut record = std::mem::take(&mut self.buffer);
         record.clear();
         record::put_reply(about, order_le, bytes, &mut record);
-        // What is on the disk says nothing once others have changed the same.
+        // The disk proves nothing once others have changed the same.
         let sequence = match self.fits(about, cost(&record)) {
             true => self.note(log, about, |out| out.extend_from_slice(&record)),
             false => self.failed(log, about),
@@ -375,7 +377,7 @@ impl Ledger {
         sequence
     }
 
-    /// Notes that a change could not be made stable.
+    /// Records that a change could not be made stable.
     pub(super) fn failed(&mut self, log: &Arc<Log>, about: &About) -> u64 {
         if !self.is_latest(about) {
             return self.dropped(log, about);
@@ -383,8 +385,8 @@ impl Ledger {
         self.note(log, about, |out| record::put_failed(about, out))
     }
 
-    /// Lets go of what is known of a stream: its client has its answer. The number of the record that
-    /// says so, if there was anything.
+    /// Forgets the entry of a stream, because its client has the answer. Returns the number of the
+    /// record, if there was an entry.
     pub(super) fn outlived(
         &mut self,
         log: &Arc<Log>,
@@ -395,7 +397,7 @@ impl Ledger {
         Some(self.append(log, |out| record::put_dropped(entry.about.op, out)))
     }
 
-    /// Notes that a change was not carried out, or that nobody will ask for it.
+    /// Records that a change was not executed, or that no client will ask for it.
     pub(super) fn dropped(&mut self, log: &Arc<Log>, about: &About) -> u64 {
         let key = &about.key;
         if let Some(kept) = self.sessions.get(&key.session)
@@ -406,8 +408,8 @@ impl Ledger {
         self.append(log, |out| record::put_dropped(about.op, out))
     }
 
-    /// Whether what comes of a change may still be asked for: its session is known, and its stream
-    /// has not gone on.
+    /// True if a client may still ask for the result of a change: its session is known, and its
+    /// stream has not gone on.
     fn is_latest(&self, about: &About) -> bool {
         self.sessions.get(&about.key.session).is_some_and(|kept| {
             let entry = kept.streams.get(&about.key.stream);
@@ -415,9 +417,9 @@ impl Ledger {
         })
     }
 
-    /// Makes what `put` writes the entry of a change.
+    /// Makes the record that `put` writes the entry of a change.
     fn note(&mut self, log: &Arc<Log>, about: &About, put: impl FnOnce(&mut Vec<u8>)) -> u64 {
-        // Nobody would forget the changes of one that is not.
+        // The changes of an unknown session would never be forgotten.
         assert!(self.knows(&about.key.session), "a session is known that has changes");
         self.tell(log, &about.key.session);
         let entry = self.entry(about);
@@ -446,7 +448,7 @@ impl Ledger {
         sequence
     }
 
-    /// Forgets a session; the number of the record that says so, if the log knew it.
+    /// Forgets a session. Returns the number of the record, if the log knew it.
     pub(super) fn forget(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
         let kept = self.sessions.remove(id)?;
         self.bytes -= kept.bytes;
@@ -513,7 +515,7 @@ mod tests {
         recovery.start(64 << 10, Arc::new(|job| job()), &mut std::iter::empty()).unwrap()
     }
 
-    /// It is as others are when there is room again.
+    /// It is like the others when there is room again.
     #[test]
     fn a_session_without_room_is_told_with_its_first_change() {
         let log = log();
@@ -569,7 +571,7 @@ mod tests {
         assert!(ledger.of_host.values().sum::<usize>() == ledger.bytes);
     }
 
-    /// Whatever clients do, the next start can read the journal.
+    /// The next start can read the journal, for any behaviour of clients.
     #[test]
     fn what_a_checkpoint_holds_is_bounded() {
         let log = log();
@@ -580,14 +582,14 @@ mod tests {
                 continue;
             }
             let about = intend(&mut ledger, &log, &session(number), 0);
-            // Some are under way for ever.
+            // Some never end.
             if number % 8 != 0 {
                 ledger.ended(&log, &about, None);
                 ledger.reply(&log, &about, false, &[7; 3000]);
                 replies += 1;
             }
         }
-        // A reply takes of the room that is left to those which were let in, and no more.
+        // A reply takes only room that is reserved for accepted changes.
         let before = ledger.bytes;
         let under_way: Vec<_> =
             (1..20).map(|stream| intend(&mut ledger, &log, &session(1), stream)).collect();

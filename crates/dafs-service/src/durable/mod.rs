@@ -1,12 +1,13 @@
-//! Changes whose replies survive a crash of the server, on exports that say so.
+//! Changes whose replies survive a crash of the server, on exports that are configured so.
 //!
-//! A front door that is about to carry out a change announces it with [`Service::intend`], waits
-//! until it may go on, carries it out by the ordinary call, and hands the reply to
-//! [`Service::settle`] before it sends it. After a restart each announced change is either known to
-//! have happened, with its reply or with what the reply must say, or has left no trace.
+//! Before a front end executes a change, it logs the intent with [`Service::intend`] and waits
+//! until the change may go on. Then it executes the change by the ordinary call. Before it sends
+//! the reply, it hands the reply to [`Service::settle`]. After a restart each logged change either
+//! is known to have happened, with its reply or the data for one, or has left no trace.
 //!
-//! Whoever changes names or attributes and needs no such reply asks for a [`Service::guard`] instead:
-//! what became of an announced change can be told only while nobody else changes the same.
+//! A front end that changes names or attributes and needs no such reply asks for a
+//! [`Service::guard`] instead: recovery can judge a logged change only if no other change of the
+//! same object came in between.
 
 mod attributes;
 mod bytes;
@@ -41,15 +42,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the replies to changes of an export survive.
+/// The failures that the replies to changes of an export survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Nothing: they live with the session.
+    /// None: replies end with the session.
     #[default]
     Off,
     /// The end of the server's process.
     Crash,
-    /// The loss of power, too: a change and its announcement are stable before the reply is sent. The
+    /// The loss of power, too: a change and its intent are stable before the reply is sent. The
     /// reply itself has been handed to the system by then.
     Power,
 }
@@ -67,19 +68,19 @@ impl FromStr for Durability {
     }
 }
 
-/// Told once that a change may go on, or why it must not: then the request fails with that error.
-/// Called from any thread, under no lock; must not block.
+/// Called once when a change may go on, or with the error that the request ends with. It comes from
+/// any thread, under no lock, and must not block.
 pub type Notify = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// A change that was announced. It is to be handed to [`Service::settle`] when it has been carried
-/// out, successfully or not; one that is dropped instead was not carried out. One that is guarded only
-/// may as well be dropped when it has been carried out.
+/// A change whose intent is logged. The front end hands it to [`Service::settle`] after the
+/// execution, successful or not. If it is dropped instead, the change was not executed. A guarded
+/// change may be dropped after its execution.
 #[must_use]
 pub struct Op {
     keeper: Arc<Keeper>,
     number: u64,
     place: Handle,
-    /// Nothing is kept of it.
+    /// The change has a guard only, and no record.
     guard: bool,
     unchanged: bool,
     carried_out: bool,
@@ -100,44 +101,45 @@ impl Op {
         Self { keeper, number, place, guard, unchanged, carried_out, settled, append }
     }
 
-    /// Whether nothing is kept of it, so that there is nothing to settle.
+    /// True if the change has a guard only, so that there is no reply to record.
     pub fn is_guard(&self) -> bool {
         self.guard
     }
 
-    /// Before whose eyes an append is to be carried out; `None` for other changes. Until then it has
-    /// not begun, and is not known to anybody after a restart.
+    /// Returns the witness of an append, which must see its execution. `None` for other changes.
+    /// Without a call of the witness the append has not begun, and recovery does not know it.
     pub fn witness(&self) -> Option<Arc<dyn AppendWitness>> {
         let (file, len, digest) = self.append?;
         let (keeper, number, offset) = (self.keeper.clone(), self.number, AtomicU64::new(0));
         Some(Arc::new(Witness { keeper, number, file, len, digest, offset }))
     }
 
-    /// Its number in the journal; no other one of this run has the same.
+    /// Its number in the journal, unique in this run.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Where it was announced: the directory of the name, the target's for a rename, or the object.
-    /// It is to be carried out there, even if the path that led there leads elsewhere now.
+    /// The object under which its intent is logged: the directory of the name, the target directory
+    /// of a rename, or the object. The front end executes the change there, even if the path leads
+    /// elsewhere by now.
     pub fn place(&self) -> &Handle {
         &self.place
     }
 
-    /// Says that the change was made, whatever the reply will say.
+    /// Notes that the change was made, whatever the reply says.
     pub fn carried_out(&mut self) {
         self.carried_out = true;
         self.unchanged = false;
     }
 
-    /// Says that the request was refused and changed nothing, so that nothing has to be made stable;
-    /// unless it was said to be carried out.
+    /// Notes that the request was refused and changed nothing, so that nothing has to be made
+    /// stable. It has no effect after [`carried_out`](Self::carried_out).
     pub fn nothing_changed(&mut self) {
         self.unchanged = !self.carried_out;
     }
 }
 
-/// Notes an append in the journal.
+/// Records an append in the journal.
 struct Witness {
     keeper: Arc<Keeper>,
     number: u64,
@@ -167,20 +169,20 @@ impl Drop for Op {
         match self.settled {
             true => {}
             false if self.guard => self.keeper.end_guard(self.number),
-            // It may have been carried out already, or by half.
+            // The change may have been executed already, at least in part.
             false if std::thread::panicking() => self.keeper.doubt(self.number),
             false => self.keeper.abandon(self.number),
         }
     }
 }
 
-/// How a change that is announced goes on.
+/// How a change goes on after its intent.
 pub enum Intended {
-    /// Nothing is to be kept; the request is carried out as ever.
+    /// No record is needed. The request is executed as usual.
     Unneeded,
-    /// It may be carried out at once. The notification is not used.
+    /// It may be executed at once. The notification is not used.
     Ready(Op),
-    /// It may be carried out when the notification has come, which can be before this call returns.
+    /// It may be executed after the notification, which can come before this call returns.
     Waiting(Op),
 }
 
@@ -190,30 +192,30 @@ pub enum Intended {
 pub enum Settled {
     /// At once. The notification is not used.
     Now,
-    /// When the notification has come, which can be before this call returns.
+    /// After the notification, which can come before this call returns.
     Later,
 }
 
-/// A session, and whose it is.
+/// A session and its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// Its id.
     pub id: [u8; 8],
-    /// Where its client is, by [`Host::to_bytes`](crate::Host::to_bytes): clients of one host share what
-    /// hosts get.
+    /// The host of its client, by [`Host::to_bytes`](crate::Host::to_bytes): clients of one host
+    /// have one share.
     pub host: Vec<u8>,
-    /// The name that its client goes by in all its runs.
+    /// The client's name, which is the same in all its runs.
     pub client: Vec<u8>,
-    /// Which run of the client it belongs to.
+    /// The verifier of the client's instance.
     pub verifier: [u8; 8],
-    /// How the client proved who it is.
+    /// How the client authenticated.
     pub mechanism: String,
-    /// Who it is.
+    /// The principal that it authenticated as.
     pub principal: Vec<u8>,
 }
 
 impl Session {
-    /// Whether this is a session of the same run of this client.
+    /// True if this is a session of the same instance of this client.
     pub fn is_of(&self, client: &Client) -> bool {
         let identity = client.identity();
         self.client == client.name()
@@ -223,41 +225,41 @@ impl Session {
     }
 }
 
-/// What is known of a request that was carried out before a restart.
+/// The known result of a request that was executed before a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Its reply as it was, or would have been, sent.
     Reply {
         /// The bytes.
         bytes: Vec<u8>,
-        /// Whether they are in little-endian order.
+        /// True if they are in little-endian order.
         order_le: bool,
     },
-    /// It was carried out, and there is no reply yet.
+    /// It was executed, and there is no reply yet.
     Happened(Effect),
-    /// It was carried out and could not be made stable, or others have changed the same, so it may be
-    /// there or not; the reply was, or would have been, an error of the device.
+    /// It was executed and could not be made stable, or others have changed the same object, so its
+    /// effect may exist or not. The reply was, or would have been, an error of the device.
     Failed,
 }
 
-/// What a change has done, from which a reply can be made. Everything else that the reply tells, such
-/// as attributes, is asked for now.
+/// The effect of a change, from which a reply can be made. Other values of the reply, such as
+/// attributes, are read when the reply is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// A file, directory or other object was made, or opened.
     Made {
-        /// Where.
+        /// The directory.
         dir: Handle,
-        /// It.
+        /// The object.
         object: Handle,
-        /// Whether it is new.
+        /// True if it is new.
         created: bool,
         /// The change attribute of the directory before.
         dir_before: u64,
     },
     /// A name was removed.
     Removed {
-        /// Where.
+        /// The directory.
         dir: Handle,
         /// The change attribute of the directory before.
         dir_before: u64,
@@ -277,7 +279,7 @@ pub enum Effect {
     Linked {
         /// The file.
         source: Handle,
-        /// Where.
+        /// The directory.
         dir: Handle,
         /// The change attribute of the directory before.
         dir_before: u64,
@@ -291,21 +293,22 @@ pub enum Effect {
     Written {
         /// The file.
         file: Handle,
-        /// How much, in bytes.
+        /// Length in bytes.
         len: u64,
     },
     /// All data was appended, and is stable.
     Appended {
         /// The file.
         file: Handle,
-        /// Where it begins, in bytes.
+        /// Offset of the data, in bytes.
         offset: u64,
-        /// How much, in bytes.
+        /// Length in bytes.
         len: u64,
     },
 }
 
-/// Sums up data, by which it is found again. `before` is the sum of what comes before it, or 0.
+/// Returns the checksum by which data is recognised. `before` is the checksum of the data before
+/// it, or 0.
 pub fn digest(before: u32, bytes: &[u8]) -> u32 {
     let state = u64::from(!before);
     let mut digest = crc_fast::Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
@@ -313,13 +316,13 @@ pub fn digest(before: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// The digest of what `before` is that of, followed by `part_bytes` bytes of which `part` is that.
+/// Joins two digests: `before`, and `part` of the `part_bytes` bytes after it.
 pub fn digest_join(before: u32, part: u32, part_bytes: u64) -> u32 {
     let (before, part) = (u64::from(before), u64::from(part));
     crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, before, part, part_bytes) as u32
 }
 
-/// What the journal has done and holds, for metrics.
+/// Statistics of the journal, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalStatistics {
     /// The log itself.
@@ -328,24 +331,25 @@ pub struct JournalStatistics {
     pub rounds: u64,
     /// Changes that were made stable in them.
     pub committed: u64,
-    /// Changes that are under way.
+    /// Changes under way.
     pub in_flight: usize,
-    /// The same of those that nothing is kept of.
+    /// Guarded changes under way.
     pub guarded: usize,
-    /// Sessions that are known, of this run and of earlier ones.
+    /// Known sessions, of this run and of earlier ones.
     pub sessions: usize,
-    /// Changes of theirs of which something is known.
+    /// Their changes with a record.
     pub changes: usize,
-    /// What is known of all of them, in bytes.
+    /// Size of these records, in bytes.
     pub kept_bytes: usize,
 }
 
 impl Service {
-    /// Announces a change that is about to be carried out for the request `key`.
+    /// Logs the intent of a change that is about to be executed for the request `key`.
     ///
     /// # Errors
-    /// `Resource` when too many changes are under way or too much is kept, of the session or of all; the store's error when the journal cannot be
-    /// written or the state before the change cannot be found out.
+    /// `Resource` when too many changes are under way or too many records are kept, of the session
+    /// or of all. The store's error when the journal cannot be written or the state before the
+    /// change cannot be read.
     pub fn intend(
         &self,
         caller: Caller<'_>,
@@ -357,7 +361,7 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(change.place())?;
         let options = export.options();
-        // Who has no session cannot ask for a reply.
+        // A caller without a session cannot ask for a reply.
         let stateless = caller.client.kind() == ClientKind::Stateless;
         if stateless || options.read_only || !change.is_kept() || !change.is_possible() {
             return Ok(Intended::Unneeded);
@@ -367,7 +371,7 @@ impl Service {
                 keeper.leave_out(&key.session)?;
                 return self.guard(caller, change, || ready);
             }
-            // It is forgotten, so nobody can ask for the reply.
+            // The session is forgotten, so no client can ask for the reply.
             _ if !keeper.lock().knows(&key.session) => return self.guard(caller, change, || ready),
             Durability::Crash => false,
             Durability::Power => true,
@@ -377,22 +381,22 @@ impl Service {
         keeper.intend(export.store(), power, key, (change, &cred), places, ready)
     }
 
-    /// Has a verifier change when what a change has touched cannot be made stable: unstable data of
-    /// anybody may be lost then. Only the first one that is given counts.
+    /// Sets the verifier that changes when the objects of a change cannot be made stable: then
+    /// unstable data of any client may be lost. Only the first call has an effect.
     pub fn tell_of_lost_data(&self, verifier: Arc<WriteVerifier>) {
         let _first = self.lost.set(verifier);
     }
 
-    /// Takes the reply of a change that was carried out, as it will be sent: its bytes, and whether
-    /// they are in little-endian order.
+    /// Takes the reply to an executed change, as it will be sent: its bytes, and true for
+    /// little-endian order.
     pub fn settle(&self, op: Op, reply: &[u8], order_le: bool, ready: Notify) -> Settled {
         let keeper = op.keeper.clone();
         keeper.settle(op, reply, order_le, ready)
     }
 
-    /// Notes that a session has begun, whose replies are to be found after a restart. Its client may
-    /// be told so when the session is known to outlive what its changes do: else it could not be told
-    /// what became of them. Does nothing when no journal is kept.
+    /// Records the start of a session whose replies are to be found after a restart. The front end
+    /// may tell the client about the session when its record outlives what its changes do.
+    /// Otherwise the client could not ask for their results. Without a journal this does nothing.
     pub fn keep_session(&self, session: &Session, ready: Notify) -> Settled {
         let Some(keeper) = self.keeper.get() else { return Settled::Now };
         if session.client.len() > CLIENT_NAME_BYTES_MAX {
@@ -404,8 +408,8 @@ impl Service {
         keeper.introduce(session, power, ready)
     }
 
-    /// Forgets a session and all its replies: its client has said that it needs them no more, has
-    /// begun anew, or has not asked for them for too long.
+    /// Forgets a session and all its replies: its client needs them no more, has restarted, or has
+    /// not asked for them for too long.
     pub fn forget_session(&self, session: &[u8; 8]) {
         let Some(keeper) = self.keeper.get() else { return };
         let noted = keeper.lock().forget(&keeper.log, session);
@@ -415,9 +419,9 @@ impl Service {
         }
     }
 
-    /// Forgets the answer to the latest change of a stream, before its request's number could be that
-    /// of another request: the client, which has used the stream since, has the answer. Tells when
-    /// `ready` must be waited for.
+    /// Forgets the answer to the latest change of a stream, before the request's number is used
+    /// again. The client has used the stream since, so it has the answer. Returns if `ready` must
+    /// be waited for.
     pub fn outlived(&self, session: &[u8; 8], stream: u16, ready: Notify) -> Settled {
         let keeper = self.keeper.get();
         match keeper.and_then(|keeper| keeper.outlived(session, stream, ready)) {
@@ -426,14 +430,14 @@ impl Service {
         }
     }
 
-    /// A session of an earlier run of the server.
+    /// Finds a session of an earlier run of the server.
     pub fn kept_session(&self, session: &[u8; 8]) -> Option<Session> {
         let ledger = self.keeper.get()?.lock();
         let kept = ledger.sessions.get(session).filter(|kept| kept.recovered)?;
         kept.session.clone()
     }
 
-    /// What became of a request of an earlier run; `None` when it was not carried out.
+    /// Returns the result of a request of an earlier run. `None` when it was not executed.
     pub fn kept_answer(&self, key: &RequestKey) -> Option<Answer> {
         let ledger = self.keeper.get()?.lock();
         let kept = ledger.sessions.get(&key.session).filter(|kept| kept.recovered)?;
@@ -446,15 +450,15 @@ impl Service {
         }
     }
 
-    /// Whether a request of a session of an earlier run that nothing is known of was not carried out.
-    /// Otherwise that cannot be said: the session has changed something that was not kept, or that
-    /// was lost.
+    /// True if a request without a record, of a session of an earlier run, was not executed.
+    /// Otherwise that is not known: the session has made changes without a record, or records were
+    /// lost.
     pub(crate) fn is_kept_whole(&self, session: &[u8; 8]) -> bool {
         let Some(keeper) = self.keeper.get() else { return false };
         keeper.lock().sessions.get(session).is_some_and(|kept| !kept.incomplete)
     }
 
-    /// What the journal has done and holds; `None` when there is none.
+    /// Returns the statistics of the journal. `None` without a journal.
     pub fn journal_statistics(&self) -> Option<JournalStatistics> {
         let keeper = self.keeper.get()?;
         let ledger = keeper.lock();
@@ -470,7 +474,8 @@ impl Service {
         })
     }
 
-    /// Forgets what earlier runs have left when nobody has asked for it for long enough (DAFS O50).
+    /// Forgets sessions of earlier runs after the time in which clients may ask for them (DAFS
+    /// O50).
     pub(crate) fn tick_journal(&self, now_ns: u64) {
         let Some(keeper) = self.keeper.get() else { return };
         keeper.give_up_guards(now_ns);

@@ -1,68 +1,68 @@
-//! Who is changing what.
+//! Change locks: the locks on names and files that changes under way hold.
 //!
 //! Invariants
-//! * A change takes all its places at once and in the order of its announcement, so none waits for
-//!   one that waits for it. One that has a name may wait for one file after that, and gives that up
-//!   before it waits for another: who has a file waits for nothing.
-//! * A place is held by one change, or shared by several that hold it in the same way.
-//! * Where an announced change has left, it is known how far the log tells of that, until the log is kept so
-//!   far for good.
+//! * A change enters the queues of all its locks at once, in the order of the intents, so there is
+//!   no deadlock. A change with a name may wait for the lock of one file after that, and releases
+//!   it before it waits for another. The holder of a file's lock waits for no other lock.
+//! * A lock is held by one change, or shared by several that hold it in the same mode.
+//! * After a logged change has released a lock, the position of its last record in the log is known
+//!   here, until the log is durable up to there.
 
 use crate::handle::Handle;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 
-/// What a change holds while it is under way. Two different things may be one place, which makes one
-/// of them wait for no reason.
+/// A change lock. Two different objects may share one by their hash, which makes one of their
+/// changes wait for no reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     what: u64,
     hold: Hold,
 }
 
-/// With whom a change shares a place.
+/// The mode in which a change holds a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Hold {
-    /// Nobody.
+    /// Exclusive.
     Alone,
-    /// Other writes at an offset.
+    /// Shared with other writes at an offset.
     Write,
-    /// Others that nothing is kept of.
+    /// Shared with other guarded changes.
     Guard,
 }
 
-/// Those of one change.
+/// The locks of one change.
 pub(super) type PlaceList = SmallVec<[Place; 2]>;
 
 impl Place {
-    /// A name in a directory. `dir` is what the directory is called in the table of opens.
+    /// The lock of a name in a directory. `dir` is the key of the directory in the table of opens.
     pub(super) fn name(dir: &Handle, name: &[u8]) -> Self {
         let mut hasher = FxHasher::default();
         (dir, name).hash(&mut hasher);
         Self { what: hasher.finish(), hold: Hold::Alone }
     }
 
-    /// A file's content and attributes.
+    /// The lock of a file's content and attributes.
     pub(super) fn file(file: &Handle, hold: Hold) -> Self {
         let mut hasher = FxHasher::default();
         file.hash(&mut hasher);
         Self { what: hasher.finish(), hold }
     }
 
-    /// The same for a change that nothing is kept of.
+    /// The same lock for a guarded change.
     pub(super) fn guarded(self) -> Self {
         Self { hold: Hold::Guard, ..self }
     }
 }
 
-/// Up to where the log has to be kept before somebody changes what announced changes have left: else one
-/// that has come to an end would look after a crash as if it had never begun.
+/// The positions up to which the log must be durable before an object of logged changes is changed
+/// again. Otherwise a finished change would look after a crash as if it had never begun.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Ends {
-    /// Over the end of the process.
+    /// To survive the end of the process.
     pub(super) written: u64,
-    /// Over the loss of power.
+    /// To survive a loss of power.
     pub(super) stable: u64,
 }
 
@@ -73,17 +73,17 @@ impl Ends {
     }
 }
 
-/// Who holds and who waits, first come first.
+/// The holders and waiters of all locks, first come first served.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     lines: FxHashMap<u64, SmallVec<[(u64, Hold); 2]>>,
     ends: FxHashMap<u64, Ends>,
-    /// How many ends are enough to look which are of no use any more.
+    /// The number of ends at which durable ones are removed.
     sweep_at: usize,
 }
 
 impl Places {
-    /// Puts a change in line; true when it need not wait.
+    /// Enqueues a change. True when it need not wait.
     pub(super) fn enter(&mut self, op: u64, places: &[Place]) -> bool {
         for (index, place) in places.iter().enumerate() {
             if !places[..index].iter().any(|earlier| earlier.what == place.what) {
@@ -93,7 +93,7 @@ impl Places {
         self.is_first(op, places)
     }
 
-    /// Puts a change in line at one more place; true when it need not wait there.
+    /// Enqueues a change at one more lock. True when it need not wait there.
     pub(super) fn join(&mut self, op: u64, place: Place) -> bool {
         let line = self.lines.entry(place.what).or_default();
         if !line.iter().any(|&(other, _)| other == op) {
@@ -102,7 +102,7 @@ impl Places {
         self.is_first(op, &[place])
     }
 
-    /// Whether nobody is in the way of a change.
+    /// True if no other change blocks this one.
     pub(super) fn is_first(&self, op: u64, places: &[Place]) -> bool {
         places.iter().all(|place| {
             let line = self.lines.get(&place.what).map_or(&[][..], |line| line.as_slice());
@@ -111,14 +111,14 @@ impl Places {
         })
     }
 
-    /// Takes a change away and adds those to `next` for whom nobody is in the way any more.
+    /// Removes a change, and adds to `next` the changes that it does not block any more.
     pub(super) fn leave(&mut self, op: u64, places: &[Place], next: &mut Vec<u64>) {
         for place in places {
             let Some(line) = self.lines.get_mut(&place.what) else { continue };
             let Some(at) = line.iter().position(|&(other, _)| other == op) else { continue };
             let before = in_front(line);
             line.remove(at);
-            // Those in front that were there before stay there.
+            // The holders in front stay there.
             let stay = before - usize::from(at < before);
             next.extend(line[..in_front(line)].iter().skip(stay).map(|&(other, _)| other));
             if line.is_empty() {
@@ -127,12 +127,13 @@ impl Places {
         }
     }
 
-    /// Notes how far the log tells of a change that leaves. `is_kept` tells of which ends nothing is to be
-    /// noted any more.
+    /// Notes the log positions of a change that releases its locks. `is_kept` is true for positions
+    /// that need no note any more.
     pub(super) fn end(&mut self, places: &[Place], ends: Ends, is_kept: impl Fn(&Ends) -> bool) {
         if self.ends.len() >= self.sweep_at {
             self.ends.retain(|_, ends| !is_kept(ends));
-            // What is swept was added since: each one costs a look or two.
+            // Each swept entry was added since the last sweep, so the cost of an entry is a check
+            // or two.
             self.sweep_at = (2 * self.ends.len()).max(ENDS_SWEEP_MIN);
         }
         for place in places {
@@ -141,23 +142,23 @@ impl Places {
         }
     }
 
-    /// How far the log has to be kept before what is at places changes.
+    /// Returns up to where the log must be durable before the objects of these locks change.
     pub(super) fn ends<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Ends {
         let ends = places.into_iter().filter_map(|place| self.ends.get(&place.what));
         ends.copied().fold(Ends::default(), Ends::join)
     }
 
-    /// Places that somebody is in.
+    /// The number of locks that are held.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.lines.len()
     }
 }
 
-/// So many ends are not looked at again.
+/// With fewer ends there is no sweep.
 const ENDS_SWEEP_MIN: usize = 1024;
 
-/// How many hold a place together; the others wait.
+/// The number of changes that hold a lock together. The others wait.
 fn in_front(line: &[(u64, Hold)]) -> usize {
     match line.first() {
         None => 0,
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(places.len(), 0);
     }
 
-    /// Many who wait are not woken again and again.
+    /// Waiters that cannot go on are not woken.
     #[test]
     fn only_those_are_told_who_can_go_on() {
         let mut places = Places::default();

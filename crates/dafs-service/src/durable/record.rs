@@ -5,36 +5,36 @@ use super::intent::Intent;
 use super::{Effect, Session};
 use crate::replies::RequestKey;
 
-/// What the journal says.
+/// The records of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record {
-    /// A session has begun to use the journal. An incomplete one has changed something that is not
-    /// in it.
+    /// A session has begun to use the journal. An incomplete one has made a change without a
+    /// record.
     Session { session: Session, incomplete: bool },
-    /// A session and all that is known of its requests is of no use any more.
+    /// A session and all records of its requests are not needed any more.
     Forgotten([u8; 8]),
-    /// A change is about to be carried out.
+    /// A change is about to be executed.
     Intent { about: About, intent: Intent },
-    /// It was carried out, and this is its reply.
+    /// It was executed, with this reply.
     Reply { about: About, order_le: bool, bytes: Vec<u8> },
-    /// It was carried out, as was found out after a crash.
+    /// Recovery found that it was executed.
     Happened { about: About, effect: Effect },
-    /// It was carried out and could not be made stable, which is what its client was told, or what
-    /// became of it cannot be found out.
+    /// It was executed and could not be made stable, as its client was told, or its result cannot
+    /// be found out.
     Failed { about: About },
-    /// It was not carried out, or nobody will ask for it.
+    /// It was not executed, or no client will ask for it.
     Dropped { op: u64 },
-    /// An append is being carried out, or has failed in a way that nobody could look after; the change
-    /// itself may be forgotten. In checkpoints.
+    /// An append is being executed, or has failed with an unknown result. The change itself may be
+    /// forgotten. Only in checkpoints.
     Placed { about: About, intent: Intent },
 }
 
-/// Which change a record is about.
+/// The change of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct About {
     pub(super) op: u64,
     pub(super) key: RequestKey,
-    /// What is said holds after a loss of power.
+    /// The record must survive a loss of power.
     pub(super) power: bool,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn put_intent(about: &About, intent: &Intent, out: &mut Vec<u8>) {
     intent.encode(&mut out);
 }
 
-/// Writes where an append goes of which the end is not known.
+/// Writes the offset of an append whose end is not known.
 pub(super) fn put_placed(about: &About, intent: &Intent, out: &mut Vec<u8>) {
     let mut out = Writer(out);
     out.u8(8);
@@ -189,11 +189,11 @@ fn effect(from: &mut Reader<'_>) -> Option<Effect> {
 }
 
 impl Record {
-    /// Reads a record; `None` for one that no version of this program has written.
+    /// Reads a record. `None` for one that no version of this program has written.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader(bytes);
         let record = match from.u8()? {
-            // Those without a host are of an earlier version.
+            // Records without a host are of an earlier version.
             code @ (1 | 7 | 10 | 11) => {
                 let session = Session {
                     host: if code < 10 { Vec::new() } else { from.bytes()?.to_vec() },

@@ -1,4 +1,4 @@
-//! What a journal of an earlier run tells, and how the service goes on with it.
+//! Recovery from a journal of an earlier run.
 
 use super::Durability;
 use super::evidence::Verdict;
@@ -17,37 +17,37 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Where a service keeps its journal.
+/// The place and parameters of a service's journal.
 pub struct Journal {
     /// The segments.
     pub disk: Arc<dyn Disk>,
-    /// Tells one run of the system from another.
+    /// Identifies the run of the system.
     pub boot: [u8; 16],
     /// The size of a segment, most often [`dafs_journal::SEGMENT_BYTES`].
     pub segment_bytes: u64,
-    /// Runs what waits for the disk. Two jobs may be under way at once.
+    /// Runs work that waits for the disk. Two jobs may be under way at once.
     pub spawn: Spawn,
 }
 
-/// Why a journal cannot be used. It stays as it is.
+/// Why a journal cannot be used. It stays unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JournalError {
     /// It cannot be read.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// It says something that this program does not understand.
+    /// It contains a record that this program does not understand.
     #[error(
         "the journal holds a record that this program does not know; start the program that wrote \
          it, or move the journal's directory to another place to start without it"
     )]
     Unknown,
-    /// What became of a change cannot be found out.
+    /// The result of a change cannot be found out.
     #[error("cannot find out what became of the last changes in export {export:?}: {error}")]
     Store {
         /// The name of the export.
         export: String,
-        /// Why.
+        /// The reason.
         error: StoreError,
     },
     /// A new segment cannot be written.
@@ -55,7 +55,7 @@ pub enum JournalError {
     Write(#[from] LogFailed),
 }
 
-/// What was found in a journal.
+/// The result of reading a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Sessions of earlier runs.
@@ -64,21 +64,21 @@ pub struct Recovered {
     pub replies: usize,
     /// Changes without a reply that have happened.
     pub happened: usize,
-    /// Changes without a reply that have not.
+    /// Changes without a reply that have not happened.
     pub not_happened: usize,
-    /// Changes of which nothing can be said: the system has been down since, and their exports keep
-    /// replies only for the end of the server's process, the exports are gone, or others have changed
+    /// Changes with an unknown result. The system has rebooted since and their exports keep replies
+    /// only for the end of the server's process, or the exports are gone, or others have changed
     /// the same.
     pub lost: usize,
 }
 
-/// What a journal says so far.
+/// The state while a journal is read.
 #[derive(Default)]
 struct Reading {
     ledger: Ledger,
-    /// Where the entry of a change is.
+    /// Session and stream of each change's entry.
     ops: FxHashMap<u64, ([u8; 8], u16)>,
-    /// Appends that may be half done.
+    /// Appends that may be partial.
     placed: BTreeMap<u64, (About, Intent)>,
     unknown: bool,
 }
@@ -145,12 +145,12 @@ impl Reading {
 }
 
 impl Service {
-    /// Begins to keep durable replies, for exports that want them: reads what the last run has left,
-    /// finds out what became of changes without a reply, and begins a new journal. To be called
-    /// once, before anybody is served.
+    /// Begins to keep durable replies, for exports that are configured so: reads the journal of the
+    /// last run, finds out the results of changes without a reply, and begins a new journal. The
+    /// server calls it once, before it serves any request.
     ///
     /// # Errors
-    /// What is wrong with the journal, which then stays as it is.
+    /// An error in the journal, which then stays unchanged.
     ///
     /// # Panics
     /// When it is called twice.
@@ -179,7 +179,7 @@ impl Service {
     }
 }
 
-/// Finds out what became of each change without a reply.
+/// Finds out the result of each change without a reply.
 fn judge(
     ledger: &mut Ledger,
     namespace: &Namespace,
@@ -187,12 +187,12 @@ fn judge(
 ) -> Result<Recovered, JournalError> {
     let mut recovered = Recovered::default();
     let mut entries: Vec<&mut Entry> = Vec::new();
-    // What was not stable need not have left a trace in the journal either.
+    // The journal need not contain a trace of changes that were not stable either.
     let forgetful = rebooted
         && namespace.exports().any(|export| export.options().durable_replies == Durability::Crash);
     for kept in ledger.sessions.values_mut() {
         let before = kept.streams.len();
-        // What survives the end of a process only did not survive this.
+        // A reboot loses the changes that survive only the end of a process.
         kept.streams.retain(|_, entry| entry.about.power || !rebooted);
         let lost = before - kept.streams.len();
         if forgetful || lost > 0 {
@@ -252,7 +252,7 @@ fn judge(
             kept.make_incomplete();
         }
     }
-    // What is said to have happened stays so when the power fails next.
+    // Changes that are reported as happened must survive the next loss of power.
     for export in namespace.exports() {
         if let Some(mut ids) = touched.remove(&export.fs()) {
             ids.sort_unstable();
@@ -264,8 +264,8 @@ fn judge(
     Ok(recovered)
 }
 
-/// Takes back what is left of appends that nobody will ask for any more: their sessions are forgotten,
-/// or have gone on.
+/// Removes the rest of partial appends that no client will ask for any more: their sessions are
+/// forgotten, or have gone on.
 fn take_back(
     ledger: &Ledger,
     placed: &BTreeMap<u64, (About, Intent)>,
@@ -299,7 +299,7 @@ fn patiently<T>(mut call: impl FnMut() -> Result<T, StoreError>) -> Result<T, St
     call()
 }
 
-/// Makes data stable that a change has written: the process may have ended before it did so.
+/// Makes the data of a change stable: the process may have ended before it did so.
 fn commit_data(store: &dyn Store, intent: &Intent) -> Result<(), StoreError> {
     let (Intent::Write { file, .. } | Intent::Append { file, .. }) = intent else { return Ok(()) };
     let mode = OpenMode { read: true, write: false };

@@ -1,19 +1,19 @@
-//! Which sessions of earlier runs are let go of when there are too many, or too much is kept of them.
+//! Eviction of sessions of earlier runs when there are too many, or their records take too much.
 //!
 //! Invariants
-//! * Nobody loses anything to somebody who has more: the client that has most loses its oldest session
-//!   first, of the host that has most. Names of clients are free, so what many of one host have is
-//!   compared with what others have as a whole.
+//! * A client loses a session only if it, and its host, have more than others: the host with most
+//!   records loses the oldest session of its client that has most. Names of clients are free to
+//!   choose, so hosts are compared as a whole.
 
 use super::ledger::Kept;
 use crate::limits::{DURABLE_RECOVERED_BYTES_MAX, DURABLE_SESSIONS_MAX};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
-/// What a session counts besides its records, in bytes, so that many small ones are much, too.
+/// The overhead of a session in bytes, so that many small ones count, too.
 const SESSION_BYTES: usize = DURABLE_RECOVERED_BYTES_MAX / DURABLE_SESSIONS_MAX;
 
-/// Things that have something, those with most last.
+/// Numbered counts, the largest last.
 #[derive(Default)]
 struct Ranked {
     bytes: Vec<usize>,
@@ -21,7 +21,7 @@ struct Ranked {
 }
 
 impl Ranked {
-    /// Something new, without anything yet.
+    /// Adds an item with a count of zero.
     fn enter(&mut self) -> usize {
         self.bytes.push(0);
         self.order.insert((0, self.bytes.len() - 1));
@@ -35,14 +35,14 @@ impl Ranked {
         self.order.insert((*bytes, index));
     }
 
-    /// The one with most.
+    /// The item with the largest count.
     fn most(&self) -> Option<usize> {
         self.order.last().map(|(_, index)| *index)
     }
 }
 
 struct Held {
-    /// Number of the latest change.
+    /// The number of the latest change.
     latest: Option<u64>,
     id: [u8; 8],
     bytes: usize,
@@ -57,7 +57,7 @@ struct Host {
     sessions: Vec<Vec<Held>>,
 }
 
-/// Lets go of sessions until no more are kept than may be.
+/// Evicts sessions until the rest is within the limits.
 pub(super) fn limit(sessions: &mut FxHashMap<[u8; 8], Kept>) {
     let mut bytes: usize = sessions.values().map(Kept::count).sum();
     let fits = |count, bytes| count <= DURABLE_SESSIONS_MAX && bytes <= DURABLE_RECOVERED_BYTES_MAX;
@@ -111,7 +111,7 @@ mod tests {
     use crate::durable::record::{self, About};
     use crate::replies::RequestKey;
 
-    /// A session with a change, whose reply has so many bytes.
+    /// A session with a change whose reply has this length.
     fn kept(number: u64, host: u8, client: u8, reply_bytes: usize) -> ([u8; 8], Kept) {
         let id = number.to_be_bytes();
         let key = RequestKey { session: id, stream: 0, sequence: 1, procedure: 9 };
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_host_with_many_names_takes_nothing_from_others() {
-        // Two clients that were quiet of late, and one host that goes by many names.
+        // Two clients without recent requests, and one host that uses many names.
         let mut sessions: FxHashMap<_, _> = (0..20).map(|n| kept(n, 1, 1, 40)).collect();
         sessions.extend((20..120).map(|n| kept(n, 2, 1, 40)));
         let many = 2 * DURABLE_SESSIONS_MAX as u64;
@@ -147,7 +147,7 @@ mod tests {
         limit(&mut sessions);
         assert_eq!(sessions.len(), DURABLE_SESSIONS_MAX);
         assert_eq!((count(&sessions, 1, 1), count(&sessions, 2, 1)), (20, 100));
-        // Of one client the latest are left.
+        // The latest sessions of a client are kept.
         assert!(sessions.contains_key(&(1000 + many - 1).to_be_bytes()));
         assert!(!sessions.contains_key(&1000_u64.to_be_bytes()));
     }

@@ -1,9 +1,9 @@
-//! What a front door needs whose sessions persist: its clients repeat a request on the session of the
-//! run before, under the number that it had (RFC 8881 2.10.6.5).
+//! Support for a front end whose sessions persist: its clients retry a request on the session of
+//! the earlier run, with the same number (RFC 8881 2.10.6.5).
 //!
 //! Invariants
-//! * What is forgotten here was answered: a record of it that is found again after a crash has numbers
-//!   that nobody asks for.
+//! * An entry that is forgotten here was answered: if a crash brings its record back, no client
+//!   asks for its numbers.
 
 use super::Durability;
 use super::ledger::Kept;
@@ -12,8 +12,8 @@ use crate::{Service, durable};
 use std::sync::Arc;
 
 impl Service {
-    /// Whether replies are kept of all changes that clients can make, in every export, and there is room
-    /// for those of another session.
+    /// True if replies to all changes of clients are kept, in every export, and there is room for
+    /// those of another session.
     pub fn keeps_all_replies(&self) -> bool {
         let namespace = self.namespace();
         let keeps = |options: &crate::ExportOptions| {
@@ -24,8 +24,7 @@ impl Service {
             && namespace.exports().any(|export| !export.options().read_only)
     }
 
-    /// Forgets what is known of requests of a session of this run by their streams: their client has
-    /// the replies.
+    /// Forgets the entries of a session of this run by their streams: their client has the replies.
     pub fn forget_answers(&self, session: &[u8; 8], streams: impl Iterator<Item = u16>) {
         let Some(keeper) = self.keeper.get() else { return };
         let mut ledger = keeper.lock();
@@ -34,9 +33,9 @@ impl Service {
         }
     }
 
-    /// Forgets the sessions of other instances of a client: it has begun anew and asks for nothing of
-    /// theirs. Somebody else who has taken its name, or gives it at another host, does not count. `mechanism`
-    /// is that of the front door's sessions.
+    /// Forgets the sessions of other instances of a client: it has restarted and asks for none of
+    /// their replies. Clients of another principal with its name, or of another host, do not count.
+    /// `mechanism` is that of the front end's sessions.
     pub fn forget_other_runs(&self, client: &Client, mechanism: &str) {
         let Some(keeper) = self.keeper.get() else { return };
         // Earlier versions kept the address also of users of this host.
@@ -56,8 +55,8 @@ impl Service {
         ids.iter().for_each(|id| self.forget_session(id));
     }
 
-    /// Stands for a client of an earlier run, by its name: it holds nothing and is not in the table of
-    /// clients.
+    /// Makes a client that stands for one of an earlier run, by its name: it holds no state and is
+    /// not in the table of clients.
     pub fn absent_client(&self, name: &[u8]) -> Arc<Client> {
         Client::stateless(name)
     }
