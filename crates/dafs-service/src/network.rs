@@ -81,7 +81,7 @@ impl fmt::Display for AddressRange {
 /// The credential flavour of an RPC call (RFC 5531 8.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
-    /// AUTH_NONE: nobody.
+    /// AUTH_NONE: no user.
     None,
     /// AUTH_SYS: user and groups, unproven.
     Sys,

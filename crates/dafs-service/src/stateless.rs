@@ -2,11 +2,11 @@
 //! that a read costs two system calls.
 //!
 //! Invariants
-//! * Each use looks at the file's attributes. When mode, owner or group have changed, or the file was
-//!   changed a while ago in a way that may have been its access list, the rights are checked anew by
-//!   opening it again.
-//! * What opens deny and delegations promise holds for these callers at every use.
-//! * Each shard of the cache is bounded, and forgets what was not used for a while.
+//! * Each use reads the file's attributes. The file is opened again, which checks the rights anew,
+//!   when mode, owner or group have changed. The same happens when only its time of change differs,
+//!   perhaps by a new access list, and the last check is not recent.
+//! * Denials of opens, and delegations, hold for these callers at every use.
+//! * Each shard of the cache is bounded, and evicts files that were not used for a while.
 
 use crate::error::ServiceError;
 use crate::export::{Export, Touch};
@@ -20,7 +20,7 @@ use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Few files in each, because a shard is searched from its start.
+/// Few files in each shard, because a search goes through all of them.
 const SHARDS: usize = 512;
 const SHARD_FILES_MAX: usize = STATELESS_FILES_MAX / SHARDS;
 
@@ -29,18 +29,18 @@ const SHARD_FILES_MAX: usize = STATELESS_FILES_MAX / SHARDS;
 pub struct StatelessFile {
     /// The file.
     pub file: Arc<dyn OpenFile>,
-    /// Its attributes just now, before the read or write.
+    /// Its attributes just before the read or write.
     pub attr: Attr,
 }
 
-/// What [`Service::stateless_create`] made or found.
+/// The result of [`Service::stateless_create`].
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub struct StatelessCreated {
     pub handle: Handle,
     pub attr: Attr,
     pub dir: DirChange,
-    /// False when it existed.
+    /// False when the file existed.
     pub created: bool,
 }
 
@@ -54,7 +54,7 @@ struct Entry {
     used_ns: u64,
 }
 
-/// What the check of the rights saw.
+/// The attributes at the last check of the rights.
 #[derive(Debug, Clone, Copy)]
 struct Rights {
     mode: u32,
@@ -70,7 +70,7 @@ impl Rights {
         Self { mode, uid, gid, ctime, checked_ns: now_ns }
     }
 
-    /// Whether what was checked is still true.
+    /// True if the rights need no new check.
     fn hold(&self, attr: &Attr, now_ns: u64) -> bool {
         (self.mode, self.uid, self.gid) == (attr.mode, attr.uid, attr.gid)
             && (self.ctime == attr.ctime
@@ -114,8 +114,8 @@ impl StatelessFiles {
         Some((entry.file.clone(), entry.rights))
     }
 
-    /// Keeps a file, in place of one of the same kind or of the one that was not used for longest.
-    /// What it replaces is returned, to be closed without the lock.
+    /// Keeps a file, in place of one of the same kind or of the least recently used one. Returns
+    /// the replaced one, to be closed without the lock.
     fn keep(&self, entry: Entry) -> Option<Entry> {
         let mut shard = self.shard(&entry.handle);
         let same = |other: &Entry| {
@@ -134,14 +134,14 @@ impl StatelessFiles {
         }
     }
 
-    /// Forgets what is kept of a file, because its access list has changed or it loses its name.
+    /// Evicts the entries of a file, because its access list has changed or it loses its name.
     pub(crate) fn forget(&self, handle: &Handle) {
         let gone: Vec<Entry> =
             self.shard(handle).extract_if(.., |entry| entry.handle == *handle).collect();
         drop(gone);
     }
 
-    /// Forgets what was not used for a while.
+    /// Evicts entries that were not used for a while.
     pub(crate) fn sweep(&self, now_ns: u64) {
         let idle = |entry: &mut Entry| now_ns.saturating_sub(entry.used_ns) > STATELESS_IDLE_NS;
         for shard in &self.shards {
@@ -152,7 +152,7 @@ impl StatelessFiles {
         }
     }
 
-    /// Forgets everything.
+    /// Evicts all entries.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             let gone = std::mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
@@ -168,11 +168,12 @@ impl StatelessFiles {
 }
 
 impl Service {
-    /// A file to read or write for a caller without opens. The owner of a file may always do both, as
-    /// a client checks the rights when it opens a file and not when it uses it (RFC 1813 4.4).
+    /// Returns a file to read or write for a caller without opens. The owner of a file may always
+    /// do both, because a client checks the rights when it opens a file and not when it uses it
+    /// (RFC 1813 4.4).
     ///
     /// # Errors
-    /// `ShareDenied`; `WouldWait` or `Delay` while other clients return delegations; the store's.
+    /// `ShareDenied`. `WouldWait` or `Delay` while other clients return delegations. The store's.
     pub fn stateless_file(
         &self,
         caller: Caller<'_>,
@@ -192,7 +193,7 @@ impl Service {
                 Ok(attr) if attr.links > 0 && rights.hold(&attr, now_ns) => {
                     return Ok(StatelessFile { file, attr });
                 }
-                // Removed, or perhaps not allowed any more: look again.
+                // The file was removed, or may be forbidden now: open it again.
                 _ => {}
             }
         }
@@ -221,7 +222,7 @@ impl Service {
     /// Makes or finds a regular file for a caller without opens.
     ///
     /// # Errors
-    /// The store's; when an existing file is emptied, those of a change of size; `WouldWait`.
+    /// The store's. When an existing file is emptied, those of a change of size. `WouldWait`.
     pub fn stateless_create(
         &self,
         caller: Caller<'_>,
@@ -237,7 +238,7 @@ impl Service {
             export.check_wait(caller.wait, Touch::Data)?;
         }
         if matches!(how, CreateHow::Exclusive(_)) && caller.wait == Wait::Never {
-            // The store makes it stable before it says that it is there.
+            // The store makes the file stable before it reports the creation.
             return Err(ServiceError::WouldWait);
         }
         let cred = export.map_cred(caller.cred);
@@ -262,7 +263,7 @@ impl Service {
         }
     }
 
-    /// An unchecked create of what is there: it is emptied if the size says so.
+    /// Handles an unchecked create of an existing file: the file is emptied if the size is zero.
     fn existing(
         &self,
         caller: Caller<'_>,
@@ -289,7 +290,7 @@ impl Service {
     }
 }
 
-/// Opens a file; its owner may do so whatever the mode says.
+/// Opens a file. Its owner may do so with any mode of the file.
 fn open_as_owner(
     export: &Export,
     cred: &Cred,
