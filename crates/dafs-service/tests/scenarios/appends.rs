@@ -1,4 +1,4 @@
-//! Appends: alone at the end of the file, whole, beside every other kind of writer.
+//! Appends: exclusive at the end of the file, atomic, concurrent with every other kind of writer.
 
 use crate::common::*;
 use dafs_mem::VolatileSlice;
@@ -11,13 +11,13 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of one record: so many that a write of it could be seen in the middle.
+/// Bytes of one record: enough that another thread could see a partial write of it.
 const RECORD_BYTES: usize = 3000;
 const RECORDS: usize = 60;
-/// What writers that do not append write, and how much of it at a time behind the end.
+/// The data of writers that do not append, and its length for a write behind the end.
 const OTHER: u8 = 0xee;
 const OTHER_BYTES: usize = 50;
-/// Where writers that do not append always write: the start of the file.
+/// The range of other writers: the start of the file.
 const HEAD_BYTES: u64 = 8192;
 
 fn record(writer: usize, number: usize) -> Vec<u8> {
@@ -39,7 +39,7 @@ fn appends_and_writes_of_all_doors_never_meet() {
     meet(&on_disk, 4);
 }
 
-/// Appenders beside writers with and without an open, as those of NFS.
+/// Appenders run concurrently with writers with and without an open, as those of NFS.
 fn meet(service: &Service, appenders: usize) {
     let own = std::fs::metadata("/proc/self").unwrap();
     let cred = Cred::new(own.uid(), own.gid());
@@ -80,7 +80,7 @@ fn meet(service: &Service, appenders: usize) {
                     let (handle, state) = open(&client);
                     let append = |number| {
                         let mut bytes = record(writer, number);
-                        // In pieces, as RDMA brings them.
+                        // In pieces, as RDMA delivers them.
                         let (one, two) = bytes.split_at_mut(1234);
                         let views = [VolatileSlice::from_mut(one), VolatileSlice::from_mut(two)];
                         let stability =
@@ -91,8 +91,8 @@ fn meet(service: &Service, appenders: usize) {
                 })
             })
             .collect();
-        // Others write all the time: within the head, and behind the end that they see, which may be
-        // the place of an append by now.
+        // Others write all the time: within the head, and behind the end that they see, where an
+        // append may be by now.
         let (done, caller) = (&done, &caller);
         let (head_writer, end_writer) = (client("w0".to_owned()), client("w1".to_owned()));
         let mode = OpenMode { read: true, write: true };
@@ -137,7 +137,7 @@ fn meet(service: &Service, appenders: usize) {
             let view = [VolatileSlice::from_mut(&mut bytes)];
             assert_eq!(file.read_at(&view, offset, Wait::Allowed), Ok(RECORD_BYTES));
             let mut expected = record(writer, number);
-            // A write may come over an append, never an append over a write.
+            // A write may replace bytes of an append, but an append never replaces a write.
             for byte in others.iter().flat_map(|&at| at..at + OTHER_BYTES as u64) {
                 if let Some(byte) =
                     byte.checked_sub(offset).filter(|&byte| byte < RECORD_BYTES as u64)

@@ -1,5 +1,5 @@
-//! What stands beside layouts and is not for others before data servers have let go of them: what their
-//! holders had, what may have to be undone, broken locks, fences.
+//! State that depends on layouts, and is not granted to others before data servers have dropped
+//! their authorisations: state of the holders, changes to undo, broken locks, fences.
 
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
@@ -26,7 +26,7 @@ fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_lay
     cluster.get(&one, &own, true).unwrap();
     cluster.store.away.store(true, Ordering::SeqCst);
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
-    // Twice: the first wish has the lease ended, the second finds nothing of the lost client's.
+    // Twice: the first request ends the lease, and the second finds no state of the lost client.
     for _ in 0..2 {
         assert_eq!(lock(&two, &other, "b"), Err(ServiceError::WouldWait.into()));
         world.pass_with(&[&two], SECOND_NS);
@@ -97,7 +97,7 @@ fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
     assert_eq!(error(cluster.vouch("a", &own, state, false)), ServiceError::BadLayout);
     let test = world.service.test_state(world.caller(&one), granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));
-    // Nor does a repair begin before they have let go.
+    // Nor does a repair begin before that.
     assert_eq!(lock(&three, &other, (true, true)), Err(ServiceError::Delay.into()));
     cluster.store.away.store(false, Ordering::SeqCst);
     world.pass_with(&[&one, &three], SECOND_NS);
@@ -124,7 +124,7 @@ fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
     }
 }
 
-/// The store asks about one file, with the next turn of the clock.
+/// The store asks about one file, at the next tick.
 fn nobody_writes(cluster: &Cluster, opened: &Opened, present: &[&Arc<Client>]) -> bool {
     cluster.store.lent.lock().unwrap().push((opened.state.handle().file, true));
     cluster.world.pass_with(present, SECOND_NS);
@@ -168,7 +168,7 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
     let one = world.nfs("a");
     let own = world.open(&one, "f", BOTH).unwrap();
     let state = own.state.reference();
-    // Who has only read, or nothing at all, has nothing to tell.
+    // A client that has only read, or done no I/O at all, has no writes to report.
     let granted = cluster.get(&one, &own, true).unwrap().state;
     cluster.vouch("a", &own, state, false).unwrap();
     cluster.give_back(&one, &own, granted);
@@ -182,7 +182,7 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
     assert_eq!(error(returned), ServiceError::WouldWait);
     cluster.give_back(&one, &own, granted);
     assert_eq!(cluster.store.take_asked(), [Asked::Settle], "before the answer");
-    // Data servers that are away are asked later, and nobody waits.
+    // Data servers that are away are asked later, and no caller waits.
     let granted = cluster.get(&one, &own, true).unwrap().state;
     cluster.vouch("a", &own, state, true).unwrap();
     cluster.store.away.store(true, Ordering::SeqCst);
@@ -192,7 +192,7 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
     cluster.store.take_asked();
     world.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
-    // A close takes the layout along.
+    // A close ends the layout.
     let other = world.open(&one, "f", BOTH).unwrap();
     cluster.get(&one, &other, true).unwrap();
     cluster.vouch("a", &other, other.state.reference(), true).unwrap();
@@ -215,7 +215,7 @@ fn a_write_that_failed_is_over_when_its_layout_has_been_given_back() {
     cluster.store.away.store(true, Ordering::SeqCst);
     cluster.give_back(&one, &own, granted);
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
-    // Until it is sure nobody is let near the file, and its writer is not told where it lies.
+    // Until that is certain, the file is not opened for others, and its writer gets no layout.
     assert_eq!(error(world.open(&two, "f", READ)), ServiceError::WouldWait);
     assert_eq!(error(cluster.get(&one, &own, true)), ServiceError::Delay);
     cluster.store.away.store(false, Ordering::SeqCst);
@@ -241,7 +241,7 @@ fn a_time_that_its_writer_gave_a_file_stays_when_it_tells_what_it_wrote() {
     give_time();
     cluster.commit(&one, &own, granted, Some(10)).unwrap();
     assert_eq!(mtime(), old);
-    // What is written later counts.
+    // A later write counts.
     give_time();
     cluster.vouch("a", &own, state, true).unwrap();
     cluster.commit(&one, &own, granted, Some(20)).unwrap();
@@ -265,20 +265,20 @@ fn a_time_given_to_a_file_is_not_put_over_what_came_after() {
     };
     let mtime = || service.getattr(handle).unwrap().mtime;
     cluster.vouch("a", &own, state, true).unwrap();
-    // Data servers that would go on by what they were told are asked to forget it first.
+    // Data servers with cached authorisations are asked to drop them first.
     assert_eq!(error(give_time(world.caller(&one), 1)), ServiceError::WouldWait);
     assert_eq!(cluster.store.take_asked(), []);
     give_time(world.patient(&one), 1).unwrap();
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
     cluster.commit(&one, &own, granted, Some(10)).unwrap();
     assert_eq!(mtime(), time(1));
-    // If they cannot be asked, what they let be written may come after.
+    // If they cannot be reached, a write that they admit may come after the time was set.
     cluster.store.away.store(true, Ordering::SeqCst);
     give_time(world.patient(&one), 2).unwrap();
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.commit(&one, &own, granted, Some(20)).unwrap();
     assert_ne!(mtime(), time(2));
-    // Nor is it put over a time that somebody else has given the file since.
+    // The time is not set over one that another client has set since.
     give_time(world.patient(&one), 3).unwrap();
     give_time(world.patient(&two), 4).unwrap();
     cluster.commit(&one, &own, granted, Some(30)).unwrap();
@@ -323,13 +323,13 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     unlock(world.patient(&one), &own, locked).unwrap();
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
     assert_eq!(service.counts().lock_ranges, 0);
-    // Nobody else's layout matters.
+    // A layout of another client does not matter.
     let other = world.open(&two, "f", BOTH).unwrap();
     let locked = lock(&two, &other);
     unlock(world.caller(&two), &other, locked).unwrap();
 }
 
-/// A client that has written to a file under a lock, and another one that wants to.
+/// A client that has written to a file under a lock, and another one that waits for the lock.
 struct Appending {
     cluster: Cluster,
     one: Arc<Client>,
@@ -341,7 +341,7 @@ struct Appending {
 }
 
 impl Appending {
-    /// Data servers go away when it has written.
+    /// Data servers go away after its write.
     fn begin() -> Self {
         let cluster = Cluster::new();
         let world = &cluster.world;
@@ -453,7 +453,7 @@ fn what_is_written_without_a_question_is_looked_for_too() {
     cluster.vouch("a", &opened, opened.state.reference(), true).unwrap();
     cluster.give_back(&one, &opened, granted);
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
-    // Data servers go by what they were told before.
+    // Data servers cache their authorisations.
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
@@ -481,7 +481,7 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
 }
 
-/// What a write has to have waited for, by a client that may wait and one that may not.
+/// Overtakes late writes, with a client that may wait and one that may not.
 fn overtake(cluster: &Cluster, client: &Arc<Client>, opened: &Opened) -> Result<(), ServiceError> {
     let (world, handle) = (&cluster.world, opened.state.handle());
     let overtake = |wait| {
@@ -500,7 +500,7 @@ fn what_a_client_has_given_up_does_not_come_after_what_it_wrote_instead() {
     let own = cluster.world.open(&one, "f", BOTH).unwrap();
     let state = own.state.reference();
     let age = |write| cluster.vouch("a", &own, state, write);
-    // Who has never been told where it lies has nothing under way.
+    // A client that never had a layout has no writes under way.
     assert_eq!(overtake(&cluster, &one, &own), Ok(()));
     cluster.get(&one, &own, true).unwrap();
     assert_eq!(age(true), Ok(None), "nothing was written through the server since");
@@ -528,7 +528,7 @@ fn what_was_given_up_stays_so_for_later_layouts_and_opens() {
     let own = cluster.world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &own, true).unwrap().state;
     cluster.give_back(&one, &own, granted);
-    // What no data server has asked about yet may be on its way to one.
+    // A write that no data server has asked about yet may be under way.
     assert_eq!(overtake(&cluster, &one, &own), Ok(()));
     assert_eq!(cluster.store.take_asked(), []);
     cluster.world.pass_with(&[&one, &two], SECOND_NS);
@@ -541,7 +541,7 @@ fn what_was_given_up_stays_so_for_later_layouts_and_opens() {
     assert_eq!(overtake(&cluster, &one, &again), Ok(()), "all was written before the close");
     cluster.get(&one, &again, true).unwrap();
     assert_eq!(age("a", &again), Ok(Some(Duration::from_secs(1))));
-    // It is nobody else's business.
+    // Other clients do not wait.
     let other = cluster.world.open(&two, "f", BOTH).unwrap();
     assert_eq!(overtake(&cluster, &two, &other), Ok(()));
     cluster.get(&two, &other, true).unwrap();
@@ -586,7 +586,7 @@ fn a_store_that_does_not_answer_keeps_no_other_from_being_asked() {
     let roots: Vec<_> = exports.iter().map(Export::root).collect();
     cluster.world.service.replace_namespace(Namespace::new(exports).unwrap());
     let one = cluster.world.nfs("a");
-    // What the client has written at data servers of both is to be forgotten.
+    // Data servers of both stores drop the authorisations for the client's writes.
     let files = roots.iter().map(|root| {
         cluster.world.root = *root;
         let own = cluster.world.open(&one, "f", BOTH).unwrap();

@@ -34,17 +34,17 @@ fn exchange_id_in_nine_cases() {
     // Case 2: the same again. Case 6: an update.
     assert_eq!(exchange(&new), Ok((key, true)));
     assert_eq!(exchange(&update), Ok((key, true)));
-    // Cases 8 and 9: updates by somebody else.
+    // Cases 8 and 9: updates by another client.
     let by_restarted = ExchangeId { update: true, ..restarted.clone() };
     assert_eq!(exchange(&by_restarted), Err(ServiceError::NotSame));
     let by_other = ExchangeId { identity: other_principal(), ..update.clone() };
     assert_eq!(exchange(&by_other), Err(ServiceError::NotPrincipal));
-    // Case 5: the client has restarted; the old record lives until the new one is confirmed.
+    // Case 5: the client has restarted. The old record lives until the new one is confirmed.
     let (second, confirmed) = exchange(&restarted).unwrap();
     assert!(!confirmed && second != key);
     assert_eq!(exchange(&new), Ok((key, true)));
     assert!(!client.is_gone());
-    // Confirming twice is confirming once.
+    // A confirmation is idempotent.
     let client = world.service.confirm_client(second, 0).unwrap();
     assert!(Arc::ptr_eq(&client, &world.service.confirm_client(second, 0).unwrap()));
     assert_eq!(error(world.service.find_client(key)), ServiceError::StaleClientId);
@@ -69,7 +69,7 @@ fn a_name_in_use_belongs_to_its_principal() {
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
 }
 
-/// Anybody can give the name and the user of another client.
+/// Any client can give the name and the user of another one.
 #[test]
 fn a_name_in_use_belongs_to_the_addresses_of_its_client() {
     let world = World::new();
@@ -81,18 +81,19 @@ fn a_name_in_use_belongs_to_the_addresses_of_its_client() {
         exchanged.map(|exchanged| (exchanged.client.key(), exchanged.confirmed))
     };
     assert_eq!(exchange(2, from(2)), Err(ServiceError::ClientInUse));
-    // Nor is another user of its host the client, which comes from a port of root's.
+    // Another user of its host is not the client either, which uses a privileged port.
     let unprivileged = ClientAddress { privileged: false, ..from(1) };
     assert_eq!(exchange(2, unprivileged), Err(ServiceError::ClientInUse));
     assert!(!client.is_gone());
-    // One that moves shows its verifier, and is known there once it has used a session.
+    // A client that moves proves its identity by its verifier, and its new address is known after
+    // it has used a session.
     assert_eq!(exchange(1, from(2)), Ok((client.key(), true)));
     assert!(!client.calls_from(&from(2)));
     client.add_address(from(2));
     assert!(!exchange(2, from(2)).unwrap().1);
     assert!(!exchange(2, from(1)).unwrap().1);
     assert_eq!(exchange(2, from(3)), Err(ServiceError::ClientInUse));
-    // One that restarts elsewhere has its name back with the end of its lease.
+    // A client that restarts at another address gets its name at the end of its lease.
     world.pass(LEASE_NS + 1);
     assert!(!exchange(2, from(3)).unwrap().1);
     assert!(client.is_gone());
@@ -111,7 +112,7 @@ fn addresses_of_a_client_are_bounded() {
     assert!(client.calls_from(&from(2)));
 }
 
-/// One key says nothing of others.
+/// A key reveals no other keys.
 #[test]
 fn keys_of_clients_are_not_in_a_row() {
     let world = World::new();
@@ -176,7 +177,7 @@ fn a_client_with_sessions_or_state_is_not_destroyed() {
     assert_eq!(destroy(), Ok(()));
     assert_eq!(destroy(), Err(ServiceError::StaleClientId));
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
-    // Unconfirmed ones go at once.
+    // Unconfirmed ones are removed at once.
     let key = world.exchange("b", 1).key();
     assert_eq!(world.service.destroy_client(key), Ok(()));
     assert_eq!(world.service.counts(), Default::default());
@@ -197,7 +198,7 @@ fn unconfirmed_records_are_forgotten_after_a_lease_and_bounded() {
     for number in 0..dafs_service::limits::UNCONFIRMED_CLIENTS_MAX + 10 {
         world.exchange(&number.to_string(), 1);
     }
-    // One host gets half, and what another has waits as long as it may.
+    // One host gets half, and another host's record stays for its whole time.
     let most = dafs_service::limits::UNCONFIRMED_CLIENTS_MAX / 2 + 1;
     assert!(!honest.is_gone());
     assert_eq!(world.service.counts().unconfirmed_clients, most);
@@ -220,7 +221,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
     let opened = world.open(&away, "f", BOTH).unwrap();
     world.lock(&away, &opened, "l", (0, 10), LockKind::Write).unwrap();
     world.pass_with(&[&other], 5 * LEASE_NS);
-    // Nobody needs it: it comes back and goes on.
+    // No other client conflicts: it comes back and goes on.
     assert_eq!(world.service.counts().opens, 1);
     assert!(world.service.clients_info(world.now_ns.get())[0].courtesy);
     away.renew(world.now_ns.get());
@@ -231,7 +232,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
     let theirs = world.open(&other, "f", BOTH).unwrap();
     let denied = world.lock(&other, &theirs, "l", (5, 1), LockKind::Read);
     assert!(matches!(denied, Err(dafs_service::LockError::Denied(_))));
-    // Away again, and this time another client wants the lock.
+    // It is absent again, and this time another client requests the lock.
     world.pass_with(&[&other], LEASE_NS + 1);
     let blocked = world.lock(&other, &theirs, "l", (5, 1), LockKind::Read);
     assert_eq!(blocked, Err(ServiceError::WouldWait.into()));
@@ -316,7 +317,7 @@ fn an_administrator_sees_and_ends_what_a_client_holds() {
     assert_eq!(again, Err(ServiceError::StaleClientId));
 }
 
-/// DAFS has no thread that may wait; the next tick does what is to be done.
+/// DAFS has no thread that may wait. The next tick does the work.
 #[test]
 fn a_caller_that_never_waits_gets_what_an_absent_client_held() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! A service with a clock that stands still, records that survive a restart, and front doors that
-//! only note what they are told.
+//! A service with a clock that stands still, records that survive a restart, and front ends that
+//! only record the calls to them.
 
 use dafs_service::{
     Caller, Client, ClientAddress, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export,
@@ -26,7 +26,7 @@ pub(crate) const DENY_WRITE: Share = Share { deny_write: true, ..READ };
 pub(crate) const MODE_READ: OpenMode = OpenMode { read: true, write: false };
 pub(crate) const MODE_WRITE: OpenMode = OpenMode { read: false, write: true };
 
-/// What a front door was told.
+/// A call to a front end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
     Recall(ClientKey, Handle, StateRef, bool),
@@ -87,7 +87,7 @@ impl Front for Ear {
     }
 }
 
-/// Records that outlive a service; they can be made to fail.
+/// Records that outlive a service. They can be made to fail.
 #[derive(Clone, Default)]
 pub(crate) struct Disk {
     pub(crate) records: Arc<Mutex<Vec<ClientRecord>>>,
@@ -95,7 +95,7 @@ pub(crate) struct Disk {
     pub(crate) broken: Arc<AtomicBool>,
     pub(crate) writes: Arc<AtomicUsize>,
     pub(crate) removals: Arc<AtomicUsize>,
-    /// The next removal waits here, once when it begins and once more before it does anything.
+    /// The next removal waits here, once when it begins and once more before it has an effect.
     pub(crate) removal: Arc<Mutex<Option<Arc<Barrier>>>>,
 }
 
@@ -175,7 +175,7 @@ pub(crate) struct World {
     runs: u32,
     pub(crate) root: Handle,
     pub(crate) cred: Cred,
-    /// Where new clients come from.
+    /// The host of new clients.
     pub(crate) host: Cell<Host>,
 }
 
@@ -193,7 +193,7 @@ impl World {
         Self { service, store, disk, ear, now_ns, runs: 1, root, cred, host }
     }
 
-    /// A server that can have so many files open.
+    /// A server with this limit of open files.
     pub(crate) fn with_files_max(files_max: usize) -> Self {
         let world = Self::new();
         let config = ServiceConfig { files_max, ..ServiceConfig::new(LEASE, 1) };
@@ -215,12 +215,12 @@ impl World {
         self.service.replace_namespace(Namespace::new(exports).unwrap());
     }
 
-    /// The server dies and starts again.
+    /// The server crashes and starts again.
     pub(crate) fn restart(&mut self) {
         self.restart_with(|config| config);
     }
 
-    /// The server dies and starts again with another configuration.
+    /// The server crashes and starts again with another configuration.
     pub(crate) fn restart_with(&mut self, change: impl FnOnce(ServiceConfig) -> ServiceConfig) {
         self.runs += 1;
         let config = change(ServiceConfig::new(LEASE, self.runs));
@@ -233,12 +233,12 @@ impl World {
         self.fence();
     }
 
-    /// Data servers are told what they have to be told.
+    /// Sends data servers all due requests.
     pub(crate) fn fence(&self) {
         self.service.stores_to_fence().iter().for_each(|store| self.service.fence_layouts(store));
     }
 
-    /// Time passes, in which these clients say something.
+    /// Lets time pass, in which these clients send a request.
     pub(crate) fn pass_with(&self, present: &[&Arc<Client>], nanoseconds: u64) {
         present.iter().for_each(|client| client.renew(self.now_ns.get() + nanoseconds));
         self.pass(nanoseconds);
@@ -263,7 +263,7 @@ impl World {
         self.service.exchange_id(&request, self.now_ns.get()).unwrap().client
     }
 
-    /// A client with a session and a back channel that has not said that it reclaims nothing.
+    /// A client with a session and a back channel that has not completed its reclaims.
     pub(crate) fn returning(&self, name: &str, verifier: u8) -> Arc<Client> {
         let key = self.exchange(name, verifier).key();
         let client = self.service.confirm_client(key, self.now_ns.get()).unwrap();
@@ -273,7 +273,7 @@ impl World {
         client
     }
 
-    /// An NFS client ready for everything.
+    /// An NFS client that may open files and get delegations.
     pub(crate) fn nfs(&self, name: &str) -> Arc<Client> {
         let client = self.returning(name, 1);
         self.service.reclaim_complete(&client).unwrap();
@@ -290,12 +290,12 @@ impl World {
         client
     }
 
-    /// Clients come from the user of this number from now on.
+    /// Makes new clients come from the user of this number.
     pub(crate) fn come_from(&self, user: u32) {
         self.host.set(Host::User(user));
     }
 
-    /// A request to open a file, made if it is not there, that wants no delegation.
+    /// A request to open a file, created if it is missing, that wants no delegation.
     pub(crate) fn plain<'a>(
         &'a self,
         name: &'a str,
@@ -387,7 +387,7 @@ fn start_with(config: ServiceConfig, store: &Arc<dyn Store>, disk: &Disk, now_ns
     Service::with_records(config, namespace, Box::new(disk.clone()), now_ns).unwrap()
 }
 
-/// The error of something that must fail.
+/// The error of a call that must fail.
 #[track_caller]
 pub(crate) fn error<T>(result: Result<T>) -> ServiceError {
     match result {

@@ -1,4 +1,4 @@
-//! Crowds: what clients that are away, and hosts that take all they can get, leave to others.
+//! Crowds: absent clients, and hosts that take all they can get, leave room to others.
 
 use crate::common::*;
 use crate::kept_locks::{PERSIST, try_lock};
@@ -11,13 +11,13 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A file that the client may wait for.
+/// Opens a file for a client that may wait.
 fn open_patiently(world: &World, client: &Arc<Client>, name: &str) -> dafs_service::Result<Opened> {
     let request: OpenRequest<'_> = world.plain(name, "owner", READ);
     world.service.open(world.patient(client), &request)
 }
 
-/// Clients of a host that open files until no more is to be had; the names that they were given.
+/// Opens files by clients of a host until the limit is reached. Returns these clients.
 fn fill(world: &World, host: u32) -> Vec<Arc<Client>> {
     world.come_from(host);
     let mut clients = Vec::new();
@@ -32,7 +32,7 @@ fn fill(world: &World, host: u32) -> Vec<Arc<Client>> {
     }
 }
 
-/// Two clients that had all opens, and are gone, do not keep everybody from opening for a day.
+/// Two absent clients that had all opens do not keep all others from opening for a day.
 #[test]
 fn clients_that_are_gone_make_room_for_opens() {
     let world = World::with_files_max(12);
@@ -44,9 +44,9 @@ fn clients_that_are_gone_make_room_for_opens() {
         open_patiently(&world, &honest, &format!("mine{at}")).unwrap();
     }
     let gone = one.iter().chain(&two).filter(|client| client.is_gone());
-    // Their durable records went first.
+    // Their durable records were removed first.
     assert_eq!(world.disk.owners().len(), 1 + one.len() + two.len() - gone.count());
-    // A caller that may not wait comes again, as it is told to.
+    // A caller that may not wait retries, as it is told to.
     world.come_from(4);
     let dafs = world.dafs("dafs");
     dafs.session_started();
@@ -73,7 +73,7 @@ fn those_away_longest_lose_first_and_those_that_are_there_nothing() {
     }
     world.pass_with(&[&second, &alive, &honest], SECOND_NS);
     world.pass_with(&[&alive, &honest], LEASE_NS + SECOND_NS);
-    // Both are away, and there is room.
+    // Both are absent, and there is room.
     open_patiently(&world, &honest, "a").unwrap();
     assert!(!first.is_gone() && !second.is_gone());
     open_patiently(&world, &honest, "b").unwrap();
@@ -85,7 +85,7 @@ fn those_away_longest_lose_first_and_those_that_are_there_nothing() {
     assert_eq!(world.service.counts().clients, 2);
 }
 
-/// Descriptors come back without anybody asking for them.
+/// Descriptors are freed without a request for them.
 #[test]
 fn few_opens_are_kept_by_courtesy() {
     let world = World::with_files_max(1024);
@@ -105,7 +105,7 @@ fn few_opens_are_kept_by_courtesy() {
     assert_eq!(world.service.counts().opens, 120);
 }
 
-/// One that has come back since it was looked for keeps what it holds.
+/// A client that has come back since the search keeps its state.
 #[test]
 fn one_that_is_back_is_not_taken_for_one_that_is_away() {
     let world = World::with_files_max(2);
@@ -133,7 +133,7 @@ fn one_host_leaves_ranges_of_a_file_to_others() {
     let refused = lock(had as u64);
     assert_eq!(refused, Err(LockError::Service(ServiceError::Resource)));
     world.lock(&honest, &files[1], "l", (1, 1), LockKind::Write).unwrap();
-    // Away, it makes room.
+    // While it is absent, it makes room.
     world.come_from(1);
     let neighbour = world.nfs("neighbour");
     let opened = world.open(&neighbour, "f", BOTH).unwrap();
@@ -145,7 +145,7 @@ fn one_host_leaves_ranges_of_a_file_to_others() {
     assert!(greedy.is_gone() && !honest.is_gone());
 }
 
-/// A host that makes clients as fast as it can keeps nobody else out.
+/// A host that makes clients as fast as it can keeps no other host out.
 #[test]
 fn one_host_does_not_fill_the_table_of_clients() {
     let world = World::new();
@@ -158,7 +158,7 @@ fn one_host_does_not_fill_the_table_of_clients() {
     let made = (0..).take_while(|number: &u32| confirm(&number.to_string()).is_ok()).count();
     assert_eq!(made, CLIENT_COUNT_MAX / 2);
     assert_eq!(error(confirm("more")), ServiceError::Resource);
-    // A client of it that has restarted is not another one.
+    // A restarted client of it does not count as another one.
     let key = world.exchange("0", 2).key();
     world.service.confirm_client(key, now_ns).unwrap();
     for host in 2..6 {
@@ -168,14 +168,14 @@ fn one_host_does_not_fill_the_table_of_clients() {
         let (name, host) = (b"honest", world.host.get());
         world.service.register_client(name, 1, nobody, host, now_ns).unwrap();
     }
-    // What they held was nothing, so it is over with their leases.
+    // They held no state, so they end with their leases.
     world.pass(LEASE_NS + SECOND_NS);
     assert_eq!(world.service.counts().clients, 0);
     world.come_from(1);
     confirm("again").unwrap();
 }
 
-/// What is persistent is not forgotten with the opens that make room: it is broken, and repaired.
+/// A persistent lock does not end with the opens that make room: it is broken, and repaired.
 #[test]
 fn persistent_locks_outlive_what_makes_room() {
     let world = World::with_files_max(4);
@@ -200,7 +200,7 @@ fn persistent_locks_outlive_what_makes_room() {
     assert!(matches!(locked, Err(LockError::Broken(_))));
 }
 
-/// A crowd that is gone does not keep whoever ends leases writing for minutes.
+/// The end of many absent clients does not keep the tick writing for minutes.
 #[test]
 fn records_of_many_that_are_gone_are_removed_together() {
     let world = World::new();
@@ -212,7 +212,7 @@ fn records_of_many_that_are_gone_are_removed_together() {
     assert_eq!(world.disk.removals.load(std::sync::atomic::Ordering::Relaxed), 1);
 }
 
-/// Sessions are a front door's, which is told whose are over.
+/// Sessions belong to a front end, which is told which clients are gone.
 #[test]
 fn clients_that_are_gone_make_room_for_sessions() {
     let world = World::new();
@@ -231,7 +231,7 @@ fn clients_that_are_gone_make_room_for_sessions() {
     assert!(one.is_gone() && !two.is_gone());
 }
 
-/// What clients of other hosts do meanwhile.
+/// Steps of clients of other hosts.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// A client of this host, perhaps a new one, opens a file.
@@ -240,7 +240,7 @@ enum Step {
         name: u8,
         file: u8,
     },
-    /// All clients of a host are heard of again.
+    /// All clients of a host renew their leases.
     Renew {
         host: u32,
     },
@@ -261,14 +261,15 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// However others crowd in, one that asks for little is never refused, and loses nothing.
+    /// A client that asks for little is never refused and loses no state, for any steps of the
+    /// others.
     #[test]
     fn an_honest_client_is_never_refused(steps in prop::collection::vec(step(), 1..150)) {
         let world = World::with_files_max(24);
         world.come_from(9);
         let honest = world.nfs("honest");
         let kept = world.open(&honest, "kept", READ).unwrap();
-        // By host and name, with the time when they were heard of last.
+        // By host and name, with the time of their last request.
         let mut others: BTreeMap<(u32, u8), (u64, Arc<Client>)> = BTreeMap::new();
         for step in steps {
             match step {

@@ -1,4 +1,4 @@
-//! Delegations: who gets them, what recalls them, and what becomes of those that are not returned.
+//! Delegations: their grants, their recalls, and their revocation.
 
 use crate::common::*;
 use crate::kept_locks::{PERSIST, instance, try_lock};
@@ -60,7 +60,7 @@ fn who_gets_which_delegation() {
     let writer = world.open(&two, "f", WRITE).unwrap();
     assert_eq!(why(&one, READ, WantKind::Any), Err(NoDelegation::Contention));
     world.close(&two, &writer);
-    // Nobody to call.
+    // No back channel.
     world.service.set_back_channel(&one, false);
     assert_eq!(why(&one, READ, WantKind::Any), Err(NoDelegation::Resource));
     assert_eq!(why(&one, READ, WantKind::NoPreference), Err(NoDelegation::Policy));
@@ -77,19 +77,19 @@ fn many_read_and_one_writes() {
     let (_, second) = granted(&world, &two, READ);
     assert_ne!(first.state.id, second.state.id);
     let handle = *opened.state.handle();
-    // The holder's own writing does not conflict with its own delegation, but with the other's.
+    // The holder's own write does not conflict with its own delegation, but with the other's.
     let blocked = wanting(&world, &one, BOTH, WantKind::NoPreference);
     assert_eq!(error(blocked), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), recall_of(&two, &handle, second.state));
     give_back(&world, &two, &handle, second.state).unwrap();
     let blocked = wanting(&world, &one, BOTH, WantKind::NoPreference);
-    // The second client still has it open, which only a delegation minds.
+    // The second client still has it open, which conflicts only with a delegation.
     assert_eq!(blocked.unwrap().delegation, Err(NoDelegation::Contention));
     assert_eq!(world.service.counts().delegations, 1);
     assert_eq!(world.ear.take(), []);
 }
 
-/// What other clients do, by whichever front door, recalls a write delegation first.
+/// Operations of other clients, by any front end, first recall a write delegation.
 #[test]
 fn everything_that_conflicts_recalls() {
     type Act = fn(&World, &Arc<Client>, &Handle) -> Result<()>;
@@ -151,7 +151,7 @@ fn everything_that_conflicts_recalls() {
                 continue;
             }
             if door == 2 && what == "read that bypasses" {
-                // NFSv3 has no such thing.
+                // NFSv3 has no such operation.
                 continue;
             }
             let file = world.open(&holder, "other", READ).unwrap();
@@ -162,7 +162,7 @@ fn everything_that_conflicts_recalls() {
             assert_eq!(act(&world, &other, &handle), Err(ServiceError::WouldWait), "{what}");
             let recall = recall_of(&holder, &handle, delegation.state);
             assert_eq!(world.ear.take(), recall, "{what}");
-            // Recalled once, however often others try.
+            // It is recalled once, however often others try.
             assert_eq!(act(&world, &other, &handle), Err(ServiceError::WouldWait), "{what}");
             assert_eq!(world.ear.take(), [], "{what}");
             assert_eq!(world.service.counts().recalled_delegations, 1);
@@ -218,7 +218,8 @@ fn a_state_id_of_a_delegation_allows_what_the_delegation_does() {
     assert_eq!(stolen, Err(ServiceError::BadStateId));
 }
 
-/// RFC 8881 10.2: a client turns what it did under a delegation into opens while it is recalled.
+/// RFC 8881 10.2: a client turns its local opens under a delegation into opens at the server while
+/// it is recalled.
 #[test]
 fn opens_by_a_delegation_succeed_while_it_is_recalled() {
     let world = World::new();
@@ -238,7 +239,7 @@ fn opens_by_a_delegation_succeed_while_it_is_recalled() {
     assert_eq!(error(world.open(&other, "f", WRITE)), ServiceError::ShareDenied);
     let again = world.service.open(caller, &by_name);
     assert_eq!(error(again), ServiceError::StaleStateId);
-    // Another file, or more than the delegation allows.
+    // Another file, or more access than the delegation allows.
     let (opened, delegation) = {
         let want = Want { kind: WantKind::Read, ..Want::default() };
         let request = OpenRequest { want, ..world.plain("g", "o", READ) };
@@ -290,7 +291,7 @@ fn what_is_not_returned_within_a_lease_is_revoked() {
         assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
     }
     world.pass(SECOND_NS);
-    // The opens of the holder are untouched.
+    // The opens of the holder stay.
     world.open(&other, "f", READ).unwrap();
     let (caller, state) = (world.caller(&holder), delegation.state);
     let revoked = ServiceError::DelegRevoked;
@@ -343,7 +344,7 @@ fn a_recall_that_did_not_arrive_is_sent_again() {
     assert_eq!(world.ear.take(), []);
 }
 
-/// A front door that finds no way to a holder, and says so before it returns.
+/// A front end that has no path to a holder, and reports that before it returns.
 struct NoWay {
     calls: AtomicUsize,
     failed: Mutex<mpsc::SyncSender<(ClientKey, StateRef, mpsc::SyncSender<()>)>>,
@@ -365,8 +366,8 @@ impl Front for NoWay {
     fn client_gone(&self, _: ClientKey) {}
 }
 
-/// Else one operation would keep its thread, and the table's lock most of the time, for as long as the
-/// holder's lease lasts.
+/// Otherwise one operation would keep its thread, and the table's lock most of the time, for as
+/// long as the holder's lease lasts.
 #[test]
 fn who_waits_for_a_holder_that_cannot_be_told_waits_as_long_as_for_any_other() {
     let world = World::new();
@@ -415,7 +416,7 @@ fn a_delegation_may_stand_for_the_open() {
     assert!(io.is_ok());
     assert_eq!(error(open(&two)), ServiceError::WouldWait);
     give_back(&world, &one, &handle, delegation.state).unwrap();
-    // None is granted now, so there is an open.
+    // No delegation is granted now, so there is an open.
     let opened = open(&two).unwrap();
     assert!(!opened.delegation_only);
     assert_eq!(world.service.counts().opens, 1);
@@ -457,7 +458,8 @@ fn delegations_are_reclaimed() {
     assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
 }
 
-/// RFC 8881 10.2.1: nobody could recall it, so its holder is told with the reclaim.
+/// RFC 8881 10.2.1: the server could not recall it, so the reply to the reclaim tells its holder to
+/// return it.
 #[test]
 fn a_delegation_reclaimed_without_a_back_channel_is_to_be_returned_at_once() {
     let mut world = World::new();
@@ -519,7 +521,7 @@ fn the_holder_is_asked_for_attributes() {
     assert_eq!(key, holder.key());
     assert_eq!(look(&other), Err(ServiceError::WouldWait));
     assert_eq!(world.ear.take(), []);
-    // Somebody else's answer does not count.
+    // An answer of another client does not count.
     let answer = AttrAnswer { change: known.change + 1, size: 77, atime: None, mtime: None };
     world.service.attr_answer(&other, query, Some(answer));
     assert_eq!(look(&other), Err(ServiceError::WouldWait));
@@ -530,7 +532,7 @@ fn the_holder_is_asked_for_attributes() {
     let again = look(&other).unwrap();
     assert_eq!(again.size, 77);
     assert!(again.change != seen.change, "it may have changed again");
-    // An answer is not good for ever, and one who has changed nothing changes nothing.
+    // An answer expires, and a holder that has not changed the file leaves its attributes alone.
     world.pass(SECOND_NS);
     assert_eq!(look(&other), Err(ServiceError::WouldWait));
     let asked = world.ear.take();
@@ -538,7 +540,7 @@ fn the_holder_is_asked_for_attributes() {
     let answer = AttrAnswer { change: known.change, size: known.size, atime: None, mtime: None };
     world.service.attr_answer(&holder, query, Some(answer));
     assert_eq!(look(&other), Ok(known));
-    // What it has written back changes nothing more, though the size is not the one it was given.
+    // Changes that were written back are not counted again, though the size is not the granted one.
     let longer = SetAttr { size: Some(5), ..SetAttr::default() };
     let state = opened.state.reference();
     let written = world.service.setattr(world.caller(&holder), &handle, state, &longer).unwrap();
@@ -568,7 +570,7 @@ fn a_holder_that_does_not_answer_loses_the_delegation() {
     assert_eq!(world.service.counts().delegations, 0);
 }
 
-/// The waiting side and the answering side in two threads.
+/// The waiting side and the answering side run in two threads.
 #[test]
 fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
     let world = World::new();
@@ -593,7 +595,7 @@ fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
             service.return_delegation(caller, &handle, delegation.state).unwrap();
         });
         let request = world.plain("f", "owner", WRITE);
-        // A machine that is very busy may make it wait too long once; then it asks again.
+        // On a very busy machine one wait may take too long. Then the caller retries.
         let opened = loop {
             match service.open(world.patient(&other), &request) {
                 Err(ServiceError::Delay) => {}

@@ -1,5 +1,5 @@
-//! Random opens, delegations, recalls and absences of several clients; after every step what they
-//! hold must go together, and at the end nothing may be left.
+//! Random opens, delegations, recalls and absences of several clients. After every step their state
+//! must be compatible, and at the end no state may be left.
 
 use crate::common::*;
 use dafs_service::{
@@ -65,7 +65,7 @@ fn person(world: &World, at: usize, verifier: u8) -> Person {
     Person { client, opens: Vec::new(), delegations: Vec::new(), away: false }
 }
 
-/// Nobody holds what a delegation or a denial of another promises not to happen.
+/// No client's state conflicts with a delegation or a denial of another.
 fn check(world: &World, people: &[Person]) {
     let all: Vec<(usize, Holding)> = people
         .iter()
@@ -102,7 +102,7 @@ fn act(world: &World, people: &mut [Person], step: Step) {
             let want = Want { kind, open_xor: xor, timestamps: false };
             let name = ["f", "g"][file];
             let request = OpenRequest { want, ..world.plain(name, "owner", share) };
-            // One that may wait ends leases that are over.
+            // A caller that may wait ends leases that are over.
             let mut caller = world.caller(&person.client);
             let first = world.service.open(caller, &request);
             let opened = first.or_else(|error| {
@@ -160,7 +160,7 @@ fn act(world: &World, people: &mut [Person], step: Step) {
     }
 }
 
-/// Whose lease was ended, be it by an open that failed, begins anew.
+/// A client whose lease was ended, perhaps by an open that failed, registers again.
 fn replace_lost(world: &World, people: &mut [Person], verifier: &mut u8) {
     for (at, person) in people.iter_mut().enumerate() {
         let lost = person.client.kind() == dafs_service::ClientKind::Dafs
@@ -173,7 +173,7 @@ fn replace_lost(world: &World, people: &mut [Person], verifier: &mut u8) {
     }
 }
 
-/// Gives a delegation back; one that was revoked is freed instead.
+/// Returns a delegation. A revoked one is freed instead.
 fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateRef) {
     let caller = world.caller(client);
     match world.service.return_delegation(caller, handle, state) {
@@ -181,7 +181,7 @@ fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateR
         Err(dafs_service::ServiceError::DelegRevoked) => {
             world.service.free_state(caller, state).unwrap();
         }
-        // Given back already, when its recall was told.
+        // It was returned already, after its recall.
         Err(error) => assert_eq!(error, dafs_service::ServiceError::StaleStateId),
     }
 }

@@ -1,5 +1,5 @@
-//! Changes with durable replies: the server dies at every step of every kind of change, over a store
-//! that has lost or kept what was not stable.
+//! Changes with durable replies: the server crashes at every step of every kind of change, with a
+//! store that has lost or kept unstable changes.
 
 #[path = "durable/answers.rs"]
 mod answers;
@@ -40,11 +40,10 @@ const RETENTION_NS: u64 = 3_700_000_000_000;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What notifications said, by the name of what they are for.
+/// The results in notifications, with their names.
 type Told = Arc<Mutex<Vec<(&'static str, Result<(), ServiceError>)>>>;
 
-/// A store whose content is the same in every run, so that one that has lost something can be made
-/// again up to there.
+/// A store with the same content in every run, so that one that has lost a change can be rebuilt.
 fn new_store() -> Arc<MemoryStore> {
     new_store_of(1 << 30)
 }
@@ -152,7 +151,7 @@ impl World {
         }
     }
 
-    /// Runs jobs until there are none; tells how many.
+    /// Runs jobs until there are none. Returns their number.
     fn run(&self) -> usize {
         let mut count = 0;
         loop {
@@ -195,7 +194,7 @@ impl World {
         self.service.intend(self.caller(), &self.key(stream), change, ready).unwrap()
     }
 
-    /// Announces and waits.
+    /// Logs an intent and waits.
     fn op(&self, stream: u16, change: &Change<'_>) -> Op {
         match self.intend(stream, "go", change) {
             Intended::Ready(op) => op,
@@ -220,21 +219,21 @@ impl World {
         }
     }
 
-    /// A file as the service hands it out to those who announce nothing.
+    /// A file as the service returns it to clients without intents.
     fn open(&self, name: &str) -> Arc<dyn OpenFile> {
         let (file, need) = (self.at(name).unwrap(), OpenMode { read: false, write: true });
         self.service.io_file(self.caller(), &file, StateRef::ANONYMOUS, need).unwrap()
     }
 
-    /// Carries out an announced append.
+    /// Executes a logged append.
     fn append(&self, op: &Op, bytes: &[u8]) -> Result<u64, StoreError> {
         let (witness, mut bytes) = (op.witness().unwrap(), bytes.to_vec());
         let view = VolatileSlice::from_mut(&mut bytes);
         self.open("grown").append_witnessed(&[view], Stability::Data, &*witness)
     }
 
-    /// The server dies; `power` with the system. What was not stable on the journal's disk goes with
-    /// it, and the store becomes `store`.
+    /// Crashes the server, and with `power` the system. The unstable part of the journal's disk is
+    /// lost, and the store becomes `store`.
     fn restart(self, power: bool, store: Arc<MemoryStore>) -> Self {
         let Self { disk, mode, boot, service, sequence, .. } = self;
         drop(service);
@@ -252,14 +251,14 @@ impl World {
 /// One kind of change.
 struct Case {
     name: &'static str,
-    /// What is announced, and then what carries it out.
+    /// The logged change, and its execution.
     change: for<'a> fn(&'a World, &'a [Handle]) -> Change<'a>,
     execute: fn(&World, &Op),
-    /// Whether the change is there.
+    /// True if the change is in the store.
     applied: fn(&World) -> bool,
-    /// What must be known of it when it is.
+    /// True for the effect that must be known then.
     effect: fn(&Effect) -> bool,
-    /// What the server does by itself makes it stable.
+    /// The store itself makes it stable.
     stable_at_once: bool,
 }
 
@@ -434,8 +433,8 @@ fn every_change_has_happened_or_has_not_wherever_the_server_dies() {
     }
 }
 
-/// Carries out a change up to a step, lets the server die, and looks what is known and what is
-/// there.
+/// Executes a change up to a step, crashes the server, and compares the known result with the
+/// store.
 fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
     let world = World::new(mode);
     let what = format!("{} {mode:?} {until:?} power {power} kept {kept}", case.name);
@@ -455,7 +454,7 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
         }
         match until {
             Until::Stable => {
-                // The journal fails between what the change has touched and the reply.
+                // The journal fails between the change's objects and the reply.
                 if mode == Durability::Power && !case.stable_at_once {
                     let ready = world.notify("sent");
                     assert_eq!(world.service.settle(op, b"reply", true, ready), Settled::Later);
@@ -472,9 +471,9 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
             _ => ops.push(op),
         }
     }
-    // The process is gone: nobody says any more that what it was about to do is not done.
+    // The process is gone, so no destructor reports the change as not executed.
     ops.into_iter().for_each(std::mem::forget);
-    // What is stable is not lost; neither is anything without a loss of power.
+    // Stable changes are not lost. Without a loss of power, unstable ones are not lost either.
     let stable = case.stable_at_once || mode == Durability::Power && until >= Until::Stable;
     let lost = power && !kept && !(stable && until >= Until::Executed);
     let store = if lost { new_store() } else { world.store.clone() };
@@ -500,7 +499,7 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
     if until == Until::Settled && !power {
         assert!(matches!(answer, Some(Answer::Reply { .. })), "{what}");
     }
-    // What was found out once is not asked of the file system again.
+    // A known result does not depend on the file system any more.
     let store = new_store();
     let world = world.restart(false, store);
     assert_eq!(world.service.kept_answer(&key), answer, "{what}");
@@ -526,14 +525,14 @@ fn conflicting_changes_go_one_after_the_other() {
         let first = world.op(0, &create);
         let Intended::Waiting(second) = world.intend(1, "second", &remove) else { panic!() };
         let Intended::Waiting(third) = world.intend(2, "third", &create) else { panic!() };
-        // What concerns something else does not wait.
+        // A change of another object does not wait.
         drop(world.op(3, &other));
         assert!(world.told().is_empty());
         (CASES[0].execute)(&world, &first);
         world.settle(first, b"created");
         world.run();
         assert_eq!(world.told(), [("second", Ok(()))]);
-        // The second is given up; it was not carried out.
+        // The second is given up, so it was not executed.
         drop(second);
         world.run();
         assert_eq!(world.told(), [("third", Ok(()))]);
@@ -549,8 +548,8 @@ fn conflicting_changes_go_one_after_the_other() {
     }
 }
 
-/// An open that empties a file is a change of the file, too: who appends to it waits, and so nobody
-/// takes what was appended since for a sign that it was not emptied.
+/// An open that empties a file is a change of the file, too. Appenders wait for it, so their data
+/// is not taken as evidence that the file was not emptied.
 #[test]
 fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
     const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
@@ -576,7 +575,7 @@ fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
         cut(&world).unwrap();
         drop(third);
         assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
-        // The other way round: it waits for the file after it has got the name.
+        // The reverse: it waits for the file after it has got the name.
         let first = world.op(3, &append);
         let Intended::Waiting(second) = world.intend(4, "second", &empty) else { panic!() };
         let Intended::Waiting(third) = world.intend(5, "third", &append) else { panic!() };

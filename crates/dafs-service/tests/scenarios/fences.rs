@@ -1,4 +1,4 @@
-//! Fences: kept over a restart, gone with their files, and holding for clients of every kind.
+//! Fences: kept over a restart, removed with their files, and effective for clients of every kind.
 
 use crate::common::*;
 use dafs_service::{
@@ -133,7 +133,7 @@ fn a_change_waits_for_requests_that_had_begun() {
     assert_eq!(set(&world.service, object, FenceUpdate::Add(&[b"n1"])), Ok(false));
     assert_eq!(world.service.counts().fence_waiters, 1);
     assert_eq!(set(&world.service, object, FenceUpdate::Add(&[b"n2"])), Ok(true));
-    // Nothing changes, and yet the change before it is not over.
+    // The list does not change, but the update before is not over.
     assert_eq!(set(&world.service, object, FenceUpdate::Remove(&[b"n3"])), Ok(false));
     let later = begin("10.0.0.1");
     drop(entry);
@@ -143,7 +143,7 @@ fn a_change_waits_for_requests_that_had_begun() {
     assert_eq!(set(&world.service, object, FenceUpdate::Remove(&[b""])), invalid);
 }
 
-/// However long requests of others take, who is cast out is out at once.
+/// An ejected client is out at once, however long requests of others take.
 #[test]
 fn a_change_waits_for_nobody_who_stays() {
     let world = World::new();
@@ -152,7 +152,7 @@ fn a_change_waits_for_nobody_who_stays() {
     let begin = |address: &str| world.service.begin_work(address.parse().unwrap());
     let all: [&[u8]; 3] = [b"nfs:stays", b"nfs:goes", b"addr:10.0.0.0/24"];
     assert_eq!(set(&world.service, object, FenceUpdate::Install(&all)), Ok(true));
-    // One is there by its name, one by its address.
+    // One is on the list by its name, one by its address.
     let by_name = begin("192.0.2.1");
     by_name.is_of(&clients[0]);
     let by_address = begin("10.0.0.1");

@@ -1,5 +1,5 @@
-//! Persistent locks: what becomes of them when their holder, the server or the disk fails, and how
-//! they are repaired (DAFS 9.3, 9.4).
+//! Persistent locks: the effect of a failure of their holder, the server or the disk, and their
+//! repair (DAFS 9.3, 9.4).
 
 use crate::common::*;
 use dafs_service::{
@@ -58,7 +58,7 @@ fn write(
     try_lock(world, client, opened, range, LockKind::Write, PLAIN)
 }
 
-/// Asks for a lock, not to be overtaken while it polls.
+/// Requests a lock, and keeps its turn while it polls.
 fn wait(
     world: &World,
     client: &Arc<Client>,
@@ -105,7 +105,7 @@ fn denied(result: Result<(), LockError>) -> LockConflict {
     }
 }
 
-/// How the persistent locks stand: first byte, standing, and whether for repair.
+/// The states of the persistent locks: first byte, state, and true for a repair.
 fn standing(world: &World) -> Vec<(u64, LockStanding, bool)> {
     let infos = world.service.locks_info(100, world.now_ns.get());
     let kept = infos.iter().filter(|info| info.persist);
@@ -154,7 +154,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     assert_eq!(span(&world, &handle, 0, u64::MAX), Ok(()));
     assert_eq!(denied(write(&world, &two, &theirs, (15, 1))).client, one.key());
     let again = instance(&world, "a", 2);
-    // At once, before anybody asks.
+    // At once, before the next request.
     assert_eq!(
         standing(&world),
         [(10, LockStanding::Broken, false), (40, LockStanding::Broken, false)]
@@ -169,7 +169,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
         client: one.key(),
         owner: (*b"owner").into(),
     };
-    // For everybody, in all ways, as long as it is not repaired.
+    // For all clients, in all operations, until the repair.
     let mine = open(&world, &again).unwrap();
     for _ in 0..2 {
         assert_eq!(broken(write(&world, &two, &theirs, (15, 1))), former);
@@ -178,7 +178,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
         let tested = world.service.lock_test(world.caller(&two), &handle, b"x", 19, 1, kind);
         assert_eq!(broken(tested), former);
     }
-    // The plain lock went with its holder, and what lies between is free.
+    // The plain lock ended with its holder, and the bytes between are free.
     write(&world, &two, &theirs, (20, 20)).unwrap();
     write(&world, &two, &theirs, (60, 10)).unwrap();
     for (offset, length, expected) in [
@@ -229,8 +229,8 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     assert_eq!(*world.disk.locks.lock().unwrap(), []);
 }
 
-/// They are told that the lock is broken for as long as it is, so a repair that waited for them would
-/// wait for those who wait for it.
+/// Waiters get the answer that the lock is broken as long as it is, so a repair that waited for
+/// them would be a deadlock.
 #[test]
 fn a_repair_is_not_held_up_by_those_who_wait_for_it() {
     let world = World::new();
@@ -243,14 +243,15 @@ fn a_repair_is_not_held_up_by_those_who_wait_for_it() {
     let _again = instance(&world, "a", 2);
     broken(poll());
     repair(&world, &three, &mending, (10, 10)).unwrap();
-    // Who waited is served next, before those who came later.
+    // The waiter is served next, before later ones.
     assert_eq!(denied(poll()).client, three.key());
     unlock(&world, &three, &mending, (10, 10)).unwrap();
     assert_eq!(denied(write(&world, &three, &mending, (10, 10))).client, two.key());
     poll().unwrap();
 }
 
-/// One who waits beside what is broken can be served, so a repair of more than that comes after it.
+/// A waiter for a range without broken locks can be served, so a repair of a larger range comes
+/// after it.
 #[test]
 fn a_repair_of_more_than_is_broken_does_not_overtake() {
     let world = World::new();
@@ -279,7 +280,7 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
     keep(&world, &one, &mine, (0, 10));
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
     assert_eq!(standing(&world), [(0, LockStanding::Breakable, false)]);
-    // What does not conflict does not break it, nor does asking, nor reading without a lock.
+    // A request without a conflict does not break it, nor does a test, nor a read without a lock.
     write(&world, &two, &theirs, (10, 10)).unwrap();
     assert_eq!(span(&world, &handle, 0, 10), Ok(()));
     one.renew(world.now_ns.get());
@@ -288,7 +289,7 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
     unlock(&world, &one, &mine, (0, 10)).unwrap();
     keep(&world, &one, &mine, (0, 10));
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
-    // A request that may not wait has done nothing yet.
+    // A request that may not wait has had no effect yet.
     let request = LockRequest {
         owner: LockOwner::Open(theirs.state.id().into()),
         offset: 5,
@@ -301,7 +302,7 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
     let hasty = world.service.lock(world.caller(&two), &handle, &request);
     assert_eq!(hasty, Err(ServiceError::WouldWait.into()));
     assert_eq!(world.service.counts().broken_locks, 0);
-    // The first that conflicts breaks it and is told so.
+    // The first conflicting request breaks it and gets that answer.
     assert_eq!(broken(write(&world, &two, &theirs, (5, 1))).client, one.key());
     assert_eq!(standing(&world), [(0, LockStanding::Broken, false)]);
     assert!(world.disk.locks.lock().unwrap()[0].broken);
@@ -330,10 +331,10 @@ fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
     let mine = world.open(&back, "f", BOTH).unwrap();
     // As a whole, or not at all.
     assert_eq!(write(&world, &back, &mine, (0, 5)), Err(ServiceError::LockRange.into()));
-    // It stays what it was.
+    // It keeps its properties.
     write(&world, &back, &mine, (0, 10)).unwrap();
     assert_eq!(standing(&world)[0], (0, LockStanding::Held, false));
-    // Another owner of the same client is somebody else.
+    // Another owner of the same client counts as a stranger.
     let caller = world.caller(&back);
     let other = world.service.open(caller, &world.plain("f", "other", BOTH)).unwrap();
     assert_eq!(broken(write(&world, &back, &other, (20, 1))).client, one.key());
@@ -371,7 +372,7 @@ fn locks_and_their_breaking_survive_the_server() {
     let (three, back) = (world.dafs("c"), world.dafs("b"));
     let third = world.open(&three, "f", BOTH).unwrap();
     let theirs = world.open(&back, "f", BOTH).unwrap();
-    // The key is new, the owner is the old one.
+    // The key is new, but the owner is the old one.
     assert_ne!(back.key(), two.key());
     keep(&world, &back, &theirs, (20, 10));
     assert_eq!(denied(write(&world, &three, &third, (20, 1))).client, back.key());
@@ -410,14 +411,15 @@ fn a_lock_that_cannot_be_written_is_not_had() {
     world.disk.broken.store(true, Ordering::Relaxed);
     assert_eq!(persist((0, 10)), io);
     assert_eq!(world.service.counts().kept_locks, 0);
-    // What the owner had is back, and no more.
+    // The owner gets its old lock back, and no more.
     denied(write(&world, &two, &theirs, (4, 1)));
     write(&world, &two, &theirs, (5, 1)).unwrap();
     unlock(&world, &two, &theirs, (5, 1)).unwrap();
     world.disk.broken.store(false, Ordering::Relaxed);
     persist((0, 10)).unwrap();
     world.disk.broken.store(true, Ordering::Relaxed);
-    // What cannot be given up is kept; what is broken is told to nobody before it is written.
+    // A lock that cannot be released is kept. No client is told of a broken lock before the record
+    // is written.
     assert!(unlock(&world, &one, &mine, (0, 10)).is_err());
     denied(write(&world, &two, &theirs, (9, 1)));
     instance(&world, "a", 2);
@@ -459,7 +461,7 @@ fn who_may_not_wait_gets_no_persistent_lock() {
     let hasty = world.service.close(world.caller(&one), &handle, mine.state.id());
     assert_eq!(hasty, Err(ServiceError::WouldWait));
     assert_eq!(world.service.counts().kept_locks, 1);
-    // Neither NFS clients nor rollback have them.
+    // Neither persistence for NFS clients nor rollback is supported.
     let nfs = world.nfs("n");
     let theirs = world.open(&nfs, "f", BOTH).unwrap();
     let owner = LockOwner::New { open: theirs.state.reference(), owner: b"l" };
@@ -543,7 +545,8 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     reclaim_lock(&world, &one, &mine, (0, 10), PERSIST).unwrap();
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
     assert_eq!(standing(&world), [(0, LockStanding::Held, false)]);
-    // What it asks for anew has to wait, and says that it is done; but it may go on reclaiming.
+    // Its request for a new lock has to wait, and completes its reclaims. But it may go on
+    // reclaiming.
     assert_eq!(write(&world, &one, &mine, (60, 1)), Err(ServiceError::Grace.into()));
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
     world.pass_with(&[&one, &three], SECOND_NS);
@@ -586,7 +589,7 @@ fn a_persistent_lock_that_nobody_reclaims_is_breakable_after_grace() {
     let theirs = open(&world, &two).unwrap();
     write(&world, &two, &theirs, (40, 10)).unwrap();
     assert_eq!(broken(write(&world, &two, &theirs, (0, 1))).client, one.key());
-    // Its holder is late, but nobody has wanted the other one.
+    // Its holder is late, but no request has conflicted with the other lock.
     let one = world.dafs("a");
     let mine = open(&world, &one).unwrap();
     reclaim_lock(&world, &one, &mine, (20, 10), PERSIST).unwrap();
@@ -604,7 +607,7 @@ fn a_client_that_was_back_during_grace_can_reclaim_after_the_next_restart() {
     world.restart();
     let (one, two) = (world.dafs("a"), world.dafs("b"));
     [&one, &two].into_iter().for_each(|client| client.session_started());
-    // One takes back what it had, the other does not care; neither wants anything new yet.
+    // One reclaims its open, the other reclaims none. Neither asks for new state yet.
     world.reclaim(&one, &handle, BOTH).unwrap();
     world.pass_with(&[&one, &two], 3 * LEASE_NS);
     assert!(!world.service.in_grace());
@@ -627,7 +630,7 @@ fn the_late_record_of_an_old_instance_does_not_replace_that_of_the_new_one() {
     let mine = open(&world, &new).unwrap();
     let handle = *mine.state.handle();
     keep(&world, &new, &mine, (0, 10));
-    // The first open of the old one has been waiting for the disk all the time.
+    // The first open of the old instance has waited for the disk all the time.
     world.service.record_client(&old);
     assert_eq!(world.disk.owners(), [b"a"]);
     assert!(!world.service.needs_record(&old), "it would be tried for ever");
@@ -683,7 +686,7 @@ fn nobody_waits_for_dafs_clients_that_went_in_order() {
     one.session_ended();
     world.pass_with(&[&one], SECOND_NS);
     assert!(world.disk.owners().is_empty());
-    // One that goes without a word is forgotten with its lease; a new instance replaces it.
+    // A client that leaves without a message is removed with its lease. A new instance replaces it.
     one.session_started();
     open(&world, &one).unwrap();
     let again = instance(&world, "a", 9);

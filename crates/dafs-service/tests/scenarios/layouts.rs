@@ -1,4 +1,4 @@
-//! Layouts: who gets them, what recalls them, and what becomes of those that are not given back.
+//! Layouts: their grants, their recalls, and their revocation.
 
 use crate::common::*;
 use crate::spread::{Asked, FAILED, Spread, component};
@@ -74,7 +74,7 @@ impl Cluster {
         self.world.service.commit_layout(caller, handle, state, false, end)
     }
 
-    /// Makes the file empty, as an open with O_TRUNC does.
+    /// Empties the file, as an open with O_TRUNC does.
     pub(crate) fn truncate(&self, client: &Arc<Client>, name: &str) -> Result<Opened> {
         let empty = SetAttr { size: Some(0), ..SetAttr::default() };
         let how = OpenHow::Create(CreateHow::Unchecked, empty);
@@ -112,13 +112,13 @@ fn an_open_leads_to_a_layout_of_its_kind() {
     let handle = *opened.state.handle();
     let own = cluster.get_by(&client, &handle, granted.state, true);
     assert_eq!(error(own), ServiceError::OpenMode, "a layout gives no more than the opens");
-    // Another open of the client's may write; the layout grows, and its number with it.
+    // Another open of the client may write, so the layout grows, and its sequence number with it.
     let writer = cluster.world.open(&client, "f", WRITE).unwrap();
     let more = cluster.get_by(&client, writer.state.handle(), granted.state, true).unwrap();
     assert_eq!(more.state, StateRef { seqid: 2, ..granted.state });
     let kind = cluster.world.service.test_state(cluster.world.caller(&client), more.state);
     assert_eq!(kind, Ok(StateKind::Layout));
-    // Requests that were under way together show the same number.
+    // Concurrent requests carry the same sequence number.
     assert_eq!(cluster.get_by(&client, &handle, granted.state, false).unwrap().state.seqid, 3);
     let future = StateRef { seqid: 9, ..granted.state };
     assert_eq!(error(cluster.get_by(&client, &handle, future, false)), ServiceError::BadStateId);
@@ -140,10 +140,10 @@ fn nobody_else_gets_it_and_not_everything_has_one() {
     cluster.store.whole.store(true, Ordering::SeqCst);
     assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
     cluster.store.whole.store(false, Ordering::SeqCst);
-    // Whom nobody can call would keep others waiting.
+    // A client without a back channel would make others wait.
     cluster.world.service.set_back_channel(&one, false);
     assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
-    // What does not fit the answer is not entered.
+    // A layout that does not fit the answer is not entered.
     cluster.world.service.set_back_channel(&one, true);
     let request = LayoutRequest { state: opened.state.reference(), write: false, form: None };
     let handle = opened.state.handle();
@@ -169,11 +169,11 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
     assert_eq!(cluster.world.service.counts().layouts, 1);
     assert_eq!(give(state, LayoutMode::Any, (4096, u64::MAX)), None);
     assert_eq!(cluster.world.service.counts().layouts, 0);
-    // Twice is once too often.
+    // A second return is an error.
     let (caller, handle) = (cluster.world.caller(&client), opened.state.handle());
     let again = cluster.world.service.return_layout(caller, handle, state, LayoutMode::Any, ALL);
     assert_eq!(error(again), ServiceError::StaleStateId);
-    // A close takes it along, but not while the client has the file open otherwise.
+    // A close ends the layout, but not while the client has another open of the file.
     cluster.get(&client, &opened, true).unwrap();
     let request = cluster.world.plain("f", "other", READ);
     let other = cluster.world.service.open(cluster.world.caller(&client), &request).unwrap();
@@ -182,7 +182,7 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
     cluster.world.close(&client, &other);
     assert_eq!(cluster.world.service.counts().layouts, 0);
     assert_eq!(cluster.store.take_asked(), [], "who closes has said what it wrote");
-    // Of a file system, and of all.
+    // Returns for a file system, and for all.
     for of in [Some(*opened.state.handle()), None] {
         let opened = cluster.world.open(&client, "f", BOTH).unwrap();
         cluster.get(&client, &opened, true).unwrap();
@@ -231,13 +231,13 @@ fn a_file_is_emptied_when_others_have_given_their_layouts_back() {
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
-    // While it is asked for it, it gets no more.
+    // During its recall, it gets no more.
     let more = cluster.get_by(&one, opened.state.handle(), granted, true);
     assert_eq!(error(more), ServiceError::RecallConflict);
-    // It is asked once.
+    // It is recalled once.
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     assert_eq!(cluster.world.ear.take(), []);
-    // The call did not arrive; it is sent again, with the number that it had.
+    // The call did not arrive. It is sent again, with the same sequence number.
     cluster.world.service.layout_recall_failed(one.key(), granted);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
@@ -245,18 +245,19 @@ fn a_file_is_emptied_when_others_have_given_their_layouts_back() {
     cluster.world.service.set_back_channel(&one, false);
     cluster.world.service.set_back_channel(&one, true);
     assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
-    // What it has written still counts.
+    // Its writes still count.
     assert_eq!(cluster.commit(&one, &opened, granted, Some(77)), Ok(77));
     cluster.give_back(&one, &opened, granted);
     cluster.truncate(&two, "f").unwrap();
     assert_eq!(cluster.world.service.counts().recalled_layouts, 0);
-    // Its own layout is in nobody's way, and another's for reading neither when nothing moves.
+    // A client's own layout does not conflict, and another's for reading does not conflict with a
+    // write.
     let granted = cluster.get(&one, &opened, true).unwrap();
     let other = cluster.truncate(&one, "f").unwrap();
     assert_eq!(cluster.world.ear.take(), []);
     cluster.world.close(&one, &other);
-    // A client that has forgotten it says so instead of giving it back. It may not have heard of it
-    // yet, so data servers are told.
+    // A client that does not know the layout says so instead of returning it. The layout may be
+    // still on its way to the client, so data servers are notified.
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.world.service.layout_forgotten(one.key(), granted.state);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
@@ -311,7 +312,7 @@ fn what_an_administrator_or_a_read_only_export_takes_is_fenced() {
     assert_eq!(cluster.world.service.counts().layouts, 0);
     cluster.world.pass_with(&[&one], SECOND_NS);
     assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
-    // The export goes, and with it the open.
+    // The export is removed, and with it the open.
     cluster.world.serve(&[("", false)]);
     let opened = cluster.world.open(&one, "f", READ).unwrap();
     cluster.get(&one, &opened, false).unwrap();
@@ -358,7 +359,7 @@ fn a_fence_sends_everybody_to_this_server() {
     assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
-    // Asked again it is done, although the list has stood since.
+    // A retry completes it, although the list has been set since.
     fence(FenceUpdate::Install(&[b"dafs:somebody"])).unwrap();
     assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
     let caller = cluster.world.caller(&one);
@@ -377,7 +378,7 @@ fn a_name_is_removed_or_replaced_when_others_have_given_their_layouts_back() {
         let opened = world.open(&one, "f", BOTH).unwrap();
         let granted = cluster.get(&one, &opened, false).unwrap().state;
         let other = world.open(&two, "g", BOTH).unwrap();
-        // Its own is in nobody's way.
+        // The client's own layout does not conflict.
         cluster.get(&two, &other, true).unwrap();
         let go = || {
             let (caller, root) = (world.caller(&two), &world.root);
@@ -409,10 +410,10 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.store.away.store(true, Ordering::SeqCst);
     cluster.world.pass_with(&[&one, &two], LEASE_NS + SECOND_NS);
-    // No data server will be told yes from now on, but they may go by what they know.
+    // From now on data servers get a refusal, but they may honour cached authorisations.
     assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
-    // Others are to ask again, for a short while.
+    // Others are told to retry, for a short while.
     assert_eq!(error(cluster.get(&two, &theirs, false)), ServiceError::Delay);
     cluster.world.pass_with(&[&one, &two], SECOND_NS);
     assert_eq!(error(cluster.get(&two, &theirs, false)), ServiceError::LayoutUnavailable);
@@ -423,13 +424,13 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     cluster.world.pass_with(&[&one, &two], SECOND_NS);
     assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
     cluster.truncate(&two, "f").unwrap();
-    // Its holder learns of it, once: Linux would drop the layouts that it gets afterwards, too.
+    // Its holder is told once: Linux would drop the layouts that it gets afterwards, too.
     let told = || cluster.world.service.client_status(&one).recallable_revoked;
     assert_eq!([told(), told()], [true, false]);
     let test = cluster.world.service.test_state(cluster.world.caller(&one), granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));
     assert_eq!(cluster.world.service.counts().revoked, 0);
-    // Others shall not wait for it again with each file.
+    // Others shall not wait for it at each file.
     let other = cluster.world.open(&one, "g", BOTH).unwrap();
     assert_eq!(error(cluster.get(&one, &other, true)), ServiceError::LayoutUnavailable);
     cluster.world.pass_with(&[&one, &two], LEASE_NS);
@@ -481,7 +482,7 @@ fn a_client_that_is_gone_leaves_nothing_that_data_servers_go_by() {
     let state = opened.state.reference();
     cluster.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
     assert_eq!(error(cluster.vouch("a", &opened, state, false)), ServiceError::Expired);
-    // Nobody needed anything of it yet.
+    // No client's request has conflicted yet.
     assert_eq!(cluster.store.take_asked(), []);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.world.pass_with(&[&two], SECOND_NS);
@@ -527,11 +528,11 @@ fn data_servers_are_told_the_truth() {
     assert_eq!(error(cluster.vouch("a", &opened, state, false)), ServiceError::BadLayout);
     let granted = cluster.get(&one, &opened, false).unwrap().state;
     assert_eq!(cluster.vouch("a", &opened, state, false), Ok(None));
-    // A sequence number that is zero, or not current any more, is good at a data server.
+    // A data server accepts a sequence number that is zero, or not current any more.
     assert_eq!(cluster.vouch("a", &opened, StateRef { seqid: 0, ..state }, false), Ok(None));
     let future = StateRef { seqid: state.seqid + 1, ..state };
     assert_eq!(error(cluster.vouch("a", &opened, future, false)), ServiceError::BadStateId);
-    // Only those that stand for a right are, shown by whom it was given to.
+    // Only state-ids that give a right are accepted, and only from their client.
     for state in [StateRef::ANONYMOUS, StateRef::READ_BYPASS, granted] {
         let refused = cluster.vouch("a", &opened, state, false);
         assert_eq!(error(refused), ServiceError::BadStateId);
@@ -594,7 +595,7 @@ fn data_servers_go_by_a_layout_for_as_long_as_its_holder_may_use_the_file() {
     assert_eq!(cluster.vouch("a", &reader, layout, false), Ok(None));
     assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::OpenMode);
     assert_eq!(error(cluster.vouch("b", &reader, layout, false)), ServiceError::BadStateId);
-    // Another open gives the right, and only a layout for writing says where.
+    // Another open gives the right, and only a layout for writing gives the place.
     let request = cluster.world.plain("f", "writer", WRITE);
     let writer = cluster.world.service.open(cluster.world.caller(&client), &request).unwrap();
     assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::BadLayout);
@@ -616,7 +617,7 @@ fn a_layout_is_given_back_by_its_last_number_alone() {
     let handle = *opened.state.handle();
     let second = cluster.get_by(&client, &handle, first, true).unwrap().state;
     let (caller, service) = (cluster.world.caller(&client), &cluster.world.service);
-    // What was granted meanwhile its holder did not know of when it gave this back.
+    // The holder did not know of the later grant when it returned this layout.
     let early = service.return_layout(caller, &handle, first, LayoutMode::Any, ALL);
     assert_eq!(early, Err(ServiceError::OldStateId));
     cluster.give_back(&client, &opened, second);
@@ -644,7 +645,7 @@ fn the_store_learns_whether_anybody_writes_by_itself() {
     assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, writing)]);
     cluster.give_back(&one, &opened, writing);
     assert!(ask(true));
-    // Who has forgotten it is waited for until its file is settled.
+    // The file of a client that does not know its layout is held back until its size is known.
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.store.away.store(true, Ordering::SeqCst);
     cluster.world.service.layout_forgotten(one.key(), granted);

@@ -1,4 +1,4 @@
-//! What becomes of what clients have written by layouts of an earlier run.
+//! Unreported writes by layouts of an earlier run.
 
 use crate::common::*;
 use crate::layouts::Cluster;
@@ -45,13 +45,13 @@ fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
     cluster.store.take_asked();
     let one = cluster.world.returning("a", 1);
     let world = &cluster.world;
-    // Nothing was written by who only reads.
+    // A client that only reads has not written.
     world.reclaim_by(world.patient(&one), &handle, READ).unwrap();
     assert_eq!(cluster.store.take_asked(), []);
     // The reactor does not wait for data servers.
     assert_eq!(error(world.reclaim(&one, &handle, BOTH)), ServiceError::WouldWait);
     assert_eq!(cluster.store.take_asked(), []);
-    // They are started again at the same time, perhaps.
+    // The data servers may be restarting at the same time.
     cluster.store.away.store(true, Ordering::SeqCst);
     let take_back = || world.reclaim_by(world.patient(&one), &handle, BOTH);
     assert_eq!(error(take_back()), ServiceError::Delay);
@@ -59,17 +59,19 @@ fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
     cluster.store.take_asked();
     let again = take_back().unwrap();
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
-    // What was under way meanwhile, or is of a file that was closed, is found when the old layout is spoken of.
+    // Writes that were under way meanwhile, or belong to a closed file, are found when the client
+    // names the old layout.
     cluster.world.service.reclaim_complete(&one).unwrap();
     cluster.world.pass_with(&[&one], SECOND_NS);
     cluster.world.close(&one, &again);
     cluster.store.take_asked();
     assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::StaleStateId);
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
-    // One of this run leads to nothing.
+    // A layout of this run starts no search.
     assert!(cluster.commit(&one, &again, again.state.reference(), None).is_err());
     assert_eq!(cluster.store.take_asked(), []);
-    // Who hears that there is no such layout takes the size that is told from now on.
+    // A client that is told that there is no such layout uses the size that the server reports from
+    // now on.
     cluster.store.away.store(true, Ordering::SeqCst);
     assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::Delay);
     cluster.world.pass_with(&[&one], u64::try_from(LEASE.as_nanos()).unwrap());
@@ -114,7 +116,7 @@ fn an_open_is_taken_back_though_data_servers_stay_away_and_others_wait_for_its_e
     cluster.world.pass_with(&[&one], 5 * SECOND_NS);
     let world = &cluster.world;
     let again = world.reclaim_by(world.patient(&one), &handle, BOTH).unwrap();
-    // What it had beside it comes back as well.
+    // Its lock comes back as well.
     let owner = LockOwner::New { open: again.state.reference(), owner: b"l" };
     let request = LockRequest {
         owner,
@@ -157,7 +159,7 @@ fn a_data_server_that_hangs_keeps_nobody_for_long() {
     let take_back = || world.reclaim_by(world.patient(&one), &handle, BOTH);
     assert_eq!(error(take_back()), ServiceError::Delay);
     gate.wait();
-    // It is asked once, and who asks as well is not told that all is known.
+    // There is one search, and another caller does not get the answer that all is known.
     assert_eq!(error(take_back()), ServiceError::Delay);
     assert_eq!(error(cluster.commit(&one, &opened, granted, None)), ServiceError::Delay);
     gate.wait();

@@ -1,4 +1,4 @@
-//! Byte-range locks: conflicts, state-ids, waiting, their end.
+//! Byte-range locks: conflicts, state-ids, waiters, release.
 
 use crate::common::*;
 use dafs_service::limits::LOCK_RANGES_PER_FILE_MAX;
@@ -43,7 +43,7 @@ fn locks_of_two_owners_exclude_each_other() {
         owner: (*b"l").into(),
     };
     assert_eq!(conflict, expected);
-    // Another owner of the same client, too; the same owner again gets the same state-id.
+    // Another owner of the same client conflicts, too. The same owner gets the same state-id again.
     assert_eq!(denied(&world, &one, &mine, "m"), expected);
     let second = world.lock(&one, &mine, "l", (20, u64::MAX), LockKind::Write).unwrap();
     assert_eq!((second.id, second.seqid), (first.id, 2));
@@ -79,7 +79,7 @@ fn locks_of_two_owners_exclude_each_other() {
     assert_eq!(test(&world, &two, &theirs, "l", (0, u64::MAX)), Ok(()));
     assert!(unlock(fourth, 5, 0).is_err());
     assert!(unlock(fourth, u64::MAX, 2).is_err());
-    // Reading by several.
+    // Several read locks.
     world.lock(&one, &mine, "l", (0, 5), LockKind::Read).unwrap();
     world.lock(&two, &theirs, "l", (0, 5), LockKind::Read).unwrap();
     denied(&world, &two, &theirs, "l");
@@ -96,12 +96,12 @@ fn a_lock_needs_an_open_that_allows_it() {
     assert_eq!(world.lock(&client, &writer, "l", (0, 1), LockKind::Read), mode);
     assert_eq!(world.service.counts().locks, 0);
     let lock = world.lock(&client, &reader, "l", (0, 1), LockKind::Read).unwrap();
-    // The state-id of the lock is good for what its open allows.
+    // The state-id of the lock allows the access of its open.
     let handle = *reader.state.handle();
     let io = |mode| world.service.io_file(world.caller(&client), &handle, lock, mode);
     assert!(io(MODE_READ).is_ok());
     assert_eq!(error(io(MODE_WRITE)), ServiceError::OpenMode);
-    // It is no open.
+    // It is not an open.
     let open = world.service.open_state(world.caller(&client), &handle, lock);
     assert_eq!(error(open), ServiceError::BadStateId);
 }
@@ -151,7 +151,7 @@ fn those_who_wait_are_told_in_order_and_once() {
     let held = lock(0, false, (0, 100)).unwrap();
     assert!(lock(1, true, (0, 10)).is_err());
     assert!(lock(2, true, (5, 10)).is_err());
-    // Asking again does not mean waiting twice.
+    // A retry does not enqueue the owner twice.
     assert!(lock(1, true, (0, 10)).is_err());
     assert_eq!(world.service.counts().lock_waiters, 2);
     let unlock = |state, offset, length| {
@@ -165,7 +165,7 @@ fn those_who_wait_are_told_in_order_and_once() {
     assert_eq!(world.service.counts().lock_waiters, 0);
     lock(1, true, (0, 10)).unwrap();
     assert!(lock(2, true, (5, 10)).is_err());
-    // A close frees too, and one who closes does not wait any more.
+    // A close releases locks, too, and a client that closes the file does not wait any more.
     assert!(lock(0, true, (0, 1)).is_err());
     world.close(&clients[0], &opened[0]);
     world.close(&clients[1], &opened[1]);
@@ -231,7 +231,7 @@ fn who_waits_for_a_client_that_is_gone_is_told_when_its_lease_ends() {
     world.service.lock(world.caller(&waiting), handle, &request).unwrap();
 }
 
-/// The first lock that is released wakes the last who waits, and nothing else is on the file then.
+/// The first release wakes the last waiter, and no other state is on the file then.
 #[test]
 fn a_close_releases_all_locks_even_when_it_wakes_somebody() {
     let world = World::new();
@@ -281,14 +281,14 @@ fn ranges_are_bounded_even_when_unlocking_makes_them() {
     assert_eq!(unlock(at, 1), Err(ServiceError::Resource));
     // One host gets half of them.
     assert_eq!(world.service.counts().lock_ranges, LOCK_RANGES_PER_FILE_MAX / 2);
-    // What makes no more of them goes on.
+    // A change without more ranges succeeds.
     unlock(at - 1, u64::MAX).unwrap();
     unlock(0, u64::MAX).unwrap();
     assert_eq!(world.service.counts().lock_ranges, 0);
 }
 
-/// One list for all: a lock of an NFS client stands in the way of a DAFS client, and the other way
-/// round; a turn that a DAFS client keeps holds against NFS clients, who are told when it lapses.
+/// One list for all: a lock of an NFS client conflicts with those of DAFS clients, and the reverse.
+/// A turn that a DAFS client keeps holds against NFS clients, which are notified when it lapses.
 #[test]
 fn locks_of_both_protocols_exclude_each_other() {
     let world = World::new();

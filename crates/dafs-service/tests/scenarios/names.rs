@@ -1,4 +1,4 @@
-//! Names: what is told of directories.
+//! Names: the change information of directories.
 
 use crate::common::*;
 

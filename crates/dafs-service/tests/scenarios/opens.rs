@@ -34,7 +34,7 @@ fn sequence_numbers_tell_old_state_ids_from_new_ones() {
         world.service.free_state(world.caller(&client), state),
         Err(ServiceError::LocksHeld)
     );
-    // Of another client, of another file, of another run, of nobody.
+    // A state-id of another client, of another file, of another run, and an invalid one.
     let other = world.nfs("b");
     let caller = world.caller(&other);
     let stolen = world.service.io_file(caller, &handle, id, MODE_READ);
@@ -91,10 +91,10 @@ fn a_downgrade_goes_to_a_union_of_earlier_opens() {
     assert_eq!(downgrade(state, DENY_WRITE), invalid);
     let state = downgrade(state, READ).unwrap();
     assert_eq!(state.seqid, 3);
-    // What is beyond the new share is forgotten.
+    // Opens beyond the new share are forgotten.
     assert_eq!(downgrade(state, BOTH), invalid);
     assert_eq!(downgrade(StateRef { seqid: 2, ..state }, READ), Err(ServiceError::OldStateId));
-    // A DAFS client may keep any part of what it has.
+    // A DAFS client may keep any part of its share.
     let dafs = world.dafs("d");
     let opened = world.open(&dafs, "g", BOTH).unwrap();
     let id = opened.state.id();
@@ -121,7 +121,7 @@ fn files_are_opened_by_handle() {
     assert_eq!(refused, ServiceError::Store(StoreError::IsDirectory));
 }
 
-/// An exclusive create may be repeated: its answer may have been lost.
+/// An exclusive create may be retried, because its answer may have been lost.
 #[test]
 fn an_exclusive_create_finds_its_own_file_again() {
     let world = World::new();
@@ -130,7 +130,7 @@ fn an_exclusive_create_finds_its_own_file_again() {
     let open = |verifier| {
         let how = OpenHow::Create(CreateHow::Exclusive([verifier; 8]), attr);
         let request = OpenRequest { how, ..world.plain("f", "o", BOTH) };
-        // It is stable before it is answered.
+        // It is stable before the answer.
         let at_once = world.service.open(world.caller(&client), &request);
         assert_eq!(error(at_once), ServiceError::WouldWait);
         world.service.open(world.patient(&client), &request)
@@ -281,7 +281,7 @@ fn no_host_takes_all_files_that_can_be_open() {
     assert_eq!(open(&clients[3], "f"), Ok(()));
 }
 
-/// Nobody writes by an open that was had while the export could be written to.
+/// An open from the time when the export was writable allows no writes.
 #[test]
 fn an_export_that_becomes_read_only_is_so_for_files_that_are_open() {
     let world = World::new();

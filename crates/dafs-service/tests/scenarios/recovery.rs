@@ -7,7 +7,7 @@ use dafs_service::{
 };
 use std::sync::atomic::Ordering;
 
-/// Puts a client with an open file into the world.
+/// Makes a client with an open file.
 fn holder(world: &World, name: &str, file: &str) -> Handle {
     let client = world.nfs(name);
     *world.open(&client, file, DENY_WRITE).unwrap().state.handle()
@@ -38,7 +38,7 @@ fn after_an_orderly_end_nobody_waits_for_clients_that_held_nothing() {
     world.restart();
     let a = world.returning("a", 1);
     world.reclaim(&a, &held, DENY_WRITE).unwrap();
-    // A second end while it has not said that it is done: it is still owed its files.
+    // A second shutdown before it has completed its reclaims: it may still reclaim.
     world.service.settle_records();
     assert_eq!(world.disk.owners(), [b"a".to_vec()]);
     world.service.reclaim_complete(&a).unwrap();
@@ -54,10 +54,10 @@ fn grace_ends_at_once_when_all_known_clients_are_back() {
     let a = world.returning("a", 1);
     let opened = world.reclaim(&a, &one, DENY_WRITE).unwrap();
     assert_eq!(opened.seqid, 1);
-    // Reclaimed state is good for I/O at once.
+    // Reclaimed state allows I/O at once.
     let state = opened.state.reference();
     assert!(world.service.io_file(world.caller(&a), &one, state, MODE_READ).is_ok());
-    // Everything that could conflict with what is reclaimed has to wait, for DAFS too.
+    // Every operation that could conflict with reclaimed state has to wait, for DAFS too.
     let dafs = world.dafs("d");
     assert_eq!(error(world.open(&dafs, "h", READ)), ServiceError::Grace);
     assert_eq!(error(world.open(&a, "h", READ)), ServiceError::Grace);
@@ -114,7 +114,7 @@ fn only_who_was_recorded_may_reclaim() {
     world.restart();
     let stranger = world.returning("b", 1);
     assert_eq!(error(world.reclaim(&stranger, &handle, READ)), ServiceError::ReclaimBad);
-    // A client that has itself restarted holds nothing any more, and nobody waits for it.
+    // A client that has itself restarted holds no state any more, and grace does not wait for it.
     let restarted = world.returning("a", 2);
     assert!(!world.service.in_grace());
     assert_eq!(error(world.reclaim(&restarted, &handle, READ)), ServiceError::NoGrace);
@@ -148,8 +148,8 @@ fn two_clients_cannot_reclaim_the_same() {
     assert_eq!(lock(&b, true), Ok(()));
 }
 
-/// First edge condition: a client's lease ends, others have its lock and give it back, the server
-/// restarts: the client must not reclaim.
+/// First edge condition: a client's lease ends, others get its lock and release it, and the server
+/// restarts. The client must not reclaim.
 #[test]
 fn a_client_that_lost_its_state_does_not_reclaim_it() {
     let mut world = World::new();
@@ -165,8 +165,8 @@ fn a_client_that_lost_its_state_does_not_reclaim_it() {
     assert_eq!(error(world.reclaim(&away, &handle, DENY_WRITE)), ServiceError::ReclaimBad);
 }
 
-/// Second edge condition: a client is away for a whole grace period; others have its lock and give
-/// it back; the server restarts again: the client must not reclaim.
+/// Second edge condition: a client is absent for a whole grace period, others get its lock and
+/// release it, and the server restarts again. The client must not reclaim.
 #[test]
 fn a_client_that_missed_a_grace_period_does_not_reclaim_in_the_next() {
     let mut world = World::new();
@@ -187,13 +187,13 @@ fn a_client_that_missed_a_grace_period_does_not_reclaim_in_the_next() {
     world.restart();
     let away = world.returning("away", 1);
     assert_eq!(error(world.reclaim(&away, &handle, DENY_WRITE)), ServiceError::ReclaimBad);
-    // Who was there in between may.
+    // A client that was present in between may reclaim.
     let other = world.returning("other", 1);
     world.reclaim(&other, &handle, WRITE).unwrap();
 }
 
-/// A server that dies during grace: nothing was given away, so the first run's clients may still
-/// reclaim, those who had reclaimed as well as those who had not.
+/// A server that crashes during grace has granted no new state. So the first run's clients may
+/// still reclaim, including those that had reclaimed already.
 #[test]
 fn a_second_restart_within_grace_loses_nothing() {
     let mut world = World::new();
@@ -225,7 +225,7 @@ fn reclaims_after_grace_are_refused_and_service_goes_on() {
     assert_eq!(world.disk.owners(), [b"a".to_vec()]);
 }
 
-/// A client that comes late is let finish, but grace does not last for ever.
+/// A late client may finish, but grace is bounded.
 #[test]
 fn grace_goes_on_while_somebody_is_reclaiming_and_at_most_twice_as_long() {
     let second = 1_000_000_000;
@@ -317,7 +317,7 @@ fn a_client_that_is_back_is_not_written_down_again() {
     assert_eq!(world.disk.writes.load(Ordering::Relaxed), before);
     assert_eq!(world.disk.owners(), [b"a"]);
     assert!(!world.service.in_grace());
-    // One whose record went with the end of grace is.
+    // A client whose record was removed at the end of grace is recorded again.
     world.restart();
     let late = world.returning("a", 1);
     world.pass_with(&[&late], LEASE_NS / 2);
@@ -327,7 +327,7 @@ fn a_client_that_is_back_is_not_written_down_again() {
     assert_eq!(world.disk.owners(), [b"a"]);
 }
 
-/// Whoever gives the name of a client that is waited for must not end its right to reclaim.
+/// A client that gives the name of an awaited client must not end its right to reclaim.
 #[test]
 fn the_name_of_a_client_that_is_waited_for_is_kept_for_it() {
     let mut world = World::new();
@@ -343,16 +343,16 @@ fn the_name_of_a_client_that_is_waited_for_is_kept_for_it() {
     let other = Identity { mechanism: "sys", principal: b"7".to_vec() };
     assert_eq!(error(exchange(from(2), None, 2)), ServiceError::ClientInUse);
     assert_eq!(error(exchange(from(1), Some(other.clone()), 1)), ServiceError::ClientInUse);
-    // It came from a port of root's; other users of its host do not.
+    // It used a privileged port, which other users of its host cannot.
     let unprivileged = ClientAddress { privileged: false, ..from(1) };
     assert_eq!(error(exchange(unprivileged, None, 2)), ServiceError::ClientInUse);
     let host = Host::default();
     let stolen = world.service.register_client(b"b", 2, other.clone(), host, world.now_ns.get());
     assert_eq!(error(stolen), ServiceError::ClientInUse);
-    // It may come from elsewhere itself, and its host may have restarted.
+    // The client itself may come from another address, or may have restarted on its host.
     exchange(from(2), None, 1).unwrap();
     exchange(from(1), None, 2).unwrap();
-    // When nobody is waited for any more the name is free.
+    // When grace waits for no client any more the name is free.
     world.pass(2 * LEASE_NS);
     assert!(!world.service.in_grace());
     exchange(from(2), Some(other.clone()), 2).unwrap();

@@ -1,4 +1,4 @@
-//! Replies of sessions that have ended: who finds them, and for how long.
+//! Replies of sessions that have ended: the clients that find them, and their retention.
 
 use crate::common::*;
 use dafs_service::limits::{
@@ -65,7 +65,7 @@ fn a_new_instance_ends_the_replies_of_the_old_one_and_of_nobody_else() {
     let new = client(&world, "a", 2, b"anna");
     assert_eq!(world.service.kept_reply(&new, &key(1, 3, 7)), Err(NoReply::UnknownSession));
     assert_eq!(world.service.counts().ended_sessions, 0);
-    // A session of the old one that ends only now leaves nothing.
+    // A session of the old instance that ends only now keeps no replies.
     end(&world, &again, 2, b"late");
     assert_eq!(world.service.counts().ended_sessions, 0);
 }
@@ -101,7 +101,7 @@ fn one_client_fills_its_own_share_only() {
     assert!(world.service.kept_reply(&bert, &key(255, 3, 7)).is_ok());
 }
 
-/// A host whose clients end sessions without end pushes out its own replies.
+/// A host whose clients end one session after the other evicts its own replies.
 #[test]
 fn one_host_takes_no_replies_from_others() {
     let world = World::new();

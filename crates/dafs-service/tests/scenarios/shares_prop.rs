@@ -32,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What an owner has: its state-id, and every open since the last close or downgrade.
+/// The state of an owner: its state-id, and every open since the last close or downgrade.
 type Model = BTreeMap<(usize, usize), (StateId, Vec<Share>)>;
 
 fn union(shares: &[Share]) -> Share {

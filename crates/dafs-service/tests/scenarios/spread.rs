@@ -1,5 +1,5 @@
-//! A store in memory that says that its files lie at data servers, and notes what it is asked to do
-//! about that.
+//! A store in memory that claims to have its files on data servers, and records the requests about
+//! them.
 
 use dafs_store::Spread as How;
 use dafs_store::{
@@ -14,10 +14,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 pub(crate) const DEVICE: DeviceKey = DeviceKey([9; 16]);
-/// What a client tells of it.
+/// A client's report about it.
 pub(crate) const FAILED: (DeviceKey, DeviceTrouble) = (DEVICE, DeviceTrouble::Failed);
 
-/// What was asked of the store.
+/// The requests to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     Commit(Option<u64>),
@@ -30,29 +30,29 @@ pub(crate) enum Asked {
 pub(crate) struct Spread {
     inner: Arc<MemoryStore>,
     pub(crate) asked: Mutex<Vec<Asked>>,
-    /// Data servers that cannot be reached.
+    /// Data servers are unreachable.
     pub(crate) away: AtomicBool,
-    /// Data servers may go by what an earlier run has said.
+    /// Data servers may honour authorisations of an earlier run.
     pub(crate) unsettled: AtomicBool,
-    /// It says that it waits for data servers.
+    /// The store says that it waits for data servers.
     pub(crate) waits: AtomicBool,
-    /// Files that are not spread.
+    /// Files are not on data servers.
     pub(crate) whole: AtomicBool,
-    /// Files lie whole on two data servers.
+    /// Files are copied to two data servers.
     pub(crate) copies: AtomicBool,
     pub(crate) epoch: AtomicU64,
-    /// A look at what was written counts as a change.
+    /// A search for writes counts as a change.
     pub(crate) touches: AtomicBool,
     /// The next call waits here, once when it begins and once more before it ends.
     pub(crate) gate: Mutex<Option<Arc<Barrier>>>,
     /// How long each call takes.
     pub(crate) call_milliseconds: AtomicU64,
     pub(crate) sweeps: AtomicU64,
-    /// For how many seconds data servers go by what they were told.
+    /// Seconds for which data servers cache authorisations.
     pub(crate) belief_seconds: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
     pub(crate) gone: Mutex<Vec<DeviceKey>>,
-    /// What is to be asked about clients that write by themselves, and what was said.
+    /// Questions about clients that write at data servers, and the answers.
     pub(crate) lent: Mutex<Vec<(FileId, bool)>>,
     pub(crate) none_lent: Mutex<Vec<bool>>,
 }
@@ -62,7 +62,7 @@ impl Spread {
         Self::over(MemoryOptions::default())
     }
 
-    /// One beside another.
+    /// A second store.
     pub(crate) fn second() -> Arc<Layered<Self>> {
         let fs_id = FsId(*b"another mem fs  ");
         Self::over(MemoryOptions { fs_id, ..MemoryOptions::default() })
@@ -73,7 +73,7 @@ impl Spread {
         Arc::new(Layered::new(inner.clone(), Self { inner, ..Self::default() }))
     }
 
-    /// Has the next call wait until somebody else has met it here twice.
+    /// Makes the next call wait until another thread has met it here twice.
     pub(crate) fn hold_next(&self) -> Arc<Barrier> {
         let gate = Arc::new(Barrier::new(2));
         *self.gate.lock().unwrap() = Some(gate.clone());
@@ -96,7 +96,7 @@ impl Spread {
     }
 }
 
-/// What a file is called at the data servers.
+/// The name of a file at the data servers.
 pub(crate) fn component(file: &FileId) -> Box<[u8]> {
     [b"component of ", &file.0[..]].concat().into()
 }

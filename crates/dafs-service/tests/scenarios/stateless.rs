@@ -36,7 +36,7 @@ fn files_are_kept_open_and_rights_are_checked_when_they_change() {
     assert!(Arc::ptr_eq(&first.file, &again.file));
     let access = ServiceError::Store(StoreError::Access);
     assert_eq!(error(file(&world, 7, &handle, MODE_WRITE)), access);
-    // Another caller does not profit.
+    // Another caller does not use the cached rights.
     let chmod = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     let nobody = world.service.stateless_client().clone();
     let anonymous = dafs_service::StateRef::ANONYMOUS;
@@ -86,7 +86,7 @@ fn a_removed_file_is_stale_at_once_and_the_cache_is_bounded() {
     for uid in 0..most as u32 {
         file(&world, uid + 1, &handle, MODE_READ).unwrap();
     }
-    // All of one file are in one shard.
+    // All entries of one file are in one shard.
     assert!(world.service.counts().stateless_files <= most / 512);
     world.pass(20 * SECOND_NS);
     assert_eq!(world.service.counts().stateless_files, 0);

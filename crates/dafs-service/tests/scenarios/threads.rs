@@ -1,5 +1,5 @@
-//! Many threads at once on few files: what excludes each other never happens together, and nothing
-//! is left at the end.
+//! Many threads at once on few files: conflicting state never exists together, and no state is left
+//! at the end.
 
 use crate::common::*;
 use dafs_service::{
@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex};
 const THREADS: usize = 6;
 const ROUNDS: usize = 300;
 
-/// A client that returns what is recalled when it next looks, as one with a thread for that would.
+/// A client that returns recalled delegations when it next looks, as one with a thread for that
+/// would.
 #[derive(Default)]
 struct Mailbox(Mutex<Vec<(Handle, StateRef)>>);
 

@@ -18,7 +18,7 @@ const ALL: (u64, u64) = (0, u64::MAX);
 const BEFORE: &[u8] = b"what was there before";
 const AFTER: &[u8] = b"WHAT cameTHERE after it";
 
-/// A world that keeps what may have to be undone.
+/// A world that keeps undo logs.
 struct Undoing {
     world: World,
     dir: tempfile::TempDir,
@@ -110,7 +110,7 @@ impl Undoing {
         file.write_at(&views, offset, Stability::Unstable, Wait::Allowed).unwrap();
     }
 
-    /// Writes, cuts and extends, by the holder and by an NFS client that minds no locks.
+    /// Writes, cuts and extends, by the holder and by an NFS client that ignores locks.
     fn change(&self, client: &Arc<Client>, opened: &Opened) {
         let (service, handle) = (&self.world.service, opened.state.handle());
         let size = SetAttr { size: Some(9), ..SetAttr::default() };
@@ -147,7 +147,7 @@ impl Undoing {
     }
 }
 
-/// Where the disk is waited for, when the test says so.
+/// Runs work that waits for the disk, when the test says so.
 #[derive(Default)]
 struct Elsewhere(Arc<Mutex<Vec<Job>>>);
 
@@ -180,7 +180,7 @@ fn what_is_unlocked_or_closed_stays_and_what_is_aborted_goes() {
     assert!(matches!(&infos[..], [info] if info.autorecover && !info.persist), "{infos:?}");
     undoing.abort(&one, &file).unwrap();
     assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
-    // It has given the lock up as well.
+    // It has released the lock as well.
     assert_eq!(undoing.world.service.counts().lock_ranges, 0);
     assert_eq!(undoing.abort(&one, &file), Err(StoreError::Invalid.into()));
     undoing.lock(&one, &file, RECOVER).unwrap();
@@ -205,7 +205,7 @@ fn a_live_holder_loses_nothing_to_those_who_read() {
         let read = |client, opened, range| {
             undoing.lock_with(client, opened, range, LockKind::Read, PLAIN, false)
         };
-        // In place of the lock, in part or as a whole, it would let others in.
+        // A lock for reading in its place, in part or as a whole, would let others in.
         let refused = Err(LockError::Service(ServiceError::LockRange));
         assert_eq!(read(&one, &mine, (0, 5)), refused);
         assert_eq!(read(&one, &mine, ALL), refused);
@@ -236,7 +236,7 @@ fn a_change_of_size_that_saves_much_is_left_to_those_who_may_wait() {
     let empty = |caller| service.open(caller, &request).map(|opened| opened.attr.size);
     assert_eq!(empty(undoing.world.caller(&one)).err(), Some(ServiceError::WouldWait));
     assert_eq!(undoing.content(), BEFORE);
-    // However often it is asked for, it is saved once.
+    // The data is saved once, for any number of retries.
     assert_eq!(elsewhere.run(), 1);
     assert_eq!(cut(undoing.world.caller(&one)), Ok(0));
     assert_eq!(empty(undoing.world.caller(&one)), Ok(0));
@@ -253,7 +253,7 @@ fn a_tick_leaves_the_disk_to_others() {
     undoing.world.service.undo_elsewhere(elsewhere.spawn());
     undoing.lock(&one, &mine, RECOVER).unwrap();
     undoing.change(&one, &mine);
-    // The client is started anew.
+    // The client restarts.
     let again = undoing.client("a", 2);
     undoing.world.pass_with(&[&two, &again], SECOND_NS);
     undoing.world.pass_with(&[&two, &again], SECOND_NS);
@@ -286,7 +286,7 @@ fn nobody_gets_a_lock_before_the_changes_of_the_last_holder_are_undone() {
         let (mine, theirs) = (undoing.filled(&one), undoing.open(&two));
         undoing.lock(&one, &mine, RECOVER).unwrap();
         undoing.change(&one, &mine);
-        // The client is started anew; no tick comes in between.
+        // The client restarts, and no tick comes in between.
         let again = undoing.client("a", 2);
         assert_eq!(undoing.content(), AFTER);
         if nfs {
@@ -333,7 +333,7 @@ fn changes_survive_a_restart_for_those_who_come_back() {
             undoing.world.pass_with(&[&one], LEASE_NS - SECOND_NS);
             undoing.world.pass_with(&[&one], LEASE_NS - SECOND_NS);
             assert_eq!(&undoing.content()[..9], b"once more");
-            // All since the first lock.
+            // All changes since the first lock.
             undoing.abort(&one, &mine).unwrap();
         } else {
             undoing.world.pass_with(&[&one], LEASE_NS - SECOND_NS);
@@ -399,7 +399,7 @@ fn what_cannot_be_undone_is_not_promised() {
     for range in [(0, 10), (1, u64::MAX), (10, 10)] {
         assert_eq!(undoing.lock_with(&one, &mine, range, write, RECOVER, false), refused);
     }
-    // Nothing is done under a lock for reading.
+    // There are no changes under a lock for reading.
     undoing.lock_with(&one, &mine, ALL, LockKind::Read, RECOVER, false).unwrap();
     assert_eq!(undoing.logged(), 0);
     undoing.lock(&one, &mine, RECOVER).unwrap();
@@ -411,7 +411,7 @@ fn what_cannot_be_undone_is_not_promised() {
     let foreign = undoing.world.patient(&stranger);
     let aborted = undoing.world.service.abort_lock(foreign, mine.state.handle(), mine.state.id());
     assert_eq!(aborted, Err(ServiceError::BadStateId));
-    // Where nothing can be kept there is no such lock.
+    // Without a directory for logs there is no such lock.
     let world = World::new();
     let plain = Undoing { world, dir: tempfile::tempdir().unwrap() };
     let one = plain.client("a", 1);
@@ -419,7 +419,8 @@ fn what_cannot_be_undone_is_not_promised() {
     assert_eq!(plain.lock(&one, &mine, RECOVER), refused);
 }
 
-/// The record of a persistent lock goes first. A crash before the log is gone, too, undoes nothing.
+/// The record of a persistent lock is removed first. A crash before the removal of the log undoes
+/// no changes.
 #[test]
 fn a_crash_in_the_middle_of_an_unlock_keeps_what_was_unlocked() {
     let mut undoing = Undoing::new();
@@ -444,7 +445,7 @@ fn a_crash_in_the_middle_of_an_unlock_keeps_what_was_unlocked() {
     assert_eq!(undoing.content(), AFTER);
 }
 
-/// Nor is it kept in half when the record cannot be removed.
+/// It is not kept in part when the record cannot be removed.
 #[test]
 fn an_unlock_that_fails_leaves_the_lock_and_what_may_be_undone() {
     let undoing = Undoing::new();
@@ -486,7 +487,7 @@ fn what_cannot_be_put_back_is_told_and_tried_again_later_and_later() {
     assert_eq!((info.standing, &*info.holder.name), (LockStanding::Undone, &b"a"[..]));
     assert!(info.trouble.as_ref().unwrap().contains("read-only"), "{info:?}");
     assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
-    // The same files by another way, which lets write.
+    // Another export of the same files allows writes.
     undoing.world.serve(&[("one", true), ("other", false)]);
     for _ in 0..64 {
         undoing.world.pass_with(&[&two, &again], SECOND_NS);

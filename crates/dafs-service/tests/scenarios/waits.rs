@@ -1,4 +1,5 @@
-//! Stores whose calls wait for other machines: whoever may not wait is sent to where it may.
+//! Stores whose calls wait for other machines: a caller that may not wait is sent to a thread that
+//! may.
 
 use crate::common::*;
 use crate::spread::Spread;
@@ -29,7 +30,7 @@ fn what_a_store_waits_for_is_done_by_those_who_may_wait() {
     };
     assert_eq!(calls(world.caller(&one)), [const { Err(ServiceError::WouldWait) }; 5]);
     assert_eq!(calls(world.patient(&one)), [const { Ok(()) }; 5]);
-    // Names and attributes are here.
+    // Names and attributes are on this machine.
     world.service.attributes(world.caller(&one), &handle).unwrap();
     let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     world.service.setattr(world.caller(&one), &handle, StateRef::ANONYMOUS, &mode).unwrap();

@@ -1,4 +1,4 @@
-//! Recalls of many layouts together, and word of devices that are gone.
+//! Recalls of many layouts together, and notifications about deleted devices.
 
 use crate::common::*;
 use crate::layouts::{Cluster, recall_of};
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 const MANY: usize = LAYOUT_RECALLS_ONE_BY_ONE_MAX + 1;
 
-/// Files that a client has layouts of.
+/// Opens files and gets layouts of them for a client.
 fn files(cluster: &Cluster, client: &Arc<Client>, count: usize) -> Vec<Opened> {
     let open = |number| {
         let opened = cluster.world.open(client, &format!("f{number}"), BOTH).unwrap();
@@ -25,7 +25,7 @@ fn files(cluster: &Cluster, client: &Arc<Client>, count: usize) -> Vec<Opened> {
     (0..count).map(open).collect()
 }
 
-/// The store says that all of them lie elsewhere.
+/// Makes the store report that all of them have moved.
 fn move_away(cluster: &Cluster, files: &[Opened]) {
     let moved = files.iter().map(|opened| opened.state.handle().file);
     cluster.store.moved.lock().unwrap().extend(moved);
@@ -51,11 +51,11 @@ fn many_layouts_of_a_file_system_are_recalled_together_and_none_is_given_meanwhi
     let [Told::RecallLayouts(client, Some(handle))] = wide[..] else { panic!("{wide:?}") };
     assert_eq!((client, handle.fs), (one.key(), own[0].state.handle().fs));
     assert_eq!(told.len(), few.len(), "the other client has few: {told:?}");
-    // Neither of a file that it had a layout of nor of another one.
+    // Neither a file of a recalled layout nor another one gets a layout.
     let other = world.open(&one, "other", BOTH).unwrap();
     assert_eq!(error(cluster.get(&one, &other, true)), ServiceError::RecallConflict);
     assert_eq!(error(cluster.get(&one, &own[0], true)), ServiceError::RecallConflict);
-    // It is not asked twice.
+    // It is not recalled twice.
     move_away(&cluster, &own);
     world.pass_with(&[&one, &two], SECOND_NS);
     assert_eq!(world.ear.take(), []);
@@ -99,12 +99,12 @@ fn layouts_given_back_together_wait_for_data_servers_a_short_while_or_not_at_all
     write(&own);
     assert_eq!(returned(Some(&world.root)), MANY);
     assert_eq!(service.counts().fenced_layouts, 0);
-    // All of them go to whatever stores there are: that is not waited for where this is asked.
+    // They may be on any stores, so the answer does not wait for the data servers.
     write(&own);
     assert_eq!(returned(None), 0);
     world.fence();
     assert_eq!((cluster.store.take_asked().len(), service.counts().fenced_layouts), (MANY, 0));
-    // One that takes its time is asked for two seconds, one that is not there once.
+    // A slow store is asked for two seconds, and one that is away is asked once.
     write(&own);
     cluster.store.call_milliseconds.store(700, Ordering::SeqCst);
     assert!(returned(Some(&world.root)) < MANY);
@@ -126,11 +126,11 @@ fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
     cluster.store.away.store(true, Ordering::SeqCst);
     service.return_layouts(world.patient(&one), None, LayoutForm::Stripes, LayoutMode::Any);
     cluster.store.take_asked();
-    // One question in a turn; it is another file's turn then.
+    // One question in a round. In the next round it is another file's turn.
     (0..MANY).for_each(|_| world.fence());
     assert_eq!(cluster.store.take_asked(), vec![Asked::Settle; MANY]);
     assert_eq!(service.counts().fenced_layouts, MANY);
-    // What holds others back comes before.
+    // A file that is held back comes first.
     let other = world.open(&two, "g", BOTH).unwrap();
     let granted = cluster.get(&two, &other, true).unwrap().state;
     service.layout_forgotten(two.key(), granted);
@@ -179,7 +179,7 @@ fn who_makes_nothing_of_such_a_recall_gets_one_for_each_file() {
     for (opened, state) in own.iter().zip(states) {
         assert!(told.contains(&recall_of(&one, opened, state)), "{told:?}");
     }
-    // Nothing is given back, so it is taken away.
+    // The client returns no layout, so they are revoked.
     world.pass_with(&[&one], LEASE_NS + SECOND_NS);
     assert_eq!(service.counts().layouts, 0);
 }
@@ -234,7 +234,7 @@ fn who_changes_his_mind_about_a_device_is_noted_once() {
     assert!(Arc::weak_count(&one) <= before + 1);
 }
 
-/// Two exports, and of each as many files as go together that a client has layouts of.
+/// Two exports, and a client with layouts of each, as many as are recalled together.
 struct Two {
     cluster: Cluster,
     second: Arc<Layered<Spread>>,
@@ -261,7 +261,7 @@ impl Two {
         Self { cluster, second, client, files }
     }
 
-    /// The files of these exports lie elsewhere now; what the client hears of that.
+    /// Makes the files of these exports move. Returns the calls to the client.
     fn move_away(&self, exports: &[usize]) -> Vec<Told> {
         let stores = [&self.cluster.store, &self.second];
         for &export in exports {
@@ -272,7 +272,7 @@ impl Two {
         self.cluster.world.ear.take()
     }
 
-    /// Gives back what is of the file system of an export, or all.
+    /// Returns the layouts of the file system of an export, or all.
     fn give_back(&self, of: Option<usize>) {
         let of = of.map(|export| self.files[export][0].state.handle());
         let caller = self.cluster.world.caller(&self.client);
@@ -280,7 +280,7 @@ impl Two {
         service.return_layouts(caller, of, LayoutForm::Stripes, LayoutMode::Any);
     }
 
-    /// Whether a layout of the first file of an export is given, or why not.
+    /// Asks for a layout of the first file of an export.
     fn ask(&self, export: usize) -> Result<(), ServiceError> {
         self.cluster.get(&self.client, &self.files[export][0], true).map(drop)
     }
@@ -298,7 +298,7 @@ fn layouts_of_one_file_system_are_recalled_and_go_back_without_those_of_another(
     assert_eq!(handle.fs, two.files[0][0].state.handle().fs);
     assert_eq!(two.ask(0), Err(ServiceError::RecallConflict));
     assert_eq!(two.ask(1), Ok(()));
-    // What is given back of the other is no answer.
+    // A return for the other file system is no answer.
     two.give_back(Some(1));
     assert_eq!(two.layouts(), MANY);
     assert_eq!(two.ask(0), Err(ServiceError::RecallConflict));
@@ -341,7 +341,7 @@ fn who_makes_nothing_of_a_recall_of_all_gets_one_for_each_file() {
     let told = two.move_away(&[0, 1]);
     let single = told.iter().filter(|told| matches!(told, Told::RecallLayout(..))).count();
     assert_eq!((single, told.len()), (2 * MANY, 2 * MANY), "{told:?}");
-    // Nothing is given back, so it is taken away.
+    // The client returns no layout, so they are revoked.
     two.cluster.world.pass_with(&[&two.client], LEASE_NS + SECOND_NS);
     assert_eq!(two.layouts(), 0);
 }

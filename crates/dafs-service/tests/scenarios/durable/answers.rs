@@ -1,4 +1,4 @@
-//! What is kept of changes and sessions, and for how long.
+//! Records of changes and sessions, and their retention.
 
 use super::*;
 use dafs_service::{ClientAddress, ExchangeId, Host};
@@ -17,7 +17,7 @@ fn a_change_that_is_refused_makes_nothing_stable() {
     assert!(matches!(world.service.kept_answer(&key), Some(Answer::Reply { .. })));
 }
 
-/// What was made is not what was asked for before it has its owner, mode and times.
+/// A new object is complete only with its owner, mode and times.
 #[test]
 fn an_object_whose_attributes_were_not_set_yet_gets_them() {
     let time = TimeSpec { seconds: 77, nanoseconds: 5 };
@@ -47,7 +47,7 @@ fn an_object_whose_attributes_were_not_set_yet_gets_them() {
     }
 }
 
-/// Its client may be told that the reply did not fit, but it is stable.
+/// The client may get an error because the reply did not fit, but the change is stable.
 #[test]
 fn a_change_that_was_made_is_made_stable_whatever_is_answered() {
     let world = World::new(Durability::Power);
@@ -82,7 +82,7 @@ fn a_change_that_ends_in_a_panic_is_not_called_undone() {
     }
 }
 
-/// What is made stable with it is not said to have failed.
+/// A change in the same round is not reported as failed.
 #[test]
 fn a_change_of_what_never_was_hurts_nobody_else() {
     let world = World::new(Durability::Power);
@@ -126,7 +126,7 @@ fn a_journal_that_fails_refuses_changes() {
     assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
 }
 
-/// Names that nothing can have are no reason to write long records.
+/// Names that no object can have must not make long records.
 #[test]
 fn what_no_store_can_do_is_not_announced() {
     let world = World::new(Durability::Crash);
@@ -148,7 +148,7 @@ fn what_no_store_can_do_is_not_announced() {
     assert_eq!(world.service.journal_statistics().unwrap().sessions, 1);
 }
 
-/// Of a reply that is too long for the journal it says that there is none to be had.
+/// For a reply that is too long, the journal records that it has none.
 #[test]
 fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
     for mode in [Durability::Crash, Durability::Power] {
@@ -156,7 +156,7 @@ fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
         let op = world.op(0, &(CASES[2].change)(&world, &[world.root()]));
         (CASES[2].execute)(&world, &op);
         world.settle(op, &vec![1; 65 << 10]);
-        // Another client's change makes it look as if it had never been.
+        // After another client's change it looks as if it had never happened.
         world.store.remove(&world.cred, &world.store.root(), b"new").unwrap();
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(false, store);
@@ -164,8 +164,9 @@ fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
     }
 }
 
-/// A client that has begun anew asks for nothing of its sessions before, also where an earlier version of
-/// the server kept them, which knew users of its host by their address. Others that give its name do.
+/// A restarted client asks for none of its older sessions. This holds also for records of an
+/// earlier version of the server, which knew users of its host by their address. Other clients with
+/// its name do not count.
 #[test]
 fn sessions_of_other_runs_are_forgotten_by_host() {
     let (user, v4) = (Host::User(7), |last: u8| Host::V4([192, 0, 2, last]));
@@ -229,7 +230,7 @@ fn what_is_kept_of_a_session_is_bounded() {
     let bytes = world.service.journal_statistics().unwrap().kept_bytes;
     let max = dafs_service::limits::DURABLE_SESSION_BYTES_MAX;
     assert!(bytes <= max && bytes > max - (64 << 10), "{bytes}");
-    // Replies that did not fit are not mistaken for none.
+    // A reply that did not fit is not taken for a missing one.
     let (first, last, store) = (world.key(0), world.key(kept - 1), world.store.clone());
     let world = world.restart(false, store);
     assert!(matches!(world.service.kept_answer(&first), Some(Answer::Reply { .. })));
@@ -249,7 +250,7 @@ fn a_session_is_known_after_a_loss_of_power() {
     assert_eq!(asked, Err(NoReply::NotExecuted));
 }
 
-/// The numbers of requests come again after 65,536 of them.
+/// The numbers of requests repeat after 65,536 of them.
 #[test]
 fn the_answer_to_a_request_is_forgotten_before_its_number_comes_again() {
     for mode in [Durability::Crash, Durability::Power] {
@@ -298,7 +299,7 @@ fn a_record_of_a_later_program_is_refused() {
     assert!(error.contains("start the program that wrote it"), "{error}");
 }
 
-/// Otherwise the client would do it a second time.
+/// Otherwise the client would execute it a second time.
 #[test]
 fn a_session_that_changed_what_is_not_kept_cannot_say_that_a_request_was_not_carried_out() {
     let world = World::new(Durability::Off);
@@ -331,7 +332,7 @@ fn after_a_loss_of_power_nothing_is_said_of_what_was_not_stable() {
     let store = world.store.clone();
     let mut world = world.restart(true, store);
     for _ in 0..2 {
-        // Whether the journal has lost all trace of it or not.
+        // With and without a trace in the journal.
         for stream in 0..2 {
             let asked = world.service.kept_reply(&world.client, &world.key(stream));
             assert_eq!(asked, Err(NoReply::UnknownSession));

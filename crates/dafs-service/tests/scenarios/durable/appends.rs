@@ -1,5 +1,5 @@
-//! Appends, beside writers who announce nothing: NFS clients, and DAFS clients without a response
-//! cache.
+//! Appends, concurrent with writers without intents: NFS clients, and DAFS clients without a
+//! response cache.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn announced(world: &World) -> Op {
     world.op(0, &change(&world.at("grown").unwrap()))
 }
 
-/// Writes as somebody who announces nothing.
+/// Writes as a client without intents.
 fn write_behind(world: &World, bytes: &[u8]) -> Result<usize, StoreError> {
     let (file, mut bytes) = (world.open("grown"), bytes.to_vec());
     let end = file.attr()?.size;
@@ -31,7 +31,7 @@ fn content(world: &World) -> Vec<u8> {
     bytes
 }
 
-/// The server dies; what the store has stays.
+/// Crashes the server. The store keeps its content.
 fn die(world: World, op: Op, power: bool) -> (World, Option<Answer>) {
     std::mem::forget(op);
     let (key, store) = (world.key(0), world.store.clone());
@@ -72,7 +72,7 @@ fn an_append_goes_behind_what_others_wrote_since_it_was_announced() {
         let op = announced(&world);
         write_behind(&world, b"nfs").unwrap();
         assert_eq!(world.append(&op, AFTER), Ok(9));
-        // Nothing that comes later makes anybody doubt it.
+        // No later write raises doubt about it.
         write_behind(&world, b"more").unwrap();
         world.open("grown").set_size(7).unwrap();
         let (world, answer) = die(world, op, mode == Durability::Power);
@@ -85,8 +85,8 @@ fn an_append_goes_behind_what_others_wrote_since_it_was_announced() {
     }
 }
 
-/// The process ends in the middle of the write, or the power goes and leaves zeros, or something of
-/// everything.
+/// The process ends in the middle of the write, or the power fails and leaves zeros or a part of
+/// the data.
 #[test]
 fn an_append_that_was_half_done_is_taken_back() {
     for mode in MODES {
@@ -114,7 +114,7 @@ fn an_append_that_is_whole_stays() {
     }
 }
 
-/// Whatever there is behind it was written by nobody whom the server knows.
+/// Data behind it was written by a process that bypasses the server.
 #[test]
 fn a_file_that_has_grown_behind_the_servers_back_is_left_alone() {
     let world = World::new(Durability::Power);
@@ -126,7 +126,7 @@ fn a_file_that_has_grown_behind_the_servers_back_is_left_alone() {
     assert_eq!((content(&world), answer), (b"beforesomebody else".to_vec(), failed));
 }
 
-/// Also when nobody will ask for it any more, and the record of it was copied to another segment.
+/// Also when no client will ask for it any more, and its record was copied to another segment.
 #[test]
 fn a_half_done_append_of_a_forgotten_session_is_taken_back() {
     for (mode, forget_first) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
@@ -164,7 +164,7 @@ fn an_append_without_room_is_known_not_to_have_happened_and_others_go_on() {
         write_behind(&world, b"nfs").unwrap();
         let (world, answer) = die(world, op, mode == Durability::Power);
         assert_eq!((content(&world), answer), (b"beforenfs".to_vec(), None));
-        // And if it is answered, the answer stays.
+        // If it is answered, the answer stays.
         let op = world.op(1, &change);
         assert_eq!(world.append(&op, &big), Err(StoreError::NoSpace));
         world.settle(op, b"no room");
@@ -175,7 +175,7 @@ fn an_append_without_room_is_known_not_to_have_happened_and_others_go_on() {
     }
 }
 
-/// What others would write then could be taken for a part of the append after a restart.
+/// Later writes of others could be taken for a part of the append after a restart.
 #[test]
 fn a_file_whose_append_the_journal_cannot_note_takes_no_writes_until_the_restart() {
     for mode in MODES {
@@ -213,7 +213,7 @@ fn a_file_whose_append_the_journal_cannot_note_takes_no_writes_until_the_restart
     }
 }
 
-/// Whoever wrote behind it could be taken for a part of it after a restart.
+/// Later writes could be taken for a part of it after a restart.
 #[test]
 fn a_file_whose_append_ended_in_a_panic_takes_no_writes_until_the_restart() {
     struct Panics(Arc<dyn AppendWitness>);

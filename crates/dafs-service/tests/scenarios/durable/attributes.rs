@@ -1,8 +1,8 @@
-//! What is concluded from attributes of which a change was announced.
+//! Conclusions of recovery from attributes of a logged change.
 
 use super::*;
 
-/// What happens to the file between the announcement and the server's end.
+/// A step between the intent and the crash.
 type Step = fn(&World);
 
 fn file(world: &World) -> FileId {
@@ -11,7 +11,7 @@ fn file(world: &World) -> FileId {
 
 fn nothing(_: &World) {}
 
-/// Moves the change attribute and the time of the last change, as everybody may do at any time.
+/// Moves the change attribute and the time of the last change, as any client may at any time.
 fn write_unstable(world: &World) {
     let mode = OpenMode { read: true, write: true };
     let open = world.store.open(&world.cred, &file(world), mode).unwrap();
@@ -39,8 +39,7 @@ fn cut<const SIZE: u64>(world: &World) {
     world.store.setattr(&world.cred, &file(world), &change, None).unwrap();
 }
 
-/// Announces a change after `before`, goes through the steps, lets the server die and start, and
-/// compares what it then tells.
+/// Logs a change after `before`, executes the steps, restarts the server, and compares its answer.
 #[track_caller]
 fn check(before: Step, change: &Change<'_>, steps: &[Step], answer: Option<Answer>) {
     for mode in [Durability::Crash, Durability::Power] {
@@ -51,14 +50,14 @@ fn check(before: Step, change: &Change<'_>, steps: &[Step], answer: Option<Answe
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(mode == Durability::Power, store);
         assert_eq!(world.service.kept_answer(&key), answer, "{change:?} {mode:?}");
-        // It is not asked for a second time.
+        // A restart does not judge it a second time.
         let store = new_store();
         let world = world.restart(false, store);
         assert_eq!(world.service.kept_answer(&key), answer, "{change:?} {mode:?}");
     }
 }
 
-/// The file, which is the same one in all worlds, and that its attributes were set.
+/// The file, which is the same one in all worlds, and the answer that its attributes were set.
 fn target() -> (Handle, Option<Answer>) {
     let file = World::new(Durability::Crash).at("linked").unwrap();
     (file, Some(Answer::Happened(Effect::AttrSet { file })))
@@ -79,10 +78,10 @@ fn an_extended_attribute_is_set_when_it_has_the_value() {
     check(nothing, &either, &[set::<1>], happened.clone());
     check(set::<0>, &either, &[write_unstable], None);
     check(set::<0>, &either, &[set::<1>, write_unstable], happened.clone());
-    // Nobody can tell, and nobody who makes it again does harm.
+    // The result cannot be known, and a retry does no harm.
     check(set::<1>, &either, &[set::<1>], None);
     check(set::<1>, &either, &[write_unstable], None);
-    // Somebody else's value came before or after.
+    // Another client's value came before or after.
     check(nothing, &either, &[set::<2>], FAILED);
     check(set::<0>, &either, &[set::<1>, remove], FAILED);
     let (create, replace) = (change(SetXattr::Create), change(SetXattr::Replace));
@@ -120,7 +119,7 @@ fn a_change_to_the_present_owner_is_told_by_the_bits_that_it_ends() {
     check(chmod::<0o4755>, &change, &[], None);
     check(chmod::<0o4755>, &change, &[own_again], happened);
     check(chmod::<0o4755>, &change, &[chmod::<0o644>], None);
-    // Nobody can tell, and who makes it again does no harm.
+    // The result cannot be known, and a retry does no harm.
     check(chmod::<0o755>, &change, &[own_again], None);
 }
 
@@ -131,7 +130,7 @@ fn bits_of_a_mode_are_set_when_they_are_there() {
     let change = Change::SetAttr { file: &file, change: &NONE, masked, acl: None };
     check(chmod::<0o644>, &change, &[write_unstable], None);
     check(chmod::<0o644>, &change, &[chmod::<0o624>], happened.clone());
-    // The others are free.
+    // The other bits do not matter.
     check(chmod::<0o644>, &change, &[chmod::<0o624>, chmod::<0o420>], happened);
     check(chmod::<0o644>, &change, &[chmod::<0o600>], FAILED);
     check(chmod::<0o624>, &change, &[chmod::<0o724>], None);
@@ -151,12 +150,12 @@ fn an_access_control_list_is_set_when_it_is_there() {
     check(chmod::<0o640>, &only, &[write_unstable], None);
     check(chmod::<0o640>, &only, &[chmod::<0o751>], happened.clone());
     check(chmod::<0o640>, &only, &[chmod::<0o700>], FAILED);
-    // What is set with it decides about the other bits of the mode alone.
+    // The list decides the permission bits, and the mode that is set with it only the others.
     let sticky = SetAttr { mode: Some(0o1700), ..NONE };
     let both = change(&sticky, acl);
     check(chmod::<0o640>, &both, &[chmod::<0o1700>, chmod::<0o1751>], happened);
     check(chmod::<0o640>, &both, &[chmod::<0o751>], None);
-    // One that no store takes is refused, whatever else is there.
+    // A list that no store accepts is refused, for any state of the file.
     let who = AceWho::Owner;
     let (kind, flags) = (AceKind::Allow, AceFlags::FILE_INHERIT);
     let bad = Acl { entries: vec![Ace { kind, flags, mask: AceMask::READ_DATA, who }] };
@@ -172,9 +171,10 @@ fn attributes_are_set_when_all_are_there() {
     let both = set(&plain);
     check(chmod::<0o600>, &both, &[write_unstable], None);
     check(chmod::<0o600>, &both, &[cut::<2>, chmod::<0o640>], happened.clone());
-    // Done in part, it is done again.
+    // A partial change is executed again.
     check(chmod::<0o600>, &both, &[cut::<2>], None);
-    // What others have written since is not cut off again, and what is not cut is not called so.
+    // Later writes of others are not cut off again, and a file that is not cut is not reported as
+    // cut.
     let short = SetAttr { size: Some(2), ..NONE };
     check(nothing, &set(&short), &[], None);
     check(nothing, &set(&short), &[write_unstable], FAILED);
@@ -186,8 +186,8 @@ fn attributes_are_set_when_all_are_there() {
     check(nothing, &set(&touch), &[chmod::<0o640>], None);
 }
 
-/// What others have changed before the announcement can be lost with the power: then the attribute has
-/// neither the old nor the new value, and yet nothing happened.
+/// Changes of others before the intent can be lost with the power. Then the attribute has neither
+/// the old nor the new value, and yet no change has happened.
 #[test]
 fn what_is_older_than_the_announcement_was_not_changed_by_it() {
     let (file, _) = target();

@@ -1,11 +1,11 @@
-//! Others change the same things between the announcement of a change and the server's end, without
-//! announcing anything.
+//! Other clients change the same objects between the intent of a change and the crash, without
+//! intents.
 
 use super::*;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// What somebody else has made under the name stays as he made it: whoever announced an object of that
-/// name gets no rights on it, nor is he told that he made it.
+/// An object of another client under the name stays unchanged: the client with the intent gets no
+/// rights on it, and is not told that it made it.
 #[test]
 fn an_object_that_somebody_else_made_is_left_alone() {
     let greedy = SetAttr { mode: Some(0o6777), uid: Some(7), gid: Some(7), ..NONE };
@@ -39,8 +39,8 @@ fn an_object_that_somebody_else_made_is_left_alone() {
     }
 }
 
-/// An old file that somebody has brought under the name was not made by the one who announced a new
-/// one, even if it is his.
+/// An old file that was moved to the name is not the new one of the intent, even if it belongs to
+/// the same user.
 #[test]
 fn an_object_that_is_older_than_its_making_was_not_made() {
     let attr = SetAttr { mode: Some(0o6777), ..NONE };
@@ -70,8 +70,8 @@ fn an_object_that_is_older_than_its_making_was_not_made() {
     assert_eq!(found.mode & 0o7000, 0);
 }
 
-/// A file that others change does not look emptied, nor does one that was empty before; but it may have
-/// been, and filled again.
+/// A file that others change does not look emptied, nor does one that was empty before. But it may
+/// have been emptied, and filled again.
 #[test]
 fn a_file_is_emptied_when_its_content_is_gone() {
     const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
@@ -86,7 +86,7 @@ fn a_file_is_emptied_when_its_content_is_gone() {
         if emptied {
             world.store.setattr(&cred(), &file.file, &EMPTY, None).unwrap();
         } else {
-            // Nothing but the change attribute tells.
+            // Only the change attribute is evidence.
             let chown = SetAttr { uid: Some(3), ..NONE };
             world.store.setattr(&cred(), &file.file, &chown, None).unwrap();
         }
@@ -101,8 +101,8 @@ fn a_file_is_emptied_when_its_content_is_gone() {
     }
 }
 
-/// Even for the superuser, who wanted to give it away, an object that belongs to somebody else gets no
-/// rights that its owner has not given it.
+/// An object that belongs to another user gets no rights that its owner has not given it, even if
+/// the superuser intended to give the new object away.
 #[test]
 fn what_belongs_to_another_gets_no_rights_of_his() {
     let attr = SetAttr { mode: Some(0o6755), uid: Some(7), gid: Some(7), ..NONE };
@@ -119,14 +119,14 @@ fn what_belongs_to_another_gets_no_rights_of_his() {
     assert_eq!((found.uid, found.mode), (7, 0o755));
 }
 
-/// When neither name leads to what was to be renamed, it may have been renamed and removed, or removed
-/// before: nobody is told either.
+/// When neither name leads to the source of a rename, it may have been renamed and removed, or
+/// removed before. The client is told neither.
 #[test]
 fn a_rename_of_what_is_gone_from_both_names_is_told_as_failed() {
     for (to, other, answer) in [
         (&b"fresh"[..], &b"fresh"[..], Some(Answer::Failed)),
         (b"fresh", b"moved", Some(Answer::Failed)),
-        // What would have been replaced is there.
+        // The target that would have been replaced is there.
         (b"victim", b"moved", None),
     ] {
         let world = World::new(Durability::Crash);

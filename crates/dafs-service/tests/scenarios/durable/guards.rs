@@ -1,4 +1,4 @@
-//! Changes that nothing is kept of, beside others that are announced.
+//! Guarded changes, concurrent with logged ones.
 
 use super::*;
 use dafs_service::Host;
@@ -14,7 +14,7 @@ impl World {
         self.service.guard(self.caller(), change, || self.notify(name)).unwrap()
     }
 
-    /// One that need not wait.
+    /// A change that need not wait.
     fn guarded(&self, change: &Change<'_>) -> Op {
         let Intended::Ready(op) = self.guard("free", change) else { panic!("it need not wait") };
         assert!(op.is_guard());
@@ -53,7 +53,7 @@ fn announced_changes_and_others_of_the_same_wait_for_each_other() {
             world.run();
             assert_eq!(world.told().last(), Some(&("guard", Ok(()))));
             let op = waiting(world.intend(0, "op", &announced));
-            // Those that nothing is kept of would not wait for each other, but none overtakes.
+            // Guarded changes would not wait for each other, but none overtakes a logged one.
             let second = waiting(world.guard("second", &other));
             world.run();
             assert!(world.told().is_empty());
@@ -79,7 +79,7 @@ fn who_announces_nothing_waits_for_nobody_else_of_the_kind() {
     assert_eq!(world.held(), (0, 4));
     drop(held);
     assert_eq!(world.held(), (0, 0));
-    // Data is told by itself, and what cannot be done is not done.
+    // Data is its own evidence, and an impossible change is not executed.
     let (offset, len, digest) = (0, 1, Some(1));
     let write = Change::Write { file: &file, offset, len, stability: Stability::File, digest };
     let long = [b'n'; 256];
@@ -88,7 +88,7 @@ fn who_announces_nothing_waits_for_nobody_else_of_the_kind() {
     }
 }
 
-/// Who empties a file has that, too, and the one that the name leads to when it goes on.
+/// A change that empties a file locks that file, too, as of the lookup when it goes on.
 #[test]
 fn an_emptied_file_is_held_with_its_name() {
     for mode in [Durability::Crash, Durability::Power] {
@@ -122,7 +122,7 @@ fn an_emptied_file_is_held_with_its_name() {
     }
 }
 
-/// Somebody who does not come to an end holds up those who announce nothing for so long only.
+/// A logged change that does not end delays guarded changes only for a bounded time.
 #[test]
 fn who_waits_too_long_is_asked_to_come_again() {
     let world = World::new(Durability::Crash);
@@ -143,7 +143,7 @@ fn who_waits_too_long_is_asked_to_come_again() {
     world.run();
     assert_eq!(world.told(), [("behind", Ok(()))]);
     drop(behind);
-    // Who has what it needs may take its time.
+    // A change that has all its locks may take any time.
     let guard = world.guarded(&change);
     world.service.tick(4 * GUARD_WAIT_NS);
     assert_eq!(world.held(), (0, 1));
@@ -172,14 +172,14 @@ fn only_so_many_are_under_way_at_once() {
     held.pop();
     assert_eq!(guard(0).err(), Some(ServiceError::Delay));
     assert!(guard(hosts - 1).is_ok() && guard(hosts).is_ok());
-    // The last first: each looks at those before it.
+    // The last first, because each looks at those before it.
     while held.pop().is_some() {}
     assert_eq!(world.held(), (0, 0));
     assert!(guard(0).is_ok(), "shares are given back");
 }
 
-/// Else the announced change, whose end is lost with the power, would look as if it had never been, and
-/// be done a second time.
+/// Otherwise the logged change, whose end is lost with the power, would look as if it had never
+/// happened, and be executed a second time.
 #[test]
 fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
     let world = World::new(Durability::Power);
@@ -189,7 +189,7 @@ fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
     world.service.make(world.caller(), &root, b"new", NewObject::Directory, &NONE).unwrap();
     world.settle(op, b"made");
     drop(world.guarded(&Change::Remove { dir: &root, name: b"another" }));
-    // Nor does it wait for ever.
+    // Its wait is bounded.
     let late = waiting(world.guard("late", &Change::Remove { dir: &root, name: b"new" }));
     world.service.tick(GUARD_WAIT_NS + LEASES_EVERY_NS);
     assert_eq!(world.told(), [("late", Err(ServiceError::Delay))]);
@@ -200,7 +200,7 @@ fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
     assert_eq!(world.told(), [("guard", Ok(()))]);
     world.service.remove(world.caller(), &root, b"new", RemoveMode::Unchecked).unwrap();
     drop(guard);
-    // Nothing more is to be made stable.
+    // There is no more to make stable.
     drop(world.guarded(&make));
     let (key, store) = (world.key(0), world.store.clone());
     let world = world.restart(true, store);
@@ -208,7 +208,7 @@ fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
     assert_eq!(world.service.kept_answer(&key), Some(reply));
 }
 
-/// The same for one that waited, and for one that empties a file.
+/// The same for a change that waited, and for one that empties a file.
 #[test]
 fn who_has_waited_goes_on_when_the_end_of_the_one_before_is_stable() {
     let world = World::new(Durability::Power);
@@ -234,7 +234,7 @@ fn who_has_waited_goes_on_when_the_end_of_the_one_before_is_stable() {
     }
 }
 
-/// Else what somebody else does would be taken for its work after a crash.
+/// Otherwise another client's work would be taken for its work after a crash.
 #[test]
 fn a_change_that_was_given_up_stays_so_whoever_does_the_same() {
     for mode in [Durability::Crash, Durability::Power] {
@@ -252,7 +252,7 @@ fn a_change_that_was_given_up_stays_so_whoever_does_the_same() {
     }
 }
 
-/// When the end of an announced change cannot be written, nobody may change what it has left.
+/// When the end of a logged change cannot be written, its objects must not be changed.
 #[test]
 fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
     for mode in [Durability::Crash, Durability::Power] {
@@ -274,7 +274,7 @@ fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
             }
         }
         assert_eq!(world.held(), (0, 0));
-        // Others have nothing to do with that, not even after somebody who tries in vain.
+        // Others are not affected, not even after a failed intent.
         let other = Change::Remove { dir: &root, name: b"other" };
         let tried = world.service.intend(world.caller(), &world.key(1), &other, Box::new(|_| ()));
         assert_eq!(tried.err(), Some(StoreError::Io.into()));
@@ -282,8 +282,8 @@ fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
     }
 }
 
-/// A change that is announced for the end of the process only, after one of the same files that is for
-/// the loss of power, too.
+/// A change that is logged for the end of the process only, after one of the same files that is
+/// logged for a loss of power, too.
 #[test]
 fn what_is_announced_lasts_as_long_as_what_came_before() {
     let world = World::new(Durability::Power);
@@ -312,7 +312,7 @@ fn what_is_announced_lasts_as_long_as_what_came_before() {
     assert!(matches!(world.intend(1, "next", &make(&roots[1])), Intended::Ready(_)));
 }
 
-/// Nobody would ask for what is kept of it, nor forget it.
+/// No client would ask for its record, and no event would remove it.
 #[test]
 fn nothing_is_kept_of_a_session_that_is_forgotten() {
     let world = World::new(Durability::Crash);
@@ -326,7 +326,7 @@ fn nothing_is_kept_of_a_session_that_is_forgotten() {
     world.settle(first, b"removed");
     assert_eq!(world.told(), [("second", Err(ServiceError::Delay))]);
     drop(second);
-    // Half done, an append would have to be taken back; it makes the file nobody's own.
+    // A partial append would have to be undone, so the file is locked for it.
     assert_eq!(world.append(&append, b"more"), Ok(6));
     world.settle(append, b"appended");
     write(&*world.open("grown"), 0, b"others");

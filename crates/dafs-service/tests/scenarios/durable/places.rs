@@ -1,11 +1,11 @@
-//! Changes that wait for each other, and what is told when something goes wrong on the way.
+//! Changes that wait for each other, and their results when a step fails.
 
 use super::*;
 
 const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
 
-/// Who has a name waits for the file behind it. When somebody exchanges the names meanwhile, each
-/// has the file that the other one needs now.
+/// A change that has a name's lock waits for that of the file behind it. If another client
+/// exchanges the names meanwhile, each holds the file that the other one needs.
 #[test]
 fn changes_that_empty_files_do_not_wait_for_each_other_for_ever() {
     for mode in [Durability::Crash, Durability::Power] {
@@ -29,7 +29,7 @@ fn changes_that_empty_files_do_not_wait_for_each_other_for_ever() {
         let mut told = world.told();
         told.sort_unstable_by_key(|(name, _)| *name);
         assert_eq!(told, [("one", Ok(())), ("two", Ok(()))]);
-        // Each has the file that its name leads to now, and no other.
+        // Each holds the file that its name leads to now, and no other.
         let change = Change::SetAttr { file: &files[1], change: &CHMOD, masked: None, acl: None };
         let Intended::Waiting(third) = world.intend(4, "third", &change) else { panic!() };
         drop(two);
@@ -61,7 +61,7 @@ fn everybody_is_told_though_one_of_them_makes_a_mistake() {
     settle(ops.next().unwrap(), world.notify("third"));
     world.run();
     assert_eq!(world.told(), [("first", Ok(())), ("third", Ok(()))]);
-    // And later ones are made stable as ever.
+    // Later ones are made stable as usual.
     settle(ops.next().unwrap(), world.notify("fourth"));
     world.run();
     assert_eq!(world.told(), [("fourth", Ok(()))]);
