@@ -173,10 +173,10 @@ impl DelegationState {
 }
 
 impl Service {
-    /// Takes the return of a delegation (DELEGRETURN).  # Errors `DelegRevoked`, and those of the
-    /// state-id.
+    /// Takes the return of a delegation (DELEGRETURN).
     ///
     /// # Errors
+    /// `DelegRevoked`, and those of the state-id.
     pub fn return_delegation(
         &self,
         caller: Caller<'_>,

@@ -114,6 +114,7 @@ impl Before {
 }
 
 impl Attributes {
+    /// # Errors
     /// `BadHandle` for an object that never existed.
     pub(super) fn picture(
         store: &dyn Store,
@@ -250,6 +251,7 @@ fn value(store: &dyn Store, file: &FileId, name: &[u8]) -> Result<Option<Option<
 }
 
 impl Xattr {
+    /// # Errors
     /// `BadHandle` for an object that never existed. `Io`.
     pub(super) fn picture(
         store: &dyn Store,
