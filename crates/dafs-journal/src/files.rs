@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * One process at a time uses a directory.
-//! * A file has its whole size, written once, before it is a segment, so that writes in place need
-//!   nothing of the file system but their data.
+//! * A file has its whole size, written once, before it becomes a segment. So the file system needs
+//!   no metadata for writes in place.
 
 use crate::disk::Disk;
 use crate::limits::PATIENCE_MAX;
@@ -19,11 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "segment-";
-/// A removed segment, for the next one to be made of.
+/// A removed segment, to be reused for the next one.
 const SPARE: &str = "spare";
-/// What records are sealed with.
+/// The key of the records' checksums.
 const KEY: &str = "key";
-/// A segment that is being made.
+/// A segment that is not complete yet.
 const UNFINISHED: &str = "unfinished";
 
 /// A directory of segments.
@@ -33,17 +33,18 @@ pub struct FileDisk {
     files: Mutex<BTreeMap<u64, Arc<File>>>,
     identify: fn(),
     key: [u8; 16],
-    /// What the latest sync has taken.
+    /// The duration of the latest sync.
     sync_ns: AtomicU64,
     _lock: File,
 }
 
 impl FileDisk {
-    /// Opens the directory, making it if it is not there. `identify` is called before files are
-    /// opened, made or renamed: a process whose threads change their identity puts its own in place.
+    /// Opens the directory, and makes it if it is missing. `identify` is called before files are
+    /// opened, made or renamed: a process whose threads change their identity restores its own
+    /// there.
     ///
     /// # Errors
-    /// The system's; `ResourceBusy` when another process uses the directory.
+    /// The system's. `ResourceBusy` when another process uses the directory.
     pub fn open(path: &Path, identify: fn()) -> io::Result<Self> {
         identify();
         own::make_directory(path)?;
@@ -61,7 +62,7 @@ impl FileDisk {
         Ok(disk)
     }
 
-    /// The key that is kept beside the segments; a new one before there are any.
+    /// Reads the key in the directory of the segments. Makes a new one if there are no segments.
     fn find_key(&self) -> io::Result<[u8; 16]> {
         let path = self.path.join(KEY);
         let wrong = |what: &str| {
@@ -176,7 +177,7 @@ impl Disk for FileDisk {
         synced
     }
 
-    /// As long as a sync takes, which is what one more would cost.
+    /// As long as a sync takes, which is the cost of one more.
     fn patience(&self) -> Duration {
         Duration::from_nanos(self.sync_ns.load(Ordering::Relaxed)).min(PATIENCE_MAX)
     }

@@ -27,12 +27,13 @@
 //! | 28 | 4 | CRC32C of the key, the segment's number and bytes 4 to 24 |
 //! | 32 | | payload, then zeros up to a multiple of 8 |
 //!
-//! A confirmation is written when all before it is stable, and nobody waits for it. It says so for the
-//! last records, behind which nothing else may come. Version 3 had none.
+//! A confirmation is written when all records before it are stable, and no caller waits for it. It
+//! confirms the last records of the log, which no other record follows. Version 3 had none.
 //!
-//! The segment's number in the checksum tells records from those of an earlier life of the file, and
-//! the key, which no client knows, from what clients put into payloads to look like records. The second
-//! one spares a search the payloads of what only looks like a record.
+//! The segment's number in the checksum distinguishes records from those of an earlier use of the
+//! file. The key, which no client knows, distinguishes them from payloads that clients have made to
+//! look like records. The second checksum saves a search from reading the payloads of data that
+//! only looks like a record.
 
 use crate::limits::RECORD_BYTES_MAX;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -52,15 +53,15 @@ pub(crate) struct Header {
     pub(crate) len_bytes: u64,
     pub(crate) first: u64,
     pub(crate) boot: [u8; 16],
-    /// Of its key; zero where that is not known.
+    /// The checksum of its key, or zero where that is not known.
     pub(crate) key_sum: u32,
 }
 
-/// What the first bytes of a segment are.
+/// The content of the first bytes of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     Known(Header),
-    /// Nothing was ever written here.
+    /// They were never written.
     Blank,
     Other(u32),
     Foreign,
@@ -75,7 +76,7 @@ pub(crate) enum Kind {
     Confirmation = 4,
 }
 
-/// What a record is bound to.
+/// The context of a record's checksum.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seal {
     pub(crate) key: [u8; KEY_BYTES],
@@ -83,18 +84,18 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    /// By which a segment knows its key.
+    /// The checksum by which a segment recognises its key.
     pub(crate) fn key_sum(&self) -> u32 {
         crc(&[&self.key, &self.segment.to_le_bytes()])
     }
 
-    /// The checksum of a record of `head`, without the checksum's place, and `payload`.
+    /// The checksum of a record with `head`, without the checksum field, and `payload`.
     fn of(&self, head: &[u8], payload: &[u8]) -> u32 {
         crc(&[&self.key, &self.segment.to_le_bytes(), head, payload])
     }
 }
 
-/// A record in its place.
+/// A record in a segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub(crate) sequence: u64,
@@ -106,7 +107,7 @@ pub(crate) struct Record<'a> {
 fn crc(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     parts.iter().for_each(|part| digest.update(part));
-    // The algorithm has 32 bits, so nothing is cut off.
+    // The algorithm has 32 bits, so the conversion loses none.
     digest.finalize() as u32
 }
 
@@ -137,7 +138,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header of a segment's content, which may be shorter than one.
+    /// Decodes the header of a segment's content, which may be shorter than a header.
     pub(crate) fn decode(content: &[u8]) -> Head {
         let known = content.len().min(HEADER_BYTES);
         let head = &content[..known];
@@ -169,12 +170,12 @@ impl Header {
 }
 
 impl<'a> Record<'a> {
-    /// The place that a record takes, in bytes.
+    /// The space that a record takes, in bytes.
     pub(crate) const fn room(payload_bytes: usize) -> usize {
         RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(ALIGN)
     }
 
-    /// Appends the record as it stands in a segment.
+    /// Appends the record in the format of a segment.
     pub(crate) fn encode(&self, seal: &Seal, out: &mut Vec<u8>) {
         assert!(self.payload.len() <= RECORD_BYTES_MAX, "a record of {}", self.payload.len());
         let mut head = [0; RECORD_HEADER_BYTES];
@@ -192,8 +193,8 @@ impl<'a> Record<'a> {
         out.resize(out.len().next_multiple_of(ALIGN), 0);
     }
 
-    /// The record at `offset` of a segment's content, if there is one. Adds what was summed up to
-    /// `effort`, in bytes.
+    /// Decodes the record at `offset` of a segment's content, if there is one. Adds the number of
+    /// bytes in checksums to `effort`.
     pub(crate) fn decode(
         seal: &Seal,
         content: &'a [u8],

@@ -1,13 +1,13 @@
-//! Appending, and making stable what was appended, for many at once.
+//! Append and group commit.
 //!
 //! Invariants
-//! * Lock order: the owner's lock, `sync`, `io`, `maker`, `state`. `state` is held for copies in
-//!   memory only, `io` while writing. Notifications are called under none.
-//! * What is written first was appended first.
-//! * At most one job makes the log stable; it ends when nobody waits. Everybody who waits is told,
-//!   whatever goes wrong on the way: a panic of the disk is a failure like others.
-//! * A segment is made before its number is written to, once, under `maker`.
-//! * A segment goes only when the checkpoint of the next one is stable.
+//! * Lock order: the owner's lock, `sync`, `io`, `maker`, `state`. `state` is held for operations
+//!   in memory only, `io` during writes. Notifications are called without any lock.
+//! * Records are written in the order in which they were appended.
+//! * At most one job makes the log stable, and it ends when no caller waits. Every waiter is
+//!   notified, whatever fails: a panic of the disk is a failure like others.
+//! * A segment is made exactly once, before the first write to it, under `maker`.
+//! * A segment is removed only when the checkpoint of the next one is stable.
 
 use crate::disk::{Disk, Spawn};
 use crate::error::LogFailed;
@@ -18,10 +18,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Told once, under no lock, when what was asked for is stable, or cannot be made so.
+/// Called once, under no lock, when the requested records are stable, or cannot be made stable.
 pub type Done = Box<dyn FnOnce(Result<(), LogFailed>) + Send>;
 
-/// What an append did.
+/// The result of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
     /// The record's number, for [`Log::sync_soon`] and [`Log::flush`].
@@ -30,22 +30,22 @@ pub struct Appended {
     pub full: bool,
 }
 
-/// What the log has done since it began.
+/// Statistics since the log began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Records appended, without those of checkpoints.
     pub records: u64,
     /// Bytes of the log, with checkpoints.
     pub bytes: u64,
-    /// Times that something was made stable.
+    /// Syncs of the disk.
     pub syncs: u64,
-    /// Notifications given for that.
+    /// Notifications after these.
     pub waiters: u64,
     /// Segments begun.
     pub segments: u64,
 }
 
-/// Bytes for one place of one segment.
+/// Bytes for one position of one segment.
 struct Chunk {
     segment: u64,
     offset: u64,
@@ -53,28 +53,28 @@ struct Chunk {
 }
 
 struct State {
-    /// Not written yet, in order. The last one takes more.
+    /// Chunks to write, in order. Appends extend the last one.
     pending: Vec<Chunk>,
     segment: u64,
-    /// Where the next record goes in the segment.
+    /// The position of the next record in the segment.
     offset: u64,
     checkpoint_end: u64,
     /// The number of the next record.
     next: u64,
-    /// All up to this number is stable.
+    /// All records up to this number are stable.
     stable: u64,
     /// The number of the latest confirmation.
     confirmed: u64,
     waiters: Vec<(u64, Done)>,
-    /// A job that makes the log stable is under way or about to be.
+    /// A job that makes the log stable is running or about to run.
     syncing: bool,
-    /// How many the latest job has served at once.
+    /// The number of waiters that the latest job has served at once.
     told: usize,
-    /// A job waits until there are so many waiters.
+    /// The number of waiters that a job waits for.
     gathers: Option<usize>,
-    /// It is wanted though nobody waits.
+    /// A sync is due although no caller waits.
     sync_wanted: bool,
-    /// To be removed once the present segment's checkpoint is stable.
+    /// Segments to be removed after the present segment's checkpoint is stable.
     obsolete: Vec<u64>,
     /// A segment made in advance.
     spare: Option<u64>,
@@ -82,13 +82,13 @@ struct State {
     failed: bool,
 }
 
-/// What only whoever writes needs.
+/// The state of the writer.
 struct Io {
-    /// Segments with writes that are not stable.
+    /// Segments with unstable writes.
     dirty: Vec<u64>,
 }
 
-/// A log that takes records.
+/// A log that accepts records.
 pub struct Log {
     disk: Arc<dyn Disk>,
     spawn: Spawn,
@@ -97,13 +97,13 @@ pub struct Log {
     segment_bytes: u64,
     state: Mutex<State>,
     io: Mutex<Io>,
-    /// All up to this number is written. Changes under `io`.
+    /// All records up to this number are written. Changes under `io`.
     written: AtomicU64,
-    /// Told when as many wait as a job waits for.
+    /// Notified when a job has as many waiters as it waits for.
     gathered: Condvar,
     /// Held while segments are made.
     maker: Mutex<()>,
-    /// Held while something is made stable, so that what is dirty is one thread's business.
+    /// Held during a sync, so that one thread at a time handles the dirty segments.
     sync: Mutex<()>,
     records: AtomicU64,
     bytes: AtomicU64,
@@ -113,11 +113,11 @@ pub struct Log {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while a lock was held is one of an assertion here; what is in memory is whole.
+    // Only assertions can panic under a lock here, and the state in memory is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls the disk. After a panic it is not known what was done, as after an error.
+/// Calls the disk. After a panic, as after an error, the effect of the call is not known.
 fn tried(call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let mistake = |_| Err(io::Error::other("a mistake in the server"));
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(mistake)
@@ -176,22 +176,22 @@ impl Log {
         Ok(log)
     }
 
-    /// Appends a record to what is to be written. It is read back only after
-    /// [`flush`](Self::flush) (when the process ends) or [`sync_soon`](Self::sync_soon) (when the
-    /// power fails) have covered it. Records longer than
-    /// [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX) are a mistake of the caller's.
+    /// Appends a record to the chunks in memory. It survives the end of the process only after
+    /// [`flush`](Self::flush), and a loss of power only after [`sync_soon`](Self::sync_soon), has
+    /// covered it. The caller must not append records longer than
+    /// [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX).
     pub fn append(&self, payload: &[u8]) -> Appended {
         let mut state = lock(&self.state);
         let sequence = self.put(&mut state, Kind::Record, payload);
         self.records.fetch_add(1, Ordering::Relaxed);
         let room = state.offset - state.checkpoint_end;
-        // A checkpoint is written again only after as much else.
+        // A checkpoint is written again only after as many bytes of other records.
         let full = state.offset >= self.segment_bytes / 8 * 7 && room >= state.checkpoint_end;
         Appended { sequence, full }
     }
 
-    /// Begins a new segment with `live`, all that is of use of what was appended so far. The caller
-    /// sees to it that nobody appends meanwhile.
+    /// Begins a new segment with `live`, all live records so far. The caller excludes appends
+    /// meanwhile.
     pub fn rotate(self: &Arc<Self>, live: &mut dyn Iterator<Item = &[u8]>) {
         let mut state = lock(&self.state);
         let old = state.segment;
@@ -238,12 +238,12 @@ impl Log {
         sequence
     }
 
-    /// Writes what was appended, at least up to `sequence`: it outlives the process then.
+    /// Writes the records at least up to `sequence`, so that they survive the process.
     ///
     /// # Errors
-    /// When the disk refuses, now or earlier.
+    /// The disk has failed, now or earlier.
     pub fn flush(&self, sequence: u64) -> Result<(), LogFailed> {
-        // Who need not write does not wait for those who do.
+        // A caller whose records are written does not wait for the writer.
         if self.is_written(sequence) {
             return Ok(());
         }
@@ -254,13 +254,12 @@ impl Log {
         }
     }
 
-    /// Whether everything is written that was appended up to `sequence`, whatever has become of the log
-    /// since.
+    /// True if all records up to `sequence` are written, even if the log has failed since.
     pub fn is_written(&self, sequence: u64) -> bool {
         self.written.load(Ordering::Acquire) >= sequence
     }
 
-    /// Whether the disk has refused something, so that nothing more is kept.
+    /// True if the disk has failed, so that no more records are kept.
     pub fn has_failed(&self) -> bool {
         lock(&self.state).failed
     }
@@ -299,7 +298,7 @@ impl Log {
         Ok(())
     }
 
-    /// Sees to it that a segment is there to be written from its beginning.
+    /// Makes a segment if it does not exist yet.
     fn need_segment(&self, segment: u64) -> io::Result<()> {
         let _maker = lock(&self.maker);
         if lock(&self.state).spare.take_if(|spare| *spare == segment).is_some() {
@@ -312,15 +311,15 @@ impl Log {
         let segment = self.disk.name(state.segment);
         tracing::error!(%error, segment, "the journal cannot be {what}; no more changes are taken");
         state.failed = true;
-        // Nothing more is written.
+        // No more records are written.
         state.pending = Vec::new();
     }
 
-    /// Has everything appended up to `sequence` made stable, together with what others wait for, and tells
-    /// `done`.
+    /// Makes all records up to `sequence` stable, together with those of other waiters, and then
+    /// calls `done`.
     pub fn sync_soon(self: &Arc<Self>, sequence: u64, done: Done) {
         let mut state = lock(&self.state);
-        // Nobody waits for what was not appended.
+        // A record that was not appended is not waited for.
         let sequence = sequence.min(state.next - 1);
         let outcome = match (state.failed, state.stable >= sequence) {
             (true, _) => Err(LogFailed),
@@ -368,15 +367,15 @@ impl Log {
             drop(state);
             self.waiters.fetch_add(told.len() as u64, Ordering::Relaxed);
             for (_, done) in told {
-                // A mistake of one is not the others' fault.
+                // A panic of one must not affect the others.
                 let _ = catch_unwind(AssertUnwindSafe(|| done(outcome)));
             }
         }
     }
 
-    /// Waits a moment while fewer want a sync than were served by the last one: those have been
-    /// answered, and will want the next one together with those who want it now. Nobody has to end
-    /// the wait: it is over after the disk's patience, also while the server stops.
+    /// Waits a moment while fewer callers want a sync than the last one served: those have been
+    /// answered, and will want the next one together with the present waiters. The wait always ends
+    /// after the disk's patience, also while the server stops.
     fn gather<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (patience, wanted) = (self.disk.patience(), state.told);
         if state.waiters.len() >= wanted || patience.is_zero() {
@@ -390,13 +389,13 @@ impl Log {
         state
     }
 
-    /// Makes everything stable that was appended up to `sequence`, and waits for it; with what others
-    /// wait for at the same time.
+    /// Makes all records up to `sequence` stable, together with those of other waiters, and waits
+    /// for that.
     ///
     /// # Errors
-    /// When the disk refuses, now or earlier.
+    /// The disk has failed, now or earlier.
     pub fn sync_through(&self, sequence: u64) -> Result<(), LogFailed> {
-        // Who need not wait does not wait for others either.
+        // A caller whose records are stable does not wait for others.
         if self.is_stable(sequence) {
             return Ok(());
         }
@@ -407,20 +406,20 @@ impl Log {
         }
     }
 
-    /// The same of what is stable.
+    /// True if all records up to `sequence` are stable.
     pub fn is_stable(&self, sequence: u64) -> bool {
         self.stable() >= sequence
     }
 
-    /// Up to where everything is stable.
+    /// The number up to which all records are stable.
     pub fn stable(&self) -> u64 {
         lock(&self.state).stable
     }
 
-    /// Makes everything stable that was appended before, and waits for it.
+    /// Makes all earlier records stable, and waits for that.
     ///
     /// # Errors
-    /// When the disk refuses, now or earlier.
+    /// The disk has failed, now or earlier.
     pub fn sync_now(&self) -> Result<(), LogFailed> {
         self.sync_all(&lock(&self.sync))
     }
@@ -430,7 +429,7 @@ impl Log {
         self.write_pending(&mut io)?;
         let dirty = std::mem::take(&mut io.dirty);
         let written = self.written.load(Ordering::Acquire);
-        // Others may write meanwhile; that is not what is made stable here.
+        // Others may write meanwhile. This sync does not cover their records.
         drop(io);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let synced = tried(|| dirty.iter().try_for_each(|&segment| self.disk.sync(segment)));
@@ -440,13 +439,13 @@ impl Log {
             return Err(LogFailed);
         }
         state.stable = state.stable.max(written);
-        // They were replaced before what was just written.
+        // They were replaced before the segment that was just synced.
         let newest = dirty.iter().max().copied().unwrap_or(0);
         let gone: Vec<u64> = state.obsolete.extract_if(.., |number| *number < newest).collect();
         self.confirm(state);
         for &segment in &gone {
             if let Err(error) = tried(|| self.disk.remove(segment)) {
-                // It is ignored and removed at the next start.
+                // The next start ignores and removes it.
                 let segment = self.disk.name(segment);
                 tracing::warn!(%error, segment, "an old segment of the journal cannot be removed");
             }
@@ -457,9 +456,9 @@ impl Log {
         Ok(())
     }
 
-    /// Says in the log that all of it is stable, unless that was said or more was appended. That is
-    /// written and not waited for: without, damage of the last records could not be told from what a
-    /// crash tears.
+    /// Writes a confirmation that the whole log is stable, unless there is one or more records were
+    /// appended. It is not waited for. Without it, damage of the last records could not be
+    /// distinguished from the effect of a crash.
     fn confirm(&self, mut state: MutexGuard<'_, State>) {
         let all = state.stable + 1 == state.next && state.pending.is_empty();
         if !all || state.stable == state.confirmed {
@@ -467,7 +466,7 @@ impl Log {
         }
         state.confirmed = self.put(&mut state, Kind::Confirmation, &[]);
         drop(state);
-        // A failure is told to those who come next: what was to be stable is.
+        // Later callers get the error. The records of this sync are stable.
         let _ = self.write_pending(&mut lock(&self.io));
     }
 
@@ -475,7 +474,7 @@ impl Log {
     fn make_spare(&self) {
         let _maker = lock(&self.maker);
         let state = lock(&self.state);
-        // Whoever writes to it comes by `maker` first.
+        // The writer of that segment takes `maker` first.
         let next = state.segment + 1;
         if state.failed || state.spare == Some(next) {
             return;
@@ -483,7 +482,7 @@ impl Log {
         drop(state);
         match tried(|| self.disk.make(next, self.segment_bytes)) {
             Ok(()) => lock(&self.state).spare = Some(next),
-            // Whoever needs it tries again, and fails if it still cannot be made.
+            // The writer that needs it retries, and fails if it still cannot be made.
             Err(error) => {
                 let segment = self.disk.name(next);
                 tracing::warn!(%error, segment, "no room for the next segment of the journal");
@@ -491,7 +490,7 @@ impl Log {
         }
     }
 
-    /// What was done so far.
+    /// The statistics so far.
     pub fn statistics(&self) -> Statistics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Statistics {

@@ -1,8 +1,8 @@
-//! Reading a log at start.
+//! The scan of a log at start.
 //!
 //! Invariants
-//! * Nothing is written.
-//! * Work is bounded by the size of the segments, whatever is in them.
+//! * The scan writes nothing.
+//! * Work is bounded by the size of the segments, for any content.
 
 use crate::disk::{Disk, Spawn};
 use crate::error::{LogFailed, ScanError};
@@ -11,7 +11,7 @@ use crate::limits::{SEARCH_EFFORT, SEGMENT_READ_BYTES_MAX};
 use crate::log::Log;
 use std::sync::Arc;
 
-/// A log that was read and not begun yet.
+/// A log that was read, before it begins to write.
 pub struct Recovery {
     disk: Arc<dyn Disk>,
     boot: [u8; 16],
@@ -21,15 +21,15 @@ pub struct Recovery {
     rebooted: bool,
 }
 
-/// What a segment holds.
+/// The content of a segment.
 struct Parsed<'a> {
     header: Header,
     records: Vec<Record<'a>>,
-    /// The checkpoint is whole.
+    /// The checkpoint is complete.
     complete: bool,
-    /// Behind the last record.
+    /// The position behind the last record.
     end: usize,
-    /// The number that the next record would have.
+    /// The number of the next record.
     next: u64,
 }
 
@@ -42,11 +42,11 @@ struct Segment<'a> {
 }
 
 impl Recovery {
-    /// Reads the log on `disk` and hands each record to `sink`, the checkpoint first. `boot` tells
-    /// one run of the system from another: within one, nothing written is ever lost.
+    /// Reads the log on `disk` and hands each record to `sink`, the checkpoint first. `boot`
+    /// identifies the run of the system: within one run, no written data is ever lost.
     ///
     /// # Errors
-    /// What was found, where, and what can be done.
+    /// The error, its position, and the remedy.
     pub fn scan(
         disk: Arc<dyn Disk>,
         boot: [u8; 16],
@@ -85,7 +85,7 @@ impl Recovery {
             if number > 1 && before != Some(number - 1) {
                 let missing = disk.name(number - 1);
                 return Err(match parsed {
-                    // It was whole once, or the one before would not have gone.
+                    // It was complete once, or the one before would not have been removed.
                     Some(parsed) => segment.damaged(
                         parsed.end as u64,
                         format!("its checkpoint is not whole, and {missing} is not there"),
@@ -94,22 +94,22 @@ impl Recovery {
                 });
             }
         }
-        // Nothing was ever complete, so nobody was ever told that anything is stable.
+        // No segment was ever complete, so no record was ever reported as stable.
         Ok(found)
     }
 
-    /// True when the system has been down since the log was written, so that what was written but
-    /// not stable may be missing, here and elsewhere.
+    /// True when the system has rebooted since the log was written, so that unstable writes may be
+    /// missing, here and elsewhere.
     pub fn rebooted(&self) -> bool {
         self.rebooted
     }
 
     /// Begins to write, in segments of `segment_bytes`, most often
-    /// [`SEGMENT_BYTES`](crate::SEGMENT_BYTES): `live` are the records that are still of use. They
-    /// are stable when this returns, and the old segments are gone.
+    /// [`SEGMENT_BYTES`](crate::SEGMENT_BYTES). `live` are the live records. They are stable when
+    /// this returns, and the old segments are removed.
     ///
     /// # Errors
-    /// When the disk refuses; the old segments are still there then.
+    /// The disk has failed. The old segments still exist then.
     pub fn start(
         self,
         segment_bytes: u64,
@@ -123,7 +123,7 @@ impl Recovery {
 }
 
 impl<'a> Segment<'a> {
-    /// What the segment holds; `None` when it was made and not used yet.
+    /// Parses the segment. `None` when it was made and not used yet.
     fn parse(&self) -> Result<Option<Parsed<'a>>, ScanError> {
         let found = self.content.len() as u64;
         let header = match Header::decode(self.content) {
@@ -179,8 +179,9 @@ impl<'a> Segment<'a> {
         Ok(Some(parsed))
     }
 
-    /// Nothing is readable at `offset`, where record `expected` would stand, if that is known. Looks
-    /// for later records, which tell a torn tail from damage.
+    /// Checks the rest of a segment from `offset`, where no record can be read. `expected` is the
+    /// number of the record there, if it is known. Later records distinguish damage from a torn
+    /// tail.
     fn check_tail(
         &self,
         offset: usize,
@@ -205,7 +206,8 @@ impl<'a> Segment<'a> {
                 at += ALIGN;
                 continue;
             };
-            // Without a header the first record found tells where the segment begins.
+            // Without a header, the first record that is found gives the first number of the
+            // segment.
             let first = *lost.get_or_insert(later.sequence);
             if later.stable >= first || !rebooted {
                 let what = format!(

@@ -1,7 +1,7 @@
-//! A disk in memory that loses what was not made stable, for simulations and tests.
+//! A disk in memory that loses unstable data, for simulations and tests.
 //!
 //! Invariants
-//! * Deterministic: what is lost is chosen by the caller.
+//! * Deterministic: the caller chooses the losses.
 //! * Writes become stable in sectors, each wholly or not at all, in any order.
 
 use crate::disk::Disk;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a write to the device changes at once, in bytes.
+/// The unit of an atomic write to the device, in bytes.
 pub const SECTOR_BYTES: usize = 512;
 
 #[derive(Default, Clone)]
@@ -23,7 +23,7 @@ struct Segment {
 #[derive(Default)]
 struct State {
     segments: BTreeMap<u64, Segment>,
-    /// Removed, but perhaps not for long.
+    /// Removed segments, which may reappear.
     removed: BTreeMap<u64, Segment>,
     spare: Option<Vec<u8>>,
     calls: u64,
@@ -37,12 +37,12 @@ struct State {
 pub struct SimDisk(Mutex<State>);
 
 impl SimDisk {
-    /// An empty disk.
+    /// Makes an empty disk.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Has records sealed with another key from now on.
+    /// Changes the key of the records' checksums.
     pub fn change_key(&self, key: [u8; 16]) {
         self.lock().key = key;
     }
@@ -60,7 +60,8 @@ impl SimDisk {
         Ok(state)
     }
 
-    /// The power fails: each unstable sector, and each removal, lasts only if `lasts` says so.
+    /// Cuts the power: each unstable sector, and each removal, survives only if `lasts` returns
+    /// true.
     pub fn cut_power(&self, lasts: &mut dyn FnMut() -> bool) {
         let mut state = self.lock();
         for segment in state.segments.values_mut() {
@@ -84,18 +85,18 @@ impl SimDisk {
         state.spare = None;
     }
 
-    /// Every call fails after `calls` more of them; `None` for none.
+    /// Makes every call fail after `calls` more of them. `None` ends that.
     pub fn fail_after(&self, calls: Option<u64>) {
         let mut state = self.lock();
         state.fail_after = calls.map(|calls| state.calls + calls);
     }
 
-    /// Times that something was made stable.
+    /// The number of syncs.
     pub fn syncs(&self) -> u64 {
         self.lock().syncs
     }
 
-    /// Changes the content of a segment as nobody should; makes it if it is not there.
+    /// Damages the content of a segment. Makes the segment if it is missing.
     pub fn tamper(&self, segment: u64, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.lock();
         let segment = state.segments.entry(segment).or_default();
@@ -104,7 +105,7 @@ impl SimDisk {
         segment.dirty.clear();
     }
 
-    /// Takes a segment away as nobody should.
+    /// Removes a segment, to simulate a loss.
     pub fn lose(&self, segment: u64) {
         self.lock().segments.remove(&segment);
     }

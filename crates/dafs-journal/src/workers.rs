@@ -1,8 +1,8 @@
-//! Threads that run what waits for the disk.
+//! Threads that run jobs which wait for the disk.
 //!
 //! Invariants
-//! * A job is handed over once. Jobs of a thread that holds them back are handed over, in their order,
-//!   when it lets go, also when it panics.
+//! * A job is sent exactly once. A thread that holds back its jobs sends them, in their order, when
+//!   it drops the guard, also in a panic.
 
 use crate::disk::Spawn;
 use std::cell::RefCell;
@@ -17,13 +17,13 @@ type Job = Box<dyn FnOnce() + Send>;
 type Jobs = Arc<Mutex<Option<Sender<Job>>>>;
 
 thread_local! {
-    /// What this thread holds back; `None` when it does not.
+    /// The jobs that this thread holds back. `None` when it does not.
     static HELD: RefCell<Option<Vec<(Jobs, Job)>>> = const { RefCell::new(None) };
 }
 
-/// Holds back the jobs that this thread hands to [`Workers`], until the guard is dropped. A thread that
-/// has many requests in hand lets them gather: one job then makes all of them stable, where the first
-/// one alone would have been begun with. It must not wait for such a job meanwhile.
+/// Holds back the jobs that this thread gives to [`Workers`], until the guard is dropped. So a
+/// thread with many requests lets them gather: one job then makes all of them stable, instead of
+/// the first one alone. Meanwhile the thread must not wait for such a job.
 pub fn hold_jobs() -> HeldJobs {
     HELD.with_borrow_mut(|held| {
         debug_assert!(held.is_none(), "jobs are held back already");
@@ -39,8 +39,8 @@ pub struct HeldJobs(PhantomData<*const ()>);
 impl Drop for HeldJobs {
     fn drop(&mut self) {
         for (jobs, job) in HELD.take().into_iter().flatten() {
-            // Without workers it is run here. A mistake in it must not take the others with it, nor
-            // the process, should this thread be failing already.
+            // Without workers the job runs here. Its panic must not affect the other jobs, nor
+            // abort the process if this thread panics already.
             let _ = catch_unwind(AssertUnwindSafe(|| hand_over(&jobs, job)));
         }
     }
@@ -58,7 +58,7 @@ fn hand_over(jobs: &Jobs, job: Job) {
     }
 }
 
-/// A few threads; dropped, they finish what was handed in and end.
+/// A few threads. When they are dropped, they finish their jobs and end.
 pub struct Workers {
     jobs: Option<Jobs>,
     threads: Vec<JoinHandle<()>>,
@@ -68,7 +68,7 @@ impl Workers {
     /// Starts `count` threads called `name`.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system cannot start a thread.
     pub fn start(name: &str, count: usize) -> io::Result<Self> {
         let (jobs, queue) = channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
@@ -80,7 +80,7 @@ impl Workers {
                 loop {
                     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(job) = job else { return };
-                    // A mistake in one job must not take the thread from all others.
+                    // A panic in one job must not end the thread.
                     let _ = catch_unwind(AssertUnwindSafe(job));
                 }
             };
@@ -90,7 +90,8 @@ impl Workers {
         Ok(workers)
     }
 
-    /// What hands them jobs. A job that comes after they have ended is run by the caller.
+    /// Returns a function that sends them jobs. A job that comes after they have ended is run by
+    /// the caller.
     pub fn spawn(&self) -> Spawn {
         let jobs = self.jobs.clone().unwrap_or_default();
         Arc::new(move |job| {
@@ -114,7 +115,7 @@ impl Drop for Workers {
             jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         for thread in self.threads.drain(..) {
-            // What failed has said so.
+            // A panic was reported already.
             let _ = thread.join();
         }
     }
@@ -136,7 +137,7 @@ mod tests {
         let held = hold_jobs();
         spawn(job("first"));
         spawn(job("second"));
-        // Others are not held back.
+        // Jobs of other threads are not held back.
         std::thread::scope(|scope| scope.spawn(|| spawn(job("other"))).join().unwrap());
         assert_eq!(received.recv().unwrap(), "other");
         assert!(received.try_recv().is_err());

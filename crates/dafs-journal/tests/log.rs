@@ -1,4 +1,4 @@
-//! Appending, making stable, and what is told about a log that cannot be read.
+//! Append, sync, and the errors of a log that cannot be read.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::Duration;
 
-/// A log of five stable records of 40 bytes; the number of its segment.
+/// Writes a log of five stable records of 40 bytes. Returns the number of its segment.
 fn five(disk: &Arc<SimDisk>) -> u64 {
     let jobs = Jobs::default();
     let (_, log) = start(disk, 1, &jobs);
@@ -24,8 +24,8 @@ fn five(disk: &Arc<SimDisk>) -> u64 {
     disk.list().unwrap()[0]
 }
 
-/// Where the fifth record is: behind the header and the end of the checkpoint with its confirmation, and
-/// four records of 72 bytes with theirs.
+/// The position of the fifth record: behind the header, the end of the checkpoint with its
+/// confirmation, and four records of 72 bytes with theirs.
 const LAST: usize = 64 + 32 + 32 + 4 * (72 + 32);
 
 fn expected() -> Vec<Vec<u8>> {
@@ -88,8 +88,8 @@ impl Disk for MadDisk {
     }
 }
 
-/// What was about to be written or made stable is not known to be, so nobody is told that it is, now or
-/// later.
+/// Records that were about to be written or made stable are not known to be, so they are never
+/// reported as stable.
 #[test]
 fn a_panic_of_the_disk_is_a_failure_that_everybody_is_told() {
     for in_sync in [false, true] {
@@ -183,7 +183,7 @@ fn one_sync_serves_all_that_wait() {
     assert_eq!(disk.syncs() - before, 1);
 }
 
-/// A disk whose syncs are worth waiting for one another, and for how long.
+/// A disk with a patience for other syncs.
 struct Patient(SimDisk, Duration);
 
 impl Disk for Patient {
@@ -216,7 +216,7 @@ impl Disk for Patient {
     }
 }
 
-/// Those who were served together come again together, in the middle of one's answer to another.
+/// Callers that were served together come again together, while one of them is being answered.
 #[test]
 fn a_sync_waits_for_as_many_as_the_one_before_has_served() {
     let for_ever = Duration::from_secs(3600);
@@ -231,7 +231,7 @@ fn a_sync_waits_for_as_many_as_the_one_before_has_served() {
     };
     let before = disk.0.syncs();
     wait();
-    // The first one expects nobody else.
+    // The first one expects no others.
     assert_eq!(jobs.run(), 1);
     wait();
     wait();
@@ -247,8 +247,7 @@ fn a_sync_waits_for_as_many_as_the_one_before_has_served() {
     assert_eq!((disk.0.syncs() - before, told.try_iter().count()), (3, 3));
 }
 
-/// Those who were there before do not come again: a sync does not wait for them for ever, nor do
-/// workers that are to end.
+/// Earlier callers do not come again. Neither a sync nor ending workers wait for them for ever.
 #[test]
 fn who_waits_is_served_though_nobody_else_comes_and_the_server_stops() {
     let disk = Arc::new(Patient(SimDisk::new(), Duration::from_millis(20)));
@@ -261,7 +260,7 @@ fn who_waits_is_served_though_nobody_else_comes_and_the_server_stops() {
         let sequence = log.append(b"record").sequence;
         log.sync_soon(sequence, Box::new(move |done| sender.send(done).unwrap()));
     };
-    // The worker is held up until there are three.
+    // The worker is blocked until there are three.
     let (go, gone) = mpsc::channel();
     workers.spawn()(Box::new(move || gone.recv().unwrap()));
     (0..3).for_each(|_| wait());
@@ -272,7 +271,7 @@ fn who_waits_is_served_though_nobody_else_comes_and_the_server_stops() {
     (0..3).for_each(|_| wait());
     drop(workers);
     assert_eq!(told.try_iter().filter(Result::is_ok).count(), 3);
-    // The workers have gone.
+    // The workers have ended.
     wait();
     assert_eq!(told.try_iter().filter(Result::is_ok).count(), 1);
 }
@@ -303,7 +302,7 @@ fn old_segments_go_and_what_is_of_use_stays() {
             log.rotate(&mut live.iter().map(<[u8; 4]>::as_slice));
             jobs.run();
             rotations += 1;
-            // The one in use, and the one after it.
+            // The one in use, and the next one.
             assert_eq!(disk.list().unwrap().len(), 2);
         }
     }
@@ -340,7 +339,7 @@ fn damage_in_the_middle_is_refused_and_nothing_is_touched() {
     let disk = Arc::new(SimDisk::new());
     let segment = five(&disk);
     let whole = disk.read(segment).unwrap();
-    // All but the last confirmation, which nothing hangs on.
+    // All but the last confirmation, which is not needed.
     for boot in [1, 2] {
         for byte in 0..LAST + 72 {
             disk.tamper(segment, |content| content[byte] ^= 0x10);
@@ -389,8 +388,8 @@ fn a_torn_tail_is_normal() {
     assert_eq!(scan(&disk, 1).unwrap().0, expected()[..4]);
 }
 
-/// Two records that were written together: of them the second is there and the first is not.
-/// Clients have a say in what payloads are, and a reused segment holds old ones.
+/// Two records that were written together: the second is readable and the first is not. Clients
+/// choose the content of payloads, and a reused segment contains old ones.
 #[test]
 fn what_clients_make_look_like_records_does_not_keep_a_log_from_being_read() {
     for boot in [1, 2] {
@@ -455,7 +454,7 @@ fn what_was_found_is_named_with_its_remedy() {
     );
     check(
         &|disk, n| {
-            // What is of use is in the second segment alone then.
+            // Then the live records are in the second segment alone.
             let jobs = Jobs::default();
             drop(start(disk, 1, &jobs));
             jobs.run();
@@ -577,7 +576,7 @@ fn no_file_of_a_journal_is_reached_by_a_symlink() {
     disk.read(1).unwrap_err();
     disk.write(1, 0, b"x").unwrap_err();
     swap_back("segment-0000000000000001", before);
-    // What is made takes the place of the link.
+    // A new file replaces the link.
     std::fs::write(&victim, [7; 4096]).unwrap();
     for name in ["unfinished", "spare"] {
         symlink(&victim, path.join(name)).unwrap();

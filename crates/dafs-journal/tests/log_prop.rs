@@ -1,4 +1,4 @@
-//! Random histories on a disk that loses and tears what is not stable, against a model.
+//! Random histories on a disk that loses and tears unstable data, against a model.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Records that are of use at any time: the latest.
+/// The number of live records at any time: the latest ones.
 const LIVE: usize = 20;
 
 #[derive(Debug, Clone)]
@@ -45,12 +45,12 @@ struct World {
     jobs: Jobs,
     log: Arc<Log>,
     boot: u8,
-    /// Every record ever appended that is not lost; each tells its place.
+    /// Every appended record that is not lost. Each contains its position.
     history: Vec<Vec<u8>>,
     last: u64,
-    /// So many of them outlive the process.
+    /// The number of them that outlive the process.
     flushed: usize,
-    /// So many of them outlive a loss of power.
+    /// The number of them that survive a loss of power.
     stable: Arc<AtomicUsize>,
 }
 
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// Reads the log again after a crash: at least `least` records must be known.
+    /// Reads the log again after a crash: at least `least` records must be found.
     fn recover(&mut self, least: usize) {
         self.jobs.forget();
         self.disk.fail_after(None);
@@ -99,7 +99,7 @@ impl World {
             Step::Sync => {
                 let (stable, count) = (self.stable.clone(), self.history.len());
                 let done = move |done: Result<(), _>| {
-                    // It fails when the power does before its job is run.
+                    // It fails when the power fails before its job runs.
                     if done.is_ok() {
                         stable.fetch_max(count, Ordering::Relaxed);
                     }

@@ -1,4 +1,4 @@
-//! What the tests of the log share: a simulated disk with jobs that run when the test says so.
+//! The fixture of the log's tests: a simulated disk, with jobs that run when the test says so.
 #![allow(dead_code, reason = "some test binaries use a part of it")]
 
 use dafs_journal::sim::SimDisk;
@@ -35,7 +35,7 @@ impl Jobs {
     }
 }
 
-/// What is read, and the log ready to be begun.
+/// Returns the records that are read, and the log ready to begin.
 pub(crate) fn scan(disk: &Arc<SimDisk>, boot: u8) -> Result<(Vec<Vec<u8>>, Recovery), ScanError> {
     let disk: Arc<dyn Disk> = disk.clone();
     let mut found = Vec::new();
@@ -43,7 +43,7 @@ pub(crate) fn scan(disk: &Arc<SimDisk>, boot: u8) -> Result<(Vec<Vec<u8>>, Recov
     Ok((found, recovery))
 }
 
-/// Begins a log on what was read.
+/// Begins a log with the records that were read.
 pub(crate) fn start(disk: &Arc<SimDisk>, boot: u8, jobs: &Jobs) -> (Vec<Vec<u8>>, Arc<Log>) {
     let (found, recovery) = scan(disk, boot).unwrap();
     let mut live = found.iter().map(Vec::as_slice);
@@ -51,7 +51,7 @@ pub(crate) fn start(disk: &Arc<SimDisk>, boot: u8, jobs: &Jobs) -> (Vec<Vec<u8>>
     (found, log)
 }
 
-/// Waits for the log to be stable up to its latest record, by running jobs.
+/// Runs jobs until the log is stable up to `sequence`.
 pub(crate) fn sync(log: &Arc<Log>, sequence: u64, jobs: &Jobs) {
     let told = Arc::new(Mutex::new(None));
     let tell = told.clone();
