@@ -9,16 +9,16 @@ use std::ops::Range;
 /// The page size that buffers are aligned to, in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Memory for transfers, page aligned, zeroed, shared with `Arc` by whoever uses it.
+/// Memory for transfers, page aligned, zeroed, shared with `Arc` among its users.
 ///
 /// It may lie in private memory or in memory that another process maps too (the shared-memory
 /// transport allocates such buffers), so its content is only seen through [`VolatileSlice`].
 pub struct Buffer {
     ptr: *mut u8,
     len: usize,
-    /// What keeps the memory mapped; dropping it releases the memory.
+    /// Keeps the memory mapped. Its drop releases the memory.
     owner: Box<dyn Any + Send + Sync>,
-    /// There for memory of the application's, which may take it away.
+    /// Set for memory of the application, which may unmap it.
     losses: Option<Box<Losses>>,
 }
 
@@ -29,7 +29,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Allocates `len` zeroed bytes (rounded up to whole pages behind the scenes).
+    /// Allocates `len` zeroed bytes, rounded up to whole pages.
     ///
     /// # Errors
     /// The error of `mmap`, usually `ENOMEM`.
@@ -38,23 +38,24 @@ impl Buffer {
         Ok(Self { ptr: mapping.ptr, len, owner: Box::new(mapping), losses: None })
     }
 
-    /// Memory that `owner` keeps mapped.
+    /// Makes a buffer of memory that `owner` keeps mapped.
     ///
     /// # Safety
-    /// `len` bytes at `ptr` must stay mapped, readable and writable until `owner` is dropped, and
-    /// nobody may hold a Rust reference into them while the buffer lives.
+    /// `len` bytes at `ptr` must stay mapped, readable and writable until `owner` is dropped. There
+    /// must be no Rust reference into them while the buffer lives.
     pub unsafe fn from_owner(ptr: *mut u8, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
         Self { ptr, len, owner, losses: None }
     }
 
-    /// Memory of the caller's that is used in place. It should stay mapped, readable and writable for as
-    /// long as the buffer lives; what is not there is met by copies through [`Buffer::checked`] and by
-    /// system calls, which say so. [`Buffer::view`] is for memory that is there.
+    /// Makes a buffer of the caller's memory, which is used in place. The memory should stay
+    /// mapped, readable and writable as long as the buffer lives. Copies through
+    /// [`Buffer::checked`] and system calls tolerate memory that is missing, and report it.
+    /// [`Buffer::view`] is only for memory that is mapped.
     ///
     /// # Safety
-    /// Wherever memory is mapped there, it is the caller's, and nobody may hold a Rust reference into it
-    /// while the buffer lives; a transport may write to it as long as it is registered or a transfer is
-    /// posted.
+    /// Any memory that is mapped there belongs to the caller, and there is no Rust reference into
+    /// it while the buffer lives. A transport may write to it as long as it is registered or a
+    /// transfer is posted.
     pub unsafe fn borrowed(ptr: *mut u8, len: usize) -> Self {
         Self { ptr, len, owner: Box::new(()), losses: Some(Box::default()) }
     }
@@ -74,7 +75,7 @@ impl Buffer {
         self.ptr
     }
 
-    /// What keeps the memory mapped, for a transport that recognises its own allocations.
+    /// The owner of the mapping, for a transport that recognises its own allocations.
     pub fn owner(&self) -> &(dyn Any + Send + Sync) {
         &*self.owner
     }
@@ -90,7 +91,7 @@ impl Buffer {
         self.view().slice(offset, len)
     }
 
-    /// As [`Buffer::slice`], for copies that bear memory which is not there.
+    /// Does [`Buffer::slice`], for copies that tolerate missing memory.
     pub fn checked(&self, offset: usize, len: usize) -> Option<CheckedSlice<'_>> {
         let view = self.slice(offset, len)?;
         Some(match self.losses {
@@ -99,22 +100,23 @@ impl Buffer {
         })
     }
 
-    /// Whether it is the application's, which may take it away.
+    /// True if the memory belongs to the application, which may unmap it.
     pub fn may_go(&self) -> bool {
         self.losses.is_some()
     }
 
-    /// How often memory was found missing so far, for [`Buffer::is_lost`].
+    /// The number of times that memory was found missing so far, for [`Buffer::is_lost`].
     pub fn losses(&self) -> u64 {
         self.losses.as_ref().map_or(0, |losses| losses.count())
     }
 
-    /// Whether any of `range` was found missing after there were `before` [`losses`](Buffer::losses).
+    /// True if any of `range` was found missing after there were `before`
+    /// [`losses`](Buffer::losses).
     pub fn is_lost(&self, range: Range<usize>, before: u64) -> bool {
         self.losses.as_ref().is_some_and(|losses| losses.has(&range, before))
     }
 
-    /// As [`is_lost`](Buffer::is_lost), for memory that could not even be read.
+    /// Does [`is_lost`](Buffer::is_lost) for memory that could not even be read.
     pub fn is_unreadable(&self, range: Range<usize>, before: u64) -> bool {
         self.losses.as_ref().is_some_and(|losses| losses.has_unreadable(&range, before))
     }

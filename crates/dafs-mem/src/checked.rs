@@ -1,10 +1,10 @@
-//! Views of memory that the application may take away while it is used.
+//! Views of memory that the application may unmap while it is used.
 //!
 //! Invariants
-//! * Bytes are copied here between such memory and the library's own alone, so that a copy needs to look at
+//! * Copies here are only between such memory and the library's own, so that a copy needs to guard
 //!   one side only.
-//! * A copy that has met memory that is not there says so, and if the memory is that of a [`Buffer`], the
-//!   buffer remembers, and whether it could be read.
+//! * A copy that meets missing memory reports that. If the memory belongs to a [`Buffer`], the
+//!   buffer records the loss, and if the memory could be read.
 
 use crate::buffer::Buffer;
 use crate::copies::{Site, record};
@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Memory is not there, or not for what was to be done with it: an application has unmapped it, made it
-/// read-only or cut the file behind it while it was in use.
+/// The memory is missing, or does not allow the access: an application has unmapped it, made it
+/// read-only, or cut the file behind it while it was in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
 
@@ -28,7 +28,7 @@ impl std::fmt::Display for Gone {
 
 impl std::error::Error for Gone {}
 
-/// A view of memory of which it is known whose it is.
+/// A view of memory with a known owner.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedSlice<'a> {
     view: VolatileSlice<'a>,
@@ -37,41 +37,41 @@ pub struct CheckedSlice<'a> {
 
 #[derive(Debug, Clone, Copy)]
 enum Whose<'a> {
-    /// The library's, or a Rust value's: it is there.
+    /// The library's memory, or that of a Rust value: it is mapped.
     Ours,
-    /// The application's, for a call.
+    /// The application's memory, for a call.
     Callers,
-    /// The application's, in a buffer that has to know of losses.
+    /// The application's memory, in a buffer that records losses.
     Registered(&'a Buffer),
 }
 
 impl<'a> CheckedSlice<'a> {
-    /// Memory that is there as long as the view.
+    /// Makes a view of memory that is mapped as long as the view lives.
     pub fn ours(view: VolatileSlice<'a>) -> Self {
         Self { view, whose: Whose::Ours }
     }
 
-    /// Memory of a Rust value's.
+    /// Makes a view of a Rust value's memory.
     pub fn from_mut(bytes: &'a mut [u8]) -> Self {
         Self::ours(VolatileSlice::from_mut(bytes))
     }
 
-    /// Memory of a Rust value's that is only copied from.
+    /// Makes a view of a Rust value's memory that is only copied from.
     ///
     /// # Safety
-    /// Nothing is copied to the view.
+    /// No bytes are copied to the view.
     pub unsafe fn from_ref(bytes: &'a [u8]) -> Self {
         // SAFETY: mapped and readable for `'a`, and as the caller promises.
         Self::ours(unsafe { VolatileSlice::new(bytes.as_ptr().cast_mut(), bytes.len()) })
     }
 
-    /// `len` bytes at `ptr` that the application has named: mapped or not.
+    /// Makes a view of `len` bytes at `ptr` of the application's memory, mapped or not.
     ///
     /// # Safety
-    /// Wherever memory is mapped there, nobody holds a Rust reference into it while the view is used, and
-    /// it is the application's to be read, and to be written if the view is written to.
+    /// For any memory that is mapped there, no Rust reference into it exists while the view is
+    /// used. The application may read it, and may write it if the view is written to.
     pub unsafe fn callers(ptr: *mut u8, len: usize) -> Self {
-        // SAFETY: all that is done with the view here bears memory that is not there.
+        // SAFETY: all operations on the view here tolerate missing memory.
         Self { view: unsafe { VolatileSlice::new(ptr, len) }, whose: Whose::Callers }
     }
 
@@ -84,12 +84,12 @@ impl<'a> CheckedSlice<'a> {
         self.view.len()
     }
 
-    /// True when there is nothing to see.
+    /// True when the view is empty.
     pub fn is_empty(&self) -> bool {
         self.view.is_empty()
     }
 
-    /// The view for a system call, which looks at the memory itself.
+    /// The view for a system call, which checks the memory itself.
     pub fn view(&self) -> VolatileSlice<'a> {
         self.view
     }
@@ -99,17 +99,17 @@ impl<'a> CheckedSlice<'a> {
         Some(Self { view: self.view.slice(offset, len)?, whose: self.whose })
     }
 
-    /// Copies to memory of the library's own, up to the shorter length; returns the bytes copied.
+    /// Copies to memory of the library's own, up to the shorter length. Returns the bytes copied.
     ///
     /// # Errors
-    /// [`Gone`], and then any part of the target has changed.
+    /// [`Gone`]. Then any part of the target has changed.
     pub fn copy_to(&self, target: VolatileSlice<'_>, site: Site) -> Result<usize, Gone> {
         let len = self.len().min(target.len());
         match self.whose {
             Whose::Ours => return Ok(target.copy_from_volatile(self.view, site)),
             Whose::Callers | Whose::Registered(_) => {
-                // SAFETY: both are `len` bytes long; the target is there, and the other side is the
-                // application's, or not there.
+                // SAFETY: both are `len` bytes long. The target is mapped, and the other side
+                // belongs to the application or is missing.
                 let done =
                     unsafe { guard::copy(target.as_ptr(), self.view.as_ptr(), len, Ours::Target) };
                 self.judge_read(done)?;
@@ -119,16 +119,16 @@ impl<'a> CheckedSlice<'a> {
         Ok(len)
     }
 
-    /// Copies from memory of the library's own, up to the shorter length; returns the bytes copied.
+    /// Copies from memory of the library's own, up to the shorter length. Returns the bytes copied.
     ///
     /// # Errors
-    /// [`Gone`], and then any part of the memory has changed.
+    /// [`Gone`]. Then any part of the memory has changed.
     pub fn copy_from(&self, source: VolatileSlice<'_>, site: Site) -> Result<usize, Gone> {
         let len = self.len().min(source.len());
         match self.whose {
             Whose::Ours => return Ok(self.view.copy_from_volatile(source, site)),
             Whose::Callers | Whose::Registered(_) => {
-                // SAFETY: as in `copy_to`, the other way round.
+                // SAFETY: as in `copy_to`, in the other direction.
                 let done =
                     unsafe { guard::copy(self.view.as_ptr(), source.as_ptr(), len, Ours::Source) };
                 if !done {
@@ -141,10 +141,10 @@ impl<'a> CheckedSlice<'a> {
         Ok(len)
     }
 
-    /// As [`VolatileSlice::scan`].
+    /// Does [`VolatileSlice::scan`].
     ///
     /// # Errors
-    /// [`Gone`], and then `look` has seen what is before that.
+    /// [`Gone`]. Then `look` has seen the bytes before the missing ones.
     pub fn scan(&self, mut look: impl FnMut(&[u8])) -> Result<(), Gone> {
         const PIECE_BYTES: usize = 4096;
         if let Whose::Ours = self.whose {
@@ -164,7 +164,7 @@ impl<'a> CheckedSlice<'a> {
         Ok(())
     }
 
-    /// A private copy of the bytes.
+    /// Returns a private copy of the bytes.
     ///
     /// # Errors
     /// [`Gone`]
@@ -174,8 +174,8 @@ impl<'a> CheckedSlice<'a> {
         Ok(bytes)
     }
 
-    /// Looks whether the memory can be read, and has its buffer remember if not. For memory of the
-    /// application's that a system call did not find.
+    /// Checks that the memory can be read. If not, its buffer records the loss. For memory of the
+    /// application that a system call did not find.
     ///
     /// # Errors
     /// [`Gone`]
@@ -186,15 +186,15 @@ impl<'a> CheckedSlice<'a> {
         }
     }
 
-    /// Notes that the memory could not be written to. Looks whether it can be read.
+    /// Records that the memory could not be written to, and checks if it can be read.
     pub fn note_gone(&self) {
-        // It can be read and not written, or is back again.
+        // It can be read and not written, or is mapped again.
         if self.look().is_ok() {
             self.lose(Lack::Writing);
         }
     }
 
-    /// Whether it is the application's and so may go.
+    /// True if it belongs to the application, which may unmap it.
     pub fn may_go(&self) -> bool {
         !matches!(self.whose, Whose::Ours)
     }
@@ -215,19 +215,19 @@ impl<'a> CheckedSlice<'a> {
     }
 }
 
-/// What memory was found not to be there for.
+/// The access that missing memory did not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// It cannot be read, and so not be written either.
+    /// A read, and so a write neither.
     Reading,
-    /// It can be read.
+    /// A write. It can be read.
     Writing,
 }
 
-/// The most losses of a kind that a buffer tells apart.
+/// The most losses of each kind that a buffer keeps apart.
 const LOSSES_MAX: usize = 256;
 
-/// What of a buffer was found missing, by numbers that grow.
+/// The losses of a buffer, with increasing numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
@@ -255,7 +255,7 @@ impl Losses {
         self.count.store(number, Ordering::Release);
     }
 
-    /// Whether any of `range` was lost after the first `before` losses.
+    /// True if any of `range` was lost after the first `before` losses.
     pub(crate) fn has(&self, range: &Range<usize>, before: u64) -> bool {
         if self.count() <= before {
             return false;
@@ -264,7 +264,7 @@ impl Losses {
         lists.unreadable.has(range, before) || lists.unwritable.has(range, before)
     }
 
-    /// As [`has`](Self::has), of what could not be read.
+    /// Does [`has`](Self::has) for memory that could not be read.
     pub(crate) fn has_unreadable(&self, range: &Range<usize>, before: u64) -> bool {
         self.count() > before && self.lists().unreadable.has(range, before)
     }
@@ -274,7 +274,7 @@ impl Losses {
     }
 }
 
-/// Ranges with the number of the last loss in each, in order. None overlap; they may touch.
+/// Ranges with the number of the last loss in each, in order. They may touch but do not overlap.
 #[derive(Debug, Default)]
 struct Lost(Vec<(u64, Range<usize>)>);
 
@@ -288,7 +288,7 @@ impl Lost {
         let of = |old: Option<&(u64, Range<usize>)>, part: Range<usize>| {
             old.filter(|_| !part.is_empty()).map(|(number, _)| (*number, part))
         };
-        // What of the former ones is outside of it keeps its number.
+        // Parts of earlier ranges outside of it keep their numbers.
         let over = &self.0[first..after];
         let (head, tail) = (over.first(), over.last());
         let head = of(head, head.map_or(0..0, |(_, lost)| lost.start..range.start));
@@ -306,13 +306,14 @@ impl Lost {
         inside.any(|(number, _)| *number > before)
     }
 
-    /// The place of the first that ends behind `at`.
+    /// The index of the first range that ends behind `at`.
     fn first_behind(&self, at: usize) -> usize {
         self.0.partition_point(|(_, lost)| lost.end <= at)
     }
 
-    /// Makes one of two neighbours, under the later number: of those that touch, which says nothing bad of
-    /// memory that is there, and of them the oldest; where none touch, of the nearest.
+    /// Joins two neighbours, under the later number. It prefers those that touch, because that
+    /// marks no mapped memory as lost, and of these the oldest. Where none touch, it joins the
+    /// nearest.
     fn join(&mut self) {
         let gap = |pair: &[(u64, Range<usize>)]| {
             (pair[1].1.start - pair[0].1.end, pair[0].0.max(pair[1].0))
@@ -383,7 +384,7 @@ mod tests {
         // SAFETY: the memory outlives the buffer, and its last page is only made unreadable.
         let borrowed = unsafe { Buffer::borrowed(memory.as_ptr(), memory.len()) };
         let last = memory.as_ptr().wrapping_add(3 * 4096).cast();
-        // SAFETY: a page of the test's own.
+        // SAFETY: a page that belongs to the test.
         assert_eq!(unsafe { libc::mprotect(last, 4096, libc::PROT_NONE) }, 0);
         let mut own = vec![7; 4 * 4096];
         let own = VolatileSlice::from_mut(&mut own);

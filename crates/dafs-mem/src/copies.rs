@@ -44,16 +44,16 @@ sites! {
     Sim => "sim",
     /// Client: data of an inline read from the reply into the caller's buffer.
     ClientInlineRead => "client_inline_read",
-    /// Client: data of an append or a chained write on its way from the caller's buffer into the
-    /// memory that the request is sent from.
+    /// Client: data of an append or a chained write, from the caller's buffer into the memory that
+    /// the request is sent from.
     ClientInlineWrite => "client_inline_write",
-    /// Client: data inside a request, kept to be sent again if the connection is lost.
+    /// Client: data inside a request, kept for a retry if the connection is lost.
     ClientKept => "client_kept",
     /// Client: caller memory that is not registered, staged through a registered buffer.
     ClientStaging => "client_staging",
     /// Server: reply data that could not be produced in its send buffer.
     ServerInline => "server_inline",
-    /// Data summed up for a checksum that was negotiated, from memory that a peer can reach.
+    /// Data in a negotiated checksum, from memory that a peer can reach.
     Checksum => "checksum",
     /// Client: data that the cache keeps, to a reader or from a writer.
     ClientCache => "client_cache",
@@ -69,11 +69,11 @@ sites! {
     NfsText => "nfs_text",
     /// RPC: the part of a large record that arrived in one read with other records.
     RpcStaging => "rpc_staging",
-    /// RPC: arguments of a call whose answer was put off and that arrived with other calls.
+    /// RPC: arguments of a call whose answer is deferred and that arrived with other calls.
     RpcDeferred => "rpc_deferred",
-    /// RPC client: data that arrived inside the results, to where the caller wants it.
+    /// RPC client: data inside the results, copied to the caller's memory.
     RpcPlacement => "rpc_placement",
-    /// RPC over RDMA: results that no place at the caller was meant for, into memory to send or to
+    /// RPC over RDMA: results without a place in the caller's memory, into memory to send or to
     /// write them from.
     RpcRdmaMessage => "rpc_rdma_message",
     /// RPC client on RDMA: a message into the memory it is sent from, or out of that it was
@@ -86,8 +86,8 @@ sites! {
     Inspect => "inspect",
 }
 
-/// Sets of counters. Threads spread over them, so that those that copy at the same time do not
-/// pass one cache line to and fro; that would cost more than a small copy itself.
+/// Sets of counters. Threads are spread over them, so that threads that copy at the same time do
+/// not contend for a cache line. That would cost more than a small copy itself.
 const SHARDS: usize = 32;
 
 #[repr(align(128))]
@@ -107,19 +107,20 @@ thread_local! {
 /// The state of one site's counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyCount {
-    /// Where.
+    /// The site.
     pub site: Site,
     /// Bytes copied there since the process started.
     pub bytes: u64,
 }
 
-/// Counts a copy that was not made by a [`VolatileSlice`](crate::VolatileSlice), as one by an encoder.
+/// Counts a copy that was not made by a [`VolatileSlice`](crate::VolatileSlice), such as one by an
+/// encoder.
 pub fn count_copy(site: Site, bytes: usize) {
     record(site, bytes);
 }
 
 pub(crate) fn record(site: Site, bytes: usize) {
-    // Relaxed: a statistic, ordered with nothing.
+    // Relaxed: a statistic, without an order to other memory.
     SHARD.with(|shard| shard.0[site as usize].fetch_add(bytes as u64, Ordering::Relaxed));
 }
 

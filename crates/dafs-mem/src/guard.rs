@@ -1,47 +1,48 @@
-//! A copy that survives when the memory is not there: an application may unmap a buffer, make it read-only or
-//! cut the file behind it while an operation uses it, and looking beforehand cannot tell.
+//! A copy that survives missing memory: an application may unmap a buffer, make it read-only or cut
+//! the file behind it while an operation uses it, and no check beforehand can exclude that race.
 //!
-//! The copy is one machine function. A handler of SIGSEGV and SIGBUS, which passes on what is not its own to
-//! the handler that was there before, ends that function where a fault happens in it.
+//! The copy is one machine function. A handler of SIGSEGV and SIGBUS ends that function when a
+//! fault happens in it. It passes all other faults on to the handler that was installed before.
 //!
 //! Invariants
-//! * A handler that the application installs later is its own affair and stays. Where ours is no longer the
-//!   one in force the kernel copies (`process_vm_readv` on this process), which is slower and says `EFAULT`
-//!   by itself. A thread that has blocked the signals lets them through for the time of a copy, unless one
-//!   waits for it.
-//! * A copy waits for nobody: in a fork's child that finds its parent's installation half done, and where
-//!   [`prepare_copies`] was not called, the kernel copies.
-//! * Whose the handlers are costs system calls to ask, so it is asked for long copies, and for short ones each
-//!   [`COPIES_PER_LOOK`]th time in a thread.
-//! * What was installed before sees its faults as if ours were not there: with the mask and flags it has asked
-//!   for, and if it was the default, by the kernel itself.
-//! * The handler touches nothing but its arguments and what was written before it was installed.
+//! * A handler that the application installs later is left alone. If ours is no longer in force,
+//!   the kernel copies (`process_vm_readv` on this process), which is slower and returns `EFAULT`
+//!   by itself. A thread that has blocked the signals unblocks them during a copy, unless one is
+//!   pending for it.
+//! * A copy waits for no other thread. In a fork's child that finds its parent's installation half
+//!   done, and without [`prepare_copies`], the kernel copies.
+//! * To check the handlers costs system calls. So they are checked for long copies, and for each
+//!   [`COPIES_PER_LOOK`]th short one of a thread.
+//! * The handler before sees its faults as if ours were not there: with the mask and flags that it
+//!   has asked for, and if it was the default, from the kernel itself.
+//! * The handler accesses only its arguments, and data that was written before it was installed.
 
 use std::cell::Cell;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// Short copies of a thread from one look at the handlers to the next.
+/// The number of short copies of a thread between two checks of the handlers.
 const COPIES_PER_LOOK: u32 = 16;
 
-/// A copy of so many bytes is worth a look of its own.
+/// A copy of at least this length justifies a check of its own.
 const LOOK_BYTES_MIN: usize = 1 << 16;
 
-/// The signals of memory that is not there.
+/// The signals for missing memory.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Copies `len` bytes upwards; false if memory was not there, and then any part of them may be copied.
+/// Copies `len` bytes upwards. Returns false if memory was missing, and then any part of them may
+/// be copied.
 ///
-/// `ours` says which of the two memories certainly is there.
+/// `ours` says which of the two memories certainly is mapped.
 ///
 /// # Safety
-/// Wherever memory is mapped at `target` it is the caller's to write, and at `source` to read.
+/// The caller may write any memory that is mapped at `target`, and read any at `source`.
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, len: usize, ours: Ours) -> bool {
     if len == 0 {
         return true;
     }
-    // SAFETY: as the caller promises; a fault inside is what the handler is for.
+    // SAFETY: as the caller promises. The handler covers a fault inside.
     let guarded = || unsafe { copy_guarded(target, source, len) == 0 };
     let done = match guard(len) {
         Guard::Stands => return guarded(),
@@ -53,18 +54,19 @@ pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, len: usize, ours: 
     done.unwrap_or_else(guarded)
 }
 
-/// Which memory of a copy is the library's own.
+/// The side of a copy that is the library's own memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ours {
     Source,
     Target,
 }
 
-/// Copies upwards and returns how many bytes are left: none, unless the handler has ended it.
+/// Copies upwards and returns the number of bytes left: none, unless the handler has ended it.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn copy_guarded(target: *mut u8, source: *const u8, len: usize) -> usize {
-    // Not by `rep movsb`, which takes a hundred times as long where the two places lie badly to each other.
+    // Not by `rep movsb`, which takes a hundred times as long where the two addresses are badly
+    // aligned to each other.
     std::arch::naked_asm!(
         "mov rcx, rdx",
         "cmp rcx, 64",
@@ -104,11 +106,12 @@ unsafe extern "C" fn copy_guarded(target: *mut u8, source: *const u8, len: usize
     )
 }
 
-/// Bytes of code from the start of [`copy_guarded`] up to what comes behind all that touches memory.
+/// The length of the code of [`copy_guarded`], up to the end of all instructions that access
+/// memory.
 #[cfg(target_arch = "x86_64")]
 const GUARDED_BYTES: usize = 0x6b;
 
-/// Where the handler goes on: returns what is left.
+/// The handler continues here: returns the number of bytes left.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn give_up() {
@@ -152,7 +155,7 @@ unsafe extern "C" fn give_up() {
     std::arch::naked_asm!("mov x0, x2", "ret")
 }
 
-/// On other machines the kernel copies, and where that is forbidden nothing guards.
+/// On other machines the kernel copies. Where that is forbidden, copies are not guarded.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe fn copy_guarded(target: *mut u8, source: *const u8, len: usize) -> usize {
     // SAFETY: as the caller promises.
@@ -163,7 +166,7 @@ unsafe fn copy_guarded(target: *mut u8, source: *const u8, len: usize) -> usize 
 /// The instruction that a signal has interrupted.
 ///
 /// # Safety
-/// `context` is what the kernel gave to a handler.
+/// `context` is the argument of a handler.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 unsafe fn instruction<'a>(context: *mut libc::c_void) -> &'a mut u64 {
     let context = context.cast::<libc::ucontext_t>();
@@ -179,8 +182,8 @@ unsafe fn instruction<'a>(context: *mut libc::c_void) -> &'a mut u64 {
     }
 }
 
-/// True if the signal tells of what the thread was doing. Who sends it by a call means something else, and so
-/// does the kernel when it tells of a page that has failed and that nobody has touched.
+/// True if the signal reports a fault of the thread itself. A signal that a process has sent has
+/// another meaning, and so has the kernel's report of a failed page that no thread has accessed.
 ///
 /// # Safety
 /// The arguments are those of a handler.
@@ -190,7 +193,7 @@ unsafe fn is_fault(signal: libc::c_int, info: *const libc::siginfo_t) -> bool {
     code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
 }
 
-/// Ends a copy of ours; false if the fault is somebody else's.
+/// Ends a copy of this module. Returns false for any other fault.
 ///
 /// # Safety
 /// The arguments are those of a handler.
@@ -216,13 +219,13 @@ unsafe fn end_copy(
 type Handler = extern "C-unwind" fn(libc::c_int);
 type HandlerWithInfo = extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Former handlers may unwind, as those of some languages do that make exceptions of faults.
+/// Earlier handlers may unwind, as in languages that turn faults into exceptions.
 extern "C-unwind" fn handle(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel, or a handler that passes on to this one, gave the arguments.
+    // SAFETY: the kernel, or a handler that calls this one, gave the arguments.
     if unsafe { end_copy(signal, info, context) } {
         return;
     }
@@ -231,7 +234,7 @@ extern "C-unwind" fn handle(
     let before = unsafe { &*(*BEFORE.0[index].get()).as_ptr() };
     // SAFETY: as above.
     let is_sent = !unsafe { is_fault(signal, info) };
-    // Ours stays when the former one has had its only turn, because others copy meanwhile.
+    // Ours stays after the single call of the earlier one, because other threads copy meanwhile.
     let once = before.sa_flags & libc::SA_RESETHAND != 0;
     let is_over = once && SPENT[index].swap(true, Ordering::Relaxed);
     match if is_over { libc::SIG_DFL } else { before.sa_sigaction } {
@@ -239,12 +242,12 @@ extern "C-unwind" fn handle(
         libc::SIG_DFL | libc::SIG_IGN => {
             set_default(signal);
             if is_sent {
-                // SAFETY: async-signal-safe; it comes when this handler has returned.
+                // SAFETY: async-signal-safe. The signal arrives after this handler has returned.
                 unsafe { libc::raise(signal) };
             }
-            // The fault happens again, and the kernel does what it does by default.
+            // The fault happens again, and the kernel takes the default action.
         }
-        // SAFETY: what was installed as a handler of this kind.
+        // SAFETY: a handler of this kind was installed.
         handler => unsafe {
             if before.sa_flags & libc::SA_SIGINFO != 0 {
                 let handler: HandlerWithInfo = std::mem::transmute(handler);
@@ -265,7 +268,7 @@ fn set_default(signal: libc::c_int) {
     }
 }
 
-/// What was installed before, for the two signals.
+/// The earlier actions of the two signals.
 struct Before([UnsafeCell<MaybeUninit<libc::sigaction>>; 2]);
 
 // SAFETY: written once, before the handler that reads it is installed.
@@ -273,10 +276,10 @@ unsafe impl Sync for Before {}
 
 static BEFORE: Before = Before([const { UnsafeCell::new(MaybeUninit::zeroed()) }; 2]);
 
-/// The former handlers that wanted one turn alone and have had it.
+/// The earlier handlers with SA_RESETHAND that have had their single call.
 static SPENT: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// How far the installation is. Each step is done by one thread, and nobody waits for it.
+/// The progress of the installation. Each step is done by one thread, and no thread waits for it.
 static PROGRESS: AtomicU8 = AtomicU8::new(NOTHING);
 
 const NOTHING: u8 = 0;
@@ -285,27 +288,27 @@ const PREPARED: u8 = 2;
 const INSTALLING: u8 = 3;
 const INSTALLED: u8 = 4;
 
-/// The kernel lets this process copy by `process_vm_readv`.
+/// The kernel allows this process to copy by `process_vm_readv`.
 static MAY_ASK_KERNEL: AtomicBool = AtomicBool::new(true);
 
-/// What becomes of a fault in a copy.
+/// The handling of a fault in a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guard {
-    /// It comes to our handler.
+    /// Our handler gets it.
     Stands,
-    /// It would, if the thread let the signals through.
+    /// Our handler would get it, if the thread did not block the signals.
     Blocked,
-    /// It does not come to us.
+    /// Another handler gets it.
     Missing,
 }
 
 thread_local! {
-    /// Short copies until the next look, and what the last one has found.
+    /// The number of short copies until the next check, and the result of the last one.
     static LOOKED: Cell<(u32, Guard)> = const { Cell::new((0, Guard::Missing)) };
 }
 
-/// Does what has to be done before handlers may be installed, and may wait for the loader of programs, as no
-/// copy may: one may be made in a program's signal handler, or in a fork's child.
+/// Prepares for the installation of handlers. It may wait for the dynamic loader, and a copy may
+/// not: a copy may be made in a signal handler of the program, or in a fork's child.
 pub fn prepare_copies() {
     let begun = PROGRESS.compare_exchange(NOTHING, PREPARING, Ordering::Acquire, Ordering::Relaxed);
     if begun.is_ok() {
@@ -324,7 +327,7 @@ fn is_installed() -> bool {
     matches!(begun, Ok(_) | Err(INSTALLED))
 }
 
-/// What becomes of a fault in a copy of this thread.
+/// Returns the handling of a fault in a copy of this thread.
 fn guard(len: usize) -> Guard {
     let (left, found) = LOOKED.get();
     if left > 0 && len < LOOK_BYTES_MIN {
@@ -339,8 +342,9 @@ fn guard(len: usize) -> Guard {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn install() {
     for (index, signal) in SIGNALS.into_iter().enumerate() {
-        // SAFETY: nobody reads what was there before it is written, since the handler is installed after
-        // that. The flags and mask are those that the former handler has asked for.
+        // SAFETY: the earlier action is not read before it is written, because the handler is
+        // installed after that. The flags and mask are those that the earlier handler has asked
+        // for.
         unsafe {
             let before = (*BEFORE.0[index].get()).as_mut_ptr();
             if libc::sigaction(signal, std::ptr::null(), before) != 0 {
@@ -357,7 +361,8 @@ fn install() {
             let mut found: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, &action, &mut found);
             if found.sa_sigaction != (*before).sa_sigaction {
-                // Another thread's was installed meanwhile, and stays as if it had come after ours.
+                // A race: another thread has installed its handler meanwhile. It stays, as if it
+                // had come after ours.
                 libc::sigaction(signal, &found, std::ptr::null_mut());
             }
         }
@@ -370,8 +375,8 @@ fn install() {}
 /// A library that has installed a handler must not be unloaded.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn stay_loaded() {
-    // SAFETY: the calls fill the struct, whose text lives as long as what it names; a program, or a
-    // library that is loaded under another name, is not found, and nothing happens.
+    // SAFETY: the calls fill the struct, whose text lives as long as its library. A program, or a
+    // library that is loaded under another name, is not found, and then this does nothing.
     unsafe {
         let mut found: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(handle as *const libc::c_void, &mut found) != 0
@@ -383,7 +388,7 @@ fn stay_loaded() {
     }
 }
 
-/// An action as the kernel has it. What others have put before the C library's function is not asked.
+/// An action as the kernel has it. Wrappers around the C library's function are bypassed.
 #[repr(C)]
 struct KernelAction {
     handler: usize,
@@ -392,7 +397,7 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Whether both handlers are ours, and this thread has not blocked their signals.
+/// Checks that both handlers are ours, and that this thread has not blocked their signals.
 fn look() -> Guard {
     if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
         return Guard::Missing;
@@ -402,11 +407,11 @@ fn look() -> Guard {
     let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
     let mut mask = 0_u64;
     let all_ours = SIGNALS.into_iter().all(|signal| {
-        // SAFETY: the kernel fills the struct; its set of signals has eight bytes.
+        // SAFETY: the kernel fills the struct. Its set of signals has eight bytes.
         let asked = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, nothing, &raw mut action, 8_usize)
         };
-        // Put back by `signal` it is no longer told what the fault was.
+        // A handler that `signal` has restored does not get the fault's details any more.
         let flags = action.flags as libc::c_int & (libc::SA_SIGINFO | libc::SA_RESETHAND);
         asked == 0 && action.handler == ours && flags == libc::SA_SIGINFO
     });
@@ -416,10 +421,11 @@ fn look() -> Guard {
     if mask & FAULTS == 0 { Guard::Stands } else { Guard::Blocked }
 }
 
-/// The signals, as a set of the kernel's.
+/// The signals, as a set of the kernel.
 const FAULTS: u64 = 1 << (SIGNALS[0] - 1) | 1 << (SIGNALS[1] - 1);
 
-/// Changes which signals this thread has blocked, and tells which it had; false if that failed.
+/// Changes the signals that this thread has blocked, and returns those before. False if that
+/// failed.
 fn change_mask(how: libc::c_int, set: Option<&u64>, before: Option<&mut u64>) -> bool {
     let set = set.map_or(std::ptr::null(), std::ptr::from_ref);
     let before = before.map_or(std::ptr::null_mut(), std::ptr::from_mut);
@@ -427,8 +433,8 @@ fn change_mask(how: libc::c_int, set: Option<&u64>, before: Option<&mut u64>) ->
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, before, 8_usize) == 0 }
 }
 
-/// Lets the signals through for as long as `work` lasts; `None` if one waits for this thread, which would come
-/// before the application wants it.
+/// Unblocks the signals while `work` runs. `None` if one is pending for this thread, which would
+/// arrive before the application wants it.
 fn unblocked<T>(work: impl FnOnce() -> T) -> Option<T> {
     let (mut waiting, mut before) = (0_u64, 0_u64);
     // SAFETY: as above.
@@ -444,7 +450,7 @@ fn unblocked<T>(work: impl FnOnce() -> T) -> Option<T> {
     Some(done)
 }
 
-/// Has the kernel copy; `None` where it is forbidden to.
+/// Makes the kernel copy. `None` where that is forbidden.
 ///
 /// # Safety
 /// As [`copy`].
@@ -463,11 +469,11 @@ unsafe fn copy_by_kernel(
         let part =
             |at: *mut u8| libc::iovec { iov_base: at.wrapping_add(done).cast(), iov_len: rest };
         let (target, source) = (part(target), part(source.cast_mut()));
-        // The other process's memory, in the terms of the call, is looked up page by page, which memory of
-        // a device does not bear: that side is ours.
-        // SAFETY: as the caller promises; the kernel looks at each page.
+        // The call looks up the other process's memory page by page, which device memory does not
+        // allow: that side is ours. SAFETY: as the caller promises. The kernel checks each page.
         let moved = unsafe {
-            // A thread says whose memory it is also when the first one, whose number is the process's, is gone.
+            // The thread's number finds the memory also after the end of the first thread, whose
+            // number is the process's.
             let process = libc::syscall(libc::SYS_gettid) as libc::pid_t;
             match ours {
                 Ours::Source => libc::process_vm_readv(process, &target, 1, &source, 1, 0),
@@ -483,7 +489,7 @@ unsafe fn copy_by_kernel(
                 MAY_ASK_KERNEL.store(false, Ordering::Relaxed);
                 return None;
             }
-            // Not for want of a right, so it may go another time.
+            // The error is not about a right, so a later call may succeed.
             _ => return None,
         }
     }

@@ -1,13 +1,13 @@
-//! Vectored system calls on volatile memory. The kernel copies; user space does not.
+//! Vectored system calls on volatile memory. The kernel copies, and user space does not.
 
 use crate::volatile::VolatileSlice;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The most segments one call takes; longer lists are cut (a short transfer).
+/// The most segments of one call. Longer lists are cut, to a short transfer.
 pub const IOV_COUNT_MAX: usize = 1024;
 
-/// A view is laid out as an `iovec`, so that no list has to be built per call.
+/// A view has the layout of an `iovec`, so that no list has to be built per call.
 const _: () = {
     assert!(size_of::<VolatileSlice<'_>>() == size_of::<libc::iovec>());
     assert!(align_of::<VolatileSlice<'_>>() == align_of::<libc::iovec>());
@@ -110,10 +110,10 @@ pub fn sendmsg(fd: BorrowedFd<'_>, views: &[VolatileSlice<'_>], flags: i32) -> i
     }))
 }
 
-/// `recvmsg` without control data: as [`readv`], from nothing but a socket.
+/// `recvmsg` without control data: does [`readv`], from a socket only.
 ///
 /// # Errors
-/// The error of the call; `ENOTSOCK` when it is none, and then nothing is read.
+/// The error of the call. `ENOTSOCK` for another file, and then no data is read.
 pub fn recvmsg(fd: BorrowedFd<'_>, views: &[VolatileSlice<'_>]) -> io::Result<usize> {
     result(with_iovecs(views, |list, count| {
         // SAFETY: msghdr is plain data for which all zero is valid.

@@ -1,14 +1,14 @@
-//! Memory that moves: owned buffers, views of memory that a peer may change at any time, vectored
-//! file and socket I/O on such views, and the counters of every user-space copy of file data. And the
-//! identity with which a thread uses files (`sys`).
+//! Memory for transfers: owned buffers, views of memory that a peer may change at any time,
+//! vectored file and socket I/O on such views, and counters of every user-space copy of file data.
+//! Module `sys` holds the identity with which a thread uses files.
 //!
 //! Invariants
 //! * Memory that a transport may write to is never handed out as `&mut [u8]` or `&[u8]`: a
 //!   [`VolatileSlice`] is the only view of it.
-//! * Every copy of payload between two user-space places goes through a method that names its
-//!   [`Site`], so that the counters tell the truth about a data path.
-//! * A [`Buffer`] stays mapped as long as any handle to it lives, but for memory that the application has
-//!   lent: that is copied by [`CheckedSlice`] alone, and what is not there is an error.
+//! * Every copy of payload between two user-space addresses goes through a method that names its
+//!   [`Site`], so that the counters describe a data path completely.
+//! * A [`Buffer`] stays mapped as long as any handle to it lives. The exception is memory that the
+//!   application has lent: only [`CheckedSlice`] copies it, and missing memory is an error.
 
 mod buffer;
 mod checked;

@@ -1,13 +1,13 @@
-//! A view of memory that somebody else may read or write at the same time.
+//! A view of memory that others may read or write at the same time.
 
 use crate::copies::{Site, record};
 use std::marker::PhantomData;
 
 /// A bounds-checked view of bytes that a peer, a kernel or another thread may change at any time.
 ///
-/// It never yields a reference to the bytes; it only copies them in and out, or hands their
-/// address to the kernel. Torn values are possible and must be expected by whoever reads them.
-/// Its layout is that of the kernel's `iovec`, so a list of views is a vector for a system call.
+/// It never yields a reference to the bytes. It only copies them in and out, or passes their
+/// address to the kernel. Readers must expect torn values. Its layout is that of the kernel's
+/// `iovec`, so a list of views is a vector for a system call.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct VolatileSlice<'a> {
@@ -42,7 +42,7 @@ impl<'a> VolatileSlice<'a> {
         self.len
     }
 
-    /// True when there is nothing to see.
+    /// True when the view is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -61,7 +61,7 @@ impl<'a> VolatileSlice<'a> {
         Some(Self { ptr: unsafe { self.ptr.add(offset) }, len, life: PhantomData })
     }
 
-    /// Copies to `target`, up to the shorter length; returns the bytes copied.
+    /// Copies to `target`, up to the shorter length. Returns the bytes copied.
     pub fn copy_to(&self, target: &mut [u8], site: Site) -> usize {
         let len = self.len.min(target.len());
         // SAFETY: both ranges are valid for `len`; `target` is exclusively borrowed, so they do
@@ -71,7 +71,7 @@ impl<'a> VolatileSlice<'a> {
         len
     }
 
-    /// Copies from `source`, up to the shorter length; returns the bytes copied.
+    /// Copies from `source`, up to the shorter length. Returns the bytes copied.
     pub fn copy_from(&self, source: &[u8], site: Site) -> usize {
         let len = self.len.min(source.len());
         // SAFETY: both ranges are valid for `len`; `copy` allows them to overlap.
@@ -80,7 +80,7 @@ impl<'a> VolatileSlice<'a> {
         len
     }
 
-    /// Copies from another view, up to the shorter length; returns the bytes copied.
+    /// Copies from another view, up to the shorter length. Returns the bytes copied.
     pub fn copy_from_volatile(&self, source: VolatileSlice<'_>, site: Site) -> usize {
         let len = self.len.min(source.len);
         // SAFETY: both ranges are valid for `len`; `copy` allows them to overlap.
@@ -89,14 +89,14 @@ impl<'a> VolatileSlice<'a> {
         len
     }
 
-    /// Sets every byte to `value`. Not payload, so not counted.
+    /// Sets every byte to `value`. This is no payload, so it is not counted.
     pub fn fill(&self, value: u8) {
         // SAFETY: the range is valid for writes.
         unsafe { std::ptr::write_bytes(self.ptr, value, self.len) };
     }
 
     /// Shows the bytes to `look` in order, in pieces that are snapshots in a small cache-resident
-    /// buffer. For checksums: nothing is kept, so it is not a copy of payload in the counters.
+    /// buffer. For checksums: no byte is kept, so it does not count as a copy of payload.
     pub fn scan(&self, mut look: impl FnMut(&[u8])) {
         const PIECE_BYTES: usize = 4096;
         let mut piece = std::mem::MaybeUninit::<[u8; PIECE_BYTES]>::uninit();

@@ -1,19 +1,19 @@
-//! Copies from and to memory that is not there.
+//! Copies from and to missing memory.
 
 use super::*;
 
 const PAGE: usize = 4096;
 
-/// Pages of memory, of which the last is not there.
+/// Maps pages of memory, of which the last is missing.
 fn with_hole(pages: usize, work: impl FnOnce(*mut u8)) {
     let bytes = pages * PAGE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, of this test's alone.
+    // SAFETY: a new mapping that only this test uses.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     let last = at.wrapping_byte_add(bytes - PAGE);
-    // SAFETY: as above. Nothing else is mapped there, since the place is still taken.
+    // SAFETY: as above. The address range is still in use, so no other mapping is there.
     unsafe { libc::mprotect(last, PAGE, libc::PROT_NONE) };
     work(at.cast());
     // SAFETY: as above.
@@ -52,7 +52,7 @@ fn what_is_not_there_ends_a_copy() {
     assert_eq!(look(), LOOKED.get().1);
 }
 
-/// Other tests may be at it.
+/// Another test may be installing them.
 fn install_now() {
     prepare_copies();
     while !is_installed() {
@@ -98,9 +98,9 @@ fn a_page_that_fails_elsewhere_ends_no_copy() {
     }
 }
 
-/// Runs `work` in a fork, and tells how that has ended.
+/// Runs `work` in a fork, and returns its wait status.
 fn in_fork(work: impl FnOnce()) -> libc::c_int {
-    // SAFETY: the fork does what is allowed to one of a process with threads, and ends.
+    // SAFETY: the fork does only what a fork of a process with threads may do, and ends.
     unsafe {
         let process = libc::fork();
         assert!(process >= 0);
@@ -122,7 +122,7 @@ fn a_former_handler_that_wants_one_turn_has_it_and_ours_stays() {
     }
     install_now();
     let status = in_fork(|| {
-        // SAFETY: nothing else is under way in the fork.
+        // SAFETY: no other code runs in the fork.
         unsafe {
             let before = (*BEFORE.0[0].get()).as_mut_ptr();
             (*before).sa_sigaction = turn as *const () as usize;
@@ -141,7 +141,7 @@ fn a_former_handler_that_wants_one_turn_has_it_and_ours_stays() {
 fn the_kernel_copies_also_when_the_first_thread_is_gone() {
     extern "C" fn last(_: *mut libc::c_void) -> *mut libc::c_void {
         let (mut to, from) = ([0_u8; 8], [7_u8; 8]);
-        // SAFETY: memory of this thread's own.
+        // SAFETY: memory that belongs to this thread.
         unsafe {
             let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 8 };
             let (target, source) = (part(to.as_mut_ptr()), part(from.as_ptr().cast_mut()));
@@ -185,7 +185,7 @@ fn a_thread_that_blocks_the_signals_is_not_ended() {
     install_now();
     with_hole(2, |at| {
         let own = vec![1u8; 2 * PAGE];
-        // SAFETY: changes the mask of this thread alone, and puts it back.
+        // SAFETY: changes the mask of this thread alone, and restores it.
         unsafe {
             let (mut all, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
             libc::sigfillset(&mut all);
@@ -197,7 +197,7 @@ fn a_thread_that_blocks_the_signals_is_not_ended() {
                 let guarded = || copy_guarded(at, own.as_ptr(), 2 * PAGE);
                 assert_eq!(unblocked(guarded), Some(PAGE));
                 assert_eq!(look(), Guard::Blocked, "as it was before");
-                // One that the program has sent to itself comes when the program wants it.
+                // A signal that the program has sent to itself arrives when the program wants it.
                 libc::pthread_kill(libc::pthread_self(), libc::SIGSEGV);
                 assert_eq!(unblocked(guarded), None);
                 LOOKED.set((0, Guard::Missing));
