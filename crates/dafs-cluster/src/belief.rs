@@ -1,21 +1,22 @@
-//! What a data server believes of state-ids, and for how long. No I/O, no clock.
+//! A data server's cache of authorisations, by state-id. No I/O, no clock.
 //!
 //! Invariants
-//! * A belief counts from when the question was sent, so it is over at the data server before the
-//!   metadata server takes it for over, however long the answer took.
-//! * An answer to a question that was sent before its component was forgotten means nothing, nor does
-//!   one that comes when what it says is over.
-//! * A yes may hold only for what comes by sessions that are younger than something. Of several the
-//!   latest moment counts.
-//! * A yes holds for the state-id's sequence numbers up to the one that was asked about; later ones are
-//!   asked about anew. So a client has one belief for each state-id, however many numbers it shows.
+//! * The lifetime of an entry starts when its question was sent. So it expires at the data server
+//!   before the metadata server counts it as expired, however long the answer took.
+//! * An answer is ignored if its question was sent before the component was forgotten, or if its
+//!   entry would have expired already.
+//! * An authorisation may hold only for sessions that are younger than some moment. Of several
+//!   moments the latest counts.
+//! * An authorisation holds for the state-id's sequence numbers up to that of the question. The
+//!   data server asks again about later ones. So a client has one entry for each state-id, for any
+//!   number of sequence numbers.
 
 use crate::limits::{BELIEFS_MAX, STATE_BELIEF};
 use dafs_store::node::ComponentId;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Who wants to do what, as one string of bytes.
+/// A client and its intended use, as one string of bytes.
 pub(crate) type Use = Box<[u8]>;
 
 /// A question that was sent.
@@ -30,24 +31,24 @@ pub(crate) struct Question {
 struct Known {
     /// Questions without an answer.
     asking: u32,
-    /// How often the component was forgotten while there were any.
+    /// How often the component was forgotten during questions.
     generation: u64,
-    /// What may be done.
+    /// The authorised uses.
     uses: FxHashMap<Use, Yes>,
-    /// When those that are over are looked for next.
+    /// When expired uses are removed next.
     swept: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Yes {
     until: Duration,
-    /// The last sequence number that is known to be good.
+    /// The last sequence number that is known to be valid.
     seqid: u32,
-    /// When a session has to have been made, or later.
+    /// The earliest creation time of a session that may use it.
     made: Option<Duration>,
 }
 
-/// A yes, and when a session has to have been made, or later.
+/// An authorisation, with the earliest creation time of a session that may use it.
 pub(crate) type Made = Option<Duration>;
 
 impl Known {
@@ -55,7 +56,7 @@ impl Known {
         self.asking == 0 && self.uses.is_empty()
     }
 
-    /// Drops what is over. How many that were.
+    /// Removes expired uses. Returns their number.
     fn drop_over(&mut self, now: Duration) -> usize {
         let before = self.uses.len();
         self.uses.retain(|_, yes| now < yes.until);
@@ -63,7 +64,7 @@ impl Known {
     }
 }
 
-/// The beliefs of a data server. Times are of one clock.
+/// The cache of a data server. All times are of one clock.
 #[derive(Debug, Default)]
 pub(crate) struct Beliefs {
     components: FxHashMap<ComponentId, Known>,
@@ -71,7 +72,7 @@ pub(crate) struct Beliefs {
 }
 
 impl Beliefs {
-    /// Whether a use is believed to be allowed, and from when on.
+    /// Returns the cached authorisation of a use, if there is one.
     pub(crate) fn allow(
         &self,
         component: &ComponentId,
@@ -82,15 +83,16 @@ impl Beliefs {
         (now < known.until && seqid <= known.seqid).then_some(known.made)
     }
 
-    /// A question about a component is sent now. It has to be [ended](Self::answered).
+    /// Notes that a question about a component is sent now. Each question has to be
+    /// [ended](Self::answered).
     pub(crate) fn ask(&mut self, component: ComponentId, now: Duration) -> Question {
         let known = self.components.entry(component).or_default();
         known.asking += 1;
         Question { component, generation: known.generation, asked: now }
     }
 
-    /// The answer has come, a yes or something else. True if it means something: not when it was so
-    /// long under way that a yes is over already.
+    /// Takes the answer, an authorisation or a refusal. True if the answer may be used: an
+    /// authorisation may have expired on its way.
     pub(crate) fn answered(
         &mut self,
         question: Question,
@@ -125,7 +127,7 @@ impl Beliefs {
         current
     }
 
-    /// Those that are over go first.
+    /// Expired entries are removed first.
     fn make_room(&mut self, now: Duration) {
         for known in self.components.values_mut() {
             self.count -= known.drop_over(now);
@@ -136,7 +138,7 @@ impl Beliefs {
         self.components.retain(|_, known| !known.is_unused());
     }
 
-    /// Nothing is believed of a component any more.
+    /// Removes all authorisations for a component.
     pub(crate) fn forget(&mut self, component: &ComponentId) {
         if let Some(known) = self.components.get_mut(component) {
             known.generation += 1;
@@ -145,7 +147,7 @@ impl Beliefs {
         }
     }
 
-    /// Nothing is believed any more: another metadata server may be there.
+    /// Removes all authorisations, because there may be another metadata server.
     pub(crate) fn forget_all(&mut self) {
         self.components.values_mut().for_each(|known| known.generation += 1);
         self.drop_all();
@@ -281,7 +283,7 @@ mod tests {
         assert_eq!(beliefs.len(), (1, 10));
         learn(&mut beliefs, ONE, 11, at(0) + 2 * STATE_BELIEF);
         assert_eq!(beliefs.len(), (1, 1));
-        // That of components that nobody asks about any more, too, and nothing else.
+        // Entries of components without recent questions are removed, too, and no others.
         let now = at(100);
         (0..BELIEFS_MAX as u32 / 2).for_each(|number| learn(&mut beliefs, TWO, number, now));
         let later = now + STATE_BELIEF - Duration::from_secs(1);

@@ -1,23 +1,24 @@
-//! How many wait for one other machine at once: threads are few, and one that does not answer is not to
-//! have them all.
+//! A limit on the calls that wait for one other machine at once: threads are few, and a machine
+//! that does not answer must not block them all.
 //!
 //! Invariants
-//! * There are never more calls under way than there may be.
-//! * Whoever comes while it is full waits for `patience` at most, and not at all when none of those under
-//!   way has been answered for so long.
-//! * Whether the machine serves others or nobody is told apart: who hears that it is stuck does without it.
+//! * There are never more calls under way than the limit.
+//! * A call at the limit waits for `patience` at most, and not at all when none of those under way
+//!   was answered for that long.
+//! * The errors distinguish a machine that serves other calls from one that is stuck, because
+//!   callers do without a stuck one.
 
 use dafs_store::StoreError;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lets some in.
+/// Admits a limited number of calls.
 #[derive(Debug)]
 pub(crate) struct Gate {
     max: usize,
     patience: Duration,
-    /// When nobody was answered for so long the machine is stuck.
+    /// After this time without an answer the machine counts as stuck.
     stuck: Duration,
     state: Mutex<State>,
     left: Condvar,
@@ -26,9 +27,9 @@ pub(crate) struct Gate {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// Calls under way and when they began, the oldest first.
+    /// Calls under way and their start times, the oldest first.
     calls: VecDeque<(u64, Instant)>,
-    /// When one was over last that had not taken so long.
+    /// The end of the last call that took less than `stuck`.
     answered: Option<Instant>,
 }
 
@@ -60,14 +61,14 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // It is whole between any two steps.
+        // The state is consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be called before a call, and what is returned kept until it is over.
+    /// Admits a call. The caller keeps the result until the call is over.
     ///
     /// # Errors
-    /// While there are too many: `Crowded` if others are served, `Busy` if it is stuck.
+    /// While there are too many: `Crowded` if others are answered, `Busy` if the machine is stuck.
     pub(crate) fn enter(&self) -> Result<Inside<'_>, StoreError> {
         let mut state = self.lock();
         let end = Instant::now() + self.patience;

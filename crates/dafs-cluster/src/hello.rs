@@ -1,10 +1,10 @@
-//! How a metadata server and a data server get to know each other, without any I/O. See
-//! `dafs_wire::cluster` for the order of messages.
+//! The handshake of a metadata server and a data server, without any I/O. See `dafs_wire::cluster`
+//! for the order of messages.
 //!
 //! Invariants
-//! * The codes of the two sides are over both random numbers and over all that was said until then, by
-//!   the metadata server also with its code, each for its side: neither can be made from the other, nor
-//!   from those of an earlier connection. What the data server says last is sealed.
+//! * The MAC of each side covers its role, both random numbers and all messages before it. That of
+//!   the metadata server also covers the message with it. So neither can be made from the other,
+//!   nor from those of an earlier connection. The last message of the data server is sealed.
 
 use crate::mark::Mark;
 use crate::seal::{Opener, Sealer};
@@ -14,7 +14,7 @@ use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use std::net::SocketAddr;
 use thiserror::Error;
 
-/// Why the two do not work together.
+/// Why the two cannot work together.
 #[derive(Debug, Error)]
 pub(crate) enum HelloError {
     #[error("what answers there is no data server of this version: {0}")]
@@ -58,7 +58,7 @@ impl From<Refusal> for HelloError {
     }
 }
 
-/// What a data server has said of itself.
+/// A data server's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) mark: Mark,
@@ -68,13 +68,13 @@ pub(crate) struct Member {
     pub(crate) dafs_addresses: Vec<SocketAddr>,
 }
 
-/// The codes of the records that follow.
+/// The keys for the MACs of the records that follow.
 pub(crate) struct Keys {
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
 }
 
-/// All that was said when codes are made.
+/// The messages that a MAC covers.
 struct Transcript<'a> {
     secret: &'a ClusterSecret,
     hello: Vec<u8>,
@@ -85,7 +85,7 @@ const METADATA: &[u8] = b"metadata server";
 const DATA: &[u8] = b"data server";
 
 impl Transcript<'_> {
-    /// The code of a side for what was said before, and what it says with it.
+    /// Returns the MAC of a side over the messages so far, and its message with the MAC.
     fn code(&self, side: &[u8], with: &[u8]) -> [u8; 32] {
         self.secret.code(b"hello", &[side, &self.hello, &self.nonce, with])
     }
@@ -120,7 +120,7 @@ fn parsed(texts: Vec<&[u8]>) -> Result<Vec<SocketAddr>, XdrError> {
     texts.into_iter().map(parse).collect::<Option<_>>().ok_or(wrong)
 }
 
-/// The side of the metadata server.
+/// The metadata server's side.
 pub(crate) struct Initiator<'a> {
     secret: &'a ClusterSecret,
     hello: Hello,
@@ -141,7 +141,7 @@ impl<'a> Initiator<'a> {
         encoded(&self.hello)
     }
 
-    /// The next one, when a challenge has come.
+    /// Returns the next message, the answer to a challenge.
     pub(crate) fn join(
         &self,
         challenge: &[u8],
@@ -154,8 +154,8 @@ impl<'a> Initiator<'a> {
         Ok((encoded(&join), transcript.keys(METADATA, DATA)))
     }
 
-    /// What the data server says to that. Where it is known which directory it is, and from when, that is
-    /// not for the data server to say.
+    /// Checks the data server's answer. If the metadata server knows the directory, it does not
+    /// trust the data server's claim about it.
     pub(crate) fn joined(record: &[u8], membership: Membership) -> Result<Member, HelloError> {
         match decoded(record)? {
             Joined::Refused(refusal) => Err(refusal.into()),
@@ -177,7 +177,7 @@ impl<'a> Initiator<'a> {
     }
 }
 
-/// The side of the data server, once it has heard a hello.
+/// The data server's side, after the first message.
 pub(crate) struct Responder<'a> {
     hello: Hello,
     transcript: Transcript<'a>,
@@ -198,7 +198,7 @@ impl<'a> Responder<'a> {
         encoded(&Challenge { nonce, code: self.transcript.code(DATA, b"") })
     }
 
-    /// What the metadata server wants, when it has shown that it knows the secret.
+    /// Returns the metadata server's request, after it has authenticated.
     pub(crate) fn wanted(&self, join: &[u8]) -> Result<(Wanted, Keys), HelloError> {
         let Join { code, membership } = decoded(join)?;
         self.transcript.verify(METADATA, &encoded(&membership), &code)?;
@@ -208,7 +208,7 @@ impl<'a> Responder<'a> {
     }
 }
 
-/// What a metadata server wants.
+/// The request of a metadata server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) version: u32,
@@ -264,7 +264,7 @@ mod tests {
         let joined = initiator.join(&stranger.challenge(), Membership::New);
         assert!(matches!(joined, Err(HelloError::Secret)));
         let responder = Responder::new(&one, &initiator.hello(), [5; 32]).expect("a hello");
-        // A data server's own code sent back, and one of another connection.
+        // A reflected MAC of the data server, and one of another connection.
         let Challenge { code, .. } = decoded(&responder.challenge()).expect("a challenge");
         let (other, _) = initiator
             .join(

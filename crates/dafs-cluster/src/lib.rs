@@ -1,26 +1,26 @@
-//! A metadata server and data servers that are processes of other machines: the control connection
-//! between them, and what each side makes of it.
+//! A metadata server and data servers as processes on several machines: the control connection
+//! between them, and its use by each side.
 //!
 //! | module | what |
 //! |---|---|
-//! | `secret` | the secret of a cluster, and the codes made with it |
-//! | `hello` | how the two get to know each other (no I/O) |
-//! | `seal` | records and their codes (no I/O) |
-//! | `belief` | what a data server believes of state-ids, and for how long (no I/O) |
-//! | `mark` | by what a directory of a node, and an older state of it, is known |
-//! | `memory` | what a metadata server remembers of that |
+//! | `secret` | the secret of a cluster, and the MACs made with it |
+//! | `hello` | the handshake of the two (no I/O) |
+//! | `seal` | records and their MACs (no I/O) |
+//! | `belief` | a data server's cache of authorisations by state-id (no I/O) |
+//! | `mark` | the mark that identifies a directory of a node, and an older state of it |
+//! | `memory` | the metadata server's record of these marks |
 //! | `link` | a connection with calls both ways: threads and a socket |
-//! | `remote` | a data server as the metadata server sees it: a [`Node`](dafs_store::node::Node) |
+//! | `remote` | a data server on another machine as a [`Node`](dafs_store::node::Node) |
 //! | `data` | a data server: its directory, its answers, its questions |
 //!
 //! Invariants
-//! * Nothing is answered to whoever has not shown that he knows the secret, and no record is looked at
-//!   that was not made by him, for this connection, in this order.
-//! * A metadata server works only with the directory that it knows the node by, and with no state of it from
-//!   before it was joined last.
-//! * What a metadata server has asked for on one connection is over before the next one begins, so that
-//!   no late write passes a newer one. That does not hold yet for what a data server asks of it
-//!   (writes to stripes of other nodes).
+//! * A peer gets no answer before it has authenticated by the secret. A record is used only if its
+//!   MAC is valid for this connection and position.
+//! * A metadata server works only with the directory that it knows for the node, and with no state
+//!   of it from before its last join.
+//! * All requests of a metadata server on one connection end before the next connection begins, so
+//!   that no late write overtakes a newer one. For requests of a data server to it (writes to
+//!   stripes of other nodes) this does not hold yet.
 
 #![forbid(unsafe_code)]
 

@@ -3,66 +3,67 @@
 use dafs_dat::connections::ConnectionLimits;
 use std::time::Duration;
 
-/// How long a data server believes what it was told of a state-id, from when it asked.
+/// How long a data server caches an authorisation, from the time of its question.
 pub const STATE_BELIEF: Duration = Duration::from_secs(5);
 
-/// When a metadata server is sure that a data server that it cannot reach believes nothing any more:
-/// so long after the data server's last question. More than [`STATE_BELIEF`], because clocks run
-/// differently and a use that was begun in time takes its time.
+/// How long after a data server's last question the metadata server counts all its cached
+/// authorisations as expired, if it cannot reach it. This is more than [`STATE_BELIEF`], because
+/// clocks run at different speeds and a use that was begun in time takes some time.
 pub const STATE_BELIEF_OVER: Duration = Duration::from_secs(8);
 
-/// State-ids that a data server remembers answers about.
+/// Authorisations that a data server caches.
 pub(crate) const BELIEFS_MAX: usize = 1 << 16;
 
-/// How often a data server asks about one use when what it hears is out of date at once.
+/// How often a data server asks about one use when the answer is out of date at once.
 pub(crate) const ASKS_MAX: u32 = 3;
 
-/// Calls of one side that may be without an answer. Whoever sends more loses the connection.
+/// Unanswered calls of one side. A side that sends more loses the connection.
 pub(crate) const CALLS_MAX: usize = 32;
 
-/// Threads of a connection that carry out what the peer asks for.
+/// Threads of a connection that execute the peer's calls.
 pub(crate) const WORKERS: usize = 4;
 
-/// Of these, those that may wait for other data servers at once: the others' devices do not keep anybody
-/// from a question about a file.
+/// Those of them that may wait for other data servers at once. So a slow device of another node
+/// does not delay a question about a file.
 pub(crate) const SLOW_WORKERS: usize = WORKERS - 1;
 
-/// How long a metadata server waits for an answer; devices may take their time.
+/// How long a metadata server waits for an answer, which may need a device.
 pub(crate) const CALL_TIME: Duration = Duration::from_secs(60);
 
-/// Requests of clients that wait for one data server at once, on their way through the metadata server.
+/// Requests of clients that wait for one data server at once, through the metadata server.
 pub(crate) const NODE_CALLS_MAX: usize = 8;
 
-/// Requests of clients at a data server that wait for bytes of others at once.
+/// Requests of clients at a data server that wait at once for bytes on other nodes.
 pub(crate) const ELSEWHERE_MAX: usize = 4;
 
-/// How long one more waits for its turn, and how long those before it may be without an answer.
+/// How long a further request waits for its turn, and how long those before it may be unanswered.
 pub(crate) const TURN_TIME: Duration = Duration::from_secs(1);
 
-/// A data server that answers none of as many requests as may wait for it for so long is stuck.
+/// A data server that answers none of its requests for so long, while the most requests wait for
+/// it, counts as stuck.
 pub(crate) const STUCK_TIME: Duration = Duration::from_secs(10);
 
-/// How long a data server waits for an answer that takes no device.
+/// How long a data server waits for an answer that needs no device.
 pub(crate) const ASK_TIME: Duration = Duration::from_secs(10);
 
-/// A peer says something at least so often.
+/// The longest interval between two messages of a peer.
 pub(crate) const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A peer that was silent for so long, or took nothing for so long, is gone.
+/// A peer that has sent or accepted no data for so long is gone.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(4);
 
-/// How long it may take until both know each other.
+/// The time limit of the handshake.
 pub(crate) const HELLO_TIME: Duration = Duration::from_secs(5);
 
-/// Peers that are getting to know a data server at once, and those of them from one address; with one
-/// more the first of the address with most of them is cut off.
+/// Peers that are in the handshake at once, in total and from one address. When one more comes, the
+/// oldest is closed, of the address with most of them.
 pub(crate) const HELLOS: ConnectionLimits = ConnectionLimits { total: 16, per_address: 8 };
 
-/// How long a data server waits for the end of what the last metadata server asked for, and then for
-/// that of what clients were doing, before it turns the next one away.
+/// How long a data server waits for the end of the last metadata server's requests, and then for
+/// that of clients' uses, before it refuses the next one.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(2);
 
-/// How long a metadata server waits before it connects again: at first, and at most.
+/// How long a metadata server waits before it connects again: the least, and the most.
 pub(crate) const RECONNECT_MIN: Duration = Duration::from_millis(100);
 /// See [`RECONNECT_MIN`].
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(2);
@@ -74,5 +75,5 @@ const _: () = assert!(TURN_TIME.as_millis() < STUCK_TIME.as_millis());
 const _: () = assert!(STUCK_TIME.as_millis() < CALL_TIME.as_millis());
 const _: () = assert!(ASK_TIME.as_millis() < CALL_TIME.as_millis());
 
-/// The longest file with the mark of a directory.
+/// The longest file with a directory's mark.
 pub(crate) const MARK_BYTES_MAX: usize = 512;

@@ -1,13 +1,14 @@
-//! A connection between two that know each other: both ask and answer. A thread reads, one writes,
-//! some carry out what the peer asks for.
+//! A connection between two authenticated peers, with calls in both directions. One thread reads,
+//! one writes, and some execute the peer's calls.
 //!
 //! Invariants
-//! * Neither side has more than `CALLS_MAX` calls without an answer, and a peer that has is cut off: so
-//!   every queue is bounded, and no thread that reads ever waits for one that writes.
-//! * A call that is not answered in time ends the connection: what became of it is not known, and what
-//!   comes later must not pass it.
-//! * What waits for other peers never has all the threads that carry out calls.
-//! * A peer says something every `ALIVE_INTERVAL`. One that is silent for `SILENCE_MAX` is gone.
+//! * Neither side has more than `CALLS_MAX` unanswered calls, and a peer with more is disconnected.
+//!   So every queue is bounded, and a reading thread never waits for a writing one, which excludes
+//!   a deadlock.
+//! * A call that is not answered in time ends the connection: its effect is not known, and later
+//!   calls must not overtake it.
+//! * Calls that wait for other peers never occupy all the threads that execute calls.
+//! * A peer sends a message every `ALIVE_INTERVAL`. One that is silent for `SILENCE_MAX` is gone.
 
 use crate::limits::{ALIVE_INTERVAL, CALLS_MAX, SILENCE_MAX, SLOW_WORKERS, WORKERS};
 use crate::seal::{CODE_BYTES, Opener, SEALED_BYTES_MAX, Sealer};
@@ -23,27 +24,27 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// What a side answers the other.
+/// The answers of a side to the other.
 pub(crate) trait Answers: Send + Sync {
-    /// What a call has to wait for.
+    /// Returns the resource that a call waits for.
     fn pace(&self, call: &Call<'_>) -> Pace;
 
-    /// Carries out a call. What the answer borrows is put into `space`.
+    /// Executes a call. The answer may borrow from `space`.
     fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s>;
 }
 
-/// What a call has to wait for.
+/// The resource that a call waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Nothing: it is answered at once.
+    /// None: it is answered at once.
     Quick,
-    /// A device here.
+    /// A local device.
     Device,
     /// Another peer.
     Others,
 }
 
-/// Why there is no answer. What became of the call is not known.
+/// The call got no answer. Its effect is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the connection was lost")]
 pub(crate) struct Lost;
@@ -52,14 +53,14 @@ pub(crate) struct Lost;
 struct State {
     closed: bool,
     next_id: u32,
-    /// Own calls; `Some` once the answer has come.
+    /// Own calls. `Some` after the answer has come.
     waiting: FxHashMap<u32, Option<Vec<u8>>>,
     /// The peer's calls that no worker has taken yet.
     queue: VecDeque<(u32, Vec<u8>)>,
-    /// The same of those that wait for other peers, and how many of these are worked on.
+    /// Those that wait for other peers, and the number of them that workers execute.
     slow: VecDeque<(u32, Vec<u8>)>,
     slow_working: usize,
-    /// All of the peer's calls without an answer.
+    /// The number of the peer's unanswered calls.
     owed: usize,
     /// Threads that have not ended.
     threads: usize,
@@ -68,15 +69,15 @@ struct State {
 struct Shared {
     stream: TcpStream,
     state: Mutex<State>,
-    /// Something has changed for those that wait for answers, for calls, or for the end.
+    /// Notifies the threads that wait for answers, for calls, or for the end.
     changed: Condvar,
     answers: Arc<dyn Answers>,
-    /// Messages to be sent, each behind room for its length. An empty one has the writer look whether
-    /// the connection is over.
+    /// Messages to send, each with four free bytes in front for its length. An empty one makes the
+    /// writer check if the connection has ended.
     outgoing: Sender<Vec<u8>>,
 }
 
-/// A connection. Dropping it ends it; its threads end by themselves.
+/// A connection. It ends when this is dropped, and its threads end by themselves.
 pub(crate) struct Link {
     shared: Arc<Shared>,
 }
@@ -88,7 +89,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Begins work on a connection whose sides know each other.
+    /// Begins to work on an authenticated connection.
     pub(crate) fn start(
         name: &str,
         stream: TcpStream,
@@ -101,7 +102,7 @@ impl Link {
         let (outgoing, incoming) = channel();
         let state = Mutex::new(State::default());
         let shared = Arc::new(Shared { stream, state, changed: Condvar::new(), answers, outgoing });
-        // Dropped on an error, it ends those that were started.
+        // Its drop after an error ends the threads that were started.
         let link = Self { shared: shared.clone() };
         let own = shared.clone();
         link.spawn(name, move || own.read(opener))?;
@@ -127,10 +128,10 @@ impl Link {
         builder.spawn(whole).map(|_: JoinHandle<()>| ())
     }
 
-    /// Asks, waits for the answer for at most `limit`, and hands it to `take`.
+    /// Sends a call, waits for the answer for at most `limit`, and passes it to `take`.
     ///
     /// # Errors
-    /// When none came; the connection is over then.
+    /// No answer came. The connection is over then.
     pub(crate) fn call<T>(
         &self,
         call: Call<'_>,
@@ -173,7 +174,7 @@ impl Link {
         state.waiting.remove(&id);
         drop(state);
         shared.changed.notify_all();
-        // It was read once before, so it is sound.
+        // The answer was decoded once before, so it is valid.
         match Frame::decode(&mut Decoder::new(&answer)) {
             Ok(Frame::Answer { answer, .. }) => Ok(take(answer)),
             _ => Err(Lost),
@@ -197,7 +198,7 @@ impl Link {
         }
     }
 
-    /// Ends the connection, and waits until all that the peer has asked for is over. False if it is not
+    /// Ends the connection, and waits until all calls of the peer are over. False if they are not
     /// within `limit`.
     pub(crate) fn drain(&self, limit: Duration) -> bool {
         self.shared.close();
@@ -207,19 +208,19 @@ impl Link {
     }
 }
 
-/// Says that a thread has ended, however it did.
+/// Notes the end of a thread, also by a panic.
 struct Ended(Arc<Shared>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // Without all of its threads a connection is of no use.
+        // A connection is useless without any of its threads.
         self.0.close();
         self.0.lock().threads -= 1;
         self.0.changed.notify_all();
     }
 }
 
-/// A message behind room for its length.
+/// Encodes a message, with four free bytes in front for its length.
 fn frame(frame: &Frame<'_>) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     if let Frame::Call {
@@ -235,7 +236,7 @@ fn frame(frame: &Frame<'_>) -> Vec<u8> {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two steps.
+        // The state is consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -257,7 +258,7 @@ impl Shared {
             state.closed = true;
             state.queue.clear();
             state.slow.clear();
-            // Whoever sleeps in the socket wakes up.
+            // Wakes the threads that sleep in the socket.
             let _ = self.stream.shutdown(Shutdown::Both);
             let _ = self.outgoing.send(Vec::new());
         }
@@ -325,7 +326,7 @@ impl Shared {
         let mut space = Vec::new();
         let answer = self.answers.answer(call, &mut space);
         let answer = frame(&Frame::Answer { id, answer });
-        // Before the peer can know of it.
+        // Before the peer can get the answer.
         self.lock().owed -= 1;
         let _ = self.outgoing.send(answer);
     }
@@ -344,12 +345,12 @@ impl Shared {
             };
             state.slow_working += usize::from(is_slow);
             drop(state);
-            // It was read once before, so it is sound.
+            // The call was decoded once before, so it is valid.
             if let Ok(Frame::Call { call, .. }) = Frame::decode(&mut Decoder::new(&record)) {
                 self.carry_out(id, &call);
             }
             state = self.lock();
-            // It looks for another itself.
+            // This worker looks for the next slow call itself.
             state.slow_working -= usize::from(is_slow);
         }
     }
@@ -383,8 +384,8 @@ fn read_record(mut stream: &TcpStream, bytes_max: usize) -> io::Result<Vec<u8>> 
     Ok(record)
 }
 
-/// The same until a moment, for a peer that nobody knows yet: one that sends a byte now and then is not
-/// waited for.
+/// Reads a record up to a time limit, from a peer that has not authenticated: it cannot extend the
+/// limit with a byte now and then.
 pub(crate) fn read_record_until(
     stream: &TcpStream,
     bytes_max: usize,

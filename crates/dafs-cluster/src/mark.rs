@@ -1,15 +1,17 @@
-//! By what a directory of a node is known: a random number made with it, and how often it was joined.
+//! The mark by which a node's directory is recognised: a random number that is made with it, and
+//! the count of its joins.
 //!
-//! Whoever begins to work with a directory joins it. Both sides keep the count, the directory first. One
-//! that comes back with a lower count than the metadata server has is an older state of itself. A higher
-//! one means that the metadata server did not come to keep it, or is itself from a backup.
+//! A server that begins to work with a directory joins it. Both sides keep the count, and the
+//! directory is written first. A directory with a lower count than that of the metadata server is
+//! an older state. A higher count means that the metadata server has not written it, or was itself
+//! restored from a backup.
 //!
-//! A sum of both stands behind the count, for damage to be told. Against other users of the host marks are safe
-//! where they lie: the directories are not written to by others, which is checked. A code with a key would
-//! help nobody: a directory is moved to other servers, and an administrator may have to edit a mark.
+//! A checksum of both follows the count, to detect damage. Marks are safe from other users of the
+//! host: it is checked that others cannot write to the directories. A keyed MAC would have no use:
+//! a directory can be moved to other servers, and an administrator may have to edit a mark.
 //!
 //! Invariants
-//! * A mark on the disk is an earlier one or a later one, also after a crash.
+//! * A mark on the disk is the earlier one or the later one, also after a crash.
 
 use crate::hello::HelloError;
 use crate::limits::MARK_BYTES_MAX;
@@ -26,24 +28,24 @@ use std::path::Path;
 pub(crate) struct Mark {
     /// Random.
     pub(crate) incarnation: [u8; 16],
-    /// How often it was joined.
+    /// The count of its joins.
     pub(crate) joins: u64,
 }
 
 impl Mark {
-    /// That of a directory that was never joined.
+    /// Makes the mark of a directory that was never joined.
     pub(crate) fn make() -> io::Result<Self> {
         let mut incarnation = [0; 16];
         getrandom::fill(&mut incarnation).map_err(io::Error::other)?;
         Ok(Self { incarnation, joins: 0 })
     }
 
-    /// The next one.
+    /// Returns the mark after one more join.
     pub(crate) fn joined(self) -> Self {
         Self { joins: self.joins.saturating_add(1), ..self }
     }
 
-    /// Whether a directory with this mark is the one that is known.
+    /// Checks that a directory with this mark is the known one.
     pub(crate) fn check(&self, membership: Membership) -> Result<(), HelloError> {
         match membership {
             Membership::Known { incarnation, .. } if incarnation != self.incarnation => {
@@ -54,7 +56,7 @@ impl Mark {
         }
     }
 
-    /// What a file says; `None` if it is not there.
+    /// Reads a mark from a file. `None` if the file is missing.
     pub(crate) fn read(path: &Path) -> io::Result<Option<Self>> {
         let text = match own::read(path, MARK_BYTES_MAX) {
             Ok(text) => text,
@@ -78,7 +80,7 @@ impl Mark {
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let incarnation = ComponentId::parse(lines.next()?)?.0;
-        // Earlier versions counted nothing, and then without a sum.
+        // Earlier versions kept no count, and later ones a count without a checksum.
         let (joins, sum) = match lines.next() {
             Some(line) => {
                 line.split_once(' ').map_or((line, None), |(joins, sum)| (joins, Some(sum)))
@@ -96,12 +98,12 @@ impl Mark {
     }
 
     fn text(&self) -> String {
-        // As long for each count.
+        // The length is the same for each count.
         format!("{}\n{:020} {}\n", ComponentId(self.incarnation), self.joins, self.sum())
     }
 
-    /// Writes it to a file, to outlive a crash. A full file system takes a new count, too: that is written
-    /// in place, and less than disks write at once.
+    /// Writes it to a file, durably. This works on a full file system, too: a new count is written
+    /// in place, and is shorter than a disk's atomic write.
     pub(crate) fn keep(&self, path: &Path) -> io::Result<()> {
         let text = self.text();
         match own::open(path, false) {
@@ -186,7 +188,7 @@ mod tests {
             let mut damaged = text.clone();
             damaged[at] ^= 1;
             fs::write(&path, damaged).expect("damaged");
-            // One line alone is what an administrator leaves who takes an older directory.
+            // An administrator who accepts an older directory leaves one line alone.
             let error = Mark::read(&path).expect_err("it is told").to_string();
             assert!(error.contains("is damaged") && error.contains("copy"), "{at}: {error}");
         }

@@ -1,8 +1,8 @@
-//! What a metadata server remembers of the directories of its nodes, one file for each: nothing, that there
-//! is one, or its mark. And the joining of directories of its own machine.
+//! The metadata server's record of its nodes' directories, one file for each: no file, an empty one
+//! for some directory, or its mark. Also the join of directories of its own machine.
 //!
 //! Invariants
-//! * No directory is used that is not the one that is known, nor an older state of it.
+//! * A directory is used only if it is the known one, and not an older state of it.
 
 use crate::hello::HelloError;
 use crate::mark::Mark;
@@ -15,12 +15,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The file with the mark of a directory, in it.
+/// The name of the file with the mark in a directory.
 pub(crate) const INCARNATION: &str = "incarnation";
 
 pub(crate) fn recall(memory: &Path) -> io::Result<Membership> {
     match fs::symlink_metadata(memory) {
-        // So earlier versions remembered directories of this machine, which the node may have been.
+        // Earlier versions recorded directories of this machine like this, and the node may have
+        // been one.
         Ok(metadata) if metadata.is_file() && metadata.len() == 0 => {
             tracing::warn!(
                 "{} is empty, as earlier versions left it or as an administrator made it: a directory of \
@@ -43,7 +44,7 @@ pub(crate) fn remember(memory: &Path, mark: Mark) -> io::Result<()> {
     mark.keep(memory)
 }
 
-/// The node counts as never used.
+/// Makes the node count as never used.
 pub(crate) fn give_up(memory: &Path) -> io::Result<()> {
     match fs::remove_file(memory) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -52,8 +53,8 @@ pub(crate) fn give_up(memory: &Path) -> io::Result<()> {
     File::open(memory.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// The mark of a directory that is the node's, for which it may be made. A node that counts as never used
-/// has a new one, so that no other state of the directory is taken for this one later.
+/// Returns the mark of a directory of the node, and makes one if allowed. A node that counts as
+/// never used gets a new mark, so that no other state of the directory is taken for this one later.
 pub(crate) fn marked(directory: &Path, membership: Membership) -> Result<Mark, MarkError> {
     let there = Mark::read(&directory.join(INCARNATION))?;
     match (there, membership) {
@@ -66,8 +67,8 @@ pub(crate) fn marked(directory: &Path, membership: Membership) -> Result<Mark, M
     }
 }
 
-/// Counts a joining, in the directory. What cannot be written to does not become another one: it goes on with
-/// the mark that it has, if it has one.
+/// Increments the count of joins in the directory. A directory that cannot be written keeps its
+/// state: it goes on with its mark, if it has one.
 pub(crate) fn join(directory: &Path, mark: Mark) -> io::Result<Mark> {
     let (joined, path) = (mark.joined(), directory.join(INCARNATION));
     match joined.keep(&path) {
@@ -81,7 +82,7 @@ fn takes_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), ReadOnlyFilesystem | StorageFull | QuotaExceeded)
 }
 
-/// Why a directory is not the one that is known.
+/// Why a directory is not the known one.
 #[derive(Debug, Error)]
 pub(crate) enum MarkError {
     #[error(transparent)]
@@ -112,12 +113,12 @@ pub enum JoinError {
     Io(PathBuf, io::Error),
 }
 
-/// Opens a directory of this machine as a node's; an empty one only if the node was never used.
-/// `addresses` are those at which clients reach it without the store, `memory` is the file in which it is
-/// remembered which directory it is, and from when.
+/// Opens a directory of this machine as that of a node. An empty one is accepted only if the node
+/// was never used. Clients reach it at `addresses` without the store. `memory` is the file with the
+/// record of the directory's mark.
 ///
 /// # Errors
-/// When it is not the node's, or an older state of it, and those of the system.
+/// The directory is not the node's, or an older state of it, and the errors of the system.
 pub fn join_directory(
     directory: &Path,
     (store, number): (&[u8; 16], u32),
@@ -139,7 +140,7 @@ pub fn join_directory(
     })?;
     match join(directory, mark) {
         Ok(mark) => remember(memory, mark).map_err(forgotten)?,
-        // One of an earlier version, that gets its mark when it can be written to.
+        // A directory of an earlier version gets its mark when it can be written.
         Err(error) if takes_nothing(&error) && membership == Membership::Marked => {}
         Err(error) => return Err(JoinError::Io(directory.to_owned(), error)),
     }
@@ -237,7 +238,7 @@ mod tests {
         fs::write(&memory, old).expect("restored");
         rig.join().expect("joined");
         assert_eq!(rig.known().joins, 4);
-        // As earlier versions kept it.
+        // As earlier versions recorded it.
         fs::write(&memory, "").expect("written");
         rig.join().expect("joined");
         assert_eq!(rig.known().joins, 5);

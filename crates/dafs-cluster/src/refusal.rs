@@ -1,6 +1,6 @@
-//! Errors as numbers of the control program.
+//! Errors as numbers of the control protocol.
 //!
-//! What has no number becomes an error of the device, or `Delay` where a use of a state-id is judged.
+//! An error without a number becomes an I/O error, or `Delay` for the check of a state-id.
 
 use dafs_service::ServiceError;
 use dafs_store::StoreError;

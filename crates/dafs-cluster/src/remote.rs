@@ -1,10 +1,10 @@
-//! A data server of another machine, as the metadata server sees it.
+//! The metadata server's view of a data server on another machine.
 //!
 //! Invariants
-//! * Without a connection every call but `forget` is `Busy` at once: whoever asks comes again.
-//! * `forget` is done when the data server says so, or when so much time has passed since its last
-//!   question that it believes nothing of what it was told. What it heard of an earlier run of this
-//!   server counts as heard when this run began.
+//! * Without a connection every call but `forget` returns `Busy` at once, and the caller retries.
+//! * `forget` succeeds when the data server says so, or when all its cached authorisations have
+//!   expired since its last question. Questions to an earlier run of this server count as asked
+//!   when this run began.
 
 use crate::data::NodeCounters;
 use crate::gate::Gate;
@@ -32,20 +32,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The metadata server, as data servers of other processes need it: it judges state-ids, without waiting
-/// for anybody, and reaches what they do not have. The provided methods are those of a file system whose
-/// data servers reach every byte, and see sizes, by themselves. Calls end in bounded time.
+/// The metadata server's interface for data servers of other processes: it judges state-ids without
+/// waiting, and reaches data that they lack. The provided methods serve a file system whose data
+/// servers reach every byte, and see sizes, by themselves. Calls end in bounded time.
 pub trait Metadata: ForeignStates {
-    /// How far the file reaches that a component is of. Servers name components by their ids, and not by
+    /// Returns the size of the file of a component. Servers name components by their ids, and not by
     /// the handles of clients as in [`ForeignStates::size`].
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while that cannot be told.
+    /// [`StoreError::Busy`] while it is not known.
     fn size_of(&self, _component: &ComponentId) -> Result<u64> {
         Err(StoreError::Busy)
     }
 
-    /// Reads from the file that a component is of, as far as the node that has the first byte goes.
+    /// Reads from the file of a component, up to the end of the bytes on the node with the first
+    /// byte.
     ///
     /// # Errors
     /// The node's.
@@ -58,7 +59,7 @@ pub trait Metadata: ForeignStates {
         Err(StoreError::NotSupported)
     }
 
-    /// Writes to that file, without a change of its size; stable when the call returns.
+    /// Writes to that file, without a change of its size. The data is stable on return.
     ///
     /// # Errors
     /// The node's.
@@ -72,31 +73,30 @@ pub trait Metadata: ForeignStates {
     }
 }
 
-/// How to reach a data server.
+/// The configuration of a remote node.
 #[derive(Debug)]
 pub struct RemoteConfig {
     /// The number of the node.
     pub number: u32,
-    /// Where its data server waits for the metadata server: HOST:PORT.
+    /// The address at which its data server accepts the metadata server: HOST:PORT. HOST:PORT.
     pub control: String,
     /// The secret of the cluster.
     pub secret: Arc<ClusterSecret>,
-    /// What the store is called.
+    /// The identity of the store.
     pub store: [u8; 16],
-    /// A file in which it is remembered which directory the node has, and from when. It is made at the first
-    /// use.
+    /// The file with the record of the node's directory. It is made at the first use.
     pub memory: PathBuf,
-    /// Whether files are in that directory, so that an older state of it is not to be served. It is for who
-    /// the node is, and nothing else, where another file system keeps them.
+    /// True if the directory contains files, so that an older state of it must not be served. Where
+    /// another file system keeps the files, the directory only identifies the node.
     pub holds_files: bool,
 }
 
-/// What is known of a data server now.
+/// The state of a data server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Whether there is a connection.
+    /// True if it is connected.
     pub connected: bool,
-    /// Why not, in words.
+    /// The reason if it is not, in words.
     pub trouble: String,
 }
 
@@ -111,23 +111,23 @@ struct Shared {
     metadata: OnceLock<Arc<dyn Metadata>>,
     state: Mutex<State>,
     stopped: Condvar,
-    /// Those who wait for its data.
+    /// Limits the calls that wait for its data.
     data: Gate,
 }
 
 struct State {
     link: Option<Arc<Link>>,
-    /// What the data server said of itself when it was there last.
+    /// The data server's description of itself, from the last connection.
     member: Option<Member>,
     trouble: String,
-    /// What it said of its space.
+    /// The last known space.
     space: Option<NodeSpace>,
-    /// What it said of its clients.
+    /// The last known counters of its clients.
     counters: NodeCounters,
-    /// When the data server may have asked last about a state-id.
+    /// The latest time at which the data server may have asked about a state-id.
     asked: Duration,
-    /// When it believes nothing any more of what an earlier run of this server has said, if it does not
-    /// come before: then it is over at once.
+    /// When all authorisations from an earlier run of this server expire, if it does not connect
+    /// before. A connection sets it to zero.
     settled: Duration,
     stop: bool,
 }
@@ -150,11 +150,11 @@ enum ConnectError {
 }
 
 impl RemoteNode {
-    /// Connects to a data server, and does so again whenever the connection is lost, until this is
-    /// dropped.
+    /// Connects to a data server, and connects again after each loss of the connection, until this
+    /// is dropped.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// No thread can be started for it.
     pub fn start(config: RemoteConfig) -> io::Result<Self> {
         let state = State {
             link: None,
@@ -179,28 +179,30 @@ impl RemoteNode {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Says who answers the data server. Before this its clients are told to wait.
+    /// Sets the metadata server that answers the data server. Before this its clients are told to
+    /// wait.
     pub fn answer_by(&self, metadata: Arc<dyn Metadata>) {
         let _ = self.shared.metadata.set(metadata);
     }
 
-    /// What is known of it now.
+    /// Returns its state.
     pub fn status(&self) -> NodeStatus {
         let state = self.shared.lock();
         let connected = state.link.as_ref().is_some_and(|link| !link.is_closed());
         NodeStatus { connected, trouble: state.trouble.clone() }
     }
 
-    /// The directory that the node had is lost: from now on another one can take its place, an empty one
-    /// or one that was made for the node. Nothing may rely on what was there.
+    /// Declares the node's directory lost: from now on another one can replace it, an empty one or
+    /// one that was made for the node. No file may rely on its old content.
     ///
     /// # Errors
-    /// Those of the directory in which it is remembered which one the node has.
+    /// Those of the file with the record of the directory.
     pub fn give_up_directory(&self) -> io::Result<()> {
         memory::give_up(&self.shared.config.memory)
     }
 
-    /// What clients have done at its data server. Of one that is away it is what it was.
+    /// Returns the counters of its clients. For a data server that is away, these are the last
+    /// known ones.
     pub fn counters(&self) -> NodeCounters {
         let told = self.call(Call::Counters, |answer| match answer {
             Answer::Counters { read, written, indirect } => Some(NodeCounters {
@@ -217,7 +219,7 @@ impl RemoteNode {
         state.counters
     }
 
-    /// Where its data server waits for the metadata server.
+    /// The address for the metadata server.
     pub fn control(&self) -> &str {
         &self.shared.config.control
     }
@@ -236,7 +238,7 @@ impl Drop for RemoteNode {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.stop = true;
-        // Ends it.
+        // Drops the connection.
         let link = state.link.take();
         drop(state);
         if let Some(link) = link {
@@ -304,7 +306,8 @@ impl Node for RemoteNode {
             let len = (wanted - done).min(DATA_BYTES_MAX);
             let call = Call::Read { component: component.0, offset, len: len as u32 };
             let _turn = self.shared.data.enter()?;
-            // Less means that the component ends there, so an error is never told as less.
+            // A short count means that the component ends there, so an error is never reported as a
+            // short count.
             let count = self.call(call, |answer| match answer {
                 Answer::Data(data) if data.len() <= len => {
                     scatter(data, views, done);
@@ -344,7 +347,7 @@ impl Node for RemoteNode {
                 })
             });
             match written {
-                // The first part may be lost by now: that is told by its own verifier.
+                // The first part may be lost by now: its own verifier shows that.
                 Ok(written) if all.count > 0 && written.verifier != all.verifier => return Ok(all),
                 Ok(written) => {
                     all = Written { count: all.count + written.count, ..written };
@@ -381,7 +384,7 @@ impl Node for RemoteNode {
         self.call(Call::Remove { component: component.0 }, done)
     }
 
-    /// That of a node that is away is what it was.
+    /// For a node that is away, this is the last known space.
     fn space(&self) -> Result<NodeSpace> {
         let space = self.call(Call::Space, |answer| match answer {
             Answer::Space { total, free, available } => Some(NodeSpace { total, free, available }),
@@ -437,7 +440,7 @@ impl Node for RemoteNode {
     }
 }
 
-/// So many bytes of the views from `skip` on.
+/// Returns `len` bytes of the views from `skip` on.
 pub(crate) fn gather(views: &[VolatileSlice<'_>], mut skip: usize, len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     let mut done = 0;
@@ -451,7 +454,7 @@ pub(crate) fn gather(views: &[VolatileSlice<'_>], mut skip: usize, len: usize) -
     data
 }
 
-/// Puts bytes into the views from `skip` on.
+/// Copies bytes into the views from `skip` on.
 pub(crate) fn scatter(mut data: &[u8], views: &[VolatileSlice<'_>], mut skip: usize) {
     for view in views {
         let cut = skip.min(view.len());
@@ -537,8 +540,8 @@ impl Shared {
         let answers = Arc::new(MetadataAnswers { node: self.clone() });
         let name = format!("dafs-node-{}", config.number);
         let link = Arc::new(Link::start(&name, stream, (sealer, opener), answers)?);
-        // Before anything is done there: an older state of the directory is known by this. The disk may take
-        // longer than a data server waits for a sign of life.
+        // Before any other work on this connection, because the record detects an older state of
+        // the directory. The disk may take longer than a data server waits for a message.
         if let Err(error) = memory::remember(&config.memory, member.mark) {
             link.close();
             return Err(ConnectError::Memory(error));
@@ -549,7 +552,7 @@ impl Shared {
         }
         state.link = Some(link.clone());
         state.member = Some(member);
-        // With the new connection it has forgotten all.
+        // With the new connection its cache is empty.
         state.settled = Duration::ZERO;
         state.trouble.clear();
         Ok(link)
@@ -562,7 +565,7 @@ pub(crate) fn send(mut stream: &TcpStream, message: &[u8]) -> io::Result<()> {
     stream.write_all(&[&len.to_be_bytes(), message].concat())
 }
 
-/// What a metadata server answers a data server.
+/// The metadata server's answers to a data server.
 struct MetadataAnswers {
     node: Arc<Shared>,
 }
@@ -573,7 +576,7 @@ impl MetadataAnswers {
         metadata: &dyn Metadata,
         wanted: &StateUse<'_>,
     ) -> dafs_service::Result<Option<Duration>> {
-        // Before it is judged: whoever forgets after that knows of this question.
+        // Before the check: a later `forget` must know of this question.
         let mut state = self.node.lock();
         state.asked = state.asked.max(time::now());
         drop(state);

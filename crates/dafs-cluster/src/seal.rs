@@ -1,20 +1,20 @@
-//! Records with codes: length, message, code.
+//! Records with MACs: length, message, MAC.
 //!
 //! Invariants
-//! * A code is over the number of its record, so that none is left out, repeated or moved.
+//! * A MAC covers the number of its record, so that no record is omitted, repeated or moved.
 
 use crate::secret::ClusterSecret;
 use dafs_wire::cluster::RECORD_BYTES_MAX;
 use dafs_wire::xdr::{Encode, Encoder};
 use thiserror::Error;
 
-/// Bytes of a code.
+/// Bytes of a MAC.
 pub(crate) const CODE_BYTES: usize = 16;
 
 /// The most bytes behind the length of a record.
 pub(crate) const SEALED_BYTES_MAX: usize = RECORD_BYTES_MAX + CODE_BYTES;
 
-/// A record that the peer has not made, or not for this place.
+/// A record that the peer has not made, or not for this position.
 #[derive(Debug, Error)]
 #[error("a record with a wrong code came")]
 pub(crate) struct Forged;
@@ -30,14 +30,14 @@ impl Sealer {
         Self { key, count: 0 }
     }
 
-    /// The next record, with its length before it.
+    /// Encodes the next record, with its length in front.
     pub(crate) fn seal(&mut self, message: &impl Encode) -> Vec<u8> {
         let mut record = vec![0; 4];
         message.encode(&mut Encoder::new(&mut record));
         self.seal_room(record)
     }
 
-    /// The same for a message behind four bytes of room.
+    /// Encodes a message that has four free bytes in front.
     pub(crate) fn seal_room(&mut self, mut record: Vec<u8>) -> Vec<u8> {
         let code = self.key.code(b"record", &[&self.count.to_be_bytes(), &record[4..]]);
         self.count += 1;
@@ -49,7 +49,7 @@ impl Sealer {
     }
 }
 
-/// Takes records.
+/// Checks and opens records.
 pub(crate) struct Opener {
     key: ClusterSecret,
     count: u64,
@@ -60,7 +60,7 @@ impl Opener {
         Self { key, count: 0 }
     }
 
-    /// The message of the next record, which comes without its length.
+    /// Returns the message of the next record, which comes without its length.
     pub(crate) fn open<'a>(&mut self, record: &'a [u8]) -> Result<&'a [u8], Forged> {
         let at = record.len().checked_sub(CODE_BYTES).ok_or(Forged)?;
         let (message, code) = record.split_at(at);

@@ -1,6 +1,6 @@
-//! The secret of a cluster: 32 random bytes in a file that all its servers have.
+//! The secret of a cluster: 32 random bytes in a file on all its servers.
 //!
-//! Codes are keyed BLAKE2b (RFC 7693) over a purpose and parts, each with its length before it.
+//! MACs are keyed BLAKE2b (RFC 7693) over a purpose and parts, each with its length in front.
 
 use blake2::Blake2bMac;
 use blake2::digest::consts::U32;
@@ -64,7 +64,7 @@ impl ClusterSecret {
     /// Reads a secret.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The fault of the file.
     pub fn load(path: &Path) -> Result<Self, SecretError> {
         let failed = |error| SecretError::Io(path.to_owned(), error);
         let file = own::open_named(path).map_err(|error| match error {
@@ -81,8 +81,8 @@ impl ClusterSecret {
         Ok(Self(bytes))
     }
 
-    /// The key of the handles by which clients name the components of a store. It tells nothing about
-    /// the secret.
+    /// The key of the handles by which clients name the components of a store. It reveals nothing
+    /// about the secret.
     pub fn component_secret(&self, store: &[u8; 16]) -> [u8; 16] {
         let code = self.code(b"components", &[store]);
         std::array::from_fn(|at| code[at])
@@ -98,17 +98,17 @@ impl ClusterSecret {
         mac
     }
 
-    /// The code of some parts for one purpose.
+    /// Returns the MAC of some parts for one purpose.
     pub(crate) fn code(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 32] {
         self.mac(purpose, parts).finalize().into_bytes().into()
     }
 
-    /// Whether a code, or the first bytes of one, are right. Takes as long if they are not.
+    /// True if a MAC, or the first bytes of one, are valid. Takes constant time.
     pub(crate) fn verify(&self, purpose: &[u8], parts: &[&[u8]], code: &[u8]) -> bool {
         self.mac(purpose, parts).verify_truncated_left(code).is_ok()
     }
 
-    /// A key for one purpose.
+    /// Derives a key for one purpose.
     pub(crate) fn derive(&self, purpose: &[u8], parts: &[&[u8]]) -> Self {
         Self(self.code(purpose, parts))
     }

@@ -1,6 +1,6 @@
-//! A connection that takes the last file descriptor of a data server is refused, and one that has not
-//! said who it is goes for the next. A test program of its own, because the limit holds for the whole
-//! process.
+//! A connection that takes the last file descriptor of a data server is refused, and one that has
+//! not authenticated is closed for the next one. It is a test program of its own, because the limit
+//! holds for the whole process.
 
 #![allow(dead_code, reason = "the helpers are shared with other tests, which use more of them")]
 
@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// Leaves so many descriptors; all others are taken while the files live.
+/// Leaves this number of descriptors. All others are in use while the files live.
 fn leave(count: u64) -> Vec<File> {
     let used = std::fs::read_dir("/proc/self/fd").expect("descriptors");
     let numbers = used.filter_map(|fd| fd.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -30,7 +30,7 @@ fn leave(count: u64) -> Vec<File> {
     filling
 }
 
-/// True if the data server keeps a connection: it says nothing first.
+/// True if the data server keeps a connection: it does not send first.
 fn is_kept(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     let read = stream.read(&mut [0; 1]);
@@ -44,8 +44,8 @@ fn strangers_make_room_when_the_last_descriptor_is_gone() {
     let connect = || TcpStream::connect(data.address()).expect("connected");
     let idle = [connect(), connect(), connect()];
     assert!(idle.iter().all(is_kept));
-    // The client's end of a connection, and none to ask whose it is. A call of accept that waits has its
-    // descriptor already.
+    // One is for the client's end of a connection, and none is left to find its origin. A waiting
+    // call of accept has its descriptor already.
     let _filling = leave(1);
     assert!((0..5).any(|_| is_kept(&connect())));
     assert!(!is_kept(&idle[0]), "it is the oldest");

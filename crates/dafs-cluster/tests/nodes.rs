@@ -34,7 +34,8 @@ fn read(node: &dyn Node, offset: u64, len: usize) -> Vec<u8> {
     data
 }
 
-/// Ends a data server, and waits until the metadata server has seen it: until then what it asks goes nowhere.
+/// Ends a data server, and waits until the metadata server has noticed: until then its calls are
+/// lost.
 fn end(data: DataNode, node: &RemoteNode) {
     drop(data);
     settled(|| !node.status().connected);
@@ -109,7 +110,7 @@ fn who_has_another_secret_or_wants_another_node_gets_nothing() {
     let other = cluster.node_numbered(&data, 2);
     settled(|| other.status().trouble.contains("another node"));
     assert_eq!(write(&other, 0, b"no").err(), Some(StoreError::Busy));
-    // It may have served clients in an earlier run, for all that is known.
+    // It may have served clients in an earlier run.
     assert!(other.addresses().is_empty() && other.serves_clients());
 }
 
@@ -163,7 +164,7 @@ fn an_empty_directory_takes_the_place_of_one_that_was_given_up_and_no_other_one_
     settled(|| node.status().trouble.contains("is it a copy"));
 }
 
-/// Has the directory of files of a data server that has ended.
+/// Copies the directory of files of a data server that has ended.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).expect("a directory");
     for entry in std::fs::read_dir(from).expect("a directory") {
@@ -198,7 +199,7 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
     settled(|| node.status().trouble.contains("gone back in time"));
     assert!(!node.status().connected && !data.is_connected());
     assert_eq!(write(&node, 0, b"no").err(), Some(StoreError::Busy));
-    // Nor by a metadata server that starts anew.
+    // Nor by a restarted metadata server.
     drop(node);
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().trouble.contains("gone back in time"));
@@ -208,7 +209,8 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
     let data = cluster.data(cluster.secret(), |_| {});
     settled(|| node.status().connected);
     assert_eq!(read(&node, 0, 99), b"new");
-    // One that is given up for lost may be the older one: whoever wants its files knows that.
+    // A directory after one that was given up may be the older one: the administrator who wants its
+    // files knows that.
     end(data, &node);
     std::fs::rename(&directory, &kept).expect("moved");
     std::fs::rename(&snapshot, &directory).expect("restored");
@@ -256,7 +258,7 @@ fn a_metadata_server_from_a_backup_or_of_an_earlier_version_keeps_no_node_out() 
     std::fs::write(cluster.memory(1), &backup).expect("restored");
     join();
     assert!(std::fs::read_to_string(cluster.memory(1)).expect("a memory") > newest);
-    // Neither side counted.
+    // Neither side has counted.
     let first = backup.lines().next().expect("a line");
     std::fs::write(cluster.memory(1), first).expect("written");
     std::fs::write(cluster.directory().join("incarnation"), first).expect("written");
@@ -355,7 +357,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     assert_eq!(metadata.questions(), 4, "a no is not kept");
     metadata.refuse(None);
     assert_eq!(check(b"one"), Ok(None));
-    // Sessions that are old enough for one question are old enough for the next.
+    // A session that is old enough for one question is old enough for the next.
     metadata.allow_younger(Duration::from_secs(30));
     assert_eq!(check(b"one"), Ok(None));
     node.forget(&ONE).expect("forgotten");
@@ -363,7 +365,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     assert!(Duration::from_secs(30) <= ages[0] && ages[0] <= ages[1], "{ages:?}");
     assert_eq!(metadata.questions(), 6);
     assert_eq!(judge.size(&ONE), Ok(77));
-    // What is not here is got from the metadata server.
+    // Bytes that are not here come from the metadata server.
     let mut bytes = vec![0; 8];
     let view = [VolatileSlice::from_mut(&mut bytes)];
     assert_eq!(Elsewhere::read(&judge, &handle().1, &view, 4096), Ok(8));

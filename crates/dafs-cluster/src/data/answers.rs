@@ -1,4 +1,4 @@
-//! What a data server answers its metadata server.
+//! The data server's answers to its metadata server.
 
 use super::{NodeCounters, Shared, lock};
 use crate::link::{Answers, Pace};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 pub(super) struct DataAnswers {
     pub(super) node: Arc<dyn Node>,
-    /// The connection is one of its parts.
+    /// Weak, because the connection is a part of it.
     pub(super) shared: Weak<Shared>,
 }
 
@@ -43,7 +43,7 @@ impl DataAnswers {
             }
             Call::Size { component } => node.size(&ComponentId(*component)).map(Answer::Size),
             Call::Remove { component } => {
-                // Nobody makes it anew by what was believed.
+                // So that no client makes it anew by a cached authorisation.
                 self.forget(&ComponentId(*component))?;
                 node.remove(&ComponentId(*component)).map(|()| Answer::Done)
             }
@@ -60,7 +60,7 @@ impl DataAnswers {
             }
             Call::Forget { component } => self.forget(&ComponentId(*component)),
             Call::Astray => {
-                // What does not fit into an answer is asked for again by clients.
+                // Clients ask again for those that do not fit into an answer.
                 let astray = node.take_astray()?;
                 let astray = astray.iter().take(DATA_BYTES_MAX / size_of::<ComponentId>());
                 astray.for_each(|component| space.extend_from_slice(&component.0));
@@ -72,7 +72,7 @@ impl DataAnswers {
 
     fn forget(&self, component: &ComponentId) -> Result<Answer<'static>> {
         let shared = self.shared.upgrade().ok_or(StoreError::Busy)?;
-        // First, so that a use that begins now asks anew.
+        // First, so that a use that begins now asks again.
         lock(&shared.beliefs).forget(component);
         self.node.forget(component).map(|()| Answer::Done)
     }

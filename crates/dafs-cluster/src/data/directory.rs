@@ -1,7 +1,7 @@
-//! Which directory a data server has: the marker of the node, and its mark.
+//! The identity of a data server's directory: the marker of the node, and its mark.
 //!
 //! Invariants
-//! * A directory that is not what the metadata server knows is never used, nor changed.
+//! * A directory other than the one that the metadata server knows is neither used nor changed.
 
 use crate::hello::{HelloError, Wanted};
 use crate::mark::Mark;
@@ -11,12 +11,12 @@ use dafs_wire::cluster::{Membership, Refusal};
 use std::io;
 use std::path::Path;
 
-/// Which node of which store the directory belongs to, if to any.
+/// The store and node that the directory belongs to, if any.
 pub(super) fn found(path: &Path) -> Result<Option<([u8; 16], u32)>, DirectoryError> {
     DirectoryNode::marked(path)
 }
 
-/// Makes an empty directory that of a node that was never used.
+/// Makes an empty directory into that of a node that was never used.
 pub(super) fn adopt(path: &Path, wanted: &Wanted) -> Result<(), Refusal> {
     if wanted.membership != Membership::New {
         return Err(Refusal::Empty);
@@ -27,7 +27,7 @@ pub(super) fn adopt(path: &Path, wanted: &Wanted) -> Result<(), Refusal> {
     })
 }
 
-/// The mark of the directory, if it is the one that the metadata server knows.
+/// Returns the mark of the directory, if the metadata server knows the directory.
 pub(super) fn marked(path: &Path, membership: Membership) -> Result<Mark, Refusal> {
     memory::marked(path, membership).map_err(|error| match error {
         MarkError::Hello(HelloError::Older) => Refusal::Older,
@@ -36,7 +36,7 @@ pub(super) fn marked(path: &Path, membership: Membership) -> Result<Mark, Refusa
     })
 }
 
-/// Counts a joining, in the directory.
+/// Increments the count of joins in the directory.
 pub(super) fn join(path: &Path, mark: Mark) -> Result<Mark, Refusal> {
     memory::join(path, mark).map_err(|error| failed(path, &error))
 }
@@ -85,7 +85,7 @@ mod tests {
         }
         assert_eq!(marked(path, known(joined.joined())), Err(Refusal::Older));
         assert_eq!(marked(path, known(other)), Err(Refusal::OtherDirectory));
-        // A node that was given up begins anew.
+        // A node whose directory was given up gets a new mark.
         let anew = marked(path, Membership::New).expect("made");
         assert_ne!(anew.incarnation, joined.incarnation);
     }

@@ -1,5 +1,5 @@
-//! What a data server asks its metadata server: who may do what, how long a file is, and bytes that lie
-//! on other nodes.
+//! The data server's questions to its metadata server: the rights of clients, the sizes of files,
+//! and bytes on other nodes.
 
 use super::{DataNode, Shared, lock};
 use crate::belief::Made;
@@ -19,7 +19,7 @@ use dafs_wire::xdr::{Encode, Encoder};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A data server's questions. It is there for as long as the data server is.
+/// Asks the metadata server. It lives as long as the data server.
 #[derive(Clone)]
 pub struct Judge {
     pub(super) shared: Arc<Shared>,
@@ -32,19 +32,19 @@ impl std::fmt::Debug for Judge {
 }
 
 impl DataNode {
-    /// What the door for clients asks.
+    /// Returns the judge, for the front end of clients.
     pub fn judge(&self) -> Judge {
         Judge { shared: self.shared.clone() }
     }
 }
 
 impl Judge {
-    /// Whether a client may use a component so, which `handle` names on the wire; a write only by a session
-    /// that is no older now than what is returned, if anything is. To be called while the use
-    /// [counts as one](dafs_store::node::ComponentFile::begin_use).
+    /// Checks that a client may use a component, which `handle` names on the wire. A write may come
+    /// only by a session that is not older now than the returned age, if there is one. The caller
+    /// calls it while the use [is counted](dafs_store::node::ComponentFile::begin_use).
     ///
     /// # Errors
-    /// What the metadata server says; `Delay` while it cannot be asked.
+    /// The metadata server's. `Delay` while it cannot be asked.
     pub fn check(
         &self,
         (owner, identity): (&[u8], &Identity),
@@ -61,7 +61,7 @@ impl Judge {
             seqid: state.seqid,
             write,
         };
-        // What the metadata server could not take in has not been given out by it either.
+        // The metadata server never issues a value that it could not read itself.
         if owner.len() > OWNER_BYTES_MAX
             || wanted.mechanism.len() > MECHANISM_BYTES_MAX
             || wanted.principal.len() > PRINCIPAL_BYTES_MAX
@@ -70,7 +70,7 @@ impl Judge {
             return Err(ServiceError::BadStateId);
         }
         let mut key = Vec::new();
-        // The number is compared, not looked up.
+        // The sequence number is compared, and not a part of the key.
         StateUse { seqid: 0, ..wanted.clone() }.encode(&mut Encoder::new(&mut key));
         let seqid = state.seqid;
         let believed = lock(&self.shared.beliefs).allow(component, (&key, seqid), time::now());
@@ -87,12 +87,12 @@ impl Judge {
                     _ => Err(ServiceError::Delay),
                 });
             let answer = answer.unwrap_or(Err(ServiceError::Delay));
-            // As long as the answer was under way, the moment is taken for a later one.
+            // The time on the way counts as a later moment.
             let made = answer.map(|age| age.map(|age| time::now().saturating_sub(age)));
             let known = (key.as_slice().into(), seqid);
             let current =
                 lock(&self.shared.beliefs).answered(question, known, made.ok(), time::now());
-            // A no may be old as well, but does no harm.
+            // A refusal may be out of date as well, but does no harm.
             if current || made.is_err() {
                 return made.map(age);
             }
@@ -100,10 +100,10 @@ impl Judge {
         Err(ServiceError::Delay)
     }
 
-    /// How far the file reaches that a component is of.
+    /// Returns the size of the file of a component.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while that cannot be told.
+    /// [`StoreError::Busy`] while it is not known.
     pub fn size(&self, component: &ComponentId) -> Result<u64> {
         let call = Call::FileSize { component: component.0 };
         self.ask(call, ASK_TIME, |answer| match answer {
@@ -146,7 +146,7 @@ impl Elsewhere for Judge {
         })?
     }
 
-    /// Whatever is asked for, the data is stable then: a commit here would not reach it.
+    /// The data is always stable then, because a commit here would not reach it.
     fn write(
         &self,
         handle: &ComponentHandle,
@@ -166,7 +166,7 @@ impl Elsewhere for Judge {
     }
 }
 
-/// How old a session may be now.
+/// The age that a session may have now.
 fn age(made: Made) -> Option<Duration> {
     made.map(|made| time::now().saturating_sub(made))
 }

@@ -1,13 +1,14 @@
-//! A data server: the components of one directory, by leave of a metadata server that connects to it.
+//! A data server: the components of one directory, controlled by a metadata server that connects to
+//! it.
 //!
 //! Invariants
-//! * It works for one metadata server at a time: whoever shows the secret and wants this node. What an
-//!   earlier one has asked for, and what clients were doing by its word, is over before, and nothing is
-//!   believed of what it has said.
-//! * An empty directory becomes the node's only when the metadata server says that the node was never
-//!   used.
-//! * The directory knows of a joining before the metadata server hears that it is let in.
-//! * A use is judged while it counts as one, so that `forget` can wait for it.
+//! * It works for one metadata server at a time: the one that has authenticated by the secret and
+//!   asks for this node. First all requests of an earlier one, and all uses of clients that it has
+//!   authorised, have ended, and the cache of its authorisations is empty.
+//! * An empty directory becomes that of the node only when the metadata server says that the node
+//!   was never used.
+//! * A join is recorded in the directory before the metadata server is told that it has joined.
+//! * A use is checked while it is counted, so that `forget` can wait for it.
 
 mod answers;
 mod directory;
@@ -38,7 +39,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Why there is no data server.
+/// Why a data server cannot start.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum DataNodeError {
@@ -48,69 +49,70 @@ pub enum DataNodeError {
     System(#[from] io::Error),
 }
 
-/// What a data server is made of.
+/// The configuration of a data server.
 pub struct DataNodeConfig {
-    /// Where its components are; empty at the first start.
+    /// The directory of its components. Empty at the first start.
     pub directory: PathBuf,
     /// The secret of the cluster.
     pub secret: Arc<ClusterSecret>,
-    /// Where the metadata server connects.
+    /// Accepts connections of the metadata server.
     pub listener: TcpListener,
-    /// Where clients do, to be told to them.
+    /// The addresses for clients, which the metadata server passes on to them.
     pub addresses: Vec<SocketAddr>,
-    /// The same by NFS over RDMA.
+    /// The addresses for NFS over RDMA.
     pub rdma_addresses: Vec<SocketAddr>,
-    /// The same over DAFS.
+    /// The addresses for DAFS.
     pub dafs_addresses: Vec<SocketAddr>,
-    /// Called when the directory is known to be a node's, and which; opens the door for clients, whose
-    /// uses of it the judge judges. Without a door there is no data server: it is called again for the next
-    /// metadata server that comes, as what stood in the way may be gone by then.
+    /// Called when the directory is known to belong to a node. It opens the front end for clients,
+    /// which asks the judge about each use. Without a front end there is no data server: it is
+    /// called again for the next metadata server that connects, because the cause of a failure may
+    /// have gone by then.
     pub opened: Announce,
-    /// Called when unstable data may be lost that clients have written.
+    /// Called when unstable data of clients may be lost.
     pub lost: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A directory that is known to be a node's.
+/// A directory that belongs to a node.
 #[derive(Debug, Clone)]
 pub struct Opened {
-    /// The directory. It is empty but for its marker where another file system keeps the files.
+    /// The directory. It is empty except for its marker where another file system keeps the files.
     pub node: Arc<DirectoryNode>,
-    /// What the store is called that it is a part of.
+    /// The identity of its store.
     pub store: [u8; 16],
     /// The key of the handles of components.
     pub component_secret: [u8; 16],
 }
 
-/// A running data server, without its door for clients. Dropping it ends it.
+/// A running data server, without its front end for clients. It ends when it is dropped.
 pub struct DataNode {
     shared: Arc<Shared>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Bytes that clients have moved at a data server since it was started.
+/// Bytes that clients have moved at a data server since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeCounters {
-    /// What they have read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// What they have written.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// What of that lies on other nodes.
+    /// Those of them that are on other nodes.
     pub indirect_bytes: u64,
 }
 
-/// What opens the door for clients.
+/// Opens the front end for clients.
 pub type Announce = Box<dyn FnMut(Opened, Judge) -> io::Result<Answering> + Send>;
 
-/// Who answers the metadata server.
+/// Answers the metadata server.
 pub struct Answering {
-    /// The directory itself, or whoever is in its place.
+    /// The directory itself, or a replacement.
     pub node: Arc<dyn Node>,
-    /// What clients have done.
+    /// The counters of clients.
     pub counters: Box<dyn Fn() -> NodeCounters + Send + Sync>,
 }
 
-/// What is served, once it is known.
+/// The served directory, once it is known.
 struct Serving {
     opened: Opened,
     answering: Answering,
@@ -122,20 +124,20 @@ struct Shared {
     addresses: Vec<SocketAddr>,
     rdma_addresses: Vec<SocketAddr>,
     dafs_addresses: Vec<SocketAddr>,
-    /// Random: another one after each start.
+    /// Random, and different after each start.
     run: u64,
     lost: Arc<dyn Fn() + Send + Sync>,
-    /// Until the door is open.
+    /// Set until the front end is open.
     announce: Mutex<Option<Announce>>,
     serving: OnceLock<Serving>,
     beliefs: Mutex<Beliefs>,
-    /// Those who wait for bytes that lie on other nodes.
+    /// Limits the requests that wait for bytes on other nodes.
     elsewhere: Gate,
-    /// Held while a metadata server is let in: one at a time.
+    /// Held while a metadata server joins, so that one joins at a time.
     joining: Mutex<()>,
-    /// The metadata server that is there. Never held while anything is waited for.
+    /// The connection of the present metadata server. Never held during a wait.
     link: Mutex<Option<Arc<Link>>>,
-    /// Those who have not shown yet that they know the secret.
+    /// Peers that have not authenticated yet.
     strangers: Arc<Connections>,
     stop: AtomicBool,
 }
@@ -149,15 +151,16 @@ impl std::fmt::Debug for DataNode {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // The state is consistent between any two statements.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DataNode {
-    /// Waits for metadata servers. A directory that is a node's already is opened at once.
+    /// Starts to accept metadata servers. A directory that already belongs to a node is opened at
+    /// once.
     ///
     /// # Errors
-    /// When the directory holds something else, and those of the system.
+    /// The directory contains other files, and the errors of the system.
     pub fn start(config: DataNodeConfig) -> Result<Self, DataNodeError> {
         let DataNodeConfig { directory, secret, listener, .. } = config;
         let DataNodeConfig { addresses, rdma_addresses, dafs_addresses, .. } = config;
@@ -175,7 +178,7 @@ impl DataNode {
             announce: Mutex::new(Some(opened)),
             serving: OnceLock::new(),
             beliefs: Mutex::default(),
-            // Why they have no turn is nothing to their clients.
+            // The cause of a missing turn does not matter to clients.
             elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME, Duration::ZERO),
             joining: Mutex::default(),
             link: Mutex::default(),
@@ -192,12 +195,12 @@ impl DataNode {
         Ok(Self { shared, address, thread: Some(thread) })
     }
 
-    /// Where it waits for the metadata server.
+    /// The address for the metadata server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether a metadata server is there.
+    /// True if a metadata server is connected.
     pub fn is_connected(&self) -> bool {
         lock(&self.shared.link).as_ref().is_some_and(|link| !link.is_closed())
     }
@@ -210,7 +213,7 @@ impl Drop for DataNode {
         if let Some(link) = lock(&self.shared.link).take() {
             link.close();
         }
-        // The thread sleeps in accept; a connection wakes it.
+        // The thread sleeps in accept, and a connection wakes it.
         let woken = TcpStream::connect_timeout(&self.address, HELLO_TIME).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
@@ -228,7 +231,7 @@ impl Shared {
                 Ok(Some(known)) => known,
                 Ok(None) => continue,
                 Err(error) => {
-                    // Such as when there are no descriptors.
+                    // For instance because there are no descriptors.
                     let made_room = self.strangers.make_room();
                     tracing::warn!(
                         %error, made_room,
@@ -239,7 +242,7 @@ impl Shared {
                 }
             };
             let stream = Arc::new(stream);
-            // Its thread wakes up and ends when another one takes its place.
+            // Its thread wakes up and ends when another connection takes its place.
             let admitted = self.strangers.admit(origin, Arc::downgrade(&stream) as _);
             let stranger = match admitted {
                 Ok(stranger) => stranger,
@@ -261,7 +264,7 @@ impl Shared {
         }
     }
 
-    /// Gets to know whoever has connected.
+    /// Authenticates a peer that has connected.
     fn greet(
         self: &Arc<Self>,
         stream: Arc<TcpStream>,
@@ -276,7 +279,7 @@ impl Shared {
         send(&stream, &responder.challenge())?;
         let join = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
         let (wanted, keys) = responder.wanted(&join)?;
-        // From here on it is known, and gives way to nobody.
+        // From here on it has authenticated, and is not closed to make room.
         drop(stranger);
         // A thread that shuts it down to make room holds it, too.
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
@@ -284,7 +287,7 @@ impl Shared {
         self.join(stream, &wanted, keys, end)
     }
 
-    /// Begins to work for a metadata server that has shown that it knows the secret.
+    /// Begins to work for a metadata server that has authenticated.
     fn join(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -293,7 +296,8 @@ impl Shared {
         end: Instant,
     ) -> Result<(), GreetError> {
         let _joining = lock(&self.joining);
-        // Nobody waits for the answer any more: it has come again since, and has a connection, perhaps.
+        // Past the end, the metadata server does not wait for the answer any more: it may have
+        // connected again since.
         let in_time = || match Instant::now() < end {
             true => Ok(()),
             false => Err(io::Error::from(io::ErrorKind::TimedOut)),
@@ -306,7 +310,7 @@ impl Shared {
         if wanted.version != VERSION {
             return refused(&mut sealer, Refusal::Version);
         }
-        // Who wants another node does not disturb the metadata server of this one.
+        // A metadata server that wants another node does not disturb the one of this node.
         let answering = match self.answering_for(wanted) {
             Ok(answering) => answering,
             Err(refusal) => return refused(&mut sealer, refusal),
@@ -315,7 +319,7 @@ impl Shared {
             Ok(mark) => mark,
             Err(refusal) => return refused(&mut sealer, refusal),
         };
-        // A disk that is busy may take long for that.
+        // On a busy disk this may take long.
         let Mark { incarnation, joins } = match directory::join(&self.directory, mark) {
             Ok(mark) => mark,
             Err(refusal) => return refused(&mut sealer, refusal),
@@ -327,7 +331,8 @@ impl Shared {
         }
         *lock(&self.link) = None;
         lock(&self.beliefs).forget_all();
-        // What clients were allowed to do before is over before anything is done for the next.
+        // Uses that the earlier metadata server has authorised end before any work for the next
+        // one.
         if answering.await_uses(DRAIN_TIME).is_err() {
             return refused(&mut sealer, Refusal::Busy);
         }
@@ -344,7 +349,7 @@ impl Shared {
         let answers = Arc::new(DataAnswers { node, shared: Arc::downgrade(self) });
         let link = Link::start("dafs-control", stream, (sealer, opener), answers)?;
         *lock(&self.link) = Some(Arc::new(link));
-        // Whoever stops it may have looked before.
+        // The drop may have checked the link before it was set.
         if self.stop.load(Ordering::SeqCst) {
             *lock(&self.link) = None;
         }
@@ -356,7 +361,7 @@ impl Shared {
         self.serving.get().map(|serving| (serving.answering.counters)()).unwrap_or_default()
     }
 
-    /// Who answers for the directory, if it is the one that is wanted or becomes it.
+    /// Returns the node that answers for the directory, if it is the wanted one or becomes it.
     fn answering_for(self: &Arc<Self>, wanted: &Wanted) -> Result<&Arc<dyn Node>, Refusal> {
         if let Some(Serving { opened, answering }) = self.serving.get() {
             let same = opened.store == wanted.store && opened.node.number() == wanted.number;
@@ -397,10 +402,10 @@ impl Shared {
     }
 }
 
-/// A connection with where it comes from; `None` if it is over by now.
+/// Returns a connection with its origin. `None` if it has ended already.
 ///
 /// # Errors
-/// When that cannot be found out for want of descriptors or memory.
+/// The origin cannot be found, for lack of descriptors or memory.
 fn known(stream: TcpStream) -> io::Result<Option<(TcpStream, SocketAddr, Origin)>> {
     let Ok(peer) = stream.peer_addr() else { return Ok(None) };
     let origin = Origin::of_peer(&dafs_dat::tcp_peer(&stream, peer)?);

@@ -3,7 +3,7 @@ use crate::secret::ClusterSecret;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Answers sizes with the first byte of the component, and cuts when it is let.
+/// Answers sizes with the first byte of the component, and executes cuts when the gate opens.
 #[derive(Default)]
 struct Echo {
     cuts: AtomicU32,
@@ -81,7 +81,7 @@ fn both_sides_ask_and_answer_at_once() {
         assert_eq!(link.call(Call::Space, LIMIT, |answer| answer == Answer::Refused(7)), Ok(true));
     };
     std::thread::scope(|scope| {
-        // More than the calls that may be under way, too.
+        // Also more calls than may be under way.
         for byte in 0..2 * CALLS_MAX as u8 {
             let link = if byte % 2 == 0 { &one } else { &two };
             scope.spawn(move || size(link, byte).expect("an answer"));

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 pub(crate) const STORE: [u8; 16] = [4; 16];
 
-/// What clients have done at each data server.
+/// The counters of clients at each data server.
 pub(crate) const COUNTERS: NodeCounters =
     NodeCounters { read_bytes: 7, written_bytes: 8, indirect_bytes: 9 };
 
 pub(crate) struct Cluster {
     root: tempfile::TempDir,
-    /// Kept, so that a data server that comes again is found there.
+    /// Kept, so that a restarted data server is found there.
     control: TcpListener,
     pub(crate) addresses: Vec<SocketAddr>,
 }
@@ -56,7 +56,7 @@ impl Cluster {
         .expect("a data server")
     }
 
-    /// One whose door for clients may be one that cannot be opened.
+    /// A data server whose front end for clients may fail to open.
     pub(crate) fn data_with(
         &self,
         secret: ClusterSecret,
@@ -88,7 +88,7 @@ impl Cluster {
         self.remote(data, self.secret(), number, true)
     }
 
-    /// Whose files another file system keeps.
+    /// A node whose files are in another file system.
     pub(crate) fn node_beside(&self, data: &DataNode) -> RemoteNode {
         self.remote(data, self.secret(), 1, false)
     }
@@ -107,7 +107,7 @@ impl Cluster {
     }
 }
 
-/// Waits until something holds that other threads bring about.
+/// Waits until a condition holds that other threads bring about.
 pub(crate) fn settled(holds: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -116,7 +116,7 @@ pub(crate) fn settled(holds: impl Fn() -> bool) {
     }
 }
 
-/// A metadata server that says what it is told to.
+/// A metadata server with answers that the test sets.
 pub(crate) struct Answering {
     questions: AtomicU32,
     refusal: Mutex<Option<ServiceError>>,
@@ -139,7 +139,7 @@ impl Answering {
         *self.refusal.lock().expect("a lock") = why;
     }
 
-    /// Sessions may not be older.
+    /// Limits the age of sessions.
     pub(crate) fn allow_younger(&self, age: Duration) {
         *self.age.lock().expect("a lock") = Some(age);
     }
