@@ -11,8 +11,8 @@
 //!   never beyond twice its time.
 //! * A client has its durable record before it gets its first new state, and keeps it as long as it
 //!   holds any.
-//! * Records are written and removed one after the other, and no record is written for a client
-//!   that is gone: a late request of an old instance must not destroy the record of the new one.
+//! * Records are written and removed one after the other, and none is written for a client that is
+//!   gone. So a late request of an old instance cannot destroy the record of the new one.
 //! * A DAFS client has no operation to complete its reclaims. It counts as complete when it asks
 //!   for new state, so that grace does not wait for it any longer. Until grace ends it may go on
 //!   reclaiming, because its sessions are not in step with each other.

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * One name, one confirmed record per protocol. A client that comes back with a new verifier is a
-//!   new instance: it gets a new key, and what the old one held is released at that moment (DAFS
-//!   4.1 case C, RFC 8881 18.35.5 case 5).
+//!   new instance. It gets a new key, and the state of the old instance is released at that moment
+//!   (DAFS 4.1 case C, RFC 8881 18.35.5 case 5).
 //! * A name belongs to the mechanism and principal that used it first (DAFS O6), as long as that
 //!   client is alive or holds state. An NFS client's name belongs to its addresses, too, because
 //!   its principal is only a claim.
@@ -91,7 +91,7 @@ pub struct Client {
     gone: AtomicBool,
     /// Set by the request that proves that the client got its key.
     confirmed: AtomicBool,
-    /// May reclaim what it held before the server's restart.
+    /// May reclaim the state that it held before the server's restart.
     may_reclaim: AtomicBool,
     reclaim_completed: AtomicBool,
     /// A durable record of this client may exist.

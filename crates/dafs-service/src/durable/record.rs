@@ -156,7 +156,7 @@ pub(super) fn put_failed(about: &About, out: &mut Vec<u8>) {
     about.encode(&mut out);
 }
 
-/// Writes that a change was not carried out.
+/// Writes that a change was not executed.
 pub(super) fn put_dropped(op: u64, out: &mut Vec<u8>) {
     let mut out = Writer(out);
     out.u8(6);

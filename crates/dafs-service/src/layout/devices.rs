@@ -45,7 +45,7 @@ impl Watched {
 }
 
 impl Service {
-    /// Registers or cancels a client's wish for notifications about a device. True if it will get
+    /// Registers a client for notifications about a device, or cancels that. True if it will get
     /// them.
     pub fn watch_device(
         &self,

@@ -2,8 +2,8 @@
 //! servers have dropped their authorisations.
 //!
 //! Invariants
-//! * A file is held back from the moment of the revocation, in the same step under the table's
-//!   lock, until the store has said that no data server honours the layout any more. Meanwhile no
+//! * A file is held back from the revocation on, in the same step under the table's lock, and
+//!   released when the store says that no data server honours the layout any more. Meanwhile no
 //!   client gets opens, locks or delegations of it, and no client writes without an open: they may
 //!   conflict with the revoked state.
 //! * Data servers also drop authorisations for the sake of late writes ([`super::late`]). Only the

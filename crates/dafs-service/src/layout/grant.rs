@@ -260,8 +260,8 @@ impl StateTable {
             }
             if request.write {
                 inner.write = Spans::whole();
-                // A client that data servers may still serve for a returned layout is not asked
-                // about again.
+                // Data servers may still honour a returned layout of this file without a question.
+                // So its holder may write unnoticed.
                 layout.written.fetch_or(self.returned_layouts.has(&key), Ordering::SeqCst);
             } else {
                 inner.read = Spans::whole();

@@ -1,10 +1,10 @@
 //! The undo of writes under a lock whose holder has failed (DAFS 9.5).
 //!
-//! From the moment that such a lock is granted, the pre-image of each byte of its file is saved to
-//! a log in the state directory, before the byte is first overwritten or cut off. When the holder
-//! releases the lock, the log is discarded. When the lock is lost, the file is restored before it
-//! can be locked again. Content and size are undone, but attributes are not. If the state directory
-//! lies on the file system of the file, and that can share content between files, the whole file is
+//! From the grant of such a lock on, the pre-image of each byte of its file is saved to a log in
+//! the state directory, before the byte is first overwritten or cut off. When the holder releases
+//! the lock, the log is discarded. When the lock is lost, the file is restored before it can be
+//! locked again. Content and size are undone, but attributes are not. If the state directory lies
+//! on the file system of the file, and that can share content between files, the whole file is
 //! saved at once as a copy that shares content.
 //!
 //! Invariants
