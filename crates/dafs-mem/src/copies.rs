@@ -65,7 +65,8 @@ sites! {
     MemoryStore => "memory_store",
     /// Posix store: the value of a named attribute, which the kernel hands over whole.
     NamedAttr => "named_attr",
-    /// NFS: the text of a symbolic link, on its way between the store and memory that a peer can reach.
+    /// NFS: the text of a symbolic link, on its way between the store and memory that a peer can
+    /// reach.
     NfsText => "nfs_text",
     /// RPC: the part of a large record that arrived in one read with other records.
     RpcStaging => "rpc_staging",

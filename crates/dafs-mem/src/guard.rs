@@ -118,8 +118,8 @@ unsafe extern "C" fn give_up() {
     std::arch::naked_asm!("mov rax, rcx", "ret")
 }
 
-/// The parts of CI run on x86-64 alone. These instructions were assembled, and the tests of this crate but
-/// those that need `process_vm_readv` have passed with them under `qemu-aarch64`, which has not that call:
+/// CI runs on x86-64 alone. The tests of this crate have passed with these instructions under
+/// `qemu-aarch64`, except those that need `process_vm_readv`, which that emulator lacks:
 /// `cargo test -p dafs-mem --target aarch64-unknown-linux-gnu`.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]

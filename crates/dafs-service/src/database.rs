@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! * Committed data is read back as it was, or the file is refused.
-//! * A known file is not made anew, and neither another file nor a state from before the last
+//! * A known file is never recreated, and neither another file nor a state from before the last
 //!   opening is accepted for it.
 
 use crate::limits::DATABASE_CACHE_BYTES;

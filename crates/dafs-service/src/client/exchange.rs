@@ -61,8 +61,8 @@ impl Service {
     /// EXCHANGE_ID in all its nine cases (RFC 8881 18.35.5). A new record holds no state until
     /// [`confirm_client`](Self::confirm_client). Without that it is dropped after one lease.
     ///
-    /// A restarted client that comes from another address is another principal (case 3) until its lease
-    /// is over.
+    /// A restarted client that comes from another address is another principal (case 3) until its
+    /// lease is over.
     ///
     /// # Errors
     /// `ClientInUse` (case 3, and after a restart of the server also for a client that grace waits

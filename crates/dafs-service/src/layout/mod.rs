@@ -14,7 +14,7 @@
 //! * Stock clients return layouts without a LAYOUTCOMMIT of their writes. So the server extends the
 //!   file to its size at the data servers before it answers LAYOUTRETURN of a file. It does so soon
 //!   after a return of many layouts, or after a layout has ended with its holder's last open. In
-//!   any case it does so before another client gets a lock of the file.
+//!   any case it does so before the file is locked again.
 //! * A modification time that a writer sets applies to its writes before. It does not replace the
 //!   time of later changes.
 //! * A client's write through this server is ordered after the writes that it has sent to data

@@ -1,7 +1,7 @@
 //! Logs of formats 1 and 2, which an earlier version of the server has left: they are rewritten.
 //!
-//! A head of any length comes first, and records follow it, each with its checksum. Format 2 says that a
-//! copy of the file lies beside the log. All numbers are little-endian.
+//! A head of any length comes first, and records follow it, each with its checksum. Format 2 says
+//! that a copy of the file lies beside the log. All numbers are little-endian.
 //!
 //! Invariants
 //! * The name stands for the earlier log until the new one is stable.
