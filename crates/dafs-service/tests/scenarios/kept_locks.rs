@@ -229,8 +229,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     assert_eq!(*world.disk.locks.lock().unwrap(), []);
 }
 
-/// Waiters get the answer that the lock is broken as long as it is, so a repair that waited for
-/// them would be a deadlock.
+/// Waiters are refused as long as the lock is broken, so a repair behind them would deadlock.
 #[test]
 fn a_repair_is_not_held_up_by_those_who_wait_for_it() {
     let world = World::new();
@@ -250,8 +249,7 @@ fn a_repair_is_not_held_up_by_those_who_wait_for_it() {
     poll().unwrap();
 }
 
-/// A waiter for a range without broken locks can be served, so a repair of a larger range comes
-/// after it.
+/// A waiter beside a broken range can be served, so a repair of a larger range comes after it.
 #[test]
 fn a_repair_of_more_than_is_broken_does_not_overtake() {
     let world = World::new();
@@ -418,8 +416,7 @@ fn a_lock_that_cannot_be_written_is_not_had() {
     world.disk.broken.store(false, Ordering::Relaxed);
     persist((0, 10)).unwrap();
     world.disk.broken.store(true, Ordering::Relaxed);
-    // A lock that cannot be released is kept. No client is told of a broken lock before the record
-    // is written.
+    // A lock that cannot be released is kept. A broken one is reported only after its write.
     assert!(unlock(&world, &one, &mine, (0, 10)).is_err());
     denied(write(&world, &two, &theirs, (9, 1)));
     instance(&world, "a", 2);
@@ -545,8 +542,7 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     reclaim_lock(&world, &one, &mine, (0, 10), PERSIST).unwrap();
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
     assert_eq!(standing(&world), [(0, LockStanding::Held, false)]);
-    // Its request for a new lock has to wait, and completes its reclaims. But it may go on
-    // reclaiming.
+    // Its request for a new lock waits, and ends grace for it. But it may go on reclaiming.
     assert_eq!(write(&world, &one, &mine, (60, 1)), Err(ServiceError::Grace.into()));
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
     world.pass_with(&[&one, &three], SECOND_NS);
