@@ -542,7 +542,7 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     reclaim_lock(&world, &one, &mine, (0, 10), PERSIST).unwrap();
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
     assert_eq!(standing(&world), [(0, LockStanding::Held, false)]);
-    // Its request for a new lock waits, and ends grace for it. But it may go on reclaiming.
+    // Its new lock is refused, and grace does not wait for it any more. It may go on reclaiming.
     assert_eq!(write(&world, &one, &mine, (60, 1)), Err(ServiceError::Grace.into()));
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
     world.pass_with(&[&one, &three], SECOND_NS);
