@@ -3,6 +3,7 @@
 //!
 //! | module | what it decides |
 //! |---|---|
+//! | [`aggregation`] | the ways in which files are spread over components, as arithmetic |
 //! | [`plan`](Plan) | which bytes of a transfer go to which component, and the copies to go by |
 //! | [`legs`](sum) | what came of the parts of a piece, taken together |
 //! | [`state`](LayoutState) | the phases of the layout of one file, and what was written by it and is to be told |
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aggregation;
 mod avoidance;
 mod legs;
 pub mod limits;

@@ -5,8 +5,8 @@
 //! * A transfer is cut into pieces without gap or overlap; each lies within one unit of the layout, and
 //!   within one request.
 
+use crate::aggregation::{self, Aggregation};
 use crate::limits::STRIPE_BYTES_MIN;
-use dafs_layout::Aggregation;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl<P> Plan<P> {
 
     /// The parts of `len` bytes from `offset` on of one copy, by the component that has them.
     pub fn cuts(&self, copy: usize, offset: u64, len: usize) -> impl Iterator<Item = Cut> {
-        let parts = dafs_layout::parts(&*self.driver, copy, offset, len as u64);
+        let parts = aggregation::parts(&*self.driver, copy, offset, len as u64);
         parts.map(move |part| {
             // INVARIANT: it lies in the transfer, whose length fits.
             let start = (part.file_offset - offset) as usize;
@@ -117,7 +117,7 @@ pub fn are_apart<N: Ord>(names: impl IntoIterator<Item = N>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_layout::{Packing, Replicated, Striped};
+    use crate::aggregation::{Packing, Replicated, Striped};
 
     fn plan(driver: impl Aggregation + 'static, preferred: &[usize]) -> Plan<()> {
         Plan {
@@ -177,9 +177,9 @@ mod tests {
             2
         }
 
-        fn locate(&self, offset: u64, _: usize) -> dafs_layout::Place {
+        fn locate(&self, offset: u64, _: usize) -> aggregation::Place {
             // Each part is far from the one before.
-            dafs_layout::Place { component: self.1, offset: 7 * offset, run_bytes: self.0 }
+            aggregation::Place { component: self.1, offset: 7 * offset, run_bytes: self.0 }
         }
 
         fn origin(&self, _: usize, offset: u64) -> Option<u64> {

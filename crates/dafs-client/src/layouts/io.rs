@@ -15,7 +15,7 @@ use crate::opened::Opened;
 use crate::pending::Moved;
 use crate::standing::Kept;
 use crate::transfer::{read_through, write_short};
-use dafs_layout::OFFSET_MAX;
+use dafs_parallel::aggregation::OFFSET_MAX;
 use dafs_parallel::{Fault, Want};
 use dafs_wire::dafs::{LayoutError, Stability, Status, Verifier};
 use std::ops::Range;

@@ -6,8 +6,10 @@
 
 use crate::attributes::FileHandle;
 use crate::error::Error;
-use dafs_layout::{Aggregation, LayoutError, Packing, Replicated, Striped, UNIT_BYTES_MAX};
 use dafs_parallel::Plan;
+use dafs_parallel::aggregation::{
+    Aggregation, LayoutError, Packing, Replicated, Striped, UNIT_BYTES_MAX,
+};
 use dafs_parallel::limits::STRIPE_BYTES_MIN;
 use dafs_wire::dafs::{
     LayoutKind, LayoutPacking, StateId, Status, XLayoutGetReply, XNodeInfoReply,

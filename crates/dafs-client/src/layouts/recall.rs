@@ -192,7 +192,7 @@ fn run(known: &Known, layouts: &Weak<Layouts>, session: &Weak<Shared>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_layout::{Packing, Striped};
+    use dafs_parallel::aggregation::{Packing, Striped};
     use dafs_parallel::{Plan, Want};
     use dafs_wire::dafs::StateId;
 

@@ -1,9 +1,9 @@
 //! Layouts of types and ways of spreading that this crate does not know (RFC 8881 12): a program hands
-//! a mount [readers](LayoutReader) of its own, which say by which driver of `dafs-layout` the bytes of
+//! a mount [readers](LayoutReader) of its own, which say by which driver of `dafs-parallel` the bytes of
 //! a file are found, and where its components are.
 //!
 //! ```
-//! use dafs_layout::Variable;
+//! use dafs_parallel::aggregation::Variable;
 //! use dafs_nfs_client::Handle;
 //! use dafs_nfs_client::mount::MountOptions;
 //! use dafs_nfs_client::mount::layout::{
@@ -75,7 +75,7 @@
 
 use super::error::MountError;
 use crate::files::Handle;
-use dafs_layout::{Aggregation, LayoutError};
+use dafs_parallel::aggregation::{Aggregation, LayoutError};
 use dafs_wire::nfs4::{DataServer, DeviceError, DeviceId, NetworkAddress, Stateid, Status};
 use dafs_wire::xdr::XdrError;
 use std::fmt;
@@ -116,7 +116,7 @@ pub trait LayoutReader: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub struct Spread {
     /// Which byte of the file is which byte of which component. It has to keep the invariants of
-    /// `dafs-layout`.
+    /// `dafs_parallel::aggregation`.
     pub driver: Arc<dyn Aggregation>,
     /// One for each component of the driver; no two are one file at one data server.
     pub components: Vec<Component>,

@@ -5,7 +5,6 @@
 //! those of one.
 
 use crate::harness::{Cluster, PATIENCE, content, filled, pattern, since};
-use dafs_layout::{Aggregation, Nested, Packing, Striped, Variable};
 use dafs_nfs_client::Handle;
 use dafs_nfs_client::mount::layout::{
     AskDevice, Component, LayoutReader, NodeAddress, Spread, UnusableLayout,
@@ -13,6 +12,7 @@ use dafs_nfs_client::mount::layout::{
 use dafs_nfs_client::mount::{
     Create, File, Mount, MountOptions, NfsUrl, OpenOptions, SetAttributes, StableHow,
 };
+use dafs_parallel::aggregation::{Aggregation, Nested, Packing, Striped, Variable};
 use dafs_wire::nfs4::{
     DeviceError, FlexDevice, FlexLayout, FlexReturned, LAYOUT_FLEX_FILES, Stateid,
 };
@@ -118,7 +118,7 @@ fn ranges() -> impl Iterator<Item = (usize, usize)> {
 /// What the components have of a file.
 fn spread(driver: &dyn Aggregation, file: &[u8]) -> Vec<Vec<u8>> {
     let mut components = vec![Vec::new(); driver.components()];
-    for part in dafs_layout::parts(driver, 0, 0, file.len() as u64) {
+    for part in dafs_parallel::aggregation::parts(driver, 0, 0, file.len() as u64) {
         let (from, at) = (part.file_offset as usize, part.component_offset as usize);
         let component: &mut Vec<u8> = &mut components[part.component];
         let end = at + part.bytes as usize;

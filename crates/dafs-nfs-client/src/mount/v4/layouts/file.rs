@@ -220,8 +220,8 @@ pub(super) mod tests {
     use super::*;
     use crate::mount::layout::Component;
     use crate::mount::v4::layouts::files::FilesReader;
-    use dafs_layout::{Packing, Striped};
     use dafs_parallel::Plan;
+    use dafs_parallel::aggregation::{Packing, Striped};
     use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
     use dafs_wire::nfs4::{DeviceId, Fsid};
     use std::sync::atomic::AtomicUsize;

@@ -4,7 +4,7 @@ use crate::files::Handle;
 use crate::mount::layout::{
     AskDevice, Component, LayoutReader, NodeAddress, Spread, UnusableLayout,
 };
-use dafs_layout::{Aggregation, Packing, Striped};
+use dafs_parallel::aggregation::{Aggregation, Packing, Striped};
 use dafs_parallel::limits::STRIPE_BYTES_MIN;
 use dafs_wire::nfs4::{FilesDevice, FilesLayout, LAYOUT_FILES};
 use dafs_wire::xdr::{Decode, Decoder};
@@ -84,7 +84,7 @@ fn fold(pattern: &[u32], components: Vec<Component>) -> (Arc<[u32]>, Vec<Compone
 mod tests {
     use super::*;
     use crate::mount::v4::layouts::plan::{Plan, plan as planned};
-    use dafs_layout::LayoutError;
+    use dafs_parallel::aggregation::LayoutError;
     use dafs_wire::nfs4::{ComponentHandle, DataServer, DeviceId, NetworkAddress, StripeUnit};
     use dafs_wire::xdr::Encode;
 

@@ -7,7 +7,7 @@ use crate::mount::layout::{
     AskDevice, Component, LayoutReader, NodeAddress, Spread, UnusableLayout,
 };
 use crate::mount::limits::TRANSFER_BYTES_MIN;
-use dafs_layout::{Aggregation, Packing, Replicated, Striped, UNIT_BYTES_MAX};
+use dafs_parallel::aggregation::{Aggregation, Packing, Replicated, Striped, UNIT_BYTES_MAX};
 use dafs_parallel::limits::STRIPE_BYTES_MIN;
 use dafs_wire::nfs4::{
     DeviceError, FlexCopy, FlexDevice, FlexError, FlexLayout, FlexMirror, FlexReturned,
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::mount::limits::LAYOUT_DEVICES_MAX;
     use crate::mount::v4::layouts::plan::{Plan, plan as planned};
-    use dafs_layout::LayoutError;
+    use dafs_parallel::aggregation::LayoutError;
     use dafs_wire::nfs4::{ComponentHandle, DataServer, DeviceId, FlexVersion, NetworkAddress};
 
     const VERSION: FlexVersion = FlexVersion {

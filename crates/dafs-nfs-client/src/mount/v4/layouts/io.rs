@@ -12,7 +12,7 @@ use crate::mount::pending::{Part, Parts};
 use crate::mount::protocol::Sizes;
 use crate::mount::v4::client::Client;
 use crate::mount::v4::flight::{NodePart, TransferFlight, Waiting};
-use dafs_layout::OFFSET_MAX;
+use dafs_parallel::aggregation::OFFSET_MAX;
 use dafs_parallel::{Cut, Fault, Want};
 use dafs_wire::nfs4::{DeviceError, OpNum, StableHow, Stateid, Status};
 use std::sync::atomic::Ordering;

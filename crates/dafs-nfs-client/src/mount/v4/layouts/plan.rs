@@ -13,7 +13,7 @@ use crate::mount::layout::{AskDevice, Component, LayoutReader, Spread, UnusableL
 use crate::mount::limits::{
     DRIVER_SAMPLE_BYTES, LAYOUT_DEVICES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN,
 };
-use dafs_layout::{Aggregation, COMPONENTS_MAX, LayoutError};
+use dafs_parallel::aggregation::{Aggregation, COMPONENTS_MAX, LayoutError};
 use dafs_parallel::limits::STRIPE_BYTES_MIN;
 use dafs_wire::nfs4::DeviceId;
 use dafs_wire::nfs4::limits::FILE_HANDLE_BYTES_MAX;
@@ -105,7 +105,7 @@ fn check_start(driver: &dyn Aggregation, copy: usize) -> Result<(), UnusableLayo
 mod tests {
     use super::*;
     use crate::mount::layout::NodeAddress;
-    use dafs_layout::{Packing, Place, Replicated, Striped, Variable};
+    use dafs_parallel::aggregation::{Packing, Place, Replicated, Striped, Variable};
 
     /// Components of this name at as many data servers.
     fn components(count: u8) -> Vec<Component> {

@@ -1,6 +1,6 @@
 //! The same bytes several times.
 
-use crate::{Aggregation, COMPONENTS_MAX, LayoutError, Place};
+use super::{Aggregation, COMPONENTS_MAX, LayoutError, Place};
 use std::sync::Arc;
 
 /// Copies of a file, each spread in a way of its own over components of its own. Components are counted

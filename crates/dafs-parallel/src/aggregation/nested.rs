@@ -1,6 +1,6 @@
 //! Groups of components that take turns, each spread in a way of its own.
 
-use crate::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
+use super::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
 use std::sync::Arc;
 
 /// Stripes go to groups in turn; what a group gets it spreads as if it were a file. Components are

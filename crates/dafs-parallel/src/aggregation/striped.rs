@@ -1,6 +1,6 @@
 //! Stripes of one length in a pattern that repeats (RFC 8881 13.4).
 
-use crate::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
+use super::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
 use std::sync::Arc;
 
 /// How a stripe's place in its component is found.

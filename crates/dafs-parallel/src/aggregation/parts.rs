@@ -1,6 +1,6 @@
 //! Ranges of a file cut into parts that lie on one component each.
 
-use crate::{Aggregation, OFFSET_MAX};
+use super::{Aggregation, OFFSET_MAX};
 
 /// A part of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

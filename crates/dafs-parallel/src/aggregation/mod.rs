@@ -16,8 +16,6 @@
 //! * No two bytes of a file are at one place.
 //! * Offsets are below 2^63, as files are; then no sum here overflows.
 
-#![forbid(unsafe_code)]
-
 mod nested;
 mod parts;
 mod replicated;

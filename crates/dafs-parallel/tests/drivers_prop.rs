@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use dafs_layout::{
+use dafs_parallel::aggregation::{
     Aggregation, LayoutError, Nested, OFFSET_MAX, Packing, Replicated, Striped, Variable, parts,
     size,
 };

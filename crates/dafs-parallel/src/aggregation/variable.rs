@@ -1,6 +1,6 @@
 //! Strips of different lengths that take turns.
 
-use crate::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
+use super::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
 
 /// A turn of strips, each of a length and on a component of its own choice, that repeats; components
 /// have no holes.
