@@ -1,4 +1,4 @@
-//! Data of a record that is read from the socket straight to where the caller wants it.
+//! Result data that the client reads from the socket straight into the caller's memory.
 
 use super::core::{Results, results};
 use super::error::CallError;
@@ -11,54 +11,56 @@ use dafs_wire::rpc::{AcceptStatus, ReplyHeader, ReplyStatus};
 use dafs_wire::xdr::{ApartItem, Decoder, UNIT_BYTES, padded};
 use smallvec::smallvec;
 
-/// Such data in a record of which not all has come.
+/// The placed data of a record that has not arrived completely.
 #[derive(Debug)]
 pub(crate) struct Aside {
-    /// Which call it belongs to.
+    /// The XID of the call.
     pub(crate) xid: u32,
-    /// Bytes of the record before it.
+    /// Bytes of the record before the data.
     pub(crate) at: usize,
-    /// Bytes of the results before it.
+    /// Bytes of the results before the data.
     pub(crate) position: usize,
-    /// Its length, without padding.
+    /// Length of the data, without padding.
     pub(crate) len: usize,
-    /// Bytes that have come, of the padding too.
+    /// Bytes that have arrived, padding included.
     done: usize,
-    /// Where it goes; nowhere when nobody wants it any more.
+    /// The destination; none after the call was cancelled.
     sink: Option<MemorySlice>,
 }
 
 impl Aside {
-    /// `sink` holds at least `len` bytes.
+    /// Starts to place data in `sink`, which holds at least `len` bytes.
     pub(crate) fn new(xid: u32, at: usize, position: usize, len: usize, sink: MemorySlice) -> Self {
         debug_assert!(len <= sink.len());
         Self { xid, at, position, len, done: 0, sink: Some(sink) }
     }
 
-    /// True when all of it has come.
+    /// True when all data and padding have arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.left() == 0
     }
 
-    /// Bytes that have not come, of the padding too.
+    /// Bytes that have not arrived, padding included.
     pub(crate) fn left(&self) -> usize {
         padded(self.len) - self.done
     }
 
-    /// Where the next bytes go, at most `len_max`; `None` for bytes that nobody wants.
+    /// The destination of the next bytes, at most `len_max`; `None` for bytes to discard.
     pub(crate) fn space(&self, len_max: usize) -> Option<VolatileSlice<'_>> {
         let len = self.len.checked_sub(self.done).filter(|&left| left > 0)?.min(len_max);
         self.sink.as_ref()?.view().slice(self.done, len)
     }
 
-    /// Counts bytes as come, at most those that are left; returns how many that were.
+    /// Counts up to `len` bytes as arrived and returns how many of them belong to the data and its
+    /// padding.
     pub(crate) fn filled(&mut self, len: usize) -> usize {
         let len = len.min(self.left());
         self.done += len;
         len
     }
 
-    /// Takes bytes that came another way; returns how many of them belong here.
+    /// Copies bytes that arrived in the input; returns how many of them belong to the data and its
+    /// padding.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> usize {
         if let Some(space) = self.space(bytes.len()) {
             space.copy_from(bytes, Site::RpcPlacement);
@@ -66,13 +68,13 @@ impl Aside {
         self.filled(bytes.len())
     }
 
-    /// Nobody wants it any more.
+    /// Discards the data from now on, because its call was cancelled.
     pub(crate) fn forsake(&mut self) {
         self.sink = None;
     }
 }
 
-/// Looks in the first bytes of a reply for data that goes to the sink.
+/// Searches the first bytes of a reply for data that belongs in the sink.
 pub(crate) fn locate(xid: u32, head: &[u8], (sink, find): &(MemorySlice, Locate)) -> Option<Aside> {
     let mut decoder = Decoder::new(head);
     let header = decoder.value::<ReplyHeader<'_>>().ok()?;
@@ -85,7 +87,7 @@ pub(crate) fn locate(xid: u32, head: &[u8], (sink, find): &(MemorySlice, Locate)
     fits.then(|| Aside::new(xid, at, position, len, sink.clone()))
 }
 
-/// The results in a record whose data has gone to its place.
+/// Returns the results of a record whose data is in its place already.
 pub(crate) fn placed_results(record: Record<'_>, placed: &Aside) -> Result<Results, CallError> {
     let mut results = results(record, 0)?;
     if !placed.is_complete() {
@@ -96,12 +98,12 @@ pub(crate) fn placed_results(record: Record<'_>, placed: &Aside) -> Result<Resul
     Ok(results)
 }
 
-/// The results in a record that is there, whose data goes to its place now.
+/// Returns the results of a complete record and copies their data to its place.
 pub(crate) fn results_apart(bytes: &[u8], mut aside: Aside) -> Result<Results, CallError> {
     let Some((before, data)) = bytes.split_at_checked(aside.at) else {
         return results(Record::Here(bytes), 0);
     };
-    // The data and then the padding.
+    // Take the data, then the padding.
     let taken = aside.append(data);
     let rest = &data[taken..];
     let block = Block::new(before.len() + rest.len());

@@ -1,8 +1,8 @@
-//! Which calls are unanswered, and what a record from the server means for them. No I/O.
+//! The outstanding calls of one connection, and the meaning of each record from the server. No I/O.
 //!
 //! Invariants
-//! * A call number names one unanswered call at most.
-//! * An answer that nobody waits for any more is ignored.
+//! * An XID names at most one outstanding call.
+//! * A reply to a call that is no longer outstanding is ignored.
 
 use super::aside::{Aside, locate, placed_results, results_apart};
 use super::error::CallError;
@@ -21,27 +21,28 @@ use smallvec::SmallVec;
 use std::ops::Deref;
 use std::thread::Thread;
 
-/// The results of a call, in XDR, without the data that went into its sinks.
+/// The results of a call, in XDR, without the data that went into the sinks.
 #[derive(Debug)]
 pub struct Results {
     /// The record.
     block: Block,
-    /// Where the results begin.
+    /// Offset of the results in the record.
     start: usize,
-    /// What went into the sinks, one item for each of them; empty if nothing can have.
+    /// The data in the sinks, one item per sink; empty if the call has no sinks.
     apart: SmallVec<[ApartItem; 2]>,
 }
 
 impl Results {
-    /// A reader at the start of the results that knows which data went into the sinks:
-    /// [`Decoder::payload`] gives it as [`Payload::Apart`](dafs_wire::xdr::Payload::Apart), its
-    /// index that of the sink. Data that came inside the results is given as what it is;
-    /// [`MemorySlice::take`](super::MemorySlice::take) moves it to where the rest would have gone.
+    /// A decoder at the start of the results that knows which data is in the sinks.
+    /// [`Decoder::payload`] returns such data as
+    /// [`Payload::Apart`](dafs_wire::xdr::Payload::Apart), whose index is that of the sink. It
+    /// returns data inside the results as such; [`MemorySlice::take`](super::MemorySlice::take)
+    /// moves that data into the sink.
     pub fn decoder(&self) -> Decoder<'_> {
         Decoder::with_apart(self, &self.apart)
     }
 
-    /// Tells what went into the sinks.
+    /// Records which data went into the sinks.
     pub(crate) fn place(&mut self, apart: SmallVec<[ApartItem; 2]>) {
         self.apart = apart;
     }
@@ -56,7 +57,7 @@ impl Deref for Results {
     }
 }
 
-/// A call that the server made.
+/// A callback from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerCall {
     pub(crate) xid: u32,
@@ -66,26 +67,26 @@ pub(crate) struct ServerCall {
     pub(crate) args: Vec<u8>,
 }
 
-/// What a record meant.
+/// The meaning of a record.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A call has been answered; this thread waits for it.
+    /// The reply to an outstanding call, and the thread that waits for it.
     Answered(Option<Thread>),
-    /// Nobody waits for it.
+    /// A reply without an outstanding call.
     Ignored,
-    /// The server calls.
+    /// A callback.
     Call(ServerCall),
-    /// The server calls in a way that must be rejected so.
+    /// A callback to reject with this header.
     Refuse(ReplyHeader<'static>),
 }
 
-/// An unanswered call, or an answer that has not been fetched.
+/// An outstanding call, or a reply that its caller has not fetched.
 #[derive(Debug, Default)]
 struct Slot {
     answer: Option<Result<Results, CallError>>,
-    /// Who sleeps until the answer comes.
+    /// The thread that sleeps until the reply arrives.
     waiter: Option<Thread>,
-    /// Where data of the results goes, and what finds it.
+    /// The sink for result data, and the function that locates the data.
     sink: Option<(MemorySlice, Locate)>,
 }
 
@@ -98,11 +99,11 @@ pub(crate) struct Core {
     /// True when the last record was large.
     expects_large: bool,
     unanswered: usize,
-    /// A call was given up that had not been answered.
+    /// True once a call was cancelled before its reply arrived.
     given_up: bool,
-    /// Unanswered calls with large sinks.
+    /// Outstanding calls with large sinks.
     large_sinks: usize,
-    /// The call whose data is being read to its place.
+    /// The call whose data is being read into its sink.
     placing: Option<u32>,
 }
 
@@ -120,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Begins a call; gives its number, which is the wanted one unless another call has it.
+    /// Begins a call and returns its XID: the wanted one, unless another call uses it.
     pub(crate) fn begin(&mut self, request: &Request<'_>) -> Result<u32, CallError> {
         if self.calls.len() >= self.calls_max {
             return Err(CallError::TooMany);
@@ -136,7 +137,7 @@ impl Core {
         Ok(xid)
     }
 
-    /// A number that no unanswered call has.
+    /// Returns an XID that no outstanding call uses.
     fn free_xid(&mut self) -> u32 {
         while self.calls.contains_key(&self.next_xid) {
             self.next_xid = self.next_xid.wrapping_add(1);
@@ -146,19 +147,20 @@ impl Core {
         xid
     }
 
-    /// Fetches the answer to a call, which is over then.
+    /// Fetches the reply and ends the call.
     pub(crate) fn fetch(&mut self, xid: u32) -> Option<Result<Results, CallError>> {
         let answer = self.calls.get_mut(&xid)?.answer.take()?;
         self.calls.remove(&xid);
         Some(answer)
     }
 
-    /// True when the call has been answered or given up.
+    /// True when the call has a reply or was cancelled.
     pub(crate) fn is_over(&self, xid: u32) -> bool {
         self.calls.get(&xid).is_none_or(|slot| slot.answer.is_some())
     }
 
-    /// Gives a call up. True if its data is being read to its place, which must be stopped.
+    /// Cancels a call. Returns true if its data is being read into its sink; the caller must stop
+    /// that.
     #[must_use]
     pub(crate) fn forget(&mut self, xid: u32) -> bool {
         if let Some(slot) = self.calls.remove(&xid) {
@@ -169,47 +171,47 @@ impl Core {
         self.placing == Some(xid)
     }
 
-    /// Calls that have not been answered.
+    /// Outstanding calls.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
     }
 
-    /// True when nobody knows what the server has of some call, or has had.
+    /// True when it is unknown how much of some call the server has received.
     pub(crate) fn is_doubtful(&self) -> bool {
         self.unanswered > 0 || self.given_up
     }
 
-    /// Has `waiter` told when the call is answered.
+    /// Registers `waiter` to be woken when the reply arrives.
     pub(crate) fn wait(&mut self, xid: u32, waiter: Thread) {
         if let Some(slot) = self.calls.get_mut(&xid) {
             slot.waiter = Some(waiter);
         }
     }
 
-    /// Some thread that waits for a call that is not answered.
+    /// Any thread that waits for an outstanding call.
     pub(crate) fn some_waiter(&self) -> Option<Thread> {
         let waiting = self.calls.values().filter(|slot| slot.answer.is_none());
         waiting.filter_map(|slot| slot.waiter.clone()).next()
     }
 
-    /// All threads that wait.
+    /// All waiting threads.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &Thread> {
         self.calls.values().filter_map(|slot| slot.waiter.as_ref())
     }
 
-    /// True when little should be read ahead, because a large record is likely to begin.
+    /// True when the client should read little ahead, because a large record is likely to begin.
     pub(crate) fn expects_large(&self) -> bool {
         self.expects_large || self.large_sinks > 0
     }
 
-    /// Looks in the first bytes of a record for data that goes to a place of its own.
+    /// Searches the first bytes of a record for data that belongs in a sink.
     pub(crate) fn locate(&self, head: &[u8]) -> Option<Aside> {
         let (xid, Direction::Reply) = peek(head).ok()? else { return None };
         let slot = self.calls.get(&xid).filter(|slot| slot.answer.is_none())?;
         locate(xid, head, slot.sink.as_ref()?)
     }
 
-    /// The data of a call is being read to its place from now on.
+    /// Marks the call whose data is being read into its sink.
     pub(crate) fn placing(&mut self, xid: u32) {
         self.placing = Some(xid);
     }
@@ -217,7 +219,7 @@ impl Core {
     /// Takes a record from the server.
     ///
     /// # Errors
-    /// When it is not RPC; the connection cannot go on.
+    /// When the record is not RPC; the connection must end.
     pub(crate) fn take(
         &mut self,
         record: Record<'_>,
@@ -264,7 +266,7 @@ fn is_large(sink: Option<&(MemorySlice, Locate)>) -> bool {
     sink.is_some_and(|(memory, _)| memory.len() >= LARGE_RECORD_BYTES)
 }
 
-/// What the server asks.
+/// Decodes a callback.
 pub(crate) fn server_call(bytes: &[u8]) -> Result<Event, XdrError> {
     let mut decoder = Decoder::new(bytes);
     match CallHeader::decode(&mut decoder) {
@@ -283,7 +285,7 @@ pub(crate) fn server_call(bytes: &[u8]) -> Result<Event, XdrError> {
     }
 }
 
-/// The results in a record whose reply begins at byte `start`.
+/// The results of a record whose reply begins at byte `start`.
 pub(crate) fn results(record: Record<'_>, start: usize) -> Result<Results, CallError> {
     let block = match record {
         Record::Block(block) => block,

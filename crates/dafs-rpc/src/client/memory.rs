@@ -1,9 +1,10 @@
-//! Memory that calls move data out of and into, without a copy where the transport allows it.
+//! Memory for the data of calls. The transport moves data from and to it without a copy where it
+//! can.
 //!
 //! Invariants
-//! * A registration lives as long as anybody holds the memory, the calls that name it among them:
-//!   a key that a server knows never opens memory that has been given back.
-//! * Memory that a server may still write although its call is over is never offered again
+//! * A registration lives as long as any handle to the memory, and outstanding calls hold one. So a
+//!   key that a server knows never reaches memory that was freed.
+//! * Memory that a server may still write after its call has ended is never offered again
 //!   ([`Memory::is_spoiled`]).
 
 use dafs_dat::{MemoryRegion, RemoteBuffer};
@@ -14,13 +15,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Memory for the data of calls. Clones are the same memory.
+/// Memory for the data of calls. Clones share the memory.
 ///
-/// While a call uses it, its content is anybody's guess, so it is only seen through
-/// [`VolatileSlice`]. It is registered with the transport once, when it is made, and can be used
-/// for any number of calls; its key lives as long as the memory, so a server that was once offered
-/// a part of it can read and write all of it for so long. Keep memory that one server must not see
-/// in a port of its own.
+/// While a call uses the memory, its content may change at any time, so access is through
+/// [`VolatileSlice`] only. The transport registers the memory once, when it is made; any number of
+/// calls can use it. Its key lives as long as the memory. A server that received a key for a part
+/// can read and write all of it for that time. Memory that one server must not reach belongs to a
+/// port of its own.
 #[derive(Debug, Clone)]
 pub struct Memory {
     inner: Arc<Inner>,
@@ -29,19 +30,19 @@ pub struct Memory {
 #[derive(Debug)]
 struct Inner {
     buffer: Arc<Buffer>,
-    /// None for memory that no transport knows.
+    /// None for memory without a registration.
     registration: Option<Registration>,
     spoiled: AtomicBool,
 }
 
-/// A registration with the adapter of a port; its end is left to whoever drives the adapter.
+/// A registration with the adapter of a port; the thread that drives the adapter ends it.
 #[derive(Debug)]
 struct Registration {
     region: MemoryRegion,
     graveyard: Arc<Graveyard>,
 }
 
-/// Registrations that nobody uses any more.
+/// Registrations that are no longer in use.
 #[derive(Debug, Default)]
 pub(crate) struct Graveyard {
     occupied: AtomicBool,
@@ -62,9 +63,9 @@ impl Graveyard {
         self.occupied.store(true, Ordering::Release);
     }
 
-    /// The registrations to end, if there are any.
+    /// Takes the registrations to end, if there are any.
     pub(crate) fn exhume(&self) -> Vec<Buried> {
-        // A cheap look first: this runs with every call.
+        // Check the flag first: this runs with every call.
         if !self.occupied.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -82,10 +83,10 @@ impl Drop for Inner {
 }
 
 impl Memory {
-    /// Zeroed memory for calls over TCP, which no transport has to know.
+    /// Zeroed memory for calls over TCP, without registration.
     ///
     /// # Errors
-    /// `ENOMEM` and its kind.
+    /// `ENOMEM` and similar errors.
     pub fn plain(bytes: usize) -> io::Result<Self> {
         Ok(Self::new(Arc::new(Buffer::zeroed(bytes)?), None))
     }
@@ -108,17 +109,17 @@ impl Memory {
         self.inner.buffer.len()
     }
 
-    /// True when there is no byte in it.
+    /// True when the memory is empty.
     pub fn is_empty(&self) -> bool {
         self.inner.buffer.is_empty()
     }
 
-    /// The whole memory.
+    /// A view of the whole memory.
     pub fn view(&self) -> VolatileSlice<'_> {
         self.inner.buffer.view()
     }
 
-    /// A part of it; none if it does not lie inside.
+    /// A part of the memory; none if the range does not lie inside.
     pub fn slice(&self, range: Range<usize>) -> Option<MemorySlice> {
         let len = range.end.checked_sub(range.start)?;
         if range.end > self.len() {
@@ -127,15 +128,14 @@ impl Memory {
         Some(MemorySlice { memory: self.clone(), offset: range.start, len })
     }
 
-    /// All of it, as what a call takes.
+    /// The whole memory as a slice, for a call.
     pub fn whole(&self) -> MemorySlice {
         MemorySlice { memory: self.clone(), offset: 0, len: self.len() }
     }
 
-    /// True when a server may still write here although the call that named this memory is over:
-    /// the connection ended before the answer came, and the server works in this process's memory
-    /// itself (shared memory). No further call takes such memory; what was written to it cannot be
-    /// relied on.
+    /// True when a server may still write to the memory although its call has ended. The connection
+    /// ended before the reply arrived, and the server maps the memory of this process (shared
+    /// memory). Later calls refuse such memory, and its content is undefined.
     pub fn is_spoiled(&self) -> bool {
         self.inner.spoiled.load(Ordering::Relaxed)
     }
@@ -144,7 +144,7 @@ impl Memory {
         self.inner.spoiled.store(true, Ordering::Relaxed);
     }
 
-    /// True when it is registered with the adapter that this graveyard belongs to.
+    /// True when the memory is registered with the adapter that this graveyard belongs to.
     pub(crate) fn belongs_to(&self, graveyard: &Arc<Graveyard>) -> bool {
         let registration = self.inner.registration.as_ref();
         registration.is_some_and(|registration| Arc::ptr_eq(&registration.graveyard, graveyard))
@@ -155,7 +155,7 @@ impl Memory {
     }
 }
 
-/// A part of [`Memory`], which it keeps.
+/// A part of a [`Memory`]; it keeps the memory alive.
 #[derive(Debug, Clone)]
 pub struct MemorySlice {
     memory: Memory,
@@ -169,22 +169,22 @@ impl MemorySlice {
         self.len
     }
 
-    /// True when there is no byte in it.
+    /// True when the slice is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The memory it is a part of.
+    /// The memory that this slice is a part of.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Where it begins in that memory, in bytes.
+    /// Offset of the slice in its memory, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// A part of it; none if it does not lie inside.
+    /// A part of the slice; none if the range does not lie inside.
     pub fn slice(&self, range: Range<usize>) -> Option<MemorySlice> {
         let len = range.end.checked_sub(range.start)?;
         if range.end > self.len {
@@ -193,14 +193,14 @@ impl MemorySlice {
         Some(Self { memory: self.memory.clone(), offset: self.offset + range.start, len })
     }
 
-    /// What is in it.
+    /// A view of the bytes.
     pub fn view(&self) -> VolatileSlice<'_> {
-        // INVARIANT: it was made inside the memory, whose length is fixed.
+        // INVARIANT: the slice was made inside the memory, whose length is fixed.
         self.memory.inner.buffer.slice(self.offset, self.len).expect("a slice lies inside")
     }
 
-    /// Sees to it that the data of a result lies here, where the call had its sink; returns its
-    /// length. Data that came inside the results is copied, as much as there is room for.
+    /// Places the data of a result in this sink, if it is not there yet, and returns its length.
+    /// Data that came inside the results is copied, up to the length of the sink.
     pub fn take(&self, data: Payload<'_>) -> usize {
         match data {
             Payload::Here(bytes) => self.view().copy_from(bytes, Site::RpcPlacement),
@@ -208,7 +208,8 @@ impl MemorySlice {
         }
     }
 
-    /// For the server; none for memory that is not registered, or too long for one segment.
+    /// The remote descriptor for the server; none for memory without registration, or too long for
+    /// one segment.
     pub(crate) fn remote(&self) -> Option<RemoteBuffer> {
         self.memory.region()?.remote(self.offset, u32::try_from(self.len).ok()?)
     }

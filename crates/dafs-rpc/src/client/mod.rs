@@ -1,14 +1,15 @@
-//! Calling programs over TCP or RDMA: from several threads, many calls at a time, answers in any
+//! Calls to programs over TCP or RDMA: from several threads, many calls at a time, replies in any
 //! order.
 //!
-//! A client has no thread of its own for progress: of the threads that wait for answers one reads
-//! for all. Only a client that can be called back has a helper, which reads while nobody waits.
+//! A client has no I/O thread: of the threads that wait for replies, one reads for all. Only a
+//! client that accepts callbacks has a helper thread, which reads while no other thread waits.
 //!
 //! Invariants
-//! * At most one thread reads at a time, and one that stops reading wakes another that waits.
-//! * A record leaves whole or the connection is over.
-//! * Whoever cannot send takes in what comes, so two sides never wait for each other to read.
-//! * When a call is over, its memory is the caller's again; or it says that it is spoiled.
+//! * At most one thread reads at a time. A thread that stops reading wakes another waiting thread.
+//! * The client sends a record completely, or the connection ends.
+//! * A thread that cannot send reads what arrives, so the two sides cannot deadlock with full
+//!   buffers.
+//! * When a call ends, its memory belongs to the caller again, or is marked as spoiled.
 
 mod aside;
 mod core;
@@ -37,7 +38,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tcp::{Shared, Shutdown};
 
-/// What to call.
+/// The procedure to call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Procedure {
     /// The program.
@@ -48,8 +49,8 @@ pub struct Procedure {
     pub procedure: u32,
 }
 
-/// One connection to a server, over TCP or on a direct access transport. Clones share it; it ends
-/// with the last of them and of the calls.
+/// One connection to a server, over TCP or on a direct access transport. Clones share the
+/// connection; it ends when the last clone and the last call are dropped.
 #[derive(Debug, Clone)]
 pub struct RpcClient {
     link: Link,
@@ -59,16 +60,16 @@ pub struct RpcClient {
 enum Link {
     Tcp {
         shared: Arc<Shared>,
-        /// Ends the connection for the helper too.
+        /// Ends the connection when dropped, also for the helper thread.
         shutdown: Arc<Shutdown>,
     },
     Rdma(Arc<rdma::Link>),
 }
 
-/// A call that the server makes over a connection of this client's.
+/// A callback from the server, over the connection that this client made.
 #[derive(Debug)]
 pub struct BackRequest {
-    /// What it calls.
+    /// The procedure that the server calls.
     pub procedure: Procedure,
     /// The arguments, in XDR.
     pub args: Vec<u8>,
@@ -76,7 +77,7 @@ pub struct BackRequest {
     server: Server,
 }
 
-/// Where the answer to a server's call goes.
+/// The connection that carries the answer to a callback.
 #[derive(Debug)]
 enum Server {
     Tcp(Weak<Shared>),
@@ -84,7 +85,8 @@ enum Server {
 }
 
 impl BackRequest {
-    /// Answers it; from any thread. An answer after the connection's end is lost.
+    /// Answers the callback; from any thread. An answer after the connection has ended is
+    /// discarded.
     pub fn answer(self, answer: Result<Reply, Rejection>) {
         let record = match answer {
             Ok(mut reply) => {
@@ -108,12 +110,12 @@ impl BackRequest {
     }
 }
 
-/// Takes calls of the server. It runs on a thread that reads for all calls, so it must neither
-/// wait nor call the server itself; it can hand the request to another thread.
+/// Takes callbacks from the server. It runs on the thread that reads for all calls. It must neither
+/// block nor call the server; it can hand the request to another thread.
 pub type BackHandler = Box<dyn Fn(BackRequest) + Send + Sync>;
 
 impl RpcClient {
-    /// Connects to a server. `back` takes its calls; without it they are refused.
+    /// Connects to a server. `back` takes callbacks; without it they are refused.
     ///
     /// # Errors
     /// When the connection cannot be made.
@@ -126,10 +128,10 @@ impl RpcClient {
         Self::from_stream(stream, options, back)
     }
 
-    /// Uses a connection that has been made.
+    /// Uses an existing connection.
     ///
     /// # Errors
-    /// When it cannot be set up, or there is no memory or thread.
+    /// When the connection cannot be set up, or there is no memory or thread.
     pub fn from_stream(
         stream: TcpStream,
         options: Options,
@@ -142,7 +144,7 @@ impl RpcClient {
         Ok(Self { link: Link::Tcp { shared, shutdown } })
     }
 
-    /// Connects to a server over RDMA (RFC 8166). `back` takes its calls (RFC 8167); without it
+    /// Connects to a server over RDMA (RFC 8166). `back` takes callbacks (RFC 8167); without it
     /// they are refused.
     ///
     /// # Errors
@@ -158,12 +160,12 @@ impl RpcClient {
         Ok(Self { link: Link::Rdma(Arc::new(link)) })
     }
 
-    /// Starts to connect over RDMA and does not wait; no call is taken before the connection is
-    /// made ([`RpcClient::is_connected`]). Calls are numbered from `first_xid` on. For programs
-    /// that drive the port themselves ([`Port::poll`]).
+    /// Starts to connect over RDMA and returns at once. No call is accepted before the connection
+    /// is established ([`RpcClient::is_connected`]). The first call has XID `first_xid`. For
+    /// programs that drive the port themselves ([`Port::poll`]).
     ///
     /// # Errors
-    /// What can be told at once.
+    /// Errors that are known at once.
     pub fn begin_rdma(
         port: &Port,
         address: &Address,
@@ -183,8 +185,8 @@ impl RpcClient {
         self.submit(procedure, &[args])?.wait()
     }
 
-    /// Sends a call whose arguments, in XDR, lie in several pieces, which are not copied unless
-    /// they are short. Its results are bounded by the [`Options`].
+    /// Sends a call whose arguments, in XDR, lie in several pieces. Long pieces are not copied. The
+    /// [`Options`] limit the length of the results.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -192,12 +194,11 @@ impl RpcClient {
         self.submit_request(&Request::new(procedure, args, self.options().results_bytes_max))
     }
 
-    /// Sends a call whose data may lie apart. If many calls are unanswered already, it may leave
-    /// with one of the next, or when anybody waits.
+    /// Sends a call whose data may lie outside of the arguments. If many calls are outstanding, the
+    /// client may send this one together with a later call, or when a thread waits.
     ///
-    /// Whoever drops the call, or does not wait for its answer in time, while a server on RDMA can
-    /// reach the memory of the request, ends the connection: only so the memory is the caller's
-    /// again.
+    /// While a server over RDMA can reach the memory of the request, a timeout or a drop of the
+    /// call ends the connection. Only that returns the memory to the caller.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -213,8 +214,8 @@ impl RpcClient {
         }
     }
 
-    /// As [`RpcClient::submit`], but the call leaves with the next one that is submitted, or when
-    /// anybody waits for an answer that is not there yet. For many small calls at a time.
+    /// As [`RpcClient::submit`], but the client sends the call with the next submitted one, or when
+    /// a thread waits for a reply that has not arrived. For batches of small calls.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -223,14 +224,13 @@ impl RpcClient {
         self.queue_request(&Request::new(procedure, args, self.options().results_bytes_max))
     }
 
-    /// As [`RpcClient::submit_request`], but the call may leave as late as with
-    /// [`RpcClient::queue`].
+    /// As [`RpcClient::submit_request`], with the delay of [`RpcClient::queue`].
     ///
     /// # Errors
     /// See [`CallError`].
     pub fn queue_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
         match &self.link {
-            // The data is not copied to wait.
+            // Queueing would have to copy the data, so send at once.
             Link::Tcp { .. } if request.data.is_some() => self.submit_request(request),
             Link::Tcp { shared, .. } => self.queue_tcp(shared, request),
             Link::Rdma(link) => Ok(self.pending(link.submit(request, false)?)),
@@ -256,7 +256,7 @@ impl RpcClient {
         send: impl FnOnce(u32) -> Result<(), CallError>,
     ) -> Result<Pending, CallError> {
         let xid = shared.core().begin(request)?;
-        // From here on a failure to send frees the number.
+        // From here on a failed send frees the XID.
         let pending = self.pending(xid);
         send(xid)?;
         Ok(pending)
@@ -270,7 +270,7 @@ impl RpcClient {
     /// Zeroed memory for the data of this client's calls.
     ///
     /// # Errors
-    /// `ENOMEM` and its kind.
+    /// `ENOMEM` and similar errors.
     pub fn allocate(&self, bytes: usize) -> io::Result<Memory> {
         match &self.link {
             Link::Tcp { .. } => Memory::plain(bytes),
@@ -278,7 +278,7 @@ impl RpcClient {
         }
     }
 
-    /// The bounds and habits of this client.
+    /// The limits and settings of this client.
     pub fn options(&self) -> &Options {
         match &self.link {
             Link::Tcp { shared, .. } => &shared.options,
@@ -286,13 +286,13 @@ impl RpcClient {
         }
     }
 
-    /// True when the server places data itself, so that [`Request::sinks`] are worth while even
-    /// for little data.
+    /// True when the server places data by RDMA, so that [`Request::sinks`] pay off even for little
+    /// data.
     pub fn is_rdma(&self) -> bool {
         matches!(self.link, Link::Rdma(_))
     }
 
-    /// True when calls can be made: the connection has been made and has not ended.
+    /// True when the client takes calls: the connection is established and has not ended.
     pub fn is_connected(&self) -> bool {
         match &self.link {
             Link::Tcp { .. } => !self.is_broken(),
@@ -300,12 +300,12 @@ impl RpcClient {
         }
     }
 
-    /// True when the connection has ended, and every further call will fail.
+    /// True when the connection has ended; every further call fails.
     pub fn is_broken(&self) -> bool {
         self.broken().is_some()
     }
 
-    /// Why the connection has ended, if it has.
+    /// The reason why the connection ended, if it has.
     pub fn broken(&self) -> Option<&str> {
         match &self.link {
             Link::Tcp { shared, .. } => shared.broken(),
@@ -313,7 +313,7 @@ impl RpcClient {
         }
     }
 
-    /// Ends the connection; calls that are unanswered fail.
+    /// Ends the connection; outstanding calls fail.
     pub fn close(&self) {
         match &self.link {
             Link::Tcp { shutdown, .. } => shutdown.now(),
@@ -322,14 +322,15 @@ impl RpcClient {
     }
 }
 
-/// Answers to calls of an earlier connection must not be taken for those of this one's.
+/// A first XID from the clock keeps replies to calls of an earlier connection from matching calls
+/// of this one.
 fn first_xid() -> u32 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     (time.tv_nsec as u32).rotate_left(8) ^ time.tv_sec as u32
 }
 
-/// A call on its way. Dropped, it is given up: it may be carried out, and nobody will know. See
-/// [`RpcClient::submit_request`] for what that means on RDMA.
+/// An outstanding call. Dropping it cancels the call: the server may still execute it, and the
+/// result is lost. See [`RpcClient::submit_request`] for the consequence on RDMA.
 #[derive(Debug)]
 pub struct Pending {
     client: RpcClient,
@@ -339,7 +340,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Waits for no longer than `time` from now.
+    /// Limits the wait to `time` from now.
     #[must_use]
     pub fn within(mut self, time: Duration) -> Self {
         self.deadline = self.deadline.min(Instant::now() + time);
@@ -358,15 +359,14 @@ impl Pending {
         }
     }
 
-    /// The number of the call, under which it can be sent again over another connection
-    /// ([`Request::xid`]).
+    /// The XID of the call, for a retry over another connection ([`Request::xid`]).
     pub fn xid(&self) -> u32 {
         self.xid
     }
 
-    /// True when [`Pending::wait`] would not wait. Over TCP somebody must be waiting for another
-    /// call, or the client be one that can be called back, for anything to change; on RDMA this
-    /// looks itself.
+    /// True when [`Pending::wait`] would return at once. Over TCP this makes no progress itself: a
+    /// thread must wait for another call, or the client must accept callbacks. On RDMA it polls the
+    /// transport.
     pub fn is_answered(&self) -> bool {
         match &self.client.link {
             Link::Tcp { shared, .. } => shared.core().is_over(self.xid) || self.client.is_broken(),

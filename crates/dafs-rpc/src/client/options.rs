@@ -1,4 +1,4 @@
-//! What a client may choose.
+//! The settings of a client.
 
 use super::Procedure;
 use crate::limits::SPIN_POLLS;
@@ -6,25 +6,26 @@ use dafs_wire::rpc::{AuthFlavor, AuthSys, CallHeader, Groups, OpaqueAuth};
 use dafs_wire::xdr::{Encode, Encoder};
 use std::time::Duration;
 
-/// Bounds and habits of a client.
+/// Limits and settings of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How long connecting may take.
+    /// Timeout for connecting.
     pub connect_timeout: Duration,
-    /// How long an answer may take.
+    /// Timeout for a reply.
     pub call_timeout: Duration,
-    /// The longest record that is accepted, in bytes.
+    /// The longest record that the client accepts, in bytes.
     pub record_bytes_max: usize,
-    /// Calls that are unanswered at a time.
+    /// The most outstanding calls.
     pub calls_max: usize,
-    /// Who calls.
+    /// The identity of the caller.
     pub identity: Identity,
-    /// On RDMA: the longest message that is sent or received, in bytes. It is told to the server
-    /// (RFC 8797); the shorter one counts.
+    /// On RDMA: the longest message to send or receive, in bytes. The client announces it to the
+    /// server (RFC 8797); the smaller of the two limits holds.
     pub inline_bytes: usize,
-    /// On RDMA: calls that the server is asked to take at a time. The rest wait here.
+    /// On RDMA: credits that the client requests. Calls beyond the granted credits wait in the
+    /// client.
     pub credits: u32,
-    /// On RDMA: the most bytes that the results of a call can have that does not say it itself.
+    /// On RDMA: the result limit in bytes of a call that states none itself.
     pub results_bytes_max: usize,
 }
 
@@ -60,16 +61,16 @@ impl Default for Options {
     }
 }
 
-/// How a thread waits on RDMA.
+/// The way in which a thread waits on RDMA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// It polls until the answer is there. Lowest latency, burns the CPU.
+    /// Poll until the reply arrives. Lowest latency, full use of a CPU.
     Poll,
-    /// It sleeps at once. Least CPU.
+    /// Sleep at once. Least use of the CPU.
     Sleep,
-    /// It polls so often without finding anything, then sleeps.
+    /// Poll for a while, then sleep.
     Adaptive {
-        /// Polls before sleeping.
+        /// Empty polls before sleeping.
         spin: u32,
     },
 }
@@ -80,10 +81,10 @@ impl Default for WaitPolicy {
     }
 }
 
-/// Who a client says it is.
+/// The identity that a client claims.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Identity {
-    /// It does not say (AUTH_NONE).
+    /// No identity (AUTH_NONE).
     #[default]
     None,
     /// AUTH_SYS: the body of the credential, in XDR; see [`Identity::sys`].
@@ -91,8 +92,8 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// A user with its groups (AUTH_SYS). Groups beyond the sixteenth and bytes of the machine's
-    /// name beyond the 255th are left out.
+    /// A user with groups (AUTH_SYS). Groups beyond the sixteenth and bytes of the machine name
+    /// beyond the 255th are dropped.
     pub fn sys(machine: &str, uid: u32, gid: u32, groups: &[u32]) -> Self {
         let groups = Groups::new(&groups[..groups.len().min(16)]).unwrap_or_default();
         let machine = &machine.as_bytes()[..machine.len().min(255)];

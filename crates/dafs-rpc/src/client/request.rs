@@ -1,4 +1,4 @@
-//! A call with its data apart.
+//! A call whose data lies outside of its arguments.
 
 use super::Procedure;
 use super::error::CallError;
@@ -6,33 +6,32 @@ use super::memory::MemorySlice;
 use crate::limits::BULK_IN_HEAD_BYTES_MAX;
 use dafs_wire::xdr::UNIT_BYTES;
 
-/// A call whose large arguments and results may lie in memory of their own.
+/// A call whose large arguments and results may lie in separate memory.
 ///
-/// Over RDMA the server fetches and places them there itself (RFC 8166 calls that direct data
-/// placement); over TCP they go to and from the socket. Which argument and which results may be
-/// treated so is up to the binding of the program to RDMA (for NFS RFC 8267), which both sides
-/// must agree on.
+/// Over RDMA the server reads and writes them itself (direct data placement, RFC 8166). Over TCP
+/// the client moves them between this memory and the socket. The upper-layer binding of the program
+/// says which data is eligible (for NFS RFC 8267), and both sides must agree on it.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    /// What to call.
+    /// The procedure to call.
     pub procedure: Procedure,
     /// The arguments in XDR, in several pieces, without [`Request::data`] and its padding. They
     /// are sent, or copied if they are short, before `submit_request` returns.
     pub args: &'a [&'a [u8]],
     /// The data of one opaque argument.
     pub data: Option<SendData>,
-    /// Where the data of opaque results goes, in the order of the results. The server decides
-    /// whether it uses them; [`Results::decoder`](super::Results::decoder) tells.
+    /// Sinks for the data of opaque results, in the order of the results. The server decides
+    /// whether it uses them; [`Results::decoder`](super::Results::decoder) shows the outcome.
     pub sinks: &'a [MemorySlice],
-    /// Finds the data for the sinks in results that come over TCP, so that it can be read from the
-    /// socket to its place; without it, it comes inside the results there.
+    /// Locates the data for the sinks in results that come over TCP, so that the client reads it
+    /// from the socket straight into the sink. Without it the data arrives inside the results.
     pub locate: Option<Locate>,
-    /// The most bytes that the results can have, without what goes into the sinks. A server on
-    /// RDMA cannot send longer results.
+    /// The most bytes of the results, without the data in the sinks. A server on RDMA cannot send
+    /// longer results.
     pub results_bytes_max: usize,
-    /// The number of a call that was sent before over a connection that has ended, so that a
-    /// server which remembers its replies does not carry it out twice. Where another call of this
-    /// connection has the number, a new one is taken.
+    /// The XID of a call that was sent over an earlier connection. A server with a duplicate
+    /// request cache then does not execute the retry twice. If another outstanding call uses the
+    /// XID, the client takes a new one.
     pub xid: Option<u32>,
 }
 
@@ -47,12 +46,12 @@ impl<'a> Request<'a> {
         self.args.iter().map(|piece| piece.len()).sum()
     }
 
-    /// True when it costs little to copy it.
+    /// True when a copy of it costs little.
     pub(crate) fn is_short(&self) -> bool {
         self.data.is_none() && self.args_bytes() <= BULK_IN_HEAD_BYTES_MAX
     }
 
-    /// Refuses what could not be sent on any transport.
+    /// Refuses requests that no transport can send.
     pub(crate) fn check(&self) -> Result<(), CallError> {
         let Some(data) = &self.data else { return Ok(()) };
         if data.position == 0 || data.position > self.args_bytes() {
@@ -68,23 +67,22 @@ impl<'a> Request<'a> {
 /// The data of an opaque argument of variable length.
 #[derive(Debug, Clone)]
 pub struct SendData {
-    /// Where in the arguments it belongs: the bytes of [`Request::args`] before it, its own count
-    /// the last of them.
+    /// Position of the data in the arguments: the bytes of [`Request::args`] before it. The last of
+    /// them are its count.
     pub position: usize,
     /// The data. The count in the arguments must be its length.
     pub memory: MemorySlice,
 }
 
-/// Finds the data for the sinks in the results of a call: given their first bytes, where they show
-/// that the call succeeded, it tells where the data of the first sink lies. None if there is none,
-/// or if more bytes would be needed to tell. The results are a server's and not checked; what is
-/// told here is.
+/// Locates the data of the first sink in the first bytes of the results, if they show that the call
+/// succeeded. Returns none if there is no such data, or if it would need more bytes. The results
+/// come from a server and are not checked; the client checks the returned location.
 pub type Locate = fn(&[u8]) -> Option<Located>;
 
-/// Where the data of an opaque result lies.
+/// The location of the data of an opaque result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
-    /// The bytes of the results before it, its own count the last of them.
+    /// Bytes of the results before the data. The last of them are its count.
     pub position: usize,
     /// Its length in bytes.
     pub len: usize,

@@ -1,4 +1,5 @@
-//! What all connections of a port use: the adapter, its protection domain, the memory.
+//! The resources that all connections of a port share: the adapter, its protection domain, the
+//! memory.
 
 use super::staging::Staging;
 use crate::client::memory::{Graveyard, Memory};
@@ -12,11 +13,12 @@ pub(super) struct Base {
     pub(super) domain: ProtectionDomain,
     pub(super) graveyard: Arc<Graveyard>,
     pub(super) staging: Staging,
-    /// Servers map memory of ours, so that they may still write it after a connection has ended.
+    /// True when servers map memory of this process and may still write it after a connection has
+    /// ended.
     pub(super) is_mapped: bool,
-    /// Memory that a server may still write; it is kept, so that it is not used for anything else,
-    /// for as long as the port. A server has its threads write there by the time a connection
-    /// ends, if at all, so there is as much of it as calls were lost.
+    /// Memory that a server may still write. The port keeps it for its own lifetime, so that no
+    /// other use can be corrupted. Only server threads that are writing when a connection ends can
+    /// still write, so the quarantine grows with lost calls only.
     quarantine: Vec<Arc<Buffer>>,
 }
 
@@ -33,7 +35,7 @@ impl Base {
         }
     }
 
-    /// Ends the registrations that nobody uses any more.
+    /// Ends the registrations that are no longer in use.
     pub(super) fn reap(&mut self) {
         for buried in self.graveyard.exhume() {
             self.adapter.deregister(buried.region.id);
@@ -41,7 +43,7 @@ impl Base {
         }
     }
 
-    /// Zeroed memory that is registered.
+    /// Allocates zeroed, registered memory.
     pub(super) fn allocate(&mut self, bytes: usize) -> io::Result<Memory> {
         let buffer = self.adapter.allocate(bytes)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -50,7 +52,7 @@ impl Base {
         Ok(Memory::registered(buffer, region, self.graveyard.clone()))
     }
 
-    /// Memory of ours for a server to read a call from or to write a reply to.
+    /// Takes staging memory, from which a server reads a call or to which it writes a reply.
     pub(super) fn stage(&mut self, bytes: usize) -> io::Result<Memory> {
         match self.staging.take(bytes) {
             Ok(memory) => Ok(memory),

@@ -1,4 +1,4 @@
-//! The part of a port under its lock: the adapter and the connections on it.
+//! The state of a port under its lock: the adapter and its connections.
 
 use super::base::Base;
 use super::core::Connection;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::Thread;
 
-/// Who drives.
+/// The thread that polls the adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leader {
     Nobody,
@@ -21,15 +21,15 @@ pub(super) enum Leader {
 pub(super) struct Driver {
     pub(super) base: Base,
     connections: FxHashMap<EndpointId, Connection>,
-    /// Connections on which the server has called.
+    /// Connections with callbacks to handle.
     called: VecDeque<EndpointId>,
     events: Vec<Event>,
     pub(super) leader: Leader,
     /// Threads that wait for the leader.
     pub(super) followers: Vec<Thread>,
-    /// Calls that were posted and may not have left.
+    /// Posted calls that may not have left.
     pub(super) held_back: usize,
-    /// Counts the times that anybody moved things along, for the helper to see whether it must.
+    /// Counts the polls, so that the helper can see whether another thread makes progress.
     pub(super) drives: u64,
 }
 
@@ -47,8 +47,8 @@ impl Driver {
         }
     }
 
-    /// Polls the adapter once and hands out what has happened. Returns how much of that somebody
-    /// may wait for.
+    /// Polls the adapter once and dispatches its events. Returns how many of them a thread may wait
+    /// for.
     pub(super) fn progress(&mut self, now: Instant) -> usize {
         self.drives = self.drives.wrapping_add(1);
         self.base.reap();
@@ -95,12 +95,12 @@ impl Driver {
         self.connections.insert(connection.endpoint, connection);
     }
 
-    /// A connection with what it needs to work.
+    /// A connection, with the shared resources of the port.
     pub(super) fn on(&mut self, endpoint: EndpointId) -> Option<(&mut Connection, &mut Base)> {
         Some((self.connections.get_mut(&endpoint)?, &mut self.base))
     }
 
-    /// Nobody will ask for a connection any more.
+    /// Marks a connection as without handles.
     pub(super) fn forget(&mut self, endpoint: EndpointId) {
         let Some((connection, base)) = self.on(endpoint) else { return };
         connection.close(base);
@@ -111,7 +111,7 @@ impl Driver {
         }
     }
 
-    /// The next call of a server, and who takes it.
+    /// Takes the next callback, with its handler.
     pub(super) fn next_back_call(&mut self) -> Option<(EndpointId, Arc<BackHandler>, ServerCall)> {
         while let Some(&endpoint) = self.called.front() {
             if let Some(connection) = self.connections.get_mut(&endpoint)
@@ -125,12 +125,12 @@ impl Driver {
         None
     }
 
-    /// True when a server has called and nobody has taken that.
+    /// True when a callback waits to be handled.
     pub(super) fn is_called(&self) -> bool {
         !self.called.is_empty()
     }
 
-    /// True while a server may call.
+    /// True while a server may send callbacks.
     pub(super) fn may_be_called(&self) -> bool {
         self.connections.values().any(|connection| connection.back.is_some())
     }

@@ -1,8 +1,8 @@
-//! One thread per port whose servers may call while nobody waits for them.
+//! One thread per port that receives callbacks while no other thread polls the port.
 //!
 //! Invariants
-//! * It moves things along only when nobody else has done so since its last look, and it waits
-//!   without leading, so that no thread has to wake it to lead itself.
+//! * The helper polls only when no other thread has polled since its last look. It sleeps without
+//!   being the leader, so no thread has to wake it to become the leader.
 
 use super::driver::Leader;
 use super::port::{Shared, coarse_now};
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long it stays away after it has seen somebody else drive.
+/// Pause of the helper after it has seen another thread poll.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long it waits for something to happen before it looks whether it is still needed.
+/// Time that the helper waits for an event before it checks whether it is still needed.
 const WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -43,7 +43,8 @@ fn run(port: &Weak<Shared>) {
     while let Some(shared) = port.upgrade() {
         let mut driver = shared.lock();
         if !driver.may_be_called() {
-            // Whoever connects looks under the same lock whether there is a helper.
+            // A thread that connects checks under the same lock whether there is a helper, so the
+            // end of the helper and the check do not race.
             shared.helper.is_running.store(false, Ordering::SeqCst);
             return;
         }
@@ -68,7 +69,8 @@ fn run(port: &Weak<Shared>) {
     }
 }
 
-/// For the helper's end and the next one's start to exclude each other.
+/// Starts the helper. The caller holds the driver's lock, which excludes a race with the end of the
+/// previous helper.
 pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     shared.helper.start(shared.weak())
 }

@@ -1,4 +1,4 @@
-//! One connection of a port as its client holds it.
+//! A client's handle to one connection of a port.
 
 use super::core::{Connection, Stage};
 use super::driver::Driver;
@@ -16,7 +16,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// A connection; it ends when this is dropped.
+/// A connection; dropping the handle ends it.
 #[derive(Debug)]
 pub(in crate::client) struct Link {
     port: Port,
@@ -50,7 +50,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Waits until the connection is made.
+    /// Waits until the connection is established.
     pub(in crate::client) fn established(&self) -> io::Result<()> {
         let until = waiter::after(self.options.connect_timeout);
         let made = self.shared().wait(until, None, |driver| {
@@ -89,7 +89,7 @@ impl Link {
         self.port.allocate(bytes)
     }
 
-    /// Takes a call; it leaves now, or with the next poll if it is not in a hurry.
+    /// Takes a call. It leaves now, or with the next poll if it may be batched.
     pub(in crate::client) fn submit(
         &self,
         request: &Request<'_>,
@@ -111,7 +111,7 @@ impl Link {
         Ok(xid)
     }
 
-    /// Waits for the answer to a call; the call is over then.
+    /// Waits for the reply and ends the call.
     pub(in crate::client) fn wait(&self, xid: u32, until: Instant) -> Result<Results, CallError> {
         let answer = self.shared().wait(until, Some((self.endpoint, xid)), |driver| {
             match driver.on(self.endpoint) {
@@ -125,7 +125,7 @@ impl Link {
         })
     }
 
-    /// True when the answer to a call is there.
+    /// True when the call has ended.
     pub(in crate::client) fn is_over(&self, xid: u32) -> bool {
         let mut driver = self.shared().lock();
         let look = |driver: &mut Driver| {
@@ -155,7 +155,7 @@ impl Link {
         }
     }
 
-    /// Sees to it that the server learns of the end although nobody may wait any more.
+    /// Sends the end of the connection to the server although no thread may wait any more.
     fn part(&self, driver: &mut Driver) {
         self.shared().send(driver);
         self.shared().progress_beside(driver, coarse_now());

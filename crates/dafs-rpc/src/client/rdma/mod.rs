@@ -1,8 +1,8 @@
-//! RPC-over-RDMA version 1 (RFC 8166), the calling side.
+//! RPC-over-RDMA version 1 (RFC 8166), the client side.
 //!
 //! A [`Port`] is an adapter with the connections on it; [`core`] is one connection without threads.
-//! Memory is registered for long and never invalidated by the server (RFC 8797): a key that is
-//! used for every call costs nothing.
+//! Memory stays registered, and the client does not ask the server for remote invalidation (RFC
+//! 8797): a key that serves every call costs nothing per call.
 
 mod base;
 mod core;

@@ -1,14 +1,15 @@
-//! An adapter that connections share, and the threads that wait for them.
+//! An adapter that connections share, and the threads that wait for their calls.
 //!
-//! Whoever waits drives: one waiting thread is the leader and polls the adapter, the others sleep
-//! until their call is over or the leader leaves. So a program with one thread pays for no
-//! hand-over at all, and no thread of ours stands between an answer and its waiter.
+//! The threads follow the leader/followers pattern: one waiting thread is the leader and polls the
+//! adapter. The others sleep until their call ends or the leader leaves. So a program with one
+//! thread pays for no hand-over between threads, and no background thread stands between a reply
+//! and its waiter.
 //!
 //! Invariants
-//! * The driver is only touched under its lock. A leader that spins gives the lock to whoever
-//!   wants it; a leader that sleeps, or takes a call of the server's, holds no lock.
-//! * While a leader sleeps the adapter is armed, or the leader's bell has been rung: every thread
-//!   that touches the adapter meanwhile sees to that before it unlocks.
+//! * A thread touches the driver only under its lock. A leader that spins yields the lock to
+//!   threads that want it. A leader that sleeps, or runs a callback handler, holds no lock.
+//! * While a leader sleeps the adapter is armed, or the leader's eventfd has been written. Every
+//!   thread that touches the adapter meanwhile restores this before it unlocks.
 
 use super::driver::{Driver, Leader};
 use super::helper::Helper;
@@ -24,15 +25,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// An adapter for connections on direct access transports, and the memory that is registered with
-/// it. Clones are the same port. It outlives its connections: memory can be used again after a
+/// it. Clones share the port. The port outlives its connections: memory can be used again after a
 /// reconnect.
 ///
-/// The threads that wait for calls take turns in driving the adapter, so the calls of threads that
-/// should not disturb each other belong on different ports.
+/// Waiting threads take turns in polling the adapter. Threads that must not disturb each other use
+/// different ports.
 ///
-/// Memory keeps its key while it is registered, and a server that was told it once can use it over any
-/// connection of this port: it can read and change the memory later, also while that is used for a
-/// call to another server. So servers that do not trust each other belong on different ports, too.
+/// Memory keeps its key while it is registered. A server that received the key once can use it over
+/// any connection of this port: it can read and change the memory later, even while a call to
+/// another server uses it. So servers that do not trust each other belong to different ports, too.
 #[derive(Debug, Clone)]
 pub struct Port {
     pub(super) shared: Arc<Shared>,
@@ -40,7 +41,7 @@ pub struct Port {
 
 pub(in crate::client) struct Shared {
     driver: Mutex<Driver>,
-    /// Threads that want the lock while somebody spins with it.
+    /// Threads that want the lock while the leader spins with it.
     pub(super) contenders: AtomicU32,
     pub(super) sleep: Sleep,
     pub(super) policy: WaitPolicy,
@@ -51,18 +52,18 @@ pub(in crate::client) struct Shared {
 pub(super) type Guard<'a> = MutexGuard<'a, Driver>;
 
 impl Port {
-    /// A port on this adapter.
+    /// Makes a port on this adapter.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// When there are no file descriptors left.
     pub fn new(adapter: Box<dyn Adapter>) -> io::Result<Self> {
         Self::with_wait(adapter, WaitPolicy::default())
     }
 
-    /// A port on this adapter whose threads wait so.
+    /// Makes a port on this adapter with a wait policy.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// When there are no file descriptors left.
     pub fn with_wait(adapter: Box<dyn Adapter>, policy: WaitPolicy) -> io::Result<Self> {
         let sleep = Sleep::new()?;
         let driver = Mutex::new(Driver::new(adapter));
@@ -77,11 +78,11 @@ impl Port {
         Ok(Self { shared })
     }
 
-    /// Allocates `bytes` of zeroed memory where the transport moves data fastest and registers it,
-    /// once for all calls that will use it.
+    /// Allocates `bytes` of zeroed memory where the transport moves data fastest. Registers it once
+    /// for all calls that will use it.
     ///
     /// # Errors
-    /// `ENOMEM` and its kind, or too many registrations.
+    /// `ENOMEM` and similar errors, or too many registrations.
     pub fn allocate(&self, bytes: usize) -> io::Result<Memory> {
         let mut driver = self.shared.lock();
         driver.base.reap();
@@ -90,9 +91,9 @@ impl Port {
         memory
     }
 
-    /// Moves things along once without waiting, unless another thread does that. For programs that
-    /// look for answers now and then ([`Pending::is_answered`](crate::client::Pending::
-    /// is_answered)) and for simulated time.
+    /// Polls once without waiting, unless another thread polls. For programs that check for replies
+    /// now and then ([`Pending::is_answered`](crate::client::Pending::is_answered)) and for
+    /// simulated time.
     pub fn poll(&self, now: Instant) {
         let mut driver = self.shared.lock();
         self.shared.progress_beside(&mut driver, now);
@@ -104,7 +105,8 @@ impl Shared {
     pub(super) fn lock(&self) -> Guard<'_> {
         match self.driver.try_lock() {
             Ok(guard) => return guard,
-            // A panic under the lock leaves a connection as it was between two steps at worst.
+            // After a panic under the lock a connection stands between two steps at worst, which is
+            // a valid state.
             Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {}
         }
@@ -114,7 +116,7 @@ impl Shared {
         guard
     }
 
-    /// Sees to it that what was posted leaves: now, or with the leader's next poll.
+    /// Sends what was posted: now, or with the leader's next poll.
     pub(super) fn send(&self, driver: &mut Driver) {
         if driver.leader != Leader::Polling {
             driver.held_back = 0;
@@ -123,26 +125,28 @@ impl Shared {
         }
     }
 
-    /// The same for what may wait for the next poll: the caller will see to that.
+    /// Sends what was posted only if the leader sleeps; else the caller's next poll sends it.
     pub(super) fn send_if_asleep(&self, driver: &mut Driver) {
         if driver.leader == Leader::Sleeping {
             self.send(driver);
         }
     }
 
-    /// Must be called by whoever touched the adapter while the leader may sleep.
+    /// Arms the adapter again. Every thread that touched the adapter while the leader may sleep
+    /// must call this.
     pub(super) fn keep_armed(&self, driver: &mut Driver) {
         if driver.leader == Leader::Sleeping && !driver.base.adapter.arm().unwrap_or(false) {
             self.sleep.ring();
         }
     }
 
-    /// Polls once from a thread that will not stay.
+    /// Polls once from a thread that does not become the leader.
     pub(super) fn progress_beside(&self, driver: &mut Driver, now: Instant) {
         if driver.leader == Leader::Polling {
             return;
         }
-        // Threads whose calls are over are woken one by one; but the leader does not sleep there.
+        // The driver wakes each thread whose call has ended, but a sleeping leader is not among
+        // them.
         let news = driver.progress(now) > 0 || driver.is_called();
         if news && driver.leader == Leader::Sleeping {
             self.sleep.ring();
@@ -150,7 +154,7 @@ impl Shared {
         self.keep_armed(driver);
     }
 
-    /// Hands calls of the server to whoever takes them, without the lock.
+    /// Runs the handlers of waiting callbacks, without the lock.
     pub(super) fn take_back_calls<'a>(&'a self, mut driver: Guard<'a>) -> Guard<'a> {
         while let Some((endpoint, handler, call)) = driver.next_back_call() {
             drop(driver);
@@ -160,7 +164,7 @@ impl Shared {
         driver
     }
 
-    /// Answers a call of the server's.
+    /// Answers a callback.
     pub(in crate::client) fn answer(&self, endpoint: EndpointId, xid: u32, record: &crate::Reply) {
         let mut driver = self.lock();
         if let Some((connection, base)) = driver.on(endpoint) {
@@ -169,8 +173,8 @@ impl Shared {
         }
     }
 
-    /// Drives, or waits for the leader, until `done` yields something; `None` when the time has
-    /// come first. With `call` this thread is woken when that call is over.
+    /// Polls, or waits for the leader, until `done` returns a value; `None` when the timeout
+    /// expires first. With `call` the thread is woken when that call ends.
     pub(super) fn wait<T>(
         &self,
         until: std::time::Instant,
@@ -191,7 +195,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The machine's monotonic clock as the kernel last noted it: some milliseconds late, very cheap.
+/// The coarse monotonic clock of the kernel: some milliseconds late, very cheap.
 pub(super) fn coarse_now() -> Instant {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)

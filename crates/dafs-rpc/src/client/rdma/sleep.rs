@@ -1,4 +1,4 @@
-//! Sleeping until the transport has something, or somebody rings.
+//! Sleep until the transport has an event or another thread rings the bell, an eventfd.
 
 use dafs_dat::Adapter;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What sleepers of one port wait for.
+/// The wake-up sources of one port.
 #[derive(Debug)]
 pub(super) struct Sleep {
     bell: OwnedFd,
-    /// A descriptor of our own for what the adapter's stands for, so that it can be waited for
-    /// without the adapter; and which one of the adapter's it is.
+    /// A duplicate of the adapter's descriptor, so that a thread can wait without the adapter; and
+    /// the number of the original.
     transport: Mutex<Option<(RawFd, Arc<OwnedFd>)>>,
 }
 
@@ -22,9 +22,9 @@ impl Sleep {
         Ok(Self { bell, transport: Mutex::default() })
     }
 
-    /// Wakes the sleeper, or the next one.
+    /// Wakes the sleeper, or the next thread that sleeps.
     pub(super) fn ring(&self) {
-        // A full counter means that it rings already.
+        // A full counter means that the bell has been rung already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -53,7 +53,7 @@ impl Sleep {
     }
 }
 
-/// Sleeps until the transport is ready or `time` has passed, and does not hear the bell.
+/// Sleeps until the transport is ready or `time` has passed, and ignores the bell.
 pub(super) fn watch(transport: &OwnedFd, time: Duration) {
     let _ = poll(&mut [PollFd::new(transport, PollFlags::IN)], Some(&timespec(time)));
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * A slot is in exactly one place: the free list, a posted send or receive, or a call that waits.
-//! * The memory is private to this process: no peer maps it, so what has been received and copied
-//!   out was not changed in between by anybody but the adapter.
+//! * The memory is private to this process: no peer maps it. So only the adapter writes a received
+//!   message before it is copied out.
 
 use crate::memory::Block;
 use dafs_dat::{Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain};
@@ -47,7 +47,7 @@ impl Slots {
         Ok(first)
     }
 
-    /// Gives a slot back.
+    /// Returns a slot to the free list.
     pub(super) fn put(&mut self, slot: u32) {
         debug_assert!(!self.free.contains(&slot), "a slot was given back twice");
         self.free.push(slot);
@@ -72,7 +72,7 @@ impl Slots {
         private_copy(self.view(slot), len, Site::RpcRdmaInline)
     }
 
-    /// Ends the registrations. Nothing may be posted any more.
+    /// Ends the registrations. No work may be posted on them.
     pub(super) fn release(&mut self, adapter: &mut dyn Adapter) {
         for (region, _) in self.chunks.drain(..) {
             adapter.deregister(region.id);
@@ -86,8 +86,8 @@ impl Slots {
     }
 }
 
-/// A private copy of the first `len` bytes of memory that others may write; all of it if it is
-/// shorter.
+/// A private copy of the first `len` bytes of memory that others may write; a shorter memory is
+/// copied whole.
 pub(super) fn private_copy(view: VolatileSlice<'_>, len: usize, site: Site) -> io::Result<Block> {
     let len = len.min(view.len());
     let mut block = Block::new(len)?;

@@ -1,8 +1,8 @@
-//! Memory of ours that servers reach: long calls, and replies that do not fit a message.
+//! Staging memory that servers reach: long calls, and replies that do not fit a message.
 //!
 //! Invariants
-//! * Free memory is bounded, per size and so in all.
-//! * Memory that a server may still write does not come back.
+//! * Free memory is bounded per size, and so in total.
+//! * Memory that a server may still write is never returned to the free list.
 
 use crate::client::memory::Memory;
 use crate::limits::{STAGING_BYTES, STAGING_KEPT_BYTES_MAX};
@@ -16,7 +16,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Memory of at least `len` bytes, or how much to allocate for that.
+    /// Takes memory of at least `len` bytes, or returns how much to allocate.
     pub(super) fn take(&mut self, len: usize) -> Result<Memory, usize> {
         match STAGING_BYTES.iter().position(|&bytes| len <= bytes) {
             Some(class) => self.free[class].pop().ok_or(STAGING_BYTES[class]),
@@ -24,7 +24,7 @@ impl Staging {
         }
     }
 
-    /// Takes memory back that no call uses any more.
+    /// Returns memory to the free list after its call has ended.
     pub(super) fn put(&mut self, memory: Memory) {
         if memory.is_spoiled() {
             return;

@@ -1,8 +1,8 @@
-//! One thread that waits: it leads and polls the adapter, or follows whoever does.
+//! One waiting thread: as the leader it polls the adapter, as a follower it waits for the leader.
 //!
 //! Invariants
-//! * The leader's state in the driver is right whenever the lock is free: `Sleeping` while it
-//!   sleeps, `Polling` while it only lent the lock, `Nobody` after it left.
+//! * The leader's state in the driver is right whenever the lock is free. It is `Sleeping` while
+//!   the leader sleeps, `Polling` while the leader only yielded the lock, `Nobody` after it left.
 //! * A leader that stops leading wakes a follower, if there is one.
 
 use super::driver::{Driver, Leader};
@@ -20,7 +20,7 @@ const POLLS_PER_CLOCK: u32 = 64;
 pub(super) struct Waiter<'a> {
     shared: &'a Shared,
     until: Instant,
-    /// Which call this thread wants to hear of.
+    /// The call that this thread waits for.
     call: Option<(EndpointId, u32)>,
     is_leading: bool,
     spins: u32,
@@ -78,13 +78,13 @@ impl<'a> Waiter<'a> {
         if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
             std::hint::spin_loop();
         } else {
-            // The server may be waiting for this CPU.
+            // The server may need this CPU.
             thread::yield_now();
         }
         driver
     }
 
-    /// Gives the lock to those who want it, if there are any.
+    /// Yields the lock to threads that want it, if there are any.
     fn lend(&self, driver: Guard<'a>) -> Guard<'a> {
         if self.shared.contenders.load(Ordering::Relaxed) == 0 {
             return driver;
@@ -94,7 +94,7 @@ impl<'a> Waiter<'a> {
             if self.shared.contenders.load(Ordering::Relaxed) == 0 {
                 break;
             }
-            // They have been woken, but may need this CPU.
+            // Those threads have been woken, but may need this CPU.
             if spins < SPINS_BEFORE_YIELD {
                 std::hint::spin_loop();
             } else {
@@ -113,7 +113,7 @@ impl<'a> Waiter<'a> {
             return driver;
         };
         if !matches!(adapter.arm(), Ok(true)) {
-            // There is something to poll for, or the descriptor is of no use: look again.
+            // There are events to poll, or the descriptor is of no use: poll again.
             return self.lend(driver);
         }
         let timeout = adapter.next_timeout();
@@ -147,8 +147,8 @@ impl<'a> Waiter<'a> {
         driver
     }
 
-    /// Leaves. If nobody leads then, a follower has to; one that was woken and leaves at once
-    /// because its result is there passes the turn on here.
+    /// Stops waiting. If no thread leads then, a follower must. A thread that was woken to lead but
+    /// leaves at once, because its result has arrived, wakes the next follower here.
     fn leave(&mut self, driver: &mut Driver) {
         if std::mem::take(&mut self.is_leading) {
             driver.leader = Leader::Nobody;
@@ -163,7 +163,7 @@ impl<'a> Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        // A handler of the server's calls has panicked; others must not wait for this thread.
+        // A callback handler has panicked; other threads must not wait for this one.
         if self.is_leading {
             let mut driver = self.shared.lock();
             self.leave(&mut driver);
@@ -171,7 +171,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// The longest time to wait for what has no time of its own.
+/// The deadline of a wait that has none of its own.
 pub(super) fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(1 << 30))

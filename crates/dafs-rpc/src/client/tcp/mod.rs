@@ -1,11 +1,11 @@
-//! The socket of a client: who reads, who sends, who waits.
+//! The socket of a client, and its threads that read, send and wait.
 //!
 //! Invariants
-//! * `core` is never locked while a system call runs; `inbound` is locked by the reading thread
-//!   while it reads and by whoever gives up a call whose data arrives, `outbound` by whoever sends a
-//!   record, for all of it.
-//! * Once `broken` is set, every thread that waits has been woken.
-//! * Nothing of a call that was given up follows on the wire when the connection has ended.
+//! * No thread holds the lock of `core` during a system call. The reading thread holds `inbound`
+//!   while it reads, and so does a thread that cancels a call whose data arrives. A sender holds
+//!   `outbound` for the whole record.
+//! * Once `broken` is set, every waiting thread has been woken.
+//! * After the connection has ended, no byte of a cancelled call follows on the wire.
 
 mod send;
 
@@ -28,32 +28,32 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long the helper stays away after it has seen somebody else read.
+/// Pause of the helper after it has seen another thread read.
 const HELPER_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long the helper waits for something to read before it looks whether it is still needed.
+/// Time that the helper waits for input before it checks whether it is still needed.
 const HELPER_WAIT: Duration = Duration::from_millis(100);
 
-/// How long a thread that cannot send relies on another one to go on reading.
+/// Time for which a thread that cannot send relies on another thread to keep reading.
 const READER_WATCH: Duration = Duration::from_millis(10);
 
-/// What the threads of one client share.
+/// The state that the threads of one client share.
 pub(in crate::client) struct Shared {
     pub(in crate::client) options: Options,
     socket: OwnedFd,
     core: Mutex<Core>,
-    /// True while a thread reads for all.
+    /// True while one thread reads for all.
     reading: AtomicBool,
-    /// Grows whenever somebody begins to read.
+    /// Counts how often a thread began to read.
     readings: AtomicU64,
     inbound: Mutex<Inbound>,
-    /// Records that have not been sent, or only in part.
+    /// Records that have not been sent completely.
     outbound: Mutex<Output>,
-    /// True when there may be something in `outbound`.
+    /// True when `outbound` may hold records.
     unsent: AtomicBool,
     broken: OnceLock<String>,
     back: Option<BackHandler>,
-    /// For requests of the server's, which must not keep the client.
+    /// For callbacks, which must not keep the client alive.
     this: Weak<Shared>,
 }
 
@@ -69,7 +69,7 @@ struct Inbound {
     receive: Block,
 }
 
-/// The right to read; gives it to a thread that waits when dropped.
+/// The right to read; when dropped, it passes to a waiting thread.
 struct Reading<'s>(&'s Shared);
 
 impl Drop for Reading<'_> {
@@ -122,7 +122,7 @@ impl Shared {
         lock(&self.core)
     }
 
-    /// Why the connection has ended, if it has.
+    /// The reason why the connection ended, if it has.
     pub(in crate::client) fn broken(&self) -> Option<&str> {
         self.broken.get().map(String::as_str)
     }
@@ -142,24 +142,24 @@ impl Shared {
         self.core().waiters().for_each(std::thread::Thread::unpark);
     }
 
-    /// Ends the connection on the wire. What is unanswered may not have left, and the system would go on
-    /// for minutes to send it, when its caller has long done something else instead.
+    /// Ends the connection on the wire. Otherwise the kernel would go on for minutes to send unsent
+    /// calls, long after their callers have given up.
     fn end(&self) {
         let is_doubtful = self.core().is_doubtful();
         if is_doubtful && rustix::net::connect_unspec(&self.socket).is_ok() {
             return;
         }
-        // Nothing better can be done if it has been shut down already.
+        // The socket may have been shut down already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    /// Waits for the answer to a call; the call is over then.
+    /// Waits for the reply and ends the call.
     pub(in crate::client) fn wait(
         &self,
         xid: u32,
         deadline: Instant,
     ) -> Result<Results, CallError> {
-        // Whoever takes answers that are there already goes on queueing, so that many calls leave
+        // A caller whose reply has arrived already goes on to queue calls, so that many leave
         // together.
         if let Some(answer) = self.core().fetch(xid) {
             return answer;
@@ -182,8 +182,8 @@ impl Shared {
                 }
                 core.wait(xid, std::thread::current());
             }
-            // Whoever stops reading looks for waiters after that; so either it finds this thread
-            // or this thread finds that nobody reads.
+            // A thread that stops reading looks for waiters afterwards. So it finds this thread, or
+            // this thread finds that no thread reads: no wake-up is lost.
             match self.begin_reading() {
                 Some(_reading) => self.read_until(deadline, |core| core.is_over(xid)),
                 None => {
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Gives a call up; its memory is the caller's again.
+    /// Cancels a call; its memory belongs to the caller again.
     pub(in crate::client) fn forget(&self, xid: u32) {
         if self.core().forget(xid) {
             lock(&self.inbound).reader.forsake(xid);
@@ -208,7 +208,7 @@ impl Shared {
         Some(Reading(self))
     }
 
-    /// Reads for all until `enough`, the deadline or the end.
+    /// Reads for all threads until `enough` holds, the deadline passes or the connection ends.
     fn read_until(&self, deadline: Instant, enough: impl Fn(&Core) -> bool) {
         while self.broken().is_none() {
             match self.poll(PollFlags::IN, deadline) {
@@ -222,7 +222,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the socket is ready or the deadline has come.
+    /// Waits until the socket is ready or the deadline passes.
     fn poll(&self, events: PollFlags, deadline: Instant) -> io::Result<PollFlags> {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec {
@@ -236,7 +236,7 @@ impl Shared {
         }
     }
 
-    /// Reads what is there and takes the records in it. Only for the thread that reads.
+    /// Reads available input and handles its records. Only the reading thread calls this.
     fn read(&self) {
         let mut inbound = lock(&self.inbound);
         let mut calls = Vec::new();
@@ -251,7 +251,7 @@ impl Shared {
         }
     }
 
-    /// Reads what is there; leaves the calls of the server in `calls`.
+    /// Reads available input; puts callbacks into `calls`.
     fn read_into(&self, inbound: &mut Inbound, calls: &mut Vec<Event>) -> Result<(), String> {
         let Inbound { reader, budget, receive } = inbound;
         reader.make_room(budget).map_err(|error| error.to_string())?;
@@ -301,7 +301,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a call of the server's.
+    /// Runs the handler of a callback.
     fn take_call(&self, event: Event) {
         match event {
             Event::Refuse(header) => self.send_record(Reply::refusal(&header)),
@@ -323,7 +323,7 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Reads for a client that can be called back while none of its threads does.
+/// Reads for a client that accepts callbacks while none of its threads does.
 fn help(client: &Weak<Shared>) {
     let mut seen = 0;
     while let Some(shared) = client.upgrade() {
@@ -338,7 +338,8 @@ fn help(client: &Weak<Shared>) {
             std::thread::sleep(HELPER_PAUSE);
             continue;
         }
-        // It waits without the right to read, so that nobody has to wake it to get that.
+        // The helper waits without the right to read, so that no thread has to wake it to get that
+        // right.
         let ready = shared.poll(PollFlags::IN, Instant::now() + HELPER_WAIT);
         let readable = ready.is_ok_and(|events| !events.is_empty());
         if readable && let Some(reading) = shared.begin_reading() {

@@ -1,8 +1,9 @@
-//! Sending: calls at once or together with others, answers to the server.
+//! Sending: calls at once or in batches, and answers to callbacks.
 //!
 //! Invariants
-//! * A record leaves whole, or the connection ends.
-//! * While nothing can be sent, what comes is read, because the server may be waiting for that.
+//! * The client sends a record completely, or the connection ends.
+//! * While the socket does not accept data the client reads, because the server may wait for that;
+//!   otherwise both sides could deadlock.
 
 use super::{READER_WATCH, Shared, is_passing, lock};
 use crate::client::error::CallError;
@@ -21,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Shared {
-    /// Sends a call; what does not fit into the socket's buffer at once is waited for.
+    /// Sends a call; waits while the socket's buffer is full.
     pub(in crate::client) fn send(
         &self,
         header: &CallHeader<'_>,
@@ -62,7 +63,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Leaves a call to be sent later.
+    /// Queues a call to be sent later.
     pub(in crate::client) fn queue(&self, record: Reply) -> Result<(), CallError> {
         self.check()?;
         let mut outbound = lock(&self.outbound);
@@ -71,17 +72,17 @@ impl Shared {
         Ok(())
     }
 
-    /// True when a call may be left to be sent later without harm: the server has enough to do.
+    /// True when a call may wait in the queue without harm: the server has enough to do.
     pub(in crate::client) fn may_queue(&self) -> bool {
         let unanswered = self.core().unanswered();
         unanswered >= GATHERING_CALLS_MIN && lock(&self.outbound).len() * 2 < unanswered
     }
 
-    /// Sends a record as soon as possible. Does not wait: what cannot be sent now goes with what
-    /// is sent next, or when somebody waits.
+    /// Sends a record as soon as possible, without waiting. Bytes that cannot be sent now leave
+    /// with the next send, or when a thread waits.
     pub(in crate::client) fn send_record(&self, record: Reply) {
-        // Somebody else may be sending, and may be this very thread, when the server's call came
-        // while it could not send.
+        // Another thread may be sending. It may even be this thread, if the callback came while it
+        // could not send.
         let now = Instant::now();
         match self.outbound.try_lock() {
             Ok(mut outbound) => {
@@ -107,8 +108,7 @@ impl Shared {
         }
     }
 
-    /// Sends what is queued until the deadline; the connection ends when it fails. What is left
-    /// stays queued.
+    /// Sends the queue until the deadline; a failure ends the connection. The rest stays queued.
     pub(super) fn flush(&self, outbound: &mut Output, deadline: Instant) {
         while !outbound.is_empty() && self.broken().is_none() {
             let mut parts = Parts::new();
@@ -124,8 +124,8 @@ impl Shared {
         self.unsent.store(false, Ordering::Relaxed);
     }
 
-    /// Sends some of the parts. While that is not possible, reads, because the server may be
-    /// waiting for just that.
+    /// Sends some of the parts. While the socket does not accept data, reads, because the server
+    /// may wait for that.
     fn send_parts(&self, parts: &Parts<'_>, deadline: Instant) -> Result<usize, CallError> {
         loop {
             match sendmsg(self.socket.as_fd(), parts, libc::MSG_NOSIGNAL) {
@@ -141,7 +141,7 @@ impl Shared {
             if reading.is_some() {
                 events |= PollFlags::IN;
             }
-            // Whoever reads may stop at any time; then it is this thread's turn.
+            // The reading thread may stop at any time; then this thread must read.
             let now = Instant::now();
             match self.poll(events, deadline.min(now + READER_WATCH)) {
                 Ok(ready) if ready.is_empty() && now >= deadline => {
@@ -156,7 +156,8 @@ impl Shared {
     }
 }
 
-/// The parts of a call's arguments in order, the data in its place; returns their length.
+/// Gathers the parts of a call's arguments in order, the data at its position; returns their
+/// length.
 fn gather<'a>(request: &'a Request<'_>, parts: &mut Parts<'a>) -> Result<usize, CallError> {
     const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
     request.check()?;
@@ -185,7 +186,7 @@ fn push<'a>(parts: &mut Parts<'a>, part: VolatileSlice<'a>) {
     }
 }
 
-/// Takes the first `len` bytes off.
+/// Removes the first `len` bytes.
 fn skip(parts: &mut Parts<'_>, mut len: usize) {
     let whole = parts.iter().take_while(|part| {
         let gone = part.len() <= len;

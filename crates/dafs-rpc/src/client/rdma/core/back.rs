@@ -1,4 +1,4 @@
-//! Calls of the server over a client's connection (RFC 8167): short ones, within their credits.
+//! Callbacks over a client's connection (RFC 8167): short messages, limited by credits.
 
 use super::super::base::Base;
 use super::Connection;
@@ -15,10 +15,10 @@ use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault};
 use dafs_wire::xdr::{Encode, Encoder};
 
 impl Connection {
-    /// Takes a call of the server's.
+    /// Takes a callback from the server.
     ///
     /// # Errors
-    /// When the server calls more often than it may, or it is no RPC.
+    /// When the server exceeds its credits, or the message is not RPC.
     pub(super) fn take_call(
         &mut self,
         base: &mut Base,
@@ -45,13 +45,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers a call that uses chunks, which nothing in this direction needs (RFC 8167 section
-    /// 5.1).
+    /// Refuses a callback that uses chunks; no callback needs them (RFC 8167 section 5.1).
     pub(super) fn refuse_call(&mut self, base: &mut Base, xid: u32) -> Result<(), String> {
         self.send(base, xid, Body::Error(HeaderFault::Chunk), &Parts::new())
     }
 
-    /// Sends the answer to a call of the server's: a whole record, whose mark is left out.
+    /// Sends the answer to a callback: a whole record without its record mark.
     pub(in super::super) fn answer(&mut self, base: &mut Base, xid: u32, record: &Reply) {
         if self.stage != super::Stage::Up {
             return;

@@ -1,4 +1,4 @@
-//! Calls on their way out: what goes into the message, what is offered to the server.
+//! Outgoing calls: the content of the message, and the chunks that the client offers to the server.
 
 use super::super::base::Base;
 use super::{Connection, Stage};
@@ -15,25 +15,25 @@ use dafs_wire::xdr::{Encode, Encoder, UNIT_BYTES, padded};
 use smallvec::{SmallVec, smallvec};
 use std::thread::Thread;
 
-/// A call that is not over, or whose outcome has not been fetched.
+/// An outstanding call, or one whose outcome has not been fetched.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) state: State,
-    /// Who sleeps until it is over.
+    /// The thread that sleeps until the call ends.
     pub(super) waiter: Option<Thread>,
-    /// Nobody will fetch the outcome.
+    /// True when no caller will fetch the outcome.
     pub(super) is_abandoned: bool,
     pub(super) offered: Offered,
 }
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// It waits for a credit, in a slot for sending, with so many bytes.
+    /// The call waits for a credit; its message of `bytes` bytes lies in a send slot.
     Waiting {
         slot: u32,
         len: usize,
     },
-    /// The server has it.
+    /// The server has the call.
     Sent,
     Over(Result<Results, CallError>),
 }
@@ -41,51 +41,51 @@ pub(super) enum State {
 /// The memory that a server may reach for a call.
 #[derive(Debug, Default)]
 pub(super) struct Offered {
-    /// The data of an argument, if it does not travel inside the message.
+    /// The data of an argument, if it travels outside of the message.
     pub(super) data: Option<MemorySlice>,
-    /// For data of results.
+    /// Sinks for result data (write chunks).
     pub(super) sinks: SmallVec<[MemorySlice; 1]>,
-    /// A call that does not fit a message.
+    /// A call that does not fit a message (position-zero read chunk).
     pub(super) long_call: Option<Memory>,
-    /// For a reply that does not fit a message.
+    /// Memory for a reply that does not fit a message (reply chunk).
     pub(super) long_reply: Option<Memory>,
 }
 
 impl Offered {
-    /// True when a server can reach memory that is not ours alone.
+    /// True when a server can reach memory that the caller shares.
     pub(super) fn is_exposed(&self) -> bool {
         self.data.is_some() || !self.sinks.is_empty()
     }
 
-    /// Bytes that the server is likely to place.
+    /// Bytes that the server is likely to write by RDMA.
     pub(super) fn expected_bytes(&self) -> u64 {
         self.sinks.iter().map(|sink| sink.len() as u64).sum()
     }
 
-    /// The server may go on to write here although the call is over.
+    /// Marks the memory as spoiled: the server may still write to it after the call has ended.
     pub(super) fn spoil(&self) {
         let sinks = self.sinks.iter().map(MemorySlice::memory);
         sinks.chain(&self.long_reply).for_each(Memory::spoil);
     }
 
-    /// The call is over; gives back what is ours.
+    /// Returns the staging memory when the call has ended.
     pub(super) fn release(self, base: &mut Base) {
         let ours = self.long_call.into_iter().chain(self.long_reply);
         ours.for_each(|memory| base.staging.put(memory));
     }
 }
 
-/// How a call travels.
+/// The form in which a call travels.
 struct Plan {
     header: Header,
-    /// The data travels with the arguments.
+    /// True when the data travels inside the arguments.
     with_data: bool,
-    /// Bytes of the call, header and arguments, without data that does not travel with them.
+    /// Bytes of header and arguments, without data that travels outside of them.
     call_bytes: usize,
 }
 
 impl Connection {
-    /// Takes a call, which leaves as soon as there is a credit for it; gives its number.
+    /// Takes a call and returns its XID. The call leaves as soon as there is a credit.
     pub(in super::super) fn submit(
         &mut self,
         base: &mut Base,
@@ -131,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// A number that no unanswered call has.
+    /// Returns an XID that no outstanding call uses.
     fn free_xid(&mut self) -> u32 {
         while self.calls.contains_key(&self.next_xid) {
             self.next_xid = self.next_xid.wrapping_add(1);
@@ -141,7 +141,7 @@ impl Connection {
         xid
     }
 
-    /// Sends calls that wait, as far as there are credits.
+    /// Sends waiting calls, as far as credits allow.
     pub(super) fn pump(&mut self, base: &mut Base) {
         while self.in_flight < self.credits
             && !self.is_clogged()
@@ -160,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Puts a call into a slot for sending.
+    /// Encodes a call into a send slot.
     fn encode(
         &mut self,
         base: &mut Base,
@@ -191,7 +191,7 @@ impl Connection {
         Ok(State::Waiting { slot, len })
     }
 
-    /// Decides how a call travels, and takes the memory that this needs.
+    /// Chooses the form in which a call travels and takes the memory for it.
     fn plan(
         &self,
         base: &mut Base,
@@ -276,7 +276,7 @@ fn segment(remote: Option<RemoteBuffer>) -> Result<Segment, CallError> {
     Ok(Segment { handle: remote.key, length: remote.len, offset: remote.address })
 }
 
-/// Puts bytes into memory one after the other.
+/// Writes bytes to memory in sequence.
 pub(super) struct Writer<'v> {
     view: VolatileSlice<'v>,
     pub(super) at: usize,
@@ -300,7 +300,7 @@ impl<'v> Writer<'v> {
         }
     }
 
-    /// The arguments, with the data in its place if it travels with them.
+    /// Writes the arguments, with the data at its position if it travels inside them.
     fn put_args(&mut self, request: &Request<'_>, with_data: bool) {
         const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
         let mut data = request.data.as_ref().filter(|_| with_data);

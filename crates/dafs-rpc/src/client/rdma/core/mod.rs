@@ -1,16 +1,16 @@
-//! One connection as a state machine: it posts work to the adapter of its port, is fed the
-//! adapter's events, and keeps what has come of its calls until that is fetched.
+//! One connection as a state machine. It posts work to the adapter of its port, handles the
+//! adapter's events, and keeps the outcome of each call until the caller fetches it.
 //!
 //! Invariants
-//! * Never more calls are at the server than it has granted credits, one before its first reply
-//!   (RFC 8166 section 3.3.1).
-//! * A receive is posted for every call at the server before that call is sent, and for every call
-//!   that the server may make.
-//! * Messages on their way out are bounded too, whatever a server answers without taking them.
-//! * Every call ends exactly once: answered, refused, or lost with the connection.
-//! * When a call is over, the server cannot reach its memory any more but over shared memory, and
-//!   then the memory is marked so.
-//! * After the end nothing is posted.
+//! * The calls at the server never exceed the credits that it granted, and one before its first
+//!   reply (RFC 8166 section 3.3.1).
+//! * Before the client sends a call it posts a receive for the reply; it also posts one for every
+//!   callback that the server may send.
+//! * Outgoing messages are bounded too, even if a server replies without taking them.
+//! * Every call ends exactly once: replied, refused, or lost with the connection.
+//! * When a call has ended, the server cannot reach its memory. Shared memory is the exception;
+//!   there the memory is marked as spoiled.
+//! * After the connection has ended the client posts nothing.
 
 mod back;
 mod call;
@@ -34,7 +34,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Connecting,
@@ -45,16 +45,16 @@ pub(super) enum Stage {
 pub(super) struct Connection {
     pub(super) endpoint: EndpointId,
     stage: Stage,
-    /// The adapter knows nothing of it any more.
+    /// True when the adapter has reported the end of the endpoint.
     is_gone: bool,
-    /// Nobody will ask for it any more.
+    /// True when no handle refers to the connection.
     is_forgotten: bool,
     connect_error: Option<ConnectError>,
     options: Options,
     pub(super) back: Option<Arc<BackHandler>>,
-    /// Why it has ended, for its handles too.
+    /// The reason for the end, shared with the handles.
     broken: Arc<OnceLock<String>>,
-    /// The longest message that the server takes, and that it sends.
+    /// The longest message that both this client may send and the server accepts.
     send_bytes: usize,
     reply_bytes: usize,
     calls: FxHashMap<u32, Call>,
@@ -67,17 +67,17 @@ pub(super) struct Connection {
     waiting: VecDeque<u32>,
     sends: Slots,
     receives: Slots,
-    /// Receives posted and not consumed.
+    /// Posted receives that have not been consumed.
     posted: u32,
-    /// Sends that have not been handed over.
+    /// Sends that have not completed.
     sending: u32,
-    /// Calls of the server that have not been answered.
+    /// Callbacks that have not been answered.
     back_unanswered: u32,
     back_calls: VecDeque<ServerCall>,
-    /// Bytes that the adapter has been told to expect.
+    /// Bytes that the adapter was told to expect as remote writes.
     expected_bytes: u64,
     scratch: Vec<u8>,
-    /// Calls that have ended since somebody asked.
+    /// Calls that have ended since the last [`Self::take_ended`].
     ended: usize,
 }
 
@@ -85,7 +85,7 @@ impl Connection {
     /// Starts to connect.
     ///
     /// # Errors
-    /// What the adapter can tell at once.
+    /// Errors that the adapter reports at once.
     pub(super) fn connect(
         base: &mut Base,
         address: &Address,
@@ -93,7 +93,7 @@ impl Connection {
         back: Option<Arc<BackHandler>>,
         first_xid: u32,
     ) -> Result<Self, ConnectError> {
-        // Sizes are told in units (RFC 8797 section 4).
+        // RFC 8797 section 4 announces sizes in units.
         let inline = options.inline_bytes.clamp(INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX);
         let inline = inline / INLINE_BYTES_DEFAULT * INLINE_BYTES_DEFAULT;
         let private = PrivateData {
@@ -139,12 +139,12 @@ impl Connection {
         &self.broken
     }
 
-    /// True when the connection is over for the adapter too.
+    /// True when the adapter, too, has ended the connection.
     pub(super) fn is_gone(&self) -> bool {
         self.is_gone
     }
 
-    /// Nobody will ask for it any more.
+    /// Marks the connection as without handles.
     pub(super) fn forget(&mut self) {
         self.is_forgotten = true;
         self.back = None;
@@ -154,7 +154,7 @@ impl Connection {
         self.is_forgotten
     }
 
-    /// Why it could not be made.
+    /// Takes the reason why the connection could not be established.
     pub(super) fn take_connect_error(&mut self) -> Option<ConnectError> {
         self.connect_error.take()
     }
@@ -168,22 +168,22 @@ impl Connection {
         self.in_flight
     }
 
-    /// The error for a connection that is over.
+    /// The error of a connection that has ended.
     pub(super) fn ended(&self) -> CallError {
         CallError::Disconnected(self.broken.get().cloned().unwrap_or_default())
     }
 
-    /// The next call of the server.
+    /// Takes the next callback.
     pub(super) fn take_back_call(&mut self) -> Option<ServerCall> {
         self.back_calls.pop_front()
     }
 
-    /// How many calls have ended since the last time.
+    /// Returns how many calls have ended since the last look.
     pub(super) fn take_ended(&mut self) -> usize {
         std::mem::take(&mut self.ended)
     }
 
-    /// Fetches the outcome of a call, if it is over; then nothing is left of it.
+    /// Fetches the outcome of a call that has ended and forgets the call.
     pub(super) fn fetch(&mut self, xid: u32) -> Option<Result<Results, CallError>> {
         if !self.is_over(xid) {
             return None;
@@ -194,19 +194,19 @@ impl Connection {
         }
     }
 
-    /// True when the outcome of a call is there.
+    /// True when the call has ended.
     pub(super) fn is_over(&self, xid: u32) -> bool {
         self.calls.get(&xid).is_none_or(|call| matches!(call.state, State::Over(_)))
     }
 
-    /// Has `waiter` woken when the call is over.
+    /// Registers `waiter` to be woken when the call ends.
     pub(super) fn wait(&mut self, xid: u32, waiter: Thread) {
         if let Some(call) = self.calls.get_mut(&xid) {
             call.waiter = Some(waiter);
         }
     }
 
-    /// Gives a call up. If the server can reach memory of the caller's for it, the connection ends,
+    /// Cancels a call. If the server can reach memory of the caller for it, the connection ends,
     /// because the caller may use the memory from now on.
     pub(super) fn give_up(&mut self, base: &mut Base, xid: u32) {
         let Some(call) = self.calls.get_mut(&xid) else { return };
@@ -231,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// Takes an event of the adapter's that concerns this connection.
+    /// Handles an event of this connection's endpoint.
     pub(super) fn handle(&mut self, base: &mut Base, event: Event) {
         match event {
             Event::Established { private_data, .. } => self.established(base, &private_data),
@@ -297,7 +297,7 @@ impl Connection {
         }
     }
 
-    /// Posts the receives that the calls at the server and the calls that it may make need.
+    /// Posts the receives for replies to the calls at the server and for callbacks.
     fn post_receives(&mut self, base: &mut Base) -> Result<(), String> {
         while self.posted < self.in_flight.max(1) + BACK_CREDITS {
             let slot = self.receives.take(&mut *base.adapter).map_err(|e| e.to_string())?;
@@ -325,12 +325,12 @@ impl Connection {
         Ok(())
     }
 
-    /// True when so many messages wait for a server to take them that no call should be added.
+    /// True when too many sends are incomplete to add another call.
     fn is_clogged(&self) -> bool {
         self.sending >= 2 * self.credits_wanted
     }
 
-    /// Tells the adapter how much is still to be placed here.
+    /// Tells the adapter how many bytes the server may still write here.
     fn expect(&mut self, base: &mut Base, more: u64, less: u64) {
         if more != less {
             self.expected_bytes = self.expected_bytes.saturating_add(more).saturating_sub(less);
@@ -338,7 +338,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection in order, if nothing of it is at the server; else at once.
+    /// Closes the connection gracefully if no call is at the server, else aborts it.
     pub(super) fn close(&mut self, base: &mut Base) {
         let reason = "it was closed on this side".to_owned();
         if self.calls.values().any(|call| matches!(call.state, State::Sent)) {
@@ -349,7 +349,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once.
+    /// Aborts the connection.
     pub(super) fn break_off(&mut self, base: &mut Base, reason: String) {
         if self.stage != Stage::Over {
             base.adapter.abort(self.endpoint);
@@ -357,7 +357,7 @@ impl Connection {
         }
     }
 
-    /// The connection has ended: the server can reach nothing any more.
+    /// Handles the end of the connection: the server can reach no memory any more.
     fn end(&mut self, base: &mut Base, reason: String) {
         if self.stage == Stage::Over {
             return;
@@ -385,7 +385,7 @@ impl Connection {
         self.expected_bytes = 0;
     }
 
-    /// Frees the memory for messages; nothing is posted any more.
+    /// Frees the memory for messages; no work is posted on it any more.
     fn release(&mut self, base: &mut Base) {
         self.sends.release(&mut *base.adapter);
         self.receives.release(&mut *base.adapter);

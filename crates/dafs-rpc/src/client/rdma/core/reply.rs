@@ -1,4 +1,4 @@
-//! Messages on their way in. Whatever a server sends is checked here before anything believes it.
+//! Incoming messages. The client checks here all that a server sends before it uses any of it.
 
 use super::super::base::Base;
 use super::super::slots::private_copy;
@@ -15,25 +15,25 @@ use dafs_wire::xdr::ApartItem;
 use smallvec::SmallVec;
 use std::thread::Thread;
 
-/// Where the RPC message of a reply lies.
+/// The location of a reply's RPC message.
 enum Message {
-    /// In the block, from this byte on.
+    /// In the block, from this offset on.
     Inline(Block, usize),
-    /// In the memory that was offered for it.
+    /// In the reply chunk.
     Long,
 }
 
-/// What a server has placed.
+/// The data that a server has placed.
 struct Placed {
     apart: SmallVec<[ApartItem; 2]>,
     reply_bytes: usize,
 }
 
 impl Connection {
-    /// Takes the message of `bytes` bytes in a receive slot.
+    /// Handles the message of `bytes` bytes in a receive slot.
     ///
     /// # Errors
-    /// What is wrong with it; the connection cannot go on.
+    /// The violation in the message; the connection must end.
     pub(super) fn take_message(
         &mut self,
         base: &mut Base,
@@ -58,7 +58,7 @@ impl Connection {
                     }
                 }
             }
-            // A reply names nothing to be read, a call that does not fit a message does.
+            // Only a call that does not fit a message has read chunks; a reply has none.
             Body::NoMessage(chunks) if !chunks.reads.is_empty() => {
                 self.refuse_call(base, header.xid)
             }
@@ -75,7 +75,7 @@ impl Connection {
                 }
                 Ok(())
             }
-            // Nobody sends it any more, and it means nothing (RFC 8166 section 4.5).
+            // RDMA_DONE is obsolete and has no effect (RFC 8166 section 4.5).
             Body::Done => Ok(()),
         }
     }
@@ -84,7 +84,8 @@ impl Connection {
         self.calls.get(&xid).is_some_and(|call| matches!(call.state, State::Sent))
     }
 
-    /// The server grants so many credits; none would mean a standstill (RFC 8166 section 3.3.1).
+    /// Takes the server's credit grant. Zero credits would deadlock the connection, so they count
+    /// as one (RFC 8166 section 3.3.1).
     fn grant(&mut self, credits: u32) {
         self.credits = credits.clamp(1, self.credits_wanted);
     }
@@ -99,7 +100,7 @@ impl Connection {
     ) -> Result<(), String> {
         let Some(call) = self.calls.get(&xid).filter(|call| matches!(call.state, State::Sent))
         else {
-            // Nobody has asked.
+            // No call is outstanding under this XID.
             return Ok(());
         };
         let placed = judge(&call.offered, chunks)?;
@@ -119,7 +120,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A call at the server is over.
+    /// Ends a call that was at the server.
     fn finish(
         &mut self,
         base: &mut Base,
@@ -143,7 +144,7 @@ impl Connection {
     }
 }
 
-/// The message that the server has placed, in memory that it cannot reach.
+/// A private copy of the message in the reply chunk; the server cannot reach the copy.
 fn long_reply(offered: &Offered, xid: u32, bytes: usize) -> Result<Block, CallError> {
     // INVARIANT: `judge` finds bytes of a reply chunk only where one was offered.
     let memory = offered.long_reply.as_ref().ok_or(CallError::Malformed)?;
@@ -155,7 +156,7 @@ fn long_reply(offered: &Offered, xid: u32, bytes: usize) -> Result<Block, CallEr
     }
 }
 
-/// Checks what a server says it has placed against what was offered.
+/// Checks the chunks that a server returns against those that the client offered.
 fn judge(offered: &Offered, chunks: &Chunks) -> Result<Placed, String> {
     if !chunks.reads.is_empty() {
         return Err("a reply names memory to be read".to_owned());
@@ -173,7 +174,7 @@ fn judge(offered: &Offered, chunks: &Chunks) -> Result<Placed, String> {
     Ok(Placed { apart, reply_bytes })
 }
 
-/// Bytes that a server has placed where there was room for so many, in one segment.
+/// Returns the bytes that a server reports in a chunk: one segment, at most `room` bytes.
 fn placed(chunk: &Chunk, room: usize) -> Result<usize, String> {
     let len = chunk.len();
     match usize::try_from(len) {

@@ -1,4 +1,4 @@
-//! A server that answers and never takes a message.
+//! A server that replies but never takes a message.
 
 use super::*;
 use crate::client::request::Request;
@@ -26,7 +26,7 @@ struct State {
     sends: usize,
 }
 
-/// An adapter whose sends never leave.
+/// An adapter whose sends never complete.
 #[derive(Default, Clone)]
 struct Clogged(Arc<Mutex<State>>);
 
@@ -185,7 +185,7 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// A message arrives.
+    /// Delivers a message.
     fn arrive(&mut self, xid: u32, credits: u32, rpc: impl FnOnce(&mut Encoder<'_>)) {
         let mut bytes = Vec::new();
         let encoder = &mut Encoder::new(&mut bytes);
@@ -226,7 +226,7 @@ fn answers_to_calls_that_were_not_taken_do_not_pile_up_messages() {
     }
     assert_eq!(scene.sends(), 16);
     assert_eq!(scene.connection.stage(), Stage::Up);
-    // When one has left, the next call follows.
+    // When one send completes, the next call follows.
     let completion = Completion {
         endpoint: ENDPOINT,
         work: 0,
