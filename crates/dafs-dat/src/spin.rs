@@ -1,37 +1,36 @@
-//! How long a reactor without work looks for some before it sleeps. Those of RPC and of DAFS servers both
-//! go by it.
+//! How long a reactor without work polls before it sleeps. RPC and DAFS servers share this policy.
 //!
-//! Looking burns the core; sleeping and waking costs some microseconds of it and of the peer's
-//! time. So the adaptive way looks about as long as it has lately paid off.
+//! Polling occupies the core; sleeping and waking cost some microseconds of the core and of the
+//! peer's latency. So the adaptive policy polls about as long as it has lately paid off.
 //!
 //! Invariants
-//! * The time spent looking in vain falls to nothing if it never pays.
+//! * The time spent in vain polling falls to zero if it never pays.
 
 use crate::{CpuOffers, Instant};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Never looks longer than this; a wake-up costs about as much.
+/// The longest time to poll; a wake-up costs about as much.
 const SPIN_NS_MAX: u64 = 50_000;
 
-/// Looking for less time than this is left out; the system call that sleeps looks once too.
+/// Shorter polling is skipped; the system call that sleeps checks once too.
 const SPIN_NS_MIN: u64 = 1_000;
 
-/// Begins to look for so long again when a sleep turns out to have been short.
+/// Polling restarts with this time when a sleep turns out to have been short.
 const SPIN_NS_STEP: u64 = 10_000;
 
-/// A sleep shorter than this would better have been spent looking: a part of it was waking up.
+/// A shorter sleep would better have been spent polling: a part of it was the wake-up.
 const SHORT_SLEEP_NS: u64 = 100_000;
 
-/// How a reactor waits for work.
+/// The way in which a reactor waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wake {
-    /// Never sleeps: the shortest delay, at the price of a core.
+    /// Poll without sleeping: the lowest latency, at the price of a core.
     Poll,
-    /// Looks for work for some microseconds before it sleeps.
+    /// Poll for some microseconds before sleeping.
     #[default]
     Adaptive,
-    /// Sleeps whenever there is nothing to do.
+    /// Sleep whenever there is no work.
     Sleep,
 }
 
@@ -48,22 +47,22 @@ impl FromStr for Wake {
     }
 }
 
-/// Decides between looking and sleeping.
+/// Decides between polling and sleeping.
 #[derive(Debug)]
 pub struct Spin {
     wake: Wake,
-    /// How long to look now.
+    /// How long to poll now.
     spin_ns: u64,
     idle_since_ns: Option<u64>,
-    /// When it last gave up looking.
+    /// Time of the last switch from polling to sleeping.
     asleep_since_ns: u64,
-    /// When the CPU was offered to others, until it is known when it was back.
+    /// Time at which the CPU was yielded, until the time of its return is known.
     offered_at_ns: Option<u64>,
     offers: CpuOffers,
 }
 
 impl Spin {
-    /// Begins by looking long. All times are of one monotonic clock, in nanoseconds.
+    /// Begins with the longest polling time. All times are of one monotonic clock, in nanoseconds.
     pub fn new(wake: Wake) -> Self {
         Self {
             wake,
@@ -75,7 +74,7 @@ impl Spin {
         }
     }
 
-    /// Takes note of a turn that began at `now_ns`, in which there was something to do if `busy`.
+    /// Records a turn that began at `now_ns` and found work if `busy`.
     pub fn turned(&mut self, busy: bool, now_ns: u64) {
         if let Some(at_ns) = self.offered_at_ns.take() {
             let time = Duration::from_nanos(now_ns.saturating_sub(at_ns));
@@ -84,7 +83,7 @@ impl Spin {
         if !busy {
             self.idle_since_ns.get_or_insert(now_ns);
         } else if let Some(since_ns) = self.idle_since_ns.take() {
-            // Looking paid off, if it was looked at all; with twice the time it will again.
+            // Polling paid off, if there was any; twice the time will suffice again.
             let looked_ns = now_ns.saturating_sub(since_ns);
             if self.asleep_since_ns < since_ns {
                 self.spin_ns = self.spin_ns.max(2 * looked_ns).min(SPIN_NS_MAX);
@@ -92,7 +91,7 @@ impl Spin {
         }
     }
 
-    /// True when it is time to sleep. May offer the CPU to others if it is not.
+    /// True when it is time to sleep. May yield the CPU if it is not.
     pub fn is_over(&mut self, now_ns: u64) -> bool {
         match self.wake {
             Wake::Poll => {
@@ -110,7 +109,7 @@ impl Spin {
                 };
                 let is_dear = self.offers.are_dear(Instant(now_ns));
                 if !is_dear && now_ns.saturating_sub(since_ns) < self.spin_ns {
-                    // A client on the same core may have it at once.
+                    // A client on the same core may use it at once.
                     self.offered_at_ns = Some(now_ns);
                     std::thread::yield_now();
                     return false;
@@ -124,7 +123,7 @@ impl Spin {
         }
     }
 
-    /// Takes note of the end of a sleep.
+    /// Records the end of a sleep.
     pub fn slept(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.asleep_since_ns) < SHORT_SLEEP_NS {
             self.spin_ns = (self.spin_ns + SPIN_NS_STEP).min(SPIN_NS_MAX);
@@ -136,7 +135,7 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// Idle for `gap_ns` again and again; how long it looked before it slept, the last time.
+    /// Idles for `gap_ns` repeatedly; returns how long it polled before the last sleep.
     fn looked_ns(gap_ns: u64) -> u64 {
         let mut spin = Spin::new(Wake::Adaptive);
         let mut now_ns = 1_000_000;
@@ -172,7 +171,7 @@ mod tests {
         let mut now_ns = 1_000_000;
         spin.turned(false, now_ns);
         assert!(!spin.is_over(now_ns));
-        // Somebody else had it for so long, and then there was something.
+        // Another thread had the CPU for that time, and then there was work.
         now_ns += 4_000_000;
         spin.turned(true, now_ns);
         spin.turned(false, now_ns);

@@ -1,55 +1,58 @@
-//! What an administrator may set.
+//! The settings of a server.
 
 use dafs_dat::Wake;
 use std::time::Duration;
 
-/// Bounds and habits of a server.
+/// Limits and settings of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How reactors wait.
+    /// The way in which reactors wait.
     pub wake: Wake,
-    /// The longest record that is accepted, in bytes; of calls and of answers to calls back.
+    /// The longest record that the server accepts, in bytes, for calls and for answers to
+    /// callbacks.
     pub record_bytes_max: usize,
-    /// Connections of all reactors, if they are not counted with others ([`Group::counting_in`]).
-    /// Above it, one that has not been of use yet makes room.
+    /// Connections of all reactors, unless they are counted together with others
+    /// ([`Group::counting_in`]). Above it, a connection without any call is closed to make room.
     ///
     /// [`Group::counting_in`]: super::Group::counting_in
     pub connections_max: usize,
     /// Connections from one network address.
     pub connections_per_address_max: usize,
-    /// How long a peer may take to begin its first call.
+    /// Timeout for the first call of a connection.
     pub first_call_timeout: Duration,
-    /// Calls of one connection that were put off and not answered; above it, no more are read.
+    /// Deferred calls of one connection without an answer; above it, the server reads no more calls
+    /// from it.
     pub calls_per_connection_max: usize,
-    /// Bytes of such calls; above it, no more are read.
+    /// Bytes of such calls; above it, the server reads no more calls from the connection.
     pub pending_bytes_max: usize,
-    /// Bytes of replies that wait for one peer; above it, no more calls are read from it.
+    /// Bytes of queued replies to one peer; above it, the server reads no more calls from it.
     pub output_bytes_max: usize,
-    /// Bytes of replies, of calls that were put off and of unserved ones that wait in all connections
-    /// of one reactor; above it, no more calls are read from peers that have some of them, and above
-    /// twice as much those are dropped that leave replies unread.
+    /// Bytes of queued replies, deferred calls and unserved calls in all connections of one
+    /// reactor. Above it, the server reads no more calls from peers that hold some of them. Above
+    /// twice as much, it drops those peers that leave replies unread.
     pub waiting_bytes_max: usize,
-    /// Bytes of half records in all connections of one reactor; above it, no more large records
-    /// are begun until others are complete.
+    /// Bytes of partial records in all connections of one reactor; above it, no large record begins
+    /// until others are complete.
     pub assembly_bytes_max: usize,
-    /// How long a peer may take from one piece of a record to the next.
+    /// Timeout between two pieces of a record.
     pub stall_timeout: Duration,
-    /// How long a peer may leave replies unread.
+    /// Timeout for a peer that leaves replies unread.
     pub output_timeout: Duration,
-    /// How long a peer may take to answer a call back.
+    /// Timeout for the answer to a callback.
     pub back_timeout: Duration,
-    /// Calls back to one peer that are unanswered.
+    /// Outstanding callbacks to one peer.
     pub back_calls_max: usize,
-    /// How long replies may take to leave when the server stops.
+    /// Timeout for sending replies when the server stops.
     pub stop_timeout: Duration,
-    /// The longest message over RDMA that is sent or received, in bytes; whatever is longer goes as
-    /// chunks. Between 1024 and 262144, in steps of 1024 (RFC 8797 section 4).
+    /// The longest message over RDMA to send or receive, in bytes; longer ones use chunks. Between
+    /// 1024 and 262144, in steps of 1024 (RFC 8797 section 4).
     pub rdma_inline_bytes: usize,
-    /// Calls that a peer over RDMA may have in flight, if it asks for so many. Each costs
+    /// Credits that a peer over RDMA gets, if it requests so many. Each credit costs
     /// `rdma_inline_bytes`.
     pub rdma_credits_max: u32,
-    /// How long a peer may take to let the next piece of a call be read by RDMA. An eighth of it for
-    /// the next whole call, while half of `waiting_bytes_max` is taken.
+    /// Timeout for RDMA to read the next piece of a call from a peer. While memory is short, an
+    /// eighth of it, and at most a second, is the timeout for the next complete call. Memory is
+    /// short when half of `waiting_bytes_max`, or of one host's share while others wait, is taken.
     pub rdma_fetch_timeout: Duration,
 }
 

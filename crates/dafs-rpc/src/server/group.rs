@@ -1,8 +1,9 @@
-//! What the reactors of one server share: listening sockets, bounds, counters, the end.
+//! The shared state of the reactors of one server: listening sockets, limits, counters, the stop
+//! flag.
 //!
 //! Invariants
-//! * A connection is counted from its acceptance to its end, wherever it is served.
-//! * Nothing here is touched per call, but for counters that only their reactor writes.
+//! * A connection is counted from its acceptance to its end, on whichever reactor it is served.
+//! * No call touches this state, except for counters that only their reactor writes.
 
 use super::config::Config;
 use super::rdma::RdmaReactor;
@@ -19,47 +20,47 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Reactors that serve the same listening sockets.
+/// The reactors that share listening sockets.
 #[derive(Debug)]
 pub struct Group {
     shared: Arc<Shared>,
     next: AtomicUsize,
 }
 
-/// What happened since a group was made; sums over all reactors.
+/// Counts since a group was made; sums over all reactors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
-    /// Connections open now.
+    /// Open connections.
     pub connections: u64,
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections turned away because there were too many.
+    /// Connections refused because there were too many.
     pub refused: u64,
-    /// Idle connections that made room for others.
+    /// Idle connections that were closed to make room for others.
     pub evicted: u64,
-    /// Connections ended because of what the peer sent or failed to do.
+    /// Connections ended because the peer broke the protocol or exceeded a timeout.
     pub broken: u64,
     /// Calls received.
     pub calls: u64,
-    /// Calls that were answered with a rejection.
+    /// Calls that were rejected or denied.
     pub rejected: u64,
-    /// Replies received that nobody had asked for.
+    /// Replies received without a callback.
     pub unasked: u64,
     /// Bytes received.
     pub received_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// Connections over RDMA that are open now, among the others.
+    /// Open connections over RDMA, among the others.
     pub rdma_connections: u64,
     /// Calls received over RDMA, among the others.
     pub rdma_calls: u64,
-    /// RDMA reads that fetched parts of calls.
+    /// RDMA reads of parts of calls.
     pub rdma_reads: u64,
-    /// Bytes that they fetched.
+    /// Bytes of these reads.
     pub rdma_read_bytes: u64,
-    /// RDMA writes that placed results.
+    /// RDMA writes of results.
     pub rdma_writes: u64,
-    /// Bytes that they placed.
+    /// Bytes of these writes.
     pub rdma_written_bytes: u64,
     /// Messages over RDMA that were answered with RDMA_ERROR.
     pub rdma_errors: u64,
@@ -88,7 +89,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Counts a connection that was closed after it had been admitted.
+    /// Counts a connection that was closed after its admission.
     pub(super) fn count(&self, closed: Option<Closed>) {
         match closed {
             Some(Closed::Evicted) => add(&self.evicted, 1),
@@ -112,9 +113,9 @@ pub(super) struct Shared {
     pub(super) listeners: Vec<TcpListener>,
     pub(super) members: Vec<Member>,
     stopping: AtomicBool,
-    /// Those of all front ends that share the limits.
+    /// The connections of all front ends that share the limits.
     pub(super) connections: Arc<Connections>,
-    /// Those of this group.
+    /// The number of this group's connections.
     own_connections: AtomicUsize,
 }
 
@@ -123,7 +124,7 @@ pub(super) struct Shared {
 pub(super) struct Member {
     pub(super) inbox: Arc<Inbox>,
     pub(super) counters: Counters,
-    /// Connections that it serves or is about to; `usize::MAX` while it does not run.
+    /// Connections that the reactor serves or will serve; `usize::MAX` while it does not run.
     load: AtomicUsize,
 }
 
@@ -131,7 +132,7 @@ impl Group {
     /// A group of `reactors` (1 to 256) on sockets that listen already.
     ///
     /// # Errors
-    /// When a descriptor cannot be had, or the number of reactors is out of range.
+    /// When no file descriptor is left, or the number of reactors is out of range.
     pub fn new(listeners: Vec<TcpListener>, reactors: usize, config: Config) -> io::Result<Self> {
         let connections = Connections::new(ConnectionLimits {
             total: config.connections_max,
@@ -140,7 +141,8 @@ impl Group {
         Self::counting_in(connections, listeners, reactors, config)
     }
 
-    /// The same, with connections that are counted and limited together with those of others.
+    /// The same, with connections that are counted and limited together with those of other front
+    /// ends.
     ///
     /// # Errors
     /// As `new`.
@@ -160,7 +162,7 @@ impl Group {
         config.rdma_inline_bytes =
             (config.rdma_inline_bytes / 1024 * 1024).clamp(INLINE_BYTES_DEFAULT, inline_bytes_max);
         listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-        // Any record that is accepted must have a chance to be put together.
+        // Every acceptable record must be able to complete.
         let assembly_bytes_min = block_bytes(config.record_bytes_max).saturating_mul(2);
         config.assembly_bytes_max = config.assembly_bytes_max.max(assembly_bytes_min);
         let member = || {
@@ -182,11 +184,11 @@ impl Group {
         Ok(Self { shared: Arc::new(shared), next: AtomicUsize::new(0) })
     }
 
-    /// The next reactor, to be run on a thread of its own. `make` gets the way in for messages
-    /// from other threads and gives the reactor's handler.
+    /// Makes the next reactor, which runs on a thread of its own. `make` gets the inbox for
+    /// messages from other threads and returns the reactor's handler.
     ///
     /// # Errors
-    /// When a descriptor or memory cannot be had, or all reactors of the group have been made.
+    /// When there is no file descriptor or memory, or all reactors of the group have been made.
     pub fn reactor<H: Handler>(
         &self,
         make: impl FnOnce(Injector<H::Message>) -> H,
@@ -197,8 +199,8 @@ impl Group {
         Reactor::new(self.shared.clone(), number, injector, handler)
     }
 
-    /// The next reactor, for peers over direct access transports. Its adapters listen already, and
-    /// are its own; see [`Group::reactor`] for the rest.
+    /// Makes the next reactor for peers over direct access transports. Its adapters listen already
+    /// and belong to it; otherwise as [`Group::reactor`].
     ///
     /// # Errors
     /// When all reactors of the group have been made.
@@ -221,13 +223,13 @@ impl Group {
         Ok(number)
     }
 
-    /// Has every reactor send what it can and return.
+    /// Makes every reactor send what it can and return.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.members.iter().for_each(|member| member.inbox.notify());
     }
 
-    /// What has happened so far.
+    /// The counts so far.
     pub fn statistics(&self) -> Statistics {
         let sum = |counter: fn(&Counters) -> &AtomicU64| {
             let members = self.shared.members.iter();
@@ -261,28 +263,28 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Says that a reactor serves connections now.
+    /// Marks a reactor as serving connections.
     pub(super) fn started(&self, number: usize) {
         self.members[number].load.store(0, Ordering::Relaxed);
     }
 
-    /// Says that a reactor serves no more connections.
+    /// Marks a reactor as serving no connections any more.
     pub(super) fn ended(&self, number: usize) {
         self.members[number].load.store(usize::MAX, Ordering::Relaxed);
     }
 
-    /// Counts a connection that was admitted.
+    /// Counts an admitted connection.
     pub(super) fn enter(&self) {
         self.own_connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection no more.
+    /// Removes a connection from the count.
     pub(super) fn leave(&self) {
         self.own_connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The reactor that serves the fewest connections, `own` if others serve no fewer; counts a
-    /// connection of its.
+    /// Chooses the reactor with the fewest connections, `own` in a tie, and counts a connection of
+    /// it.
     pub(super) fn choose(&self, own: usize) -> usize {
         let load = |number: usize| self.members[number].load.load(Ordering::Relaxed);
         let mut best = own;
@@ -295,7 +297,7 @@ impl Shared {
         best
     }
 
-    /// Counts a connection of a reactor no more.
+    /// Removes a connection from a reactor's count.
     pub(super) fn unload(&self, number: usize) {
         self.members[number].load.fetch_sub(1, Ordering::Relaxed);
     }

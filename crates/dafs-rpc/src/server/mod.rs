@@ -1,4 +1,4 @@
-//! Serving programs to peers that connect over TCP or direct access transports.
+//! The server: programs for peers that connect over TCP or direct access transports.
 //!
 //! ```no_run
 //! # use dafs_rpc::{AcceptStatus, Call, Handled, Handler, Injector, Reply};
@@ -35,7 +35,7 @@ pub use group::{Group, Statistics};
 pub use rdma::RdmaReactor;
 pub use reactor::Reactor;
 
-/// A record at which a connection fails on purpose.
+/// A record that injects a fault into its connection.
 #[cfg(test)]
 pub(crate) const FAULT: &[u8] = b"a mistake here";
 
@@ -61,7 +61,7 @@ mod tests {
         stream.write_all(&[&mark.to_bytes()[..], record].concat()).unwrap();
     }
 
-    /// A call of RPC version 9, which is answered without the handler.
+    /// Sends a call of RPC version 9, which the server denies without the handler.
     fn refused_call(stream: &mut TcpStream) {
         let words: Vec<u8> =
             [1_u32, 0, 9, 0, 0, 0, 0, 0, 0, 0].iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -90,7 +90,7 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// Runs `work` on a thread that is this user's.
+    /// Runs `work` on a thread with the credentials of this user.
     fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
         let run = move || {
             let uid = rustix::process::Uid::from_raw(uid);
@@ -107,7 +107,7 @@ mod tests {
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // The least that a server takes: room for two large records.
+        // The smallest budget that a server accepts: room for two large records.
         let config = Config { assembly_bytes_max: 0, ..Config::default() };
         let group = Group::new(vec![listener], 1, config).unwrap();
         let reactor = group.reactor(|_| Nothing).unwrap();
@@ -116,12 +116,13 @@ mod tests {
         let mut crowd: Vec<_> = (0..400).map(|_| as_user(1234, connect)).collect();
         let mark = |len, last| dafs_wire::rpc::FragmentMark { len, last }.to_bytes();
         for (at, one) in crowd.iter_mut().enumerate() {
-            // Some announce much, others send small pieces that are never whole.
+            // Some connections announce large records, others send small pieces that never
+            // complete.
             let (len, piece) = if at % 4 == 0 { (1 << 20, 12_000) } else { (16_000, 15_000) };
             one.write_all(&[&mark(len, true)[..], &vec![0; piece]].concat()).unwrap();
         }
         let mut honest = as_user(1235, connect);
-        // A large record of which the server makes out at its end that it is a call of RPC version 9.
+        // A large record that the server recognizes at its end as a call of RPC version 9.
         let words = [1_u32, 0, 9, 0, 0, 0, 0, 0, 0, 0];
         let mut record: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
         record.resize(1 << 20, 0);

@@ -1,8 +1,8 @@
-//! The socket of one connection, and what is known about it.
+//! The socket of one connection, and its readiness.
 //!
 //! Invariants
-//! * Readiness is edge triggered: a flag is cleared only when the system call showed that there
-//!   is nothing more, and then the system reports the next change.
+//! * Readiness is edge triggered. A flag is cleared only when a system call returned EAGAIN, and
+//!   then the kernel reports the next change.
 
 use crate::connection::{Connection, Ending};
 use crate::output::Parts;
@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What is watched on every connection, for all of its life.
+/// The events that epoll watches on every connection, for its whole life.
 pub(super) const EVENTS: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
@@ -21,21 +21,22 @@ pub(super) const EVENTS: EventFlags =
 pub(super) struct Peer {
     socket: Arc<OwnedFd>,
     pub(super) connection: Connection,
-    /// There may be something to read.
+    /// True while there may be input.
     pub(super) readable: bool,
-    /// There may be room to write.
+    /// True while there may be room for output.
     writable: bool,
-    /// The other end has finished or the connection is broken, so reading must reach the end.
+    /// The peer has closed its side or the connection is broken, so the reactor must read to the
+    /// end.
     hung_up: bool,
-    /// It waits in a list of connections to go on with.
+    /// True while the connection is in a list of connections to resume.
     pub(super) listed: bool,
-    /// It did not get the memory for the record that it is in.
+    /// True if there was no memory for its partial record.
     pub(super) starved: bool,
-    /// It waits in the list of those.
+    /// True while it is in the list of such connections.
     pub(super) starved_listed: bool,
-    /// Memory that waited in it when that was last counted.
+    /// Memory of its queued replies and calls at the last count.
     pub(super) waiting_bytes: usize,
-    /// Output waits for room.
+    /// True while output waits for room in the socket.
     blocked: bool,
 }
 
@@ -55,7 +56,7 @@ impl Peer {
         }
     }
 
-    /// Takes note of what the system reports.
+    /// Records the readiness that epoll reports.
     pub(super) fn note(&mut self, events: EventFlags) {
         self.readable |= events.intersects(EventFlags::IN);
         self.writable |= events.intersects(EventFlags::OUT);
@@ -66,8 +67,8 @@ impl Peer {
         }
     }
 
-    /// Reads once: first into the rest of the half record, then into `more`. Gives the bytes that
-    /// went into each; none when there is nothing to read now.
+    /// Reads once: first into the rest of the partial record, then into `more`. Returns the bytes
+    /// that went into each; none when there is no input now.
     pub(super) fn read(
         &mut self,
         more: VolatileSlice<'_>,
@@ -93,7 +94,7 @@ impl Peer {
         Ok(Some((direct, read - direct)))
     }
 
-    /// Sends as much output as there is room for; gives the bytes sent.
+    /// Sends as much output as the socket takes; returns the bytes sent.
     pub(super) fn flush(&mut self, now_ns: u64) -> Result<u64, Ending> {
         let mut sent_bytes = 0;
         let output = &mut self.connection.output;

@@ -1,10 +1,10 @@
-//! A thread that serves connections: wait, serve, look at the inbox and the clock.
+//! A thread that serves connections: wait, serve, handle the inbox and the timeouts.
 //!
 //! Invariants
-//! * Before it sleeps it has said so in its inbox and found that empty.
-//! * A connection with something left to do is in the list of those to go on with, or a readiness
-//!   event, an answer or the clock brings it back.
-//! * A panic in what is done for one connection ends that connection and nothing else.
+//! * Before the thread sleeps it has announced that in its inbox and has found the inbox empty.
+//! * A connection with pending work is in the list of connections to resume, or a readiness event,
+//!   an answer or a timeout resumes it.
+//! * A panic in the work for one connection ends that connection and no other.
 
 use super::group::{Shared, add};
 use super::peer::{EVENTS, Peer};
@@ -32,7 +32,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What an event is about, if not a connection. No connection has such a number.
+/// The epoll data of events that belong to no connection. No connection has such an identifier.
 const INBOX: u64 = u64::MAX;
 const LISTENERS: u64 = u64::MAX - 0xffff;
 
@@ -43,15 +43,15 @@ pub struct Reactor<H: Handler> {
     slots: Vec<Option<Box<Peer>>>,
     free: Vec<u32>,
     serial: u64,
-    /// Connections to go on with without being told.
+    /// Connections to resume without an event.
     again: Vec<ConnectionId>,
-    /// Those that wait for memory, by host.
+    /// Connections that wait for memory, by host.
     starved: FxHashMap<Origin, VecDeque<ConnectionId>>,
     commands: Vec<Command>,
-    /// Connections that commands were about.
+    /// Connections that commands addressed.
     touched: Vec<ConnectionId>,
     messages: Vec<H::Message>,
-    /// False while descriptors are short, until the next look at the clock.
+    /// False while file descriptors are short, until the next tick.
     listening: bool,
     next_tick_ns: u64,
     stop_by_ns: Option<u64>,
@@ -103,7 +103,7 @@ impl<H: Handler> Reactor<H> {
         self.end_all();
     }
 
-    /// Fills `events`; sleeps if there is nothing else to do.
+    /// Fills `events`; sleeps if there is no other work.
     fn wait(&mut self, events: &mut Vec<Event>, spin: &mut Spin) {
         events.clear();
         let may_sleep = self.again.is_empty() && spin.is_over(self.worker.now_ns);
@@ -116,7 +116,8 @@ impl<H: Handler> Reactor<H> {
         if let Err(error) = waited
             && error != Errno::INTR
         {
-            // Time-outs and the inbox go on; a core is better lost than the service.
+            // Timeouts and the inbox continue: the loss of a core is better than the loss of the
+            // service.
             tracing::error!(%error, "an RPC reactor cannot wait for its connections");
         }
         self.worker.now_ns = now_ns();
@@ -126,7 +127,7 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
-    /// Does everything that there is to do now; true if there was something.
+    /// Does all work that is ready; returns true if there was any.
     fn turn(&mut self, events: &[Event]) -> bool {
         let mut busy = !events.is_empty() || !self.again.is_empty();
         for id in std::mem::take(&mut self.again) {
@@ -136,7 +137,7 @@ impl<H: Handler> Reactor<H> {
             }
         }
         for event in events {
-            // The fields of the packed struct are copied out.
+            // Copy the fields out of the packed struct.
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
                 INBOX => self.worker.inbox.acknowledge(),
@@ -162,7 +163,7 @@ impl<H: Handler> Reactor<H> {
         busy
     }
 
-    /// Lets connections go on that waited for memory, as long as there is some for their hosts.
+    /// Resumes connections that waited for memory, as long as there is some for their hosts.
     fn feed_starved(&mut self) {
         if self.starved.is_empty() {
             return;
@@ -178,7 +179,7 @@ impl<H: Handler> Reactor<H> {
                 peer.starved_listed = false;
                 self.serve(id);
                 if self.peer(id).is_some_and(|peer| peer.starved_listed) {
-                    // It stays the first of its host.
+                    // The connection stays the first of its host.
                     self.starved.entry(host).or_default().rotate_right(1);
                     break;
                 }
@@ -186,8 +187,8 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
-    /// Ends connections while half records take all memory there is for them, or none of them can go on:
-    /// of the host that holds most of it those that have been at their records for the longest time.
+    /// Ends connections while partial records take the whole budget, or none of them can make
+    /// progress: of the host that holds the most, the half with the oldest records.
     fn relieve_budget(&mut self) {
         while self.worker.budget.is_spent() || self.is_stuck() {
             let Some(host) = self.worker.budget.largest_holder() else { return };
@@ -205,7 +206,7 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
-    /// Whether all half records wait for memory that others of them hold.
+    /// True if all partial records wait for memory that others of them hold: a deadlock.
     fn is_stuck(&self) -> bool {
         let mut peers = self.slots.iter().flatten();
         !self.starved.is_empty()
@@ -243,12 +244,12 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
-    /// Does what other threads have asked for.
+    /// Executes the commands of other threads.
     fn obey(&mut self) {
         if self.worker.shared.is_stopping() && self.stop_by_ns.is_none() {
             let timeout = self.worker.shared.config.stop_timeout;
             self.stop_by_ns = Some(self.worker.now_ns.saturating_add(nanoseconds(timeout)));
-            // Nobody new is let in; a failure would only mean that somebody is.
+            // A stopping reactor accepts no connection; a failure here would only let one in.
             let _ = self.listen(false);
         }
         let mut commands = std::mem::take(&mut self.commands);
@@ -281,7 +282,7 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
-    /// Does one thing; gives the connection that must be served then, once per connection.
+    /// Executes one command; returns the connection to serve afterwards, once per connection.
     fn obey_one(&mut self, command: Command) -> Option<ConnectionId> {
         let id = match command {
             Command::Adopt { stream, peer, admitted } => {
@@ -314,11 +315,12 @@ impl<H: Handler> Reactor<H> {
             }
             Command::Adopt { .. } | Command::Close { .. } => {}
         }
-        // The mark tells that it is in a list already, be it this one or that of the next turn.
+        // The flag shows that the connection is in a list already, this one or that of the next
+        // turn.
         (!std::mem::replace(&mut peer.listed, true)).then_some(id)
     }
 
-    /// Looks at the clock.
+    /// Checks the timeouts.
     fn tick(&mut self) {
         let now_ns = self.worker.now_ns;
         let config = &self.worker.shared.config;
@@ -327,7 +329,7 @@ impl<H: Handler> Reactor<H> {
         let tick_ns = (TICK_MILLISECONDS * 1_000_000).min(shortest / 4).max(1_000_000);
         self.next_tick_ns = now_ns.saturating_add(tick_ns);
         if !self.listening && self.stop_by_ns.is_none() {
-            // Descriptors may be free again; if not, the next accept says so.
+            // File descriptors may be free again; if not, the next accept fails again.
             let _ = self.listen(true);
         }
         let mut broken = Vec::new();
@@ -344,7 +346,7 @@ impl<H: Handler> Reactor<H> {
     }
 }
 
-/// Connections come and go.
+/// Acceptance and end of connections.
 impl<H: Handler> Reactor<H> {
     fn listen(&mut self, on: bool) -> io::Result<()> {
         if self.listening == on {
@@ -370,7 +372,7 @@ impl<H: Handler> Reactor<H> {
             match rustix::net::acceptfrom_with(listener, flags) {
                 Ok((stream, Some(peer))) => match SocketAddr::try_from(peer) {
                     Ok(peer) => {
-                        // The connection may have taken the last descriptor.
+                        // The connection may have taken the last file descriptor.
                         if let Err(error) = self.place(stream, peer) {
                             return self.make_room(&error);
                         }
@@ -382,14 +384,14 @@ impl<H: Handler> Reactor<H> {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.make_room(&error.into());
                 }
-                // The connection died in the queue; the next may be alive.
+                // The connection ended in the queue; the next may be alive.
                 Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             }
         }
     }
 
-    /// Descriptors are short: somebody who is of no use yet gives one back, and nobody is accepted for a
-    /// while. Without that the reactor would run in circles.
+    /// Handles a lack of file descriptors: closes a connection without any call, and stops
+    /// accepting for a while. Without that the reactor would loop.
     fn make_room(&mut self, error: &io::Error) {
         let made_room = self.worker.shared.connections.make_room();
         tracing::warn!(%error, made_room, "cannot accept a connection; trying again soon");
@@ -401,9 +403,9 @@ impl<H: Handler> Reactor<H> {
     /// Finds a reactor for a new connection.
     ///
     /// # Errors
-    /// When it cannot be found out whose connection it is, for want of descriptors or memory.
+    /// When there are no descriptors or memory to find the user of the connection.
     fn place(&mut self, stream: OwnedFd, peer: SocketAddr) -> io::Result<()> {
-        // Now, while the peer has had no time to go and leave its port to somebody else.
+        // Ask now: the peer has had no time to exit and leave its port to another process.
         let info = dafs_dat::tcp_peer(&stream, peer).inspect_err(|_| {
             add(&self.worker.counters().refused, 1);
             tracing::warn!(%peer, "connection refused: it is not known whose it is");
@@ -438,7 +440,7 @@ impl<H: Handler> Reactor<H> {
         (address, process): (SocketAddr, CallerProcess),
         admitted: Arc<Admitted>,
     ) {
-        // Replies must not wait for each other, and dead peers must be found out some day.
+        // Replies must not wait for each other, and the kernel must detect dead peers.
         let _ = sockopt::set_tcp_nodelay(&stream, true);
         let _ = sockopt::set_socket_keepalive(&stream, true);
         let _ = sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE);
@@ -467,13 +469,13 @@ impl<H: Handler> Reactor<H> {
             None => self.slots.push(peer),
         }
         tracing::debug!(peer = %address, ?id, "connected");
-        // The first event says when there is something to read.
+        // The first event reports whether there is input.
         if let Some(peer) = self.peer(id) {
             peer.readable = false;
         }
     }
 
-    /// Keeps a slot that holds no connection for the next one.
+    /// Keeps the slot of an ended connection for the next one.
     fn keep_free(&mut self, slot: u32) {
         if slot as usize >= self.slots.len() {
             self.slots.push(None);
@@ -509,10 +511,10 @@ impl<H: Handler> Reactor<H> {
         self.worker.shared.unload(self.worker.number);
     }
 
-    /// True when a reactor that stops has nothing more to send, or no more time.
+    /// True when a stopping reactor has sent everything, or the timeout has expired.
     fn may_end(&mut self) -> bool {
         let late = self.stop_by_ns.is_some_and(|by_ns| self.worker.now_ns >= by_ns);
-        // A sleeping reactor looks again soon.
+        // A sleeping reactor must check again soon.
         let soon_ns = self.worker.now_ns.saturating_add(20_000_000);
         self.next_tick_ns = self.next_tick_ns.min(soon_ns);
         late || self.slots.iter().flatten().all(|peer| peer.connection.is_answered())

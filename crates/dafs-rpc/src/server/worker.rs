@@ -1,7 +1,7 @@
-//! What a reactor does with one connection at a time: read, have calls served, send.
+//! The work for one connection at a time: read, serve calls, send.
 //!
 //! Invariants
-//! * One connection gets a bounded share of a turn; what is left over is listed for the next.
+//! * One connection gets a bounded share of a turn; the rest of its work is listed for the next.
 //! * All replies of a turn leave in one system call, unless they are too many.
 
 use super::group::{Counters, Shared, add};
@@ -28,12 +28,12 @@ pub(super) struct Worker<H: Handler> {
     pub(super) handler: H,
     pub(super) now_ns: u64,
     pub(super) budget: Budget,
-    /// Memory that waits in connections of this reactor for their peers to read.
+    /// Memory of queued replies and waiting calls in the connections of this reactor.
     waiting_bytes: usize,
-    /// Where reads go that have no better place.
+    /// The default target of reads.
     receive: Block,
     tally: Tally,
-    /// The memory of an output queue, lent to the connection that is being served.
+    /// The memory of an output queue, lent to the connection in service.
     spare: VecDeque<Reply>,
 }
 
@@ -63,7 +63,7 @@ impl<H: Handler> Worker<H> {
         &self.shared.members[self.number].counters
     }
 
-    /// Everything but what is read into.
+    /// All fields but the target of reads.
     fn split(&mut self) -> (&mut Block, Turn<'_, H>) {
         let turn = Turn {
             handler: &mut self.handler,
@@ -80,13 +80,13 @@ impl<H: Handler> Worker<H> {
         self.split().1
     }
 
-    /// Goes on with a connection: sends what waits, serves what has come, sends the replies.
+    /// Serves a connection: sends its queue, serves its calls, sends the replies.
     pub(super) fn serve(&mut self, peer: &mut Peer) -> Result<(), Ending> {
         peer.connection.output.lend(&mut self.spare);
         let mut served = self.flush(peer);
         if served.is_ok() && !self.shared.is_stopping() {
             served = self.take_in(peer);
-            // What was answered before the connection broke may still find its way.
+            // Answers from before the connection broke may still arrive.
             let flushed = self.flush(peer);
             served = served.and(flushed);
         }
@@ -101,19 +101,19 @@ impl<H: Handler> Worker<H> {
         served
     }
 
-    /// What was read for a connection that met a fault is of no use any more.
+    /// Discards the input of a connection that met a fault.
     pub(super) fn forget_input(&mut self) {
         self.receive.truncate(0);
     }
 
-    /// Counts what waits in a connection instead of what waited there when it was last counted.
+    /// Replaces a connection's memory of the last count by the current one.
     pub(super) fn count_waiting(&mut self, peer: &mut Peer, bytes: usize) {
         let before = std::mem::replace(&mut peer.waiting_bytes, bytes);
         self.waiting_bytes = (self.waiting_bytes + bytes).saturating_sub(before);
     }
 
-    /// True when more calls of the connection may be taken. While too much waits in all, those
-    /// who have a part in that have to wait first.
+    /// True when the reactor may take more calls of the connection. While all connections together
+    /// hold too much, those that hold some of it wait first.
     pub(super) fn may_take(&self, peer: &Peer) -> bool {
         let config = &self.shared.config;
         peer.connection.may_take(config)
@@ -162,7 +162,7 @@ impl<H: Handler> Worker<H> {
         processed
     }
 
-    /// Has the first `len` bytes that were received served, or what a turn is for.
+    /// Serves the first `len` received bytes, up to the limit of a turn.
     fn process(&mut self, peer: &mut Peer, len: usize) -> Result<(), Ending> {
         let (receive, mut turn) = self.split();
         let mut input = &receive.bytes()[..len];
@@ -173,7 +173,7 @@ impl<H: Handler> Worker<H> {
         peer.connection.put_aside(&self.receive.bytes()[at..len])
     }
 
-    /// Moves the counts of this turn to where others see them.
+    /// Publishes the counts of this turn.
     pub(super) fn publish(&mut self) {
         let tally = std::mem::take(&mut self.tally);
         let counters = self.counters();

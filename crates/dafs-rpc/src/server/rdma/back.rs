@@ -1,9 +1,10 @@
-//! Calls to the peer over its own connection (RFC 8167).
+//! Callbacks to the peer over its own connection (RFC 8167).
 //!
 //! Invariants
-//! * Such a call goes in one message, and no more are under way than the peer has granted.
-//! * A receive for its answer is posted before it is sent.
-//! * Only what was sent can be answered.
+//! * A callback fits one message, and the callbacks in flight never exceed the credits that the
+//!   peer has granted.
+//! * The server posts a receive for the answer before it sends the callback.
+//! * Only a callback that was sent can be answered.
 
 use super::link::Context;
 use crate::back::{self, Back};
@@ -16,7 +17,7 @@ use dafs_wire::rpcrdma::{Body, Chunks, Header};
 use dafs_wire::xdr::Encoder;
 
 impl<H: Handler> Context<'_, H> {
-    /// Sends a call, or has it wait for its turn.
+    /// Sends a callback, or queues it until there is a credit.
     pub(super) fn call_back(&mut self, call: &BackCall) {
         self.connection.known = true;
         let config = &self.core.shared.config;
@@ -41,7 +42,7 @@ impl<H: Handler> Context<'_, H> {
         self.send_back_calls();
     }
 
-    /// Sends what waits, as far as the peer takes it.
+    /// Sends queued callbacks, as far as credits allow.
     pub(super) fn send_back_calls(&mut self) {
         while !self.connection.is_closing() {
             let Some(channel) = &mut self.connection.back else { return };
@@ -66,8 +67,8 @@ impl<H: Handler> Context<'_, H> {
         }
     }
 
-    /// Takes note of an answer, before anybody looks at it. Gives the calls if one of them was sent
-    /// under this number and not answered.
+    /// Records an answer before its content is used. Returns the outstanding callbacks if one of
+    /// them was sent under this XID.
     pub(super) fn back_landed(
         &mut self,
         xid: u32,

@@ -1,9 +1,9 @@
-//! From a message that has arrived to the handler.
+//! From an incoming message to the handler.
 //!
 //! Invariants
-//! * Every message gives its receive slot back once; every call ends once, with a reply, an
-//!   RDMA_ERROR or nothing.
-//! * What a peer's header names is checked before any of it is touched.
+//! * Every message frees its receive slot once; every call ends once, with a reply, an RDMA_ERROR
+//!   or nothing.
+//! * The server checks all that a peer's header names before it touches any of it.
 
 use super::connection::{Arrived, Ending};
 use super::layout::ReadChunks;
@@ -23,25 +23,25 @@ use std::sync::Arc;
 pub(super) struct Described {
     pub(super) xid: u32,
     pub(super) chunks: Chunks,
-    /// Where the part of the message that was sent begins; none when all of it is in a chunk.
+    /// Offset of the inline part in the message; none when the whole call is in a chunk.
     pub(super) sent_at: Option<usize>,
 }
 
-/// What a message is.
+/// The kind of a message.
 enum Kind {
     Call(Described, u32),
-    /// A reply to a call of ours, with the credits that it grants.
+    /// A reply to a callback, with the credits that it grants.
     Reply {
         at: usize,
         xid: u32,
         credits: u32,
     },
-    /// The peer could not handle a call of ours.
+    /// The peer could not handle a callback.
     Refused {
         xid: u32,
     },
     Nothing,
-    /// To be answered with an RDMA_ERROR.
+    /// A message to answer with an RDMA_ERROR.
     Bad {
         xid: u32,
         fault: HeaderFault,
@@ -74,22 +74,22 @@ fn classify(bytes: &[u8]) -> Result<Kind, Ending> {
     })
 }
 
-/// What became of a call that was to be taken. What is left to do is done when nobody looks at its
-/// message any more, because the slot of that may be posted again then.
+/// The outcome of taking a call. The rest of the work follows when no code uses its message any
+/// more, because the receive slot may then be posted again.
 pub(super) enum Taken {
     /// The handler has seen it.
     Served(Served),
-    /// It is answered with an RDMA_ERROR.
+    /// The call is answered with an RDMA_ERROR.
     Refused { xid: u32, fault: HeaderFault },
-    /// It is no call.
+    /// The message is not a call.
     Broken(XdrError),
-    /// Parts of it are on their way, or there already if it is `over`.
+    /// Reads of its parts are in progress, or complete if `over`.
     Fetching { index: u32, over: bool },
-    /// There is no memory for it now.
+    /// There is no memory for the call now.
     NotYet,
 }
 
-/// A call that the handler has seen.
+/// A call that the handler has served.
 pub(super) struct Served {
     outcome: Outcome,
     exchange: Option<Arc<Exchange>>,
@@ -97,7 +97,7 @@ pub(super) struct Served {
 }
 
 impl<H: Handler> Context<'_, H> {
-    /// Takes a message that has arrived in a slot.
+    /// Handles a message that has arrived in a slot.
     pub(super) fn arrived(&mut self, arrived: Arrived) {
         self.connection.credits.arrive();
         if self.connection.is_closing() {
@@ -113,7 +113,7 @@ impl<H: Handler> Context<'_, H> {
             }
         };
         match kind {
-            // Whoever sends it again will be served by the next server.
+            // The client retries the call with the next server.
             Kind::Call(..) if self.core.shared.is_stopping() => {}
             Kind::Call(call, wanted) => {
                 self.connection.credits.begin(wanted);
@@ -156,12 +156,12 @@ impl<H: Handler> Context<'_, H> {
         self.post_receives();
     }
 
-    /// Goes on with calls that had to wait.
+    /// Resumes calls that had to wait.
     pub(super) fn resume(&mut self) {
         while !self.connection.is_closing() && self.may_take(0) {
             let Some(arrived) = self.connection.queue.pop_front() else { return };
             let message = self.connection.receives.message(arrived.slot, arrived.len);
-            // It was understood when it came, and has not changed.
+            // The message was decoded when it arrived, and has not changed.
             let Ok(Kind::Call(call, _)) = classify(message.bytes()) else {
                 debug_assert!(false, "a message has changed in its slot");
                 return;
@@ -176,8 +176,8 @@ impl<H: Handler> Context<'_, H> {
         self.note_starved();
     }
 
-    /// Lists the connection among those that wait for memory, if it does and would not be looked
-    /// at again otherwise.
+    /// Adds the connection to the list of those that wait for memory, if it has waiting calls and
+    /// is not listed yet.
     fn note_starved(&mut self) {
         let waits = !self.connection.queue.is_empty() && !self.connection.is_closing();
         if waits && !std::mem::replace(&mut self.connection.starved, true) {
@@ -185,7 +185,7 @@ impl<H: Handler> Context<'_, H> {
         }
     }
 
-    /// Serves a call or begins to fetch what is missing of it.
+    /// Serves a call, or begins to fetch its missing parts.
     fn take(&mut self, arrived: Arrived, bytes: &[u8], call: Described) -> Taken {
         let config = &self.core.shared.config;
         let sent = call.sent_at.map(|at| &bytes[at..]);
@@ -205,7 +205,7 @@ impl<H: Handler> Context<'_, H> {
                 return refused;
             }
         };
-        // Data may stay where it is if whoever serves the call knows about it.
+        // Data may stay outside of the message if the handler supports that.
         let mut args_at = None;
         if let Some(sent) = sent {
             let mut decoder = Decoder::new(sent);
@@ -218,7 +218,7 @@ impl<H: Handler> Context<'_, H> {
                     }
                 }
                 Err(CallError::Malformed(error)) => return Taken::Broken(error),
-                // It is refused whatever its arguments are.
+                // The server denies the call whatever its arguments are.
                 Err(_) => {
                     let exchange = self.exchange(call.chunks);
                     return self.serve(sent, None, exchange, sent.len());
@@ -233,8 +233,8 @@ impl<H: Handler> Context<'_, H> {
         self.fetch(arrived, sent, call, &reads, args_at)
     }
 
-    /// Does what is left to do for a call, whose message nobody looks at any more; gives it back if
-    /// it has to wait.
+    /// Completes a call, whose message no code uses any more; returns the message if the call has
+    /// to wait.
     pub(super) fn conclude(&mut self, arrived: Arrived, taken: Taken) -> Option<Arrived> {
         match taken {
             Taken::NotYet => return Some(arrived),
@@ -265,14 +265,14 @@ impl<H: Handler> Context<'_, H> {
         None
     }
 
-    /// What a call has brought along, if anything.
+    /// The chunks of a call, if it has any.
     pub(super) fn exchange(&mut self, chunks: Chunks) -> Option<Arc<Exchange>> {
         let Chunks { reads, writes, reply } = chunks;
         if reads.is_empty() && writes.is_empty() && reply.is_none() {
             return None;
         }
         let mut shared = self.core.exchange();
-        // INVARIANT: nobody else has it yet.
+        // INVARIANT: the exchange has no other holder yet.
         let exchange = Arc::get_mut(&mut shared)?;
         let invalidates = self.connection.invalidates;
         let read = reads.first().map(|read| read.segment);
@@ -291,14 +291,14 @@ impl<H: Handler> Context<'_, H> {
         Some(shared)
     }
 
-    /// The memory of a segment itself, where it can be reached.
+    /// The memory of a segment, if it is mapped.
     pub(super) fn window(&mut self, segment: Segment, need: Access) -> Option<RemoteWindow> {
         let Segment { handle: key, offset: address, length: len } = segment;
         let remote = RemoteBuffer { key, address, len };
         self.link.adapter.map_remote(self.connection.endpoint, remote, need)
     }
 
-    /// Has a call served. It holds `held_bytes` of memory for as long as it is kept.
+    /// Serves a call. The call holds `held_bytes` of memory while the handler keeps it.
     pub(super) fn serve(
         &mut self,
         record: &[u8],
@@ -323,7 +323,7 @@ impl<H: Handler> Context<'_, H> {
         }
     }
 
-    /// Answers a call that was put off.
+    /// Ends a deferred call and releases its memory.
     pub(super) fn forget(&mut self, held_bytes: usize) {
         debug_assert!(self.connection.pending > 0, "an answer to no call");
         self.connection.pending = self.connection.pending.saturating_sub(1);

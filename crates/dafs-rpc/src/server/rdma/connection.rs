@@ -1,9 +1,9 @@
-//! What is known of one connection over RDMA.
+//! The state of one connection over RDMA.
 //!
 //! Invariants
-//! * Memory that it holds is counted from the time it is taken to the time it is given back.
-//! * Once it closes it takes no call and sends nothing; it is gone only when the transport has given
-//!   back all work.
+//! * The memory that the connection holds is counted from allocation to release.
+//! * A closing connection takes no call and sends no message. It is removed only when the transport
+//!   has returned all posted work.
 
 use super::credits::Credits;
 use super::memory::Receives;
@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug, Error)]
 pub(super) enum Ending {
     #[error("it was closed on request")]
@@ -50,7 +50,7 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    /// True when nothing went wrong.
+    /// True when the connection ended without an error.
     pub(super) fn is_ordinary(&self) -> bool {
         match self {
             Self::Asked | Self::Counted(_) => true,
@@ -73,7 +73,7 @@ pub(super) struct Arrived {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
-    /// Its adapter, by number.
+    /// The number of its adapter.
     pub(super) port: usize,
     pub(super) endpoint: EndpointId,
     pub(super) peer: SocketAddr,
@@ -83,50 +83,50 @@ pub(super) struct Connection {
     pub(super) credits: Credits,
     /// The longest message that may be sent.
     pub(super) send_bytes_max: usize,
-    /// The peer wants one of its keys invalidated with each reply.
+    /// True if the peer wants a key invalidated with each reply (RFC 8797).
     pub(super) invalidates: bool,
-    /// Calls that wait until more can be taken.
+    /// Calls that wait until the connection may take more.
     pub(super) queue: VecDeque<Arrived>,
-    /// It waits in the list of those that go on when memory is free again.
+    /// True while it is in the list of connections that wait for memory.
     pub(super) starved: bool,
-    /// Calls that were put off and not answered.
+    /// Deferred calls without an answer.
     pub(super) pending: usize,
-    /// Memory in fetched calls, calls that were put off and replies on their way.
+    /// Memory in fetched calls, deferred calls and replies in flight.
     pub(super) held_bytes: usize,
-    /// Messages on their way that the transport has not reported as sent, and since when.
+    /// Messages that the transport has not reported as sent, and the time of the last progress.
     pub(super) sends: u32,
     pub(super) sends_since_ns: u64,
-    /// Calls of which parts are being fetched; since when nothing has come, and since when no call
-    /// has become whole.
+    /// Calls with reads in progress; the time since nothing has arrived, and the time since no call
+    /// has become complete.
     pub(super) fetches: u32,
     pub(super) fetches_since_ns: u64,
     pub(super) fetched_since_ns: u64,
     pub(super) back: Option<Box<BackChannel>>,
-    /// True once the handler has heard of it.
+    /// True once the handler knows the connection.
     pub(super) known: bool,
     pub(super) begun_ns: u64,
-    /// How it is counted.
+    /// Its entry in the connection counts.
     pub(super) admitted: Option<Arc<Admitted>>,
-    /// Why it is closing.
+    /// The reason why it is closing.
     pub(super) ending: Option<Ending>,
 }
 
-/// Calls to the peer (RFC 8167).
+/// Callbacks to the peer (RFC 8167).
 #[derive(Debug)]
 pub(super) struct BackChannel {
     pub(super) calls: Back,
-    /// Calls that wait for a credit: their numbers and the messages.
+    /// Callbacks that wait for a credit: their XIDs and messages.
     pub(super) queue: VecDeque<(u32, Vec<u8>)>,
-    /// Calls that were sent and use a credit each, whether or not anybody still waits for them.
+    /// Callbacks that were sent and use a credit each, even after their timeout.
     pub(super) flying: SmallVec<[u32; RDMA_BACK_CREDITS as usize]>,
-    /// How many the peer takes at a time.
+    /// Credits that the peer has granted.
     pub(super) credits: u32,
 }
 
 impl Default for BackChannel {
     fn default() -> Self {
         let (calls, queue, flying) = (Back::default(), VecDeque::new(), SmallVec::new());
-        // Before its first answer a peer takes one (RFC 8167 section 4.2).
+        // Before its first answer a peer grants one credit (RFC 8167 section 4.2).
         Self { calls, queue, flying, credits: 1 }
     }
 }
@@ -167,14 +167,14 @@ impl Connection {
         }
     }
 
-    /// Takes note of what the peer said when it connected.
+    /// Takes the peer's private data from the connection set-up (RFC 8797).
     pub(super) fn learn(&mut self, private_data: &[u8], inline_bytes: usize) {
         let Some(told) = PrivateData::find(private_data) else { return };
         self.send_bytes_max = inline_bytes.min(told.receive_bytes as usize);
         self.invalidates = told.remote_invalidation;
     }
 
-    /// Why it was closed, if it is counted no more.
+    /// The reason why the connection limits closed it, if they did.
     pub(super) fn closed(&self) -> Option<Closed> {
         self.admitted.as_ref()?.closed()
     }
@@ -189,8 +189,8 @@ impl Connection {
     }
 }
 
-/// The address that a peer goes by. A process on this host that came over shared memory has none; it
-/// gets a privileged port if it may do whatever this process may.
+/// The address that identifies a peer. A process that connects over shared memory has none. It gets
+/// a privileged port if it has the superuser's or this process's rights.
 pub(super) fn address(info: &PeerInfo) -> SocketAddr {
     if let Some(address) = info.address {
         return address;

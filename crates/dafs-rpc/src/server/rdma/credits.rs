@@ -1,41 +1,40 @@
-//! How many calls a peer may have in flight (RFC 8166 section 3.3.1), and how many receives must
-//! be posted for that.
+//! Credits: the calls that a peer may have in flight (RFC 8166 section 3.3.1), and the receives
+//! that must be posted for them.
 //!
 //! Invariants
 //! * Posted receives and calls in hand are never fewer than the calls that the peer may have in
-//!   flight and the replies that this side waits for together.
-//! * At least one call is always granted.
-//! * What was granted and is taken back stays usable for a peer that does not know it yet. With each
-//!   answer, which tells it, one call less can be in flight.
+//!   flight plus the outstanding callbacks.
+//! * At least one credit is always granted.
+//! * A revoked credit stays usable for a peer that does not know of it yet. Each answer announces
+//!   the new grant, and then one call less can be in flight.
 
 /// The credits of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Credits {
-    /// Calls that the peer is told it may have in flight.
+    /// Credits that the server announces to the peer.
     granted: u32,
-    /// Calls that it may have in flight as far as it knows; not fewer.
+    /// Calls that the peer may still have in flight, as far as it knows; not fewer than `granted`.
     usable: u32,
-    /// What the peer said last that it would like.
+    /// The credits that the peer requested last.
     wanted: u32,
-    /// Receives that are posted.
+    /// Posted receives.
     posted: u32,
     /// Calls that have arrived and are not answered.
     in_hand: u32,
-    /// Calls in the other direction that are not answered.
+    /// Outstanding callbacks.
     back: u32,
-    /// Calls answered since the last raise or look at the clock.
+    /// Calls answered since the last raise or tick.
     answered: u32,
-    /// Calls answered since the clock was last looked at, and how often they were few.
+    /// Calls answered since the last tick, and the number of consecutive ticks with few.
     recent: u32,
     quiet_ticks: u32,
 }
 
-/// So often must few calls have been answered from one look at the clock to the next before credits
-/// are taken back.
+/// Consecutive ticks with few answered calls before credits are revoked.
 const QUIET_TICKS: u32 = 10;
 
 impl Credits {
-    /// Before anything has arrived.
+    /// The state before anything has arrived.
     pub(super) fn new(granted: u32) -> Self {
         Self {
             granted: granted.max(1),
@@ -62,29 +61,29 @@ impl Credits {
         self.in_hand
     }
 
-    /// Receives that are missing.
+    /// Receives to post.
     pub(super) fn missing(&self) -> u32 {
         (self.usable + self.back).saturating_sub(self.posted + self.in_hand)
     }
 
-    /// A receive has been posted.
+    /// Records that a receive has been posted.
     pub(super) fn post(&mut self) {
         self.posted += 1;
     }
 
-    /// A receive is no longer posted.
+    /// Records that a receive has been consumed.
     pub(super) fn arrive(&mut self) {
         debug_assert!(self.posted > 0, "a message without a receive");
         self.posted = self.posted.saturating_sub(1);
     }
 
-    /// A call has arrived, whose sender would like to have so many in flight.
+    /// Records a call whose sender requests `wanted` credits.
     pub(super) fn begin(&mut self, wanted: u32) {
         self.in_hand += 1;
         self.wanted = wanted;
     }
 
-    /// A call is about to be answered, or will never be.
+    /// Records that a call is about to be answered, or will never be.
     pub(super) fn end(&mut self) {
         debug_assert!(self.in_hand > 0, "an answer to no call");
         self.in_hand = self.in_hand.saturating_sub(1);
@@ -93,24 +92,25 @@ impl Credits {
         self.recent = self.recent.saturating_add(1);
     }
 
-    /// A call in the other direction is about to be sent.
+    /// Records that a callback is about to be sent.
     pub(super) fn begin_back(&mut self) {
         self.back += 1;
     }
 
-    /// The answer to one has arrived.
+    /// Records the answer to a callback.
     pub(super) fn end_back(&mut self) {
         self.back = self.back.saturating_sub(1);
     }
 
-    /// What may be granted next: twice as many for somebody who uses what there is, up to `max`.
+    /// The next grant: twice as many for a peer that uses its credits, up to `max`.
     pub(super) fn aim(&self, max: u32) -> u32 {
         let used = self.answered >= self.granted;
         let goal = if used { self.granted.saturating_mul(2) } else { self.granted };
         goal.min(self.wanted).min(max).max(self.granted)
     }
 
-    /// Grants so many from now on. The receives for them are posted before anything is sent.
+    /// Grants `granted` credits from now on. The caller posts their receives before it sends the
+    /// next message.
     pub(super) fn raise(&mut self, granted: u32) {
         debug_assert!(granted >= self.granted);
         self.granted = granted;
@@ -118,8 +118,8 @@ impl Credits {
         self.answered = 0;
     }
 
-    /// Looks at how much was used since the last time. Half of what a peer does not use for long is
-    /// taken back, down to `min`.
+    /// Checks how many credits were used since the last tick. If a peer leaves most of them unused
+    /// for long, half are revoked, down to `min`.
     pub(super) fn tick(&mut self, min: u32) {
         self.answered = 0;
         let few = std::mem::take(&mut self.recent) < self.granted / 4;
@@ -208,12 +208,12 @@ mod tests {
         let mut credits = Credits::new(64);
         fill(&mut credits);
         (0..100).for_each(|_| credits.tick(4));
-        // An answer to a call back.
+        // The answer to a callback.
         credits.begin_back();
         fill(&mut credits);
         credits.arrive();
         credits.end_back();
-        // Something obsolete.
+        // An obsolete message.
         credits.arrive();
         fill(&mut credits);
         assert_eq!((credits.granted(), credits.posted), (4, 64));

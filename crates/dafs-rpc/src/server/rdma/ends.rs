@@ -1,9 +1,9 @@
-//! Connections come and go.
+//! Acceptance and end of connections.
 //!
 //! Invariants
 //! * A connection is counted from its acceptance until it ends.
-//! * Whatever it held is given back when its adapter reports its end, and the handler hears of that
-//!   after everything else.
+//! * The server releases all that a connection held when its adapter reports the end; the handler
+//!   learns of the end last.
 
 use super::connection::{Connection, Ending, address};
 use super::link::{Context, Link};
@@ -78,16 +78,17 @@ impl<H: Handler> RdmaReactor<H> {
         });
     }
 
-    /// Counts a connection of an adapter that does not do so itself.
+    /// Counts a connection of an adapter that does not count itself.
     fn admit(&self, info: &PeerInfo) -> Result<Arc<Admitted>, Refusal> {
         let no_socket = Weak::<OwnedFd>::new();
         self.core.shared.connections.admit(Origin::of_peer(info), no_socket)
     }
 
-    /// The adapter has reported the end of a connection.
+    /// Handles the adapter's report that a connection has ended.
     pub(super) fn ended(&mut self, port: usize, endpoint: EndpointId, ending: Ending) {
         let Some(slot) = self.ports[port].connections.remove(&endpoint) else { return };
-        // All posted work has been reported, but for what a panic in the transport has lost.
+        // All posted work has been reported, except for work that a panic in the transport has
+        // lost.
         if let Some(Context { link, connection, .. }) = self.context(slot) {
             if connection.sends > 0 {
                 link.reclaim_messages(connection.id);
@@ -99,11 +100,11 @@ impl<H: Handler> RdmaReactor<H> {
         self.end(slot, ending);
     }
 
-    /// Forgets a connection that its adapter knows no more.
+    /// Removes a connection that its adapter has removed already.
     pub(super) fn end(&mut self, slot: u32, ending: Ending) {
         let Some(mut connection) = self.slots[slot as usize].take() else { return };
         let (peer, id) = (connection.peer, connection.id);
-        // Why this side gave it up, if it did, tells more than that it did.
+        // The server's own reason says more than the adapter's.
         let ending = connection.ending.take().unwrap_or(ending);
         let closed = connection.closed();
         self.core.counters().count(closed);

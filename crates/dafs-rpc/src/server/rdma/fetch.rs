@@ -1,10 +1,9 @@
-//! Fetching the parts of a call that its sender left in its own memory.
+//! Fetching the read chunks of a call, which lie in the client's memory.
 //!
 //! Invariants
-//! * Data is read straight to its place: the middle of the message that it belongs to, or a block
-//!   of its own if it may stay apart. What was sent is copied there, and is never more than one
-//!   message.
-//! * Memory is looked at only after every read into it is over and no peer can reach it.
+//! * RDMA reads place data directly: at its position in the message, or in a block of its own if it
+//!   may stay outside. The inline part is copied there, and is never more than one message.
+//! * The server uses the memory only when every read into it is complete and no peer can reach it.
 
 use super::call::{Described, Taken};
 use super::connection::Arrived;
@@ -24,25 +23,26 @@ use dafs_wire::xdr::{ApartItem, padded};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A call of which parts are on their way.
+/// A call whose read chunks are being fetched.
 #[derive(Debug)]
 pub(super) struct Fetch {
     connection: ConnectionId,
     arrived: Arrived,
     xid: u32,
-    /// Where the part that was sent begins in the message.
+    /// Offset of the inline part in the message.
     sent_at: usize,
-    /// The message is put together here, if its data does not stay apart.
+    /// The message under reassembly, unless its data stays outside.
     whole: Option<(Block, usize)>,
     exchange: Option<Arc<Exchange>>,
     regions: SmallVec<[RegionId; 2]>,
-    /// Reads that are not over.
+    /// Reads in progress.
     remaining: u32,
     held_bytes: usize,
 }
 
 impl<H: Handler> Context<'_, H> {
-    /// Begins to fetch. With `args_at`, the length of the call's header, the data stays apart.
+    /// Begins to fetch. With `args_at`, the length of the call's header, the data stays outside of
+    /// the message.
     pub(super) fn fetch(
         &mut self,
         arrived: Arrived,
@@ -53,7 +53,7 @@ impl<H: Handler> Context<'_, H> {
     ) -> Taken {
         let total = reads.total(sent.map_or(0, <[u8]>::len))
             + reads.message.as_ref().map_or(0, |message| message.len);
-        // Data that stays apart is counted even if it need not be fetched.
+        // Data outside of the message is counted even if it need not be fetched.
         let memory_bytes = match args_at {
             Some(_) => reads.parts.iter().map(|part| block_bytes(padded(part.len))).sum(),
             None => block_bytes(total),
@@ -82,7 +82,7 @@ impl<H: Handler> Context<'_, H> {
             Some(args_at) => self.fetch_apart(&mut fetch, index, reads, args_at),
             None => self.fetch_whole(&mut fetch, index, sent, reads, total),
         };
-        // Another call is no progress with those that are stuck.
+        // A further call is no progress of those that are stalled.
         if self.connection.fetches == 0 {
             self.connection.fetches_since_ns = self.core.now_ns;
             self.connection.fetched_since_ns = self.core.now_ns;
@@ -175,7 +175,7 @@ impl<H: Handler> Context<'_, H> {
                     self.read(fetch, index, region, to, cut(segments, from, len))
                 }
                 (Place::Part { to, part }, _) => {
-                    // Blocks are used again; nobody is to see what was in one before.
+                    // Blocks are reused; clear the padding, so that no old bytes leak.
                     if let Some(padding) = space.slice(to + part.len, padded(part.len) - part.len) {
                         padding.fill(0);
                     }
@@ -187,7 +187,7 @@ impl<H: Handler> Context<'_, H> {
         begun
     }
 
-    /// Registers a block that is to be read into.
+    /// Registers a block as the target of reads.
     fn sink(&mut self, fetch: &mut Fetch, block: &Block) -> Result<MemoryRegion, Trouble> {
         // INVARIANT: only a block that is being dropped has no memory.
         let Some(buffer) = block.lend() else { return Err(PostError::Region.into()) };
@@ -217,7 +217,7 @@ impl<H: Handler> Context<'_, H> {
         Ok(())
     }
 
-    /// A read is over.
+    /// Handles the end of one read.
     pub(super) fn fetched_part(&mut self, index: u32) {
         self.connection.fetches_since_ns = self.core.now_ns;
         let Some(fetch) = self.link.fetches.get_mut(index) else { return };
@@ -229,14 +229,14 @@ impl<H: Handler> Context<'_, H> {
         }
     }
 
-    /// All reads are over.
+    /// Handles the end of all reads of a call.
     pub(super) fn fetched(&mut self, index: u32) {
         let Some(mut fetch) = self.link.fetches.remove(index) else { return };
         self.connection.fetches -= 1;
         for region in fetch.regions.drain(..) {
             self.link.adapter.deregister(region);
         }
-        // What follows counts its memory by itself.
+        // The code below counts its memory itself.
         self.release(fetch.held_bytes);
         let arrived = fetch.arrived;
         if self.connection.is_closing() {
@@ -273,7 +273,7 @@ impl<H: Handler> Context<'_, H> {
 }
 
 impl Fetch {
-    /// The same call without anything to wait for, to keep its place in the table.
+    /// A placeholder without reads, which keeps the call's slot in the table.
     fn empty(&self) -> Self {
         let (whole, exchange, regions) = (None, None, SmallVec::new());
         Self { whole, exchange, regions, ..*self }
@@ -281,8 +281,8 @@ impl Fetch {
 }
 
 impl Link {
-    /// Forgets calls of a connection that is over, so that no read is posted. Their memory does not go
-    /// back to the pool: it is not known how far the reads were.
+    /// Forgets the calls of a connection that has ended, so that no further read is posted. Their
+    /// memory does not return to the pool, because the reads may still be in progress.
     pub(super) fn reclaim_fetches(&mut self, id: ConnectionId) {
         for fetch in self.fetches.remove_all(|fetch| fetch.connection == id) {
             for region in fetch.regions {
@@ -292,7 +292,7 @@ impl Link {
     }
 }
 
-/// Why fetching cannot begin.
+/// The reason why fetching cannot begin.
 #[derive(Debug)]
 enum Trouble {
     Memory(RegisterError),

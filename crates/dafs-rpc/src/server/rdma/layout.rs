@@ -1,11 +1,11 @@
-//! Where the pieces of a call belong that came as read chunks (RFC 8166 section 3.4), without I/O.
+//! Reassembly of a call from its read chunks (RFC 8166 section 3.4), without I/O.
 //!
-//! Positions count in the stream of the whole message. What is in a chunk is missing from the part
-//! that was sent, and so is the padding behind it.
+//! Positions are offsets in the stream of the whole message. The inline part lacks the content of
+//! the chunks and the padding after it.
 //!
 //! Invariants
-//! * A layout covers every byte of the message exactly once, or there is none.
-//! * No message is longer than the bound, whatever the lengths of its segments say.
+//! * A layout covers every byte of the message exactly once; otherwise there is no layout.
+//! * No message exceeds the limit, whatever the lengths of its segments are.
 
 use dafs_dat::RemoteBuffer;
 use dafs_wire::rpcrdma::{Chunks, ReadSegment, Segment};
@@ -13,7 +13,7 @@ use dafs_wire::xdr::{UNIT_BYTES, padded};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// What is wrong with the read chunks of a call.
+/// The fault in the read chunks of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum LayoutError {
     #[error("the call is longer than the {0} bytes that are accepted")]
@@ -27,9 +27,9 @@ pub(super) enum LayoutError {
 /// The segments of one read chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReadChunk {
-    /// Where it belongs in the whole message.
+    /// The offset of the chunk in the whole message.
     pub(super) position: usize,
-    /// Bytes, without padding that was left out.
+    /// Bytes, without padding that the client left out.
     pub(super) len: usize,
     pub(super) segments: SmallVec<[Segment; 4]>,
 }
@@ -37,15 +37,15 @@ pub(super) struct ReadChunk {
 /// The read chunks of a call, in the order of their positions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ReadChunks {
-    /// The one that holds the message itself.
+    /// The position-zero read chunk, which holds the message itself.
     pub(super) message: Option<ReadChunk>,
-    /// Those that hold parts of it.
+    /// The chunks that hold parts of the message.
     pub(super) parts: SmallVec<[ReadChunk; 1]>,
 }
 
 impl ReadChunks {
-    /// Sorts segments into chunks. `sent_bytes` is the length of the message as far as it was sent;
-    /// none when it should be in a chunk.
+    /// Groups segments into chunks. `sent_bytes` is the length of the inline part; none when the
+    /// message should be in a chunk.
     ///
     /// # Errors
     /// When the chunks do not make up a message of at most `bytes_max` bytes.
@@ -55,7 +55,7 @@ impl ReadChunks {
         bytes_max: usize,
     ) -> Result<Self, LayoutError> {
         let mut reads: SmallVec<[ReadSegment; 4]> = chunks.reads.clone();
-        // Stable: the order within a chunk is that of its bytes.
+        // A stable sort keeps the order of the bytes within a chunk.
         reads.sort_by_key(|read| read.position);
         let mut all: SmallVec<[ReadChunk; 2]> = SmallVec::new();
         for ReadSegment { position, segment } in reads {
@@ -88,7 +88,7 @@ impl ReadChunks {
 
     fn check(&self, sent_bytes: usize, bytes_max: usize) -> Result<(), LayoutError> {
         let mut total = sent_bytes;
-        // The most that may come before the next chunk, and what did at least.
+        // The upper and the lower bound of the offset at which the next chunk may begin.
         let (mut end, mut begin) = (sent_bytes, 0);
         for part in &self.parts {
             let in_order = part.position >= begin && part.position <= end;
@@ -106,12 +106,13 @@ impl ReadChunks {
         Ok(())
     }
 
-    /// The length of the whole message, of which so many bytes are not in parts.
+    /// The length of the whole message, of which `sent_bytes` are not in parts.
     pub(super) fn total(&self, sent_bytes: usize) -> usize {
         sent_bytes + self.parts.iter().map(|part| padded(part.len)).sum::<usize>()
     }
 
-    /// Shows where everything goes in the whole message, in order. `sent_bytes` as before.
+    /// Passes each piece with its place in the whole message to `place`, in order. `sent_bytes` as
+    /// in [`ReadChunks::new`].
     pub(super) fn lay_out(&self, sent_bytes: usize, mut place: impl FnMut(Place<'_>)) {
         let (mut from, mut to) = (0, 0);
         for part in &self.parts {
@@ -128,7 +129,7 @@ impl ReadChunks {
         }
     }
 
-    /// Where each part was taken from: the position in what was sent.
+    /// The position of each part in the inline stream.
     pub(super) fn reduced_positions(&self) -> impl Iterator<Item = usize> {
         let mut missing = 0;
         self.parts.iter().map(move |part| {
@@ -142,11 +143,11 @@ impl ReadChunks {
 /// A piece of the whole message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place<'a> {
-    /// Bytes of what was sent, or of the chunk that holds the message.
+    /// Bytes of the inline part, or of the chunk that holds the message.
     Sent {
-        /// Where they begin there.
+        /// Their offset in that part.
         from: usize,
-        /// Where they go.
+        /// Their offset in the whole message.
         to: usize,
         len: usize,
     },
@@ -154,7 +155,7 @@ pub(super) enum Place<'a> {
     Part { to: usize, part: &'a ReadChunk },
 }
 
-/// The bytes `from..from + len` of several segments, as pieces of a peer's memory.
+/// Cuts the bytes `from..from + len` out of several segments, as pieces of a peer's memory.
 pub(super) fn cut(
     segments: &[Segment],
     from: usize,
@@ -166,7 +167,7 @@ pub(super) fn cut(
         skip -= skipped;
         let taken = left.min(segment.length as usize - skipped);
         left -= taken;
-        // A range that wraps around is refused by the peer; here it only must not panic.
+        // The peer refuses a range that wraps around; this code must only not panic.
         let address = segment.offset.wrapping_add(skipped as u64);
         let remote = RemoteBuffer { key: segment.handle, address, len: taken as u32 };
         (taken > 0).then_some(remote)

@@ -1,9 +1,8 @@
-//! One adapter with the memory and the work that its connections share, and what a part of the
-//! server works with while it looks after one connection.
+//! One adapter with the memory and the work that its connections share, and the context of the code
+//! that serves one connection.
 //!
 //! Invariants
-//! * Every piece of work that the adapter has taken is reported once; what it uses is kept until
-//!   then.
+//! * Each posted work request completes once; the memory that it uses is kept until then.
 
 use super::connection::{Connection, Ending};
 use super::fetch::Fetch;
@@ -40,12 +39,12 @@ impl Link {
     }
 }
 
-/// What a work tag stands for: the kind above, an index below.
+/// The meaning of a work tag: the kind in the high bits, an index in the low bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     /// A posted receive, by its slot.
     Receive(u32),
-    /// A message on its way or a write that goes with it.
+    /// An outgoing message, or a write that belongs to it.
     Out(u32),
     /// A read of a part of a call.
     Fetch(u32),
@@ -78,18 +77,18 @@ pub(super) struct Core<H: Handler> {
     pub(super) handler: H,
     pub(super) now_ns: u64,
     pub(super) tally: Tally,
-    /// Memory that all connections hold, and those of each host.
+    /// Memory that all connections hold, and memory per host.
     pub(super) held_bytes: usize,
     pub(super) held_by_host: FxHashMap<Origin, usize>,
     /// Receive slots of all connections.
     pub(super) receive_slots: usize,
-    /// Connections that go on when some of that is free again.
+    /// Connections that resume when some of that memory is free again.
     pub(super) starved: VecDeque<ConnectionId>,
-    /// Memory for the chunks of calls.
+    /// Cached exchanges (the chunks of one call).
     spare: Vec<Arc<Exchange>>,
-    /// Where headers are written.
+    /// Scratch memory for headers.
     pub(super) scratch: Vec<u8>,
-    /// Half records exist on byte streams alone.
+    /// Unused: only byte streams have partial records.
     budget: Budget,
 }
 
@@ -127,7 +126,7 @@ impl<H: Handler> Core<H> {
         }
     }
 
-    /// Counts memory that a connection of a host gives back.
+    /// Counts memory that a connection of a host releases.
     pub(super) fn release(&mut self, host: Origin, bytes: usize) {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
         if let Some(held) = self.held_by_host.get_mut(&host) {
@@ -138,12 +137,12 @@ impl<H: Handler> Core<H> {
         }
     }
 
-    /// Memory for the chunks of a call: nobody else's, and empty.
+    /// An exchange that is empty and has no other holder.
     pub(super) fn exchange(&mut self) -> Arc<Exchange> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes such memory back, if nobody uses it any more.
+    /// Takes an exchange back, if it has no other holder.
     pub(super) fn keep(&mut self, mut exchange: Arc<Exchange>) {
         if self.spare.len() < RDMA_EXCHANGES_KEPT_MAX
             && let Some(own) = Arc::get_mut(&mut exchange)
@@ -154,7 +153,7 @@ impl<H: Handler> Core<H> {
     }
 }
 
-/// Everything at hand while one connection is looked after.
+/// The context of the code that serves one connection.
 pub(super) struct Context<'a, H: Handler> {
     pub(super) core: &'a mut Core<H>,
     pub(super) link: &'a mut Link,
@@ -162,7 +161,7 @@ pub(super) struct Context<'a, H: Handler> {
 }
 
 impl<H: Handler> Context<'_, H> {
-    /// Breaks the connection off. It is gone when the adapter says so.
+    /// Aborts the connection. The connection is removed when the adapter reports the end.
     pub(super) fn fail(&mut self, ending: impl Into<Ending>) {
         if self.connection.ending.is_none() {
             self.connection.ending = Some(ending.into());
@@ -177,7 +176,7 @@ impl<H: Handler> Context<'_, H> {
         *self.core.held_by_host.entry(self.connection.host).or_default() += bytes;
     }
 
-    /// Counts memory that it gives back.
+    /// Counts memory that the connection releases.
     pub(super) fn release(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.connection.held_bytes, "more is given back than was taken");
         let bytes = bytes.min(self.connection.held_bytes);
@@ -185,39 +184,40 @@ impl<H: Handler> Context<'_, H> {
         self.core.release(self.connection.host, bytes);
     }
 
-    /// Whether the connection may take a call that needs so much memory.
+    /// True if the connection may take a call that needs `bytes` of memory.
     pub(super) fn may_take(&self, bytes: usize) -> bool {
         let config = &self.core.shared.config;
         let connection = &self.connection;
-        // Whoever holds nothing may always take one call, or nothing would ever move.
+        // A connection that holds no memory may always take one call; otherwise the server could
+        // deadlock.
         let fits = |held: usize, max: usize| held == 0 || held.saturating_add(bytes) <= max;
         connection.pending < config.calls_per_connection_max
             && fits(connection.held_bytes, config.pending_bytes_max)
             && match (connection.held_bytes, bytes) {
-                // Nor may those who have taken the memory shut out calls that need none.
+                // Holders of memory must not shut out calls that need none.
                 (0, 0) => self.core.held_bytes <= config.waiting_bytes_max.saturating_mul(2),
                 (0, _) => self.is_roomy(0) && self.is_within_share(0),
                 _ => self.is_roomy(bytes) && self.is_within_share(bytes),
             }
     }
 
-    /// Memory that connections of the same host hold, and the most that they may.
+    /// Memory that connections of the same host hold, and their limit.
     fn share(&self) -> (usize, usize) {
         let held = self.core.held_by_host.get(&self.connection.host);
         let config = &self.core.shared.config;
-        // One connection may hold what is its own.
+        // One connection may hold its own limit.
         let max = config.pending_bytes_max.max(config.waiting_bytes_max / RDMA_HOST_SHARE);
         (held.copied().unwrap_or_default(), max)
     }
 
-    /// Whether so much memory is left of what connections of one host may hold together.
+    /// True if the connections of this host may hold `bytes` more together.
     fn is_within_share(&self, bytes: usize) -> bool {
         let (held, max) = self.share();
         held == 0 || held.saturating_add(bytes) <= max
     }
 
-    /// Whether half of the memory is taken that all connections may hold together, or those of this host
-    /// while others wait for some.
+    /// True if half of the memory of all connections is taken, or half of this host's share while
+    /// others wait for memory.
     pub(super) fn is_short(&self) -> bool {
         let (held, max) = self.share();
         let others_wait = self.core.starved.len() > usize::from(self.connection.starved);
@@ -225,7 +225,7 @@ impl<H: Handler> Context<'_, H> {
             || self.core.held_bytes > self.core.shared.config.waiting_bytes_max / 2
     }
 
-    /// Whether so much memory is left of what all connections may hold together.
+    /// True if all connections together may hold `bytes` more.
     fn is_roomy(&self, bytes: usize) -> bool {
         let max = self.core.shared.config.waiting_bytes_max;
         self.core.held_bytes == 0 || self.core.held_bytes.saturating_add(bytes) <= max

@@ -1,10 +1,10 @@
 //! Registered memory for messages: receive slots of each connection, send slots of each adapter.
 //!
 //! Invariants
-//! * None of this memory is registered for remote access, and it is private to this process, so no
-//!   peer can reach it but by sending a message.
-//! * A receive slot is posted, in hand (its message is looked at or waits) or free; a send slot is
-//!   free or belongs to one message on its way.
+//! * This memory is private to this process and not registered for remote access. A peer reaches it
+//!   only by sending a message.
+//! * A receive slot is posted, in hand (its message is in use or waits) or free. A send slot is
+//!   free or belongs to one outgoing message.
 
 use dafs_dat::{Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain, RegisterError};
 use dafs_mem::Buffer;
@@ -42,7 +42,7 @@ impl Slab {
     }
 }
 
-/// A message in its receive slot; keeps the memory alive.
+/// A message in its receive slot; it keeps the memory mapped.
 pub(super) struct Message {
     _buffer: Arc<Buffer>,
     ptr: *const u8,
@@ -53,8 +53,9 @@ impl Message {
     /// The bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the range lies in the buffer that `_buffer` keeps mapped. The slot is in hand
-        // while a `Message` of it is used: whoever made it frees the slot only after its last use.
-        // The memory is private and not registered for remote access, so nobody writes to it.
+        // while a `Message` of it is used: the creator of the `Message` frees the slot only after
+        // its last use. The memory is private and not registered for remote access, so no other
+        // code writes to it.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 }
@@ -87,8 +88,8 @@ impl Receives {
         Ok(())
     }
 
-    /// Takes a free slot to post, with its segment: that with the lowest number, so that the memory
-    /// behind can be given back when fewer are needed.
+    /// Takes a free slot to post, with its segment. The lowest number comes first, so that memory
+    /// at the end can be freed when fewer slots are needed.
     pub(super) fn take(&mut self) -> Option<(u32, LocalSegment)> {
         let (at, _) = self.free.iter().enumerate().min_by_key(|(_, slot)| **slot)?;
         let slot = self.free.swap_remove(at);
@@ -102,12 +103,12 @@ impl Receives {
         self.free.push(slot);
     }
 
-    /// Slots in all.
+    /// The number of slots.
     pub(super) fn total(&self) -> usize {
         self.total
     }
 
-    /// Gives back the memory of slots at the end that are all free, but for the first ones.
+    /// Frees the slabs at the end whose slots are all free, except for the first ones.
     pub(super) fn shrink(&mut self, adapter: &mut dyn Adapter) {
         while let [_, .., (first, slab)] = &self.slabs[..] {
             let first = *first;
@@ -122,7 +123,7 @@ impl Receives {
         }
     }
 
-    /// The message of so many bytes that arrived in a slot.
+    /// The message of `len` bytes that arrived in a slot.
     pub(super) fn message(&self, slot: u32, len: usize) -> Message {
         let (slab, index) = self.find(slot);
         let len = len.min(slab.slot_bytes);
@@ -148,7 +149,7 @@ impl Receives {
 /// Send slots in one slab.
 const SENDS_PER_SLAB: usize = 32;
 
-/// Slots for messages on their way out. Their number follows from the credits of all connections.
+/// Slots for outgoing messages. Their number follows from the credits of all connections.
 #[derive(Debug)]
 pub(super) struct Sends {
     domain: ProtectionDomain,
@@ -180,13 +181,13 @@ impl Sends {
         self.slot_bytes
     }
 
-    /// Gives back the memory of slabs at the end that are wholly free, at most half of all at a time.
+    /// Frees slabs at the end that are wholly free, at most half of all at a time.
     pub(super) fn trim(&mut self, adapter: &mut dyn Adapter) {
         let keep = (self.slabs.len() / 2).max(1);
         if self.slabs.len() <= keep {
             return;
         }
-        // The first are used first from now on, so that those at the end become free.
+        // From now on low slots are used first, so that those at the end become free.
         self.free.sort_unstable_by(|one, other| other.cmp(one));
         while self.slabs.len() > keep {
             let first = (self.slabs.len() - 1) * SENDS_PER_SLAB;
@@ -220,7 +221,7 @@ impl Sends {
     }
 }
 
-/// Things with small numbers that are used again.
+/// A table of items under small, reused numbers.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     entries: Vec<Option<T>>,
@@ -253,7 +254,7 @@ impl<T> Table<T> {
         Some(entry)
     }
 
-    /// Removes all that are of a kind.
+    /// Removes all items that match.
     pub(super) fn remove_all(&mut self, mut is_one: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut removed = Vec::new();
         for (number, place) in self.entries.iter_mut().enumerate() {

@@ -1,14 +1,13 @@
-//! Serving programs to peers that connect over direct access transports: RPC-over-RDMA version 1
-//! (RFC 8166) with what RFC 8797 lets peers tell each other, and calls in the other direction
-//! (RFC 8167).
+//! The server for peers that connect over direct access transports. It speaks RPC-over-RDMA version
+//! 1 (RFC 8166) with the private data of RFC 8797, and sends callbacks (RFC 8167).
 //!
-//! A call that has to fetch data waits for it while others go on; a reply leaves when its data has
-//! been written. Where an adapter maps the memory of a peer, neither happens: the handler reads and
+//! While one call waits for RDMA reads, others proceed. A reply is sent after its RDMA writes.
+//! Where an adapter maps the memory of a peer, the server needs neither: the handler reads and
 //! writes there itself.
 //!
 //! Invariants
 //! * A peer costs bounded memory, whatever it sends, and at most its own connection.
-//! * What a peer can write at any time is only seen through volatile views.
+//! * Memory that a peer can write at any time is only accessed through volatile views.
 
 mod back;
 mod call;

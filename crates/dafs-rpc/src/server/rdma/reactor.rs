@@ -1,10 +1,10 @@
-//! What a reactor over RDMA does in a turn: take what the adapters report, look at the inbox and
-//! the clock. Waiting is done elsewhere, so that the same code runs where time is simulated.
+//! One turn of a reactor over RDMA: handle the events of the adapters, the inbox and the timeouts.
+//! Waiting is elsewhere, so that the same code runs under simulated time.
 //!
 //! Invariants
 //! * A connection is in the table from its acceptance until its adapter has reported its end.
-//! * Nothing here waits.
-//! * A panic in what is done for one connection ends that connection and nothing else.
+//! * No code here waits.
+//! * A panic in the work for one connection ends that connection and no other.
 
 use super::connection::{Arrived, Connection, Ending};
 use super::link::{Context, Core, Link, Tag};
@@ -44,7 +44,7 @@ pub struct RdmaReactor<H: Handler> {
 pub(super) struct Port {
     pub(super) link: Link,
     pub(super) connections: FxHashMap<EndpointId, u32>,
-    /// Known to have nothing in the next turn.
+    /// True when the reactor skips it in the next turn.
     pub(super) quiet: bool,
     /// Turns since its last event.
     pub(super) quiet_turns: u32,
@@ -81,9 +81,8 @@ impl<H: Handler> RdmaReactor<H> {
         }
     }
 
-    /// Does everything that there is to do at `now_ns` of the monotonic clock; true if there was
-    /// something. For whoever drives it by hand, such as a simulation; [`RdmaReactor::run`] does it
-    /// again and again.
+    /// Does all work at `now_ns` of the monotonic clock; returns true if there was any. A
+    /// simulation calls it directly; [`RdmaReactor::run`] calls it in a loop.
     pub fn turn(&mut self, now_ns: u64) -> bool {
         self.core.now_ns = now_ns;
         let mut busy = false;
@@ -118,17 +117,17 @@ impl<H: Handler> RdmaReactor<H> {
         busy
     }
 
-    /// When [`RdmaReactor::turn`] must be called even if nothing happens.
+    /// The time of the next [`RdmaReactor::turn`] if no event comes before.
     pub fn next_turn_ns(&self) -> u64 {
         let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());
         adapters.map(|time| time.0).fold(self.next_tick_ns, u64::min)
     }
 
-    /// True when the group was stopped, every call has been answered and every answer sent, or
-    /// there is no more time for that.
+    /// True when the group was stopped, and every call has been answered and every answer sent or
+    /// the timeout has expired.
     pub(super) fn may_end(&mut self) -> bool {
         let Some(stop_by_ns) = self.stop_by_ns else { return false };
-        // A sleeping reactor looks again soon.
+        // A sleeping reactor must check again soon.
         let soon_ns = self.core.now_ns.saturating_add(20_000_000);
         self.next_tick_ns = self.next_tick_ns.min(soon_ns);
         self.core.now_ns >= stop_by_ns
@@ -149,7 +148,7 @@ impl<H: Handler> RdmaReactor<H> {
         self.publish();
     }
 
-    /// Moves the counts of this turn to where others see them.
+    /// Publishes the counts of this turn.
     fn publish(&mut self) {
         let tally = std::mem::take(&mut self.core.tally);
         let counters = self.core.counters();
@@ -167,7 +166,7 @@ impl<H: Handler> RdmaReactor<H> {
             Event::ConnectRequest { request, private_data, peer, .. } => {
                 self.connect_request(port, request, &private_data, &peer);
             }
-            // The peer speaks first.
+            // The peer sends first.
             Event::Established { .. } => {}
             Event::ConnectFailed { endpoint, error } => {
                 self.ended(port, endpoint, Ending::Connect(error));
@@ -200,7 +199,7 @@ impl<H: Handler> RdmaReactor<H> {
         });
     }
 
-    /// Does something for the connection in a slot, if there is one. A panic there ends it.
+    /// Runs `part` for the connection in a slot, if there is one. A panic ends the connection.
     pub(super) fn attend(&mut self, slot: u32, part: impl FnOnce(&mut Context<'_, H>)) {
         let Some(mut context) = self.context(slot) else { return };
         if shielded(|| part(&mut context)).is_none() {
@@ -208,7 +207,7 @@ impl<H: Handler> RdmaReactor<H> {
         }
     }
 
-    /// What is needed to look after the connection in a slot.
+    /// The context of the connection in a slot.
     pub(super) fn context(&mut self, slot: u32) -> Option<Context<'_, H>> {
         let connection = self.slots.get_mut(slot as usize)?.as_deref_mut()?;
         let link = &mut self.ports[connection.port].link;
@@ -220,7 +219,7 @@ impl<H: Handler> RdmaReactor<H> {
         self.context(id.slot() as u32).filter(|context| context.connection.id == id)
     }
 
-    /// Lets connections go on that waited for memory, as long as there is some.
+    /// Resumes connections that waited for memory, as long as there is some.
     fn feed_starved(&mut self) {
         for _ in 0..self.core.starved.len().min(STARVED_PER_TURN) {
             let Some(id) = self.core.starved.pop_front() else { return };
@@ -233,7 +232,7 @@ impl<H: Handler> RdmaReactor<H> {
         }
     }
 
-    /// Does what other threads have asked for.
+    /// Executes the commands of other threads.
     fn obey(&mut self) {
         if self.core.shared.is_stopping() && self.stop_by_ns.is_none() {
             let timeout = nanoseconds(self.core.shared.config.stop_timeout);
@@ -284,12 +283,12 @@ impl<H: Handler> RdmaReactor<H> {
                     context.fail(Ending::Asked);
                 }
             }
-            // Byte streams are for other reactors.
+            // Other reactors serve byte streams.
             Command::Adopt { .. } => {}
         }
     }
 
-    /// Looks at the clock.
+    /// Checks the timeouts.
     fn tick(&mut self) {
         let now_ns = self.core.now_ns;
         let config = &self.core.shared.config;
@@ -321,8 +320,8 @@ impl<H: Handler> Context<'_, H> {
         let slots = self.connection.receives.total();
         self.connection.receives.shrink(&mut *self.link.adapter);
         self.core.receive_slots -= slots - self.connection.receives.total();
-        // Others wait for the memory of those who do not go on. Then pieces are not enough: whole
-        // calls must come, and soon.
+        // Others wait for the memory of stalled connections. Then single pieces are not enough:
+        // complete calls must arrive before a short timeout.
         let short = self.is_short();
         let hurry = if short { STALL_HURRY } else { 1 };
         let config = &self.core.shared.config;
@@ -332,7 +331,7 @@ impl<H: Handler> Context<'_, H> {
         let moved_ns =
             if short { connection.fetched_since_ns } else { connection.fetches_since_ns };
         let fetch_timeout = match short {
-            // The time that all get in a hurry is shorter.
+            // The cap of the short timeout, multiplied because `passed` divides it again.
             true => config.rdma_fetch_timeout.min(RDMA_FETCH_HURRY * STALL_HURRY as u32),
             false => config.rdma_fetch_timeout,
         };
@@ -340,8 +339,8 @@ impl<H: Handler> Context<'_, H> {
         let unread =
             connection.sends > 0 && passed(connection.sends_since_ns, config.output_timeout);
         let first_call = config.first_call_timeout;
-        // A first call may wait for memory of this server; one that is being fetched has a time-out of
-        // its own.
+        // A first call may wait for memory of this server; a call that is being fetched has its own
+        // timeout.
         let silent = !connection.known
             && connection.queue.is_empty()
             && connection.fetches == 0

@@ -1,11 +1,11 @@
-//! Replies: what goes where.
+//! Replies: the destination of each part.
 //!
-//! Bulk data with a place at the caller is written there, unless it is there already. The rest is
-//! sent, or written to the reply chunk if it is too long for that.
+//! Bulk data with a write chunk is written there, unless it lies there already. The rest is sent
+//! inline, or written to the reply chunk if it does not fit a message.
 //!
 //! Invariants
-//! * Data is written before the reply that tells of it is sent.
-//! * A reply that fits nowhere is an RDMA_ERROR, and the connection lives on.
+//! * RDMA writes are posted before the reply that announces their data.
+//! * A reply that fits nowhere becomes an RDMA_ERROR, and the connection continues.
 
 use super::connection::Ending;
 use super::layout::cut;
@@ -20,11 +20,11 @@ use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, HeaderFault, Segment};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The parts of a reply that are not sent with it.
+/// The local parts of a reply that are written by RDMA.
 type Locals = SmallVec<[LocalSegment; 4]>;
 
 impl<H: Handler> Context<'_, H> {
-    /// Answers a call that came with these chunks.
+    /// Answers a call with these chunks.
     pub(super) fn answer(
         &mut self,
         xid: u32,
@@ -56,7 +56,7 @@ impl<H: Handler> Context<'_, H> {
         reply: Reply,
         exchange: Option<&Arc<Exchange>>,
     ) -> Result<(), Ending> {
-        // Results that were made for another call know nothing of this one's chunks.
+        // Results of another call, from a reply cache, do not know this call's chunks.
         let placed = exchange.is_some_and(|exchange| reply.is_for(exchange));
         let mut stream_bytes = 0;
         reply.message(placed, |part| stream_bytes += part.len());
@@ -108,11 +108,11 @@ impl<H: Handler> Context<'_, H> {
         Ok(())
     }
 
-    /// Writes the bulk data that has a place at the caller.
+    /// Writes the bulk data that has a write chunk.
     fn write_placed(&mut self, out: u32, reply: &Reply, exchange: &Exchange) -> Result<(), Ending> {
         for (sink, data) in reply.placed() {
             let (PieceData::Block(block), Some(sink)) = (data, exchange.sinks.get(sink)) else {
-                // It is there already.
+                // The data lies there already.
                 continue;
             };
             let local = self.source(out, block, 0..block.filled());
@@ -124,7 +124,7 @@ impl<H: Handler> Context<'_, H> {
         Ok(())
     }
 
-    /// Writes the whole reply, but for what was placed, to the reply chunk.
+    /// Writes the whole reply, without data in write chunks, to the reply chunk.
     fn write_stream(
         &mut self,
         out: u32,
@@ -175,7 +175,7 @@ impl<H: Handler> Context<'_, H> {
     }
 }
 
-/// A chunk as a reply returns it: with the lengths that were written.
+/// A chunk as a reply returns it, with the written lengths.
 fn filled(chunk: &Chunk, bytes: usize) -> Chunk {
     let mut left = bytes;
     let fill = |segment: &Segment| {
@@ -213,7 +213,7 @@ impl Part<'_> {
         }
     }
 
-    /// Bytes that are not in memory to write from.
+    /// Bytes that do not lie in memory to write from.
     fn bytes_to_copy(&self) -> usize {
         match self {
             Part::Piece(PieceData::Block(_)) => 0,

@@ -1,8 +1,8 @@
-//! Messages on their way to a peer, and the writes that go before them.
+//! Outgoing messages, and the RDMA writes before them.
 //!
 //! Invariants
-//! * Receives are posted before the message that grants them.
-//! * What a message is sent or written from is kept until all of its work is over.
+//! * The server posts receives before it sends the message that grants their credits.
+//! * The source memory of a message or write is kept until all of its work requests are complete.
 
 use super::connection::Ending;
 use super::link::{Context, Link, Tag};
@@ -17,22 +17,22 @@ use dafs_wire::rpcrdma::{Body, Header, HeaderFault};
 use dafs_wire::xdr::{Encode, Encoder};
 use smallvec::SmallVec;
 
-/// A message on its way, and the writes that go before it.
+/// An outgoing message, and the writes before it.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     connection: ConnectionId,
     slot: u32,
-    /// Bulk data that is being written, and what else is.
+    /// The reply whose bulk data is being written.
     reply: Option<Reply>,
     pub(super) copied: Option<Block>,
     regions: SmallVec<[RegionId; 2]>,
-    /// Work that is not over.
+    /// Work requests that are not complete.
     remaining: u32,
     held_bytes: usize,
 }
 
 impl<H: Handler> Context<'_, H> {
-    /// Says that a message could not be handled.
+    /// Sends an RDMA_ERROR for a message.
     pub(super) fn refuse(&mut self, xid: u32, fault: HeaderFault) {
         self.connection.credits.end();
         self.grant();
@@ -49,7 +49,7 @@ impl<H: Handler> Context<'_, H> {
         self.send(out, &header, None, |_| {})
     }
 
-    /// Posts what a message to be sent next may grant.
+    /// Raises the grant for the next message and posts its receives.
     pub(super) fn grant(&mut self) {
         let aim = self.connection.credits.aim(self.core.shared.config.rdma_credits_max);
         let inline_bytes = self.core.shared.config.rdma_inline_bytes;
@@ -90,7 +90,7 @@ impl<H: Handler> Context<'_, H> {
         }
     }
 
-    /// Takes what a message needs.
+    /// Takes the slots that a message needs.
     pub(super) fn begin_message(&mut self) -> Result<u32, Ending> {
         let sends_max = RDMA_SENDS_PER_CREDIT.saturating_mul(self.connection.credits.usable() + 4);
         if self.connection.sends >= sends_max {
@@ -115,7 +115,7 @@ impl<H: Handler> Context<'_, H> {
         Ok(self.link.outgoing.insert(outgoing))
     }
 
-    /// Registers a block to write from it.
+    /// Registers a block as the source of writes.
     pub(super) fn source(
         &mut self,
         out: u32,
@@ -132,7 +132,7 @@ impl<H: Handler> Context<'_, H> {
         Ok(region.local(range.start, range.len()))
     }
 
-    /// Writes local memory to the pieces of the peer's, which are as long together.
+    /// Writes local memory to the pieces of the peer's memory, which have the same total length.
     pub(super) fn write(
         &mut self,
         out: u32,
@@ -213,7 +213,7 @@ impl<H: Handler> Context<'_, H> {
         Ok(())
     }
 
-    /// Keeps a reply of which data is being written. What else it was is gone with its message.
+    /// Keeps a reply whose data is being written. Its other parts were sent with the message.
     pub(super) fn keep_until_sent(&mut self, out: u32, mut reply: Reply) {
         let Some(outgoing) = self.link.outgoing.get_mut(out) else { return };
         if outgoing.regions.is_empty() {
@@ -223,7 +223,7 @@ impl<H: Handler> Context<'_, H> {
             + outgoing.copied.as_ref().map_or(0, Block::capacity)
             + outgoing.remaining as usize * RDMA_WORK_BYTES;
         outgoing.held_bytes += held_bytes;
-        // The memory of the chunks is for the next call.
+        // The next call may use the exchange.
         reply.forget_exchange();
         outgoing.reply = Some(reply);
         self.hold(held_bytes);
@@ -235,7 +235,7 @@ impl<H: Handler> Context<'_, H> {
         }
     }
 
-    /// Passes a result on; after a failure, a message of which nothing was posted is over.
+    /// Passes a result on; after a failure, a message without posted work has ended.
     pub(super) fn or_end<T, E: Into<Ending>>(
         &mut self,
         out: u32,
@@ -249,7 +249,7 @@ impl<H: Handler> Context<'_, H> {
         })
     }
 
-    /// A piece of work of a message is over.
+    /// Handles the completion of one work request of a message.
     pub(super) fn sent_part(&mut self, out: u32) {
         self.connection.sends_since_ns = self.core.now_ns;
         let Some(outgoing) = self.link.outgoing.get_mut(out) else { return };
@@ -274,8 +274,8 @@ impl<H: Handler> Context<'_, H> {
 }
 
 impl Link {
-    /// Forgets messages of a connection that is over, so that no work is posted. Their data does not go
-    /// back to the pool: it is not known how far the work was.
+    /// Forgets the messages of a connection that has ended, so that no further work is posted.
+    /// Their data does not return to the pool, because the work may still be in progress.
     pub(super) fn reclaim_messages(&mut self, id: ConnectionId) {
         for outgoing in self.outgoing.remove_all(|outgoing| outgoing.connection == id) {
             for region in outgoing.regions {

@@ -1,7 +1,8 @@
-//! A thread that drives a reactor over RDMA: turn, look for a while, sleep.
+//! A thread that drives a reactor over RDMA: turn, poll for a while, sleep.
 //!
 //! Invariants
-//! * Before it sleeps it has said so in its inbox and found that empty, and has armed every adapter.
+//! * Before the thread sleeps it has announced that in its inbox, has found the inbox empty, and
+//!   has armed every adapter.
 
 use super::reactor::RdmaReactor;
 use crate::handler::Handler;
@@ -24,7 +25,8 @@ impl<H: Handler> RdmaReactor<H> {
             spin.turned(busy, self.core.now_ns);
             if !busy && spin.is_over(self.core.now_ns) {
                 if let Err(error) = self.sleep() {
-                    // Work goes on without sleeping; a core is better lost than the service.
+                    // The reactor continues without sleeping: the loss of a core is better than the
+                    // loss of the service.
                     tracing::error!(%error, "an RPC reactor cannot wait for its connections");
                 }
                 spin.slept(Instant::now().0);
@@ -53,7 +55,7 @@ impl<H: Handler> RdmaReactor<H> {
         for port in &mut self.ports {
             armed &= port.link.adapter.arm()?;
         }
-        // Whatever wakes it, all of them are looked at anew.
+        // Poll all adapters anew, whichever event woke the thread.
         self.ports.iter_mut().for_each(|port| port.quiet_turns = 0);
         if !armed {
             return Ok(false);
@@ -62,7 +64,8 @@ impl<H: Handler> RdmaReactor<H> {
         let timeout =
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
         let mut set: SmallVec<[PollFd<'_>; 4]> = SmallVec::new();
-        // The inbox comes first; an adapter without descriptor is looked at whenever this wakes.
+        // The inbox comes first. An adapter without a descriptor is polled whenever the thread
+        // wakes.
         set.push(PollFd::from_borrowed_fd(self.core.inbox.descriptor(), PollFlags::IN));
         let mut polled: SmallVec<[bool; 4]> = SmallVec::new();
         for port in &self.ports {
