@@ -1,14 +1,14 @@
-//! The one place that decides which credentials are let in.
+//! Authentication: the one place that accepts or refuses a credential.
 //!
 //! Invariants
-//! * A flavour that is not named here is refused.
+//! * A flavor that is not named here is refused.
 
 use crate::call::Credential;
 use dafs_wire::rpc::{AuthFlavor, AuthStatus, AuthSys, OpaqueAuth};
 
-/// Who the caller is, or what is wrong with its credential.
+/// Returns the caller's credential, or the reason to refuse it.
 ///
-/// The verifiers of AUTH_NONE and AUTH_SYS prove nothing, so nobody looks at them.
+/// The verifiers of AUTH_NONE and AUTH_SYS prove nothing, so the server ignores them.
 #[inline]
 pub(crate) fn authenticate(credential: OpaqueAuth<'_>) -> Result<Credential<'_>, AuthStatus> {
     match credential.flavor {
@@ -17,9 +17,9 @@ pub(crate) fn authenticate(credential: OpaqueAuth<'_>) -> Result<Credential<'_>,
             Ok(sys) => Ok(Credential::Sys(sys)),
             Err(_) => Err(AuthStatus::BadCredential),
         },
-        // No short hand has been given out, so none can be good any more.
+        // This server issues no short-hand credentials (AUTH_SHORT), so none can be valid.
         AuthFlavor::SHORT => Err(AuthStatus::RejectedCredential),
-        // What a server without TLS answers to the probe (RFC 9289 section 4.1).
+        // A server without TLS answers the AUTH_TLS probe like this (RFC 9289 section 4.1).
         AuthFlavor::TLS => Err(AuthStatus::BadCredential),
         _ => Err(AuthStatus::TooWeak),
     }

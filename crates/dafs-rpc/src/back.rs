@@ -1,7 +1,8 @@
-//! Calls to a peer over its own connection that it has not answered, for every transport.
+//! Outstanding callbacks: calls that the server sends to a peer over the peer's own connection, for
+//! every transport.
 //!
 //! Invariants
-//! * Every call gets exactly one answer, the latest when the connection ends.
+//! * Every callback completes exactly once, at the latest when the connection ends.
 
 use crate::call::ConnectionId;
 use crate::connection::Turn;
@@ -12,7 +13,7 @@ use dafs_wire::xdr::{Decoder, Encoder};
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Calls to one peer.
+/// The outstanding callbacks to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Back {
     next_xid: u32,
@@ -26,20 +27,20 @@ struct Pending {
 }
 
 impl Back {
-    /// Calls without an answer.
+    /// Outstanding callbacks.
     pub(crate) fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// True when there is none.
+    /// True when no callback is outstanding.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Notes a call that is about to be sent; gives its number.
+    /// Records a callback that is about to be sent and returns its XID.
     pub(crate) fn begin(&mut self, token: u64, now_ns: u64, timeout: Duration) -> u32 {
-        // Numbers wrap around after a long time; some of the old calls may be there still.
+        // XIDs wrap around, and a long-lived callback may still hold this one.
         while self.calls.contains_key(&self.next_xid) {
             self.next_xid = self.next_xid.wrapping_add(1);
         }
@@ -51,12 +52,13 @@ impl Back {
         xid
     }
 
-    /// Whether the call with this number waits for its answer.
+    /// True while the callback with this XID is outstanding.
     pub(crate) fn awaits(&self, xid: u32) -> bool {
         self.calls.contains_key(&xid)
     }
 
-    /// Hands a reply to whoever called; one that nobody asked for is counted.
+    /// Hands a reply to the handler that made the callback. A reply without a callback is counted
+    /// as unasked.
     pub(crate) fn take_reply<H: Handler>(
         &mut self,
         id: ConnectionId,
@@ -74,7 +76,7 @@ impl Back {
         self.settle(id, xid, result, turn);
     }
 
-    /// Ends one call.
+    /// Completes one callback.
     pub(crate) fn settle<H: Handler>(
         &mut self,
         id: ConnectionId,
@@ -88,7 +90,7 @@ impl Back {
         }
     }
 
-    /// Ends the calls that took too long.
+    /// Completes the callbacks whose timeout has expired.
     pub(crate) fn tick<H: Handler>(&mut self, id: ConnectionId, turn: &mut Turn<'_, H>) {
         let now_ns = turn.now_ns;
         let late = |pending: &Pending| now_ns >= pending.deadline_ns;
@@ -100,7 +102,7 @@ impl Back {
         }
     }
 
-    /// Ends all calls, because the connection has ended.
+    /// Completes all callbacks with an error, because the connection has ended.
     pub(crate) fn end<H: Handler>(self, id: ConnectionId, turn: &mut Turn<'_, H>) {
         for pending in self.calls.into_values() {
             turn.back_reply(id, pending.token, Err(BackError::Disconnected));
@@ -108,7 +110,7 @@ impl Back {
     }
 }
 
-/// Writes the call with this number.
+/// Encodes the callback with this XID.
 pub(crate) fn encode(xid: u32, call: &BackCall, encoder: &mut Encoder<'_>) {
     let credential = match &call.auth_sys {
         Some(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },

@@ -1,4 +1,4 @@
-//! A call as a handler sees it, and the ways to answer later or to call back.
+//! A call as a handler sees it, deferred answers, and callbacks.
 
 use crate::exchange::Exchange;
 use crate::inbox::{BackCall, Command, Inbox};
@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Names one connection of one server for ever: no later connection has the same.
+/// Names one connection of one server. It is never reused for a later connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub(crate) u64);
 
@@ -22,7 +22,7 @@ impl ConnectionId {
     const SLOT_BITS: u32 = 20;
     const REACTOR_BITS: u32 = 8;
 
-    /// The name of a connection in `slot` of a reactor, the `serial`-th there.
+    /// Names the `serial`-th connection in `slot` of a reactor.
     pub(crate) fn new(reactor: u8, slot: u32, serial: u64) -> Self {
         debug_assert!(slot < Self::slots_max());
         let low = u64::from(reactor) << Self::SLOT_BITS | u64::from(slot);
@@ -49,30 +49,31 @@ impl std::fmt::Debug for ConnectionId {
     }
 }
 
-/// Who calls, as far as the transport and the credential say.
+/// The caller's identity, as far as the transport and the credential state it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Credential<'a> {
-    /// Nobody says.
+    /// The caller states no identity (AUTH_NONE).
     None,
-    /// The caller says so itself (AUTH_SYS).
+    /// The caller's own claim, without proof (AUTH_SYS).
     Sys(AuthSys<'a>),
 }
 
-/// The process that calls, as far as the kernel of this host knows it.
+/// The calling process, as far as the kernel of this host knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallerProcess {
-    /// It is on another host.
+    /// The process runs on another host.
     #[default]
     Elsewhere,
-    /// It is this one of this host.
+    /// This process of this host.
     Known(PeerProcess),
-    /// It is one of this host, and may be any user's.
+    /// A process of this host whose user is unknown.
     Unknown,
 }
 
 impl CallerProcess {
-    /// With whom it shares what all have in common: the others of its host, or on this host of its user.
+    /// The origin that resource limits are counted for: the host of a remote caller, or the user of
+    /// a caller on this host.
     pub(crate) fn host(self, address: IpAddr) -> Origin {
         match self {
             Self::Known(process) => Origin::User(process.uid),
@@ -92,10 +93,10 @@ impl From<&PeerInfo> for CallerProcess {
     }
 }
 
-/// A call that has arrived.
+/// A call from a peer.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The caller's number for it.
+    /// The XID that the caller chose.
     pub xid: u32,
     /// The program.
     pub program: u32,
@@ -103,53 +104,53 @@ pub struct Call<'a> {
     pub version: u32,
     /// The procedure.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's credential.
     pub credential: Credential<'a>,
-    /// The arguments, in XDR, without the data that the transport has moved by itself.
+    /// The arguments, in XDR, without the data that the transport moved outside of the message.
     pub args: &'a [u8],
-    /// The other end of the connection. That of a process on this host which came over shared
-    /// memory is a port of the loopback address: a privileged one if the system says that it runs
-    /// as the superuser or as this process's own user.
+    /// The address of the peer. A process on this host that connects over shared memory appears as
+    /// a port of the loopback address. The port is privileged if the kernel reports that the
+    /// process runs as the superuser or as the user of this server.
     pub peer: SocketAddr,
-    /// Which process calls.
+    /// The calling process.
     pub process: CallerProcess,
-    /// Whether the connection is one over RDMA, or something that behaves like it.
+    /// True when the connection is over RDMA or a transport that behaves like RDMA.
     pub is_rdma: bool,
     /// The connection.
     pub connection_id: ConnectionId,
-    /// Monotonic time when the call was taken up, in nanoseconds (`CLOCK_MONOTONIC`).
+    /// Monotonic time at which the reactor took the call, in nanoseconds (`CLOCK_MONOTONIC`).
     pub now_ns: u64,
     pub(crate) admitted: Option<&'a Arc<Admitted>>,
     pub(crate) inbox: &'a Arc<Inbox>,
     /// The block that holds the record, if it has one of its own.
     pub(crate) block: Option<&'a Arc<Block>>,
-    /// What came besides the record over RDMA.
+    /// The chunks of a call over RDMA.
     pub(crate) exchange: Option<&'a Arc<Exchange>>,
-    /// Memory that the record takes while it is kept.
+    /// Memory that the record takes while the handler keeps it.
     pub(crate) held_bytes: usize,
-    /// Set when somebody will answer later.
+    /// Set when the handler defers the answer.
     pub(crate) put_off: &'a Cell<bool>,
 }
 
 impl<'a> Call<'a> {
-    /// Reads the arguments; knows where data is missing that the transport has moved by itself.
+    /// A decoder of the arguments that knows where the transport moved data out of them.
     pub fn decoder(&self) -> Decoder<'a> {
         decoder(self.args, self.exchange)
     }
 
-    /// Such data.
+    /// The data of an argument that the transport moved outside of the message.
     pub fn data(&self, apart: &Apart) -> Option<VolatileSlice<'a>> {
         self.exchange?.data(apart)
     }
 
-    /// Empty results, whose bulk data goes where the caller wants it: into its memory, if the
-    /// transport can do that.
+    /// Empty results. Their bulk data goes into the caller's memory if the transport can place it
+    /// there.
     pub fn reply(&self) -> Reply {
         Reply::for_exchange(self.exchange)
     }
 
-    /// Puts the answer off: what is needed to go on elsewhere and to answer from there. Return
-    /// [`crate::Handled::Later`] then. Large arguments are not copied.
+    /// Defers the answer: returns the arguments and a responder, which another thread may use.
+    /// Return [`crate::Handled::Later`] then. Large arguments are not copied.
     pub fn later(self) -> (OwnedArgs, Responder) {
         let args = match self.block {
             Some(block) => {
@@ -170,21 +171,21 @@ impl<'a> Call<'a> {
         (OwnedArgs { args, exchange }, responder)
     }
 
-    /// The connection, to keep and to call back on.
+    /// A handle to the connection, for callbacks.
     pub fn connection(&self) -> ConnectionRef {
         let admitted = self.admitted.cloned();
         ConnectionRef { id: self.connection_id, inbox: self.inbox.clone(), admitted }
     }
 }
 
-/// A private copy of arguments, counted as such.
+/// A private copy of arguments; the copy counts as one in the statistics of copies.
 fn private_copy(args: &[u8]) -> Box<[u8]> {
     let mut copy = vec![0; args.len()];
     VolatileSlice::from_mut(&mut copy).copy_from(args, Site::RpcDeferred);
     copy.into()
 }
 
-/// Arguments of a call whose answer was put off.
+/// The arguments of a call whose answer was deferred.
 #[derive(Debug)]
 pub struct OwnedArgs {
     args: Arguments,
@@ -203,7 +204,7 @@ impl OwnedArgs {
         decoder(self, self.exchange.as_ref())
     }
 
-    /// Data that the transport has moved by itself; see [`Call::data`].
+    /// The data of an argument that the transport moved outside of the message; see [`Call::data`].
     pub fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
         self.exchange.as_ref()?.data(apart)
     }
@@ -227,15 +228,15 @@ impl Deref for OwnedArgs {
     fn deref(&self) -> &[u8] {
         match &self.args {
             Arguments::Copied(bytes) => bytes,
-            // INVARIANT: the range was that of arguments inside this block, which is never
-            // changed while it is shared.
+            // INVARIANT: the range was that of arguments inside this block, and a shared block
+            // never changes.
             Arguments::Block { block, start, len } => &block.bytes()[*start..*start + *len],
         }
     }
 }
 
-/// Answers one call, once, from any thread. Dropped without an answer, it frees the call's place
-/// and the caller gets none.
+/// Answers one deferred call, once, from any thread. If it is dropped without an answer, the server
+/// frees the call's slot and the caller gets no reply.
 #[derive(Debug)]
 pub struct Responder {
     connection: ConnectionRef,
@@ -251,7 +252,7 @@ impl Responder {
         self.answer(Ok(reply));
     }
 
-    /// Says that there are no results.
+    /// Rejects the call; it has no results.
     pub fn reject(self, rejection: Rejection) {
         self.answer(Err(rejection));
     }
@@ -264,12 +265,12 @@ impl Responder {
         inbox.push(Command::Answer { connection, xid, answer, held_bytes, exchange });
     }
 
-    /// The connection that the call came over.
+    /// The connection on which the call arrived.
     pub fn connection(&self) -> &ConnectionRef {
         &self.connection
     }
 
-    /// The caller's number for the call.
+    /// The XID that the caller chose.
     pub fn xid(&self) -> u32 {
         self.xid
     }
@@ -284,8 +285,8 @@ impl Drop for Responder {
     }
 }
 
-/// One connection, to be kept by whoever wants to call back or to end it. Holding it does not
-/// keep the connection open.
+/// A handle to one connection, for callbacks and for closing it. The handle does not keep the
+/// connection open.
 #[derive(Clone)]
 pub struct ConnectionRef {
     id: ConnectionId,
@@ -298,25 +299,25 @@ impl ConnectionRef {
         Self { id, inbox, admitted: None }
     }
 
-    /// Which connection.
+    /// The identifier of the connection.
     pub fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// The connection is of use: it will not be closed to make room for others.
+    /// Marks the connection as established: the server does not close it to make room for another.
     pub fn establish(&self) {
         if let Some(admitted) = &self.admitted {
             admitted.establish();
         }
     }
 
-    /// Sends a call to the peer. The answer, or why there is none, comes to the `back_reply` of
-    /// the handler that owns the connection, with `call.token`.
+    /// Sends a callback to the peer. The `back_reply` of the handler that owns the connection gets
+    /// the result, or the error, with `call.token`.
     pub fn call_back(&self, call: BackCall) {
         self.inbox.push(Command::CallBack { connection: self.id, call });
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub fn close(&self) {
         self.inbox.push(Command::Close { connection: self.id });
     }

@@ -1,10 +1,10 @@
 //! One connection of a server, without I/O: bytes in, calls to the handler, records out.
 //!
 //! Invariants
-//! * It takes no call while too many are unanswered or too much output waits; what has been read
-//!   already is put aside then.
-//! * Every call back gets exactly one answer, the latest when the connection ends.
-//! * Replies that nobody asked for are ignored; what is not RPC ends the connection.
+//! * The connection takes no call while too many are outstanding or too much output is queued.
+//!   Input that was read already is put aside then.
+//! * Every callback completes exactly once, at the latest when the connection ends.
+//! * Replies without a callback are ignored; a record that is not RPC ends the connection.
 
 use crate::back::{self, Back};
 use crate::call::{CallerProcess, ConnectionId};
@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug, Error)]
 pub(crate) enum Ending {
     #[error("the peer closed it")]
@@ -55,16 +55,16 @@ pub(crate) enum Ending {
     Fault,
 }
 
-/// What processing input came to.
+/// The outcome of processing input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// All input has been taken.
+    /// All input has been consumed.
     Drained,
-    /// Output should be sent, and others should have their turn, before more is taken.
+    /// The reactor must send output and serve other connections before this one takes more input.
     Flush,
 }
 
-/// What a connection works with during a turn, of its reactor's.
+/// The parts of the reactor that a connection uses during a turn.
 pub(crate) struct Turn<'r, H> {
     pub(crate) handler: &'r mut H,
     pub(crate) inbox: &'r Arc<Inbox>,
@@ -85,7 +85,7 @@ impl<H: Handler> Turn<'_, H> {
     }
 }
 
-/// Counts of a turn, on their way to the statistics.
+/// Counters of a turn, before they are added to the statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) calls: u64,
@@ -100,19 +100,19 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     process: CallerProcess,
     reader: RecordReader,
-    /// Input that was read and must wait.
+    /// Input that was read and waits.
     aside: Option<Aside>,
     pub(crate) output: Output,
-    /// Calls that were put off and not answered.
+    /// Deferred calls without an answer.
     pending: usize,
-    /// Memory that they hold.
+    /// Memory that deferred calls hold.
     pending_bytes: usize,
     back: Option<Box<Back>>,
-    /// True when the last record was large: little should be read ahead.
+    /// True when the last record was large, so the reactor reads little ahead.
     expects_large: bool,
-    /// True once the handler has heard of the connection.
+    /// True once the handler knows the connection.
     known: bool,
-    /// How it is counted.
+    /// Its entry in the connection counts.
     pub(crate) admitted: Option<Arc<Admitted>>,
     begun_ns: u64,
     last_input_ns: u64,
@@ -123,7 +123,7 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 struct Aside {
     block: Block,
-    /// Bytes of it that have been taken.
+    /// Bytes of the input that have been consumed.
     at: usize,
 }
 
@@ -154,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// True when it may take more calls.
+    /// True when the connection may take more calls.
     #[inline]
     pub(crate) fn may_take(&self, config: &Config) -> bool {
         self.pending < config.calls_per_connection_max
@@ -162,30 +162,30 @@ impl Connection {
             && self.output.held_bytes() < config.output_bytes_max
     }
 
-    /// Memory in replies and calls that wait.
+    /// Memory in queued replies and waiting calls.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let aside_bytes = self.aside.as_ref().map_or(0, |aside| aside.block.capacity());
         self.output.held_bytes() + aside_bytes + self.pending_bytes
     }
 
-    /// True when input that was put aside waits.
+    /// True when input was put aside.
     #[inline]
     pub(crate) fn has_aside(&self) -> bool {
         self.aside.is_some()
     }
 
-    /// True when little should be read, because a large record is likely to begin.
+    /// True when the reactor should read little, because a large record is likely to begin.
     #[inline]
     pub(crate) fn expects_large(&self) -> bool {
         self.expects_large
     }
 
-    /// With whom it shares what all have in common.
+    /// The origin that resource limits are counted for.
     pub(crate) fn host(&self) -> Origin {
         self.process.host(self.peer.ip())
     }
 
-    /// Whether it holds memory of this host's for a half record, and since when.
+    /// If the connection holds memory of this origin for a partial record, the time since when.
     pub(crate) fn holds_for(&self, host: Origin) -> Option<u64> {
         self.reader.holds_for(host).then_some(self.record_since_ns)
     }
@@ -194,7 +194,7 @@ impl Connection {
         &mut self.reader
     }
 
-    /// True when it is in the middle of nothing.
+    /// True when no record, call or reply is in progress.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.is_answered()
@@ -203,7 +203,7 @@ impl Connection {
             && self.back.as_ref().is_none_or(|back| back.is_empty())
     }
 
-    /// Why it was closed, if it is counted no more.
+    /// The reason why the connection limits closed it, if they did.
     pub(crate) fn closed(&self) -> Option<Closed> {
         self.admitted.as_ref()?.closed()
     }
@@ -213,20 +213,20 @@ impl Connection {
         !self.is_waited_for() && self.output.is_empty()
     }
 
-    /// True when calls were put off and not answered.
+    /// True when deferred calls have no answer yet.
     #[inline]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.pending > 0
     }
 
-    /// Counts bytes that were read, the first `direct` of them straight into place.
+    /// Counts bytes that were read; the first `direct` of them went straight into place.
     #[inline]
     pub(crate) fn received(&mut self, direct: usize, now_ns: u64) {
         self.reader.filled(direct);
         self.last_input_ns = now_ns;
     }
 
-    /// Takes records from the front of `input` and has them served, at least one if it is whole.
+    /// Takes records from the front of `input` and serves them, at least one if it is complete.
     pub(crate) fn process<H: Handler>(
         &mut self,
         input: &mut &[u8],
@@ -261,7 +261,7 @@ impl Connection {
         Ok(Progress::Drained)
     }
 
-    /// Keeps input until more calls may be taken.
+    /// Keeps input until the connection may take more calls.
     pub(crate) fn put_aside(&mut self, input: &[u8]) -> Result<(), Ending> {
         debug_assert!(self.aside.is_none(), "input overtakes what was put aside");
         if !input.is_empty() {
@@ -273,7 +273,7 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`Connection::process`], with the input that was put aside.
+    /// As [`Connection::process`], for the input that was put aside.
     pub(crate) fn process_aside<H: Handler>(
         &mut self,
         turn: &mut Turn<'_, H>,
@@ -350,7 +350,7 @@ impl Connection {
         });
     }
 
-    /// Queues the answer to a call that was put off.
+    /// Queues the answer to a deferred call.
     pub(crate) fn answer_later(
         &mut self,
         xid: u32,
@@ -361,23 +361,23 @@ impl Connection {
         self.answer(xid, answer);
     }
 
-    /// Frees the place of a call that was put off and held so much memory.
+    /// Frees the slot and the memory of a deferred call.
     pub(crate) fn forget(&mut self, held_bytes: usize) {
         debug_assert!(self.pending > 0, "an answer to no call");
         self.pending = self.pending.saturating_sub(1);
         self.pending_bytes = self.pending_bytes.saturating_sub(held_bytes);
     }
 
-    /// Counts the output as moving: some of it has been sent, or it has just begun to wait.
+    /// Records progress of the output: a part was sent, or output has just begun to wait.
     #[inline]
     pub(crate) fn output_moved(&mut self, now_ns: u64) {
         self.output_since_ns = now_ns;
     }
 }
 
-/// The other direction.
+/// The reverse direction: callbacks.
 impl Connection {
-    /// Queues a call to the peer.
+    /// Queues a callback to the peer.
     pub(crate) fn call_back<H: Handler>(&mut self, call: &BackCall, turn: &mut Turn<'_, H>) {
         self.known = true;
         let back = self.back.get_or_insert_default();
@@ -397,7 +397,7 @@ impl Connection {
         }
     }
 
-    /// Looks at the clock: calls back that took too long fail, and so may the connection.
+    /// Checks the timeouts of the callbacks and of the connection.
     pub(crate) fn tick<H: Handler>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Ending> {
         let now_ns = turn.now_ns;
         if let Some(back) = &mut self.back {
@@ -410,11 +410,11 @@ impl Connection {
                 return Err(Ending::Unread);
             }
         }
-        // A peer that was not read from is not to blame for what it could not send. One that holds
-        // the memory that others wait for is.
+        // A peer is not stalled while the server does not read from it. A peer is, while it holds
+        // the memory that others wait for.
         let starved = self.reader.is_starved(turn.budget);
         let first_call = nanoseconds(turn.config.first_call_timeout);
-        // A first record that has begun may be slow; the limits below are for it.
+        // A first record in progress may be slow; the timeouts below apply to it.
         if !self.known && !self.reader.is_inside() && passed(self.begun_ns, first_call) {
             return Err(Ending::Silent);
         }
@@ -443,8 +443,8 @@ impl Connection {
     }
 }
 
-/// Runs a part of a handler, or what is done for one connection; none when it panics, which must not
-/// take the other connections of this thread with it. The panic has been reported where it happened.
+/// Runs a part of a handler, or work for one connection. Returns none after a panic, which must not
+/// end the other connections of this thread. The panic has been reported where it happened.
 #[inline]
 pub(crate) fn shielded<T>(part: impl FnOnce() -> T) -> Option<T> {
     confined(part)

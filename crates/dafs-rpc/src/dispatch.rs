@@ -1,7 +1,7 @@
-//! From a record that is a call to what the handler makes of it, for every transport.
+//! Dispatch of a record that is a call to the handler, for every transport.
 //!
 //! Invariants
-//! * Whatever the record holds, the handler sees only calls whose header and credential are good.
+//! * The handler sees only calls with a valid header and credential, whatever the record holds.
 
 use crate::auth::authenticate;
 use crate::call::{Call, CallerProcess, ConnectionId};
@@ -17,14 +17,14 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A record that is a call, and what is known about it.
+/// A record that is a call, with its context.
 pub(crate) struct Incoming<'a> {
     pub(crate) record: &'a [u8],
     /// The block that holds the record, if it has one of its own.
     pub(crate) block: Option<&'a Arc<Block>>,
-    /// What came besides it.
+    /// The chunks of a call over RDMA.
     pub(crate) exchange: Option<&'a Arc<Exchange>>,
-    /// Memory that the record takes while it is kept.
+    /// Memory that the record takes while the handler keeps it.
     pub(crate) held_bytes: usize,
     pub(crate) connection_id: ConnectionId,
     pub(crate) peer: SocketAddr,
@@ -33,20 +33,20 @@ pub(crate) struct Incoming<'a> {
     pub(crate) admitted: Option<&'a Arc<Admitted>>,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 pub(crate) enum Outcome {
-    /// It is answered now.
+    /// Answer now.
     Answer(u32, Result<Reply, Rejection>),
-    /// Somebody keeps it, to answer it from elsewhere.
+    /// The answer is deferred.
     Kept,
-    /// Nobody answers it.
+    /// There will be no answer.
     Dropped,
 }
 
-/// Has a call served. Sets `known` once the handler has heard of the connection.
+/// Serves a call. Sets `known` once the handler knows the connection.
 ///
 /// # Errors
-/// When the record is no call.
+/// When the record is not a call.
 pub(crate) fn dispatch<H: Handler>(
     incoming: &Incoming<'_>,
     known: &mut bool,
@@ -98,11 +98,11 @@ pub(crate) fn dispatch<H: Handler>(
         held_bytes: incoming.held_bytes,
         put_off: &put_off,
     };
-    // The caller learns no more than that; the panic has been reported where it happened.
+    // The caller learns no details; the panic has been reported where it happened.
     let handled = shielded(|| turn.handler.call(call));
     let handled = handled.unwrap_or_else(|| AcceptStatus::SystemError.into());
     Ok(match handled {
-        // A responder exists, whatever else was said; what it does or does not do settles the call.
+        // A responder exists, whatever the handler returned; the responder completes the call.
         _ if put_off.get() => Outcome::Kept,
         Handled::Reply(reply) => Outcome::Answer(xid, Ok(reply)),
         Handled::Reject(rejection) => {

@@ -1,10 +1,9 @@
-//! What a call over RDMA brought along besides its message: where its data lies and where its
-//! results go.
+//! The chunks of a call over RDMA: its argument data and the memory for its results.
 //!
 //! Invariants
-//! * It does not change from the time the handler sees the call.
-//! * Data that was fetched is private memory; the memory of a peer that is mapped here is only
-//!   seen through volatile views.
+//! * The exchange does not change from the time the handler sees the call.
+//! * Fetched data is private memory. The mapped memory of a peer is only accessed through volatile
+//!   views.
 
 use crate::memory::{Block, source};
 use dafs_dat::RemoteWindow;
@@ -16,23 +15,23 @@ use smallvec::SmallVec;
 /// The chunks of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
-    /// Arguments that stayed apart: where they belong, and their bytes, one for one.
+    /// Arguments outside of the message: their positions, and their bytes, one for one.
     pub(crate) items: SmallVec<[ApartItem; 1]>,
     pub(crate) data: SmallVec<[Data; 1]>,
-    /// Where bulk results go, one after the other.
+    /// Write chunks for bulk results, in order.
     pub(crate) sinks: SmallVec<[Sink; 1]>,
-    /// Where a reply goes that is too long to be sent.
+    /// The reply chunk, for a reply that does not fit a message.
     pub(crate) reply: Option<Chunk>,
-    /// A key of the caller's that it wants to be told is no longer needed.
+    /// A key that the caller wants the server to invalidate.
     pub(crate) invalidate: Option<u32>,
 }
 
 /// The bytes of an argument.
 #[derive(Debug)]
 pub(crate) enum Data {
-    /// They were fetched.
+    /// Private memory with the fetched bytes.
     Block(Block),
-    /// They lie in the caller's memory.
+    /// The caller's mapped memory.
     Window(RemoteWindow),
 }
 
@@ -40,14 +39,14 @@ pub(crate) enum Data {
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) chunk: Chunk,
-    /// Bytes that it takes.
+    /// Bytes that the chunk takes.
     pub(crate) len_max: usize,
-    /// The memory itself, if it can be reached and is in one piece.
+    /// The memory itself, if it is mapped and in one piece.
     pub(crate) window: Option<RemoteWindow>,
 }
 
 impl Exchange {
-    /// Forgets everything, so that the memory can be used for another call.
+    /// Clears all fields, so that the exchange can serve another call.
     pub(crate) fn clear(&mut self) {
         self.items.clear();
         self.data.clear();
@@ -56,13 +55,13 @@ impl Exchange {
         self.invalidate = None;
     }
 
-    /// The bytes of an argument that stayed apart.
+    /// The bytes of an argument outside of the message.
     pub(crate) fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
         let view = match self.data.get(apart.index)? {
             Data::Block(block) => source(block.bytes()),
             Data::Window(window) => window.view(),
         };
-        // Padding may have come along.
+        // The chunk may include the padding.
         view.slice(0, apart.len)
     }
 }

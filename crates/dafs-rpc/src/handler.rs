@@ -1,4 +1,4 @@
-//! What a program does with its calls.
+//! The interface of a program that serves calls.
 
 use crate::call::{Call, ConnectionId};
 use crate::reply::{Rejection, Reply};
@@ -8,13 +8,13 @@ use thiserror::Error;
 /// The outcome of [`Handler::call`].
 #[derive(Debug)]
 pub enum Handled {
-    /// These are the results.
+    /// The results.
     Reply(Reply),
-    /// There are none, for this reason.
+    /// The reason why there are none.
     Reject(Rejection),
-    /// The answer comes from the [`crate::Responder`] that [`Call::later`] gave.
+    /// The answer follows from the [`crate::Responder`] that [`Call::later`] returned.
     Later,
-    /// There will be no answer. For requests that the caller must send again.
+    /// There will be no answer. For requests that the caller must retry.
     Drop,
 }
 
@@ -36,52 +36,52 @@ impl From<RejectStatus> for Handled {
     }
 }
 
-/// Why a call to a peer has no results.
+/// The reason why a callback has no results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BackError {
-    /// The connection has ended, perhaps before the call could be sent.
+    /// The connection has ended, perhaps before the callback was sent.
     #[error("the connection has ended")]
     Disconnected,
-    /// The peer did not answer in time; a late answer is ignored.
+    /// The peer did not answer before the timeout; a late answer is ignored.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// The peer let the call in and did not carry it out.
+    /// The peer accepted the callback but did not execute it.
     #[error("the peer did not carry the call out: {0:?}")]
     NotDone(AcceptStatus),
-    /// The peer did not let the call in.
+    /// The peer denied the callback.
     #[error("the peer refused the call: {0:?}")]
     Denied(RejectStatus),
-    /// The answer is not a reply that can be understood.
+    /// The answer cannot be decoded.
     #[error("the peer's answer is malformed")]
     Malformed,
-    /// The call is longer than the peer can receive.
+    /// The callback is longer than the peer can receive.
     #[error("the call is longer than the peer can receive")]
     TooLong,
-    /// Too many calls to this peer are unanswered.
+    /// Too many callbacks to this peer are outstanding.
     #[error("too many calls to the peer are unanswered")]
     TooMany,
 }
 
-/// Serves programs on one reactor: one value for each, called on its thread only. No method may
-/// wait for long, because everything else on the reactor waits with it.
+/// Serves programs on one reactor: one handler per reactor, called on its thread only. No method
+/// may block for long, because it blocks all connections of the reactor.
 pub trait Handler {
-    /// What other threads send with [`crate::Injector`].
+    /// The messages that other threads send with [`crate::Injector`].
     type Message: Send;
 
     /// Serves a call of any program.
     fn call(&mut self, call: Call<'_>) -> Handled;
 
-    /// Whether this call is read with [`Call::decoder`] and takes data that a transport has moved by
-    /// itself from [`Call::data`], so that it need not be put together with the rest. Asked only
-    /// when there is such data.
+    /// True when the program reads this call with [`Call::decoder`] and takes DDP-eligible data
+    /// from [`Call::data`]. Then the transport does not join the data with the rest of the
+    /// arguments. The reactor asks only when there is such data.
     fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
         let _ = (program, version, procedure);
         false
     }
 
-    /// Takes the answer to a call that was sent with [`crate::ConnectionRef::call_back`]: the
-    /// results in XDR, or why there are none. Exactly one for each, unless the reactor ends first.
+    /// Takes the result of a callback that was sent with [`crate::ConnectionRef::call_back`]: the
+    /// results in XDR, or an error. Called exactly once for each, unless the reactor ends first.
     fn back_reply(
         &mut self,
         connection: ConnectionId,
@@ -91,8 +91,7 @@ pub trait Handler {
         let _ = (connection, token, result);
     }
 
-    /// Learns that a connection over which it was called has ended, after the `back_reply` of all
-    /// calls to that peer.
+    /// Called when a connection with calls has ended, after the `back_reply` of all its callbacks.
     fn disconnected(&mut self, connection: ConnectionId) {
         let _ = connection;
     }
@@ -102,7 +101,7 @@ pub trait Handler {
         let _ = message;
     }
 
-    /// Is called about once a second, and never more than a few times.
+    /// Called about once a second, and at most a few times a second.
     fn tick(&mut self, now_ns: u64) {
         let _ = now_ns;
     }

@@ -1,8 +1,8 @@
-//! The way to a reactor from other threads.
+//! The inbox of a reactor, for commands and messages from other threads.
 //!
 //! Invariants
-//! * Whoever puts something in and finds the reactor asleep wakes it; the reactor looks at the
-//!   inbox after saying that it sleeps and before it does.
+//! * A thread that adds a command and finds the reactor asleep wakes it. The reactor announces that
+//!   it sleeps, then checks the inbox, then sleeps: no wake-up is lost.
 
 use crate::call::{CallerProcess, ConnectionId};
 use crate::exchange::Exchange;
@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Something for a reactor to do.
+/// A command for a reactor.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A call that was put off has been answered.
+    /// The answer to a deferred call.
     Answer {
         connection: ConnectionId,
         xid: u32,
@@ -25,9 +25,9 @@ pub(crate) enum Command {
         held_bytes: usize,
         exchange: Option<Arc<Exchange>>,
     },
-    /// A call that was put off will not be answered.
+    /// A deferred call will not be answered.
     Forget { connection: ConnectionId, held_bytes: usize },
-    /// Send a call to the peer.
+    /// Send a callback to the peer.
     CallBack { connection: ConnectionId, call: BackCall },
     /// End a connection.
     Close { connection: ConnectionId },
@@ -36,7 +36,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The connection that it is about.
+    /// The connection that the command addresses.
     pub(crate) fn connection(&self) -> Option<ConnectionId> {
         match self {
             Self::Answer { connection, .. }
@@ -48,12 +48,12 @@ impl Command {
     }
 }
 
-/// A call to a peer that is a client of this server (RFC 8881 section 2.10.3.1).
+/// A callback to a peer that is a client of this server (RFC 8881 section 2.10.3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackCall {
     /// The program, such as the one that CREATE_SESSION named.
     pub program: u32,
-    /// Its version.
+    /// The version of the program.
     pub version: u32,
     /// The procedure.
     pub procedure: u32,
@@ -61,15 +61,15 @@ pub struct BackCall {
     pub auth_sys: Option<Vec<u8>>,
     /// The arguments in XDR.
     pub args: Vec<u8>,
-    /// Comes back with the answer.
+    /// Returned with the answer.
     pub token: u64,
 }
 
-/// Where other threads leave commands for one reactor.
+/// A queue of commands from other threads to one reactor.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     commands: Mutex<Vec<Command>>,
-    /// True when there may be something to take: commands here or messages of the handler's.
+    /// True when there may be commands here, or messages for the handler.
     full: AtomicBool,
     asleep: AtomicBool,
     waker: OwnedFd,
@@ -91,23 +91,23 @@ impl Inbox {
         self.notify();
     }
 
-    /// Says that there is something to take.
+    /// Announces that there is something to take.
     pub(crate) fn notify(&self) {
-        // Sequentially consistent, with `fall_asleep`: of two threads that each set one flag and
-        // then read the other, at least one sees the other's.
+        // Sequentially consistent, as in `fall_asleep`: two threads each set one flag and then read
+        // the other. At least one of them sees the other's.
         self.full.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// Wakes the reactor even if there is nothing to take.
+    /// Wakes the reactor even if the inbox is empty.
     pub(crate) fn wake(&self) {
-        // The only failure is a full counter, which means that it is readable already.
+        // The only possible failure is a full counter, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 
-    /// True when there may be something to take; resets that.
+    /// Returns true when there may be something to take, and resets the flag.
     #[inline]
     pub(crate) fn check(&self) -> bool {
         self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::SeqCst)
@@ -122,7 +122,7 @@ impl Inbox {
         );
     }
 
-    /// Says that the reactor is going to sleep; false when it must not.
+    /// Announces that the reactor is going to sleep; returns false when it must not.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         if self.full.load(Ordering::SeqCst) {
@@ -158,7 +158,8 @@ impl<M> Injector<M> {
         Self { inbox, messages: Arc::default() }
     }
 
-    /// Has the handler's `message` called with it soon. Nothing happens once the reactor ended.
+    /// Queues a message; the reactor passes it to the handler's `message`. It has no effect once
+    /// the reactor has ended.
     pub fn send(&self, message: M) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
         self.inbox.notify();

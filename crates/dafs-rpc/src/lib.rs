@@ -1,14 +1,14 @@
 //! ONC RPC for any program: server and client over TCP record marking (RFC 5531) and over direct
 //! access transports (RPC-over-RDMA version 1, RFC 8166).
 //!
-//! A server is some reactors, each with a [`Handler`] of its own; a handler gets a [`Call`] and
-//! gives a [`Reply`] at once, or later through a [`Responder`], and can call its peers back over
-//! their own connections. Nothing here knows what a program does.
+//! A server consists of reactors, each with a [`Handler`] of its own. A handler gets a [`Call`] and
+//! returns a [`Reply`] at once, or later through a [`Responder`]. It can send callbacks to its
+//! peers over their own connections. This crate knows no program.
 //!
 //! # A server
 //!
 //! A [`server::Group`] is a server: reactors for TCP, which share its listeners, and reactors for
-//! adapters of direct access transports. The handler is the same for all.
+//! adapters of direct access transports. The handler is the same for all of them.
 //!
 //! ```
 //! use dafs_dat::{Adapter, Address, iwarp::{IwarpAdapter, IwarpConfig}};
@@ -85,11 +85,11 @@
 //! # A client
 //!
 //! A [`client::RpcClient`] is a connection, the same type on every transport. Small calls are bytes
-//! of XDR ([`client::RpcClient::call`]). Large data stays apart from them: a [`client::Request`]
-//! names [memory](client::Memory), which is registered once and used for many calls, for the data of
-//! an argument and for that of results. Which of them may be moved by itself is a matter of the
-//! protocol (RFC 8166 section 6), and both sides must agree: the caller by what it puts in the
-//! request, the server by what it writes with [`Reply::bulk`].
+//! of XDR ([`client::RpcClient::call`]). Large data stays outside of them: a [`client::Request`]
+//! names [memory](client::Memory) for the data of an argument and of results. The client registers
+//! it once and uses it for many calls. The protocol says which data is DDP-eligible (RFC 8166
+//! section 6), and both sides must agree: the caller by the content of the request, the server by
+//! the results that it writes with [`Reply::bulk`].
 //!
 //! ```no_run
 //! use dafs_dat::{Address, iwarp::{IwarpAdapter, IwarpConfig}};
@@ -114,12 +114,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The example `values` is a whole program of this kind.
+//! The example `values` is a complete program of this kind.
 //!
 //! Invariants
-//! * What a peer sends is handled without a panic and in bounded memory; what is not RPC ends its
-//!   connection and no other.
-//! * Bulk data is not copied in user space, but for what [`dafs_mem::Site`] counts.
+//! * This crate handles all input of a peer without a panic and in bounded memory. Input that is
+//!   not RPC ends the peer's connection and no other.
+//! * Bulk data is not copied in user space, except for the copies that [`dafs_mem::Site`] counts.
 //! * Steady traffic allocates nothing.
 
 mod auth;

@@ -1,7 +1,7 @@
 //! Calls without a transport, for tests and simulations of handlers.
 //!
 //! Invariants
-//! * A handler cannot tell such calls from others, but for the reactor that never wakes.
+//! * A handler cannot distinguish such calls from others, except that the reactor never wakes.
 
 use crate::call::{Call, CallerProcess, ConnectionId, ConnectionRef, Credential};
 use crate::handler::{Handled, Handler};
@@ -12,43 +12,43 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// What a handler, or somebody to whom it gave a responder, did after the call.
+/// An effect of a handler, or of a thread with its responder, after the call has returned.
 #[derive(Debug)]
 pub enum LocalEvent {
-    /// A call that was put off was answered.
+    /// A deferred call was answered.
     Answer {
-        /// Over which connection.
+        /// The connection.
         connection: ConnectionId,
-        /// Which call.
+        /// The XID of the call.
         xid: u32,
-        /// The results, or why there are none.
+        /// The results, or a rejection.
         answer: Result<Reply, Rejection>,
-        /// Memory that the call has held, in bytes.
+        /// Memory that the call held, in bytes.
         held_bytes: usize,
     },
-    /// A call that was put off, and has held so many bytes, will never be answered.
+    /// A deferred call that held so many bytes was dropped and will never be answered.
     Forgotten(ConnectionId, usize),
-    /// A peer is to be called back.
+    /// A callback to send to a peer.
     CallBack(ConnectionId, BackCall),
-    /// A connection is to be ended.
+    /// A connection to close.
     Close(ConnectionId),
 }
 
-/// Stands in for a reactor: hands calls to a handler and collects what it does later.
+/// A substitute for a reactor: passes calls to a handler and collects the later effects.
 #[derive(Debug)]
 pub struct LocalReactor {
     inbox: Arc<Inbox>,
-    /// The address that calls seem to come from.
+    /// The peer address of all calls.
     pub peer: SocketAddr,
-    /// The process that they seem to come from; at first one of another host.
+    /// The calling process; by default one of another host.
     pub process: CallerProcess,
 }
 
 impl LocalReactor {
-    /// A stand-in without handler.
+    /// A reactor without a handler.
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// When no file descriptor is left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             inbox: Arc::new(Inbox::new()?),
@@ -62,7 +62,7 @@ impl LocalReactor {
         Injector::new(self.inbox.clone())
     }
 
-    /// The connection with this number, as a handler would keep it.
+    /// A handle to the connection with this number.
     pub fn connection(&self, number: u32) -> ConnectionRef {
         ConnectionRef::new(id(number), self.inbox.clone())
     }
@@ -99,14 +99,14 @@ impl LocalReactor {
         })
     }
 
-    /// Hands over all messages that were sent with `injector`.
+    /// Delivers all messages that were sent with `injector`.
     pub fn deliver<H: Handler>(&self, handler: &mut H, injector: &Injector<H::Message>) {
         let mut messages = Vec::new();
         injector.take(&mut messages);
         messages.into_iter().for_each(|message| handler.message(message));
     }
 
-    /// What has happened since the last time, in order.
+    /// The effects since the last call, in order.
     pub fn take_events(&self) -> Vec<LocalEvent> {
         let mut commands = Vec::new();
         self.inbox.take(&mut commands);
@@ -132,7 +132,7 @@ fn id(number: u32) -> ConnectionId {
 /// A call for [`LocalReactor::call`].
 #[derive(Debug, Clone, Copy)]
 pub struct LocalCall<'a> {
-    /// The caller's number for it.
+    /// The XID that the caller chose.
     pub xid: u32,
     /// The program.
     pub program: u32,
@@ -140,7 +140,7 @@ pub struct LocalCall<'a> {
     pub version: u32,
     /// The procedure.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's credential.
     pub credential: Credential<'a>,
     /// The arguments, in XDR.
     pub args: &'a [u8],
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::{AcceptStatus, Responder};
 
-    /// Answers procedure 0 at once, keeps others until a message comes.
+    /// Answers procedure 0 at once and defers others until a message arrives.
     #[derive(Default)]
     struct Keeper {
         kept: Vec<(Vec<u8>, Responder)>,

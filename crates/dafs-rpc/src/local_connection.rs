@@ -2,7 +2,7 @@
 //! fuzzing; the code is that of real connections.
 //!
 //! Invariants
-//! * Whatever is fed is taken, at once or when output has been taken; nothing is lost.
+//! * The connection consumes all input, at once or when output has been taken; no byte is lost.
 
 use crate::call::ConnectionId;
 use crate::connection::{Connection, Ending, Progress, Tally, Turn};
@@ -16,17 +16,17 @@ use dafs_mem::Site;
 use std::collections::VecDeque;
 use thiserror::Error;
 
-/// A connection that is fed by hand.
+/// A connection that receives its input from the test.
 #[derive(Debug)]
 pub struct LocalConnection {
     connection: Connection,
     config: Config,
     budget: Budget,
-    /// Bytes that the connection would not read yet.
+    /// Input that the connection has not read yet.
     unread: VecDeque<u8>,
 }
 
-/// Why a connection has ended, in words.
+/// The reason why a connection has ended, as text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct LocalEnding(String);
@@ -38,7 +38,7 @@ impl From<Ending> for LocalEnding {
 }
 
 impl LocalConnection {
-    /// The connection with this number of a stand-in for a reactor.
+    /// The connection with this number of a [`LocalReactor`].
     pub fn new(reactor: &LocalReactor, number: u32, config: Config) -> Self {
         let id = reactor.connection(number).id();
         Self {
@@ -49,12 +49,12 @@ impl LocalConnection {
         }
     }
 
-    /// Which connection.
+    /// The identifier of the connection.
     pub fn id(&self) -> ConnectionId {
         self.connection.id
     }
 
-    /// Receives bytes and has the calls in them served.
+    /// Receives bytes and serves the calls in them.
     ///
     /// # Errors
     /// When the connection must end.
@@ -69,7 +69,7 @@ impl LocalConnection {
         self.go_on(reactor, handler, now_ns)
     }
 
-    /// Goes on after output was taken or a call was answered.
+    /// Continues after output was taken or a call was answered.
     ///
     /// # Errors
     /// When the connection must end.
@@ -90,7 +90,8 @@ impl LocalConnection {
             if !connection.reader().make_room(turn.budget).map_err(Ending::from)? {
                 break;
             }
-            // As a socket would be read: first into place, then as much as is wise.
+            // As with a socket: first into the partial record, then as much as the reactor would
+            // read.
             let expects_large = connection.expects_large();
             let space = connection.reader().space();
             let input = unread.make_contiguous();
@@ -112,8 +113,8 @@ impl LocalConnection {
         Ok(())
     }
 
-    /// Takes an event of this connection's, such as an answer; gives back any other. What can be
-    /// served then is served by [`LocalConnection::go_on`].
+    /// Applies an event of this connection, such as an answer; returns any other event. The test
+    /// then calls [`LocalConnection::go_on`] to serve calls that waited.
     pub fn apply<H: Handler>(
         &mut self,
         reactor: &LocalReactor,
@@ -142,7 +143,7 @@ impl LocalConnection {
         None
     }
 
-    /// Looks at the clock.
+    /// Checks the timeouts.
     ///
     /// # Errors
     /// When the connection must end.
@@ -159,7 +160,7 @@ impl LocalConnection {
         Ok(connection.tick(&mut turn)?)
     }
 
-    /// What is to be sent, at most `len_max` bytes of it.
+    /// Takes output, at most `len_max` bytes.
     pub fn take_output(&mut self, len_max: usize, now_ns: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < len_max && !self.connection.output.is_empty() {
@@ -175,7 +176,7 @@ impl LocalConnection {
         bytes
     }
 
-    /// Ends the connection: the handler hears of it, and of the calls back that fail so.
+    /// Ends the connection: the handler learns of it, and of the callbacks that fail because of it.
     pub fn end<H: Handler>(mut self, reactor: &LocalReactor, handler: &mut H, now_ns: u64) {
         let mut tally = Tally::default();
         let inbox = reactor.inbox();
@@ -193,7 +194,7 @@ mod tests {
     use dafs_wire::xdr::{Encode, Encoder};
     use proptest::prelude::*;
 
-    /// Answers with the arguments: at once, later, or not at all; or calls back.
+    /// Answers with the arguments: at once, later, or not at all; or sends a callback.
     #[derive(Default)]
     struct Echo {
         back: Vec<(u64, Result<Vec<u8>, BackError>)>,
@@ -239,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Keeps all calls.
+    /// Defers all calls.
     #[derive(Default)]
     struct Kept(Vec<(crate::OwnedArgs, crate::Responder)>);
 
@@ -265,7 +266,7 @@ mod tests {
         bytes
     }
 
-    /// Feeds the pieces and takes output `step` bytes at a time; gives all replies by number.
+    /// Feeds the pieces and takes output `step` bytes at a time; returns all replies by XID.
     fn replies(pieces: &[&[u8]], config: &Config, step: usize) -> Vec<(u32, Vec<u8>)> {
         let reactor = LocalReactor::new().unwrap();
         let mut echo = Echo::default();
@@ -355,7 +356,7 @@ mod tests {
     fn memory_for_records_is_not_held_for_ever() {
         let reactor = LocalReactor::new().unwrap();
         let mut echo = Echo::default();
-        // What this one takes is all that there is.
+        // This connection is the only holder, so it takes the whole budget.
         let config = Config { assembly_bytes_max: 4 << 10, ..Config::default() };
         let mut connection = LocalConnection::new(&reactor, 1, config);
         let second = 1_000_000_000;
@@ -364,7 +365,7 @@ mod tests {
         assert!(connection.budget.is_spent());
         connection.tick(&reactor, &mut echo, 3 * second).unwrap();
         assert!(connection.tick(&reactor, &mut echo, 4 * second).is_err());
-        // One that waits for memory is not to blame.
+        // A connection that waits for memory is not stalled.
         let config = Config { assembly_bytes_max: 0, ..Config::default() };
         let mut connection = LocalConnection::new(&reactor, 1, config);
         let half = &record(1, 0, &[0; 100_000])[..100];
@@ -401,14 +402,14 @@ mod tests {
         silent.tick(&reactor, &mut echo, 9 * second).unwrap();
         assert!(silent.tick(&reactor, &mut echo, 10 * second).is_err());
 
-        // A first record that comes slowly has more time.
+        // A slow first record has more time.
         let mut connection = LocalConnection::new(&reactor, 1, Config::default());
         let half = &record(1, 0, &[0; 400])[..100];
         connection.feed(&reactor, &mut echo, half, 0).unwrap();
         for now in [10, 29] {
             connection.tick(&reactor, &mut echo, now * second).unwrap();
         }
-        // A byte now and then helps for a while only.
+        // A byte now and then extends the timeout for a while only.
         for now in (29..119).step_by(20) {
             connection.feed(&reactor, &mut echo, &[0], now * second).unwrap();
             connection.tick(&reactor, &mut echo, now * second).unwrap();

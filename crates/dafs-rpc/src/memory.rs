@@ -1,9 +1,10 @@
-//! Pooled memory for records and bulk data: page aligned, never zeroed again, bounded.
+//! Pooled memory for records and bulk data: page aligned, not zeroed again, bounded.
 //!
 //! Invariants
-//! * A [`Block`] is the only handle to its memory, but for a transport that moves it: it is written
-//!   through `&mut` and read through `&`, so that its filled part can be seen as a plain slice. A
-//!   transport writes only behind the filled part, and only into memory that no peer can reach.
+//! * A [`Block`] is the only handle to its memory, except for a transport that moves it. The owner
+//!   writes through `&mut` and reads through `&`, so that the filled part can be seen as a plain
+//!   slice. A transport writes only behind the filled part, and only into memory that no peer can
+//!   reach.
 //! * Free blocks are bounded per size, for each reactor and for all threads together.
 
 use crate::limits::{BLOCK_BYTES, BLOCKS_KEPT_BYTES_MAX, BLOCKS_SHARED_BYTES_MAX};
@@ -15,12 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const SIZES: usize = BLOCK_BYTES.len();
 
-/// Free blocks for every thread. Threads that fill blocks (a pool) are not those that empty them
-/// (a reactor), so blocks must find their way back.
+/// Free blocks for every thread. The threads that fill blocks (a pool) differ from those that drain
+/// them (a reactor), so blocks must find their way back.
 static SHARED: [Mutex<Free>; SIZES] = [const { Mutex::new(Free::new()) }; SIZES];
 
 thread_local! {
-    /// Whether this thread keeps free blocks to itself: one that looks after them with [`trim`].
+    /// True if this thread caches free blocks, and so calls [`trim`].
     static KEEPS: Cell<bool> = const { Cell::new(false) };
     static KEPT: RefCell<[Free; SIZES]> =
         const { RefCell::new([const { Free::new() }; SIZES]) };
@@ -29,7 +30,7 @@ thread_local! {
 /// Free blocks of one size.
 struct Free {
     blocks: Vec<Arc<Buffer>>,
-    /// Of these, how many nobody has needed since the last [`trim`].
+    /// Free blocks that were not needed since the last [`trim`].
     unneeded: usize,
 }
 
@@ -44,7 +45,7 @@ impl Free {
         block
     }
 
-    /// Keeps a block, if there is room in so many bytes.
+    /// Adds a block, if the free blocks stay within `bytes_max`.
     fn push(&mut self, block: &mut Option<Arc<Buffer>>, bytes_max: usize) {
         let bytes = block.as_ref().map_or(0, |block| block.len());
         if (self.blocks.len() + 1) * bytes <= bytes_max {
@@ -90,7 +91,7 @@ fn give(buffer: Arc<Buffer>) {
         return;
     };
     let mut buffer = Some(buffer);
-    // A thread that is ending has no store of its own any more; then the shared one takes it.
+    // A thread that is ending has no cache any more; then the shared pool takes the block.
     let _ = KEPT.try_with(|kept| {
         if !KEEPS.get() {
             return;
@@ -102,13 +103,13 @@ fn give(buffer: Arc<Buffer>) {
     }
 }
 
-/// Has this thread keep some free blocks to itself from now on. For reactors.
+/// Lets this thread cache free blocks from now on. For reactors.
 pub(crate) fn keep_here() {
     KEEPS.set(true);
 }
 
-/// Gives half of the free blocks back to the system that nobody has needed since the last time: those
-/// of this thread and the shared ones. For reactors, about once a second.
+/// Frees half of the blocks that were not needed since the last time: those of this thread and the
+/// shared ones. For reactors, about once a second.
 pub(crate) fn trim() {
     for class in 0..SIZES {
         let _ = KEPT.try_with(|kept| kept.borrow_mut()[class].trim());
@@ -116,17 +117,17 @@ pub(crate) fn trim() {
     }
 }
 
-/// Memory from the pool, of which the first part has been filled. It goes back when dropped.
+/// Memory from the pool, whose first part is filled. It returns to the pool when dropped.
 pub(crate) struct Block {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     buffer: Option<Arc<Buffer>>,
     filled: usize,
-    /// A transport may be working on it.
+    /// True while a transport may work on the memory.
     lent: AtomicBool,
 }
 
 impl Block {
-    /// A block of at least `len` bytes, none of them filled.
+    /// Takes a block of at least `len` bytes, none of them filled.
     ///
     /// # Errors
     /// When there is no memory.
@@ -151,36 +152,38 @@ impl Block {
         space.unwrap_or_else(|| VolatileSlice::from_mut(&mut []))
     }
 
-    /// Counts `len` bytes more as filled; at most what there is room for.
+    /// Marks `len` more bytes as filled, at most up to the capacity.
     pub(crate) fn fill(&mut self, len: usize) {
         debug_assert!(len <= self.capacity() - self.filled, "more was filled than there is");
         self.filled = (self.filled + len).min(self.capacity());
     }
 
-    /// Counts only the first `len` bytes as filled.
+    /// Keeps only the first `len` bytes as filled.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.filled = self.filled.min(len);
     }
 
-    /// The memory, to be registered with a transport for sending from it or for filling it behind
-    /// the filled part. Until the transport has done what it was told to do with it, which
-    /// [`Block::take_back`] says, it does not go back to the pool.
+    /// Lends the memory to a transport, which registers it to send from it or to write behind the
+    /// filled part. The memory does not return to the pool until [`Block::take_back`] reports that
+    /// the transport has finished.
     pub(crate) fn lend(&self) -> Option<&Arc<Buffer>> {
         self.lent.store(true, Ordering::Relaxed);
         self.buffer.as_ref()
     }
 
-    /// Says that no transport works on the memory any more, even if one should still know it.
+    /// Ends the loan: no transport works on the memory any more, even if one still has it
+    /// registered.
     pub(crate) fn take_back(&self) {
         self.lent.store(false, Ordering::Relaxed);
     }
 
-    /// What has been filled.
+    /// The filled bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(buffer) = &self.buffer else { return &[] };
         // A transport with which the mapping is registered writes behind the filled part only.
-        // SAFETY: the mapping holds at least `filled` bytes, which were zeroed when it was made. This block
-        // is the only handle to it and is borrowed while the slice lives, so nobody writes there.
+        // SAFETY: the mapping holds at least `filled` bytes, which were zeroed when it was made.
+        // This block is the only handle to it and is borrowed while the slice lives, so no other
+        // code writes there.
         unsafe { std::slice::from_raw_parts(buffer.as_ptr(), self.filled) }
     }
 }
@@ -201,7 +204,7 @@ impl std::fmt::Debug for Block {
     }
 }
 
-/// The bytes as the kernel wants to see them for sending.
+/// The bytes as a view, for sending.
 pub(crate) fn source(bytes: &[u8]) -> VolatileSlice<'_> {
     // SAFETY: the bytes stay borrowed as long as the view lives, and the views made here go to
     // `sendmsg` only, which does not write through them.
@@ -224,7 +227,7 @@ mod tests {
         assert_eq!(again.buffer.as_ref().unwrap().as_ptr() as usize, address);
         assert_eq!(again.filled(), 0);
         drop(again);
-        // What a transport may still be working on is not pooled.
+        // A block that a transport may still use is not pooled.
         let again = Block::new(100_000).unwrap();
         let buffer = again.lend().unwrap().clone();
         drop(again);
@@ -235,7 +238,7 @@ mod tests {
         drop(other);
         let again = Block::new(200_000).unwrap();
         assert_eq!(again.buffer.as_ref().unwrap().as_ptr(), buffer.as_ptr());
-        // Nor is what is beyond all sizes.
+        // Nor is a block above the largest size.
         assert_eq!(Block::new(10 << 20).unwrap().capacity(), 10 << 20);
     }
 
@@ -248,7 +251,7 @@ mod tests {
         let most = free();
         assert!((4..=BLOCKS_SHARED_BYTES_MAX / BLOCK_BYTES[class]).contains(&most));
         trim();
-        // One is needed now and then, while the others go.
+        // One is needed now and then; the others are freed.
         for _ in 0..10 {
             drop(Block::new(BLOCK_BYTES[class]).unwrap());
             trim();

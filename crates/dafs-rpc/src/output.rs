@@ -1,7 +1,7 @@
-//! Records that wait to be sent to one peer, without I/O.
+//! The queue of records to one peer, without I/O.
 //!
 //! Invariants
-//! * A record of which a part has been sent stays first until all of it has.
+//! * A record that was sent in part stays first until it has been sent completely.
 
 use crate::limits::PARTS_INLINE;
 use crate::reply::Reply;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// Bytes to send, for one system call.
 pub(crate) type Parts<'a> = SmallVec<[VolatileSlice<'a>; PARTS_INLINE]>;
 
-/// Records on their way out.
+/// Outgoing records.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     queue: VecDeque<Reply>,
@@ -34,7 +34,7 @@ impl Output {
         self.queue.is_empty()
     }
 
-    /// Records that wait.
+    /// Queued records.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
@@ -58,7 +58,7 @@ impl Output {
         }
     }
 
-    /// Takes off what has been sent: the first `len` bytes of what was gathered.
+    /// Removes the first `len` of the gathered bytes, which have been sent.
     pub(crate) fn sent(&mut self, len: usize) {
         self.sent += len;
         while let Some(first) = self.queue.front() {
@@ -73,8 +73,8 @@ impl Output {
         debug_assert_eq!((self.sent, self.held_bytes), (0, 0), "more was sent than there was");
     }
 
-    /// Lets an empty queue use memory that goes round among connections, so that each keeps next
-    /// to none of its own; or gives that memory back.
+    /// Lends an empty queue memory that all connections share, so that an idle connection holds
+    /// almost none; or returns that memory.
     pub(crate) fn lend(&mut self, spare: &mut VecDeque<Reply>) {
         if self.queue.is_empty() {
             std::mem::swap(&mut self.queue, spare);

@@ -1,11 +1,12 @@
-//! From a stream of bytes to records (RFC 5531 section 11), without I/O.
+//! Reassembly of records from a stream of bytes (RFC 5531 section 11), without I/O.
 //!
 //! Invariants
-//! * However the stream is cut into pieces, the records are the same.
-//! * A record that lies whole in one piece of input is not copied. Of another, what arrives after
-//!   its first piece can be read straight into place ([`RecordReader::space`]).
-//! * A half record takes memory in proportion to what has arrived, or out of the [`Budget`]. Of that a
-//!   host gets more only while it has less than is left, so that something is left for every other.
+//! * The records do not depend on how the stream is cut into pieces.
+//! * A record that lies completely in one piece of input is not copied. For other records, the
+//!   reader can place later pieces directly ([`RecordReader::space`]).
+//! * A partial record takes memory in proportion to the bytes that have arrived, or out of the
+//!   [`Budget`]. A host gets memory of the budget only while it holds less than is left, so that
+//!   some is left for every other host.
 //! * Data that was set aside ([`RecordReader::set_aside`]) and its padding are not in the record.
 
 use crate::client::Aside;
@@ -19,7 +20,7 @@ use rustc_hash::FxHashMap;
 use std::io;
 use thiserror::Error;
 
-/// Memory for half records of all connections of one reactor.
+/// The memory budget for partial records of all connections of one reactor.
 #[derive(Debug)]
 pub(crate) struct Budget {
     held: usize,
@@ -32,18 +33,18 @@ impl Budget {
         Self { held: 0, max, by_host: FxHashMap::default() }
     }
 
-    /// True when no large record should be begun.
+    /// True when no large record may begin.
     pub(crate) fn is_spent(&self) -> bool {
         self.held >= self.max
     }
 
-    /// Whether there is so much more for a host, within its share.
+    /// True if the host may take `more` bytes within its share.
     fn has(&self, host: Origin, more: usize) -> bool {
         let own = self.by_host.get(&host).copied().unwrap_or(0);
         own.saturating_add(more) <= self.max.saturating_sub(self.held)
     }
 
-    /// The host that holds most.
+    /// The host that holds the most memory.
     pub(crate) fn largest_holder(&self) -> Option<Origin> {
         self.by_host.iter().max_by_key(|&(host, held)| (held, host)).map(|(host, _)| *host)
     }
@@ -63,13 +64,13 @@ impl Budget {
         }
     }
 
-    /// True when those who hold some should hurry, because others will soon have to wait.
+    /// True when little memory is left; then holders get short timeouts.
     pub(crate) fn is_tight(&self) -> bool {
         self.held > self.max - self.max / 4
     }
 }
 
-/// Why a stream of bytes is not one of records; it cannot go on.
+/// The reason why a stream of bytes is not one of records; the connection must end.
 #[derive(Debug, Error)]
 pub(crate) enum RecordError {
     #[error("a record of {len} bytes where {max} are allowed")]
@@ -85,43 +86,43 @@ pub(crate) enum RecordError {
     NoMemory(#[from] io::Error),
 }
 
-/// A whole record.
+/// A complete record.
 #[derive(Debug)]
 pub(crate) enum Record<'b> {
     /// It lies in the input.
     Here(&'b [u8]),
-    /// It was put together.
+    /// It was reassembled.
     Block(Block),
 }
 
-/// Puts records together.
+/// Reassembles records.
 #[derive(Debug)]
 pub(crate) struct RecordReader {
     record_bytes_max: usize,
-    /// Where the records come from.
+    /// The origin of the records.
     host: Origin,
-    /// A fragment's mark of which not all bytes have come.
+    /// The record mark of a fragment, until it has arrived completely.
     mark: [u8; FRAGMENT_MARK_BYTES],
     mark_bytes: u8,
-    /// The record of which not all fragments have come.
+    /// The partial record: some of its fragments have not arrived.
     partial: Option<Box<Partial>>,
-    /// What was set aside of the last record that was put together.
+    /// The data that was set aside of the last reassembled record.
     placed: Option<Aside>,
 }
 
 #[derive(Debug)]
 struct Partial {
     block: Block,
-    /// Bytes of this fragment that have not come.
+    /// Bytes of this fragment that have not arrived.
     fragment_left: usize,
     last: bool,
     fragments: u32,
-    /// Data that goes elsewhere.
+    /// Data that is read into a sink.
     aside: Option<Aside>,
 }
 
 impl Partial {
-    /// The data that goes elsewhere, if it comes next.
+    /// The data to be read into a sink, if it comes next.
     fn aside_next(&mut self) -> Option<&mut Aside> {
         let filled = self.block.filled();
         self.aside.as_mut().filter(|aside| filled == aside.at && !aside.is_complete())
@@ -144,13 +145,14 @@ impl RecordReader {
         }
     }
 
-    /// True when a part of a record has come, be it a part of its mark.
+    /// True when a part of a record, or of its mark, has arrived.
     pub(crate) fn is_inside(&self) -> bool {
         self.partial.is_some() || self.mark_bytes > 0
     }
 
-    /// Takes the next record from the front of `input`; none when more input is needed, of which
-    /// all has been taken then. To be called until then after each [`RecordReader::filled`] too.
+    /// Takes the next record from the front of `input`; returns none, with all input consumed, when
+    /// more is needed. Call it repeatedly until it returns none, also after each
+    /// [`RecordReader::filled`].
     #[inline]
     pub(crate) fn next<'b>(
         &mut self,
@@ -196,7 +198,7 @@ impl RecordReader {
         }
     }
 
-    /// Takes a mark from the front of `input`, or the part of it that is there.
+    /// Takes a record mark, or the available part of it, from the front of `input`.
     fn take_mark(&mut self, input: &mut &[u8]) -> Option<FragmentMark> {
         let have = usize::from(self.mark_bytes);
         let len = (FRAGMENT_MARK_BYTES - have).min(input.len());
@@ -220,7 +222,7 @@ impl RecordReader {
         let before = self.partial.as_ref().map_or(0, |partial| partial.block.filled());
         let len = before.saturating_add(mark.len as usize);
         if len > self.record_bytes_max {
-            // The key of an MPA request reads as the mark of a record of 1.2 GiB.
+            // The key of an MPA request decodes as the mark of a record of 1.2 GiB.
             if before == 0 && mark.to_bytes() == *b"MPA " {
                 return Err(RecordError::Iwarp);
             }
@@ -251,7 +253,7 @@ impl RecordReader {
         Ok(())
     }
 
-    /// The half record is whole, or given up.
+    /// Ends the partial record, which is complete or discarded.
     fn take_partial(&mut self, budget: &mut Budget) -> Option<Block> {
         let partial = self.partial.take()?;
         self.placed = partial.aside;
@@ -259,26 +261,26 @@ impl RecordReader {
         Some(partial.block)
     }
 
-    /// Whether the half record takes memory that this host has of the budget.
+    /// True if the partial record holds memory that this host has of the budget.
     pub(crate) fn holds_for(&self, host: Origin) -> bool {
         self.partial.is_some() && self.host == host
     }
 
-    /// Gives up the half record.
+    /// Discards the partial record.
     pub(crate) fn discard(&mut self, budget: &mut Budget) {
         self.take_partial(budget);
         self.mark_bytes = 0;
     }
 
-    /// Where the next bytes of the stream belong, if that is known. Empty when it is not known,
-    /// or when they must go through the input.
+    /// The memory for the next bytes of the stream. Empty when there is none, or when they must go
+    /// through the input.
     pub(crate) fn space(&mut self) -> VolatileSlice<'_> {
         match &mut self.partial {
             Some(partial) => {
                 let len = partial.fragment_left;
                 match &partial.aside {
                     Some(aside) if partial.block.filled() == aside.at && !aside.is_complete() => {
-                        // What nobody wants goes where the rest of the record will overwrite it.
+                        // Data without a sink goes where the rest of the record will overwrite it.
                         let left = len.min(aside.left());
                         aside.space(len).unwrap_or_else(|| partial.block.space(left))
                     }
@@ -289,7 +291,7 @@ impl RecordReader {
         }
     }
 
-    /// Counts the first `len` bytes of [`RecordReader::space`] as filled.
+    /// Marks the first `len` bytes of [`RecordReader::space`] as filled.
     pub(crate) fn filled(&mut self, len: usize) {
         if let Some(partial) = &mut self.partial {
             debug_assert!(len <= partial.fragment_left);
@@ -303,14 +305,14 @@ impl RecordReader {
         }
     }
 
-    /// What has come of the half record, as long as it may show where data lies in it.
+    /// The arrived bytes of the partial record, while they may show the position of data.
     pub(crate) fn head(&self) -> Option<&[u8]> {
         let partial = self.partial.as_ref().filter(|partial| partial.aside.is_none())?;
         Some(partial.block.bytes()).filter(|bytes| bytes.len() <= HEAD_TO_SEARCH_BYTES_MAX)
     }
 
-    /// Has data of the half record read to its place. False if not all before it has come, or all
-    /// of it has.
+    /// Directs data of the partial record to its sink. Returns false unless all bytes before the
+    /// data have arrived, and some of the data has not.
     pub(crate) fn set_aside(&mut self, mut aside: Aside) -> bool {
         let Some(partial) = &mut self.partial else { return false };
         let filled = partial.block.filled();
@@ -323,19 +325,19 @@ impl RecordReader {
         true
     }
 
-    /// Has the data of a call that was set aside go nowhere.
+    /// Discards the data that was set aside for this XID.
     pub(crate) fn forsake(&mut self, xid: u32) {
         let partial = self.partial.as_mut();
         let aside = partial.and_then(|partial| partial.aside.as_mut());
         aside.filter(|aside| aside.xid == xid).into_iter().for_each(Aside::forsake);
     }
 
-    /// What was set aside of the record that was taken last.
+    /// Takes the data that was set aside of the last record.
     pub(crate) fn take_placed(&mut self) -> Option<Aside> {
         self.placed.take()
     }
 
-    /// True when the half record has to wait for memory.
+    /// True when the partial record must wait for memory.
     pub(crate) fn is_starved(&self, budget: &Budget) -> bool {
         self.partial.as_ref().is_some_and(|partial| {
             let wanted = partial.block.filled() + partial.fragment_left;
@@ -363,14 +365,14 @@ impl RecordReader {
     }
 }
 
-/// How much memory to take for a record of which `len` bytes are announced and `arrived` are
-/// there, and which has some already: all if it is small or can be afforded.
+/// Memory to take for a record of `len` announced bytes, of which `arrived` have arrived, and which
+/// holds `have` already. It is all of `len` if the record is small or the budget allows it.
 fn affordable(len: usize, arrived: usize, have: usize, (budget, host): (&Budget, Origin)) -> usize {
     let is_small = len <= LARGE_RECORD_BYTES;
     if is_small || budget.has(host, block_bytes(len).saturating_sub(have)) { len } else { arrived }
 }
 
-/// Adds bytes that came through the input, with the memory that takes.
+/// Appends bytes that came through the input, and takes the memory for them.
 fn append(
     partial: &mut Partial,
     mut piece: &[u8],
@@ -439,7 +441,7 @@ mod tests {
         }
     }
 
-    /// Feeds the pieces of the stream, into place where the reader knows it if `direct`.
+    /// Feeds the pieces of the stream; with `direct`, reads into place where the reader can.
     fn read(pieces: &[&[u8]], direct: bool, budget: &mut Budget) -> Result<Vec<Vec<u8>>, String> {
         let mut reader = RecordReader::new(MAX, Origin::Unknown);
         let mut records = Vec::new();
@@ -650,7 +652,7 @@ mod tests {
         budget.max = 1 << 20;
         assert!(reader.make_room(&mut budget).unwrap());
         assert_eq!(reader.space().len(), MAX - 100);
-        // A small record is always begun.
+        // A small record may always begin.
         budget.max = 0;
         let mut other = RecordReader::new(MAX, Origin::Unknown);
         assert!(other.next(&mut &[0x80, 0, 1, 0, 1][..], &mut budget).unwrap().is_none());

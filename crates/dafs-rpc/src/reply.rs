@@ -1,12 +1,12 @@
-//! The results of a call while they are built, and on their way out.
+//! The results of a call: built by a handler, then sent.
 //!
 //! Invariants
 //! * The head begins with room for the record mark and the reply header, so that both are written
 //!   in place when the reply leaves.
-//! * Bulk data lies in the head, in a block of its own or in the caller's memory, and is never moved
+//! * Bulk data lies in the head, in a block of its own or in the caller's memory, and is not moved
 //!   or copied again.
-//! * A reply does not know its transport; a cached one can go out over another. One that was made for
-//!   a call over RDMA also knows which of the caller's chunks each piece is for.
+//! * A reply does not depend on its transport; a cached one can leave over another. A reply to a
+//!   call over RDMA also knows the write chunk of each piece.
 
 use crate::exchange::{Exchange, Sink};
 use crate::limits::{BULK_IN_HEAD_BYTES_MAX, HEAD_BYTES, HEADS_KEPT_MAX};
@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 
-/// Where the results begin in the head.
+/// Offset of the results in the head.
 const RESULTS_AT: usize = FRAGMENT_MARK_BYTES + SUCCESS_HEADER_BYTES;
 
 thread_local! {
@@ -32,34 +32,34 @@ thread_local! {
 /// The results of one call, in XDR.
 #[derive(Debug)]
 pub struct Reply {
-    /// Mark, header and everything that is not in a piece. Empty only while dropped.
+    /// Record mark, header and all results that are not in a piece. Empty only while dropped.
     head: Vec<u8>,
-    /// Bulk data that goes between bytes of the head.
+    /// Bulk data between bytes of the head.
     pieces: SmallVec<[Piece; 1]>,
     /// Bytes in `pieces`.
     piece_bytes: usize,
-    /// Bulk items so far, empty ones among them.
+    /// Bulk items so far, including empty ones.
     items: usize,
-    /// The call's chunks, for results that are made to use them.
+    /// The call's chunks, for results that use them.
     exchange: Option<Arc<Exchange>>,
 }
 
-/// Bulk data on its way out.
+/// A piece of bulk data.
 #[derive(Debug)]
 struct Piece {
-    /// How many bytes of the head go before it.
+    /// Bytes of the head before the piece.
     at: usize,
-    /// How many bytes of the head behind it are its padding.
+    /// Bytes of the head after the piece that are its padding.
     padding: usize,
     data: PieceData,
-    /// Which write chunk it is for.
+    /// The index of its write chunk.
     sink: Option<usize>,
 }
 
 #[derive(Debug)]
 pub(crate) enum PieceData {
     Block(Block),
-    /// It has been put into the first bytes of the caller's memory.
+    /// The data lies in the first bytes of the caller's memory.
     Placed(RemoteWindow, usize),
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum Part<'a> {
     Piece(&'a PieceData),
 }
 
-/// A place in a [`Reply`] to cut back to.
+/// A position in a [`Reply`] to which it can be truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     head: usize,
@@ -91,14 +91,14 @@ impl Reply {
     /// Empty results.
     pub fn new() -> Self {
         let pooled = HEADS.try_with(|heads| heads.borrow_mut().pop()).ok().flatten();
-        // Zeroed once, so that all of the capacity is initialised for ever; see `bulk_in_head`.
+        // Zeroed once, so that the whole capacity stays initialised; see `bulk_in_head`.
         let mut head = pooled.unwrap_or_else(|| vec![0; HEAD_BYTES]);
         head.truncate(0);
         head.extend_from_slice(&[0; RESULTS_AT]);
         Self { head, pieces: SmallVec::new(), piece_bytes: 0, items: 0, exchange: None }
     }
 
-    /// Empty results of a call that came with these chunks.
+    /// Empty results of a call with these chunks.
     pub(crate) fn for_exchange(exchange: Option<&Arc<Exchange>>) -> Self {
         let exchange = exchange.filter(|exchange| !exchange.sinks.is_empty()).cloned();
         let mut reply = Self::new();
@@ -113,8 +113,8 @@ impl Reply {
         reply
     }
 
-    /// Writes behind what there is. Positions of the encoder are valid for later encoders of this
-    /// reply, but do not count bulk data and do not start at zero.
+    /// An encoder that appends to the results. Positions of the encoder are valid for later
+    /// encoders of this reply, but do not count bulk data and do not start at zero.
     #[inline]
     pub fn encoder(&mut self) -> Encoder<'_> {
         Encoder::new(&mut self.head)
@@ -138,7 +138,7 @@ impl Reply {
         Mark { head: self.head.len(), pieces, piece_bytes, items: self.items }
     }
 
-    /// Cuts off everything behind `mark`, which was taken from this reply.
+    /// Removes all results after `mark`, which was taken from this reply.
     pub fn truncate_to(&mut self, mark: Mark) {
         debug_assert!(mark.head >= RESULTS_AT && mark.head <= self.head.len());
         self.head.truncate(mark.head.max(RESULTS_AT));
@@ -147,14 +147,13 @@ impl Reply {
         self.items = mark.items;
     }
 
-    /// Memory at the end of the results for up to `len_max` bytes of file data. It holds leftovers
-    /// of earlier use; what is not filled must be cut off by [`BulkSpace::finish`]. Nothing is
-    /// added to the results if that is not called.
+    /// Memory at the end of the results for up to `len_max` bytes of file data. It holds stale
+    /// bytes of earlier use; [`BulkSpace::finish`] must cut off those that are not filled. Without
+    /// that call the results stay unchanged.
     ///
-    /// Over RDMA the data of the first [`BulkSpace::finish`] goes into the first place that the
-    /// caller has for data, that of the second into the second, and so on. So it must be called for
-    /// each item that the binding of the program lets a transport move (RFC 8267), also for an empty
-    /// one.
+    /// Over RDMA the data of the first [`BulkSpace::finish`] goes into the caller's first write
+    /// chunk, that of the second into the second, and so on. So the handler must call it for each
+    /// DDP-eligible item (for NFS RFC 8267), also for an empty one.
     ///
     /// # Errors
     /// When there is no memory.
@@ -170,8 +169,7 @@ impl Reply {
         self.space(len_max, true)
     }
 
-    /// The same for data that stays among the results, because the binding of the program does not
-    /// let a transport move it.
+    /// The same for data that stays inside the results, because it is not DDP-eligible.
     ///
     /// # Errors
     /// When there is no memory.
@@ -181,7 +179,7 @@ impl Reply {
 
     fn space(&mut self, len_max: usize, is_item: bool) -> io::Result<BulkSpace<'_>> {
         let room = self.head.capacity() - self.head.len();
-        // The padding must fit too, or it would move the head and the view into it.
+        // The padding must fit too; otherwise the head would be reallocated under the view.
         let in_head = self.head.capacity() == HEAD_BYTES
             && len_max <= BULK_IN_HEAD_BYTES_MAX
             && padded(len_max) <= room;
@@ -190,13 +188,13 @@ impl Reply {
         Ok(BulkSpace { reply: self, memory, len_max, is_item, sink: None })
     }
 
-    /// Where the next item goes, if the caller has a place for one of so many bytes.
+    /// The write chunk of the next item, if it takes so many bytes.
     fn sink(&self, len_max: usize) -> Option<&Sink> {
         let sink = self.exchange.as_ref()?.sinks.get(self.items)?;
         (len_max > 0 && len_max <= sink.len_max).then_some(sink)
     }
 
-    /// A copy of the results, for a cache of replies. Meant for small ones.
+    /// A copy of the results, for a reply cache. Meant for short results.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
         self.visit(RESULTS_AT, |part| match part {
@@ -211,7 +209,7 @@ impl Reply {
         bytes
     }
 
-    /// Shows the parts of the record from byte `from` of the head on, in order.
+    /// Passes the parts of the record from byte `from` of the head on to `see`, in order.
     fn visit<'a>(&'a self, from: usize, mut see: impl FnMut(Part<'a>)) {
         let mut at = from;
         for piece in &self.pieces {
@@ -222,11 +220,11 @@ impl Reply {
         see(Part::Head(&self.head[at..]));
     }
 
-    /// Writes mark and header: the call was carried out.
+    /// Writes the record mark and the header of a successful reply.
     pub(crate) fn seal(&mut self, xid: u32) {
         let mut bytes = [0; RESULTS_AT];
-        // INVARIANT: results are bounded by memory blocks and heads far below a fragment's limit;
-        // a longer one would be announced as empty and end the connection at the peer.
+        // INVARIANT: results are bounded by memory blocks and heads far below a fragment's limit; a
+        // longer one would be announced as empty and make the peer end the connection.
         let mark = FragmentMark::whole(self.len() + SUCCESS_HEADER_BYTES)
             .unwrap_or(FragmentMark { len: 0, last: true });
         bytes[..4].copy_from_slice(&mark.to_bytes());
@@ -236,7 +234,7 @@ impl Reply {
         self.head[..RESULTS_AT].copy_from_slice(&bytes);
     }
 
-    /// A whole record that says no.
+    /// A complete record that denies or rejects a call.
     pub(crate) fn refusal(header: &ReplyHeader<'_>) -> Self {
         let mut reply = Self::new();
         reply.head.truncate(FRAGMENT_MARK_BYTES);
@@ -245,7 +243,7 @@ impl Reply {
         reply
     }
 
-    /// A whole record, such as a call in the other direction. `write` encodes all behind the mark.
+    /// A complete record, such as a callback. `write` encodes all bytes after the record mark.
     pub(crate) fn record(write: impl FnOnce(&mut Encoder<'_>)) -> Self {
         let mut reply = Self::new();
         reply.head.truncate(FRAGMENT_MARK_BYTES);
@@ -260,12 +258,12 @@ impl Reply {
         self.head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
     }
 
-    /// Bytes of the whole record with its mark.
+    /// Bytes of the complete record with its mark.
     pub(crate) fn record_bytes(&self) -> usize {
         self.head.len() + self.piece_bytes
     }
 
-    /// Memory that the record holds while it waits.
+    /// Memory that the record holds while it is queued.
     pub(crate) fn held_bytes(&self) -> usize {
         let bytes = |piece: &Piece| match &piece.data {
             PieceData::Block(block) => block.capacity(),
@@ -274,17 +272,17 @@ impl Reply {
         self.head.capacity() + self.pieces.iter().map(bytes).sum::<usize>()
     }
 
-    /// Whether its bulk data is meant for the chunks of this call.
+    /// True if its bulk data was made for the chunks of this call.
     pub(crate) fn is_for(&self, exchange: &Arc<Exchange>) -> bool {
         self.exchange.as_ref().is_some_and(|own| Arc::ptr_eq(own, exchange))
     }
 
-    /// Lets go of the chunks; what was put into place stays there.
+    /// Releases the chunks; data in the caller's memory stays there.
     pub(crate) fn forget_exchange(&mut self) {
         self.exchange = None;
     }
 
-    /// Says that no transport works on the bulk data any more.
+    /// Ends the loans of bulk data to transports.
     pub(crate) fn take_back(&self) {
         for piece in &self.pieces {
             if let PieceData::Block(block) = &piece.data {
@@ -293,13 +291,13 @@ impl Reply {
         }
     }
 
-    /// Bulk data that has a place at the caller, with the number of its write chunk.
+    /// Bulk data with a write chunk, with the index of the chunk.
     pub(crate) fn placed(&self) -> impl Iterator<Item = (usize, &PieceData)> {
         self.pieces.iter().filter_map(|piece| Some((piece.sink?, &piece.data)))
     }
 
-    /// Shows the parts of the message, without record mark, in order; without the data that has a
-    /// place at the caller, and its padding, if that is `placed`.
+    /// Passes the parts of the message, without record mark, to `see` in order. With `placed`, data
+    /// in write chunks and its padding are left out.
     pub(crate) fn message<'a>(&'a self, placed: bool, mut see: impl FnMut(Part<'a>)) {
         let mut at = FRAGMENT_MARK_BYTES;
         for piece in &self.pieces {
@@ -314,7 +312,7 @@ impl Reply {
         see(Part::Head(&self.head[at..]));
     }
 
-    /// Appends the parts of the record behind its first `skip` bytes to `parts`.
+    /// Appends the parts of the record after its first `skip` bytes to `parts`.
     pub(crate) fn gather<'a>(&'a self, mut skip: usize, parts: &mut Parts<'a>) {
         self.visit(0, |part| {
             let view = match part {
@@ -359,35 +357,35 @@ pub struct BulkSpace<'r> {
     reply: &'r mut Reply,
     memory: Memory,
     len_max: usize,
-    /// A transport may move it.
+    /// True if the data is DDP-eligible.
     is_item: bool,
-    /// The place at the caller that it is for.
+    /// The index of its write chunk.
     sink: Option<usize>,
 }
 
 #[derive(Debug)]
 enum Memory {
-    /// The end of the reply's head.
+    /// The spare capacity of the reply's head.
     Head,
     Block(Block),
-    /// The caller's own.
+    /// The caller's mapped memory.
     Window(RemoteWindow),
 }
 
 impl BulkSpace<'_> {
-    /// Bytes that fit.
+    /// Capacity in bytes.
     pub fn len_max(&self) -> usize {
         self.len_max
     }
 
-    /// The memory, for `preadv` and the like.
+    /// The memory, for `preadv` and similar calls.
     pub fn view(&mut self) -> VolatileSlice<'_> {
         match &mut self.memory {
             Memory::Head => {}
             Memory::Block(block) => return block.space(self.len_max),
             Memory::Window(window) => {
                 let view = window.view().slice(0, self.len_max);
-                // INVARIANT: the place was found to be long enough.
+                // INVARIANT: the window is at least `len_max` long.
                 return view.unwrap_or_else(|| VolatileSlice::from_mut(&mut []));
             }
         }
@@ -399,8 +397,8 @@ impl BulkSpace<'_> {
         unsafe { VolatileSlice::new(spare.as_mut_ptr().cast(), len) }
     }
 
-    /// Appends the first `len` bytes of the memory and the padding that XDR wants behind them to
-    /// the results. The count before them is the caller's to write.
+    /// Appends the first `len` bytes of the memory, and their XDR padding, to the results. The
+    /// caller writes the count before them.
     pub fn finish(self, len: usize) {
         debug_assert!(len <= self.len_max, "more was filled than there is");
         let len = len.min(self.len_max);
@@ -431,12 +429,12 @@ impl BulkSpace<'_> {
     }
 }
 
-/// Why a call gets no results; what the caller is told.
+/// The reason why a call gets no results, as the caller learns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejection {
-    /// The call was let in but not carried out: no such program or procedure, bad arguments.
+    /// The call was accepted but not executed: no such program or procedure, bad arguments.
     Accept(AcceptStatus),
-    /// The call was not let in: its credential is not good enough.
+    /// The call was denied: its credential is not sufficient.
     Reject(RejectStatus),
 }
 
