@@ -1,5 +1,6 @@
-//! A connection that takes the last file descriptor is refused, and one that has not called yet goes
-//! for the next. A test program of its own, because the limit holds for the whole process.
+//! The server refuses a connection that takes the last file descriptor, and closes one without any
+//! call for the next. It is a test program of its own, because the limit holds for the whole
+//! process.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(dead_code, reason = "the helpers are shared with other tests, which use more of them")]
@@ -14,7 +15,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 
-/// Leaves so many descriptors; all others are taken while the files live.
+/// Leaves `count` descriptors; the returned files occupy all others.
 fn leave(count: u64) -> Vec<File> {
     let used = std::fs::read_dir("/proc/self/fd").unwrap();
     let numbers = used.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse::<i32>());
@@ -34,11 +35,12 @@ fn idle_connections_make_room_when_the_last_descriptor_is_gone() {
     let server = Server::start(1, Config::default());
     let _idle: Vec<_> = (0..3).map(|_| Raw::connect(&server)).collect();
     server.wait_for(|statistics| statistics.connections == 3);
-    // The two ends of a connection, and none to ask whose it is.
+    // Two descriptors for the two ends of a connection, and none for the server's query of its
+    // user.
     let _filling = leave(2);
     let is_served = (0..5).any(|_| {
         let mut raw = Raw::connect(&server);
-        // It may be closed by now.
+        // The server may have closed it by now.
         let _ = raw.0.write_all(&call(1, procedures::NULL, &[]));
         raw.reply().is_some()
     });

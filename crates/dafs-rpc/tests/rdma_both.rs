@@ -1,5 +1,5 @@
-//! Client and server over RDMA against each other, each on threads of its own that sleep when they
-//! have nothing to do.
+//! The RDMA client against the RDMA server, each on threads of its own that sleep when they have no
+//! work.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unreachable_pub, dead_code, reason = "a module of another test program")]
@@ -123,7 +123,7 @@ fn a_server_that_sleeps_is_woken() {
         let client = running.client(None);
         for _ in 0..5 {
             use_it(&client, 1);
-            // Long enough for both sides to fall asleep; nothing depends on it.
+            // Long enough for both sides to fall asleep; the result does not depend on it.
             std::thread::sleep(Duration::from_millis(5));
         }
         running.stop();

@@ -1,5 +1,5 @@
-//! Bulk data over RDMA is not copied in user space: what is read goes straight to its place, what
-//! is written comes from where the program has put it, and over shared memory neither moves at all.
+//! Bulk data over RDMA is not copied in user space. Reads place it directly, and writes take it
+//! from where the program has put it. Over shared memory it does not move at all.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unreachable_pub, dead_code, reason = "a module of another test program")]
@@ -11,8 +11,8 @@ use common::*;
 use dafs_mem::{Site, copied_bytes};
 use dafs_wire::rpcrdma::Chunks;
 
-/// Bytes of data that this crate has copied so far, and that were moved through shared memory by
-/// copying. What else a transport copies is for its own tests.
+/// Bytes of data that this crate has copied so far, and bytes that copies moved through shared
+/// memory. Other copies of a transport are subject of its own tests.
 fn copied() -> u64 {
     let sites = [Site::RpcStaging, Site::RpcDeferred, Site::RpcRdmaMessage, Site::ShmRdma];
     sites.into_iter().map(copied_bytes).sum()
@@ -38,7 +38,7 @@ fn bulk_data_is_not_copied() {
             assert_eq!(got, words(&[LEN as u32]));
         }
         assert_eq!(copied() - before, 0, "{kind:?}");
-        // The counters count: a long reply goes to memory that it can be written from.
+        // The counters work: a long reply is copied to registered memory.
         let reply = Some(chunk(&[client.memory.segment(0, 10_000)]));
         world.call(&mut client, LONG, &words(&[9000]), Chunks { reply, ..Chunks::default() });
         assert!(copied() - before >= 9000);

@@ -1,4 +1,5 @@
-//! Steady traffic allocates nothing: a reactor's thread is watched while it serves.
+//! Steady traffic allocates no memory: the test counts the allocations of a reactor's thread while
+//! it serves.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -15,7 +16,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting for each thread.
+/// The system's allocator, with a counter per thread.
 struct Counting;
 
 // SAFETY: every method passes its arguments on to the system's allocator; the counter allocates
@@ -72,7 +73,7 @@ fn call(args_bytes: usize) -> Vec<u8> {
     record
 }
 
-/// Makes so many calls; gives the allocations of the reactor at the last of them.
+/// Makes `count` calls; returns the allocations of the reactor at the last of them.
 fn make(stream: &mut TcpStream, calls: &[u8], args_bytes: usize, count: usize) -> u64 {
     stream.write_all(calls).unwrap();
     let mut reply = vec![0; 4 + 24 + 8 + args_bytes];
@@ -88,7 +89,7 @@ fn calls_cost_no_allocation_once_the_pools_are_filled() {
     let address = listener.local_addr().unwrap();
     let group = Group::new(vec![listener], 1, Config::default()).unwrap();
     let reactor = group.reactor(|_| Watched).unwrap();
-    // Told after the reactor has ended; a panic before would wait for it for ever.
+    // Report the failure after the reactor has ended; a panic before would wait for it forever.
     let mut failure = None;
     std::thread::scope(|scope| {
         scope.spawn(|| reactor.run());
@@ -101,8 +102,8 @@ fn calls_cost_no_allocation_once_the_pools_are_filled() {
                 all.max().unwrap()
             };
             let mut before = (0..100).map(|_| round()).max().unwrap();
-            // A call that comes in two pieces takes a little memory of its own. How many do is up to
-            // the machine, so the quietest of some stretches counts.
+            // A call that arrives in two pieces allocates a little memory. The number of such calls
+            // depends on the machine, so the quietest of some stretches counts.
             let mut quietest = u64::MAX;
             for _ in 0..20 {
                 let after = (0..10).map(|_| round()).max().unwrap();

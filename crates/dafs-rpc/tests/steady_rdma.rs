@@ -1,5 +1,5 @@
-//! Steady traffic over RDMA allocates nothing: neither messages nor chunks, but for calls that are
-//! put together from several places.
+//! Steady traffic over RDMA allocates no memory, neither for messages nor for chunks, except for
+//! calls that are joined from several places.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unreachable_pub, dead_code, reason = "a module of another test program")]
@@ -16,7 +16,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting for each thread.
+/// The system's allocator, with a counter per thread.
 struct Counting;
 
 // SAFETY: every method passes its arguments on to the system's allocator; the counter allocates

@@ -1,4 +1,4 @@
-//! A client on RDMA allocates nothing in steady traffic.
+//! A client on RDMA allocates no memory in steady traffic.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -17,7 +17,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting for each thread.
+/// The system's allocator, with a counter per thread.
 struct Counting;
 
 // SAFETY: every method passes its arguments on to the system's allocator; the counter allocates
@@ -40,7 +40,7 @@ static ALLOCATOR: Counting = Counting;
 
 const LEN: usize = 50_000;
 
-/// Data goes in and out.
+/// Takes data and returns data.
 struct Program;
 
 impl Handler for Program {
@@ -114,7 +114,8 @@ fn steady_calls_allocate_nothing() {
             }
         };
         (0..200).for_each(|_| round());
-        // A queue grows with the longest burst so far, which is up to the machine: that comes to an end.
+        // A queue grows with the longest burst so far, which depends on the machine; that comes to
+        // an end.
         let mut stretch = || {
             let before = ALLOCATIONS.get();
             (0..200).for_each(|_| round());

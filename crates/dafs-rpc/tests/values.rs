@@ -1,4 +1,4 @@
-//! The example with large values does what it says, over every transport.
+//! The example with large values works over every transport.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(dead_code, reason = "modules of the example")]
@@ -43,7 +43,7 @@ fn values_and_keys_over_every_transport() {
                 assert_eq!(reader.get(&key).unwrap(), Some(len), "{key}");
                 assert!(reader.copy(len) == value, "{key} differs");
             }
-            // Over TCP some of it comes with the head, and what is short over RDMA too.
+            // Over TCP some of it comes with the head; over RDMA a short value comes inline too.
             assert!(copied() - before < 32 << 10, "{} bytes of {len}", copied() - before);
         }
     }
@@ -52,7 +52,7 @@ fn values_and_keys_over_every_transport() {
         let keys = (0..lens.len()).map(|number| format!("key {number}"));
         assert_eq!(client.list().unwrap(), keys.collect::<Vec<_>>());
     }
-    // A list that is too long for a message, and in the end for any list.
+    // A list that is too long for a message, and at the end for any list.
     for number in 0..3000 {
         clients[0].put(&format!("{number:0200}"), 0).unwrap();
     }

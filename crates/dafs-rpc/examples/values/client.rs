@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How to reach a server.
+/// A transport and the address of the server on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Tcp,
@@ -33,7 +33,8 @@ impl std::str::FromStr for Transport {
     }
 }
 
-/// A client with memory for one value, which is registered once and serves all calls.
+/// A client with memory for one value. The client registers the memory once and uses it for all
+/// calls.
 pub(crate) struct Client {
     rpc: RpcClient,
     memory: Memory,
@@ -58,12 +59,13 @@ impl Client {
         Ok(Self { rpc, memory })
     }
 
-    /// Where the next value that is put is made, and the last one that was got lies.
+    /// The memory of the next value to put, and of the last value that a get returned.
     pub(crate) fn memory(&self) -> VolatileSlice<'_> {
         self.memory.view()
     }
 
-    /// Puts the first `len` bytes of the memory into the table; true if they replace another value.
+    /// Puts the first `len` bytes of the memory into the table; returns true if they replace
+    /// another value.
     pub(crate) fn put(&self, key: &str, len: usize) -> Result<bool> {
         let value = self.memory.slice(0..len).ok_or("the value is too long")?;
         let mut args = Vec::new();
@@ -72,8 +74,9 @@ impl Client {
         encoder.count(len);
         let args = [&args[..]];
         let request = Request {
-            // It belongs right behind its count, which ends the arguments. A short value goes in
-            // the message, a long one is read by the server, or sent from where it lies.
+            // The value follows its count, which is the last argument. A short value travels in the
+            // message. The server fetches a long one by RDMA read; over TCP the client sends it
+            // without a copy.
             data: Some(SendData { position: args[0].len(), memory: value }),
             ..Request::new(procedure(PUT), &args, 4)
         };
@@ -81,7 +84,7 @@ impl Client {
         Ok(results.decoder().bool()?)
     }
 
-    /// Gets a value into the memory; returns its length.
+    /// Gets a value into the memory and returns its length.
     pub(crate) fn get(&self, key: &str) -> Result<Option<usize>> {
         let mut args = Vec::new();
         Encoder::new(&mut args).opaque(key.as_bytes());
@@ -89,7 +92,7 @@ impl Client {
         let request = Request {
             sinks: &sinks,
             locate: Some(locate_value),
-            // The flag and the count; the value is not among the results.
+            // The flag and the count; the value travels outside of the results.
             ..Request::new(procedure(GET), &args, 8)
         };
         let results = self.rpc.submit_request(&request)?.wait()?;
@@ -97,14 +100,14 @@ impl Client {
         if !results.bool()? {
             return Ok(None);
         }
-        // Whichever way it came, it is in the memory then.
+        // After this call the value lies in the memory, on every transport.
         Ok(Some(sinks[0].take(results.payload(VALUE_BYTES_MAX)?)))
     }
 
-    /// All keys, or as many as a list can have.
+    /// Returns all keys, or as many as fit a list.
     pub(crate) fn list(&self) -> Result<Vec<String>> {
-        // Results that may be long, but are nothing to be moved by itself: over RDMA the server
-        // writes the whole reply to a place that is offered for it, if it is too long for a message.
+        // The results may be long but are not DDP-eligible. Over RDMA the client offers a reply
+        // chunk, and the server writes the whole reply there if it does not fit a message.
         let request = Request::new(procedure(LIST), &[], LIST_BYTES_MAX);
         let results = self.rpc.submit_request(&request)?.wait()?;
         let mut results = results.decoder();
@@ -113,7 +116,7 @@ impl Client {
         (0..count).map(key).collect()
     }
 
-    /// A copy of the first bytes of the memory.
+    /// Copies the first bytes of the memory.
     pub(crate) fn copy(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.view().copy_to(&mut bytes, Site::Inspect);
@@ -121,8 +124,8 @@ impl Client {
     }
 }
 
-/// Where the results of GET have the value. Over TCP only this tells, and the value is read from
-/// the socket to its place.
+/// Finds the value in the results of GET. A client over TCP needs it to read the value from the
+/// socket straight into the memory.
 fn locate_value(results: &[u8]) -> Option<Located> {
     let mut results = Decoder::new(results);
     let is_found = results.bool().ok()?;

@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Gets values of several sizes for a while over each transport, one at a time.
+/// Gets values of several sizes over each transport, one at a time, and prints the time per call.
 fn measure() -> Result<(), Box<dyn Error>> {
     let any = "127.0.0.1:0".parse()?;
     let server = Server::start(any, any)?;

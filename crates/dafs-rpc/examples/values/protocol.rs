@@ -14,8 +14,8 @@
 //! } = 0x20000c0e;
 //! ```
 //!
-//! What a transport may move by itself is a matter of the protocol (RFC 8166 section 6): here the
-//! value of PUT, and that of GET. Keys always travel in the message.
+//! The protocol says which data is DDP-eligible (RFC 8166 section 6): here the value of PUT and the
+//! value of GET. Keys always travel in the message.
 
 use dafs_rpc::client::Procedure;
 
@@ -29,7 +29,7 @@ pub(crate) const LIST: u32 = 3;
 pub(crate) const KEY_BYTES_MAX: usize = 256;
 pub(crate) const VALUE_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes of the longest list that a client is ready for.
+/// Bytes of the longest list that a client accepts.
 pub(crate) const LIST_BYTES_MAX: usize = 256 << 10;
 
 pub(crate) fn procedure(procedure: u32) -> Procedure {

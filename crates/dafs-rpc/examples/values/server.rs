@@ -18,13 +18,13 @@ use std::thread::JoinHandle;
 
 type Table = Arc<Mutex<BTreeMap<Vec<u8>, Arc<[u8]>>>>;
 
-/// One for each reactor; all share the table.
+/// The handler of one reactor; all handlers share the table.
 struct Values(Table);
 
 impl Values {
     fn serve(&self, call: &Call<'_>) -> Result<Handled, XdrError> {
-        // Both know of what the transport moves by itself: the reader where data is missing in the
-        // arguments, the results where the caller wants to have theirs.
+        // The decoder knows which argument data the transport moved outside of the message. The
+        // reply knows which results the caller wants placed.
         let mut args = call.decoder();
         let mut reply = call.reply();
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,8 +34,8 @@ impl Values {
                 let key = args.opaque(KEY_BYTES_MAX)?.to_vec();
                 let value = match args.payload(VALUE_BYTES_MAX)? {
                     Payload::Here(value) => value.to_vec(),
-                    // It lies in memory that the caller may still write to, so it is copied before
-                    // anybody looks at it.
+                    // The caller may still write to this memory, so copy the value before it is
+                    // used.
                     Payload::Apart(apart) => {
                         let data = call.data(&apart).and_then(|data| data.slice(0, apart.len));
                         let Some(data) = data else {
@@ -53,8 +53,8 @@ impl Values {
                 reply.encoder().bool(value.is_some());
                 if let Some(value) = value {
                     reply.encoder().count(value.len());
-                    // The caller's own memory over shared memory, else memory that the data leaves
-                    // from without another copy.
+                    // Over shared memory this is the caller's own memory. On other transports the
+                    // data leaves from it without another copy.
                     let Ok(mut place) = reply.bulk(value.len()) else {
                         return Ok(AcceptStatus::SystemError.into());
                     };
@@ -88,7 +88,7 @@ fn list<'k>(reply: &mut Reply, keys: impl Iterator<Item = &'k Vec<u8>>) {
 impl Handler for Values {
     type Message = ();
 
-    /// Values need not be put together with the rest of the arguments.
+    /// Values need not be joined with the rest of the arguments.
     fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
         (program, version, procedure) == (PROGRAM, VERSION, PUT)
     }
@@ -107,17 +107,17 @@ impl Handler for Values {
     }
 }
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Server {
     group: Group,
     pub(crate) tcp: SocketAddr,
-    /// Where it is reached over RDMA: by iWARP, and on this host by shared memory.
+    /// The address for RDMA: iWARP, and shared memory for clients on this host.
     pub(crate) rdma: SocketAddr,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Listens on two addresses, which must not be the same: iWARP runs over TCP.
+    /// Listens on two addresses. They must differ, because iWARP runs over TCP.
     pub(crate) fn start(tcp: SocketAddr, rdma: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(tcp)?;
         let tcp = listener.local_addr()?;
@@ -131,7 +131,7 @@ impl Server {
         let mut shm = ShmAdapter::new(ShmConfig::default())?;
         shm.listen(&Address::Shm(shm_socket_name(rdma)))?;
 
-        // Values over TCP come in one record.
+        // Over TCP a value comes in one record.
         let config = Config { record_bytes_max: VALUE_BYTES_MAX + 4096, ..Config::default() };
         let group = Group::new(vec![listener], 2, config)?;
         let table = Table::default();
@@ -143,14 +143,14 @@ impl Server {
         Ok(Self { group, tcp, rdma, threads })
     }
 
-    /// Waits until somebody stops it.
+    /// Waits until the server is stopped.
     pub(crate) fn join(mut self) {
         self.wait();
     }
 
     fn wait(&mut self) {
         for thread in self.threads.drain(..) {
-            // A reactor that panicked has said so.
+            // The panic of a reactor has been reported already.
             let _ = thread.join();
         }
     }

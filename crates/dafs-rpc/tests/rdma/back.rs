@@ -1,11 +1,11 @@
-//! Calls from the server to its client.
+//! Callbacks from the server to its client.
 
 use crate::common::*;
 use dafs_wire::rpc::{AcceptStatus, CallHeader, ReplyHeader};
 use dafs_wire::rpcrdma::{Body, Chunks, Header};
 use dafs_wire::xdr::{Decoder, Encode, Encoder};
 
-/// Takes a call from the server; gives its number and arguments.
+/// Takes a callback; returns its XID and arguments.
 fn taken(world: &mut World, client: &mut Client) -> (u32, Vec<u8>) {
     let (header, message) = world.message(client);
     assert!(matches!(header.body, Body::Message(_)));
@@ -35,7 +35,7 @@ fn the_server_calls_its_client_as_often_as_that_allows() {
         }
         let (xid, args) = taken(&mut world, &mut client);
         assert_eq!(args, b"one.");
-        // The second waits until the first is answered: nobody has granted more than one.
+        // The second waits until the first is answered: one credit was granted.
         assert_eq!(
             world.results(&mut client, ECHO, b"....", Chunks::default()),
             b"....",
@@ -44,7 +44,7 @@ fn the_server_calls_its_client_as_often_as_that_allows() {
         answer(&mut client, xid, 2, b"ein.");
         let mut got = [world.message(&mut client), world.message(&mut client)];
         got.sort_by_key(|(header, _)| header.xid);
-        // Calls of the server have small numbers.
+        // Callbacks have small XIDs.
         let second = got[0].0.xid;
         assert_eq!(results(&got[1].1), b"ein.");
         answer(&mut client, second, 2, b"zwei");

@@ -1,4 +1,4 @@
-//! Calls and replies in one message each, credits, what the ends tell each other.
+//! Calls and replies in one message each, credits, private data.
 
 use crate::common::*;
 use dafs_rpc::server::Config;
@@ -37,7 +37,7 @@ fn a_peer_that_tells_nothing_gets_short_messages() {
         let (header, rest) = world.call(&mut client, LONG, &words(&[900]), Chunks::default());
         assert!(matches!(header.body, Body::Message(_)));
         assert_eq!(results(&rest), pattern(900));
-        // The reply would be longer than 1024 bytes, and there is no other place for it.
+        // The reply would be longer than 1024 bytes, and the call has no reply chunk.
         let (header, _) = world.call(&mut client, LONG, &words(&[1000]), Chunks::default());
         assert_eq!(header.body, Body::Error(HeaderFault::Chunk));
         let reply = Some(chunk(&[client.memory.segment(0, 2000)]));
@@ -99,14 +99,14 @@ fn a_reply_invalidates_a_key_for_who_wants_that() {
         let mut world = World::new(kind);
         let told = PrivateData { remote_invalidation: true, ..TOLD };
         let mut client = world.client(Some(told), 4);
-        // A key of its own: messages leave from the other memory.
+        // A key of its own, because messages leave from the other memory.
         let own = Memory::new(&mut *client.adapter, client.domain, 8192);
         let reply = Some(chunk(&[own.segment(0, 8192)]));
         let chunks = Chunks { reply, ..Chunks::default() };
         world.call(&mut client, LONG, &words(&[6000]), chunks.clone());
         assert_eq!(client.invalidated, Some(own.region.key), "{kind:?}");
         assert_eq!(results(&own.bytes(0, 6024)), pattern(6000));
-        // It is dead now, which is the client's fault if it uses it again.
+        // The key is invalid now; a client that uses it again is at fault.
         let message = client.call_message(LONG, &words(&[6000]));
         client.send(Body::Message(chunks), &message);
         world.end(&mut client);
@@ -154,7 +154,7 @@ fn an_idle_connection_gives_memory_back() {
     }
     assert_eq!(client.credits, 4);
     assert!(network.region_count(1) < busy);
-    // And it grows again when it is needed.
+    // The grant grows again when the client uses it.
     for _ in 0..200 {
         world.results(&mut client, ECHO, b"args", Chunks::default());
     }

@@ -1,9 +1,9 @@
-//! Data beside the message: read chunks, write chunks, reply chunks.
+//! Data outside of the message: read chunks, write chunks, reply chunks.
 
 use crate::common::*;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault};
 
-/// The arguments of `ECHO_APART` for one item before, the data, and one behind; reduced and whole.
+/// The arguments of `ECHO_APART` for one item before, the data, and one after: reduced and whole.
 fn args(data: &[u8]) -> (Vec<u8>, usize, Vec<u8>) {
     let head = [&words(&[4])[..], b"abcd"].concat();
     let mut reduced = head.clone();
@@ -22,7 +22,7 @@ fn reply_chunk(client: &Client, at: usize, len: usize) -> Option<dafs_wire::rpcr
     Some(chunk(&[client.memory.segment(at, len)]))
 }
 
-/// The results wherever they are; the reply chunk is at `at` of the memory.
+/// The results wherever they lie; the reply chunk is at `at` in the memory.
 fn found(client: &Client, at: usize, header: &dafs_wire::rpcrdma::Header, rest: &[u8]) -> Vec<u8> {
     match &header.body {
         Body::Message(_) => results(rest),
@@ -111,7 +111,7 @@ fn bulk_results_are_written_to_the_client() {
         for len in [1usize, 3, 4096, 70_001] {
             client.memory.put(0, &vec![0; 300_000]);
             let first = chunk(&[client.memory.segment(0, len)]);
-            // Room left over, and in pieces.
+            // A chunk with spare room, and one in pieces.
             let second = chunk(&[
                 client.memory.segment(100_000, 1),
                 client.memory.segment(200_000, len + 50),
@@ -177,7 +177,7 @@ fn placed_results_and_a_long_reply_go_together() {
     for kind in KINDS {
         let mut world = World::new(kind);
         let mut client = world.client(Some(TOLD), 4);
-        // The first item has a place; the second has none and is too long to be sent.
+        // The first item has a write chunk. The second has none and is too long for the message.
         let writes = [chunk(&[client.memory.segment(0, 5000)])].into_iter().collect();
         let reply = Some(chunk(&[
             client.memory.segment(200_000, 33),

@@ -1,4 +1,4 @@
-//! A server over RDMA in a world of its own, and a client that says exactly what a test wants.
+//! A server over RDMA in a world of its own, and a client under full control of the test.
 
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
@@ -21,31 +21,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub const PROGRAM: u32 = 0x2000_0099;
-/// Answers with its arguments, with data apart put where it was.
+/// Answers with its arguments; data outside of them is put back at its position.
 pub const ECHO: u32 = 1;
-/// As `ECHO`, but data may stay apart.
+/// As `ECHO`, but data may stay outside of the message.
 pub const ECHO_APART: u32 = 2;
-/// Answers later, from another thread, with its arguments.
+/// Answers with its arguments later, from another thread.
 pub const LATER: u32 = 3;
-/// Two numbers: so many bytes of bulk data, made of the second number; then the word 7.
+/// Takes two numbers: returns so many bytes of bulk data, made from the second number, and the word
+/// 7.
 pub const BULK: u32 = 4;
 /// As `BULK`, twice, the second with one byte more.
 pub const BULK_TWICE: u32 = 5;
-/// A number: so many bytes of results that are not bulk.
+/// Takes a number: returns so many bytes of results that are not bulk.
 pub const LONG: u32 = 6;
-/// Has the caller called back with its arguments; answers when the answer has come, with it.
+/// Sends a callback with its arguments; answers with the result when it has arrived.
 pub const CALL_BACK: u32 = 7;
 /// Never answered.
 pub const DROP: u32 = 8;
-/// Kept until the server says so.
+/// Deferred until the server releases it.
 pub const KEEP: u32 = 9;
-/// As `BULK`, but made and kept as bytes first, as a cache of replies does.
+/// As `BULK`, but the results are stored as bytes first, as in a reply cache.
 pub const BULK_KEPT: u32 = 10;
-/// Data, perhaps apart; answers with its length.
+/// Takes data, perhaps outside of the message; answers with its length.
 pub const TAKE: u32 = 11;
-/// Items of data, which it gives back as bulk data.
+/// Takes items of data and returns them as bulk data.
 pub const MIRROR: u32 = 12;
-/// The same where the items may stay apart.
+/// As `MIRROR`, but the items may stay outside of the message.
 pub const MIRROR_APART: u32 = 13;
 
 #[derive(Default)]
@@ -56,7 +57,7 @@ pub struct Program {
     pub disconnected: Arc<std::sync::Mutex<Vec<ConnectionId>>>,
 }
 
-/// Makes the results of `ECHO_APART` from arguments wherever their data is.
+/// Makes the results of `ECHO_APART` from arguments, wherever their data lies.
 fn echo(
     mut decoder: Decoder<'_>,
     data: &dyn Fn(&dafs_wire::xdr::Apart) -> Vec<u8>,
@@ -189,16 +190,16 @@ impl Handler for Program {
     }
 }
 
-/// Bytes that differ.
+/// A pattern of varied bytes.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ at >> 8 ^ 0x5a) as u8).collect()
 }
 
-/// Which transport.
+/// The transport under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Sim,
-    /// Simulated, with memory that can be mapped.
+    /// Simulated, with memory that the server can map.
     SimMapped,
     Iwarp,
     Shm,
@@ -214,11 +215,11 @@ pub struct World {
     pub disconnected: Arc<std::sync::Mutex<Vec<ConnectionId>>>,
     pub network: Option<SimNetwork>,
     pub address: Address,
-    /// Time that has passed besides.
+    /// Additional time that has passed.
     pub idle_ns: u64,
-    /// The host of the client before.
+    /// The host number of the last client.
     pub next_host: u32,
-    /// Something that is read before and after the server's turns, and how it grew in them.
+    /// A meter that is read before and after the server's turns, and its growth in them.
     pub meter: fn() -> u64,
     pub metered: u64,
 }
@@ -287,7 +288,7 @@ impl World {
         }
     }
 
-    /// Lets the server have a turn, and simulated time pass to the next event.
+    /// Runs a turn of the server, and simulated time up to the next event.
     pub fn step(&mut self) {
         self.turn();
         if let Some(network) = &self.network
@@ -305,14 +306,14 @@ impl World {
         self.metered += (self.meter)() - before;
     }
 
-    /// A client that tells these sizes and posts so many receives.
+    /// A client with this private data and so many posted receives.
     pub fn client(&mut self, private_data: Option<PrivateData>, receives: usize) -> Client {
         let mut client = self.begin_client(private_data, receives);
         self.until(&mut client, |client| client.established.then_some(()));
         client
     }
 
-    /// The same before its connection is made.
+    /// The same before its connection is established.
     pub fn begin_client(&mut self, private_data: Option<PrivateData>, receives: usize) -> Client {
         let mut adapter = self.adapter();
         let domain = adapter.protection_domain();
@@ -341,7 +342,7 @@ impl World {
         client
     }
 
-    /// Goes on until the client has what is looked for.
+    /// Steps until the client has what `find` looks for.
     pub fn until<T>(
         &mut self,
         client: &mut Client,
@@ -364,12 +365,12 @@ impl World {
         }
     }
 
-    /// The next message that the client gets.
+    /// The next message to the client.
     pub fn message(&mut self, client: &mut Client) -> (Header, Vec<u8>) {
         self.until(client, |client| client.received.pop_front())
     }
 
-    /// Makes a call and gives the whole answer: header, and what follows it.
+    /// Makes a call and returns the whole answer: header and body.
     pub fn call(
         &mut self,
         client: &mut Client,
@@ -384,7 +385,7 @@ impl World {
         (header, rest)
     }
 
-    /// As `call`, where an ordinary inline reply is expected; gives the results.
+    /// As `call`, for an inline reply; returns the results.
     pub fn results(
         &mut self,
         client: &mut Client,
@@ -397,7 +398,7 @@ impl World {
         results(&rest)
     }
 
-    /// Goes on until the connection of the client has ended.
+    /// Steps until the connection of the client has ended.
     pub fn end(&mut self, client: &mut Client) -> String {
         self.until(client, |client| client.ended.clone())
     }
@@ -460,7 +461,7 @@ pub struct Client {
     pub invalidated: Option<u32>,
     pub ended: Option<String>,
     pub xid: u32,
-    /// The last grant.
+    /// The last credit grant.
     pub credits: u32,
     events: Vec<Event>,
 }
@@ -501,7 +502,7 @@ impl Client {
         self.events = events;
     }
 
-    /// The RPC message of a call with the next number.
+    /// The RPC message of a call with the next XID.
     pub fn call_message(&mut self, procedure: u32, args: &[u8]) -> Vec<u8> {
         self.xid += 1;
         let header = CallHeader {
@@ -518,7 +519,7 @@ impl Client {
         message
     }
 
-    /// Sends a message with the last number.
+    /// Sends a message with the last XID.
     pub fn send(&mut self, body: Body, rest: &[u8]) {
         let header = Header { xid: self.xid, credits: 32, body };
         let mut bytes = Vec::new();
@@ -528,7 +529,7 @@ impl Client {
     }
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
-        // The end of the memory is for messages; a place is used again after many others.
+        // Messages use the end of the memory; a place is reused after many others.
         let at = (1 << 19) + self.sent_at;
         self.sent_at = (self.sent_at + 8192) % (1 << 19);
         self.memory.put(at, bytes);
@@ -537,11 +538,11 @@ impl Client {
     }
 }
 
-/// What a client like that of Linux tells.
+/// The private data of a client like that of Linux.
 pub const TOLD: PrivateData =
     PrivateData { remote_invalidation: false, send_bytes: 4096, receive_bytes: 4096 };
 
-/// The length of a call's header without credential.
+/// The length of a call's header without a credential.
 pub const CALL_BYTES: usize = 40;
 
 pub fn words(words: &[u32]) -> Vec<u8> {

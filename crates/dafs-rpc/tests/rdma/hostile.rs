@@ -1,4 +1,4 @@
-//! Peers that send what they must not.
+//! Peers that break the protocol.
 
 use crate::common::*;
 use dafs_rpc::server::Config;
@@ -29,7 +29,8 @@ fn headers_that_make_no_sense_are_answered_with_errors() {
                 client.send_bytes(&words(&[xid, 1, 1, procedure, 0, 0, 0]));
                 assert_eq!(world.message(&mut client).0.body, chunk_error);
             }
-            // A long call without a chunk; chunks that lie outside the message; too long a call.
+            // A long call without a chunk, chunks outside of the message, and a call that is too
+            // long.
             let none = Body::NoMessage(Chunks::default());
             assert_eq!(error(&mut world, &mut client, none, b""), chunk_error);
             let bad = [(2, 4), (400, 4), (44, 2 << 20), (0, 8), (8, 8)];
@@ -45,11 +46,11 @@ fn headers_that_make_no_sense_are_answered_with_errors() {
                     "{position}"
                 );
             }
-            // A number that is not that of the message.
+            // The header's XID differs from that of the message.
             client.xid += 1;
             let body = Body::Message(Chunks::default());
             assert_eq!(error(&mut world, &mut client, body, &message), chunk_error);
-            // What is obsolete is let pass.
+            // The server ignores obsolete messages.
             client.send(Body::Done, b"");
             client.send(Body::Error(HeaderFault::Chunk), b"");
             assert_eq!(world.results(&mut client, ECHO, b"good", Chunks::default()), b"good");
@@ -141,7 +142,7 @@ fn a_client_whose_memory_cannot_be_read_in_time_is_let_go() {
     assert_eq!(world.group.statistics().broken, 1);
 }
 
-/// Begins a call of which nothing can be read.
+/// Begins a call that the server cannot read from the client.
 fn stall(world: &mut World, host: u32) -> Client {
     let mut client = world.client(Some(TOLD), 8);
     let network = world.network.clone().unwrap();
@@ -213,7 +214,7 @@ fn connections_of_one_host_do_not_take_all_memory() {
     assert_eq!(world.results(&mut good, TAKE, &words(&[200_000]), chunks), words(&[200_000]));
     let waited_ns = world.now().0 - asked_ns;
     assert!(waited_ns < 100_000_000, "a call waits for those of another host");
-    // Those who wait for memory of the host's have it when the others had their time.
+    // Calls that wait for memory of this host get it after the short timeout of the holders.
     world.idle_ns += 1_500_000_000;
     world.step();
     world.step();
@@ -259,14 +260,14 @@ fn a_client_that_takes_no_replies_is_let_go() {
         let message = client.call_message(LONG, &words(&[3900]));
         let mut sent = 0;
         while world.group.statistics().broken == 0 {
-            // Never polls, so takes nothing; what it says still leaves.
+            // The client never polls, so it takes no reply; its own messages still leave.
             client.send(Body::Message(Chunks::default()), &message);
             client.adapter.flush();
             world.step();
             sent += 1;
             assert!(sent < 200_000, "{kind:?}: the server goes on and on");
         }
-        // What a socket or ring takes, and a bounded number that wait behind it.
+        // The calls that a socket or ring takes, and a bounded number that wait behind it.
         assert!(world.group.statistics().calls < 5000, "{kind:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Serving over RDMA, seen by a client that speaks bytes: on every transport.
+//! The server over RDMA, tested by a client at byte level, on every transport.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unreachable_pub, reason = "the modules of a test program")]

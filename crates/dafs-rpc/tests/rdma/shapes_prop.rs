@@ -1,5 +1,5 @@
-//! Calls of every shape: items inline and in read chunks, in pieces, long calls, places for results
-//! that fit and that do not. What comes back must be what was sent, wherever it comes back.
+//! Calls of every shape: items inline and in read chunks, in pieces, long calls, write chunks that
+//! fit and that do not. The data must return unchanged, wherever the server puts it.
 
 use crate::common::*;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, Segment};
@@ -9,10 +9,9 @@ use proptest::prelude::*;
 #[derive(Debug, Clone)]
 struct Item {
     len: usize,
-    /// It goes in a read chunk: so many pieces, with its padding or not.
+    /// The number of segments of its read chunk, and whether the chunk has its padding.
     chunk: Option<(usize, bool)>,
-    /// The size of the place for it in the results, by how much it differs from its length, and in
-    /// how many pieces.
+    /// The length of its write chunk, relative to its own, and the number of segments.
     sink: Option<(i32, usize)>,
 }
 
@@ -29,7 +28,7 @@ fn item() -> impl Strategy<Value = Item> {
     let chunk = prop::option::of((1usize..4, any::<bool>()));
     let sink = prop::option::of((prop_oneof![Just(0), -9i32..9, 0i32..5000], 1usize..4));
     (len, chunk, sink).prop_map(|(len, chunk, sink)| {
-        // What is large does not fit into the message.
+        // A large item does not fit into the message.
         let chunk = chunk.or((len > 600).then_some((1, false)));
         Item { len, chunk: chunk.filter(|_| len > 0), sink }
     })
@@ -42,7 +41,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         .prop_map(|(items, long, apart, reply_bytes)| Shape { items, long, apart, reply_bytes })
 }
 
-/// Places in the client's memory, one behind the other.
+/// Hands out areas of the client's memory in sequence.
 struct Places(usize);
 
 impl Places {
@@ -54,7 +53,7 @@ impl Places {
     }
 }
 
-/// Cuts `len` bytes at `at` into pieces.
+/// Cuts `len` bytes at `at` into segments.
 fn pieces(client: &Client, at: usize, len: usize, count: usize) -> Vec<Segment> {
     let step = len.div_ceil(count).max(1);
     (0..len)
@@ -72,7 +71,7 @@ fn check(world: &mut World, client: &mut Client, shape: &Shape) {
     let mut reduced = Vec::new();
     let mut position = CALL_BYTES;
     let mut chunks = Chunks::default();
-    // Places for results are in order: behind an item without one there is none.
+    // Write chunks are in order: no item after one without a chunk has one.
     let mut sinks = Vec::new();
     for (index, item) in shape.items.iter().enumerate() {
         let bytes = data(item.len, index);

@@ -1,4 +1,4 @@
-//! Calls of the server.
+//! Callbacks of the server.
 
 use crate::world::{Arrived, PROCEDURE, World, chunk, message};
 use dafs_rpc::client::{BackRequest, Options, Request, RpcClient};
@@ -24,7 +24,7 @@ fn call(xid: u32, args: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The side that connects speaks first.
+/// The side that connects sends first.
 fn greet(world: &mut World, client: &RpcClient) {
     let pending = client.submit_request(&Request::new(PROCEDURE, &[], 10)).unwrap();
     let call = world.receive();
@@ -139,6 +139,6 @@ fn a_server_that_calls_more_than_it_may_loses_the_connection() {
     assert_eq!(held.len(), 4);
     world.send(9, 1, message(Chunks::default()), &call(9, b""));
     world.until(|_| client.is_broken());
-    // Answers after the end are lost, and do no harm.
+    // Answers after the end are discarded and do no harm.
     held.into_iter().for_each(|request| request.answer(Ok(Reply::new())));
 }

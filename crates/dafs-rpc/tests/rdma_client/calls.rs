@@ -1,4 +1,4 @@
-//! Calls that work.
+//! Calls that succeed.
 
 use crate::world::{Arrived, FIRST_XID, PROCEDURE, World, args, chunk, message, success};
 use dafs_mem::{Site, VolatileSlice, copied_bytes};
@@ -19,7 +19,7 @@ fn submit(client: &RpcClient, args: &[u8]) -> Pending {
     client.submit_request(&Request::new(PROCEDURE, &[args], 100)).unwrap()
 }
 
-/// The outcome of a call that has been answered.
+/// The outcome of an answered call.
 fn outcome(world: &mut World, pending: Pending) -> Result<Vec<u8>, CallError> {
     world.until(|_| pending.is_answered());
     pending.wait().map(|results| results.to_vec())
@@ -63,7 +63,7 @@ fn refusals_are_told() {
     let call = world.receive();
     world.send(call.header.xid, 1, Body::Error(HeaderFault::Chunk), &[]);
     assert_eq!(outcome(&mut world, pending), Err(CallError::Chunks));
-    // The connection goes on.
+    // The connection continues.
     let pending = submit(&client, b"more");
     let call = world.receive();
     world.answer(&call, 1, b"");
@@ -76,10 +76,10 @@ fn calls_wait_for_credits_and_keep_their_order() {
     let client = world.connect(Options { credits: 8, ..Options::default() }, None);
     let pending: Vec<_> = (0..40u32).map(|i| submit(&client, &i.to_be_bytes())).collect();
     world.settle();
-    // One before the first reply.
+    // One credit before the first reply.
     assert_eq!(world.arrived(), 1);
     let mut next = 0;
-    // More than was asked for is not made use of; none counts as one.
+    // The client uses no more credits than it requested; zero counts as one.
     for (granted, at_server) in [(3, 3), (0, 1), (1, 1), (100, 8), (8, 8)] {
         let calls: Vec<_> = (0..world.arrived()).map(|_| world.receive()).collect();
         for call in calls {
@@ -89,7 +89,7 @@ fn calls_wait_for_credits_and_keep_their_order() {
         }
         world.settle();
         assert_eq!(world.arrived(), at_server);
-        // A reply for each of them, and calls of the server's, will find a receive.
+        // Each reply, and each callback, will find a receive.
         assert!(world.posted_by_client() > at_server);
     }
     while world.arrived() > 0 {
@@ -231,7 +231,7 @@ fn results_are_placed_where_the_call_wants_them() {
     encoder.payload(Payload::Apart(Apart { index: 0, len: 99_999 }));
     encoder.opaque(b"a short one");
     encoder.payload(Payload::Apart(Apart { index: 2, len: 5 }));
-    // The padding may have been written too.
+    // The server may have written the padding too.
     let lens = [99_999, 0, 8];
     let writes = segments.iter().zip(lens).map(|(&segment, len)| chunk(segment, len)).collect();
     let chunks = Chunks { writes, ..Chunks::default() };
@@ -275,7 +275,7 @@ fn results_that_may_be_long_have_a_reply_chunk() {
         Chunks { reply: Some(chunk(offered.segments[0], reply.len())), ..Chunks::default() };
     world.send(call.header.xid, 1, Body::NoMessage(chunks), &[]);
     assert!(outcome(&mut world, pending).unwrap() == pattern(200_000));
-    // A call that does not say how long its results are is bounded by the options.
+    // The options limit the results of a call that states no limit.
     let pending = client.submit(PROCEDURE, &[]).unwrap();
     let call = world.receive();
     let offered = call.chunks().reply.clone().unwrap();
@@ -305,7 +305,7 @@ fn memory_serves_the_next_connection_too() {
     world.send(call.header.xid, 1, message(chunks), &success(call.header.xid, &results));
     outcome(&mut world, pending).unwrap();
     assert!(memory.view().to_vec(Site::Inspect) == pattern(10_000));
-    // When it is gone, so is its key.
+    // When the memory is dropped, its key becomes invalid.
     let regions = world.regions_of_client();
     drop(memory);
     world.settle();

@@ -1,11 +1,11 @@
-//! Servers that break rules, and connections that break.
+//! Servers that break the protocol, and connections that break.
 
 use crate::world::{Arrived, PROCEDURE, World, chunk, message, success};
 use dafs_mem::Site;
 use dafs_rpc::client::{CallError, Memory, Options, Pending, Request, RpcClient};
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, HeaderFault, ReadSegment, Segment};
 
-/// A call with a sink and a reply chunk, at a server.
+/// A call with a sink and a reply chunk, at the server.
 struct Scene {
     world: World,
     client: RpcClient,
@@ -41,7 +41,7 @@ fn is_the_end(send: impl FnOnce(&mut World, u32, Segment, Segment), why: &str) {
     assert!(matches!(&error, CallError::Disconnected(reason) if reason.contains(why)), "{error}");
     assert!(client.is_broken());
     world.until(|world| world.is_disconnected);
-    // Nobody works in the memory itself here.
+    // This server does not map the memory.
     assert!(!memory.is_spoiled());
 }
 
@@ -147,7 +147,7 @@ fn answers_that_nobody_waits_for_are_ignored() {
         }
     }
     assert!(!pending.is_answered());
-    // They grant nothing either.
+    // These replies grant no credits either.
     let _next = client.submit_request(&Request::new(PROCEDURE, &[], 10)).unwrap();
     world.settle();
     assert_eq!(world.arrived(), 0);
@@ -167,7 +167,7 @@ fn a_call_that_is_given_up_ends_the_connection_if_its_memory_is_exposed() {
     memory.view().fill(1);
     drop(pending);
     assert!(client.is_broken());
-    // From here on the memory is the caller's.
+    // From here on the memory belongs to the caller.
     world.write(write, &[2; 1000]);
     world.until(|world| world.is_disconnected);
     assert_eq!(memory.view().to_vec(Site::Inspect), [1; 1000]);
@@ -181,7 +181,7 @@ fn a_call_without_exposed_memory_is_given_up_for_itself() {
         let args = vec![0; len];
         client.submit_request(&Request::new(PROCEDURE, &[&args], 9000)).unwrap()
     };
-    // The first is at the server, with memory of the client's own; the other waits for a credit.
+    // The first is at the server, with staging memory; the other waits for a credit.
     let given_up = (call(3000), call(3000));
     let first = world.receive();
     let kept = call(8);

@@ -1,4 +1,4 @@
-//! The client on RDMA against a server that follows a script, over the simulated network.
+//! The client on RDMA against a scripted server, over the simulated network.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

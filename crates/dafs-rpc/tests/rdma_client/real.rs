@@ -21,18 +21,18 @@ use std::time::Duration;
 
 const PROGRAM: u32 = 0x2000_0055;
 
-/// Longer than anything takes that works.
+/// A timeout longer than any successful step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The arguments come back.
+/// Returns the arguments.
 const ECHO: u32 = 1;
-/// Data goes to the server; its sum comes back.
+/// Sends data to the server, which returns its sum.
 const PUT: u32 = 2;
-/// As much data comes as is asked for.
+/// Returns as much data as requested.
 const GET: u32 = 3;
-/// There is no answer.
+/// Gets no answer.
 const DROP: u32 = 4;
-/// The server calls back with the arguments, and answers at once.
+/// The server sends a callback with the arguments, and answers at once.
 const CALL_BACK: u32 = 5;
 /// The server ends the connection.
 const CLOSE: u32 = 6;
@@ -259,7 +259,7 @@ fn calls_and_replies_of_every_length() {
             let pending = client.submit_request(&Request::new(echo, &pieces, len)).unwrap();
             assert!(pending.wait().unwrap()[..] == args, "{len}");
         }
-        // Longer than was allowed.
+        // The results exceed the limit of the call.
         let (args, get) = ([&number(9000)[..]], procedure(GET));
         let pending = client.submit_request(&Request::new(get, &args, 100)).unwrap();
         assert_eq!(pending.wait().unwrap_err(), CallError::Chunks);
@@ -286,7 +286,7 @@ fn many_threads_on_one_connection_and_on_two_of_one_port() {
     });
 }
 
-/// Calls of all sorts, many at a time.
+/// Calls of all kinds, many at a time.
 fn work(client: &RpcClient, thread: usize) {
     let mut pending = VecDeque::new();
     let memories: Vec<_> = (0..4).map(|_| client.allocate(100_000).unwrap()).collect();
@@ -328,12 +328,12 @@ fn the_server_calls_a_client_that_does_nothing() {
         }
         drop(client);
         assert_eq!(server.told(), Told::Disconnected);
-        // A connection that cannot be called says so.
+        // A client that accepts no callbacks refuses them.
         let client = server.connect(&port);
         client.call(procedure(CALL_BACK), &[]).unwrap();
         let refused = BackError::NotDone(AcceptStatus::ProgramUnavailable);
         let told = loop {
-            // Nobody else does it for a client that cannot be called.
+            // A client without callbacks has no helper, so no other thread polls.
             port.poll(dafs_dat::Instant::now());
             if let Ok(told) = server.told.try_recv() {
                 break told;
@@ -359,7 +359,7 @@ fn a_call_that_takes_too_long_ends_the_connection_before_its_memory_is_used_agai
         let again = client.submit_request(&request).unwrap_err();
         assert!(matches!(again, CallError::Disconnected(_)), "{again}");
         assert_eq!(server.told(), Told::Disconnected);
-        // A server that works in the memory itself may still do so.
+        // A server that maps the memory may still write to it.
         assert_eq!(memory.is_spoiled(), kind == Kind::Shm);
         let client = server.connect(&port);
         if memory.is_spoiled() {
@@ -404,7 +404,7 @@ fn nobody_listens() {
     for kind in [Kind::Iwarp, Kind::Shm] {
         let port = Port::new(kind.adapter()).unwrap();
         let address = match kind {
-            // A port that was bound and is not any more.
+            // A port that was bound and is free again.
             Kind::Iwarp => {
                 let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
                 Address::Tcp(listener.local_addr().unwrap())

@@ -1,4 +1,4 @@
-//! A client on the simulated network, and a server that does word for word what a test says.
+//! A client on the simulated network, and a server that sends exactly what a test says.
 
 use dafs_dat::sim::{SimAdapter, SimFaults, SimNetwork};
 use dafs_dat::{
@@ -19,14 +19,14 @@ pub(crate) const PROCEDURE: Procedure =
 const SERVER: u32 = 1;
 const CLIENT: u32 = 2;
 
-/// Turns without an event after which a test has failed.
+/// Turns without an event after which a test fails.
 const TURNS_MAX: usize = 20_000;
 
 const RECEIVE_BYTES: usize = 8 << 10;
 const RECEIVES: usize = 64;
 const DATA_BYTES: usize = 4 << 20;
 
-/// The numbers of calls begin here.
+/// The first XID.
 pub(crate) const FIRST_XID: u32 = 700;
 
 pub(crate) struct World {
@@ -34,17 +34,17 @@ pub(crate) struct World {
     pub(crate) port: Port,
     server: SimAdapter,
     domain: ProtectionDomain,
-    /// Receives, one after the other.
+    /// Memory for receives, one after the other.
     receives: (MemoryRegion, Arc<Buffer>),
-    /// What is sent, written or read.
+    /// Memory to send, write or read.
     data: (MemoryRegion, Arc<Buffer>),
     data_at: usize,
     pub(crate) endpoint: Option<EndpointId>,
-    /// What the client said when it connected.
+    /// The client's private data from the connection set-up.
     pub(crate) private_data: Vec<u8>,
     answer: Vec<u8>,
     inbox: VecDeque<Vec<u8>>,
-    /// RDMA of the server's that is not complete.
+    /// RDMA operations of the server that are not complete.
     transfers: usize,
     is_established: bool,
     pub(crate) is_disconnected: bool,
@@ -91,7 +91,7 @@ pub(crate) fn chunk(segment: Segment, length: usize) -> Chunk {
 }
 
 impl World {
-    /// A server that takes and sends messages of `inline` bytes, and says so unless it is `None`.
+    /// A server for messages of `inline` bytes; it announces that size unless it is `None`.
     pub(crate) fn new(inline: Option<u32>) -> Self {
         let net = SimNetwork::new(7, SimFaults::none());
         let mut server = net.adapter(SERVER);
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// A client that is connected.
+    /// Returns a connected client.
     pub(crate) fn connect(&mut self, options: Options, back: Option<BackHandler>) -> RpcClient {
         self.endpoint = None;
         (self.is_established, self.is_disconnected) = (false, false);
@@ -137,7 +137,7 @@ impl World {
         client
     }
 
-    /// Lets things happen until `done`.
+    /// Runs events until `done`.
     pub(crate) fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..TURNS_MAX {
             self.turn();
@@ -148,7 +148,7 @@ impl World {
         panic!("it does not happen");
     }
 
-    /// Lets everything happen that will.
+    /// Runs all pending events.
     pub(crate) fn settle(&mut self) {
         let mut idle = 0;
         while idle < 3 {
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// False when there is nothing to happen.
+    /// Runs one event; returns false when there is none.
     fn turn(&mut self) -> bool {
         let next = self.net.next_event();
         if let Some(next) = next {
@@ -210,7 +210,7 @@ impl World {
         Arrived { header, rpc: bytes[at..].to_vec() }
     }
 
-    /// Messages that have arrived and were not looked at.
+    /// Messages that have arrived and were not taken.
     pub(crate) fn arrived(&self) -> usize {
         self.inbox.len()
     }

@@ -1,7 +1,7 @@
-//! A client of the shipped kind that makes calls of all kinds, and knows what must come of each.
+//! The product's client, which makes calls of all kinds and checks the outcome of each.
 //!
 //! Invariants
-//! * Memory is used for another call only when the one before is over.
+//! * A call uses memory only after the call before has ended.
 
 use crate::net::SERVER_HOST;
 use crate::program::{PROGRAM, Program, data, procedures, sum};
@@ -16,10 +16,10 @@ use dafs_wire::xdr::Payload;
 
 /// The longest data of a call, in bytes.
 const DATA_BYTES_MAX: usize = 200_000;
-/// Calls that one caller has under way.
+/// The most outstanding calls of one caller.
 const CALLS_MAX: usize = 12;
 
-/// What came of the calls of a world.
+/// The outcomes of the calls of a world.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) connections: u32,
@@ -48,7 +48,7 @@ impl Tally {
         self
     }
 
-    /// Everything has happened often enough to be tested.
+    /// True when every outcome has occurred often enough for a test.
     pub(crate) fn is_rich(&self) -> bool {
         let Self { connections, answered, lost, given_up, placed, .. } = *self;
         let Self { fetched, long_calls, long_replies, put_off, .. } = *self;
@@ -58,17 +58,17 @@ impl Tally {
     }
 }
 
-/// A call under way.
+/// An outstanding call.
 struct Flight {
     pending: Pending,
     number: u32,
     procedure: u32,
     /// Bytes of data in the arguments, or of results.
     len: usize,
-    /// Of a second item of results.
+    /// Bytes of a second item of results.
     second: usize,
     memory: Memory,
-    /// The server was offered it.
+    /// True if the call offers memory to the server.
     with_memory: bool,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Caller {
     options: Options,
     flights: Vec<Flight>,
     free: Vec<Memory>,
-    /// Whether memory may be used again.
+    /// True if memory is reused.
     reuses: bool,
     next_number: u32,
     pub(crate) tally: Tally,
@@ -101,7 +101,7 @@ impl Caller {
         }
     }
 
-    /// Connects if there is no connection, and starts a call if there is.
+    /// Connects if there is no connection; otherwise starts a call.
     pub(crate) fn act(&mut self, rng: &mut SimRng) {
         match &self.client {
             Some(client) if client.is_broken() => self.client = None,
@@ -146,7 +146,7 @@ impl Caller {
         self.submit(&client, number, procedure, len, second, rng.chance(700_000));
     }
 
-    /// Makes one call of which everything is said.
+    /// Makes a call with these parameters.
     pub(crate) fn submit(
         &mut self,
         client: &RpcClient,
@@ -211,7 +211,7 @@ impl Caller {
         }
     }
 
-    /// Takes what has come.
+    /// Takes the outcomes of ended calls.
     pub(crate) fn poll(&mut self, now: Instant, program: &Program) {
         self.port.poll(now);
         for at in (0..self.flights.len()).rev() {
@@ -291,7 +291,7 @@ impl Caller {
         assert_eq!(decoder.finish(), Ok(()));
     }
 
-    /// Gives one of the calls up.
+    /// Cancels one of the calls.
     pub(crate) fn give_up(&mut self, rng: &mut SimRng) {
         if self.flights.is_empty() {
             return;
@@ -300,11 +300,11 @@ impl Caller {
         let flight = self.flights.remove(at);
         drop(flight.pending);
         self.tally.given_up += 1;
-        // The server cannot reach it any more, or does not know of it.
+        // The server cannot reach the memory any more, or never knew its key.
         self.free.push(flight.memory);
     }
 
-    /// Closes the connection; calls under way are lost.
+    /// Closes the connection; outstanding calls are lost.
     pub(crate) fn close(&mut self) {
         if let Some(client) = self.client.take() {
             client.close();
@@ -315,7 +315,7 @@ impl Caller {
         self.client.as_ref()
     }
 
-    /// Connects with nothing else to do.
+    /// Connects without starting a call.
     pub(crate) fn connect(&mut self) {
         self.client = None;
         self.act(&mut SimRng::new(0));
@@ -325,7 +325,7 @@ impl Caller {
         self.flights.len()
     }
 
-    /// Lets go of all memory of its own.
+    /// Releases all memory of the caller.
     pub(crate) fn forget_memory(&mut self) {
         assert!(self.flights.is_empty());
         self.free.clear();

@@ -1,4 +1,4 @@
-//! One short run of calls of all kinds, and its connection cut at every moment of it: after every
+//! A short run of calls of all kinds. The test cuts its connection at every moment: after every
 //! step, and after every byte that matters in either direction.
 
 use crate::caller::Caller;
@@ -10,7 +10,7 @@ use dafs_rpc::server::Config;
 
 const HOST: u32 = 10;
 
-/// A client and a server that are connected, and all calls under way.
+/// Connects a client and starts all its calls.
 fn begin(net: &mut Net) -> Caller {
     let options = Options { credits: 4, ..Options::default() };
     let mut caller = Caller::new(&net.network, HOST, options, true);
@@ -44,7 +44,7 @@ fn calls(caller: &mut Caller, first: u32) {
     }
 }
 
-/// One step of everything. False when nothing happens any more.
+/// Runs one step of server, network and client. Returns false when no event is left.
 fn step(net: &mut Net, caller: &mut Caller) -> bool {
     caller.poll(net.now(), &net.program);
     let served = net.serve_once();
@@ -56,8 +56,8 @@ fn step(net: &mut Net, caller: &mut Caller) -> bool {
     served || net.travel()
 }
 
-/// After the cut: every call is over, a new connection works, and in the end nothing is left but
-/// memory of the client's for long messages. Gives the number of its registrations.
+/// After the cut: every call has ended, a new connection works, and at the end only the client's
+/// staging memory is left. Returns the number of its registrations.
 fn finish(net: &mut Net, mut caller: Caller) -> usize {
     while step(net, &mut caller) {}
     assert_eq!(caller.under_way(), 0, "calls without an answer");
@@ -130,7 +130,7 @@ fn a_cut_after_any_byte_is_survived() {
 
 #[test]
 fn a_server_whose_connections_all_break_stays_as_it_was() {
-    // So little memory that calls stop when some of it is lost with each connection.
+    // So little memory that calls stop if each connection leaks some of it.
     let config =
         Config { pending_bytes_max: 40 << 10, waiting_bytes_max: 80 << 10, ..Config::default() };
     let mut net = Net::new(SimNetwork::new(13, SimFaults::none()), config);

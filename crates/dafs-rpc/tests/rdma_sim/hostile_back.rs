@@ -1,5 +1,5 @@
-//! Clients that are called back (RFC 8167) and answer as they like. Each call back comes to one end,
-//! and calls in the other direction do not suffer.
+//! Clients that answer callbacks (RFC 8167) in arbitrary ways. Each callback completes once, and
+//! calls in the other direction do not suffer.
 
 use crate::net::Net;
 use crate::program::procedures;
@@ -10,7 +10,7 @@ use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault};
 use dafs_wire::xdr::{Encode, Encoder};
 use std::time::Duration;
 
-/// A client, and the calls of the server's that have reached it.
+/// A client, and the callbacks that have reached it.
 struct Called {
     net: Net,
     raw: Raw,
@@ -25,7 +25,7 @@ impl Called {
         Self { net, raw, calls: Vec::new(), next: 0 }
     }
 
-    /// Has the server call back so often.
+    /// Makes the server send so many callbacks.
     fn ask(&mut self, times: u32) {
         for _ in 0..times {
             self.next += 1;
@@ -35,7 +35,7 @@ impl Called {
         }
     }
 
-    /// Sorts what has come: answers must all be there, calls are kept.
+    /// Sorts the messages: answers must all have arrived, callbacks are kept.
     fn settle(&mut self) {
         self.net.settle(&mut [&mut self.raw]);
         for message in self.raw.inbox.drain(..) {
@@ -56,7 +56,7 @@ impl Called {
         self.settle();
     }
 
-    /// What has come of calls back, each of which has come to one end.
+    /// The outcomes of the callbacks, each of which completed once.
     fn ends(&self) -> Vec<(u64, Result<Vec<u8>, BackError>)> {
         let ends = self.net.program.account().back.clone();
         let mut tokens: Vec<_> = ends.iter().map(|(token, _)| *token).collect();
@@ -66,7 +66,7 @@ impl Called {
         ends
     }
 
-    /// The client goes; every call back has come to its end, and nothing is left.
+    /// Disconnects the client; every callback has completed, and no resource is left.
     fn leave(mut self) {
         self.raw.abort();
         self.settle();
@@ -80,7 +80,7 @@ fn as_many_calls_are_under_way_as_the_client_takes() {
     let mut called = Called::new();
     called.ask(50);
     assert_eq!(called.calls.len(), 1, "one, until the client says more");
-    // None would be a standstill.
+    // Zero credits would be a deadlock.
     for credits in [0, 1, 3, u32::MAX] {
         let xid = called.calls.remove(0).header.xid;
         called.answer(xid, credits);
@@ -123,7 +123,7 @@ fn a_client_that_never_answers_is_not_waited_for() {
     let ends = called.ends();
     assert_eq!(ends.len(), 10);
     assert!(ends.iter().all(|(_, result)| *result == Err(BackError::TimedOut)), "{ends:?}");
-    // A late answer is none, but shows that the client takes calls again.
+    // A late answer does not count, but shows that the client takes callbacks again.
     let xid = called.calls.remove(0).header.xid;
     called.answer(xid, 1);
     assert_eq!(called.ends().len(), 10);

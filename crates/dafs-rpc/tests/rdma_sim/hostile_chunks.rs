@@ -1,5 +1,5 @@
-//! Clients whose chunks are not what they should be: not theirs, not there, too long, in the wrong
-//! place. At most their connection goes; what they had cost is free again, and others are served.
+//! Clients with wrong chunks: foreign, missing, too long, at the wrong position. At most their
+//! connection ends; its resources are free again, and the server serves others.
 
 use crate::net::Net;
 use crate::program::{data, procedures, sum};
@@ -102,7 +102,7 @@ fn memory_that_is_not_the_clients_to_name_ends_its_connection_only() {
         raw.call(1, procedures::WORDS, chunks, &words(&[1, (segment.length - 24) / 4 - 1]));
         ended(&mut net, raw);
     }
-    // Memory that may be read only is no place for results.
+    // Read-only memory cannot take results.
     let (mut net, mut raw) = world();
     let segment = raw.memory_with(8192, Access::REMOTE_READ).segment(0, 8192);
     source(&mut raw, 1, 8192, &[chunk(&[segment])]);
@@ -119,7 +119,7 @@ fn chunks_that_overlap_do_as_they_say() {
     net.settle(&mut [&mut raw]);
     let bytes = [memory.get(0, 6000), memory.get(1000, 6000)].concat();
     assert_eq!(raw.heard().reply().1, words(&[1, 12_000, sum(&bytes), 99]));
-    // Two items into one place: the later one is there in the end.
+    // Two items into the same memory: the later one remains.
     let place = memory.chunk(0, 8192);
     let chunks = Chunks { writes: smallvec![place.clone(), place], ..Chunks::default() };
     raw.call(2, procedures::SOURCE_TWICE, chunks, &words(&[2, 5000, 4000]));
@@ -149,7 +149,7 @@ fn chunks_that_promise_more_than_is_accepted_cost_nothing() {
     let header = Header { xid: 2, credits: 1, body: Body::NoMessage(chunks) };
     raw.send_message(&header, &[]);
     refused(&mut net, &mut raw, 2, HeaderFault::Chunk);
-    // A place for results may be as large as it likes; what is not there is not touched.
+    // A write chunk may claim any length; the server does not touch memory that does not exist.
     let place = chunk(&[Segment { length: u32::MAX, ..memory.segment(0, 1) }; 50]);
     source(&mut raw, 3, 4096, &[place]);
     net.settle(&mut [&mut raw]);
@@ -167,19 +167,19 @@ fn chunks_where_no_item_can_be_are_refused() {
         sink(&mut raw, 1, procedures::SINK, 16, &[memory.read(position, 0, 16)]);
         refused(&mut net, &mut raw, 1, HeaderFault::Chunk);
     }
-    // The message inline and in a chunk, or in neither.
+    // The message both inline and in a chunk, or in neither.
     sink(&mut raw, 2, procedures::SINK, 16, &[memory.read(0, 0, 16)]);
     refused(&mut net, &mut raw, 2, HeaderFault::Chunk);
     let header = Header { xid: 3, credits: 1, body: Body::NoMessage(Chunks::default()) };
     raw.send_message(&header, &[]);
     refused(&mut net, &mut raw, 3, HeaderFault::Chunk);
-    // Where items are, but other ones than the chunk's.
+    // Positions of items, but not of the one in the chunk.
     let (whole, apart) = (procedures::SINK, procedures::SINK_APART);
     for (position, len, procedures) in [
         (DATA_AT, 12, &[whole, apart][..]),
         (DATA_AT, 20, &[whole, apart]),
         (CALL_BYTES, 16, &[whole, apart]),
-        // Put together, this one makes sense.
+        // Joined, this call is valid.
         (DATA_AT + 4, 16, &[apart]),
     ] {
         for &procedure in procedures {
@@ -215,7 +215,7 @@ fn a_reply_that_fits_nowhere_is_told() {
         raw.call(1, procedures::WORDS, chunks, &words(&[1, 5000]));
         refused(&mut net, &mut raw, 1, HeaderFault::Chunk);
     }
-    // Data that does not fit its place goes with the rest, or nowhere.
+    // Data that does not fit its write chunk goes with the rest, or nowhere.
     let small = memory.chunk(0, 100);
     source(&mut raw, 2, 1000, std::slice::from_ref(&small));
     net.settle(&mut [&mut raw]);
@@ -249,7 +249,7 @@ fn keys_are_invalidated_only_for_those_who_said_so() {
 
 #[test]
 fn writes_into_the_servers_memory_find_none() {
-    // Whatever the server has registered, no peer was told a key, so guessing is all that is left.
+    // The server announces no key of its own memory, so a client can only guess.
     let mut rng = SimRng::new(5);
     for _ in 0..50 {
         let (mut net, mut raw) = world();

@@ -1,5 +1,5 @@
-//! Clients that break the rules of RPC-over-RDMA by what they send, when, and how often. At most their
-//! connection goes; what they had cost is free again, and others are served.
+//! Clients that break RPC-over-RDMA by the content, the time and the number of their messages. At
+//! most their connection ends; its resources are free again, and the server serves others.
 
 use crate::net::Net;
 use crate::program::{data, procedures};
@@ -16,10 +16,10 @@ fn headers_that_are_none_are_refused() {
     let cases: [(&[u32], HeaderFault); 8] = [
         (&[9, 2, 1, 0, 0, 0, 0], HeaderFault::Version { low: 1, high: 1 }),
         (&[9, 0], HeaderFault::Version { low: 1, high: 1 }),
-        // RDMA_MSGP and procedures that nobody knows.
+        // RDMA_MSGP and unknown procedures.
         (&[9, 1, 1, 2, 0, 0, 0, 0, 0], HeaderFault::Chunk),
         (&[9, 1, 1, 5], HeaderFault::Chunk),
-        // Lists that do not end, flags that are none, counts that cannot be.
+        // Lists that do not end, invalid flags, impossible counts.
         (&[9, 1, 1, 0, 1, 48, 7, 7, 7, 7, 1], HeaderFault::Chunk),
         (&[9, 1, 1, 0, 0, 1, u32::MAX, 7, 7, 7, 7, 0, 0], HeaderFault::Chunk),
         (&[9, 1, 1, 0, 0, 0, 1, 0x1000_0000], HeaderFault::Chunk),
@@ -45,7 +45,7 @@ fn obsolete_and_unasked_messages_take_nothing() {
     }
     still_works(&mut net, &mut raw);
     nothing_is_left(&mut net, raw);
-    // Errors and replies that answer nothing may cost the connection.
+    // Errors and replies without a callback may cost the connection.
     for body in [Body::Error(HeaderFault::Chunk), Body::Message(Chunks::default())] {
         let (mut net, mut raw) = world();
         for _ in 0..200 {
@@ -95,7 +95,7 @@ fn credits_that_are_taken_back_stay_usable_until_the_client_knows() {
     }
     assert_eq!(granted, net.credits_max());
     net.pass(Duration::from_secs(300));
-    // These use receives and are not answered.
+    // These use receives and get no answer.
     for _ in 0..granted {
         raw.send_message(&Header { xid: 1, credits: 1, body: Body::Done }, &[]);
         net.settle(&mut [&mut raw]);
@@ -113,7 +113,7 @@ fn credits_that_are_taken_back_stay_usable_until_the_client_knows() {
 fn more_calls_than_were_granted_end_the_connection() {
     let (mut net, mut raw) = world();
     let mut xid = 0;
-    // Nothing answers these, so no credit comes back.
+    // The server defers these calls, so no credit returns.
     while raw.is_up() {
         xid += 1;
         assert!(xid <= 2 * net.credits_max() + 2, "calls without end are taken in");
@@ -122,7 +122,7 @@ fn more_calls_than_were_granted_end_the_connection() {
     }
     let held = net.program.account().held.len();
     assert!(held >= 1);
-    // Late answers find nobody.
+    // Late answers have no connection to go to.
     (0..held).for_each(|_| net.program.release(0));
     nothing_is_left(&mut net, raw);
 }
@@ -261,7 +261,7 @@ fn noise_is_survived() {
     }
 }
 
-/// A message that is good but for a few words.
+/// A valid message but for a few words.
 fn noise(rng: &mut SimRng, memory: &Memory, xid: u32) -> Vec<u8> {
     let mut segment = || {
         let at = rng.below(60 << 10) as usize;

@@ -1,6 +1,6 @@
-//! Servers that break the rules of RPC-over-RDMA. A client believes nothing that it has not checked:
-//! a call gets its own answer or fails, memory that was not offered is not touched, and what a dead
-//! connection had cost is free again.
+//! Servers that break RPC-over-RDMA. The client checks all input: a call gets its own answer or
+//! fails, memory that was not offered stays untouched, and the resources of a dead connection are
+//! free again.
 
 use crate::net::{Net, SERVER_HOST};
 use crate::raw::{Memory, Message, Raw, chunk, words};
@@ -19,7 +19,7 @@ const HOST: u32 = 9;
 const PROCEDURE: Procedure =
     Procedure { program: crate::program::PROGRAM, version: 1, procedure: 3 };
 
-/// A client of the shipped kind with a server that a test plays.
+/// The product's client with a server that the test plays.
 struct Pair {
     net: Net,
     port: Port,
@@ -39,7 +39,7 @@ impl Pair {
         let mut server = Raw::new(&net, SERVER_HOST);
         server.listen();
         let port = Port::new(Box::new(net.network.adapter(HOST))).unwrap();
-        // Memory for long replies is kept.
+        // Staging memory stays with the port.
         let regions = net.network.region_count(HOST);
         let client = RpcClient::begin_rdma(&port, &Address::Sim(SERVER_HOST), options, None, 100);
         let client = client.unwrap();
@@ -59,7 +59,7 @@ impl Pair {
         pending
     }
 
-    /// A call without data, that has arrived.
+    /// A call without data that has arrived.
     fn plain(&mut self) -> (Pending, u32) {
         let pending = self.call(&Request::new(PROCEDURE, &[&[0, 0, 0, 7]], 100));
         let xid = self.server.heard().header.xid;
@@ -72,7 +72,7 @@ impl Pair {
         self.settle();
     }
 
-    /// The connection has ended, and so has the call.
+    /// Checks that the connection has ended, and so has the call.
     fn ended(mut self, pending: Pending) {
         self.settle();
         assert!(self.client.is_broken(), "the connection lives");
@@ -82,7 +82,7 @@ impl Pair {
         self.nothing_is_left();
     }
 
-    /// The connection is as good as before.
+    /// Checks that the connection still works.
     fn still_works(&mut self) {
         let (pending, xid) = self.plain();
         self.answer(xid, 8, Chunks::default(), &success(xid, &[1, 2, 3, 4]));
@@ -100,8 +100,8 @@ impl Pair {
     }
 }
 
-/// Pieces of memory for long messages that a port keeps after the few calls of a test: some of each
-/// size, for a call and for its reply.
+/// Pieces of staging memory that a port keeps after the few calls of a test: some of each size, for
+/// a call and for its reply.
 const STAGING_KEPT: usize = 4;
 
 fn success(xid: u32, results: &[u8]) -> Vec<u8> {
@@ -124,7 +124,7 @@ fn answers_to_nothing_are_ignored() {
         assert!(!pending.is_answered());
     }
     pair.answer(xid, 8, Chunks::default(), &success(xid, &[5; 8]));
-    // A second answer, which is another one.
+    // A second, different answer.
     pair.answer(xid, 8, Chunks::default(), &success(xid, &[6; 8]));
     assert_eq!(pending.wait().unwrap()[..], [5; 8]);
     for _ in 0..300 {
@@ -148,13 +148,13 @@ fn a_call_that_has_not_left_cannot_be_answered() {
     assert!(pair.server.inbox.is_empty(), "one call at a time until more are granted");
     pair.answer(xid + 1, 8, Chunks::default(), &success(xid + 1, &[6; 8]));
     assert!(!second.is_answered());
-    // No credits at all would be a standstill, so one is meant.
+    // Zero credits would be a deadlock, so they count as one.
     pair.answer(xid, 0, Chunks::default(), &success(xid, &[5; 8]));
     assert_eq!(first.wait().unwrap()[..], [5; 8]);
     assert_eq!(pair.server.heard().header.xid, xid + 1);
     pair.answer(xid + 1, u32::MAX, Chunks::default(), &success(xid + 1, &[7; 8]));
     assert_eq!(second.wait().unwrap()[..], [7; 8]);
-    // As many as were asked for, and no more.
+    // As many credits as the client requested, and no more.
     let calls: Vec<_> = (0..20).map(|_| pair.call(&Request::new(PROCEDURE, &[], 100))).collect();
     assert_eq!(pair.server.inbox.len(), 8);
     drop(calls);
@@ -169,7 +169,7 @@ fn two_numbers_in_one_message_end_the_connection() {
     pair.ended(pending);
 }
 
-/// A call with two places for data, and the server's view of it.
+/// A call with two sinks, and the server's view of it.
 fn with_sinks(pair: &mut Pair, results_bytes_max: usize) -> (Pending, Message) {
     let memory = pair.client.allocate(10_000).unwrap();
     memory.view().fill(0xee);
@@ -205,7 +205,7 @@ fn more_than_was_offered_cannot_have_been_placed() {
         pair.answer(xid, 8, returned(&message, lens), &success(xid, &[0; 8]));
         pair.ended(pending);
     }
-    // Lengths that add up to what was offered, in segments that were not.
+    // The lengths add up to those offered, but in other segments.
     let mut pair = Pair::new();
     let (pending, message) = with_sinks(&mut pair, 100);
     let xid = message.header.xid;
@@ -251,8 +251,8 @@ fn memory_that_was_not_offered_is_not_touched() {
         let address = offered.offset.wrapping_add_signed(offset);
         pair.server.write(&own, RemoteBuffer { key: offered.handle, address, len });
         pair.settle();
-        // One key covers a whole piece of memory, as its owner has chosen; beyond that there is
-        // nothing to reach.
+        // One key covers a whole memory, as its owner has chosen; the server can reach no byte
+        // beyond it.
         if pair.client.is_broken() {
             pair.ended(pending);
             assert!(memory.view().to_vec(Site::Inspect).iter().all(|byte| *byte == 0xee));
@@ -283,7 +283,7 @@ fn long_replies_that_were_not_placed_end_the_connection() {
         pair.server.send_message(&Header { xid, credits: 1, body }, &[]);
         pair.ended(pending);
     }
-    // What was placed is no reply, or that to another call.
+    // The data in the reply chunk is not a reply, or replies to another call.
     for rpc in [vec![0x55; 100], success(1, &[0; 76]), Vec::new()] {
         let mut pair = Pair::new();
         let pending = pair.call(&Request::new(PROCEDURE, &[], 20_000));
@@ -331,7 +331,7 @@ fn what_is_no_reply_ends_the_connection() {
             1 => pair.server.send(&words(&[xid])),
             2 => pair.server.send(&words(&[xid, 2, 1, 0, 0, 0, 0])),
             3 => pair.server.send(&words(&[xid, 1, 1, 2, 0, 0, 0, 0, 0])),
-            // A reply that wants to be read.
+            // A reply with a read chunk.
             4 => {
                 let chunks = Chunks { reads: smallvec![read(&memory)], ..Chunks::default() };
                 let body = Body::Message(chunks);
@@ -371,7 +371,7 @@ fn calls_that_were_not_asked_for_are_bounded() {
         bytes
     };
     let mut pair = Pair::new();
-    // A server speaks second.
+    // The server must not send first.
     pair.still_works();
     for xid in 0..300 {
         pair.answer(xid, 1, Chunks::default(), &call(xid));
@@ -412,7 +412,7 @@ fn noise_is_survived() {
     }
 }
 
-/// A call with memory of all kinds, and an answer that is good but for a few bytes.
+/// A call with memory of all kinds, and a valid answer but for a few bytes.
 fn noise(rng: &mut SimRng, pair: &mut Pair) {
     let memory = pair.client.allocate(8192).unwrap();
     let sinks = [memory.slice(0..1000).unwrap()];

@@ -1,5 +1,5 @@
-//! RPC-over-RDMA over the simulated network: the shipped server and the shipped client, each with
-//! its like and with peers that break every rule, where every delay and loss follows from a seed.
+//! RPC-over-RDMA over the simulated network: the product's server and client, against each other
+//! and against peers that break every rule. Every delay and loss follows from a seed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,4 +1,4 @@
-//! The simulated network with a server on it, and the steps that a world is made of.
+//! The simulated network with a server on it, and the steps of a world.
 
 use crate::program::Program;
 use crate::raw::Raw;
@@ -9,18 +9,18 @@ use std::time::Duration;
 
 pub(crate) const SERVER_HOST: u32 = 1;
 
-/// Steps within which a network must come to rest.
+/// Steps within which a network must become quiet.
 const STEPS_MAX: usize = 1_000_000;
-/// Messages on their way out that one registration of the server's holds. It is kept.
+/// Outgoing messages per registration of the server. The server keeps the registration.
 const SENDS_PER_REGION: usize = 32;
 
-/// The network, and perhaps a server of the shipped kind.
+/// The network, and perhaps the product's server.
 pub(crate) struct Net {
     pub(crate) network: SimNetwork,
     pub(crate) program: Program,
     server: Option<(Group, RdmaReactor<Program>)>,
     credits_max: u32,
-    /// At least the network's; the rest has passed while nothing happened there.
+    /// At least the network's time; it passes on while the network has no event.
     now: Instant,
 }
 
@@ -59,7 +59,7 @@ impl Net {
         self.credits_max
     }
 
-    /// The server has a turn, unless its host is paused. Returns whether it had anything to do.
+    /// Runs a turn of the server, unless its host is paused. Returns true if it had work.
     pub(crate) fn serve_once(&mut self) -> bool {
         let now = self.now();
         match &mut self.server {
@@ -68,7 +68,7 @@ impl Net {
         }
     }
 
-    /// The next thing happens on the network. False when nothing will.
+    /// Runs the next event of the network. Returns false when there is none.
     pub(crate) fn travel(&mut self) -> bool {
         let Some(at) = self.network.next_event() else { return false };
         self.now = self.now().max(at);
@@ -76,7 +76,7 @@ impl Net {
         true
     }
 
-    /// Everything goes on until nothing happens any more.
+    /// Runs everything until no event is left.
     pub(crate) fn settle_with(&mut self, raws: &mut [&mut Raw], mut poll: impl FnMut(Instant)) {
         for _ in 0..STEPS_MAX {
             let mut busy = self.serve_once();
@@ -95,7 +95,7 @@ impl Net {
         self.settle_with(raws, |_| ());
     }
 
-    /// So many steps, or fewer if nothing happens any more. Returns how many there were.
+    /// Runs so many steps, or fewer if no event is left. Returns how many there were.
     pub(crate) fn steps(&mut self, raw: &mut Raw, count: usize) -> usize {
         raw.flush();
         for step in 0..count {
@@ -107,7 +107,7 @@ impl Net {
         count
     }
 
-    /// Time passes, in steps of a second, while nobody but the server does anything.
+    /// Lets time pass in steps of a second while only the server runs.
     pub(crate) fn pass(&mut self, time: Duration) {
         for _ in 0..time.as_secs() {
             self.now = self.now() + Duration::from_secs(1);
@@ -130,7 +130,7 @@ impl Net {
         self.network.pause(host, self.now());
     }
 
-    /// Connections that the server has.
+    /// Open connections of the server.
     pub(crate) fn connections(&self) -> u64 {
         self.server.as_ref().map_or(0, |(group, _)| group.statistics().connections)
     }
@@ -141,8 +141,8 @@ impl Net {
         endpoints.into_iter().map(|endpoint| self.network.posted_receives(endpoint)).sum()
     }
 
-    /// The server has no connection, and nothing is left of those it had, but memory for as many
-    /// messages on their way out as there were at a time.
+    /// Checks that the server has no connection and no resource of former ones, except for memory
+    /// for as many outgoing messages as there were at a time.
     pub(crate) fn assert_idle(&mut self, sends_max: usize) {
         while self.serve_once() {}
         assert_eq!(self.connections(), 0);

@@ -1,7 +1,7 @@
-//! A program with data in arguments and results, which keeps account of what it was asked.
+//! A program with data in arguments and results, which records its calls.
 //!
 //! Invariants
-//! * A call is carried out when it is counted in [`Account::done`]; each is counted once.
+//! * A call has been executed when it is counted in [`Account::done`]; each is counted once.
 
 use dafs_mem::Site;
 use dafs_rpc::{
@@ -19,45 +19,45 @@ pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
 
 /// Procedures of the program.
 pub(crate) mod procedures {
-    /// Nothing.
+    /// Does no work.
     pub(crate) const NULL: u32 = 0;
     /// A number, data, a number: gives the first number, the length and the sum of the data, the
-    /// last number. Data comes in one piece.
+    /// last number. The data comes in one piece.
     pub(crate) const SINK: u32 = 1;
-    /// The same; data may come apart.
+    /// As `SINK`, but the data may come outside of the message.
     pub(crate) const SINK_APART: u32 = 2;
     /// A number and a length: gives the number, data of that length, the number again.
     pub(crate) const SOURCE: u32 = 3;
     /// Two numbers and two lengths: gives two items of data, each between numbers.
     pub(crate) const SOURCE_TWICE: u32 = 4;
-    /// A number and a length: gives the number and so many words that are no data.
+    /// A number and a length: gives the number and so many words that are not data.
     pub(crate) const WORDS: u32 = 5;
-    /// As `SINK_APART`, answered when the test says so.
+    /// As `SINK_APART`, answered when the test releases it.
     pub(crate) const SINK_LATER: u32 = 6;
-    /// As `SOURCE`, answered when the test says so.
+    /// As `SOURCE`, answered when the test releases it.
     pub(crate) const SOURCE_LATER: u32 = 7;
     /// A number: gives no answer.
     pub(crate) const DROP: u32 = 8;
     /// Ends the connection.
     pub(crate) const CLOSE: u32 = 9;
-    /// A number: the server calls back with it.
+    /// A number: the server sends it in a callback.
     pub(crate) const CALL_BACK: u32 = 10;
 }
 
-/// What the program has done, for the test to see.
+/// The program's record, for the test.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// How often a call with this number was carried out.
+    /// How often the call with this number was executed.
     pub(crate) done: HashMap<u32, u32>,
-    /// Connections that the handler has been told the end of.
+    /// Connections whose end the handler has learned.
     pub(crate) ended: Vec<ConnectionId>,
-    /// What came of calls back, by their numbers.
+    /// The outcomes of callbacks, by their numbers.
     pub(crate) back: Vec<(u64, Result<Vec<u8>, BackError>)>,
-    /// Calls that wait for [`Program::release`].
+    /// Deferred calls, until [`Program::release`].
     pub(crate) held: Vec<(u32, OwnedArgs, Responder)>,
 }
 
-/// The program; clones share the account.
+/// The program; clones share the record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Program {
     account: Arc<Mutex<Account>>,
@@ -68,12 +68,12 @@ impl Program {
         self.account.lock().unwrap()
     }
 
-    /// How often a call with this number was carried out.
+    /// How often the call with this number was executed.
     pub(crate) fn done(&self, number: u32) -> u32 {
         self.account().done.get(&number).copied().unwrap_or(0)
     }
 
-    /// Answers one of the calls that wait.
+    /// Answers one of the deferred calls.
     pub(crate) fn release(&self, at: usize) {
         let (procedure, args, responder) = self.account().held.remove(at);
         let result = match procedure {
@@ -135,12 +135,12 @@ impl Program {
     }
 }
 
-/// Data that follows from a number.
+/// Data derived from a number.
 pub(crate) fn data(number: u32, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u32 / 7).wrapping_mul(31).wrapping_add(number) as u8).collect()
 }
 
-/// What `SINK` gives for data.
+/// The sum that `SINK` returns for data.
 pub(crate) fn sum(data: &[u8]) -> u32 {
     data.iter().fold(1, |sum: u32, byte| sum.rotate_left(5) ^ u32::from(*byte))
 }

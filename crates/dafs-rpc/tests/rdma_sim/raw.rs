@@ -1,5 +1,5 @@
-//! One end of a connection without manners: a bare adapter of the simulated network that sends
-//! whatever a test wants sent, and shows what comes back.
+//! One raw end of a connection: an adapter of the simulated network that sends arbitrary messages
+//! and shows the answers.
 
 use crate::net::{Net, SERVER_HOST};
 use dafs_dat::sim::SimAdapter;
@@ -14,7 +14,7 @@ use dafs_wire::xdr::{Decoder, Encode, Encoder};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Receives that it keeps posted, and their size in bytes.
+/// Receives that it keeps posted; below, their size in bytes.
 const SLOTS: usize = 64;
 const SLOT_BYTES: usize = 16 << 10;
 
@@ -53,11 +53,11 @@ pub(crate) fn chunk(segments: &[Segment]) -> Chunk {
     Chunk { segments: segments.iter().copied().collect() }
 }
 
-/// What the other end said.
+/// A message from the other end.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Message {
     pub(crate) header: Header,
-    /// What followed the header.
+    /// The bytes after the header.
     pub(crate) body: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl Message {
         }
     }
 
-    /// The fault that it tells.
+    /// The fault that the message reports.
     pub(crate) fn fault(&self) -> Option<HeaderFault> {
         match self.header.body {
             Body::Error(fault) => Some(fault),
@@ -105,28 +105,28 @@ enum State {
     Over(String),
 }
 
-/// The peer.
+/// The raw peer.
 pub(crate) struct Raw {
     adapter: SimAdapter,
     pub(crate) domain: ProtectionDomain,
     state: State,
     endpoint: Option<EndpointId>,
     listener: Option<ListenerId>,
-    /// What the other end sent along at set-up.
+    /// The other end's private data from the connection set-up.
     pub(crate) told: Vec<u8>,
     slots: Memory,
-    /// Whether receives are posted again when they have been used.
+    /// True if consumed receives are posted again.
     pub(crate) reposts: bool,
     pub(crate) inbox: VecDeque<Message>,
-    /// Keys of ours that the other end has invalidated.
+    /// Keys of this end that the other end has invalidated.
     pub(crate) invalidated: Vec<u32>,
     sends: u64,
-    /// A key of the other end that dies with the next message.
+    /// A key of the other end that the next message invalidates.
     dying: Option<u32>,
 }
 
 impl Raw {
-    /// A process on a host.
+    /// A peer in a process of a host.
     pub(crate) fn new(net: &Net, host: u32) -> Self {
         let mut adapter = net.network.adapter(host);
         let domain = adapter.protection_domain();
@@ -147,7 +147,7 @@ impl Raw {
         }
     }
 
-    /// A client that is connected to the server of the world.
+    /// A client with a connection to the server of the world.
     pub(crate) fn connect(net: &mut Net, host: u32, private_data: &[u8]) -> Self {
         let mut raw = Self::new(net, host);
         raw.dial(private_data);
@@ -172,17 +172,17 @@ impl Raw {
         self.listener = Some(listener.expect("nobody else listens there"));
     }
 
-    /// Memory that is registered with these rights.
+    /// Registers memory with these rights.
     pub(crate) fn memory_with(&mut self, len: usize, access: Access) -> Memory {
         register(&mut self.adapter, self.domain, len, access)
     }
 
-    /// Memory that the other end may do everything with.
+    /// Registers memory with all rights for the other end.
     pub(crate) fn memory(&mut self, len: usize) -> Memory {
         self.memory_with(len, Access::all())
     }
 
-    /// Memory of another protection domain.
+    /// Registers memory in another protection domain.
     pub(crate) fn foreign_memory(&mut self, len: usize) -> Memory {
         let domain = self.adapter.protection_domain();
         register(&mut self.adapter, domain, len, Access::all())
@@ -196,7 +196,7 @@ impl Raw {
         self.state == State::Up
     }
 
-    /// Why the connection has ended.
+    /// The reason why the connection has ended.
     pub(crate) fn ending(&self) -> Option<&str> {
         match &self.state {
             State::Over(reason) => Some(reason),
@@ -216,14 +216,14 @@ impl Raw {
             Some(key) => self.adapter.post_send_invalidate(endpoint, work, &[segment], key),
             None => self.adapter.post_send(endpoint, work, &[segment]),
         };
-        // The connection may be over already; that is then reported.
+        // The connection may have ended already; an event reports that.
         assert!(matches!(posted, Ok(()) | Err(PostError::NotConnected)), "{posted:?}");
         self.adapter.flush();
-        // What is posted keeps its memory.
+        // The posted send keeps its memory.
         self.deregister(&memory);
     }
 
-    /// Sends bytes as one message that takes a key of the other end out of use.
+    /// Sends bytes as one message that invalidates a key of the other end.
     pub(crate) fn send_invalidate(&mut self, bytes: &[u8], key: u32) {
         self.dying = Some(key);
         self.send(bytes);
@@ -234,7 +234,7 @@ impl Raw {
         self.send(&message(header, body));
     }
 
-    /// Calls with these chunks; the arguments are those that go inline.
+    /// Sends a call with these chunks; `args` are the inline arguments.
     pub(crate) fn call(&mut self, xid: u32, procedure: u32, chunks: Chunks, args: &[u8]) {
         let header = Header { xid, credits: 16, body: Body::Message(chunks) };
         self.send_message(&header, &call(xid, procedure, args));
@@ -251,7 +251,7 @@ impl Raw {
         self.adapter.flush();
     }
 
-    /// Hands over what was posted.
+    /// Flushes posted work.
     pub(crate) fn flush(&mut self) {
         self.adapter.flush();
     }
@@ -263,7 +263,7 @@ impl Raw {
         }
     }
 
-    /// The next message, which must be there.
+    /// The next message, which must have arrived.
     pub(crate) fn heard(&mut self) -> Message {
         self.inbox.pop_front().unwrap_or_else(|| panic!("no message; {:?}", self.state))
     }
@@ -271,11 +271,11 @@ impl Raw {
     fn post(&mut self, slot: usize) {
         let Some(endpoint) = self.endpoint else { return };
         let segment = self.slots.region.local(slot * SLOT_BYTES, SLOT_BYTES);
-        // The connection may be over already; that is then reported.
+        // The connection may have ended already; an event reports that.
         let _ = self.adapter.post_receive(endpoint, slot as u64, segment);
     }
 
-    /// Takes what has happened. Returns whether anything has.
+    /// Handles events. Returns true if there were any.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         let mut events = Vec::new();
         self.adapter.poll(now, &mut events);

@@ -1,4 +1,4 @@
-//! What tests with a client of no manners begin with and end with.
+//! The common beginnings and ends of tests with raw clients.
 
 use crate::net::Net;
 use crate::program::procedures;
@@ -9,7 +9,7 @@ use dafs_wire::rpcrdma::{Chunk, Chunks, HeaderFault, PrivateData, ReadSegment};
 pub(crate) const HOST: u32 = 7;
 /// Bytes of an RPC call header with an empty credential.
 pub(crate) const CALL_BYTES: u32 = 40;
-/// Where the data of `SINK` belongs: behind the header, a number and the length.
+/// Position of the data of `SINK`: after the header, a number and the length.
 pub(crate) const DATA_AT: u32 = CALL_BYTES + 8;
 
 pub(crate) fn told(remote_invalidation: bool) -> [u8; PrivateData::BYTES] {
@@ -22,19 +22,19 @@ pub(crate) fn world() -> (Net, Raw) {
     (net, raw)
 }
 
-/// `SINK` with its data in these segments.
+/// Calls `SINK` with its data in these segments.
 pub(crate) fn sink(raw: &mut Raw, xid: u32, procedure: u32, len: u32, reads: &[ReadSegment]) {
     let chunks = Chunks { reads: reads.iter().copied().collect(), ..Chunks::default() };
     raw.call(xid, procedure, chunks, &words(&[xid, len, 99]));
 }
 
-/// `SOURCE` with these write chunks.
+/// Calls `SOURCE` with these write chunks.
 pub(crate) fn source(raw: &mut Raw, xid: u32, len: u32, writes: &[Chunk]) {
     let chunks = Chunks { writes: writes.iter().cloned().collect(), ..Chunks::default() };
     raw.call(xid, procedures::SOURCE, chunks, &words(&[xid, len]));
 }
 
-/// A call that works; for the connection is as good as before.
+/// Checks that the connection still works.
 pub(crate) fn still_works(net: &mut Net, raw: &mut Raw) {
     raw.call(4_000_000, procedures::NULL, Chunks::default(), &[]);
     net.settle(&mut [raw]);
@@ -44,7 +44,8 @@ pub(crate) fn still_works(net: &mut Net, raw: &mut Raw) {
     assert!(raw.inbox.is_empty() && raw.is_up());
 }
 
-/// The peer is gone or goes now; nothing of it is left, and others are served.
+/// Disconnects the peer if it is still connected; checks that no resource of it is left and that
+/// the server serves others.
 pub(crate) fn nothing_is_left(net: &mut Net, mut raw: Raw) {
     raw.abort();
     net.settle(&mut [&mut raw]);
@@ -56,7 +57,7 @@ pub(crate) fn nothing_is_left(net: &mut Net, mut raw: Raw) {
     net.assert_idle(32);
 }
 
-/// A fault is told, and the connection lives.
+/// Checks that the server reports a fault and the connection continues.
 pub(crate) fn refused(net: &mut Net, raw: &mut Raw, xid: u32, fault: HeaderFault) {
     net.settle(&mut [raw]);
     let answer = raw.heard();
@@ -64,7 +65,7 @@ pub(crate) fn refused(net: &mut Net, raw: &mut Raw, xid: u32, fault: HeaderFault
     still_works(net, raw);
 }
 
-/// The connection has ended, and nothing was said.
+/// Checks that the connection has ended without a message.
 pub(crate) fn ended(net: &mut Net, mut raw: Raw) {
     net.settle(&mut [&mut raw]);
     assert!(raw.ending().is_some(), "the connection lives: {:?}", raw.inbox);

@@ -1,5 +1,5 @@
-//! Worlds made from a seed: some clients of the shipped kind, the shipped server, and a network that
-//! is slow, overtakes and breaks.
+//! Worlds made from a seed: some of the product's clients, the product's server, and a network with
+//! delays, reordering between connections and failures.
 //!
 //! `DAFS_RDMA_SEED=7 cargo test -p dafs-rpc --test rdma_sim worlds` runs one world again.
 
@@ -10,14 +10,14 @@ use dafs_rpc::client::Options;
 use dafs_rpc::server::Config;
 use std::time::Duration;
 
-/// How many worlds a test looks at, and with `DAFS_TEST_LONG`.
+/// The number of worlds of a test, and with `DAFS_TEST_LONG`.
 const WORLDS: u64 = 150;
 const WORLDS_LONG: u64 = 5000;
-/// Steps of a world before everything is brought to its end.
+/// Steps of a world before it is brought to its end.
 const STEPS: u32 = 4000;
-/// Steps within which that must be.
+/// Steps within which it must end.
 const END_STEPS_MAX: u32 = 400_000;
-/// Registrations that may stay with a client that does nothing: memory for long messages.
+/// Registrations that an idle client may keep: staging memory.
 const CLIENT_REGIONS_MAX: usize = 80;
 
 struct World {
@@ -31,7 +31,7 @@ impl World {
         let mut rng = SimRng::new(seed);
         let mut faults = if rng.chance(600_000) { SimFaults::rough() } else { SimFaults::none() };
         faults.piece_bytes_max = 1 << rng.between(8, 17);
-        // The world breaks its connections mostly by itself, at moments that it chooses.
+        // The world breaks its connections mostly itself, at moments that it chooses.
         faults.loss_ppm /= 2;
         let config = Config {
             rdma_inline_bytes: [1024, 4096, 16 << 10][rng.below(3) as usize],
@@ -50,7 +50,7 @@ impl World {
                 credits: [1, 8, 64][rng.below(3) as usize],
                 ..Options::default()
             };
-            // A server that works in its clients' memory may do so when a call is long lost.
+            // A server that maps its clients' memory may use it long after a call is lost.
             Caller::new(&net.network, 10 + number as u32, options, !maps)
         });
         let callers = callers.collect();
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Trouble ends; every call must be over, and nothing may be left.
+    /// Ends the trouble; every call must end, and no resource may be left.
     fn end(&mut self) {
         self.net.network.calm();
         for _ in 0..END_STEPS_MAX {
@@ -168,7 +168,7 @@ fn every_call_is_answered_once_or_lost_with_its_connection() {
     let long = std::env::var_os("DAFS_TEST_LONG").is_some();
     let worlds = if long { WORLDS_LONG } else { WORLDS };
     let seen = (0..worlds).fold(Tally::default(), |all, seed| all.plus(&run(seed).1));
-    // A test of worlds in which nothing happens would show nothing.
+    // A test of worlds without events would show nothing.
     assert!(seen.is_rich(), "{seen:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Calls in the other direction, over the connection that the client made.
+//! Callbacks over the connection that the client made.
 
 use crate::common::{Event, PROGRAM, Raw, Server, call, options, procedure, procedures, record};
 use dafs_rpc::client::{BackRequest, RpcClient};
@@ -9,7 +9,7 @@ use dafs_wire::xdr::Decoder;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Has the server call back; gives the token that it will use.
+/// Makes the server send a callback; returns its token.
 fn ask(client: &RpcClient, args: &[u8]) -> u64 {
     let token = client.call(procedure(procedures::CALL_BACK), args).unwrap();
     Decoder::new(&token).u64().unwrap()
@@ -93,7 +93,7 @@ fn the_call_back_is_a_proper_call() {
     // Denied: AUTH_ERROR, AUTH_TOOWEAK.
     raw.send(&record(&[header.xid, 1, 1, 1, 5], &[]));
     let Event::BackReply(77, Err(BackError::Denied(_))) = server.event() else { panic!() };
-    // The same answer again is one that nobody asked for.
+    // The same answer again has no callback.
     raw.send(&record(&[header.xid, 1, 0, 0, 0, 0], &[]));
     server.wait_for(|statistics| statistics.unasked == 1);
     raw.send(&call(78, procedures::CALL_BACK, b"args"));
@@ -120,7 +120,8 @@ fn peers_that_never_answer_are_not_waited_for() {
     assert_eq!(late, [timed_out(1), timed_out(2)]);
     raw.send(&call(4, procedures::CALL_BACK, &[]));
     while raw.reply_or_call() != Some(4) {}
-    // One that is in hand when the connection ends fails with it, before the end is told.
+    // A callback that is outstanding when the connection ends fails with it, before the handler
+    // learns of the end.
     drop(raw);
     assert!(matches!(server.event(), Event::BackReply(4, Err(_))));
     assert_eq!(server.event(), Event::Disconnected);

@@ -1,4 +1,4 @@
-//! Calls that work.
+//! Calls that succeed.
 
 use crate::common::{Raw, Server, call, options, pattern, procedure, procedures, sum};
 use dafs_dat::Wake;
@@ -64,7 +64,7 @@ fn data_that_lies_apart_is_sent_in_its_place() {
     }
 }
 
-/// Where `BULK` has its data.
+/// The position of the data in the results of `BULK`.
 fn locate_bulk(results: &[u8]) -> Option<Located> {
     let len = Decoder::new(results).u32().ok()? as usize;
     Some(Located { position: 4, len })
@@ -99,7 +99,7 @@ fn results_are_read_to_their_place() {
             scope.spawn(move || {
                 let memories: Vec<_> = (0..8).map(|_| client.allocate(1 << 20).unwrap()).collect();
                 for round in 0..10 {
-                    // Every third one is not located, and comes inside the results.
+                    // Every third one has no locator, so its data comes inside the results.
                     let locate = |i: usize| (i % 3 != thread).then_some(locate_bulk as Locate);
                     let pending: Vec<_> = memories
                         .iter()
@@ -129,7 +129,7 @@ fn reply(call: &[u8], results: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A client of a server that is a socket of the test.
+/// A client whose server is a socket of the test.
 fn raw_server() -> (RpcClient, TcpStream) {
     let raw = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = RpcClient::connect(raw.local_addr().unwrap(), Options::default(), None).unwrap();
@@ -141,7 +141,7 @@ fn a_server_that_lies_about_its_data_writes_only_where_it_may() {
     let (client, mut stream) = raw_server();
     let memory = client.allocate(100_000).unwrap();
     memory.view().fill(7);
-    // What it says it sends, and what it sends.
+    // The announced length, and the sent length.
     for (told, sent) in [(50, 20), (50_000, 100), (50_000, 49_996), (50_001, 60_000), (9, 8)] {
         let pending = bulk(&client, &memory, 50_000, Some(locate_bulk));
         let mut call = [0; 48];
@@ -151,7 +151,7 @@ fn a_server_that_lies_about_its_data_writes_only_where_it_may() {
             let results = [&bulk_len(told)[..], &vec![1; sent]].concat();
             stream.write_all(&reply(&call, &results)).unwrap();
             match waiter.join().unwrap() {
-                // More than there is room for stays where it is.
+                // Data that exceeds the sink stays in the results.
                 Ok(results) => {
                     assert!(told > 50_000);
                     assert!(results.decoder().payload(50_000).is_err());
@@ -281,7 +281,7 @@ fn large_records_go_both_ways() {
 
 #[test]
 fn pipelined_large_records_do_not_wait_for_each_other() {
-    // Neither side can send all before the other reads.
+    // Neither side can send everything before the other reads.
     let config = Config { output_bytes_max: 2 << 20, ..Config::default() };
     let server = Server::start(1, config);
     let client = server.connect();
@@ -300,7 +300,7 @@ fn little_of_a_large_record_is_copied() {
     let mut raw = Raw::connect(&server);
     let data = pattern(1 << 20);
     let one = call(7, procedures::SUM_LATER, &data);
-    // The first may come as a surprise.
+    // The client may not expect the first large record.
     raw.send(&one);
     raw.reply().unwrap();
     let before = copied_bytes(Site::RpcStaging) + copied_bytes(Site::RpcDeferred);
@@ -341,7 +341,7 @@ fn the_end_of_a_connection_fails_its_calls() {
     assert!(client.is_broken());
     let after = client.call(procedure(procedures::NULL), &[]);
     assert!(matches!(after, Err(CallError::Disconnected(_))));
-    // An answer to a connection that has ended goes nowhere.
+    // An answer to a connection that has ended is discarded.
     let held = server.held.lock().unwrap().pop().unwrap();
     held.respond(Reply::new());
     let client = server.connect();
@@ -375,7 +375,7 @@ fn a_server_that_stops_sends_its_answers_first() {
 fn nothing_of_a_call_that_was_given_up_follows_when_the_connection_has_ended() {
     const CALL_BYTES: usize = 64 << 10;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Most of it waits on the client's side.
+    // Most of the data waits on the client's side.
     rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, 16 * CALL_BYTES).unwrap();

@@ -1,4 +1,4 @@
-//! A program that can do everything the tests need, and a server that runs it.
+//! A program with all procedures that the tests need, and a server that runs it.
 
 use dafs_rpc::client::{BackHandler, Identity, Options, Procedure, RpcClient};
 use dafs_rpc::server::{Config, Group};
@@ -18,30 +18,30 @@ use std::time::Duration;
 
 pub(crate) const PROGRAM: u32 = 0x2000_0099;
 
-/// Longer than anything takes that works.
+/// A timeout longer than any successful step.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Procedures of the program.
 pub(crate) mod procedures {
-    /// Nothing.
+    /// Does no work.
     pub(crate) const NULL: u32 = 0;
-    /// The arguments come back.
+    /// Returns the arguments.
     pub(crate) const ECHO: u32 = 1;
-    /// The arguments come back from another thread, in any order.
+    /// Returns the arguments from another thread, in any order.
     pub(crate) const ECHO_LATER: u32 = 2;
-    /// So many bytes of bulk data as the argument says.
+    /// Returns as many bytes of bulk data as the argument says.
     pub(crate) const BULK: u32 = 3;
-    /// The length and the sum of the arguments.
+    /// Returns the length and the sum of the arguments.
     pub(crate) const SUM: u32 = 4;
     /// As `SUM`, from another thread.
     pub(crate) const SUM_LATER: u32 = 5;
-    /// No answer.
+    /// Gets no answer.
     pub(crate) const DROP: u32 = 6;
-    /// No answer until `Event::release`.
+    /// Gets no answer until `Event::release`.
     pub(crate) const HOLD: u32 = 7;
-    /// The server calls back with the arguments; answers at once.
+    /// The server sends a callback with the arguments, and answers at once.
     pub(crate) const CALL_BACK: u32 = 8;
-    /// Who calls.
+    /// Returns the caller's identity.
     pub(crate) const WHO: u32 = 9;
     /// The handler panics.
     pub(crate) const PANIC: u32 = 10;
@@ -49,7 +49,7 @@ pub(crate) mod procedures {
     pub(crate) const CLOSE: u32 = 11;
 }
 
-/// What the handlers tell the test.
+/// A report of a handler to the test.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
     BackReply(u64, Result<Vec<u8>, BackError>),
@@ -70,7 +70,7 @@ pub(crate) fn sum(bytes: &[u8]) -> Vec<u8> {
     [bytes.len() as u64, sum].iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
-/// Bulk data of that length.
+/// Bulk data of this length.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 3) as u8).collect()
 }
@@ -135,7 +135,7 @@ impl Handler for Tester {
     }
 
     fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
-        // Through a message, as a handler does that has to tell another thread.
+        // Through a message, as a handler would that must notify another thread.
         self.told.push_back(token);
         self.injector.send(token);
         let _ = self.events.send(Event::BackReply(token, result.map(<[u8]>::to_vec)));
@@ -150,7 +150,7 @@ impl Handler for Tester {
     }
 }
 
-/// A server of the program; stops when dropped.
+/// A server of the program; it stops when dropped.
 pub(crate) struct Server {
     pub(crate) group: Group,
     pub(crate) address: SocketAddr,
@@ -195,7 +195,7 @@ impl Server {
         self.events.recv_timeout(PATIENCE).expect("nothing happened")
     }
 
-    /// Waits until the statistics are as wanted.
+    /// Waits until the statistics match.
     pub(crate) fn wait_for(&self, what: impl Fn(&dafs_rpc::server::Statistics) -> bool) {
         let start = std::time::Instant::now();
         while !what(&self.group.statistics()) {
@@ -240,7 +240,7 @@ pub(crate) fn procedure(procedure: u32) -> Procedure {
     Procedure { program: PROGRAM, version: 1, procedure }
 }
 
-/// A connection without a client's manners.
+/// A connection at byte level.
 pub(crate) struct Raw(pub(crate) TcpStream);
 
 impl Raw {
@@ -265,7 +265,7 @@ impl Raw {
         Some(record)
     }
 
-    /// The next reply: its number, whether it is a success, and what follows the header.
+    /// The next reply: its XID, whether it is a success, and the bytes after the header.
     pub(crate) fn reply(&mut self) -> Option<(u32, ReplyHeader<'static>, Vec<u8>)> {
         let record = self.record()?.leak();
         let mut decoder = Decoder::new(record);
@@ -273,14 +273,14 @@ impl Raw {
         Some((header.xid, header, decoder.rest().to_vec()))
     }
 
-    /// The number of the next reply; none for a call of the server's.
+    /// The XID of the next reply; none for a callback.
     pub(crate) fn reply_or_call(&mut self) -> Option<u32> {
         let record = self.record().unwrap();
         let (xid, direction) = dafs_wire::rpc::peek(&record).unwrap();
         (direction == dafs_wire::rpc::Direction::Reply).then_some(xid)
     }
 
-    /// True when the server ends the connection without another word.
+    /// True when the server ends the connection without sending anything.
     pub(crate) fn is_closed(&mut self) -> bool {
         match self.0.read(&mut [0; 1]) {
             Ok(len) => len == 0,

@@ -1,4 +1,4 @@
-//! Peers that mean no good, or know no better.
+//! Hostile and faulty peers.
 
 use crate::common::{PATIENCE, Raw, Server, call, call_words, procedure, procedures, record};
 use dafs_rpc::server::Config;
@@ -7,7 +7,7 @@ use dafs_wire::rpc::{FragmentMark, ReplyStatus};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Another client is served as if nothing had happened.
+/// Checks that another client is served as usual.
 fn still_serves(server: &Server) {
     let client = server.connect();
     assert_eq!(client.call(procedure(procedures::ECHO), b"fine").unwrap()[..], *b"fine");
@@ -53,7 +53,7 @@ fn what_is_no_rpc_ends_its_connection_only() {
     let streams = [truncated, too_long, endless, wrong_way, record(&[], &[]), web];
     for (number, stream) in streams.into_iter().enumerate() {
         let mut raw = Raw::connect(&server);
-        // The server may end the connection before it has taken all.
+        // The server may end the connection before it has read everything.
         let _ = raw.0.write_all(&stream);
         assert!(raw.is_closed(), "stream {number}");
     }
@@ -88,7 +88,7 @@ fn fragments_of_any_size_make_up_records() {
         stream.extend(FragmentMark { len: 0, last: true }.to_bytes());
         let marks = (stream.len() - body.len()) / 4;
         if marks > 4096 {
-            // More fragments than anybody needs.
+            // More fragments than the limit.
             let _ = raw.0.write_all(&stream);
             assert!(raw.is_closed());
             raw = Raw::connect(&server);
@@ -97,7 +97,7 @@ fn fragments_of_any_size_make_up_records() {
         raw.send(&stream);
         assert_eq!(raw.reply().unwrap().2, vec![7; 3000]);
     }
-    // Byte by byte, as slow as it gets.
+    // Byte by byte, the slowest possible sender.
     for byte in call(2, procedures::ECHO, b"slow") {
         raw.send(&[byte]);
     }
@@ -115,7 +115,7 @@ fn half_records_are_given_up() {
         raw.send(&whole[..len]);
         assert!(raw.is_closed(), "{len} bytes");
     }
-    // Whoever is only idle is left alone.
+    // A connection that is only idle stays open.
     idle.send(&call(2, procedures::NULL, &[]));
     assert_eq!(idle.reply().unwrap().0, 2);
 }
@@ -168,7 +168,7 @@ fn many_that_do_not_read_are_dropped_before_they_take_all_memory() {
     }
     server.wait_for(|statistics| statistics.broken > 0);
     still_serves(&server);
-    // Whoever was spared and reads now gets everything.
+    // A connection that was not dropped gets all replies when it reads.
     let replies = |flood: &mut Raw| (0..100).take_while(|_| flood.record().is_some()).count();
     let spared =
         floods.iter_mut().filter_map(|flood| (replies(flood) == 100).then_some(())).count();
@@ -194,7 +194,7 @@ fn a_flood_that_reads_late_gets_every_answer() {
     sender.join().unwrap();
 }
 
-/// However many small calls one peer sends at once, another one has its turn soon.
+/// However many small calls one peer sends at once, another peer is served soon.
 #[test]
 fn a_flood_of_small_calls_lets_others_have_their_turn() {
     let config = Config { calls_per_connection_max: 10_000, ..Config::default() };
@@ -202,7 +202,7 @@ fn a_flood_of_small_calls_lets_others_have_their_turn() {
     let hold = |xid| call(xid, procedures::HOLD, &[]);
     let [mut first, mut flood, mut honest] = [(); 3].map(|()| Raw::connect(&server));
     server.wait_for(|statistics| statistics.connections == 3);
-    // The reactor waits in the first call for the list, until both others have sent all.
+    // The reactor waits in the first call for the lock, until both others have sent everything.
     let held = server.held.lock().unwrap();
     first.send(&hold(1));
     flood.send(&hold(2).repeat(4000));
@@ -238,7 +238,7 @@ fn calls_in_hand_are_bounded_and_go_on_when_answered() {
             std::thread::yield_now();
         }
         assert_eq!(server.held.lock().unwrap().len(), expected);
-        // Some are answered, some given up.
+        // Answer some, drop some.
         let responder = server.held.lock().unwrap().remove(0);
         let xid = responder.xid();
         if answered % 2 == 0 {
@@ -272,7 +272,7 @@ fn connections_are_bounded_and_those_of_no_use_yet_make_room() {
     late.reply().unwrap();
     let mut last = Raw::connect(&server);
     assert!(first.is_closed(), "it is the oldest of those that have");
-    // Nobody can be spared any more.
+    // All connections are in use now, so none can be closed to make room.
     for raw in [&mut late, &mut last] {
         let held = server.held.lock().unwrap().len();
         raw.send(&call(4, procedures::HOLD, &[]));
