@@ -1,4 +1,5 @@
-//! The adapter: the trait's functions, each a few lines over the machinery beside it.
+//! The implementation of the [`Adapter`](crate::Adapter) trait; each function is a few lines over
+//! the modules beside it.
 
 use super::config::IwarpConfig;
 use super::connection::Connection;
@@ -27,17 +28,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The socket of a connection. Whoever counts connections may have to shut it down.
+/// The socket of a connection. The connection limits may have to shut it down.
 pub(super) type Stream = Guarded<Arc<TcpStream>>;
 
 /// A socket of the adapter.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// A peer's set-up before `accept`.
+    /// The set-up of a peer's connection before `accept`.
     Request(Box<Request>),
     /// A connection from `connect` or `accept` on.
     Connection(Box<Connection>),
-    /// Ended and reported; the socket waits for the peer to close.
+    /// The connection has ended and was reported; the socket waits for the peer to close.
     Lingering { stream: Stream, _admitted: Option<Arc<Admitted>> },
 }
 
@@ -50,16 +51,16 @@ pub struct IwarpAdapter {
     /// Timers that start with the next poll.
     pub(super) unstamped: Vec<(u64, Duration)>,
     pub(super) now: Instant,
-    /// Connections that are tried without asking the kernel.
+    /// Connections that the adapter reads directly, without an epoll call before.
     pub(super) active: Vec<u64>,
     pub(super) polls_since_kernel: u32,
-    /// The caller may have slept since the kernel was last asked.
+    /// True if the caller may have slept since the last epoll call.
     pub(super) slept: bool,
-    /// Peers' set-ups before `accept`.
+    /// Set-ups of peers' connections before `accept`.
     pub(super) request_count: usize,
-    /// Those of them that are turned away when it is known what they want.
+    /// Those of them that will be rejected once their request has arrived.
     pub(super) turned_away_count: usize,
-    /// Where connections are counted that peers have begun.
+    /// The limits for connections that peers begin.
     pub(super) connections: Option<Arc<Connections>>,
     pub(super) complaints: Complaints,
     pub(super) dirty_scratch: Vec<u64>,
@@ -70,7 +71,7 @@ impl IwarpAdapter {
     /// An adapter without connections.
     ///
     /// # Errors
-    /// A setting outside its limits, or no descriptor for epoll.
+    /// A setting outside its limits, or no file descriptor for epoll.
     pub fn new(config: IwarpConfig) -> io::Result<Self> {
         config.check()?;
         Ok(Self {
@@ -92,7 +93,7 @@ impl IwarpAdapter {
         })
     }
 
-    /// Has the connections that peers begin counted and limited there, from when they are accepted.
+    /// Counts and limits the connections that peers begin, from their acceptance.
     pub fn count_in(&mut self, connections: Arc<Connections>) {
         self.connections = Some(connections);
     }
@@ -102,7 +103,7 @@ impl IwarpAdapter {
         self.slots.count()
     }
 
-    /// A connection whose work may be queued.
+    /// The connection, if it accepts posted work.
     fn open_connection(&mut self, endpoint: EndpointId) -> Result<usable::Usable<'_>, PostError> {
         match self.slots.get_mut(endpoint.0) {
             Some(Entry::Connection(connection)) if !connection.closing => {
@@ -114,7 +115,7 @@ impl IwarpAdapter {
 }
 
 mod usable {
-    //! Posting to a connection that is not closing.
+    //! Posting work to a connection that is not closing.
 
     use super::*;
 
@@ -124,7 +125,7 @@ mod usable {
     }
 
     impl Usable<'_> {
-        /// Checks all segments and queues the work; nothing is queued on an error.
+        /// Checks all segments and queues the work; queues none of it on an error.
         pub(super) fn post(
             self,
             work: u64,
@@ -156,7 +157,7 @@ mod usable {
     }
 }
 
-/// The sum of the lengths, if their number and it are within bounds.
+/// The sum of the lengths, if the sum and the number of segments are within limits.
 fn total_len(segments: &[LocalSegment]) -> Result<u32, PostError> {
     if segments.len() > GATHER_SEGMENTS_MAX {
         return Err(PostError::Length);
@@ -311,7 +312,7 @@ impl Adapter for IwarpAdapter {
         }
         let usable = self.open_connection(endpoint)?;
         if usable.connection.is_open() && usable.connection.tx.outbound_reads_max() == 0 {
-            // The peer answers no reads, so this one would wait for ever.
+            // The peer answers no reads, so this one would never complete.
             return Err(PostError::QueueFull);
         }
         let kind = Kind::Read { stag: remote.key, address: remote.address };
@@ -350,8 +351,9 @@ impl Adapter for IwarpAdapter {
         if self.core.watch.is_due() {
             self.core.epoll.check()?;
         }
-        // The set is level-triggered, so its descriptor is readable as soon as a socket is. A
-        // connection that used up its turn, or a timer that has not started, cannot wait for that.
+        // The epoll set is level-triggered, so its descriptor is readable as soon as a socket is. A
+        // connection that used up its turn, or a timer that has not started, makes no socket
+        // readable.
         Ok(self.core.events.is_empty() && self.core.dirty.is_empty() && self.unstamped.is_empty())
     }
 
@@ -380,7 +382,7 @@ impl Adapter for IwarpAdapter {
             return self.end(endpoint.0, End::Local);
         }
         connection.closing = true;
-        // What was posted is handed over now; there will be no more to follow it up.
+        // Posted work is sent now; the follow-ups of the opening would come too late.
         connection.opening = Opening::Done;
         connection.mark_dirty(&mut self.core);
         self.start_timer(endpoint.0, timeout);

@@ -1,4 +1,4 @@
-//! What can be set on an iWARP adapter.
+//! The settings of an iWARP adapter.
 
 use super::limits;
 use std::io;
@@ -7,33 +7,32 @@ use std::time::Duration;
 /// Settings of an [`IwarpAdapter`](super::IwarpAdapter).
 #[derive(Debug, Clone)]
 pub struct IwarpConfig {
-    /// Ask for CRC32C on every FPDU. It is also used when the peer asks. It is computed before the
-    /// data is sent, so an application that changes a buffer under way, its own or one that the
-    /// peer reads, ends the connection by it.
+    /// Requests CRC32C on every FPDU. It is also used when the peer asks. The sender computes it
+    /// before it sends the data. An application that changes a buffer in flight, one of its own or
+    /// one that the peer reads, breaks the connection.
     pub crc: bool,
-    /// The largest FPDU sent to a peer of our own, in bytes.
+    /// The largest FPDU sent to a peer with this implementation, in bytes.
     pub fpdu_bytes_max: usize,
-    /// The largest FPDU sent to other peers, in bytes; `None` keeps each within one TCP segment,
-    /// which adapters insist on.
+    /// The largest FPDU sent to a peer with another implementation, in bytes. `None` keeps each
+    /// within one TCP segment, as hardware adapters require.
     pub stranger_fpdu_bytes_max: Option<usize>,
-    /// Tell peers that we are one of their own, so that FPDUs may be large. Off, the adapter looks
-    /// like any other iWARP implementation.
+    /// Announces this implementation to peers, so that FPDUs may be large. Without it the adapter
+    /// looks like any other iWARP implementation.
     pub announce: bool,
-    /// Reads of the peer answered at a time (IRD), at most 128.
+    /// Reads of the peer in progress at a time (IRD), at most 128.
     pub inbound_reads_max: u16,
-    /// Reads of ours outstanding at a time (ORD), at most 128; further ones wait in the queue.
+    /// Own reads in progress at a time (ORD), at most 128; further ones wait in the queue.
     pub outbound_reads_max: u16,
-    /// How long the set-up of a connection may take.
+    /// Timeout for the set-up of a connection.
     pub handshake_timeout: Duration,
-    /// How long a connection that was told to end may take to hand over what is queued, and how
-    /// long its socket then waits for the peer to close.
+    /// Timeout for sending queued work after `disconnect`, and then for the peer to close its side.
     pub linger_timeout: Duration,
-    /// Connections at a time, those being set up included.
+    /// Concurrent connections, including those being set up.
     pub connection_count_max: usize,
-    /// Connections being set up by peers at a time.
+    /// Concurrent set-ups of peers' connections.
     pub handshake_count_max: usize,
-    /// Others in this process may close descriptors that are not theirs, as libraries must expect of
-    /// the programs that they are in: see [`Adapter::is_intact`](crate::Adapter::is_intact).
+    /// Other code in this process may close file descriptors of the adapter, as a library must
+    /// expect of its program: see [`Adapter::is_intact`](crate::Adapter::is_intact).
     pub guarded: bool,
 }
 

@@ -1,11 +1,11 @@
 //! One TCP connection with its receiver and its transmitter.
 //!
 //! Invariants
-//! * The responder sends nothing before the initiator's first FPDU has arrived, and the initiator
-//!   nothing to a stranger before a moment has passed (`opening`).
+//! * The responder sends no FPDU before the initiator's first one has arrived. The initiator delays
+//!   its first FPDU to a peer of another implementation (`opening`).
 //! * A turn ends when the socket is drained or full, or after `TURN_BYTES`.
-//! * When sending fails because the peer is gone, what it had sent before is still received and
-//!   reported: its Terminate may be there.
+//! * When a send fails because the peer is gone, this side still receives and reports earlier data
+//!   of the peer: a Terminate may be there.
 
 use super::adapter::Stream;
 use super::core::Core;
@@ -24,14 +24,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far the set-up of a connection is.
+/// The progress of the set-up of a connection.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// TCP connects; then this request is sent.
     Connecting { request: Vec<u8> },
     /// This side sends its set-up frame.
     Sending { frame: Vec<u8>, sent: usize },
-    /// The request was sent; the reply so far.
+    /// The request was sent; this much of the reply has arrived.
     AwaitingReply { reply: Vec<u8> },
     /// FPDUs flow.
     Open,
@@ -42,7 +42,7 @@ pub(super) enum Stage {
 pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) stream: Stream,
-    /// Counted until the socket is closed.
+    /// Its entry in the connection limits, until the socket is closed.
     pub(super) admitted: Option<Arc<Admitted>>,
     pub(super) peer: PeerInfo,
     pub(super) domain: ProtectionDomain,
@@ -50,23 +50,23 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     pub(super) rx: Receiver,
     pub(super) tx: Transmitter,
-    /// `disconnect` was called; ends when all is handed over.
+    /// `disconnect` was called; the connection ends when all work is sent.
     pub(super) closing: bool,
-    /// The socket is full and the kernel will tell when it is not.
+    /// The socket is full, and epoll will report when it is not.
     pub(super) blocked: bool,
-    /// In the list of connections with something to send.
+    /// True while it is in the list of connections with work to send.
     pub(super) dirty: bool,
-    /// When the set-up, or the orderly end once that was asked for, must be over. A timer that
-    /// runs out before was started for what is past.
+    /// The deadline of the set-up, or of the graceful end once that was requested. A timer that
+    /// expires earlier belongs to a former deadline.
     pub(super) deadline: Instant,
-    /// Empty tries in a row while polled directly.
+    /// Consecutive direct reads without input.
     pub(super) misses: u32,
-    /// The care for a peer that may miss the first word.
+    /// The state of a cautious opening: the peer may miss the first FPDU.
     pub(super) opening: Opening,
     may_send: bool,
     stranger: bool,
     turns: u32,
-    /// Why nothing can be sent any more.
+    /// The error after which no more can be sent.
     send_error: Option<String>,
 }
 
@@ -107,7 +107,7 @@ impl Connection {
         matches!(self.stage, Stage::Open)
     }
 
-    /// Takes over what the handshake has agreed on.
+    /// Applies the result of the handshake.
     pub(super) fn agree(&mut self, core: &Core, agreed: &Agreed) {
         self.rx.agree(agreed.crc, agreed.inbound_reads_max);
         self.stranger = !agreed.large_fpdu;
@@ -120,13 +120,14 @@ impl Connection {
         let bytes = match (self.stranger, core.config.stranger_fpdu_bytes_max) {
             (false, _) => core.config.fpdu_bytes_max,
             (true, Some(bytes)) => bytes,
-            // A socket that cannot tell is about to fail; the floor is right for any path.
+            // If the socket cannot report a size it is about to fail; the minimum works on any
+            // path.
             (true, None) => sys::send_segment_bytes(&*self.stream).unwrap_or(0),
         };
         self.tx.limit_fpdu(bytes.min(limits::FPDU_BYTES_MAX));
     }
 
-    /// Puts the connection on the list of those with something to send.
+    /// Adds the connection to the list of those with work to send.
     pub(super) fn mark_dirty(&mut self, core: &mut Core) {
         if !self.dirty && !self.blocked {
             self.dirty = true;
@@ -134,13 +135,13 @@ impl Connection {
         }
     }
 
-    /// Hands queued work to the kernel.
+    /// Passes queued work to the kernel.
     pub(super) fn pump(&mut self, core: &mut Core) -> Result<(), End> {
         if !self.is_open() {
             return Ok(());
         }
         if !self.may_send {
-            // Nothing may be sent yet, so nothing will be handed over before the end.
+            // Sending is still on hold, and after `disconnect` that hold will not end.
             return if self.closing { Err(End::Local) } else { Ok(()) };
         }
         if self.opening.is_held() {
@@ -182,8 +183,9 @@ impl Connection {
         }
     }
 
-    /// Receives what came before the connection broke, then tells why it ends. A socket may fail to
-    /// send while the peer still does, so this does not wait for the last of it.
+    /// Receives the data from before the connection broke, then returns the reason for the end. A
+    /// socket may fail to send while the peer still sends, so this does not wait for the last of
+    /// it.
     fn drain_after(&mut self, core: &mut Core, error: &io::Error) -> End {
         let text = error.to_string();
         self.send_error = Some(text.clone());
@@ -197,7 +199,7 @@ impl Connection {
         End::Lost(text)
     }
 
-    /// The timer of a cautious opening has run out. Returns when the next one does.
+    /// Handles the timer of a cautious opening. Returns the time until the next one.
     pub(super) fn go_on_opening(&mut self, core: &mut Core) -> Option<Duration> {
         let heard = self.rx.segment_count() > 0;
         match self.opening.timer_ran_out(self.tx.has_said(), heard) {
@@ -229,7 +231,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives until the socket is drained. Returns whether anything came.
+    /// Receives until the socket is drained. Returns true if anything arrived.
     pub(super) fn receive(&mut self, core: &mut Core) -> Result<bool, End> {
         let mut total = 0;
         self.check_stream()?;
@@ -240,7 +242,7 @@ impl Connection {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // The application has taken away what the bytes are for; the stream goes on.
+                // The application has unmapped the target memory; the stream continues.
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) && in_place > 0 => {
                     self.rx.lose(&core.regions).map_err(End::Violation)?;
                     continue;
@@ -259,14 +261,15 @@ impl Connection {
         Ok(total > 0)
     }
 
-    /// The socket may have been closed by others, and its number be another socket's.
+    /// Checks that other code has not closed the socket, so that its number now belongs to another
+    /// one.
     fn check_stream(&self) -> Result<(), End> {
         self.stream.check().map_err(|error| End::Lost(error.to_string()))
     }
 
-    /// One system call: into the memory that payload belongs to, if it is known and worth it, and
-    /// behind that into the staging area. Returns the bytes wanted, how many of them in place, and
-    /// the result.
+    /// Makes one system call: it reads into the target memory of the payload, if that is known and
+    /// pays off, and the rest into the staging area. Returns the requested bytes, how many of them
+    /// go to the target memory, and the result.
     fn read_socket(&mut self, core: &mut Core) -> Result<(usize, usize, io::Result<usize>), End> {
         let stage_max = self.rx.stage_bytes_max().unwrap_or(usize::MAX).min(core.staging.len());
         let staging = &mut core.staging[..stage_max];
@@ -281,7 +284,7 @@ impl Connection {
         })
     }
 
-    /// Feeds the receiver what one call has brought.
+    /// Feeds the receiver with the bytes of one call.
     fn take(
         &mut self,
         core: &mut Core,
@@ -304,7 +307,7 @@ impl Connection {
                 }
                 Inbound::ReadDone { work, bytes } => {
                     core.complete(self.id, work, Operation::RdmaRead, WorkStatus::Ok(bytes));
-                    // A read that waited for its turn may go now.
+                    // A queued read may be sent now.
                     if self.tx.work_count() > 0 {
                         self.mark_dirty(core);
                     }
@@ -336,5 +339,5 @@ impl Connection {
     }
 }
 
-/// What an idle connection costs beside its posted work.
+/// The memory of an idle connection, besides its posted work.
 const _: () = assert!(size_of::<Connection>() <= 1024);

@@ -1,4 +1,4 @@
-//! What all connections of an adapter share while one of them is served.
+//! The state that all connections of an adapter share while one of them is served.
 
 use super::config::IwarpConfig;
 use super::limits::STAGING_BYTES;
@@ -17,15 +17,15 @@ pub(super) struct Core {
     pub(super) epoll: Epoll,
     pub(super) regions: RegionTable,
     pub(super) keys: KeySource,
-    /// Where small arrivals land; empty again after each connection's turn.
+    /// Staging area for small arrivals; empty again after each connection's turn.
     pub(super) staging: Box<[u8]>,
-    /// Events to be handed out by the next poll.
+    /// Events to return by the next poll.
     pub(super) events: Vec<Event>,
-    /// Reused list of what a turn has received.
+    /// Reused list of received items of a turn.
     pub(super) inbound: Vec<Inbound>,
-    /// Reused list of what a turn has sent.
+    /// Reused list of sent items of a turn.
     pub(super) finished: Vec<Finished>,
-    /// Connections with something to send.
+    /// Connections with work to send.
     pub(super) dirty: Vec<u64>,
     /// Connections that wait for room in their socket.
     pub(super) blocked_count: usize,

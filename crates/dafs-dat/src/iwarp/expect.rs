@@ -1,26 +1,26 @@
-//! Guesses how much large tagged data is coming, so that it is received straight into place.
+//! Predicts large tagged data, so that the receiver reads it straight into place.
 //!
-//! Only performance depends on it. The caller tells a running total of bytes that the peer may
-//! still write; a jump of that total tells the size of a request, and only large requests are
-//! worth exact reads of the socket: small ones come together and are cheaper to copy.
+//! The prediction affects performance only. The caller announces a running total of bytes that the
+//! peer may still write, and a jump of the total shows the size of a request. Exact reads of the
+//! socket pay off for large requests only: small ones arrive together and are cheaper to copy.
 
 use super::limits::LARGE_DATA_BYTES;
 
-/// The books on announced data.
+/// The state of the prediction.
 #[derive(Debug, Default)]
 pub(super) struct LargeData {
     /// The total of the last announcement, in bytes.
     announced: u64,
-    /// Bytes of large requests among it.
+    /// Bytes of large requests in the total.
     writes: u64,
     /// Bytes of them that have not arrived yet.
     writes_missing: u64,
-    /// Bytes of large reads of ours that have not arrived yet.
+    /// Bytes of large outstanding reads that have not arrived yet.
     reads_missing: u64,
 }
 
 impl LargeData {
-    /// A new total of bytes that the peer may still write.
+    /// Takes a new total of bytes that the peer may still write.
     pub(super) fn announce(&mut self, bytes: u64) {
         if bytes > self.announced {
             let more = bytes - self.announced;
@@ -34,7 +34,7 @@ impl LargeData {
                 self.writes = self.writes.saturating_sub(less);
             }
         } else {
-            // The same again: requests have ended and as many have begun.
+            // An equal total: as many requests have begun as have ended.
             self.writes_missing = self.writes;
         }
         self.writes = self.writes.min(bytes);
@@ -42,29 +42,29 @@ impl LargeData {
         self.announced = bytes;
     }
 
-    /// A read of ours went out.
+    /// Records a read that was sent.
     pub(super) fn read_posted(&mut self, bytes: u64) {
         if bytes >= LARGE_DATA_BYTES {
             self.reads_missing = self.reads_missing.saturating_add(bytes);
         }
     }
 
-    /// No read of ours is outstanding any more.
+    /// Records that no read is outstanding.
     pub(super) fn reads_done(&mut self) {
         self.reads_missing = 0;
     }
 
-    /// Payload of a write has a header; it will arrive next.
+    /// Records the header of a write; its payload will arrive next.
     pub(super) fn write_seen(&mut self, bytes: u64) {
         self.writes_missing = self.writes_missing.saturating_sub(bytes);
     }
 
-    /// Payload of a read response has a header; it will arrive next.
+    /// Records the header of a read response; its payload will arrive next.
     pub(super) fn read_seen(&mut self, bytes: u64) {
         self.reads_missing = self.reads_missing.saturating_sub(bytes);
     }
 
-    /// Whether more large data is expected behind what has been seen.
+    /// True if more large data is expected after the headers seen so far.
     pub(super) fn is_coming(&self) -> bool {
         self.writes_missing > 0 || self.reads_missing > 0
     }

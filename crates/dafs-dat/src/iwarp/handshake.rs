@@ -1,9 +1,9 @@
-//! MPA connection set-up: what is offered, what is answered, what both sides then agree on.
+//! MPA connection set-up: the offer, the answer, and the resulting agreement.
 //!
 //! Invariants
-//! * Pure: frames in, frames and agreements out.
-//! * The consumer sees its private data and nothing else: the enhanced words and the block of our
-//!   own peers are taken off.
+//! * Pure code: frames in, frames and agreements out.
+//! * The consumer sees its private data only: the enhanced words and the block of this
+//!   implementation are removed.
 //! * FPDUs larger than a segment are agreed on only if both sides have sent that block.
 
 use super::config::IwarpConfig;
@@ -13,20 +13,20 @@ use dafs_wire::iwarp::mpa::{
     DEPTH_UNNEGOTIATED, Enhanced, FRAME_HEADER_BYTES, Frame, FrameKind, MpaError, SOFT_BYTES, Soft,
 };
 
-/// What both sides hold to on a connection.
+/// The agreement of both sides on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// Every FPDU carries a CRC.
     pub(super) crc: bool,
-    /// The peer is one of our own and takes large FPDUs.
+    /// The peer runs this implementation and takes large FPDUs.
     pub(super) large_fpdu: bool,
-    /// Reads of the peer that we answer at a time.
+    /// Reads of the peer that this side answers at a time (IRD).
     pub(super) inbound_reads_max: u16,
-    /// Reads of ours that the peer answers at a time.
+    /// Own reads that the peer answers at a time (ORD).
     pub(super) outbound_reads_max: u16,
 }
 
-/// A request as the responder understood it.
+/// A decoded request.
 #[derive(Debug, Clone)]
 pub(super) struct Offer {
     pub(super) private_data: PrivateData,
@@ -36,7 +36,7 @@ pub(super) struct Offer {
     soft: Option<Soft>,
 }
 
-/// Checks the length of what a consumer hands in.
+/// Checks the length of a consumer's private data.
 pub(super) fn check_private_data(bytes: &[u8]) -> Result<(), ConnectError> {
     if bytes.len() > PRIVATE_DATA_BYTES_MAX {
         let (bytes, max) = (bytes.len(), PRIVATE_DATA_BYTES_MAX);
@@ -45,7 +45,7 @@ pub(super) fn check_private_data(bytes: &[u8]) -> Result<(), ConnectError> {
     Ok(())
 }
 
-/// Consumer data of checked length with the block of our own peers behind it.
+/// Consumer data of checked length, followed by the block of this implementation.
 fn with_soft(private_data: &[u8], soft: Option<Soft>) -> ([u8; DATA_BYTES], usize) {
     let mut all = [0; DATA_BYTES];
     let mut len = private_data.len();
@@ -66,7 +66,7 @@ fn encode(frame: &Frame<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The request of a connecting side. The private data was checked.
+/// The request of a connecting side. The private data has been checked.
 pub(super) fn request(config: &IwarpConfig, private_data: &[u8]) -> Vec<u8> {
     let soft = config.announce.then_some(Soft { large_fpdu: true, crc: config.crc });
     let (data, len) = with_soft(private_data, soft);
@@ -85,7 +85,7 @@ pub(super) fn request(config: &IwarpConfig, private_data: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Judges a request. `Err` tells why the connection is closed without an answer.
+/// Checks a request. `Err` has the reason why the connection is closed without an answer.
 pub(super) fn judge_request(frame: &Frame<'_>) -> Result<Offer, &'static str> {
     if frame.markers {
         return Err("it insists on MPA markers, which are not supported");
@@ -110,7 +110,7 @@ pub(super) fn judge_request(frame: &Frame<'_>) -> Result<Offer, &'static str> {
     })
 }
 
-/// The answer to `offer`, with what is agreed on if it does not reject. The private data was
+/// The answer to `offer`, with the agreement if it does not reject. The private data has been
 /// checked.
 pub(super) fn reply(
     config: &IwarpConfig,
@@ -128,8 +128,8 @@ pub(super) fn reply(
     let words = offer.enhanced.map(|asked| Enhanced {
         ird: config.inbound_reads_max,
         ord: outbound_reads_max,
-        // A peer that asks for the peer-to-peer model sends its ready-to-receive frame as the
-        // first FPDU; a write of nothing is the cheapest that it offers.
+        // A peer that requests the peer-to-peer model sends its ready-to-receive frame as the first
+        // FPDU. A zero-length write is the cheapest that it offers.
         peer_to_peer: asked.peer_to_peer,
         rtr_empty: false,
         rtr_write: asked.peer_to_peer && asked.rtr_write,
@@ -150,10 +150,10 @@ pub(super) fn reply(
     (bytes, Agreed { crc, large_fpdu, inbound_reads_max, outbound_reads_max })
 }
 
-/// Reads outstanding towards a peer that has not told its depth.
+/// ORD towards a peer that has not announced its IRD.
 const UNTOLD_READS: u16 = 1;
 
-/// Judges the answer to our request: what is agreed on, and the peer's private data.
+/// Checks the answer to our request; returns the agreement and the peer's private data.
 pub(super) fn judge_reply(
     config: &IwarpConfig,
     frame: &Frame<'_>,
@@ -169,8 +169,8 @@ pub(super) fn judge_reply(
     if frame.enhanced.is_some_and(|words| words.peer_to_peer) {
         return Err(protocol("it wants a ready-to-receive frame that was not offered"));
     }
-    // The responder tells how many reads it will have outstanding, which may not be more than we
-    // have offered to answer (RFC 6581 9.1); it would break the connection later.
+    // The responder announces its ORD, which may not exceed the IRD that we have offered (RFC 6581
+    // 9.1); otherwise it would break the connection later.
     let offered = config.inbound_reads_max;
     if let Some(words) = frame.enhanced
         && words.ord != DEPTH_UNNEGOTIATED
@@ -193,7 +193,7 @@ pub(super) fn judge_reply(
     Ok((agreed, private_data.to_vec()))
 }
 
-/// The error for a peer that does not keep to the protocol.
+/// The error for a peer that violates the protocol.
 pub(super) fn protocol(detail: impl Into<String>) -> ConnectError {
     ConnectError::Protocol { protocol: "iWARP (MPA)", detail: detail.into() }
 }

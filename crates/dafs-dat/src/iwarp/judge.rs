@@ -1,10 +1,9 @@
-//! The rules that each segment is held to, from its header alone and before its first byte is
-//! placed.
+//! Validation of each segment, from its header alone and before its first byte is placed.
 //!
 //! Invariants
-//! * Message numbers grow by one, offsets are contiguous, a tagged message is not interleaved with
-//!   another one (RFC 5041 5, RFC 5040 5).
-//! * Memory named by a key is looked up for all of the segment.
+//! * Message sequence numbers grow by one, offsets are contiguous, and a tagged message is not
+//!   interleaved with another one (RFC 5041 5, RFC 5040 5).
+//! * Memory named by a key is looked up for the whole segment.
 
 use super::receive::{Receiver, Target};
 use super::violation::Violation;
@@ -13,7 +12,7 @@ use dafs_wire::iwarp::ddp::{Header, Place, Queue};
 use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest, Terminate};
 
 impl Receiver {
-    /// Decides from the header alone whether the segment is allowed and where its payload goes.
+    /// Decides from the header alone whether the segment is valid, and the target of its payload.
     pub(super) fn judge(
         &mut self,
         header: &Header,
@@ -57,7 +56,7 @@ impl Receiver {
         payload: u64,
         table: &RegionTable,
     ) -> Result<Target, Violation> {
-        // A write of nothing names no memory; some peers send one to say that they are ready.
+        // A zero-length write names no memory; some peers send one as their ready-to-receive frame.
         if payload > 0 {
             // The payload of one segment is below 2^16.
             let remote = RemoteBuffer { key: stag, address, len: payload as u32 };
@@ -139,13 +138,13 @@ impl Receiver {
         Ok(Target::Control)
     }
 
-    /// Whether the peer may read what it asks for.
+    /// Checks that the peer may read the source of its request.
     pub(super) fn check_source(
         &self,
         request: &ReadRequest,
         table: &RegionTable,
     ) -> Result<(), Violation> {
-        // A read of nothing names no memory (RFC 5040 5.2.1).
+        // A zero-length read names no memory (RFC 5040 5.2.1).
         if request.length == 0 {
             return Ok(());
         }

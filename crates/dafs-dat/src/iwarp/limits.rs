@@ -1,22 +1,22 @@
 //! Every bound of the iWARP provider, in one place.
 
-/// Bytes of the staging area that small arrivals of all connections pass.
+/// Size of the staging area for small arrivals of all connections.
 pub const STAGING_BYTES: usize = 64 * 1024;
 
-/// From this size on, in bytes, a request announces data that is received straight into place. What
-/// does not fit a message is moved by RDMA for not being copied; what does is cheaper to copy than
-/// to receive by itself.
+/// Requests of at least this size, in bytes, announce data that the receiver reads straight into
+/// place. Data that does not fit a message moves by RDMA to avoid a copy. Smaller data is cheaper
+/// to copy than to receive separately.
 pub const LARGE_DATA_BYTES: u64 = 4 * 1024 + 1;
 
-/// A rest of payload at least this long, in bytes, is received straight into place even when
-/// nothing was announced.
+/// The shortest rest of a payload, in bytes, that the receiver reads straight into place without an
+/// announcement.
 pub const DIRECT_BYTES_MIN: usize = 4 * 1024;
 
-/// The payload of a tagged FPDU between our own peers: whole pages, and with all framing below the
-/// 64 KiB that the length field and a segmentation offload can take.
+/// The payload of a tagged FPDU between peers of this implementation: whole pages, and with all
+/// framing below the 64 KiB that the length field and segmentation offload support.
 pub const OWN_PAYLOAD_BYTES: usize = 60 * 1024;
 
-/// The largest FPDU to our own peers, in bytes, that carries [`OWN_PAYLOAD_BYTES`].
+/// The largest FPDU to peers of this implementation, in bytes; it carries [`OWN_PAYLOAD_BYTES`].
 pub const OWN_FPDU_BYTES: usize = OWN_PAYLOAD_BYTES + 20;
 
 /// The smallest FPDU size that may be configured, in bytes: a read request must fit in one.
@@ -25,29 +25,27 @@ pub const FPDU_BYTES_MIN: usize = 128;
 /// The largest FPDU size that may be configured, in bytes.
 pub const FPDU_BYTES_MAX: usize = 65_540;
 
-/// Up to this size, in bytes, what goes out in one call is put together first: copying a few words
-/// is cheaper than having the kernel walk a list of them.
+/// Up to this size, in bytes, the output of one call is copied together first: that is cheaper than
+/// a list of pieces for the kernel.
 pub const COALESCE_BYTES_MAX: usize = 256;
 
-/// The most pieces of one `sendmsg`: those of some 80 FPDUs of an Ethernet.
+/// The most pieces of one `sendmsg`: those of some 80 FPDUs on Ethernet.
 pub const SEND_CHUNK_COUNT_MAX: usize = 256;
 
-/// The most pieces of one `sendmsg` of large FPDUs, where more gain nothing and keep the receiver
-/// waiting.
+/// The most pieces of one `sendmsg` of large FPDUs. More gain nothing and delay the receiver.
 pub const LARGE_SEND_CHUNK_COUNT_MAX: usize = 64;
 
-/// While headers of this many bytes wait for the kernel no more are built, so that the area they
-/// lie in is used up and starts anew even on a connection that is always congested.
+/// While headers of this many bytes wait for the kernel, no more are built. So the header area
+/// drains and restarts, even on a connection that is always congested.
 pub const HEADER_AREA_BYTES_MAX: usize = 16 * 1024;
 
-/// About the most bytes handed over in one `sendmsg`.
+/// About the most bytes of one `sendmsg`.
 pub const SEND_BATCH_BYTES: usize = 1024 * 1024;
 
-/// About the most bytes sent, and as many received, for one connection before the next has its
-/// turn.
+/// About the most bytes sent, and as many received, for one connection before the next is served.
 pub const TURN_BYTES: usize = 4 * 1024 * 1024;
 
-/// Turns for which a connection that can no longer send is still received from.
+/// Turns in which the adapter still receives from a connection that can no longer send.
 pub const DRAIN_TURN_COUNT_MAX: usize = 16;
 
 /// The most sends, writes and reads queued on one endpoint.
@@ -66,57 +64,59 @@ pub const ACCEPT_COUNT_PER_TURN: usize = 16;
 /// The backlog of a listening socket.
 pub const LISTEN_BACKLOG: i32 = 1024;
 
-/// Events taken from the kernel in one turn.
+/// Epoll events taken in one turn.
 pub const POLL_EVENT_COUNT: usize = 64;
 
-/// Connections that are tried without asking the kernel first.
+/// The most connections that are read directly, without an epoll call before.
 pub const ACTIVE_COUNT_MAX: usize = 8;
 
-/// Connections tried so that may wait for long: trying them costs no more than asking the kernel.
+/// With at most this many such connections, each may stay idle for long: reading them costs no more
+/// than an epoll call.
 pub const ACTIVE_COUNT_FEW: usize = 2;
 
-/// Empty tries after which one of few connections is no longer tried so.
+/// Consecutive empty reads after which one of few connections leaves the direct list.
 pub const ACTIVE_MISS_COUNT_MAX: u32 = 1024;
 
-/// Empty tries after which one of more connections is no longer tried so: each try of each is a call
-/// of the kernel, which one question answers for all.
+/// The same with more connections: each empty read is a system call, and one epoll call answers for
+/// all of them.
 pub const ACTIVE_MISS_COUNT_MAX_OF_MANY: u32 = 2;
 
-/// Polls between two questions to the kernel while all connections are tried directly.
+/// Polls between two epoll calls while the adapter reads all connections directly.
 pub const POLLS_PER_KERNEL_POLL: u32 = 32;
 
-/// The same, while there are others.
+/// The same, while there are other connections.
 pub const POLLS_PER_KERNEL_POLL_FOR_OTHERS: u32 = 8;
 
-/// Turns of a stranger's connection between two looks at the TCP segment size.
+/// Turns between two checks of the TCP segment size, for peers of another implementation.
 pub const TURNS_PER_SEGMENT_SIZE: u32 = 256;
 
-/// Milliseconds for which an initiator waits before it says its first word to a stranger.
+/// Milliseconds for which an initiator delays its first FPDU to a peer of another implementation.
 pub const FIRST_WORD_DELAY_MS: u64 = 10;
 
-/// Milliseconds after which a stranger that says nothing is nudged; each time twice as many.
+/// Milliseconds of silence after which such a peer gets a zero-length write (a nudge); doubled each
+/// time.
 pub const NUDGE_AFTER_MS: u64 = 200;
 
-/// How often.
+/// The most nudges.
 pub const NUDGE_COUNT_MAX: u32 = 4;
 
-/// Connections at a time that are too many, and are told so when they have said what they want
-/// and then closed; more are closed at once.
+/// Connections above the limit that are rejected after their request has arrived; further ones are
+/// closed at once.
 pub const TURNED_AWAY_COUNT_MAX: usize = 32;
 
-/// Seconds between two lines in the log about the same client that speaks no iWARP.
+/// Seconds between two log lines about one client that does not speak iWARP.
 pub const COMPLAINT_INTERVAL_SECONDS: u64 = 60;
 
-/// Such clients remembered at a time; more are not written about.
+/// Such clients remembered at a time; further ones are not logged.
 pub const COMPLAINT_COUNT_MAX: usize = 32;
 
-/// Milliseconds for which a listener rests when the process is out of descriptors.
+/// Milliseconds for which a listener pauses when the process has no file descriptors.
 pub const LISTENER_REST_MS: u64 = 100;
 
-/// Seconds without traffic after which TCP asks whether the peer still lives.
+/// Seconds without traffic before the first TCP keepalive probe.
 pub const KEEPALIVE_SECONDS: u64 = 60;
 
-/// Seconds between such questions; the system's number of them go unanswered before the end.
+/// Seconds between keepalive probes; the system's limit of unanswered probes ends the connection.
 pub const KEEPALIVE_INTERVAL_SECONDS: u64 = 10;
 
 /// Queue capacity, in entries, that an idle connection may keep.

@@ -1,27 +1,27 @@
 //! iWARP over TCP in user space: MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040) behind
-//! [`Adapter`](crate::Adapter), wire-compatible with adapters and with Linux siw.
+//! [`Adapter`](crate::Adapter), wire-compatible with hardware adapters and with Linux siw.
 //!
-//! | file | what |
+//! | module | purpose |
 //! |---|---|
-//! | `handshake` | MPA set-up: offers, answers, what both sides agreed on. No sockets |
-//! | `opening` | the first word to a stranger, which Linux siw may miss. No sockets |
-//! | `plain_tcp` | what to tell of clients that speak no iWARP at all |
-//! | `receive`, `judge`, `expect` | bytes in, placement and messages out: a state machine without sockets |
-//! | `transmit`, `plan` | posted work in, FPDUs out, partial writes kept |
-//! | `connection` | one TCP connection with both machines and its life |
-//! | `adapter`, `poller`, `setup`, `teardown` | the trait, the poll loop, how connections come and go |
+//! | `handshake` | MPA set-up: offer, answer, agreement. No sockets |
+//! | `opening` | the first FPDU to another implementation, which Linux siw may miss. No sockets |
+//! | `plain_tcp` | log lines about clients that speak no iWARP |
+//! | `receive`, `judge`, `expect` | bytes in, placement and messages out. No sockets |
+//! | `transmit`, `plan` | posted work in, FPDUs out |
+//! | `connection` | one TCP connection with its receiver and its transmitter |
+//! | `adapter`, `poller`, `setup`, `teardown` | the trait, the poll loop, set-up and end |
 //!
 //! Invariants
-//! * Payload of a large segment goes from the socket straight into its place; what arrives small
-//!   passes one staging area that all connections of the adapter share, and is counted there.
+//! * Payload of a large segment goes from the socket straight into its target memory. Small
+//!   arrivals pass one staging area that all connections of the adapter share, and are counted
+//!   there.
 //! * A connection keeps no received bytes beyond a partial header or trailer, so an idle one costs
 //!   a few hundred bytes and its posted work.
-//! * A key is looked up for every piece that is placed or read, so it is refused from the moment
-//!   of its deregistration; what the other side of a socket call points at stays alive by an
-//!   `Arc` in the posted work.
-//! * A CRC, when agreed, is right before anything of that segment is reported.
-//! * Nothing here blocks. Answers to the peer's reads are sent from `poll` and never wait behind
-//!   our own reads.
+//! * A key is looked up for every piece that is placed or read, so it is refused from the moment of
+//!   its deregistration. An `Arc` in the posted work keeps the memory of a socket call alive.
+//! * When a CRC was agreed, the receiver checks it before it reports any part of the segment.
+//! * No code here blocks. `poll` sends the answers to the peer's reads, and they never wait behind
+//!   own reads.
 
 mod adapter;
 mod config;

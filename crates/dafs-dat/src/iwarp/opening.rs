@@ -1,39 +1,40 @@
-//! How an initiator begins to speak to a stranger.
+//! The cautious opening of an initiator to a peer of another implementation.
 //!
-//! Linux siw sends its MPA reply before it starts to listen for data (`siw_accept`). A first FPDU
-//! that arrives in between stays in its socket, unseen, until more data comes; and as the
-//! responder of a request waits for it, none does. So this side waits a moment before it says its
-//! first word, which is enough unless the other one is very busy; and when the word was said and
-//! nothing at all comes back, it follows up with RDMA writes of nothing. Such a write names no
-//! memory (RFC 5040 5.2.1), needs no receive, and is what peers say by themselves to be ready
-//! (RFC 6581 9.2), but some adapters are said to dislike it, so it is kept for that case.
+//! Linux siw sends its MPA reply before it starts to watch for data (`siw_accept`), a race. A first
+//! FPDU that arrives in between stays unseen in its socket until more data comes. No more comes if
+//! the initiator waits for the answer to its request: a deadlock. So this side delays its first
+//! FPDU for a moment, which is enough unless the peer is very busy. If no answer arrives after that
+//! FPDU, this side follows up with zero-length RDMA writes (nudges). Such a write names no memory
+//! (RFC 5040 5.2.1) and needs no receive. Peers send one as a ready-to-receive frame (RFC 6581
+//! 9.2). Some adapters are said to dislike it, so it is reserved for this case.
 //!
 //! Invariants
-//! * Pure: what to do follows from what has been sent and heard when a timer runs out.
-//! * A peer of our own, and whoever connected to us, is spoken to at once.
-//! * The follow-ups are few, and there is none once the peer was heard.
+//! * Pure code: the action follows from the data sent and received when a timer expires.
+//! * A peer of this implementation, and a peer that initiated the connection, gets its first FPDU
+//!   at once.
+//! * The nudges are few, and none is sent after the peer was heard.
 
 use super::limits::{FIRST_WORD_DELAY_MS, NUDGE_AFTER_MS, NUDGE_COUNT_MAX};
 use std::time::Duration;
 
-/// How far the conversation is.
+/// The state of the opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// There is nothing to be careful about, or not any more.
+    /// No caution is needed, or none any more.
     Done,
-    /// Nothing may be sent yet.
+    /// Sending is on hold.
     Hold,
-    /// The first word may have been said, and this many follow-ups were sent.
+    /// The first FPDU may have been sent, and no answer has arrived; the number of nudges so far.
     Unheard(u32),
 }
 
-/// What to do when the timer has run out.
+/// The action when the timer has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,
-    /// Send what waits.
+    /// Send queued work.
     Speak,
-    /// Send a write of nothing.
+    /// Send a zero-length write.
     Nudge,
 }
 
@@ -42,18 +43,18 @@ impl Opening {
         if initiator && stranger { Opening::Hold } else { Opening::Done }
     }
 
-    /// For one who waits for the first word of an initiator, but may itself be the one that has
+    /// The opening of a responder, which waits for the first FPDU of an initiator but may have
     /// missed it.
     pub(crate) fn of_listener() -> Self {
         Opening::Unheard(0)
     }
 
-    /// Whether sending has to wait.
+    /// True while sending is on hold.
     pub(crate) fn is_held(self) -> bool {
         self == Opening::Hold
     }
 
-    /// When the next timer runs out, from now on; `None` if none is needed.
+    /// Time until the next timer expires; `None` if none is needed.
     pub(crate) fn next_timer(self) -> Option<Duration> {
         let ms = match self {
             Opening::Done => return None,
@@ -63,7 +64,7 @@ impl Opening {
         Some(Duration::from_millis(ms))
     }
 
-    /// The timer has run out; whether anything was `said` by this side, and anything `heard`.
+    /// Handles the timer; `said` and `heard` state whether this side has sent and received an FPDU.
     pub(crate) fn timer_ran_out(&mut self, said: bool, heard: bool) -> Due {
         match *self {
             Opening::Done => Due::Nothing,
@@ -71,7 +72,7 @@ impl Opening {
                 *self = Opening::Unheard(0);
                 Due::Speak
             }
-            // What was not said until now will be heard: the peer has had its moment.
+            // An FPDU that was not sent until now will be seen: the peer has had its moment.
             Opening::Unheard(nudges) if !said || heard || nudges == NUDGE_COUNT_MAX => {
                 *self = Opening::Done;
                 Due::Nothing

@@ -1,9 +1,9 @@
-//! Clients that speak plain TCP to a listener of iWARP: what they were probably after, in words for
-//! the log, and not more often than somebody can read.
+//! Clients that speak plain TCP to an iWARP listener: a guess at their protocol for the log, at a
+//! limited rate.
 //!
 //! Invariants
-//! * An address is complained about once in [`COMPLAINT_INTERVAL_SECONDS`], and so many addresses
-//!   at most; more are passed over in silence, so neither memory nor log can be flooded.
+//! * The log has one line per address and [`COMPLAINT_INTERVAL_SECONDS`], for a limited number of
+//!   addresses. Further addresses are not logged, so no client can flood memory or log.
 
 use super::limits::{COMPLAINT_COUNT_MAX, COMPLAINT_INTERVAL_SECONDS};
 use crate::Instant;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What the first bytes of a stream look like that is not MPA.
+/// Guesses the protocol of the first bytes of a stream that is not MPA.
 pub(super) fn guess(bytes: &[u8]) -> &'static str {
     let word = |at: usize| {
         let word: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -39,7 +39,7 @@ pub(super) fn guess(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// Whom we have complained about lately.
+/// The addresses that were logged lately.
 #[derive(Debug, Default)]
 pub(super) struct Complaints {
     /// Oldest first.
@@ -47,7 +47,7 @@ pub(super) struct Complaints {
 }
 
 impl Complaints {
-    /// Whether to write a line about this peer now.
+    /// True if the log may have a line about this peer now.
     pub(super) fn may_complain(&mut self, peer: IpAddr, now: Instant) -> bool {
         let interval = Duration::from_secs(COMPLAINT_INTERVAL_SECONDS);
         while self.recent.front().is_some_and(|(_, at)| *at + interval <= now) {

@@ -1,7 +1,8 @@
-//! Cuts queued work and answers into FPDUs.
+//! Cuts queued work and read responses into FPDUs.
 //!
 //! Invariants
-//! * A message is planned whole before the next begins; answers and own work take turns.
+//! * A message is planned completely before the next begins; read responses and own work take
+//!   turns.
 //! * The chunks of one call never exceed `SEND_CHUNK_COUNT_MAX`.
 //! * The header area never exceeds `HEADER_AREA_BYTES_MAX` by more than the headers of one call.
 
@@ -20,7 +21,7 @@ use dafs_wire::iwarp::mpa;
 use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest};
 
 impl Transmitter {
-    /// Builds FPDUs until a call is full or nothing more may be sent.
+    /// Builds FPDUs until a call is full or no more may be sent.
     pub(super) fn plan(
         &mut self,
         table: &RegionTable,
@@ -31,7 +32,7 @@ impl Transmitter {
             return Ok(());
         }
         let mut planned = 0;
-        // An FPDU takes a header, a trailer, a mark, and as many pieces as the work has.
+        // An FPDU takes a header, a trailer, a mark, and as many pieces as its work has.
         let is_small = self.segment_bytes_max < DIRECT_BYTES_MIN;
         let most = if is_small { SEND_CHUNK_COUNT_MAX } else { LARGE_SEND_CHUNK_COUNT_MAX };
         let room = most - crate::GATHER_SEGMENTS_MAX - 3;
@@ -51,7 +52,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Chooses the next message; answers and own work take turns.
+    /// Chooses the next message; read responses and own work take turns.
     fn next_message(&mut self, receiver: &mut Receiver) -> Option<Message> {
         if std::mem::take(&mut self.nudge) {
             let (opcode, source) = (Opcode::Write, Source::Nudge);
@@ -115,7 +116,7 @@ impl Transmitter {
         Some(message)
     }
 
-    /// Moves a read to the receiver, which will see the answer.
+    /// Moves a read to the receiver, which will take the response.
     fn start_read(
         &mut self,
         work: u64,
@@ -124,12 +125,12 @@ impl Transmitter {
         address: u64,
         receiver: &mut Receiver,
     ) -> Option<ReadRequest> {
-        // The sink's piece stays in its place among the pieces until the request is handed over,
-        // so that they keep their order; the receiver has a share of its own.
+        // The sink's piece stays among the pieces until the request is sent, so that they keep
+        // their order; the receiver has a reference of its own.
         let piece = &self.pieces[(self.next_piece - self.piece_base) as usize];
         let sink_stag = self.next_sink_stag;
-        // The sink is named by a tag that means nothing but this read, so the peer learns neither
-        // a key nor an address.
+        // The sink has a tag of its own for each read, so the peer learns neither a key nor an
+        // address.
         self.next_sink_stag = self.next_sink_stag.wrapping_add(1).max(1);
         receiver.post_read(PostedRead {
             work,
@@ -148,7 +149,8 @@ impl Transmitter {
         })
     }
 
-    /// Builds the next FPDU of `message`; keeps the message if it goes on. Returns payload bytes.
+    /// Builds the next FPDU of `message`; keeps the message if more FPDUs follow. Returns payload
+    /// bytes.
     fn plan_fpdu(
         &mut self,
         mut message: Message,
@@ -257,7 +259,7 @@ impl Transmitter {
         if len == 0 {
             return Ok(());
         }
-        // The whole source range was checked for overflow when the request came.
+        // The whole source range was checked for overflow when the request arrived.
         let (key, address) = (request.source_stag, request.source_offset + u64::from(done));
         if let Some(crc) = &mut self.crc {
             let view = source_view(self.domain, table, key, address, len)?;
@@ -288,7 +290,7 @@ impl Transmitter {
             Source::Nudge => {}
             Source::Request(_) => {
                 self.read_msn = self.read_msn.wrapping_add(1);
-                // The read is reported by the receiver; only its piece is let go here.
+                // The receiver reports the read; only its piece is released here.
                 self.chunks.push_back(Chunk::Done { finished: REQUEST_SENT, pieces: 1 });
             }
             Source::Work { work, operation, pieces, .. } => {
@@ -313,7 +315,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
-    /// The socket always has less room than is queued, so there are chunks left after every call.
+    /// The socket always has less room than is queued, so chunks remain after every call.
     #[test]
     fn headers_of_a_congested_connection_do_not_pile_up() {
         const MESSAGE_BYTES: usize = 1 << 20;

@@ -1,12 +1,12 @@
-//! The poll loop: what is tried directly, what the kernel is asked, timers.
+//! The poll loop: direct reads, epoll, timers.
 //!
 //! Invariants
-//! * The last timer started for a connection is its deadline; earlier ones run out unheard.
-//! * While few connections are busy their sockets are tried directly, because one `recv` costs
-//!   less than asking the kernel first; it is still asked now and then, and whenever a direct try
-//!   after sleeping finds nothing, so nobody starves.
-//! * The set is level-triggered: what a turn leaves undone is reported again.
-//! * A panic in what is done for one connection ends that connection and nothing else.
+//! * The last timer started for a connection is its deadline; earlier ones expire without effect.
+//! * While few connections are busy the adapter reads their sockets directly, because one `recv`
+//!   costs less than an epoll call before it. It still calls epoll now and then, and whenever
+//!   direct reads after a sleep find no input, so no connection starves.
+//! * The epoll set is level-triggered: it reports again what a turn leaves undone.
+//! * A panic in the work for one connection ends that connection and no other.
 
 use super::adapter::{Entry, IwarpAdapter};
 use super::connection::Connection;
@@ -28,7 +28,7 @@ pub(super) fn listener_token(index: usize) -> u64 {
 }
 
 impl IwarpAdapter {
-    /// One round of everything; events collect in the core.
+    /// One round of all work; events collect in the core.
     pub(super) fn turn(&mut self, now: Instant) {
         self.now = now;
         self.run_timers();
@@ -49,10 +49,10 @@ impl IwarpAdapter {
         self.pump_dirty();
     }
 
-    /// Serves the connections that were busy lately without asking the kernel. Returns whether
-    /// anything came.
+    /// Serves the recently busy connections without an epoll call. Returns true if anything
+    /// arrived.
     fn try_active(&mut self) -> bool {
-        // After sleeping, any one of many may be the reason; the kernel knows which.
+        // After a sleep any one of many connections may be ready; epoll reports which.
         if self.slept && self.active.len() > limits::ACTIVE_COUNT_FEW {
             return false;
         }
@@ -79,7 +79,7 @@ impl IwarpAdapter {
         any
     }
 
-    /// Makes a connection one of those tried directly, unless there are many.
+    /// Adds a connection to the direct list, unless that is full.
     pub(super) fn note_active(&mut self, id: u64) {
         if self.active.len() < limits::ACTIVE_COUNT_MAX && !self.active.contains(&id) {
             if let Some(Entry::Connection(connection)) = self.slots.get_mut(id) {
@@ -98,14 +98,14 @@ impl IwarpAdapter {
         let count = match self.core.epoll.poll() {
             Ok(count) => count,
             Err(error) => {
-                // The program has closed what is not its own.
+                // The program has closed descriptors that are not its own.
                 self.core.watch.lose();
                 tracing::error!("cannot poll: {error}");
                 return;
             }
         };
         if count > limits::ACTIVE_COUNT_MAX {
-            // Many are busy: one question to the kernel is cheaper than trying each.
+            // Many connections are busy: one epoll call is cheaper than a read of each.
             self.active.clear();
         }
         let many = count > limits::ACTIVE_COUNT_MAX;
@@ -125,7 +125,7 @@ impl IwarpAdapter {
         }
     }
 
-    /// Ends what met a fault of this program.
+    /// Ends a connection that met a bug of this program.
     fn expel(&mut self, id: u64) {
         match self.slots.get(id) {
             Some(Entry::Connection(_)) => self.end(id, End::Fault),
@@ -158,7 +158,8 @@ impl IwarpAdapter {
         }
     }
 
-    /// Runs `step` on a connection and ends the connection if it fails. `None` if it is gone.
+    /// Runs `step` on a connection and ends the connection if it fails. Returns `None` if the
+    /// connection no longer exists.
     pub(super) fn serve<T>(
         &mut self,
         id: u64,
@@ -169,7 +170,7 @@ impl IwarpAdapter {
         done.map_err(|end| self.end(id, end)).ok()
     }
 
-    /// Sends what connections have queued.
+    /// Sends the queued work of connections.
     pub(super) fn pump_dirty(&mut self) {
         if self.core.dirty.is_empty() {
             return;

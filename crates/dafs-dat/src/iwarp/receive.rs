@@ -1,19 +1,20 @@
 //! The receiving half of a connection: bytes in, placement and messages out, without sockets.
 //!
 //! Invariants
-//! * Every byte given to [`Receiver::consume`] is used up; between calls only a partial header,
-//!   control payload or trailer is kept, in a fixed array.
-//! * Payload is placed as it comes, but nothing of a segment is reported before its CRC, when one
-//!   was agreed, has been found right.
-//! * A segment is judged in full from its header, before its first byte is placed; memory named by
-//!   a key is looked up again for every piece.
-//! * Message numbers grow by one, offsets are contiguous, a tagged message is not interleaved with
-//!   another one (RFC 5041 5, RFC 5040 5).
-//! * A key that a message invalidates is judged with each of its segments and dies with the last,
-//!   before the message is reported.
-//! * After an error or a Terminate nothing more is looked at.
-//! * What the peer writes into memory that the application has taken away is dropped, and the memory's buffer
-//!   remembers: the stream goes on. A message or a read of ours whose memory has gone ends the connection.
+//! * [`Receiver::consume`] uses every byte that it gets. Between calls the receiver keeps only a
+//!   partial header, control payload or trailer, in a fixed array.
+//! * Payload is placed as it arrives, but no part of a segment is reported before its CRC, if one
+//!   was agreed, has been verified.
+//! * The receiver validates a segment completely from its header, before it places the first byte.
+//!   It looks memory up by key again for every piece.
+//! * Message sequence numbers grow by one, offsets are contiguous, and a tagged message is not
+//!   interleaved with another one (RFC 5041 5, RFC 5040 5).
+//! * A key that a message invalidates is checked with each of its segments and becomes invalid with
+//!   the last, before the message is reported.
+//! * After an error or a Terminate the receiver ignores all further input.
+//! * Writes of the peer into memory that the application has unmapped are discarded, and the buffer
+//!   remembers that: the stream continues. A message, or an own read, whose memory was unmapped
+//!   ends the connection.
 
 use super::expect::LargeData;
 use super::limits::DIRECT_BYTES_MIN;
@@ -27,70 +28,70 @@ use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest, Terminate};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A place for one message.
+/// A posted receive.
 #[derive(Debug, Clone)]
 pub struct PostedReceive {
-    /// The caller's tag.
+    /// The caller's work tag.
     pub work: u64,
     /// The memory, kept alive.
     pub buffer: Arc<Buffer>,
-    /// Where in it, in bytes.
+    /// Offset in the buffer, in bytes.
     pub offset: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// A read of ours that was asked for on the wire.
+/// An own read whose request was sent.
 #[derive(Debug, Clone)]
 pub struct PostedRead {
-    /// The caller's tag.
+    /// The caller's work tag.
     pub work: u64,
     /// The memory, kept alive.
     pub buffer: Arc<Buffer>,
-    /// Where in it, in bytes.
+    /// Offset in the buffer, in bytes.
     pub offset: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
     /// The tag that the response must carry; its offsets count from zero.
     pub sink_stag: u32,
 }
 
-/// What has come in.
+/// A received item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inbound {
-    /// A message is complete in the receive with this tag.
+    /// A complete message, in the receive with this tag.
     Received {
-        /// The caller's tag.
+        /// The caller's work tag.
         work: u64,
-        /// Bytes.
+        /// Length in bytes.
         bytes: u32,
-        /// The key that it has invalidated.
+        /// The key that the message has invalidated.
         invalidated: Option<u32>,
     },
-    /// A read of ours is complete.
+    /// An own read is complete.
     ReadDone {
-        /// The caller's tag.
+        /// The caller's work tag.
         work: u64,
-        /// Bytes.
+        /// Length in bytes.
         bytes: u32,
     },
-    /// The peer asks to read; the source was checked.
+    /// A read request of the peer; its source was checked.
     ReadRequested(ReadRequest),
-    /// The peer ends the connection.
+    /// The Terminate of the peer.
     Terminated(Terminate),
 }
 
-/// Where the payload of the segment in progress goes.
+/// The target of the payload of the segment in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
-    /// Into the first posted receive, from this offset of the message; the key that the message
+    /// The first posted receive, from this offset of the message; also the key that the message
     /// invalidates.
     Receive { offset: u32, invalidate: Option<u32> },
-    /// Into registered memory, from this address.
+    /// Registered memory, from this address.
     Write { stag: u32, address: u64 },
-    /// Into the sink of the first outstanding read, from this offset.
+    /// The sink of the first outstanding read, from this offset.
     Read(u32),
-    /// Into the scratch array: read requests, Terminate.
+    /// The scratch array: read requests, Terminate.
     Control,
 }
 
@@ -108,9 +109,9 @@ struct Segment {
     opcode: Opcode,
     target: Target,
     last: bool,
-    /// Tagged, and it came while large data was expected.
+    /// True for a tagged segment that arrived while large data was expected.
     announced: bool,
-    /// Its memory has gone: what is left of it is dropped.
+    /// True if its memory was unmapped: the rest of it is discarded.
     lost: bool,
     payload: usize,
     done: usize,
@@ -130,12 +131,12 @@ pub struct Receiver {
     segment: Segment,
     scratch: [u8; SCRATCH_BYTES],
     filled: usize,
-    /// The tagged message in progress: its opcode, key and the address that comes next.
+    /// The tagged message in progress: its opcode, key and next address.
     pub(super) tagged: Option<(Opcode, u32, u64)>,
     pub(super) send_msn: u32,
     pub(super) send_offset: u32,
     pub(super) read_msn: u32,
-    /// Bytes received of the read that is answered.
+    /// Bytes received of the read response in progress.
     pub(super) read_offset: u32,
     pub(super) inbound_reads: u16,
     pub(super) inbound_reads_max: u16,
@@ -143,13 +144,13 @@ pub struct Receiver {
     pub(super) reads: VecDeque<PostedRead>,
     pub(super) large: LargeData,
     segment_count: u64,
-    /// The peer cuts tagged messages into pieces that are not worth a system call each.
+    /// True if the peer cuts tagged messages into pieces that do not pay for a system call each.
     cuts_small: bool,
 }
 
 impl Receiver {
-    /// A receiver for a new connection. `inbound_reads_max` is the number of the peer's reads that
-    /// may be unanswered at a time.
+    /// A receiver for a new connection. `inbound_reads_max` is the most reads of the peer in
+    /// progress (IRD).
     pub fn new(domain: ProtectionDomain, crc: bool, inbound_reads_max: u16) -> Self {
         Self {
             domain,
@@ -182,35 +183,35 @@ impl Receiver {
         }
     }
 
-    /// Sets what the handshake has agreed on, before the first byte.
+    /// Applies the result of the handshake, before the first byte.
     pub fn agree(&mut self, crc: bool, inbound_reads_max: u16) {
         debug_assert!(self.segment_count == 0 && self.at_boundary());
         self.crc = crc.then(Box::default);
         self.inbound_reads_max = inbound_reads_max;
     }
 
-    /// Adds a place for a message.
+    /// Adds a receive.
     pub fn post_receive(&mut self, receive: PostedReceive) {
         self.receives.push_back(receive);
     }
 
-    /// Adds a read whose request goes out now.
+    /// Adds a read whose request is sent now.
     pub fn post_read(&mut self, read: PostedRead) {
         self.large.read_posted(u64::from(read.len));
         self.reads.push_back(read);
     }
 
-    /// Receives posted and not used yet.
+    /// Receives that are posted and unused.
     pub fn receive_count(&self) -> usize {
         self.receives.len()
     }
 
-    /// Reads of ours outstanding on the wire.
+    /// Own reads in progress on the wire.
     pub fn read_count(&self) -> usize {
         self.reads.len()
     }
 
-    /// A read of the peer has been answered in full.
+    /// Records that a read of the peer was answered completely.
     pub fn read_answered(&mut self) {
         debug_assert!(self.inbound_reads > 0);
         self.inbound_reads = self.inbound_reads.saturating_sub(1);
@@ -226,12 +227,12 @@ impl Receiver {
         self.receives.pop_front()
     }
 
-    /// Segments received in full.
+    /// Segments received completely.
     pub fn segment_count(&self) -> u64 {
         self.segment_count
     }
 
-    /// Whether the stream may end here without cutting a segment or a message.
+    /// True if the stream may end here without cutting a segment or a message.
     pub fn at_boundary(&self) -> bool {
         let between_messages =
             self.send_offset == 0 && self.read_offset == 0 && self.tagged.is_none();
@@ -245,11 +246,11 @@ impl Receiver {
         self.large.announce(bytes);
     }
 
-    /// The memory that the next bytes of the stream belong into, if they are payload and enough
-    /// of it to be worth receiving in place.
+    /// The target memory of the next bytes of the stream, if they are payload and enough of it to
+    /// receive in place.
     ///
     /// # Errors
-    /// When the memory has gone since the segment began.
+    /// When the memory was unmapped since the segment began.
     pub fn direct_view<'a>(
         &'a self,
         table: &'a RegionTable,
@@ -261,9 +262,9 @@ impl Receiver {
         self.payload_view(table, rest).map(|view| Some(view.view()))
     }
 
-    /// How many bytes to receive behind the memory of [`Receiver::direct_view`], or, without it,
-    /// from here on, at most: `None` is any number. When large data is coming the socket is read
-    /// exactly up to the next header, so that its payload does not land in the staging area.
+    /// The most bytes to receive after the memory of [`Receiver::direct_view`], or, without it,
+    /// from here on. `None` means no limit. When large data is expected the socket is read exactly
+    /// up to the next header, so that its payload does not land in the staging area.
     pub fn stage_bytes_max(&self) -> Option<usize> {
         if !self.expects_large() {
             return None;
@@ -284,7 +285,7 @@ impl Receiver {
         })
     }
 
-    /// Whether the payload in progress is received straight into place.
+    /// True if the payload in progress is received straight into place.
     fn is_direct(&self) -> bool {
         let rest = self.segment.payload - self.segment.done;
         self.phase == Phase::Payload
@@ -293,18 +294,19 @@ impl Receiver {
             && (rest >= DIRECT_BYTES_MIN || self.segment.announced)
     }
 
-    /// Whether the stream is read exactly: announced data is missing, or the last segment is a
-    /// large one of a message that goes on. A peer that cuts its messages to the packets of an
-    /// Ethernet would cost a system call for each of them; a copy costs less.
+    /// True if the stream is read exactly: announced data is missing, or the last segment is a
+    /// large one of a message that continues. A peer that cuts its messages into Ethernet packets
+    /// would cost a system call for each; a copy costs less.
     fn expects_large(&self) -> bool {
         let goes_on = !self.segment.last && self.segment.payload >= DIRECT_BYTES_MIN;
         goes_on || (self.large.is_coming() && !self.cuts_small)
     }
 
-    /// The caller has received `bytes` straight into the memory of [`Receiver::direct_view`].
+    /// Records that the caller has received `bytes` straight into the memory of
+    /// [`Receiver::direct_view`].
     ///
     /// # Errors
-    /// When the memory has gone.
+    /// When the memory was unmapped.
     pub fn placed(&mut self, bytes: usize, table: &RegionTable) -> Result<(), Violation> {
         debug_assert!(bytes <= self.segment.payload - self.segment.done);
         if let Some(mut crc) = self.crc.take() {
@@ -316,10 +318,10 @@ impl Receiver {
         Ok(())
     }
 
-    /// The kernel did not find the memory of [`Receiver::direct_view`].
+    /// Records that the memory of [`Receiver::direct_view`] was unmapped during the system call.
     ///
     /// # Errors
-    /// When nothing can follow, or the memory's registration has gone as well.
+    /// When the stream cannot continue, or the memory is no longer registered.
     pub fn lose(&mut self, table: &RegionTable) -> Result<(), Violation> {
         let rest = self.segment.payload - self.segment.done;
         self.payload_view(table, rest)?.note_gone();
@@ -337,11 +339,11 @@ impl Receiver {
         }
     }
 
-    /// Takes the next bytes of the stream, places their payload and appends what is complete to
+    /// Takes the next bytes of the stream, places their payload and appends complete items to
     /// `inbound`.
     ///
     /// # Errors
-    /// The rule that the peer broke; the connection is over.
+    /// The rule that the peer broke; the connection must end.
     pub fn consume(
         &mut self,
         mut bytes: &[u8],
@@ -370,7 +372,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Copies what is missing to `need` bytes into the scratch array; returns the bytes used.
+    /// Copies bytes into the scratch array, up to `need` bytes in it; returns the bytes used.
     fn gather(&mut self, bytes: &[u8], need: usize) -> usize {
         let take = bytes.len().min(need - self.filled);
         self.scratch[self.filled..self.filled + take].copy_from_slice(&bytes[..take]);
@@ -462,7 +464,7 @@ impl Receiver {
             crc.update(bytes);
         }
         if self.segment.target == Target::Control {
-            // A Terminate may carry more than anybody needs to see; the rest is dropped.
+            // A Terminate may be longer than this code needs; the rest is discarded.
             let room = (SCRATCH_BYTES - self.filled).saturating_sub(CONTROL_RESERVE_BYTES);
             let keep = take.min(room);
             self.gather(&bytes[..keep], self.filled + keep);
@@ -491,7 +493,7 @@ impl Receiver {
         if let Some(crc) = &mut self.crc {
             crc.update(&self.scratch[control..padding_end]);
             let is_right = crc.finish() == self.scratch[padding_end..self.filled];
-            // Of what has gone there is nothing to be right.
+            // The CRC of discarded payload cannot match.
             if !is_right && !self.segment.lost {
                 return Err(Violation::Crc);
             }
@@ -511,14 +513,14 @@ impl Receiver {
         }
     }
 
-    /// A segment is here and right.
+    /// Handles a segment that is complete and verified.
     fn complete(
         &mut self,
         control: usize,
         table: &mut RegionTable,
         inbound: &mut Vec<Inbound>,
     ) -> Result<(), Violation> {
-        // A segment has below 2^16 bytes, and the sums were checked from the header.
+        // A segment has less than 2^16 bytes, and the sums were checked from the header.
         let payload = self.segment.payload as u32;
         match self.segment.opcode {
             Opcode::Write => {}
@@ -575,7 +577,7 @@ impl Receiver {
     }
 }
 
-/// Room kept in the scratch array for a trailer behind control payload.
+/// Room reserved in the scratch array for a trailer after control payload.
 const CONTROL_RESERVE_BYTES: usize = 8;
 
 const _: () = assert!(SCRATCH_BYTES >= ReadRequest::BYTES + CONTROL_RESERVE_BYTES);

@@ -1,9 +1,9 @@
-//! How connections come up.
+//! The set-up of connections.
 //!
 //! Invariants
-//! * Set-up frames are read exactly, so bytes behind them belong to FPDUs.
-//! * A half-done set-up ends by its timer; the number of them is bounded, and what is beyond the
-//!   bound is closed at once.
+//! * Set-up frames are read exactly, so bytes after them belong to FPDUs.
+//! * A partial set-up ends by its timer. Their number is bounded; further connections are closed at
+//!   once.
 
 use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
@@ -27,17 +27,17 @@ use std::time::Duration;
 pub(super) struct Request {
     pub(super) stream: Stream,
     pub(super) admitted: Option<Arc<Admitted>>,
-    /// It is turned away when it has said what it wants.
+    /// The reason to reject it once its request has arrived.
     refusal: Option<Refusal>,
     pub(super) peer: PeerInfo,
     listener: ListenerId,
     bytes: Vec<u8>,
-    /// The request, once it is here and the consumer was told.
+    /// The request, once it has arrived and was reported to the consumer.
     offer: Option<Offer>,
 }
 
 impl Request {
-    /// Whether the peer has not sent all of it yet.
+    /// True if the peer has sent only a part of it.
     pub(super) fn is_partial(&self) -> bool {
         self.offer.is_none()
     }
@@ -47,17 +47,17 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: TcpListener,
-    /// Out of descriptors; not polled for the moment.
+    /// True while it pauses because there are no file descriptors.
     pub(super) resting: bool,
 }
 
-/// What reading a set-up frame came to.
+/// The result of reading a set-up frame.
 enum FrameRead<T> {
     Done(T),
     Partial,
 }
 
-/// Reads the rest of a set-up frame, no byte more, and judges it when it is whole.
+/// Reads the rest of a set-up frame and no byte more; validates a complete frame.
 fn read_frame<T, E: From<io::Error> + From<dafs_wire::iwarp::mpa::MpaError>>(
     mut stream: &TcpStream,
     bytes: &mut Vec<u8>,
@@ -86,8 +86,8 @@ fn read_frame<T, E: From<io::Error> + From<dafs_wire::iwarp::mpa::MpaError>>(
 }
 
 impl IwarpAdapter {
-    /// Adds a listening socket that is already bound. Several adapters, each with its own clone of
-    /// one socket, share its connections; one of them is woken for each.
+    /// Adds a listening socket that is bound already. Several adapters, each with its own clone of
+    /// one socket, share its connections; the kernel wakes one of them for each.
     ///
     /// # Errors
     /// The error of the socket calls.
@@ -183,7 +183,7 @@ impl IwarpAdapter {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.socket.accept() {
                 Ok((stream, peer)) => {
-                    // The connection may have taken the last descriptor.
+                    // The connection may have taken the last file descriptor.
                     if let Err(error) = self.admit(ListenerId(index as u32), stream, peer) {
                         return self.make_room(index, &error);
                     }
@@ -193,14 +193,15 @@ impl IwarpAdapter {
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                         return self.make_room(index, &error);
                     }
-                    // The connection died in the queue; the next may be alive.
+                    // The connection ended in the queue; the next may be alive.
                     _ => {}
                 },
             }
         }
     }
 
-    /// Descriptors are short: a connection that is of no use yet gives one back, and a listener pauses.
+    /// Handles a lack of file descriptors: evicts a connection that is not established, and pauses
+    /// the listener.
     fn make_room(&mut self, index: usize, error: &io::Error) {
         tracing::warn!("cannot accept connections for the moment: {error}");
         if let Some(connections) = &self.connections {
@@ -209,7 +210,7 @@ impl IwarpAdapter {
         self.rest_listener(index);
     }
 
-    /// A listener that cannot accept would be ready for ever and spin; it pauses.
+    /// Pauses a listener that cannot accept; otherwise it would stay ready and spin.
     fn rest_listener(&mut self, index: usize) {
         let listener = &mut self.listeners[index];
         if self.core.epoll.remove(&listener.socket).is_ok() {
@@ -231,10 +232,10 @@ impl IwarpAdapter {
         }
     }
 
-    /// Begins to set up a connection that has been accepted, unless it is refused.
+    /// Begins to set up an accepted connection, or refuses it.
     ///
     /// # Errors
-    /// When it cannot be found out whose connection it is, for want of descriptors or memory.
+    /// When there are no descriptors or memory to find the user of the connection.
     fn admit(
         &mut self,
         listener: ListenerId,
@@ -252,7 +253,7 @@ impl IwarpAdapter {
         if sys::prepare(socket2::SockRef::from(&stream)).is_err() {
             return Ok(());
         }
-        // Now, while the peer has had no time to go and leave its port to somebody else.
+        // Ask now: the peer has had no time to exit and leave its port to another process.
         let info = crate::tcp_peer(&stream, peer).inspect_err(|_| {
             tracing::warn!(%peer, "connection refused: it is not known whose it is");
         })?;
@@ -271,7 +272,8 @@ impl IwarpAdapter {
                 }
             }
         }
-        // Of those that listen none shares its process with a program.
+        // A listening adapter does not share its process with a foreign program, so no watch is
+        // needed.
         let stream = Guarded::new(stream, &Watch::default());
         let (peer, bytes, offer) = (info, Vec::new(), None);
         let request = Request { stream, admitted, refusal, peer, listener, bytes, offer };
@@ -290,7 +292,7 @@ impl IwarpAdapter {
             return Ok(());
         }
         self.start_timer(id, self.core.config.handshake_timeout);
-        // The request is often here already.
+        // The request has often arrived already.
         self.request_ready(id);
         Ok(())
     }
@@ -306,11 +308,11 @@ impl IwarpAdapter {
         self.turned_away_count -= usize::from(request.refusal.is_some());
     }
 
-    /// A peer's set-up has bytes, or has gone.
+    /// Handles input, or the end, of a peer's set-up.
     pub(super) fn request_ready(&mut self, id: u64) {
         let Some(Entry::Request(request)) = self.slots.get_mut(id) else { return };
         if request.offer.is_some() {
-            // Only its end is asked for while the consumer thinks.
+            // Until the consumer decides, only the end of the connection is watched.
             return self.drop_request(id);
         }
         let Request { stream, bytes, peer, .. } = &mut **request;
@@ -371,7 +373,7 @@ impl IwarpAdapter {
         };
         self.forget_request(&request);
         let offer = request.offer.take().ok_or(ConnectError::Gone)?;
-        // The socket leaves the set and joins again under its next identifier.
+        // The socket leaves the epoll set and joins again under its next identifier.
         self.core.epoll.remove(&*request.stream)?;
         Ok((*request, offer))
     }
@@ -407,12 +409,12 @@ impl IwarpAdapter {
         let data = &private_data[..private_data.len().min(crate::PRIVATE_DATA_BYTES_MAX)];
         let Ok((request, offer)) = self.take_request(request.0) else { return };
         let (frame, _) = handshake::reply(&self.core.config, &offer, data, true);
-        // A fresh socket has room for a frame. It is closed at once, so that none is left uncounted; a
-        // peer that keeps the rules has sent nothing that is unread and would reset it.
+        // A new socket has room for a frame. The socket is closed at once, so that none stays
+        // uncounted. A correct peer has sent no unread data, which would cause a reset.
         let _ = (&**request.stream).write_all(&frame);
     }
 
-    /// Moves the set-up of a connection along; ends the connection if that fails.
+    /// Continues the set-up of a connection; ends the connection if that fails.
     pub(super) fn setup_ready(&mut self, id: u64) {
         loop {
             match self.setup_step(id) {
@@ -423,7 +425,7 @@ impl IwarpAdapter {
         }
     }
 
-    /// One step; `true` if another can follow at once.
+    /// Runs one step; returns `true` if another can follow at once.
     fn setup_step(&mut self, id: u64) -> Result<bool, ConnectError> {
         let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else { return Ok(false) };
         connection.stream.check()?;

@@ -1,4 +1,4 @@
-//! A table whose identifiers are never used twice.
+//! A table whose identifiers are never reused.
 
 /// Bits of an identifier that name the slot; the rest is a serial number.
 const SLOT_BITS: u32 = 20;
@@ -25,8 +25,8 @@ impl<T> Slots<T> {
         self.count
     }
 
-    /// Adds what `make` builds for its identifier; `None` when the table is full. 42 bits of
-    /// serial number below the sign outlast any process.
+    /// Adds the value that `make` builds for its identifier; `None` when the table is full. 42 bits
+    /// of serial number below the sign outlast any process.
     pub(crate) fn insert(&mut self, make: impl FnOnce(u64) -> T) -> Option<u64> {
         let slot = match self.free.pop() {
             Some(slot) => slot as usize,

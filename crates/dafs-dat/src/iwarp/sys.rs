@@ -1,5 +1,5 @@
-//! The system calls that neither the standard library nor socket2 offers. All `unsafe` of this
-//! provider is here.
+//! System calls that neither the standard library nor socket2 offers. All `unsafe` of this provider
+//! is here.
 
 use super::limits::{KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_SECONDS, POLL_EVENT_COUNT};
 use crate::descriptors::{Guarded, Watch, kept};
@@ -15,7 +15,7 @@ pub(super) const WRITABLE: u32 = libc::EPOLLOUT as u32;
 pub(super) const PEER_CLOSED: u32 = libc::EPOLLRDHUP as u32;
 /// An error or a hang-up; always reported.
 pub(super) const BROKEN: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-/// Of several pollers of one listening socket, wake one.
+/// Wake only one of several pollers of a listening socket.
 pub(super) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 /// One readiness report.
@@ -25,7 +25,7 @@ pub(super) struct Ready {
     pub(super) events: u32,
 }
 
-/// An epoll instance, level-triggered, with room for one answer.
+/// An epoll instance, level-triggered, with room for the events of one call.
 pub(super) struct Epoll {
     fd: Guarded<OwnedFd>,
     events: Box<[libc::epoll_event; POLL_EVENT_COUNT]>,
@@ -38,7 +38,7 @@ impl Epoll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has just given us this descriptor, and nobody else has it.
+        // SAFETY: the call has just returned this descriptor, and it has no other owner.
         let fd = kept(unsafe { OwnedFd::from_raw_fd(fd) })?;
         let none = libc::epoll_event { events: 0, u64: 0 };
         let fd = Guarded::new(fd, watch);
@@ -50,7 +50,7 @@ impl Epoll {
         self.fd.as_fd()
     }
 
-    /// Whether the descriptor is still that of this instance.
+    /// Checks that the descriptor still belongs to this instance.
     pub(super) fn check(&self) -> io::Result<()> {
         self.fd.check()
     }
@@ -75,8 +75,9 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
     }
 
-    /// Asks without waiting; returns how many sockets are ready, for [`Epoll::ready`]. Looks each time
-    /// whose the descriptor is: of an instance of the program's it would take what comes only once.
+    /// Polls without waiting; returns how many sockets are ready, for [`Epoll::ready`]. It checks
+    /// the descriptor each time: a call on an instance of the program would consume its
+    /// edge-triggered events.
     pub(super) fn poll(&mut self) -> io::Result<usize> {
         self.fd.check()?;
         let room = POLL_EVENT_COUNT as i32;
@@ -97,7 +98,7 @@ impl Epoll {
     }
 }
 
-/// The size of a TCP segment to the peer, in bytes, as it is now (`TCP_INFO`).
+/// The current size of a TCP segment to the peer, in bytes (`TCP_INFO`).
 pub(super) fn send_segment_bytes(fd: &impl AsRawFd) -> io::Result<usize> {
     // SAFETY: tcp_info is plain data for which all zero is valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -115,15 +116,15 @@ pub(super) fn send_segment_bytes(fd: &impl AsRawFd) -> io::Result<usize> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_snd_mss as usize) }
 }
 
-/// Makes closing the socket reset the connection, so that the peer cannot take an abort for an
-/// orderly end.
+/// Makes closing the socket reset the connection, so that the peer does not take an abort for a
+/// graceful end.
 pub(super) fn reset_on_close(stream: &std::net::TcpStream) {
-    // It can only fail on a socket that is dead already.
+    // It can only fail on a dead socket.
     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Makes a socket fit for a connection: it never blocks, never waits for more to send, and finds
-/// out when the peer's machine has gone.
+/// Prepares a socket for a connection: it never blocks, does not delay small sends, and detects a
+/// dead peer.
 pub(super) fn prepare(socket: socket2::SockRef<'_>) -> io::Result<()> {
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(KEEPALIVE_SECONDS))

@@ -1,11 +1,11 @@
-//! How connections end.
+//! The end of connections.
 //!
 //! Invariants
-//! * Every piece of posted work has completed, flushed if need be, before the last event; but for
-//!   what a panic has lost.
-//! * Nothing of a connection that has ended is left in what all connections share.
-//! * A connection that this side closes in order is drained until the peer has closed, too, or the
-//!   time is up: closing with unread bytes would reset it and take the last message with it.
+//! * All posted work has completed, flushed if need be, before the last event; work that a panic
+//!   has lost is the exception.
+//! * The shared state of the adapter holds no trace of an ended connection.
+//! * A connection that this side closes gracefully is drained until the peer has closed too, or the
+//!   timeout expires. A close with unread bytes would reset it and lose the last message.
 
 use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
@@ -21,16 +21,16 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// `disconnect`, and all is handed over.
+    /// `disconnect`, after all work was sent.
     Local,
     /// `abort`.
     Aborted,
-    /// The peer closed in order.
+    /// The peer closed gracefully.
     Peer,
-    /// The peer vanished.
+    /// The connection to the peer was lost.
     Lost(String),
     /// The peer broke a rule.
     Violation(Violation),
@@ -38,7 +38,7 @@ pub(super) enum End {
     Terminated(Terminate),
     /// The set-up failed.
     Setup(ConnectError),
-    /// A mistake in this program showed.
+    /// This program met a bug of its own.
     Fault,
 }
 
@@ -55,7 +55,7 @@ impl End {
         }
     }
 
-    /// The same for a connection that this side had started and that never came up.
+    /// The same for a connection of this side that was never established.
     fn connect_error(self) -> ConnectError {
         match self {
             End::Setup(error) => error,
@@ -67,7 +67,7 @@ impl End {
 }
 
 impl IwarpAdapter {
-    /// Ends a connection: flushes its work, reports the end, and parts with the socket.
+    /// Ends a connection: flushes its work, reports the end, and releases the socket.
     pub(super) fn end(&mut self, id: u64, end: End) {
         let Some(Entry::Connection(mut connection)) = self.slots.remove(id) else {
             debug_assert!(false, "only connections end");
@@ -96,9 +96,9 @@ impl IwarpAdapter {
         }
     }
 
-    /// Keeps a socket, whose sending side is shut, until the peer closes or the time is up.
+    /// Keeps a socket, whose sending side is shut, until the peer closes or the timeout expires.
     fn linger(&mut self, stream: Stream, admitted: Option<Arc<Admitted>>) {
-        // It leaves the set under its old identifier and joins again under a new one.
+        // It leaves the epoll set under its old identifier and joins again under a new one.
         if self.core.epoll.remove(&*stream).is_err() {
             return;
         }
@@ -112,7 +112,7 @@ impl IwarpAdapter {
         self.start_timer(id, self.core.config.linger_timeout);
     }
 
-    /// Drops what a lingering peer still sends.
+    /// Discards the input of a lingering peer.
     pub(super) fn drain_lingering(&mut self, id: u64) {
         let Some(Entry::Lingering { stream, .. }) = self.slots.get_mut(id) else { return };
         let over = !stream.is_ours()
@@ -129,7 +129,8 @@ impl IwarpAdapter {
     }
 }
 
-/// Says good-bye on the wire as far as the end allows. Returns whether to wait for the peer.
+/// Closes the connection on the wire as the reason requires. Returns true if the socket waits for
+/// the peer to close.
 fn part(connection: &mut Connection, end: &End) -> bool {
     let open = matches!(connection.stage, Stage::Open);
     let stream = &mut connection.stream;
@@ -140,7 +141,7 @@ fn part(connection: &mut Connection, end: &End) -> bool {
         End::Local if open => stream.shutdown(Shutdown::Write).is_ok(),
         End::Violation(violation) => match connection.tx.terminate(violation.terminate()) {
             Some(bytes) => {
-                // Best effort: the peer learns the reason if its socket has room for it.
+                // Best effort: the peer gets the Terminate if the socket has room for it.
                 let told = (&***stream).write(&bytes).is_ok_and(|written| written == bytes.len());
                 told && stream.shutdown(Shutdown::Write).is_ok()
             }
@@ -157,10 +158,10 @@ fn part(connection: &mut Connection, end: &End) -> bool {
     }
 }
 
-/// Completes all that was posted and is not done.
+/// Completes all unfinished posted work as flushed.
 fn flush(connection: &mut Connection, core: &mut Core) {
     let id = connection.id;
-    // There is some only after a panic. It must not be taken for another connection's.
+    // The list has items only after a panic. They must not be reported for another connection.
     let mut inbound = std::mem::take(&mut core.inbound);
     for item in inbound.drain(..) {
         let (work, operation) = match item {

@@ -1,17 +1,17 @@
 //! The sending half of a connection: posted work in, FPDUs out.
 //!
 //! Invariants
-//! * FPDUs point straight at registered memory; only headers and trailers are built, in one small
-//!   area that is reused once everything in it was handed over.
-//! * A message is sent whole before the next begins. Answers to the peer's reads and our own work
-//!   take turns between messages, and answers never wait for our own reads: two peers that read
-//!   from each other make progress.
-//! * Work is complete when its last byte was handed to the kernel; a read moves to the receiver
-//!   when its request is built.
-//! * Memory that the peer reads is looked up by its key each time it is handed to the kernel.
-//! * The CRC of an FPDU is computed when it is planned, before its payload is handed to the kernel,
-//!   which reads the memory itself. An application that changes a buffer in between, its own or
-//!   one that the peer reads, makes the CRC wrong, and the peer ends the connection.
+//! * FPDUs point straight at registered memory. Only headers and trailers are built, in one small
+//!   area that restarts once all of it was sent.
+//! * A message is sent completely before the next begins. Read responses and own work take turns
+//!   between messages, and read responses never wait for own reads: two peers that read from each
+//!   other cannot deadlock.
+//! * Work completes when the kernel has its last byte; a read moves to the receiver when its
+//!   request is built.
+//! * Memory that the peer reads is looked up by its key each time it is passed to the kernel.
+//! * The CRC of an FPDU is computed when it is planned, before the kernel reads the payload. An
+//!   application that changes a buffer in between, one of its own or one that the peer reads,
+//!   invalidates the CRC, and the peer ends the connection.
 
 use super::limits::{
     COALESCE_BYTES_MAX, FPDU_BYTES_MIN, IDLE_HEADER_BYTES, IDLE_QUEUE_CAPACITY,
@@ -39,18 +39,18 @@ pub(super) struct Piece {
     pub(super) len: usize,
 }
 
-/// What posted work does.
+/// The kind of posted work.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Send {
-        /// The key of the peer that dies with it.
+        /// The peer's key to invalidate.
         invalidate: Option<u32>,
     },
     Write {
         stag: u32,
         address: u64,
     },
-    /// The source; its one piece is the sink.
+    /// A read; its one piece is the sink.
     Read {
         stag: u32,
         address: u64,
@@ -65,7 +65,7 @@ pub(super) struct Work {
     pub(super) pieces: u16,
 }
 
-/// Work that is over, in whatever way.
+/// Work that has ended, with or without success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Finished {
     pub(super) work: u64,
@@ -84,17 +84,17 @@ pub(super) struct Message {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source {
-    /// Posted work: its tag, and where it writes if it does, or the key that it invalidates.
+    /// Posted work: its tag, and the target of a write or the key to invalidate.
     Work { work: u64, operation: Operation, stag: u32, address: u64, pieces: u16 },
-    /// The peer's memory request.
+    /// A read request of the peer, to be answered.
     Answer(ReadRequest),
-    /// A read request of ours, which has no further report.
+    /// An own read request, which is not reported itself.
     Request(ReadRequest),
-    /// Nothing, to be heard.
+    /// A zero-length write, which prompts the peer.
     Nudge,
 }
 
-/// What has been built and waits for the kernel, in order.
+/// A planned piece of output that waits for the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Chunk {
     /// Bytes of the header area.
@@ -103,33 +103,33 @@ pub(super) enum Chunk {
     Piece { number: u64, offset: usize, len: usize },
     /// Bytes of memory that the peer reads.
     Remote { key: u32, address: u64, len: usize },
-    /// All before this belongs to finished work.
+    /// The end of finished work.
     Done { finished: Finished, pieces: u16 },
-    /// All before this is a finished answer.
+    /// The end of a finished read response.
     Answered,
 }
 
-/// How far sending got.
+/// The progress of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Nothing is left that may be sent.
+    /// No more work may be sent now.
     Idle,
-    /// The socket takes no more for now.
+    /// The socket is full for now.
     Blocked,
-    /// There is more, but others are due.
+    /// The turn is used up, and more work remains.
     Budget,
 }
 
-/// Why sending failed.
+/// The reason why sending failed.
 #[derive(Debug)]
 pub(super) enum SendFailure {
-    /// The application has taken memory away that is to be sent.
+    /// The application has unmapped memory that is to be sent.
     Gone(Gone),
     Io(io::Error),
     Violation(Violation),
 }
 
-/// The transmitter.
+/// The sending state machine.
 #[derive(Debug)]
 pub(super) struct Transmitter {
     pub(super) domain: ProtectionDomain,
@@ -143,9 +143,9 @@ pub(super) struct Transmitter {
     pub(super) next_offset: usize,
     pub(super) message: Option<Message>,
     pub(super) answer_was_last: bool,
-    /// A write of nothing is to be sent.
+    /// True if a zero-length write is to be sent.
     pub(super) nudge: bool,
-    /// Bytes were handed to the kernel.
+    /// True once the kernel took any bytes.
     said: bool,
     pub(super) chunks: VecDeque<Chunk>,
     pub(super) headers: Vec<u8>,
@@ -184,7 +184,7 @@ impl Transmitter {
         }
     }
 
-    /// Sets what the handshake has agreed on. With `one_per_call` each FPDU is a record of its own
+    /// Applies the result of the handshake. With `one_per_call` each FPDU is a record of its own
     /// for TCP, so that its trailer never straddles two segments.
     pub(super) fn agree(&mut self, crc: bool, one_per_call: bool, outbound_reads_max: u16) {
         self.crc = crc.then(Box::default);
@@ -194,7 +194,7 @@ impl Transmitter {
 
     /// Sets the largest FPDU, in bytes.
     pub(super) fn limit_fpdu(&mut self, fpdu_bytes: usize) {
-        // A read request must fit in one, however small the segments of the path are.
+        // A read request must fit in one, however small the path's segments are.
         self.segment_bytes_max = mpa::segment_bytes_within(fpdu_bytes.max(FPDU_BYTES_MIN));
     }
 
@@ -211,7 +211,7 @@ impl Transmitter {
         pieces: impl Iterator<Item = Piece>,
     ) {
         let before = self.pieces.len();
-        // An empty piece would never be passed by; only a read of nothing keeps its one.
+        // An empty piece would never be consumed; only a zero-length read keeps its one piece.
         let is_read = matches!(kind, Kind::Read { .. });
         self.pieces.extend(pieces.filter(|piece| piece.len > 0 || is_read));
         // At most GATHER_SEGMENTS_MAX.
@@ -219,17 +219,17 @@ impl Transmitter {
         self.works.push_back(Work { work, kind, len, pieces });
     }
 
-    /// Queues the answer to a read of the peer.
+    /// Queues the response to a read of the peer.
     pub(super) fn answer(&mut self, request: ReadRequest) {
         self.answers.push_back(request);
     }
 
-    /// Queues a write of nothing.
+    /// Queues a zero-length write.
     pub(super) fn nudge(&mut self) {
         self.nudge = true;
     }
 
-    /// Whether anything was sent.
+    /// True if anything was sent.
     pub(super) fn has_said(&self) -> bool {
         self.said
     }
@@ -238,7 +238,7 @@ impl Transmitter {
         self.works.len()
     }
 
-    /// Whether everything was handed to the kernel.
+    /// True if the kernel has all output.
     pub(super) fn is_empty(&self) -> bool {
         !self.nudge
             && self.works.is_empty()
@@ -247,7 +247,7 @@ impl Transmitter {
             && self.chunks.is_empty()
     }
 
-    /// Hands as much as possible to the kernel and appends what is complete to `finished`.
+    /// Passes as much as possible to the kernel and appends complete work to `finished`.
     pub(super) fn pump(
         &mut self,
         socket: &impl AsFd,
@@ -292,7 +292,7 @@ impl Transmitter {
         }
     }
 
-    /// Has the buffers of what was to be sent know which of it is not there.
+    /// Marks the buffers of unsent pieces whose memory was unmapped.
     fn note_gone(&self, table: &RegionTable) {
         for chunk in &self.chunks {
             if let Ok(Some(view)) = self.payload(chunk, table) {
@@ -320,7 +320,7 @@ impl Transmitter {
         })
     }
 
-    /// One `sendmsg` of what has been built. Returns the bytes offered and the result.
+    /// Makes one `sendmsg` of the planned output. Returns the bytes offered and the result.
     fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -330,9 +330,9 @@ impl Transmitter {
         let headers = VolatileSlice::from_mut(&mut self.headers);
         let mut views: SmallVec<[VolatileSlice<'_>; LARGE_SEND_CHUNK_COUNT_MAX]> = SmallVec::new();
         let mut total = 0;
-        // The range of the last view, if it lies in the header area: neighbours are joined.
+        // The range of the last view, if it lies in the header area: adjacent ranges are joined.
         let mut joined: Option<(usize, usize)> = None;
-        // The kernel alone looks at memory that may go.
+        // Only the kernel accesses memory that may be unmapped.
         let mut may_go = false;
         for chunk in &self.chunks {
             let view = match *chunk {
@@ -367,7 +367,7 @@ impl Transmitter {
         if total > COALESCE_BYTES_MAX || views.len() == 1 || may_go {
             return Ok((total, dafs_mem::sendmsg(socket, &views, flags)));
         }
-        // One piece costs the kernel less than three tiny ones.
+        // One piece costs the kernel less than three small ones.
         let mut together = [0; COALESCE_BYTES_MAX];
         let mut filled = 0;
         for view in &views {
@@ -377,7 +377,7 @@ impl Transmitter {
         Ok((total, dafs_mem::sendmsg(socket, &[view], flags)))
     }
 
-    /// Drops `bytes` from the front of what was built.
+    /// Removes `bytes` from the front of the planned output.
     fn consume(&mut self, mut bytes: usize, rx: &mut Receiver, finished: &mut Vec<Finished>) {
         while let Some(chunk) = self.chunks.front_mut() {
             let len = match chunk {
@@ -419,7 +419,7 @@ impl Transmitter {
         self.piece_base += u64::from(count);
     }
 
-    /// Gives memory back that a burst has grown.
+    /// Frees memory that a burst has allocated.
     fn shrink(&mut self) {
         if self.works.capacity() > IDLE_QUEUE_CAPACITY && self.works.is_empty() {
             self.works.shrink_to(IDLE_QUEUE_CAPACITY);
@@ -431,8 +431,8 @@ impl Transmitter {
         }
     }
 
-    /// A Terminate as one FPDU, if the stream is between two of them; else there is no place for
-    /// one and the connection can only be closed.
+    /// A Terminate as one FPDU, if the stream is between two FPDUs; otherwise it has no place, and
+    /// the connection can only be closed.
     pub(super) fn terminate(&mut self, codes: Terminate) -> Option<Vec<u8>> {
         if !self.chunks.is_empty() || self.message.is_some() || self.segment_bytes_max == 0 {
             return None;
@@ -456,7 +456,7 @@ impl Transmitter {
         Some(bytes)
     }
 
-    /// Takes back all unfinished work in the order it was posted; nothing is sent any more.
+    /// Takes back all unfinished work in posting order; no more is sent.
     pub(super) fn flush(&mut self, finished: &mut Vec<Finished>) {
         for chunk in self.chunks.drain(..) {
             if let Chunk::Done { finished: done, .. } = chunk {
@@ -482,12 +482,12 @@ impl Transmitter {
     }
 }
 
-/// The mark behind a read request; the read itself is reported when its data is here.
+/// The mark after a read request; the read itself is reported when its data has arrived.
 pub(super) const REQUEST_SENT: Finished =
     Finished { work: 0, operation: Operation::Receive, bytes: 0 };
 
 impl Finished {
-    /// Whether anybody is to be told.
+    /// True if the caller gets a completion.
     pub(super) fn is_reported(&self) -> bool {
         self.operation != Operation::Receive
     }

@@ -1,4 +1,4 @@
-//! The rules that a peer can break, in words for the log and as the codes of a Terminate.
+//! The protocol violations of a peer, as text for the log and as the codes of a Terminate.
 
 use crate::PostError;
 use dafs_mem::Gone;
@@ -6,33 +6,32 @@ use dafs_wire::iwarp::ddp::DdpError;
 use dafs_wire::iwarp::rdmap::Terminate;
 use thiserror::Error;
 
-/// What a peer did wrong. Every one of them ends the connection.
+/// A protocol violation of a peer. Each of them ends the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Violation {
     /// The checksum of an FPDU does not match.
     #[error("the CRC of an FPDU does not match")]
     Crc,
-    /// The application has taken away the memory that a message or a read of ours goes into. No fault of
-    /// the peer's, but nothing can follow.
+    /// The application has unmapped the target memory of a message or an own read. The peer is not
+    /// at fault, but the stream cannot continue.
     #[error(transparent)]
     Gone(#[from] Gone),
     /// A malformed segment header.
     #[error("{0}")]
     Header(#[from] DdpError),
-    /// A send that wants to invalidate a key which the peer was not given, or which is dead
-    /// already.
+    /// A Send with Invalidate for a key that the peer was not given, or that is invalid already.
     #[error("a send asks to invalidate key {key:#010x}: {reason}")]
     Invalidate {
         /// The key.
         key: u32,
-        /// Why not.
+        /// The reason.
         reason: PostError,
     },
     /// A control message (read request, Terminate) of the wrong shape.
     #[error("malformed {0}")]
     Malformed(&'static str),
-    /// A send is longer than the receive that it met.
+    /// A send is longer than the receive that it matched.
     #[error("a message of at least {bytes} bytes met a receive of {posted} bytes")]
     MessageTooLong {
         /// Bytes so far.
@@ -40,58 +39,58 @@ pub enum Violation {
         /// Bytes of the receive.
         posted: usize,
     },
-    /// A message number or an offset within a message that does not follow the last one.
+    /// A message sequence number or message offset that does not follow the last one.
     #[error("{what} {found} on queue {queue} where {expected} was expected")]
     MessageOrder {
         /// "message number" or "message offset".
         what: &'static str,
-        /// The queue.
+        /// The queue number.
         queue: u32,
-        /// What came.
+        /// The received value.
         found: u64,
-        /// What should have come.
+        /// The expected value.
         expected: u64,
     },
     /// A send without a posted receive.
     #[error("a message arrived and no receive was posted")]
     NoReceive,
-    /// A read request that names memory the peer may not read.
+    /// A read request for memory that the peer may not read.
     #[error("RDMA read of {bytes} bytes at {address:#x} with key {key:#010x}: {reason}")]
     Read {
         /// The key.
         key: u32,
         /// The address.
         address: u64,
-        /// Bytes.
+        /// Length in bytes.
         bytes: u64,
-        /// Why not.
+        /// The reason.
         reason: PostError,
     },
-    /// More reads at a time than we agreed to answer.
+    /// More reads at a time than the agreed IRD.
     #[error("more than {0} RDMA reads outstanding")]
     ReadDepth(u16),
-    /// A read response that fits no outstanding read.
+    /// A read response that matches no outstanding read.
     #[error("a read response does not match the read it answers")]
     ReadResponse,
-    /// A tagged message started inside another one, or does not continue where it was.
+    /// A tagged message that starts inside another one, or does not continue at its address.
     #[error("a tagged segment does not continue the message before it")]
     TaggedOrder,
-    /// A write to memory the peer may not write.
+    /// A write to memory that the peer may not write.
     #[error("RDMA write of {bytes} bytes at {address:#x} with key {key:#010x}: {reason}")]
     Write {
         /// The key.
         key: u32,
         /// The address.
         address: u64,
-        /// Bytes.
+        /// Length in bytes.
         bytes: u64,
-        /// Why not.
+        /// The reason.
         reason: PostError,
     },
 }
 
 impl Violation {
-    /// The codes that tell the peer (RFC 5040 4.8).
+    /// The codes for the Terminate message (RFC 5040 4.8).
     pub fn terminate(&self) -> Terminate {
         match self {
             Violation::Crc => Terminate::CRC,
