@@ -1,17 +1,17 @@
-//! Memory that can be shown to peers, and the regions that peers show to us.
+//! Memory that this side can share with peers, and the regions that peers share with it.
 //!
-//! Every shareable buffer is a memory file of its own, so that a peer that is shown a region can
-//! reach that buffer and nothing else of this process. A region without remote write access is
-//! shown through a read-only descriptor.
+//! Every shareable buffer is a memory file (memfd) of its own. So a peer that receives a region can
+//! reach that buffer and no other memory of this process. A region without remote write access is
+//! shared through a read-only descriptor.
 //!
 //! Invariants
-//! * A region of a peer is used only while its key stands in the peer's slot, and only inside the
-//!   bounds and with the access that the peer told; its mapping lives as long as any window to it.
-//! * The mappings of one peer are bounded, and those of all peers by a budget of the process that
-//!   counts a mapping until the last window to it is gone.
-//! * What does not fit here (ordinary memory, too many regions, limits) takes the staged path
-//!   through the ring, where the owner checks every access against its own table. Nothing is wrong
-//!   with a region that is not found here.
+//! * A region of a peer is used only while its key stands in the peer's slot, and only within the
+//!   bounds and the access that the peer announced. Its mapping lives as long as any window to it.
+//! * The mappings of one peer are bounded. Those of all peers share a budget of the process, which
+//!   counts a mapping until its last window is dropped.
+//! * Memory that cannot be shared (ordinary memory, too many regions, limits) takes the staged path
+//!   through the ring, where the owner checks every access against its own table. A region that is
+//!   not found here is therefore no error.
 
 use super::layout::Control;
 use super::limits::{KEY_SLOTS, PEER_MAPPED_BYTES_MAX};
@@ -26,12 +26,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What stands behind a shareable buffer.
+/// The backing of a shareable buffer.
 pub(super) struct Arena {
     file: Guarded<OwnedFd>,
-    /// Keeps the pages mapped; only its life matters.
+    /// Keeps the pages mapped.
     _mapping: Mapping,
-    /// Shareable buffers of the adapter that are alive.
+    /// Counts the adapter's live shareable buffers.
     alive: Arc<AtomicUsize>,
 }
 
@@ -47,7 +47,7 @@ impl Arena {
         buffer.owner().downcast_ref()
     }
 
-    /// A descriptor for a peer with that access.
+    /// A descriptor for a peer, with that access.
     pub(super) fn descriptor(&self, access: Access) -> io::Result<OwnedFd> {
         self.file.check()?;
         if access.contains(Access::REMOTE_WRITE) {
@@ -59,7 +59,7 @@ impl Arena {
 }
 
 /// Allocates a shareable buffer, or an ordinary one when `max` shareable ones are alive or the
-/// process is out of descriptors.
+/// process has no file descriptors.
 pub(super) fn allocate(
     bytes: usize,
     alive: &Arc<AtomicUsize>,
@@ -82,11 +82,11 @@ pub(super) fn allocate(
     alive.fetch_add(1, Ordering::Relaxed);
     let owner = Box::new(Arena { file, _mapping: mapping, alive: alive.clone() });
     // SAFETY: the mapping inside `owner` covers `bytes` at `ptr`, is writable and is unmapped only
-    // when `owner` drops; nobody ever makes a reference into it.
+    // when `owner` drops; no code makes a reference into it.
     Ok(unsafe { Buffer::from_owner(ptr, bytes, owner) })
 }
 
-/// A region of the peer's that this process has mapped.
+/// A region of the peer that this process has mapped.
 #[derive(Debug)]
 struct Entry {
     region: RegionPacket,
@@ -95,13 +95,13 @@ struct Entry {
 
 /// A found piece of a peer's region.
 pub(super) struct Found<'a> {
-    /// To be written only with `writable`, which the need of a right to write implies.
+    /// May be written only with `writable`; a lookup that needs a right to write implies it.
     pub(super) view: VolatileSlice<'a>,
     pub(super) writable: bool,
     pub(super) mapping: &'a Arc<Mapping>,
 }
 
-/// The regions that one peer shows to us.
+/// The regions that one peer shares with this side.
 #[derive(Debug, Default)]
 pub(super) struct PeerRegions {
     entries: FxHashMap<u32, Entry>,
@@ -109,11 +109,11 @@ pub(super) struct PeerRegions {
 }
 
 impl PeerRegions {
-    /// Takes a region that the peer shows. A region that a limit keeps out is left out silently:
-    /// it is reached through the ring then.
+    /// Adds a region that the peer shares. A region that exceeds a limit is ignored without an
+    /// error, because the ring still reaches it.
     ///
     /// # Errors
-    /// What is wrong with it, worded for the peer.
+    /// The fault in the region, worded for the peer.
     pub(super) fn add(
         &mut self,
         region: RegionPacket,
@@ -131,7 +131,7 @@ impl PeerRegions {
         if self.entries.contains_key(&region.key) {
             return Err("a region with a key that is in use");
         }
-        // An honest peer shows no more than it has slots for.
+        // A correct peer shares no more regions than it has slots.
         if self.entries.len() >= KEY_SLOTS || len > PEER_MAPPED_BYTES_MAX - self.bytes {
             return Ok(());
         }
@@ -145,14 +145,15 @@ impl PeerRegions {
         Ok(())
     }
 
-    /// Forgets a region that the peer has withdrawn.
+    /// Removes a region that the peer has withdrawn.
     pub(super) fn remove(&mut self, key: u32) {
         if let Some(entry) = self.entries.remove(&key) {
             self.bytes -= entry.mapping.len();
         }
     }
 
-    /// The first `len` bytes of what `remote` names, if the peer shows it with the right `need`.
+    /// The first `len` bytes of the range that `remote` names, if the peer shares it with the right
+    /// `need`.
     pub(super) fn find(
         &self,
         control: &Control,
@@ -173,7 +174,7 @@ impl PeerRegions {
         Some(Found { view, writable, mapping: &entry.mapping })
     }
 
-    /// Whether the key is known, used or not.
+    /// True if the key is known, used or not.
     pub(super) fn knows(&self, key: u32) -> bool {
         self.entries.contains_key(&key)
     }
@@ -225,7 +226,7 @@ mod tests {
         let window = regions.entries[&1].mapping.clone();
         regions.remove(1);
         assert!(!add(&mut regions, 3), "the window still holds its mapping");
-        // Another connection draws on the same budget.
+        // Another connection uses the same budget.
         assert!(!add(&mut PeerRegions::default(), 3));
         drop(window);
         assert!(add(&mut regions, 3));

@@ -1,12 +1,12 @@
-//! One connection: what is posted on it, and how records become completions.
+//! One connection: its posted work, and the translation of records into completions.
 //!
 //! Invariants
-//! * Posted work is in exactly one of the queues here or has completed; `flush` empties them all,
+//! * Posted work is in exactly one of the queues here or has completed. `flush` empties all queues
 //!   once, before the adapter reports the end.
-//! * A record is applied only after it was checked against what this side has posted or
-//!   registered. The regions of this side are looked up in its own table, never in shared memory.
-//! * Responses to staged reads overtake queued work, or two sides that read from each other could
-//!   wait for ever.
+//! * A record is applied only after it was checked against the posted receives and registered
+//!   regions of this side. This side looks its regions up in its own table, never in shared memory.
+//! * Responses to staged reads overtake queued work; otherwise two sides that read from each other
+//!   could deadlock.
 
 use super::arena::PeerRegions;
 use super::layout::Control;
@@ -28,16 +28,16 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// How far a connection has come.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The listener's queue is full; the hello waits with the connection memory.
+    /// The listener's queue is full; the hello waits, with the connection memory.
     Dialing { name: String, hello: Vec<u8>, file: OwnedFd },
     /// The hello is sent.
     Waiting,
-    /// Both sides have agreed.
+    /// Both sides have accepted the connection.
     Open,
-    /// This side has asked for the end; what was posted before is still handed over.
+    /// This side has called `disconnect`; work that was posted before is still sent.
     Closing,
 }
 
@@ -80,7 +80,7 @@ struct Reading {
     arrived: usize,
 }
 
-/// Bytes that the peer has asked for.
+/// A staged read of the peer, to be answered.
 #[derive(Debug)]
 struct Response {
     piece: Piece,
@@ -95,7 +95,7 @@ pub(super) struct Conn {
     pub(super) stage: Stage,
     /// None while dialing.
     pub(super) socket: Option<Guarded<Arc<OwnedFd>>>,
-    /// Counted until the socket is closed.
+    /// Its entry in the connection limits, until the socket is closed.
     pub(super) _admitted: Option<Arc<Admitted>>,
     pub(super) peer: PeerInfo,
     pub(super) control: Control,
@@ -109,34 +109,35 @@ pub(super) struct Conn {
     reads: VecDeque<Reading>,
     /// Packets that the socket has not taken yet.
     pub(super) packets: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-    /// Regions that the peer shows.
+    /// Regions that the peer shares.
     pub(super) regions: PeerRegions,
     pub(super) region_packets_seen: u32,
-    /// Regions that this side shows.
+    /// Regions that this side shares.
     pub(super) shown: Shown,
-    /// When set-up or tear-down has taken too long.
+    /// The deadline of set-up or tear-down.
     pub(super) deadline: Option<Instant>,
-    /// Why the connection is over; acted on once the ring is empty.
+    /// The reason for the end; it takes effect once the ring is empty.
     pub(super) end: Option<DisconnectReason>,
-    /// On the adapter's list of connections to scan.
+    /// True while it is in the adapter's list of connections to scan.
     pub(super) busy: bool,
-    /// The own sleep word is set.
+    /// True while this side's sleep word is set.
     pub(super) asleep: bool,
-    /// On the adapter's list of connections whose peer may have to be rung.
+    /// True while it is in the adapter's list of connections whose peer may need a doorbell.
     pub(super) dirty: bool,
-    /// Records were published since the peer was last considered.
+    /// True if records were published since the last check of the peer's sleep word.
     pub(super) published: bool,
-    /// Records were published to a peer that looks by itself, so that the socket was not looked at.
+    /// True if records were published to a peer that is awake, so that the socket was not checked.
     pub(super) unlooked: bool,
-    /// Polls since something happened.
+    /// Polls since the last activity.
     pub(super) idle_polls: u32,
 }
 
-/// The parts of the adapter that moving a connection along needs.
+/// The parts of the adapter that a connection needs to make progress.
 pub(super) struct Surroundings<'a> {
     pub(super) regions: &'a mut RegionTable,
     pub(super) ready: &'a mut Vec<Event>,
-    /// Regions whose keys messages have invalidated, to be withdrawn from who was shown them.
+    /// Regions whose keys messages have invalidated, to be withdrawn from the peers that share
+    /// them.
     pub(super) invalidated: &'a mut Vec<RegionId>,
 }
 
@@ -236,17 +237,17 @@ impl Conn {
         ready.push(Event::Completion(completion));
     }
 
-    /// Whether a poll has anything to do here.
+    /// True if a poll has work here.
     pub(super) fn has_work(&self) -> bool {
         self.consumer.ready() || self.stalled() || self.end.is_some()
     }
 
-    /// Whether something waits for room in the ring.
+    /// True if work waits for room in the ring.
     pub(super) fn stalled(&self) -> bool {
         !self.queue.is_empty() || !self.responses.is_empty()
     }
 
-    /// Whether what waits for room could move now.
+    /// True if work that waits for room could be sent now.
     pub(super) fn can_move(&mut self) -> bool {
         let enough = self.producer.ring_bytes() / 4;
         let reads_full = self.reads.len() >= READS_OUTSTANDING_MAX
@@ -255,7 +256,7 @@ impl Conn {
         waits_for_room && !matches!(self.producer.fits(Kind::Write, enough), Ok(None))
     }
 
-    /// Applies the records that have arrived. Returns whether there were any.
+    /// Applies the records that have arrived. Returns true if there were any.
     pub(super) fn take_records(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -312,7 +313,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Takes the key of a record out of use.
+    /// Invalidates the key of a record.
     fn invalidate(
         &self,
         word: u64,
@@ -335,7 +336,7 @@ impl Conn {
         let (_, target) = regions
             .remote(self.domain, remote, Access::REMOTE_WRITE)
             .map_err(|error| protocol(&format!("RDMA write refused: {error}")))?;
-        // What the application has taken away is its buffer's affair, and no fault of the peer's.
+        // The buffer records that its memory was unmapped; that is not the peer's fault.
         let _ = self.consumer.copy_to(record, target, Site::ShmRdma);
         Ok(())
     }
@@ -381,15 +382,15 @@ impl Conn {
         Ok(())
     }
 
-    /// The payload of the next record of a transfer with `left` bytes to go, or `None` when too
-    /// little room is free for a record worth its header.
+    /// The payload size of the next record of a transfer with `left` bytes to go. Returns `None`
+    /// when the free room is too small to be worth a record.
     fn chunk(&mut self, kind: Kind, left: usize) -> Result<Option<usize>, Corrupt> {
         let quarter = self.producer.ring_bytes() / 4;
         let room = self.producer.fits(kind, left.min(quarter))?;
         Ok(room.map(|room| left.min(room).min(2 * quarter)))
     }
 
-    /// Writes queued work to the ring as far as it fits. Returns whether anything moved.
+    /// Writes queued work to the ring as far as it fits. Returns true if any was written.
     pub(super) fn progress(&mut self, ready: &mut Vec<Event>) -> Result<bool, DisconnectReason> {
         if !matches!(self.stage, Stage::Open | Stage::Closing) {
             return Ok(false);
@@ -410,7 +411,8 @@ impl Conn {
                 self.responses.push_front(response);
             }
         }
-        // Work leaves the queue only after what can fail, so that it is flushed if that does.
+        // Work leaves the queue only after all steps that can fail, so that it is flushed on a
+        // failure.
         while let Some(chunk) = self.room()? {
             let Some(work) = self.queue.pop_front() else { break };
             (moved, self.published) = (true, true);
@@ -423,8 +425,8 @@ impl Conn {
         Ok(moved)
     }
 
-    /// The payload of the next record for the work at the front of the queue, if there is work and
-    /// it can go on.
+    /// The payload size of the next record for the first work in the queue, if there is work and it
+    /// can proceed.
     fn room(&mut self) -> Result<Option<usize>, Corrupt> {
         match self.queue.front() {
             None => Ok(None),
@@ -437,8 +439,8 @@ impl Conn {
         }
     }
 
-    /// One record for `work`, with `chunk` bytes of payload unless it is a read. Returns what is
-    /// left of the work: all of it where its memory is not there.
+    /// Writes one record for `work`, with `chunk` bytes of payload unless it is a read. Returns the
+    /// rest of the work: all of it if its memory was unmapped.
     fn step(
         &mut self,
         work: Work,
@@ -480,7 +482,7 @@ impl Conn {
         (None, Ok(()))
     }
 
-    /// Ends all posted work.
+    /// Completes all posted work as flushed.
     pub(super) fn flush(&mut self, ready: &mut Vec<Event>) {
         self.flush_receives(ready);
         self.flush_reads(ready);
@@ -511,7 +513,7 @@ impl Conn {
         }
     }
 
-    /// Starts an orderly end: only what can still be handed over stays queued.
+    /// Starts a graceful end: only work that can still be sent stays queued.
     pub(super) fn close(&mut self, ready: &mut Vec<Event>) {
         self.stage = Stage::Closing;
         self.flush_receives(ready);
@@ -534,12 +536,12 @@ pub(super) fn message_kind(invalidate: Option<u32>) -> Kind {
     }
 }
 
-/// Their control words.
+/// The control words of the records of a message.
 pub(super) fn message_words(invalidate: Option<u32>) -> [u64; WORDS_MAX] {
     [invalidate.map_or(0, u64::from), 0]
 }
 
-/// A range that a record names; one that is too long for 32 bits fits no region.
+/// A range that a record names; a length above 32 bits fits no region.
 fn remote_of(key: u32, address: u64, len: usize) -> RemoteBuffer {
     RemoteBuffer { key, address, len: u32::try_from(len).unwrap_or(u32::MAX) }
 }

@@ -1,11 +1,11 @@
-//! The turn of the wheel: scanning rings, looking at sockets, going to sleep.
+//! The poll loop: scanning rings, checking sockets, going to sleep.
 //!
-//! Connections with recent traffic are on the busy list and their rings are scanned in every poll.
-//! All others have their sleep word set, so that their peers ring, and the kernel tells which one.
-//! The sockets are looked at every so many polls, and after every sleep.
+//! Connections with recent traffic are on the busy list, and every poll scans their rings. All
+//! others have their sleep word set, so that their peers ring the doorbell, and epoll reports which
+//! one. The sockets are checked once in a number of polls, and after every sleep.
 //!
 //! Invariants
-//! * A panic in what is done for one connection ends that connection and nothing else.
+//! * A panic in the work for one connection ends that connection and no other.
 
 use super::ShmAdapter;
 use super::conn::{Stage, Surroundings};
@@ -24,7 +24,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, fence};
 
 impl ShmAdapter {
-    /// Everything that a poll does, but for handing over the events.
+    /// The work of a poll, except for returning the events.
     pub(super) fn drive(&mut self, now: Instant) {
         self.ring_doorbells();
         if std::mem::take(&mut self.armed) {
@@ -43,7 +43,7 @@ impl ShmAdapter {
         self.scan();
     }
 
-    /// Puts a connection on the busy list.
+    /// Adds a connection to the busy list.
     pub(super) fn make_busy(&mut self, name: u64) {
         let Some(conn) = self.conns.get_mut(name) else { return };
         conn.idle_polls = 0;
@@ -57,7 +57,7 @@ impl ShmAdapter {
         }
     }
 
-    /// After a sleep: tells the peers of busy connections that there is no need to ring.
+    /// After a sleep: clears the sleep words of busy connections, so that their peers do not ring.
     fn wake_busy(&mut self) {
         for name in &self.busy {
             if let Some(conn) = self.conns.get_mut(*name).filter(|conn| conn.asleep) {
@@ -67,12 +67,12 @@ impl ShmAdapter {
         }
     }
 
-    /// Rings peers that sleep and have something to look at since.
+    /// Rings sleeping peers that have had new records since.
     pub(super) fn ring_doorbells(&mut self) {
         if self.dirty.is_empty() {
             return;
         }
-        // Orders what was published before the look at the sleep words; see `prepare_to_sleep`.
+        // Orders the publication before the check of the sleep words; see `prepare_to_sleep`.
         fence(Ordering::SeqCst);
         for name in self.dirty.drain(..) {
             if let Some(conn) = self.conns.get_mut(name) {
@@ -82,10 +82,11 @@ impl ShmAdapter {
         }
     }
 
-    /// Asks the kernel which sockets have something.
+    /// Asks epoll which sockets are ready.
     fn look(&mut self, now: Instant) {
         (self.polls_since_look, self.looked_at) = (0, now);
-        // Each time, because of an instance of the program's this would take what comes only once.
+        // Checked each time: a call on an epoll instance of the program would consume its
+        // edge-triggered events.
         if self.epoll.check().is_err() {
             return;
         }
@@ -97,11 +98,11 @@ impl ShmAdapter {
         let (reports, rest) = match epoll::wait(&self.epoll, &mut space[..], Some(&zero)) {
             Ok(found) => found,
             Err(Errno::INTR) => return,
-            // It was ours and open.
+            // The instance was ours and open, so the program has interfered.
             Err(_) => return self.descriptors.lose(),
         };
         if rest.is_empty() {
-            // There may be more; look again in the next poll.
+            // More sockets may be ready; check again in the next poll.
             self.polls_since_look = POLLS_PER_LOOK;
         }
         for report in reports {
@@ -119,11 +120,11 @@ impl ShmAdapter {
         }
     }
 
-    /// Does something for a connection; none when it panics, which ends the connection.
+    /// Runs work for a connection; returns none when it panics, which ends the connection.
     fn confine<T>(&mut self, name: u64, step: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let done = confined(|| step(self));
         if done.is_none() {
-            // Its peers must lose what it has invalidated before anybody is told.
+            // Withdraw the invalidated regions before any completion is reported.
             self.withdraw_invalidated();
             let stage = self.conns.get_mut(name).map(|conn| &conn.stage);
             if matches!(stage, Some(Stage::Dialing { .. } | Stage::Waiting)) {
@@ -150,7 +151,7 @@ impl ShmAdapter {
         }
     }
 
-    /// Moves every busy connection along.
+    /// Advances every busy connection.
     fn scan(&mut self) {
         let mut index = 0;
         let mut left = false;
@@ -168,7 +169,7 @@ impl ShmAdapter {
         }
     }
 
-    /// Moves one along; true when its sleep word was set because it is idle.
+    /// Advances one connection; returns true when its sleep word was set because it is idle.
     fn scan_one(&mut self, name: u64) -> bool {
         let Some(conn) = self.conns.get_mut(name) else { return false };
         if conn.has_work() || matches!(conn.stage, Stage::Closing) {
@@ -184,8 +185,8 @@ impl ShmAdapter {
         leaves
     }
 
-    /// Takes connections whose sleep word is set off the busy list, but for those where something
-    /// arrived meanwhile. A full fence must stand between setting the word and this call.
+    /// Removes connections whose sleep word is set from the busy list, unless records arrived
+    /// meanwhile. A full fence must stand between setting the word and this call.
     fn drop_idle(&mut self) {
         let conns = &mut self.conns;
         self.busy.retain(|&name| {
@@ -200,7 +201,7 @@ impl ShmAdapter {
         });
     }
 
-    /// Applies what arrived on one connection, sends what fits, ends it if it is over.
+    /// Applies the records of one connection, sends queued work, ends the connection if it is over.
     fn advance(&mut self, name: u64) {
         let Some(conn) = self.conns.get_mut(name) else { return };
         let mut around = Surroundings {
@@ -227,7 +228,7 @@ impl ShmAdapter {
                 if closing && (conn.end.is_some() || !conn.stalled()) {
                     return self.finish(name, DisconnectReason::Local, Farewell::Close);
                 }
-                // What the peer published before its end is still delivered.
+                // Records that the peer published before its end are still delivered.
                 match conn.end.take_if(|_| !conn.consumer.ready()) {
                     Some(reason) => reason,
                     None => return,
@@ -242,8 +243,8 @@ impl ShmAdapter {
         self.finish(name, reason, farewell);
     }
 
-    /// Takes invalidated regions back from all who were shown them, before anybody is told that
-    /// the keys are dead.
+    /// Withdraws invalidated regions from all peers that share them, before the invalidation is
+    /// reported.
     fn withdraw_invalidated(&mut self) {
         let mut regions = std::mem::take(&mut self.invalidated);
         for region in regions.drain(..) {
@@ -252,7 +253,7 @@ impl ShmAdapter {
         self.invalidated = regions;
     }
 
-    /// Sets the sleep words and looks once more. Returns whether there is nothing to do.
+    /// Sets the sleep words and checks once more. Returns true if there is no work.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         self.ring_doorbells();
         self.armed = true;
@@ -262,8 +263,8 @@ impl ShmAdapter {
                 conn.asleep = true;
             }
         }
-        // Orders the sleep words before the look at the rings: of this fence and the peer's in
-        // `ring_doorbells`, the later one makes its side see what the other has written.
+        // Orders the sleep words before the check of the rings. This fence and the peer's in
+        // `ring_doorbells` have an order, and the side with the later one sees the other's write.
         fence(Ordering::SeqCst);
         let mut quiet = self.ready.is_empty();
         for index in 0..self.busy.len() {
@@ -277,7 +278,7 @@ impl ShmAdapter {
         quiet
     }
 
-    /// True if there is nothing to do for a connection.
+    /// True if a connection has no work.
     fn is_still(&mut self, name: u64) -> bool {
         let Some(conn) = self.conns.get_mut(name) else { return true };
         conn.look_at_socket();
@@ -285,8 +286,8 @@ impl ShmAdapter {
         !(conn.consumer.ready() || conn.end.is_some() || closing || conn.can_move())
     }
 
-    /// Connections that have been idle for a while need no scan after the sleep: their words stay
-    /// set.
+    /// Removes connections that have been idle for a while: they need no scan after the sleep,
+    /// because their words stay set.
     fn forget_idle(&mut self) {
         let conns = &mut self.conns;
         self.busy.retain(|&name| {

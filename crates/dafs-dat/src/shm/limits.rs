@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Bytes of one ring by default. Two of them and the two control pages make 40 KiB, which is what
-/// an idle connection costs at most once every page of it has been used.
+/// Bytes of one ring by default. Two of them and the two control pages make 40 KiB, the most that
+/// an idle connection costs once all its pages have been used.
 pub(super) const RING_BYTES_DEFAULT: u32 = 16 << 10;
 
 /// The smallest ring, in bytes: one page, so that a mapping is whole pages.
@@ -18,19 +18,20 @@ pub(super) const CONNECTIONS_MAX_DEFAULT: usize = 4096;
 /// Incoming connections of one adapter that are not yet accepted, by default.
 pub(super) const PENDING_MAX_DEFAULT: usize = 1024;
 
-/// How long a peer may take for its part of the set-up, by default.
+/// Timeout for a peer's part of the set-up, by default.
 pub(super) const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
-/// How long an orderly close waits for the peer to take what was sent.
+/// Timeout of a graceful close, for the peer to take sent records.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait before connecting again to a listener whose queue is full.
+/// Delay before a retry of a connect to a listener whose queue is full.
 pub(super) const BACKLOG_RETRY: Duration = Duration::from_millis(2);
 
-/// How long a listener rests after the process ran out of descriptors.
+/// Pause of a listener after the process ran out of file descriptors.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long to try that. Whose the listener is cannot be asked before, and anybody may have the name.
+/// Timeout of these retries. The owner of the listener is unknown until then, and any user may have
+/// bound the name.
 pub(super) const BACKLOG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Length of the queue of a listening socket.
@@ -45,7 +46,7 @@ pub(super) const PACKET_BYTES_MAX: usize = 256;
 /// Packets taken from one control socket in one poll.
 pub(super) const PACKETS_PER_POLL: usize = 32;
 
-/// Control packets that wait for room in a socket. A region too many is served by the slow path.
+/// Control packets that wait for room in a socket. A further region takes the slow path.
 pub(super) const PACKETS_QUEUED_MAX: usize = 4096;
 
 /// Records taken from one ring in one poll, so that no connection starves the others.
@@ -60,34 +61,34 @@ pub(super) const QUEUED_WORK_MAX: usize = 1 << 16;
 /// Receives posted on one connection.
 pub(super) const RECEIVES_MAX: usize = 1 << 16;
 
-/// Regions that one side shows to the other directly; they have to fit the key slots of a page.
+/// Regions that one side shares with the other directly; they must fit the key slots of a page.
 pub(super) const KEY_SLOTS: usize = 896;
 
-/// Mappings that the kernel allows a process (`vm.max_map_count` as it comes). Beyond them nothing
-/// can be mapped any more, not even memory for the allocator or a thread, so what peers drive is
-/// kept to a part of them that all adapters of the process share.
+/// Mappings that the kernel allows a process (default `vm.max_map_count`). Beyond them no mapping
+/// succeeds, not even one for the allocator or a thread. So peers may only cause a part of them,
+/// which all adapters of the process share.
 const PROCESS_MAPPINGS: usize = 65_530;
 
-/// Regions of peers that this process keeps mapped, windows to them included.
+/// Regions of peers that this process keeps mapped, including windows to them.
 pub(super) const PEER_MAPPINGS_MAX: usize = PROCESS_MAPPINGS / 4;
 
-/// Connections, each a mapping, that this process has at a time.
+/// Connections of this process at a time, each of them a mapping.
 pub(super) const CONNECTION_MAPPINGS_MAX: usize = PROCESS_MAPPINGS / 2;
 
-/// Bytes of one peer's regions that are mapped: more than all credits of a session can name at a
-/// time (256 of 4 MiB), since pages that this process touches first are charged to it.
+/// Mapped bytes of one peer's regions. The limit exceeds the range that all credits of a session
+/// can name at a time (256 of 4 MiB). Pages that this process touches first are charged to it.
 pub(super) const PEER_MAPPED_BYTES_MAX: usize = 2 << 30;
 
 /// Shareable buffers of one adapter by default; each costs a file descriptor while it lives.
 pub(super) const ARENAS_MAX_DEFAULT: usize = 1024;
 
-/// Polls between two looks at the sockets while rings are busy.
+/// Polls between two checks of the sockets while rings are busy.
 pub(super) const POLLS_PER_LOOK: u32 = 128;
 
-/// Sockets that one look takes care of.
+/// Sockets handled in one check.
 pub(super) const REPORTS_PER_LOOK: usize = 64;
 
-/// Time between two looks at the sockets, for callers who do much between two polls.
+/// Time between two checks of the sockets, for callers with much work between two polls.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Polls without traffic after which a connection is no longer scanned.
@@ -96,7 +97,7 @@ pub(super) const IDLE_POLLS: u32 = 4096;
 /// Polls without traffic after which a connection is not scanned again after a sleep.
 pub(super) const IDLE_POLLS_AT_SLEEP: u32 = 64;
 
-/// Connections that are always scanned while the adapter is awake, however idle.
+/// Connections that are always scanned while the adapter is awake, even if idle.
 pub(super) const BUSY_MIN: usize = 16;
 
 const _: () = {
@@ -105,9 +106,10 @@ const _: () = {
     assert!(KEY_SLOTS * 4 + 512 <= 4096);
 };
 
-/// Supplementary groups of a peer that the kernel is asked for first, and the most that it has (`NGROUPS_MAX`).
+/// Supplementary groups of a peer in the first query of the kernel; below, the kernel's limit
+/// (`NGROUPS_MAX`).
 pub(super) const PEER_GROUPS: usize = 32;
 pub(super) const PEER_GROUPS_KERNEL_MAX: usize = 65_536;
 
-/// Supplementary groups of a peer that count: a server sets them for each operation.
+/// Supplementary groups of a peer that count, because a server sets them for each operation.
 pub(super) const PEER_GROUPS_MAX: usize = 1024;

@@ -1,38 +1,38 @@
 //! The shared-memory provider: two processes on one host.
 //!
-//! A connection is a UNIX socket and a piece of memory that both processes map. Messages go
-//! through one ring per direction in that memory; the socket sets the connection up, passes
-//! descriptors, rings the doorbell of a side that sleeps, and tells when a process dies. Memory
-//! from [`Adapter::allocate`] that is registered for remote access is shown to the peer, which
-//! then works in it directly: RDMA is one copy, and [`Adapter::map_remote`] lets the kernel read
-//! or write the file data there with no copy at all. Other memory is reached by records in the
-//! ring, which the owner's adapter applies when it polls.
+//! A connection is a UNIX socket and a piece of memory that both processes map. Messages go through
+//! one ring per direction in that memory. The socket sets the connection up, passes descriptors,
+//! serves as the doorbell of a sleeping side, and reports the death of a process. Memory from
+//! [`Adapter::allocate`] that is registered for remote access is shared with the peer, which then
+//! accesses it directly. RDMA is one copy, and [`Adapter::map_remote`] lets the kernel read or
+//! write file data there without any copy. Records in the ring reach other memory; the owner's
+//! adapter applies them when it polls.
 //!
-//! The socket is the doorbell too, rather than an event descriptor shared by all connections of
-//! an adapter: a hostile peer that held such a descriptor could read it and so steal the wake-ups
-//! of everybody else. It also tells which connection to look at.
+//! The doorbell is the socket and not an event descriptor for all connections of an adapter: a
+//! hostile peer with such a descriptor could read it and so steal the wake-ups of other
+//! connections. The socket also identifies the connection to check.
 //!
-//! Other processes' memory is never touched by process id (`process_vm_writev`): a peer may have
-//! executed a set-uid program since, and a privileged server would then write into that.
+//! This provider does not access memory of other processes by process id (`process_vm_writev`): a
+//! peer may have executed a set-uid program since, and a privileged server would write into that.
 //!
-//! What a peer can cost
-//! * Pages of a memory file are charged to whoever touches them first. A peer may show memory that
-//!   it has never touched, or has punched holes into, and so let this process pay for pages that
-//!   it fills on the peer's request; they stay charged until the peer lets go of the file. At a
-//!   time no more than `PEER_MAPPED_BYTES_MAX` of a connection is within reach, but a peer that
-//!   shows one file after the other and keeps them all can go beyond. A server that does not trust
-//!   its local users limits their memory files from outside, by control groups.
+//! The cost of a peer
+//! * Pages of a memory file are charged to the process that touches them first. A peer may share
+//!   memory that it has never touched, or has punched holes into. This process then pays for pages
+//!   that it fills on the peer's request; they stay charged until the peer closes the file. A
+//!   connection reaches no more than `PEER_MAPPED_BYTES_MAX` at a time, but a peer that shares one
+//!   file after the other and keeps them all can exceed it. A server that does not trust its local
+//!   users limits their memory files from outside, by control groups.
 //!
 //! Invariants
 //! * No system call, no allocation and no lock on the path of a message or an RDMA transfer while
 //!   the peer is awake and the ring has room.
-//! * Before a side sleeps it sets its sleep words, then looks at its rings again with a full fence
-//!   between; before a side lets a peer sleep on, it publishes, then looks at the peer's sleep
-//!   word with a full fence between. So no wake-up is lost.
-//! * Names are free to every user of the host, so a connection is made to listeners of root and of the adapter's
-//!   own user alone, and others are told nothing.
-//! * A peer can break its own connection and nothing else: memory of the connection is believed in
-//!   no respect, mapped files are sealed, and every count that a peer drives has a limit.
+//! * Before a side sleeps it sets its sleep words, issues a full fence, and then checks its rings
+//!   again. A side publishes records, issues a full fence, and then checks the peer's sleep word.
+//!   So no wake-up is lost.
+//! * Any user of the host can bind a name. So an adapter connects only to listeners of root and of
+//!   its own user, and sends no data to others.
+//! * A peer can break its own connection only: memory of the connection is not trusted, mapped
+//!   files are sealed, and every count that a peer influences has a limit.
 
 mod arena;
 mod conn;
@@ -72,24 +72,25 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-/// What can be chosen about the shared-memory provider.
+/// The settings of the shared-memory provider.
 #[derive(Debug, Clone)]
 pub struct ShmConfig {
-    /// Bytes of each of the two rings of a connection that this side starts; a power of two
-    /// between 4 KiB and 1 MiB. Longer messages pass in pieces.
+    /// Bytes of each of the two rings of a connection that this side starts; a power of two between
+    /// 4 KiB and 1 MiB. Longer messages pass in pieces.
     pub ring_bytes: u32,
-    /// Connections of this adapter, those being set up included. More are refused with a text.
+    /// Connections of this adapter, including those being set up. Further ones are refused with a
+    /// text.
     pub connections_max: usize,
-    /// Incoming connections that have not been accepted yet. More are refused with a text.
+    /// Incoming connections that have not been accepted yet. Further ones are refused with a text.
     pub pending_max: usize,
-    /// How long the peer may take for its part of the set-up.
+    /// Timeout for the peer's part of the set-up.
     pub handshake_timeout: Duration,
-    /// Buffers of [`Adapter::allocate`] that can be shown to peers; each holds a file descriptor
-    /// while it lives. Further ones are ordinary memory. With zero nothing is shown, whoever has
-    /// allocated it: the peer reaches memory through the rings alone, and none after the connection.
+    /// Buffers of [`Adapter::allocate`] that can be shared with peers; each holds a file descriptor
+    /// while it lives. Further ones are ordinary memory. With zero no memory is shared: the peer
+    /// reaches memory through the rings only, and none after the connection has ended.
     pub shareable_buffers_max: usize,
-    /// Others in this process may close descriptors that are not theirs, as libraries must expect of
-    /// the programs that they are in: see [`Adapter::is_intact`].
+    /// Other code in this process may close file descriptors of the adapter, as a library must
+    /// expect of its program: see [`Adapter::is_intact`].
     pub guarded: bool,
 }
 
@@ -106,31 +107,31 @@ impl Default for ShmConfig {
     }
 }
 
-/// A socket that listens under an abstract name and that several adapters may share
+/// Binds a listening socket to an abstract name. Several adapters may share it
 /// ([`ShmAdapter::add_listener`]); each incoming connection goes to one of them.
 ///
 /// # Errors
-/// The error of the socket calls: `EADDRINUSE` when another process owns the name.
+/// The error of the socket calls. `EADDRINUSE` when another process owns the name.
 pub fn bind_listener(name: &str) -> io::Result<OwnedFd> {
     sys::listener(name, limits::BACKLOG)
 }
 
-/// Whose the socket is that listens under an abstract name, told by the kernel. `None` if there is none, or
-/// its queue is full.
+/// The process that listens under an abstract name, as the kernel reports it. `None` if there is no
+/// listener, or its queue is full.
 pub fn holder(name: &str) -> Option<PeerProcess> {
     sys::peer_process(sys::connect(name).ok()?.as_fd())
 }
 
-/// The shared-memory provider as one thread sees it.
+/// The shared-memory provider, used by one thread.
 pub struct ShmAdapter {
     config: ShmConfig,
-    /// The user whose listeners are believed besides those of root.
+    /// The user whose listeners are trusted besides those of root.
     own_user: u32,
     descriptors: Watch,
     epoll: Guarded<OwnedFd>,
     regions: RegionTable,
     keys: KeySource,
-    /// Registrations with remote access to memory that peers can be shown.
+    /// Registrations with remote access to memory that can be shared with peers.
     showable: FxHashMap<u32, Showable>,
     domains: u32,
     conns: Slab<Conn>,
@@ -140,23 +141,23 @@ pub struct ShmAdapter {
     ready: Vec<Event>,
     /// Connections whose rings are scanned.
     busy: Vec<u64>,
-    /// Connections whose peers may have to be rung.
+    /// Connections whose peers may need a doorbell.
     dirty: Vec<u64>,
     /// Connections and requests with a deadline.
     timed: Vec<u64>,
-    /// When to go through `timed`.
+    /// The time of the next check of `timed`.
     check_at: Option<Instant>,
-    /// `arm` has set sleep words and no poll was since.
+    /// True if `arm` has set sleep words and no poll followed.
     armed: bool,
-    /// `arm` found nothing to do, so the caller may have slept.
+    /// True if `arm` found no work, so the caller may have slept.
     slept: bool,
     polls_since_look: u32,
     looked_at: Instant,
     /// Regions whose keys peers have invalidated while a connection is served.
     invalidated: Vec<RegionId>,
-    /// Shareable buffers alive.
+    /// Counts live shareable buffers.
     arenas: Arc<AtomicUsize>,
-    /// Where connections are counted that peers have begun.
+    /// The limits for connections that peers begin.
     connections: Option<Arc<Connections>>,
 }
 
@@ -164,7 +165,7 @@ impl ShmAdapter {
     /// An adapter without listeners and connections.
     ///
     /// # Errors
-    /// `InvalidInput` for a ring size that is none, or when no descriptor is left.
+    /// `InvalidInput` for an invalid ring size; other errors when no file descriptor is left.
     pub fn new(config: ShmConfig) -> io::Result<Self> {
         if layout::connection_bytes(config.ring_bytes).is_none() {
             return Err(io::Error::new(
@@ -205,21 +206,21 @@ impl ShmAdapter {
         })
     }
 
-    /// Listens on a socket of [`bind_listener`], or a duplicate of one that other adapters listen
-    /// on too.
+    /// Listens on a socket of [`bind_listener`], or on a duplicate of one that other adapters
+    /// listen on too.
     ///
     /// # Errors
-    /// When the socket cannot be watched.
+    /// When epoll cannot watch the socket.
     pub fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
         self.watch_listener(socket)
     }
 
-    /// Has the connections that peers begin counted and limited there, from when they are accepted.
+    /// Counts and limits the connections that peers begin, from their acceptance.
     pub fn count_in(&mut self, connections: Arc<Connections>) {
         self.connections = Some(connections);
     }
 
-    /// Takes a region back from all who were shown it.
+    /// Withdraws a region from all peers that share it.
     fn withdraw(&mut self, region: RegionId) {
         if let Some(showable) = self.showable.remove(&region.0) {
             for conn in self.conns.iter_mut().filter(|conn| conn.domain == showable.domain) {
@@ -228,7 +229,7 @@ impl ShmAdapter {
         }
     }
 
-    /// Whether the descriptors are still those of this adapter.
+    /// Checks that the descriptors still belong to this adapter.
     fn check_descriptors(&self) -> io::Result<()> {
         self.epoll.check()?;
         for name in &self.busy {
@@ -388,7 +389,7 @@ impl Adapter for ShmAdapter {
     }
 
     fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {
-        // Writes arrive in place or in records of known length; there is nothing to prepare.
+        // Writes arrive in place or in records of known length; there is no preparation.
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
@@ -427,7 +428,8 @@ impl Adapter for ShmAdapter {
 
     fn abort(&mut self, endpoint: EndpointId) {
         if let Some(conn) = self.conns.get_mut(endpoint.0) {
-            // What is queued must not reach the ring any more, nor what arrived the caller.
+            // Queued work must not reach the ring any more, and arrived records must not reach the
+            // caller.
             conn.close(&mut self.ready);
             conn.flush(&mut self.ready);
             self.finish(endpoint.0, crate::DisconnectReason::Local, setup::Farewell::None);
@@ -437,7 +439,7 @@ impl Adapter for ShmAdapter {
 
 impl Drop for ShmAdapter {
     fn drop(&mut self) {
-        // Peers learn of an orderly end; what they have mapped stays valid for them.
+        // Peers learn of a graceful end; their mappings stay valid for them.
         let names: Vec<u64> = self
             .conns
             .iter_mut()

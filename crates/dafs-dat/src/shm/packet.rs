@@ -3,7 +3,8 @@
 //! Both ends run on one host and one processor architecture, so numbers are in native order. The
 //! socket keeps packet boundaries.
 //!
-//! Invariants
+//! Every packet is parsed into a type before it takes effect; any other packet is an error that
+//! ends the connection.
 //! * Every packet is parsed into a type before anything acts on it; a packet that is not exactly
 //!   one of these is an error that ends the connection.
 
@@ -11,7 +12,7 @@ use super::limits::PACKET_BYTES_MAX;
 use crate::PRIVATE_DATA_BYTES_MAX;
 use crate::types::{Access, PrivateData};
 
-/// "DAFSSHM" and the version of all that two processes share: packets, layout, records.
+/// "DAFSSHM" and the version of the whole protocol: packets, layout, records.
 const MAGIC: [u8; 8] = *b"DAFSSHM\x01";
 
 /// Bytes of text that travel with an error.
@@ -23,27 +24,27 @@ const _: () = assert!(16 + PRIVATE_DATA_BYTES_MAX <= PACKET_BYTES_MAX);
 /// A packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Packet {
-    /// Initiator's first: the connection memory comes along as descriptor.
+    /// The initiator's first packet, with the connection memory as descriptor.
     Hello { ring_bytes: u32, private_data: PrivateData },
-    /// The acceptor takes the connection.
+    /// The acceptor accepts the connection.
     Accept { private_data: PrivateData },
-    /// The acceptor's protocol refuses it.
+    /// The acceptor's consumer rejects it.
     Reject { private_data: PrivateData },
     /// The acceptor's transport refuses it.
     Refuse { text: String },
-    /// Look at the rings.
+    /// Wakes the receiver: the rings have changed.
     Doorbell,
-    /// A region of the sender's; its memory file comes along as descriptor.
+    /// A region that the sender shares, with its memory file as descriptor.
     Region(RegionPacket),
-    /// The region with this key is gone.
+    /// The region with this key is withdrawn.
     Withdraw { key: u32 },
-    /// The sender closes in order.
+    /// The sender closes gracefully.
     Close,
     /// The sender closes because the receiver broke a rule.
     Terminate { text: String },
 }
 
-/// What a peer has to know to work in a region.
+/// The description of a shared region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RegionPacket {
     pub(super) key: u32,
@@ -63,11 +64,11 @@ const WITHDRAW: u8 = 7;
 const CLOSE: u8 = 8;
 const TERMINATE: u8 = 9;
 
-/// The doorbell, which is rung often enough to be spared the encoder.
+/// The encoded doorbell; it is frequent, so it bypasses the encoder.
 pub(super) const DOORBELL_BYTES: &[u8] = &[DOORBELL];
 
 impl Packet {
-    /// The bytes on the socket. Text and private data are cut to what a packet carries.
+    /// The bytes on the socket. Text and private data are truncated to the limits of a packet.
     pub(super) fn encode(&self) -> Vec<u8> {
         let private = |kind, data: &[u8]| {
             let mut bytes = vec![kind];
@@ -110,7 +111,7 @@ impl Packet {
         }
     }
 
-    /// Parses a packet. The error is worded for the log of whoever received it.
+    /// Parses a packet. The error is worded for the receiver's log.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let (&kind, rest) = bytes.split_first().ok_or("an empty packet")?;
         let packet = match kind {
@@ -150,7 +151,7 @@ fn private_data(bytes: &[u8]) -> Result<PrivateData, &'static str> {
     Ok(bytes.to_vec())
 }
 
-/// Text from a peer goes to logs: only printable ASCII of it is kept.
+/// Text from a peer goes to logs, so only its printable ASCII is kept.
 fn text(bytes: &[u8]) -> String {
     bytes
         .iter()

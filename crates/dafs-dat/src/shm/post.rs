@@ -1,4 +1,4 @@
-//! Posting work: the paths that are made for speed.
+//! Posting work: the fast paths.
 
 use super::ShmAdapter;
 use super::conn::{Conn, Piece, Receive, Stage, Work, message_kind, message_words};
@@ -20,8 +20,8 @@ fn no_views<'a>() -> Views<'a> {
     [CheckedSlice::from_mut(&mut []); GATHER_SEGMENTS_MAX]
 }
 
-/// Finds the local memory of a send or write and adds it up. Fills the caller's array, because
-/// handing one back would copy it.
+/// Finds the local memory of a send or write and sums its length. Fills the caller's array, because
+/// returning one would copy it.
 fn find_local<'a>(
     regions: &'a RegionTable,
     domain: ProtectionDomain,
@@ -51,7 +51,7 @@ fn keep(regions: &RegionTable, segments: &[LocalSegment]) -> Result<Vec<Piece>, 
     segments.iter().map(piece).collect()
 }
 
-/// The connection, if work can be posted on it.
+/// The connection, if it accepts posted work.
 fn open(conns: &mut super::Slab<Conn>, endpoint: EndpointId) -> Result<&mut Conn, PostError> {
     conns
         .get_mut(endpoint.0)
@@ -119,7 +119,7 @@ impl ShmAdapter {
         Ok(())
     }
 
-    /// The peer's side of the ring makes no sense: the next poll reports the end.
+    /// Records that the peer's side of the ring is corrupt; the next poll reports the end.
     fn broken(&mut self, endpoint: EndpointId, corrupt: Corrupt) -> Result<(), PostError> {
         self.fail(endpoint, corrupt.into());
         Err(PostError::NotConnected)
@@ -132,7 +132,7 @@ impl ShmAdapter {
         }
     }
 
-    /// Queues work behind what waits already, and starts on it if it is the first.
+    /// Queues work, and starts it if it is the first.
     fn queue(&mut self, endpoint: EndpointId, work: Work) -> Result<(), PostError> {
         let conn = open(&mut self.conns, endpoint)?;
         if conn.queue.len() >= QUEUED_WORK_MAX {
@@ -152,7 +152,7 @@ impl ShmAdapter {
         Ok(())
     }
 
-    /// Reads the regions that the peer has shown since, if `key` is not among those known.
+    /// Reads region packets that wait, if `key` is not among the known ones.
     fn learn_regions(&mut self, endpoint: EndpointId, key: u32) -> Result<(), PostError> {
         let conn = open(&mut self.conns, endpoint)?;
         if conn.regions.knows(key) || !conn.region_packets_wait() {

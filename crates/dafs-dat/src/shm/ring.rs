@@ -1,23 +1,24 @@
-//! The ring: records of variable size from one writer to one reader, in memory that both map.
+//! The ring: records of variable size from one writer to one reader, in memory that both processes
+//! map.
 //!
 //! A record is a header word, control words and payload, padded to eight bytes. The header carries
 //! a mark and is never zero. The writer clears the header after its record before it publishes the
-//! record's own, so the reader finds out whether there is a record by looking at the header at its
-//! own position: a small message moves in one or two cache lines, and no shared tail index bounces
-//! between the processors. The reader's position is the only index that is shared.
+//! record's own. So the reader detects a record by the header at its own position. A small message
+//! moves in one or two cache lines, and no shared tail index bounces between the processors. The
+//! reader's position is the only shared index.
 //!
 //! Invariants
 //! * Positions are counted in bytes since the start and never wrap in practice (2^64 bytes).
 //! * The writer keeps its own tail, and the reader its own head, in private memory. The writer
-//!   believes the shared head only if it moves forward, stays behind the tail and is a multiple of
-//!   eight; the reader believes a header only if mark, kind and length fit. So garbage from a peer
-//!   leads to [`Corrupt`], never outside of the ring.
+//!   accepts the shared head only if it moves forward, stays behind the tail and is a multiple of
+//!   eight; the reader accepts a header only if mark, kind and length fit. So invalid data from a
+//!   peer leads to [`Corrupt`], never to an access outside of the ring.
 //! * Payload is copied in once and out once. The reader reads the header once and works from that
 //!   copy.
 //!
-//! Two classic bugs are ruled out by construction: a full ring cannot look empty (emptiness is not
-//! judged by comparing indices), and a reader cannot see a stale header from the lap before (the
-//! writer clears it first, ordered by the release store of the record that leads there).
+//! The design excludes two classic bugs. A full ring cannot look empty, because emptiness does not
+//! depend on comparing indices. A reader cannot see a stale header of the previous lap: the writer
+//! clears it first, ordered by the release store of the record that leads there.
 
 use super::layout::head_word;
 use super::sys::Mapping;
@@ -37,23 +38,23 @@ const LAST: u64 = 1 << 40;
 /// The most control words of a record.
 pub(super) const WORDS_MAX: usize = 2;
 
-/// What the peer wrote makes no sense; worded for the log.
+/// The peer wrote invalid data; worded for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Corrupt(pub(super) &'static str);
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     /// A message or a part of one.
     Message = 1,
-    /// Bytes for a region of the reader's: words key, address.
+    /// Bytes for a region of the reader: words key, address.
     Write = 2,
-    /// A request for bytes of a region of the reader's: words key and length, address.
+    /// A request for bytes of a region of the reader: words key and length, address.
     Read = 3,
-    /// Bytes that the reader has asked for.
+    /// Bytes that the reader has requested.
     ReadData = 4,
-    /// A message that invalidates a key of the reader's, or a part of one: word key.
+    /// A message that invalidates a key of the reader, or a part of one: word key.
     MessageInvalidate = 5,
 }
 
@@ -62,13 +63,13 @@ pub(super) enum Kind {
 pub(super) struct Record {
     pub(super) kind: Kind,
     pub(super) last: bool,
-    /// Control words, as the kind demands.
+    /// Control words, as the kind requires.
     pub(super) words: [u64; WORDS_MAX],
     /// Bytes of payload, without the control words.
     pub(super) len: usize,
-    /// Where the payload starts.
+    /// Position of the payload.
     start: u64,
-    /// Where the next record starts.
+    /// Position of the next record.
     end: u64,
 }
 
@@ -103,8 +104,8 @@ pub(super) struct RingMemory {
 }
 
 impl RingMemory {
-    /// The ring of `bytes` (a power of two) at `offset`, whose reader's position is the word at
-    /// `head_offset`.
+    /// The ring of `bytes` (a power of two) at `offset`, whose reader publishes its position in the
+    /// word at `head_offset`.
     pub(super) fn new(
         memory: &Arc<Mapping>,
         offset: usize,
@@ -125,7 +126,7 @@ impl RingMemory {
         self.memory.word64(self.offset + (position as usize & (self.bytes - 1)))
     }
 
-    /// The at most two pieces of `len` bytes from `position`.
+    /// The one or two pieces of `len` bytes from `position`.
     fn pieces(&self, position: u64, len: usize) -> [VolatileSlice<'_>; 2] {
         let start = position as usize & (self.bytes - 1);
         let first = len.min(self.bytes - start);
@@ -136,7 +137,7 @@ impl RingMemory {
     }
 }
 
-/// Where the next record starts after one of `bytes` (words and payload) at `position`.
+/// The position of the next record after one of `bytes` (words and payload) at `position`.
 fn end_of(position: u64, bytes: usize) -> u64 {
     position + (WORD + bytes.next_multiple_of(WORD)) as u64
 }
@@ -159,8 +160,8 @@ impl Producer {
         self.ring.bytes
     }
 
-    /// The payload that one record of `kind` can take now, if that is at least `wanted`. Asks the
-    /// shared index only if less fits by what is known.
+    /// The payload that one record of `kind` can take now, if that is at least `wanted`. Reads the
+    /// shared index only if the cached one shows less room.
     pub(super) fn fits(&mut self, kind: Kind, wanted: usize) -> Result<Option<usize>, Corrupt> {
         if let Some(known) = self.fits_known(kind).filter(|&known| known >= wanted) {
             return Ok(Some(known));
@@ -177,14 +178,14 @@ impl Producer {
 
     fn fits_known(&self, kind: Kind) -> Option<usize> {
         let free = self.ring.bytes - (self.tail - self.head_seen) as usize;
-        // Two headers: the record's own, and the cleared one behind it.
+        // Two headers: the record's own, and the cleared one after it.
         free.checked_sub((2 + kind.words()) * WORD)
     }
 
-    /// Writes one record; `fits` must have told that the payload does.
+    /// Writes one record; `fits` must have confirmed the payload's size.
     ///
     /// # Errors
-    /// The payload is not there, and nothing is published.
+    /// The payload was unmapped; the ring is unchanged.
     pub(super) fn push(
         &mut self,
         kind: Kind,
@@ -233,7 +234,7 @@ impl Consumer {
         Self { ring, head: 0 }
     }
 
-    /// Whether something stands at the reader's position.
+    /// True if there is a record at the reader's position.
     pub(super) fn ready(&self) -> bool {
         self.ring.word(self.head).load(Ordering::Relaxed) != 0
     }
@@ -266,7 +267,7 @@ impl Consumer {
     /// Copies the record's payload to `target`, up to the shorter length.
     ///
     /// # Errors
-    /// The target is not there.
+    /// The target was unmapped.
     pub(super) fn copy_to(
         &self,
         record: &Record,
@@ -281,7 +282,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Steps over a record and gives its room back.
+    /// Consumes a record and frees its room.
     pub(super) fn consume(&mut self, record: &Record) {
         self.head = record.end;
         self.ring.head().store(self.head, Ordering::Release);
@@ -359,7 +360,7 @@ mod tests {
         fn garbage_is_refused_or_harmless(words in prop::collection::vec(any::<u64>(), 512)) {
             let (mut producer, mut consumer, memory) = ring();
             for (index, word) in words.iter().enumerate() {
-                // Half of the headers look right, so that lengths and kinds are tried as well.
+                // Half of the headers look valid, so that lengths and kinds are tested as well.
                 let word = if word % 2 == 0 { MARK | (word & 0x0107_0000_1FFF) } else { *word };
                 memory.word64(RING + 8 * index).store(word, Ordering::Relaxed);
             }

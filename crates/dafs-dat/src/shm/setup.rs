@@ -1,9 +1,9 @@
 //! Set-up and tear-down of connections.
 //!
-//! Initiator: socket, whose it is, connection memory, hello with the memory's descriptor; then it waits for the
-//! answer. Acceptor: accept the socket, check and map the memory of the hello, report the request;
-//! `accept` answers and the connection is open on both sides. Accepted connections, unanswered
-//! requests and waiting times are all limited.
+//! Initiator: connect the socket, check its owner, make the connection memory, send a hello with
+//! the memory's descriptor, wait for the answer. Acceptor: accept the socket, check and map the
+//! memory of the hello, report the request; `accept` answers, and the connection is open on both
+//! sides. Accepted connections, unanswered requests and waiting times are all limited.
 
 use super::ShmAdapter;
 use super::conn::{Conn, Stage};
@@ -27,10 +27,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Set in what the kernel reports, and in the list of deadlines, for a request.
+/// Marks epoll tokens and deadlines of a request.
 pub(super) const REQUEST: u64 = 1 << 63;
 
-/// Set in what the kernel reports for a listener.
+/// Marks epoll tokens of a listener.
 pub(super) const LISTENER: u64 = 1 << 62;
 
 const PROTOCOL: &str = "the dafs shared-memory protocol";
@@ -38,28 +38,28 @@ const PROTOCOL: &str = "the dafs shared-memory protocol";
 /// A listening socket.
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
-    /// Not watched until then, because the process had no descriptor left.
+    /// The listener is not watched until then, because the process had no file descriptor left.
     pub(super) paused_until: Option<Instant>,
 }
 
-/// An incoming connection that was not accepted yet.
+/// An incoming connection before `accept`.
 pub(super) struct Request {
     listener: ListenerId,
     socket: Guarded<Arc<OwnedFd>>,
     admitted: Option<Arc<Admitted>>,
     peer: PeerInfo,
-    /// The connection memory and the size of its rings, once the hello was good.
+    /// The connection memory and the size of its rings, after a valid hello.
     memory: Option<(Arc<Mapping>, u32)>,
     deadline: Option<Instant>,
 }
 
-/// What the peer is told at the end.
+/// The last message to the peer.
 pub(super) enum Farewell {
-    /// Nothing; it sees the socket close.
+    /// None; the peer sees the socket close.
     None,
-    /// An orderly close.
+    /// A graceful close.
     Close,
-    /// That it broke a rule.
+    /// A report that the peer broke a rule.
     Terminate,
 }
 
@@ -74,13 +74,13 @@ fn peer_info(socket: &OwnedFd) -> PeerInfo {
     PeerInfo { process, groups, is_local: true, ..PeerInfo::default() }
 }
 
-/// How one attempt to reach a listener ended.
+/// The outcome of one attempt to reach a listener.
 enum Dialled {
     Sent(Guarded<Arc<OwnedFd>>),
     Later,
 }
 
-/// True if a listener is trusted to be a server: any user may bind an abstract name.
+/// Checks that a listener is trusted to be a server: any user may bind an abstract name.
 fn check_owner(name: &str, socket: &OwnedFd, own_user: u32) -> io::Result<()> {
     let text = match sys::peer_process(socket.as_fd()) {
         Some(process) if process.uid == 0 || process.uid == own_user => return Ok(()),
@@ -93,7 +93,7 @@ fn check_owner(name: &str, socket: &OwnedFd, own_user: u32) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Connects and says hello. A listener of another user is told nothing.
+/// Connects and sends the hello. A listener of another user gets no data.
 fn dial(
     name: &str,
     hello: &[u8],
@@ -111,7 +111,7 @@ fn dial(
     Ok(Dialled::Sent(socket))
 }
 
-/// Has `instance` look no more at a socket, unless it is the program's by now.
+/// Removes a socket from the epoll instance, unless the descriptor belongs to the program by now.
 fn unwatch(instance: &Guarded<OwnedFd>, socket: &impl AsFd) -> io::Result<()> {
     instance.check()?;
     Ok(epoll::delete(instance, socket)?)
@@ -123,7 +123,7 @@ impl ShmAdapter {
         Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token), flags)?)
     }
 
-    /// Has the deadlines looked at in the next poll, which knows the time.
+    /// Schedules a check of the deadlines in the next poll, which knows the time.
     fn add_timed(&mut self, token: u64) {
         self.timed.push(token);
         self.check_at = Some(Instant::default());
@@ -176,7 +176,7 @@ impl ShmAdapter {
         Ok(EndpointId(name))
     }
 
-    /// Watches the socket of a connection; the connection is gone if that fails.
+    /// Adds the socket of a connection to epoll; a failure ends the connection.
     fn watch_conn(&mut self, name: u64) -> io::Result<()> {
         let Some(conn) = self.conns.get(name) else { return Ok(()) };
         let Some(socket) = &conn.socket else { return Ok(()) };
@@ -185,7 +185,7 @@ impl ShmAdapter {
         })
     }
 
-    /// Takes what has come in at a listener.
+    /// Accepts the incoming connections of a listener.
     pub(super) fn accept_incoming(&mut self, listener: u32, now: Instant) {
         for _ in 0..ACCEPTS_PER_POLL {
             let socket = match sys::accept(self.listeners[listener as usize].socket.as_fd()) {
@@ -225,7 +225,8 @@ impl ShmAdapter {
             };
             let request = Request {
                 listener: ListenerId(listener),
-                // Of those that listen none shares its process with a program.
+                // A listening adapter does not share its process with a foreign program, so no
+                // watch is needed.
                 socket: Guarded::new(socket, &Watch::default()),
                 admitted,
                 peer,
@@ -241,7 +242,7 @@ impl ShmAdapter {
                 return;
             }
             self.add_timed(REQUEST | name);
-            // The hello was sent right behind the connect, so it is usually here.
+            // The peer sends the hello right after the connect, so it has usually arrived.
             self.request_ready(name);
         }
     }
@@ -255,16 +256,16 @@ impl ShmAdapter {
         }
     }
 
-    /// The socket of a request has something to read.
+    /// Handles input on the socket of a request.
     pub(super) fn request_ready(&mut self, name: u64) {
         let Some(request) = self.requests.get_mut(name) else { return };
         let packet = match sys::receive(request.socket.as_fd()) {
             Err(Errno::AGAIN | Errno::INTR) => return,
             Ok(packet) if packet.len > 0 => packet,
-            // The peer has left; `accept` will say so.
+            // The peer has left; `accept` will report it.
             Ok(_) | Err(_) => return self.drop_request(name),
         };
-        // One of several is lost by the peer's fault.
+        // If several descriptors were sent, the peer is at fault for a lost one.
         let is_short = packet.descriptor_lost && packet.descriptor.is_none();
         let hello = match Packet::decode(&packet.bytes[..packet.len]) {
             _ if packet.truncated => Err("a hello that is too long"),
@@ -350,7 +351,7 @@ impl ShmAdapter {
         self.drop_request(request.0);
     }
 
-    /// A connection has become open.
+    /// Marks a connection as open and reports it.
     fn established(&mut self, name: u64, private_data: PrivateData) {
         let Some(conn) = self.conns.get_mut(name) else { return };
         conn.stage = Stage::Open;
@@ -365,7 +366,7 @@ impl ShmAdapter {
         self.make_busy(name);
     }
 
-    /// The answer to a hello.
+    /// Handles the answer to a hello.
     pub(super) fn answer_ready(&mut self, name: u64) {
         let Some(socket) = self.conns.get(name).and_then(|conn| conn.socket.as_ref()) else {
             return;
@@ -403,7 +404,7 @@ impl ShmAdapter {
         self.ready.push(Event::ConnectFailed { endpoint: conn.id, error: Box::new(error) });
     }
 
-    /// Acts on deadlines that have passed, and notes when to look next.
+    /// Handles expired deadlines, and records the time of the next check.
     pub(super) fn check_timers(&mut self, now: Instant) {
         let mut next: Option<Instant> = None;
         let mut remember = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
@@ -434,7 +435,7 @@ impl ShmAdapter {
         self.check_at = next;
     }
 
-    /// When to look at this one again; `None` when it needs no more looking.
+    /// Returns the time of the next check of this entry; `None` when it needs no more.
     fn check_timer(&mut self, token: u64, now: Instant) -> Option<Instant> {
         if token & REQUEST != 0 {
             let deadline = self.requests.get(token & !REQUEST)?.deadline?;
@@ -488,7 +489,7 @@ impl ShmAdapter {
         }
     }
 
-    /// Starts an orderly end of a connection.
+    /// Starts a graceful end of a connection.
     pub(super) fn start_close(&mut self, endpoint: EndpointId) {
         let Some(conn) = self.conns.get_mut(endpoint.0) else { return };
         match conn.stage {
@@ -505,7 +506,7 @@ impl ShmAdapter {
         }
     }
 
-    /// Ends a connection: flushes what is posted, tells the peer, reports the end.
+    /// Ends a connection: flushes its work, informs the peer, reports the end.
     pub(super) fn finish(&mut self, name: u64, reason: DisconnectReason, farewell: Farewell) {
         let Some(mut conn) = self.conns.remove(name) else { return };
         if let Some(socket) = conn.socket.as_ref().filter(|socket| socket.is_ours()) {
@@ -549,7 +550,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::time::Duration;
 
-    /// A listener of another user, and its address; `None` where this user cannot be another one.
+    /// A listener of another user, and its address; `None` where the test cannot change the user.
     fn of_another_user(backlog: i32) -> Option<(OwnedFd, Address)> {
         if !rustix::process::geteuid().is_root() {
             println!("SKIPPED: only root can become another user");
@@ -569,7 +570,7 @@ mod tests {
         assert!(error.contains("is of user 1234"), "{error}");
         let packet = sys::receive(sys::accept(listener.as_fd()).unwrap().as_fd()).unwrap();
         assert_eq!((packet.len, packet.descriptor.is_none()), (0, true), "it was closed");
-        // Who listens is found out by others, too.
+        // Other processes can query the listener too.
         let Address::Shm(name) = address else { panic!() };
         assert_eq!(super::super::holder(&name).map(|process| process.uid), Some(1234));
         assert_eq!(super::super::holder("dafs-of-nobody"), None);
@@ -592,7 +593,7 @@ mod tests {
             panic!("{events:?}")
         };
         assert_eq!(*failed, endpoint);
-        // When there is room at last, its owner is asked for.
+        // When the queue has room at last, the adapter checks the owner.
         let endpoint = adapter.connect(domain, &address, b"").unwrap();
         events.clear();
         adapter.poll(start, &mut events);

@@ -1,10 +1,9 @@
-//! The regions of this side that a peer is shown, and the control packets of a connection.
+//! The regions that this side shares with a peer, and the control packets of a connection.
 //!
 //! Invariants
-//! * A key stands in its slot before the peer is told the slot, and is gone from it before
+//! * A key stands in its slot before the peer learns of the slot, and is removed from it before
 //!   `deregister` returns.
-//! * Showing a region is only an optimisation: whatever cannot be shown is reached through the
-//!   ring.
+//! * Sharing a region is only an optimisation: the ring reaches all memory that cannot be shared.
 
 use super::arena::Arena;
 use super::conn::{Conn, Stage};
@@ -20,7 +19,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// A registration that peers may be shown.
+/// A registration that can be shared with peers.
 #[derive(Debug)]
 pub(super) struct Showable {
     pub(super) domain: ProtectionDomain,
@@ -58,7 +57,7 @@ impl Shown {
 }
 
 impl Conn {
-    /// Shows a region to the peer, if its memory can be shown and a slot is free.
+    /// Shares a region with the peer, if its memory is shareable and a slot is free.
     pub(super) fn show(&mut self, region: &Showable) {
         let Some(arena) = Arena::of(&region.buffer) else { return };
         if !matches!(self.stage, Stage::Open) || self.packets.len() >= PACKETS_QUEUED_MAX {
@@ -78,8 +77,8 @@ impl Conn {
         self.send_packets();
     }
 
-    /// Takes a region back. The peer can no longer use it when this returns, but for a copy that
-    /// it is in the middle of.
+    /// Withdraws a region. The peer can no longer use it when this returns, except for a copy in
+    /// progress.
     pub(super) fn withdraw(&mut self, key: u32) {
         if let Some(slot) = self.shown.release(key) {
             self.control.set_key(slot, 0);
@@ -88,7 +87,7 @@ impl Conn {
         }
     }
 
-    /// Sends waiting packets as far as the socket takes them.
+    /// Sends queued packets as far as the socket takes them.
     pub(super) fn send_packets(&mut self) {
         while let (Some(socket), Some((bytes, file))) = (&self.socket, self.packets.front()) {
             if !socket.is_ours() {
@@ -102,7 +101,7 @@ impl Conn {
                     }
                     self.packets.pop_front();
                 }
-                // The kernel also limits how many descriptors are on their way at a time.
+                // The kernel also limits how many descriptors are in flight at a time.
                 Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS) => return,
                 Err(error) => {
                     self.lost(&error.to_string());
@@ -112,8 +111,8 @@ impl Conn {
         }
     }
 
-    /// Wakes the peer if it sleeps, and tries again to send packets that the socket did not take.
-    /// A full fence must stand before this call.
+    /// Wakes the peer if it sleeps, and sends queued packets again that the socket did not take. A
+    /// full fence must stand before this call.
     pub(super) fn ring_doorbell(&mut self) {
         if !self.packets.is_empty() {
             self.send_packets();
@@ -134,7 +133,8 @@ impl Conn {
         }
     }
 
-    /// Before a sleep: without the socket nobody could end it, should the program have taken that away.
+    /// Checks before a sleep that the program has not closed the socket; without it no event could
+    /// end the sleep.
     pub(super) fn look_at_socket(&mut self) {
         if !std::mem::take(&mut self.unlooked) {
             return;
@@ -144,8 +144,8 @@ impl Conn {
         }
     }
 
-    /// Notes that the peer is gone, unless a better reason still waits in the socket. Regions that
-    /// wait there too are of no use any more, so none may be mapped.
+    /// Records that the peer is gone, unless the socket holds a better reason. Region packets in
+    /// the socket are of no use any more, so none may be mapped.
     fn lost(&mut self, text: &str) {
         let reason = match self.read_packets(&sys::NO_MAPPINGS) {
             Ok(()) => DisconnectReason::Lost(text.to_owned()),
@@ -154,13 +154,13 @@ impl Conn {
         self.end.get_or_insert(reason);
     }
 
-    /// Whether the peer has sent region packets that were not read yet.
+    /// True if the peer has sent region packets that were not read yet.
     pub(super) fn region_packets_wait(&self) -> bool {
         self.control.peer_region_packets() != self.region_packets_seen
     }
 
-    /// Reads what waits in the socket of an open connection. `mappings` is what
-    /// regions of the peer's are mapped out of.
+    /// Reads the packets in the socket of an open connection. `mappings` is the budget for mapping
+    /// the peer's regions.
     pub(super) fn read_packets(
         &mut self,
         mappings: &'static Budget,
@@ -188,7 +188,7 @@ impl Conn {
             }
             let message = Packet::decode(&packet.bytes[..packet.len]).map_err(protocol)?;
             if packet.descriptor_lost {
-                // A region that cannot be mapped here is reached through the ring.
+                // The ring reaches a region that cannot be mapped here.
                 tracing::warn!(peer = %self.peer, "no file descriptor left for a peer's memory");
                 if matches!(message, Packet::Region(_)) {
                     self.region_packets_seen = self.region_packets_seen.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! A table whose entries have names that are never used twice.
+//! A table whose entries have names that are never reused.
 
 /// Generations of one place; after that the place is retired.
 const GENERATION_MAX: u32 = (1 << 30) - 1;
@@ -20,7 +20,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Adds what `make` builds from its name.
+    /// Adds the value that `make` builds from its name.
     pub(super) fn insert(&mut self, make: impl FnOnce(u64) -> T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, None));

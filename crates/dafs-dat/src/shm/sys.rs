@@ -1,9 +1,9 @@
-//! Memory files, mappings and sockets: what the provider asks of the kernel.
+//! Memory files, mappings and sockets: the provider's system calls.
 //!
 //! Invariants
-//! * A descriptor from a peer is mapped only after it has proved to be a memory file of ordinary
-//!   pages that is sealed against shrinking and long enough, so that no access to the mapping can
-//!   raise SIGBUS, whatever the peer does.
+//! * A descriptor from a peer is mapped only after checks: it is a memory file of ordinary pages,
+//!   sealed against shrinking, and long enough. So no access to the mapping can raise SIGBUS,
+//!   whatever the peer does.
 //! * Every descriptor is close-on-exec; every socket is non-blocking.
 
 use super::limits::{
@@ -25,13 +25,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// `TMPFS_MAGIC`: what a memory file of ordinary pages lies on. Huge-page files have another
-/// number, and a fault in one can raise SIGBUS when the pool is empty.
+/// `TMPFS_MAGIC`: the file system of a memory file with ordinary pages. Huge-page files have
+/// another number, and a fault in one can raise SIGBUS when the pool is empty.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Makes a memory file of `bytes` (whole pages) that can no longer shrink or grow. The kernel gives it
-/// mode 0777; with that, any user with a read-only descriptor opens it anew for writing through
-/// `/proc/self/fd`.
+/// Makes a memory file of `bytes` (whole pages) that can no longer shrink or grow. The kernel gives
+/// it mode 0777. With that mode any user with a read-only descriptor could open it again for
+/// writing through `/proc/self/fd`.
 pub(super) fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let file = kept(file)?;
@@ -41,7 +41,7 @@ pub(super) fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// A second descriptor of a memory file that cannot be used to write to it.
+/// A second descriptor of a memory file, which does not allow writing.
 pub(super) fn read_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     kept(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
@@ -66,20 +66,20 @@ pub(super) fn check_memory_file(file: BorrowedFd<'_>, bytes: usize) -> Result<()
     Ok(())
 }
 
-/// A number of mappings that this process may have for one purpose.
+/// A limit of this process's mappings for one purpose.
 #[derive(Debug)]
 pub(super) struct Budget {
     used: AtomicUsize,
     max: usize,
 }
 
-/// What regions of peers may take.
+/// The budget for regions of peers.
 pub(super) static PEER_MAPPINGS: Budget = Budget::new(PEER_MAPPINGS_MAX);
 
-/// What the memory of connections may take.
+/// The budget for the memory of connections.
 pub(super) static CONNECTION_MAPPINGS: Budget = Budget::new(CONNECTION_MAPPINGS_MAX);
 
-/// Nothing may be mapped.
+/// A budget that allows no mapping.
 pub(super) static NO_MAPPINGS: Budget = Budget::new(0);
 
 impl Budget {
@@ -97,7 +97,7 @@ impl Budget {
     }
 }
 
-/// One mapping of a budget, given back when dropped.
+/// One mapping of a budget; dropping it returns the mapping to the budget.
 #[derive(Debug)]
 struct Share(&'static Budget);
 
@@ -112,7 +112,7 @@ impl Drop for Share {
 pub(super) struct Mapping {
     ptr: *mut u8,
     len: usize,
-    /// Counts as long as the mapping lives, whoever holds it.
+    /// Counts the mapping for its whole lifetime.
     share: Option<Share>,
 }
 
@@ -134,7 +134,7 @@ impl Mapping {
         Ok(Self { ptr: ptr.cast(), len, share: None })
     }
 
-    /// The same out of a budget.
+    /// The same, within a budget.
     ///
     /// # Errors
     /// `QuotaExceeded` when the budget is used up.
@@ -161,17 +161,18 @@ impl Mapping {
     /// A view of `len` bytes from `offset`.
     pub(super) fn view(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
         // SAFETY: the mapping is valid for its whole length as long as `self` lives. One that was
-        // made for reading is only read: `PeerRegions::find` tells who may write.
+        // made for reading is only read: The lookup `PeerRegions::find` decides whether a view may
+        // be written.
         unsafe { VolatileSlice::new(self.ptr, self.len) }.slice(offset, len)
     }
 
     /// The word at `offset`, which must be aligned and inside.
     pub(super) fn word32(&self, offset: usize) -> &AtomicU32 {
-        // Between the sides of a connection that keep to the protocol, no other access to the same
-        // bytes runs at the same time: control words are only ever accessed as atomics, and bytes of a
-        // ring are header words at one time and copied payload at another, with the release store that
-        // hands a stretch of the ring over, and its acquire load, between the two. A peer that breaks
-        // this tears words, which are believed in no respect.
+        // Between correct sides of a connection, no other access to the same bytes runs at the same
+        // time. Control words are only accessed as atomics. Bytes of a ring are header words at one
+        // time and copied payload at another, and the release store that hands a stretch of the
+        // ring over, with its acquire load, lies between the two. A peer that breaks this tears
+        // words, which are not trusted anyway.
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.len);
         // SAFETY: aligned (the mapping is page aligned) and inside, checked above; mapped as long as
         // `self` lives. Every bit pattern is valid for an atomic, and no reference to data is made.
@@ -195,7 +196,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The address of an abstract name; an empty one lets the kernel pick.
+/// The address of an abstract name; an empty name lets the kernel choose.
 fn address_of(name: &str) -> io::Result<SocketAddrUnix> {
     if name.is_empty() {
         return Ok(SocketAddrUnix::new_unnamed());
@@ -232,13 +233,13 @@ pub(super) fn connect(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes one connection from a listener.
+/// Accepts one connection from a listener.
 pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Who opened the other end, told by the kernel. The process id is zero when that process lies
-/// outside of this one's PID namespace.
+/// The process that opened the other end, as the kernel reports it. The process id is zero when
+/// that process lies outside of this one's PID namespace.
 pub(super) fn peer_process(socket: BorrowedFd<'_>) -> Option<PeerProcess> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -259,13 +260,13 @@ pub(super) fn peer_process(socket: BorrowedFd<'_>) -> Option<PeerProcess> {
     })
 }
 
-/// The supplementary groups of the process that opened the other end: those with the lowest numbers, if
-/// there are more than count. None where the kernel tells none.
+/// The supplementary groups of the process that opened the other end. If there are more than the
+/// limit, those with the lowest numbers count. None where the kernel reports none.
 pub(super) fn peer_groups(socket: BorrowedFd<'_>) -> Vec<u32> {
-    /// The same number on every processor that this runs on (Linux 4.13).
+    /// The same constant on every supported processor (Linux 4.13).
     const SO_PEERGROUPS: libc::c_int = 59;
     let mut groups = vec![0_u32; PEER_GROUPS];
-    // One that has more is asked about once more.
+    // A process with more groups needs a second query.
     for _ in 0..2 {
         let mut len = size_of_val(groups.as_slice()) as libc::socklen_t;
         // SAFETY: the kernel writes at most `len` bytes to the list, which is as long.
@@ -313,22 +314,22 @@ pub(super) fn send(
     rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags).map(|_| ())
 }
 
-/// One packet as it arrived.
+/// A received packet.
 pub(super) struct Packet {
     pub(super) bytes: [u8; PACKET_BYTES_MAX],
     pub(super) len: usize,
     pub(super) descriptor: Option<OwnedFd>,
-    /// More bytes or descriptors than anything in this protocol has.
+    /// True if it has more bytes or descriptors than any packet of this protocol.
     pub(super) truncated: bool,
-    /// A descriptor could not be taken over, most likely because this process has too many.
+    /// True if a descriptor was lost, most likely because this process has too many.
     pub(super) descriptor_lost: bool,
 }
 
 /// Receives one packet. A length of zero means that the peer has closed.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
     match receive_once(socket) {
-        // A peer that closes while packets of ours wait unread resets the connection. The kernel
-        // reports that once, ahead of what the peer has sent before, such as its reason.
+        // A peer that closes while packets of this side are unread resets the connection. The
+        // kernel reports that once, before the packets that the peer sent, such as its reason.
         Err(Errno::CONNRESET) => receive_once(socket),
         other => other,
     }
@@ -357,7 +358,7 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = part {
             for descriptor in descriptors {
-                // One too many (alignment leaves room for a second) is closed at once.
+                // A second descriptor (alignment leaves room for one) is closed at once.
                 packet.truncated |= packet.descriptor.is_some();
                 packet.descriptor = Some(
                     kept(descriptor)
@@ -378,7 +379,7 @@ pub(super) fn duplicate(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
 pub(super) mod tests {
     use super::*;
 
-    /// Runs `work` in a thread of another user: user ids belong to threads, as the kernel sees them.
+    /// Runs `work` in a thread of another user: for the kernel, user ids belong to threads.
     pub(in crate::shm) fn as_another_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         let user = rustix::process::Uid::from_raw(1234);
         std::thread::scope(|scope| {
