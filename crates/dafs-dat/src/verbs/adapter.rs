@@ -1,4 +1,5 @@
-//! The adapter: the trait's functions, each a few lines over the machinery beside it.
+//! The implementation of the [`Adapter`](crate::Adapter) trait; each function is a few lines over
+//! the modules beside it.
 
 use super::cm::{CmId, EventChannel};
 use super::config::VerbsConfig;
@@ -28,27 +29,27 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// An identifier of the connection manager that is ours.
+/// A connection manager identifier of this adapter.
 #[derive(Debug)]
 pub(super) enum Entry {
     /// A peer's request before `accept`.
     Request(Box<Request>),
     /// A connection from `connect` or `accept` on.
     Connection(Box<Connection>),
-    /// Ended and reported; waits for the peer's good-bye.
+    /// The connection has ended and was reported; the entry waits for the peer's disconnect.
     Lingering { _cm: CmId, deadline: Deadline },
 }
 
 /// One RDMA device, for one thread.
 ///
 /// An adapter uses one device, which [`VerbsConfig::device`] chooses. A listener must be bound to
-/// an address of it, and connections must lead over it; others are refused with a text that says
-/// so. Whoever serves several devices opens an adapter for each.
+/// an address of the device, and connections must be routed over it; others are refused with a text
+/// that says so. A server with several devices opens an adapter for each.
 pub struct VerbsAdapter {
-    // In the order in which they must go: identifiers with their queue pairs and the memory of
-    // their work, then memory, then queues, then the channel.
+    // The field order is the drop order: identifiers with their queue pairs and the memory of their
+    // work, then memory, then queues, then the channel.
     pub(super) slots: Slots<Entry>,
-    /// `None` when its device is gone.
+    /// `None` when its device no longer exists.
     pub(super) listeners: Vec<Option<CmId>>,
     pub(super) memory: Memory,
     pub(super) queues: Queues,
@@ -59,20 +60,20 @@ pub struct VerbsAdapter {
     pub(super) config: VerbsConfig,
     pub(super) now: Instant,
     pub(super) events: Vec<Event>,
-    /// Connections with something to hand over.
+    /// Connections with work to post.
     pub(super) dirty: Vec<u64>,
-    /// Entries that wait for something with a time limit.
+    /// Entries with a deadline.
     pub(super) unsettled: Vec<u64>,
     /// Connections that completions have shown to be broken.
     pub(super) broken: Vec<(u64, End)>,
     pub(super) reaped: Vec<Reaped>,
-    /// Staging blocks that are free.
+    /// Free staging blocks.
     pub(super) staging: Vec<Arc<Buffer>>,
     pub(super) request_count: usize,
-    /// The log has a failure of a completion queue.
+    /// True once a failure of a completion queue was logged.
     pub(super) has_complained: bool,
     pub(super) polls_since_cm: u32,
-    /// The caller may have slept since the connection manager was last asked.
+    /// True if the caller may have slept since the last check of the connection manager.
     pub(super) slept: bool,
 }
 
@@ -124,17 +125,17 @@ impl VerbsAdapter {
         })
     }
 
-    /// The device that is used.
+    /// The device of this adapter.
     pub fn device(&self) -> &DeviceInfo {
         &self.chosen.info
     }
 
-    /// Connections, those being set up and those that wait for a good-bye.
+    /// Connections, including those being set up and those that wait for the peer's disconnect.
     pub fn connection_count(&self) -> usize {
         self.slots.count()
     }
 
-    /// The connection of this number; none in a child of a fork, which must not touch them.
+    /// The connection with this identifier; none in a child of a fork, which must not touch it.
     pub(super) fn connection_mut(&mut self, id: u64) -> Option<&mut Connection> {
         if fork::is_child() {
             return None;
@@ -152,7 +153,7 @@ impl VerbsAdapter {
         }
     }
 
-    /// The domain of a connection on which sends may be posted.
+    /// The domain of a connection that accepts sends.
     fn open_domain(&mut self, endpoint: EndpointId) -> Result<ProtectionDomain, PostError> {
         match self.connection_mut(endpoint.0) {
             Some(connection) if connection.is_usable() && connection.is_open() => {
@@ -185,7 +186,7 @@ impl Adapter for VerbsAdapter {
         Buffer::zeroed(bytes).map(Arc::new)
     }
 
-    /// A domain that the device cannot give is one in which nothing can be registered.
+    /// If the device has no domain left, the result is a domain in which every registration fails.
     fn protection_domain(&mut self) -> ProtectionDomain {
         match self.chosen.device.domain() {
             Ok(domain) => self.memory.add_domain(domain),
@@ -380,7 +381,7 @@ impl Adapter for VerbsAdapter {
             return self.end(endpoint.0, End::Local);
         }
         connection.closing = true;
-        // What was posted is handed over now; nothing will follow that would need it to be heard.
+        // Posted work is sent now; the follow-ups of the opening would come too late.
         connection.opening = Opening::Done;
         connection.deadline = Deadline::after(timeout);
         self.unsettled.push(endpoint.0);
@@ -391,7 +392,8 @@ impl Adapter for VerbsAdapter {
         if let Some(connection) = self.connection_mut(endpoint.0) {
             if !matches!(connection.stage, Stage::Ending(_)) {
                 connection.stage = Stage::Ending(End::Local);
-                // The device flushes; what it has completed before is still reported so.
+                // The device flushes its work; work that it has completed before is still reported
+                // as such.
                 let _ = connection.cm.disconnect();
                 self.reap();
             }

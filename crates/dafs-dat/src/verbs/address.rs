@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// An address as the library takes it.
+/// An address in the library's form.
 pub(super) fn raw_address(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: all zeros are a valid value.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -32,11 +32,11 @@ pub(super) fn raw_address(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// An address that the library holds; `None` if there is none of a known family.
+/// The library's address; `None` if its family is unknown.
 pub(super) fn socket_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says what it is; every bit pattern is valid.
+            // SAFETY: the family identifies the type; every bit pattern is valid.
             let raw = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
             let ip = raw.sin_addr.s_addr.to_ne_bytes().into();
             Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())

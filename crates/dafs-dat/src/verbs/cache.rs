@@ -1,14 +1,14 @@
-//! Registrations for work of this side, kept beyond the region that asked for them: to pin memory
-//! is slow, and the same buffers come again.
+//! A cache of registrations for local work, which outlive their regions: pinning memory is slow,
+//! and programs register the same buffers again.
 //!
-//! Only registrations without rights for peers are kept. One that a peer may use ends with its
-//! region, so that its key is refused at once.
+//! Only registrations without rights for peers are cached. A registration that a peer may use ends
+//! with its region, so that its key is refused at once.
 //!
 //! Invariants
-//! * A buffer is registered once for each domain and right, however many regions it has.
-//! * Registrations that no region uses stay below a budget of bytes and a number; the one not
-//!   used for longest goes first. One whose buffer nobody else holds is not kept at all.
-//! * Posted work holds what it uses, so that a registration that leaves here ends after it.
+//! * A buffer is registered once for each domain and right, even if it has several regions.
+//! * Registrations without a region stay below a budget of bytes and a number; the least recently
+//!   used is dropped first. A registration whose buffer has no other holder is not cached.
+//! * Posted work holds its registrations, so that one that leaves the cache ends after the work.
 
 use super::limits::IDLE_REGISTRATION_COUNT_MAX;
 use crate::ProtectionDomain;
@@ -17,15 +17,15 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A registration and the memory that it is of.
+/// A registration and its memory.
 #[derive(Debug)]
 pub(super) struct Registered<M> {
-    // Dropped first: the memory stays until the device has let go of it.
+    // Dropped first: the memory must outlive the registration.
     pub(super) registration: M,
     pub(super) buffer: Arc<Buffer>,
 }
 
-/// What makes two registrations the same.
+/// The identity of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     domain: ProtectionDomain,
@@ -43,9 +43,9 @@ impl Key {
 #[derive(Debug)]
 struct Entry<M> {
     registered: Arc<Registered<M>>,
-    /// Regions that use it now.
+    /// Regions that use it.
     user_count: usize,
-    /// Its place among the idle ones.
+    /// Its age among the idle ones.
     idle_since: u64,
 }
 
@@ -53,7 +53,7 @@ struct Entry<M> {
 #[derive(Debug)]
 pub(super) struct Cache<M> {
     entries: FxHashMap<Key, Entry<M>>,
-    /// Those without a user, longest idle first.
+    /// Registrations without a user, least recently used first.
     idle: BTreeMap<u64, Key>,
     idle_bytes: usize,
     idle_bytes_max: usize,
@@ -71,8 +71,8 @@ impl<M> Cache<M> {
         }
     }
 
-    /// The registration of this buffer for one more user, made by `register` if there is none. If
-    /// that fails while some are idle, those go and it is tried again.
+    /// Returns the registration of this buffer for one more user; `register` makes it if there is
+    /// none. If that fails while some are idle, drops those and retries.
     pub(super) fn take<E>(
         &mut self,
         domain: ProtectionDomain,
@@ -103,7 +103,7 @@ impl<M> Cache<M> {
         Ok(registered)
     }
 
-    /// One user less.
+    /// Removes one user.
     pub(super) fn give_back(&mut self, key: Key) {
         let Some(entry) = self.entries.get_mut(&key) else {
             debug_assert!(false, "what is given back was taken");
@@ -122,7 +122,8 @@ impl<M> Cache<M> {
         self.shrink(self.idle_bytes_max, IDLE_REGISTRATION_COUNT_MAX);
     }
 
-    /// Drops idle registrations of buffers that nobody but we know: nobody will come back.
+    /// Drops idle registrations of buffers that only this cache holds, which cannot be registered
+    /// again.
     pub(super) fn sweep(&mut self) {
         let entries = &mut self.entries;
         let idle_bytes = &mut self.idle_bytes;
@@ -139,7 +140,7 @@ impl<M> Cache<M> {
         });
     }
 
-    /// Drops the longest idle until both bounds hold.
+    /// Drops the least recently used until both limits hold.
     fn shrink(&mut self, bytes: usize, count: usize) {
         while self.idle_bytes > bytes || self.idle.len() > count {
             let Some((_, key)) = self.idle.pop_first() else { return };
@@ -155,7 +156,7 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    /// A registration that counts those alive.
+    /// A registration that counts the live ones.
     struct Fake(Rc<Cell<usize>>);
 
     impl Drop for Fake {
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(device.made, 3);
         take(&mut cache, &mut device, &buffers[1]);
         assert_eq!(device.made, 4);
-        // More than the whole budget is never kept.
+        // A buffer above the whole budget is never cached.
         let large = buffer(8193);
         let key = take(&mut cache, &mut device, &large);
         cache.give_back(key);

@@ -1,9 +1,9 @@
 //! Connections: identifiers and events of librdmacm. Queue pairs are in `qp`.
 //!
 //! Invariants
-//! * An event is copied and acknowledged at once, so that an identifier can be destroyed whenever
-//!   that is called for, without waiting for ourselves.
-//! * The context of an identifier is a number of ours, never a pointer.
+//! * An event is copied and acknowledged at once. So an identifier can be destroyed at any time,
+//!   without a deadlock.
+//! * The context of an identifier is a number, never a pointer.
 
 use super::address::{raw_address, socket_address};
 use super::error::VerbsError;
@@ -18,30 +18,30 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{NonNull, null, null_mut};
 
-/// Where events of connections arrive.
+/// The event channel of connections.
 pub(super) struct EventChannel {
     library: &'static Library,
     channel: NonNull<ffi::rdma_event_channel>,
 }
 
-// SAFETY: a handle of the library, which takes them from any thread.
+// SAFETY: a handle of the library, which accepts it from any thread.
 unsafe impl Send for EventChannel {}
-// SAFETY: one thread drives an adapter, so what is shared is used by one at a time.
+// SAFETY: one thread drives an adapter, so only one thread at a time uses a shared handle.
 unsafe impl Sync for EventChannel {}
 
-/// An event, copied.
+/// A copied event.
 #[derive(Debug)]
 pub(super) struct CmEvent {
-    /// Our number of the identifier it is about; of a request, that of its listener.
+    /// The token of its identifier; for a request, that of its listener.
     pub(super) token: u64,
     pub(super) kind: i32,
     pub(super) status: i32,
     /// The identifier of a request.
     pub(super) request: Option<CmId>,
     pub(super) private_data: Vec<u8>,
-    /// Reads that the peer may want answered at a time, as far as it says.
+    /// Reads that the peer may have in progress at a time, as far as it states that.
     pub(super) responder_resources: u8,
-    /// Reads that the peer will answer at a time.
+    /// Reads of this side that the peer answers at a time.
     pub(super) initiator_depth: u8,
 }
 
@@ -76,7 +76,7 @@ impl EventChannel {
     pub(super) fn identifier(&self, token: u64) -> io::Result<CmId> {
         keeper::on_behalf(self.fd(), || {
             let mut id = null_mut();
-            // SAFETY: writes the identifier; the context is a number that nobody follows.
+            // SAFETY: writes the identifier; the context is a number that no code dereferences.
             check(unsafe {
                 let context = std::ptr::without_provenance_mut(token as usize);
                 (self.library.create_id)(self.channel.as_ptr(), &mut id, context, ffi::PS_TCP)
@@ -86,7 +86,7 @@ impl EventChannel {
         })
     }
 
-    /// Whether there is an event. To ask so is open to every thread, which taking it is not.
+    /// True if there is an event. Any thread may check this, but not take the event.
     fn is_ready(&self) -> bool {
         let mut set = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -128,8 +128,9 @@ impl EventChannel {
             let is_request = event.event == ffi::CM_CONNECT_REQUEST;
             let library = self.library;
             CmEvent {
-                // SAFETY: an identifier of ours, alive until its owner destroys it, which waits
-                // for the acknowledgement. That of a request has the context of its listener.
+                // SAFETY: an identifier of this adapter, alive until its owner destroys it, which
+                // waits for the acknowledgement. The identifier of a request has the context of its
+                // listener.
                 token: unsafe { (*event.id).context.addr() as u64 },
                 kind: event.event,
                 status: event.status,
@@ -150,18 +151,18 @@ impl EventChannel {
 impl Drop for EventChannel {
     fn drop(&mut self) {
         if !fork::is_child() {
-            // SAFETY: ours; all its identifiers are gone before it.
+            // SAFETY: owned by this value; all its identifiers were destroyed before it.
             unsafe { (self.library.destroy_event_channel)(self.channel.as_ptr()) };
         }
     }
 }
 
-/// What both sides agree on besides private data.
+/// The agreement of both sides besides private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReadDepths {
-    /// Reads of the peer that we answer at a time.
+    /// Reads of the peer that this side answers at a time (IRD).
     pub(super) inbound: u8,
-    /// Reads of ours at a time.
+    /// Own reads at a time (ORD).
     pub(super) outbound: u8,
 }
 
@@ -171,9 +172,9 @@ pub(super) struct CmId {
     id: NonNull<ffi::rdma_cm_id>,
 }
 
-// SAFETY: a handle of the library, which takes them from any thread.
+// SAFETY: a handle of the library, which accepts it from any thread.
 unsafe impl Send for CmId {}
-// SAFETY: one thread drives an adapter, so what is shared is used by one at a time.
+// SAFETY: one thread drives an adapter, so only one thread at a time uses a shared handle.
 unsafe impl Sync for CmId {}
 
 impl std::fmt::Debug for CmId {
@@ -187,15 +188,15 @@ impl CmId {
         self.id.as_ptr()
     }
 
-    /// The descriptor that its commands are written to.
+    /// The descriptor to which its commands are written.
     pub(super) fn fd(&self) -> RawFd {
         // SAFETY: an identifier lives no longer than its channel.
         unsafe { (*(*self.as_ptr()).channel).fd }
     }
 
-    /// Reports under another number from now on.
+    /// Changes the token of its events.
     pub(super) fn set_token(&mut self, token: u64) {
-        // SAFETY: the field is the program's own.
+        // SAFETY: the field belongs to the program.
         unsafe { (*self.as_ptr()).context = std::ptr::without_provenance_mut(token as usize) };
     }
 
@@ -233,7 +234,7 @@ impl CmId {
     pub(super) fn resolve_address(&self, to: SocketAddr, timeout_ms: i32) -> io::Result<()> {
         keeper::on_behalf(self.fd(), || {
             let mut to = raw_address(to);
-            // SAFETY: as in `bind`; no source address asks for the system's choice.
+            // SAFETY: as in `bind`; without a source address the system chooses one.
             check(unsafe {
                 let to = (&raw mut to).cast();
                 (self.library.resolve_addr)(self.as_ptr(), null_mut(), to, timeout_ms)
@@ -259,9 +260,9 @@ impl CmId {
             responder_resources: depths.inbound,
             initiator_depth: depths.outbound,
             flow_control: 1,
-            // As often as the device can: this is about lost packets.
+            // The maximum of the device, because it covers lost packets.
             retry_count: 7,
-            // A send that finds no receive breaks the connection.
+            // A send without a receive breaks the connection.
             rnr_retry_count: 0,
             srq: 0,
             qp_num: 0,
@@ -294,15 +295,16 @@ impl CmId {
         })
     }
 
-    /// Tells the connection manager that a message has come before its last word.
+    /// Tells the connection manager that a message has arrived before its own last message.
     pub(super) fn notify_established(&self) {
         keeper::on_behalf(self.fd(), || {
-            // SAFETY: a live identifier. A failure means that the word has come meanwhile.
+            // SAFETY: a live identifier. A failure means that the last message has arrived
+            // meanwhile.
             let _ = unsafe { (self.library.notify)(self.as_ptr(), ffi::EVENT_COMM_EST) };
         });
     }
 
-    /// Says good-bye and moves the queue pair to its error state, which flushes its work.
+    /// Disconnects and moves the queue pair to its error state, which flushes its work.
     pub(super) fn disconnect(&self) -> io::Result<()> {
         keeper::on_behalf(self.fd(), || {
             // SAFETY: a live identifier.
@@ -318,7 +320,7 @@ impl Drop for CmId {
         }
         self.destroy_queue_pair();
         keeper::on_behalf(self.fd(), || {
-            // SAFETY: ours, without a pair; every event of it has been acknowledged.
+            // SAFETY: owned by this value, without a pair; every event of it has been acknowledged.
             unsafe { (self.library.destroy_id)(self.as_ptr()) };
         });
     }

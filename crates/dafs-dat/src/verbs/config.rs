@@ -1,23 +1,23 @@
-//! What can be set on a verbs adapter.
+//! The settings of a verbs adapter.
 
 use super::error::VerbsError;
 use super::limits;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Which of the machine's devices an adapter uses. It uses one for all that it does, because memory
-/// is registered with a device.
+/// The device that an adapter uses. An adapter uses one device, because memory is registered with a
+/// device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum VerbsDevice {
     /// The first that has an active port, else the first.
     #[default]
     Any,
-    /// The one of this name, as `rdma link` shows it.
+    /// The device of this name, as `rdma link` shows it.
     Named(String),
-    /// The one whose interface has this address: for listeners. An unspecified address stands for
+    /// The device whose interface has this address: for listeners. An unspecified address means
     /// [`Any`](VerbsDevice::Any).
     At(IpAddr),
-    /// The one that leads to this address: for clients. Finding out takes up to two seconds.
+    /// The device that leads to this address: for clients. The lookup takes up to two seconds.
     Towards(SocketAddr),
 }
 
@@ -26,26 +26,26 @@ pub enum VerbsDevice {
 pub struct VerbsConfig {
     /// The device.
     pub device: VerbsDevice,
-    /// Sends, writes and reads that the device holds for one connection; what is posted beyond
-    /// waits in the provider.
+    /// Sends, writes and reads that the device holds for one connection; further ones wait in the
+    /// provider.
     pub send_count_max: u32,
-    /// Receives that may be posted on one connection. They are all handed to the device, because a
-    /// message that finds none there ends the connection.
+    /// Receives that may be posted on one connection. The device gets them all, because a message
+    /// without a receive ends the connection.
     pub receive_count_max: u32,
-    /// Reads of the peer answered at a time (IRD), 1 to 128.
+    /// Reads of the peer in progress at a time (IRD), 1 to 128.
     pub inbound_reads_max: u8,
-    /// Reads of ours outstanding at a time (ORD), 1 to 128; further ones wait in the queue.
+    /// Own reads in progress at a time (ORD), 1 to 128; further ones wait in the queue.
     pub outbound_reads_max: u8,
-    /// Bytes of memory that stay registered after their region has ended, for the next time the
-    /// same buffer is registered.
+    /// Bytes of memory that stay registered after their region has ended, for the next registration
+    /// of the same buffer.
     pub idle_registered_bytes_max: usize,
-    /// How long the set-up of a connection may take.
+    /// Timeout for the set-up of a connection.
     pub handshake_timeout: Duration,
-    /// How long a connection that was told to end may take to hand over what is queued.
+    /// Timeout for sending queued work after `disconnect`.
     pub linger_timeout: Duration,
-    /// Connections at a time, those being set up included.
+    /// Concurrent connections, including those being set up.
     pub connection_count_max: usize,
-    /// Connections being set up by peers at a time.
+    /// Concurrent set-ups of peers' connections.
     pub handshake_count_max: usize,
 }
 

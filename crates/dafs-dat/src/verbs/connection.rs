@@ -1,11 +1,11 @@
-//! One connection: its queue pair, what the device has of its work, and what waits.
+//! One connection: its queue pair, its work in the device, and its queued work.
 //!
 //! Invariants
-//! * The device completes sends in order, and receives in order, so what it has is two queues whose
+//! * The device completes sends in order, and receives in order. So its work is two queues whose
 //!   fronts complete first.
-//! * Work holds the registrations it uses until it has completed or its queue pair is gone.
-//! * There is never more with the device than the queue pair, and its share of the completion
-//!   queue, can take.
+//! * Work holds its registrations until it has completed or its queue pair is destroyed.
+//! * The device never has more work than the queue pair, and its share of the completion queue, can
+//!   hold.
 
 use super::cm::CmId;
 use super::memory::Held;
@@ -22,22 +22,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The address and the route to it are being looked up, or the peer has been asked.
+    /// The address and the route are being resolved, or the request was sent.
     Connecting,
-    /// `accept` was called; the peer is told with the next turn, so that receives posted meanwhile
-    /// are there before its first message.
+    /// `accept` was called. The next turn sends the answer, so that receives posted meanwhile exist
+    /// before the peer's first message.
     Accepting,
-    /// The peer was told.
+    /// The answer was sent.
     Accepted,
     Open,
-    /// The device flushes what it has.
+    /// The device flushes its work.
     Ending(End),
 }
 
-/// A time limit that starts with the next turn.
+/// A timeout that starts with the next turn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     pub(super) timeout: Duration,
@@ -49,28 +49,28 @@ impl Deadline {
         Self { timeout, at: None }
     }
 
-    /// Starts the time if it has not started; tells whether it is up.
+    /// Starts the timeout if it has not started; returns true when it has expired.
     pub(super) fn is_over(&mut self, now: Instant) -> bool {
         now >= *self.at.get_or_insert(now + self.timeout)
     }
 }
 
-/// What is reported when work is done, and what it needs until then.
+/// The report of completed work, and the resources that it needs until then.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) work: u64,
     pub(super) operation: Operation,
     pub(super) len: u32,
     pub(super) _held: SmallVec<[Held; 2]>,
-    /// A block that goes back to the adapter.
+    /// A staging block to return to the adapter.
     pub(super) staging: Option<Arc<Buffer>>,
 }
 
-/// A request to the device that waits for room.
+/// A work request that waits for room in the device.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: SendRequest,
-    /// Of the last request of its work.
+    /// Set for the last request of its work.
     pub(super) done: Option<Done>,
 }
 
@@ -85,35 +85,35 @@ pub(super) struct Receive {
 /// A connection of this adapter, from `connect` or `accept` on.
 #[derive(Debug)]
 pub(super) struct Connection {
-    // Dropped first: the device must have let go before the memory does.
+    // Dropped first: the device must release the memory before it is freed.
     pub(super) cm: CmId,
     pub(super) id: u64,
     pub(super) peer: SocketAddr,
     pub(super) domain: ProtectionDomain,
     pub(super) is_initiator: bool,
     pub(super) stage: Stage,
-    /// What the peer is to be told, as the connection manager takes it.
+    /// The private data for the peer, as the connection manager takes it.
     pub(super) private_data: Vec<u8>,
     pub(super) inbound_reads: u8,
     pub(super) outbound_reads: u8,
     /// The completion queue of the queue pair, once there is one.
     pub(super) queue: Option<usize>,
     pub(super) depths: Depths,
-    /// The device is told of work by a system call.
+    /// True if a system call informs the device of work.
     pub(super) is_written: bool,
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) sends: VecDeque<Option<Done>>,
     pub(super) receives: VecDeque<Receive>,
-    /// `disconnect` was called; ends when all is handed over.
+    /// `disconnect` was called; the connection ends when all work is posted.
     pub(super) closing: bool,
-    /// In the list of those with something to hand over.
+    /// True while it is in the list of those with work to post.
     pub(super) dirty: bool,
     pub(super) deadline: Deadline,
-    /// The care for siw, which may miss the first message at either end.
+    /// The state of a cautious opening: siw may miss the first message at either end.
     pub(super) opening: Opening,
-    /// Something was handed to the device.
+    /// True once the device got any work.
     pub(super) has_said: bool,
-    /// Something of the peer has arrived.
+    /// True once a message of the peer has arrived.
     pub(super) has_heard: bool,
 }
 
@@ -122,32 +122,32 @@ impl Connection {
         matches!(self.stage, Stage::Open)
     }
 
-    /// Whether posting still makes sense.
+    /// True if posting is still possible.
     pub(super) fn is_usable(&self) -> bool {
         !self.closing && !matches!(self.stage, Stage::Ending(_))
     }
 
-    /// Whether it needs no looking after by time.
+    /// True if no deadline applies.
     pub(super) fn is_settled(&self) -> bool {
         self.is_open() && !self.closing && self.opening == Opening::Done
     }
 
-    /// Whether the device has nothing left.
+    /// True if the device has no work left.
     pub(super) fn is_drained(&self) -> bool {
         self.sends.is_empty() && self.receives.is_empty()
     }
 
-    /// Whether all sends, writes and reads are done.
+    /// True if all sends, writes and reads have completed.
     pub(super) fn is_sent(&self) -> bool {
         self.sends.is_empty() && self.waiting.is_empty()
     }
 
-    /// The number under which the device knows receives of this connection; sends have one less.
+    /// The identifier of this connection's receives in the device; that of its sends is one less.
     pub(super) fn receive_id(id: u64) -> u64 {
         id << 1 | 1
     }
 
-    /// Hands a receive to the device, or keeps it until there is a queue pair.
+    /// Posts a receive, or keeps it until there is a queue pair.
     pub(super) fn post_receive(&mut self, receive: Receive) -> io::Result<()> {
         if self.queue.is_some() {
             self.cm.post_receive(Self::receive_id(self.id), receive.segment)?;
@@ -156,7 +156,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands over the receives that were posted before there was a queue pair.
+    /// Posts the receives that were kept until there was a queue pair.
     pub(super) fn post_kept_receives(&mut self) -> io::Result<()> {
         for receive in &self.receives {
             self.cm.post_receive(Self::receive_id(self.id), receive.segment)?;
@@ -164,9 +164,9 @@ impl Connection {
         Ok(())
     }
 
-    /// The time of a cautious opening has run out: perhaps the peer or our own device must be made
-    /// to look at what it has missed. Either needs something that arrives: a write of nothing at
-    /// the peer, the answer to a read of nothing here. Neither names memory.
+    /// Handles the timer of a cautious opening: the peer, or the own device, may have missed a
+    /// message. A further arrival makes it look: a zero-length write at the peer, the response to a
+    /// zero-length read here. Neither names memory.
     pub(super) fn go_on_opening(&mut self) {
         let said = self.has_said || !self.is_initiator;
         if self.opening.timer_ran_out(said, self.has_heard) == Due::Nudge {
@@ -186,13 +186,13 @@ impl Connection {
         }
     }
 
-    /// Hands over what waits, as far as there is room.
+    /// Posts waiting requests, as far as there is room.
     pub(super) fn post_waiting(&mut self) -> io::Result<()> {
         if self.opening.is_held() {
             return Ok(());
         }
         loop {
-            // One place stays free: siw reports a completion a moment before it frees the place.
+            // One slot stays free: siw reports a completion a moment before it frees the slot.
             let room = (self.depths.sends as usize).saturating_sub(1 + self.sends.len());
             let count = room.min(CHAIN_COUNT_MAX).min(self.waiting.len());
             if count == 0 {

@@ -1,4 +1,4 @@
-//! Which devices there are, and what the chosen one can do.
+//! The RDMA devices of this machine, and the capabilities of the chosen one.
 
 use super::cm::{CmId, EventChannel};
 use super::config::{VerbsConfig, VerbsDevice};
@@ -20,7 +20,7 @@ const VENDOR_RXE: u32 = 0x00ff_ffff;
 /// Vendor number of the kernel's software iWARP, siw.
 const VENDOR_SIW: u32 = 0x0062_6d74;
 
-/// What kind of network a device is on.
+/// The network of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// InfiniBand.
@@ -33,7 +33,7 @@ pub enum DeviceKind {
     Iwarp,
     /// iWARP by the kernel's siw.
     SoftIwarp,
-    /// Something this provider has no use for.
+    /// A network that this provider does not support.
     Other,
 }
 
@@ -57,7 +57,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// Its network.
     pub kind: DeviceKind,
-    /// Whether one of its ports is up.
+    /// True if one of its ports is up.
     pub is_active: bool,
 }
 
@@ -96,7 +96,7 @@ fn describe(device: &Device) -> Result<DeviceInfo, VerbsError> {
     Ok(DeviceInfo { name: device.name(), kind, is_active })
 }
 
-/// The device of an adapter with what follows from its limits and the settings.
+/// The device of an adapter, with the values that follow from its limits and the settings.
 #[derive(Debug, Clone)]
 pub(super) struct Chosen {
     pub(super) device: Device,
@@ -109,25 +109,25 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// Whether private data arrives with zeros behind it, and the connection ends by an exchange
-    /// of messages.
+    /// True if private data arrives padded with zeros, and an exchange of messages ends the
+    /// connection.
     pub(super) fn is_infiniband(&self) -> bool {
         self.device.is_infiniband()
     }
 
-    /// Whether the kernel is the device, which is told of work by system calls.
+    /// True if the kernel emulates the device, which needs system calls for posted work.
     pub(super) fn is_software(&self) -> bool {
         matches!(self.info.kind, DeviceKind::SoftRoce | DeviceKind::SoftIwarp)
     }
 
-    /// Whether the answer to a read of ours is a write by the peer that the device checks like any
-    /// other. It is so with iWARP adapters; siw compares it with the read and needs no right.
+    /// True if the device treats the response to an own read as a write by the peer, and checks its
+    /// rights. iWARP adapters do so; siw compares the response with the read and needs no right.
     pub(super) fn sink_is_written(&self) -> bool {
         self.info.kind == DeviceKind::Iwarp
     }
 }
 
-/// Finds the device that the settings ask for. `channel` has no identifiers yet.
+/// Finds the device for the settings. `channel` has no identifiers yet.
 pub(super) fn choose(
     library: &'static Library,
     channel: &EventChannel,
@@ -170,7 +170,7 @@ fn named(library: &'static Library, name: &str) -> Result<Device, VerbsError> {
     Err(VerbsError::Name { name: name.to_owned(), known: names.join(", ") })
 }
 
-/// A number for an identifier that reports to nobody.
+/// The token of an identifier whose events no entry handles.
 const NOBODY: u64 = 0;
 
 fn probe(channel: &EventChannel) -> Result<CmId, VerbsError> {
@@ -220,7 +220,7 @@ fn towards(
     }
 }
 
-/// A count of the library, which has them signed.
+/// A count from the library, which declares it signed.
 fn count(value: i32) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }

@@ -1,10 +1,10 @@
-//! Why a verbs adapter could not be opened, and what to do about it.
+//! The reasons why a verbs adapter could not be opened, with their remedies.
 
 use std::io;
 use std::net::IpAddr;
 use thiserror::Error;
 
-/// Why RDMA devices cannot be used.
+/// The reason why RDMA devices cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -23,17 +23,17 @@ pub enum VerbsError {
     /// A call of the library failed.
     #[error("cannot {what}: {error}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// No such device is here.
+    /// There is no device of this name.
     #[error("there is no RDMA device of the name {name}; there is: {known}")]
     Name {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The existing names.
         known: String,
     },
     /// No device has the address.
@@ -45,10 +45,10 @@ pub enum VerbsError {
     NoDeviceAt {
         /// The address.
         address: IpAddr,
-        /// What the system said.
+        /// The system's error.
         detail: String,
     },
-    /// No device at all.
+    /// There is no device.
     #[error(
         "this machine has no RDMA device; where there is no adapter, `modprobe rdma_rxe && rdma \
          link add rxe0 type rxe netdev IFACE` makes one in software for RoCE, `modprobe siw && \
@@ -65,7 +65,7 @@ pub enum VerbsError {
         library: &'static str,
         /// Debian's package.
         package: &'static str,
-        /// What the loader said.
+        /// The loader's error.
         detail: String,
     },
     /// A library lacks a function.

@@ -1,13 +1,14 @@
-//! The binary interface of libibverbs and librdmacm, as far as this provider uses it.
+//! The binary interface of libibverbs and librdmacm, restricted to the parts that this provider
+//! uses.
 //!
 //! rdma-core keeps these layouts stable within a shared object version (`libibverbs.so.1`,
-//! `librdmacm.so.1`), so they are written down here and need no headers to build. Posting and
+//! `librdmacm.so.1`), so they are declared here, and the build needs no headers. Posting and
 //! polling have no symbols: the headers call them through the table of operations in the context.
 //!
 //! Invariants
 //! * Sizes and offsets are those of rdma-core on a 64-bit Linux, checked at compile time below.
-//! * Structures that the library allocates are declared up to the last field that is used, and
-//!   only ever reached by pointer. Those that we allocate are declared whole.
+//! * Structures that the library allocates are declared up to the last used field, and only
+//!   accessed by pointer. Structures that this provider allocates are declared completely.
 
 #![allow(non_camel_case_types)] // the names of the C interface
 
@@ -65,10 +66,10 @@ pub(super) const CM_DISCONNECTED: c_int = 10;
 pub(super) const CM_DEVICE_REMOVAL: c_int = 11;
 pub(super) const CM_TIMEWAIT_EXIT: c_int = 15;
 
-/// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
+/// `IB_CM_REJ_INVALID_SERVICE_ID`: there is no listener.
 pub(super) const REJ_INVALID_SERVICE: c_int = 8;
 
-/// `IB_CM_REJ_CONSUMER_DEFINED`: the program that listens said no.
+/// `IB_CM_REJ_CONSUMER_DEFINED`: the listening program rejected the connection.
 pub(super) const REJ_CONSUMER_DEFINED: c_int = 28;
 
 type Unused = Option<unsafe extern "C" fn()>;
@@ -163,8 +164,8 @@ pub(super) struct ibv_sge {
     pub(super) lkey: u32,
 }
 
-/// A send, write or read. The union of its operands is declared as that of RDMA; the other arms
-/// and what follows are never set.
+/// A send, write or read. The union of its operands is declared with its RDMA arm; the other arms
+/// and the fields after it are never set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ibv_send_wr {
@@ -228,7 +229,7 @@ pub(super) struct ibv_qp_init_attr {
     pub(super) sq_sig_all: c_int,
 }
 
-/// Only the state is read.
+/// Only the state is used.
 #[repr(C)]
 pub(super) struct ibv_qp_attr {
     pub(super) qp_state: c_int,
@@ -266,7 +267,7 @@ pub(super) struct ibv_device_attr {
     pub(super) _end: u32,
 }
 
-/// As today's library writes it; the symbol itself writes a little less.
+/// The layout of the current library; the symbol itself writes a little less.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ibv_port_attr {
@@ -296,7 +297,7 @@ pub(super) struct ibv_port_attr {
 
 #[repr(C)]
 pub(super) struct ibv_async_event {
-    /// A queue pair, a completion queue or a port number, as the type says.
+    /// A queue pair, a completion queue or a port number, as the type states.
     pub(super) element: *mut c_void,
     pub(super) event_type: c_int,
 }
@@ -337,7 +338,7 @@ pub(super) struct rdma_cm_event {
     pub(super) listen_id: *mut rdma_cm_id,
     pub(super) event: c_int,
     pub(super) status: c_int,
-    /// An arm of a union; the other is of datagrams.
+    /// One arm of a union; the other is for datagrams.
     pub(super) conn: rdma_conn_param,
     // More follows.
 }

@@ -1,22 +1,22 @@
-//! Children of fork(): they share the parent's queue pairs and registrations, and whatever they did
-//! to them would happen to the parent.
+//! Children of fork() share the parent's queue pairs and registrations, and any operation on them
+//! would affect the parent.
 //!
 //! Invariants
 //! * In a child of a process that had opened the libraries, no function of theirs is called: new
-//!   work is refused and what the child drops is left alone.
+//!   work is refused, and a drop of a handle has no effect.
 
 use super::error::VerbsError;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// This process was forked from one that used RDMA devices.
+/// True if this process was forked from one that used RDMA devices.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// From now on a fork is noticed.
+/// Installs the detection of forks.
 pub(super) fn watch() {
     static WATCHING: Once = Once::new();
     WATCHING.call_once(|| {
@@ -28,7 +28,7 @@ pub(super) fn watch() {
     });
 }
 
-/// Whether this process must keep its hands off.
+/// True if this process must not touch the devices.
 pub(super) fn is_child() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
@@ -47,15 +47,15 @@ mod tests {
     fn a_child_knows_that_it_is_one() {
         watch();
         assert!(!is_child());
-        // SAFETY: the child calls nothing but an atomic load and `_exit`.
+        // SAFETY: the child makes only an atomic load and `_exit`.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running any code of the parent.
             unsafe { libc::_exit(if is_child() { 0 } else { 1 }) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child just made.
+        // SAFETY: waits for the child that was just made.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
         assert!(!is_child());

@@ -1,15 +1,15 @@
 //! A thread whose credentials never change.
 //!
-//! The kernel takes commands to RDMA devices, where they are written to a descriptor, only from a
-//! thread with the very credentials that had opened it (`ib_safe_file_access`). All commands of the
-//! connection manager are written, and so is the doorbell of rxe and siw. A server that takes on
-//! the identity of its callers, thread by thread, has others from then on, for ever: going back
-//! makes new ones. So one thread of the process opens all devices and does nothing else, and makes
-//! such calls for threads that may not.
+//! The kernel accepts a command for an RDMA device by a write to a descriptor, but only from a
+//! thread with exactly the credentials that opened it (`ib_safe_file_access`). All commands of the
+//! connection manager are written, and so is the doorbell of rxe and siw. A server thread that
+//! takes on the identity of a caller has other credentials from then on, forever: switching back
+//! makes new ones. So one thread of the process opens all devices, does no other work, and makes
+//! such calls for the threads that may not.
 //!
 //! Invariants
-//! * Whoever hands over a call waits for it, so what it borrows outlives it.
-//! * Threads with the right credentials, which are all in most programs, call directly.
+//! * A thread that hands over a call waits for it, so the data that the call borrows outlives it.
+//! * Threads with the right credentials, which are all threads of most programs, call directly.
 
 use super::error::VerbsError;
 use std::any::Any;
@@ -25,16 +25,16 @@ type Call = Box<dyn FnOnce() + Send>;
 static KEEPER: OnceLock<Mutex<Sender<Call>>> = OnceLock::new();
 
 thread_local! {
-    /// This thread was refused once, which stays so.
+    /// The kernel refused this thread once, which is permanent.
     static DIFFERS: Cell<bool> = const { Cell::new(false) };
-    /// This is the thread that calls for others. It cannot hand over to itself.
+    /// True on the thread that makes calls for others. It cannot hand calls over to itself.
     static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Starts the thread unless it runs.
 ///
 /// # Errors
-/// When no thread can be had.
+/// When no thread can be created.
 pub(super) fn start() -> Result<(), VerbsError> {
     if KEEPER.get().is_some() {
         return Ok(());
@@ -47,12 +47,12 @@ pub(super) fn start() -> Result<(), VerbsError> {
             receiver.into_iter().for_each(|call| call());
         })
         .map_err(|error| VerbsError::Io { what: "start a thread for RDMA devices", error })?;
-    // If another was faster, that one stays, and ours ends with its channel.
+    // If another thread was faster, its keeper stays, and this one ends with its channel.
     KEEPER.get_or_init(|| Mutex::new(sender));
     Ok(())
 }
 
-/// Makes the call on the thread that was [started](start), and waits.
+/// Makes the call on the thread of [`start`], and waits.
 pub(super) fn run<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     let keeper = match KEEPER.get() {
         Some(keeper) if !IS_KEEPER.get() => keeper,
@@ -65,8 +65,8 @@ pub(super) fn run<R: Send>(call: impl FnOnce() -> R + Send) -> R {
         let _ = sender.send(result);
     };
     let job: Box<dyn FnOnce() + Send + '_> = Box::new(job);
-    // SAFETY: only the lifetime changes. This function does not return before the call has sent
-    // its result, which is the last that it does with what it borrows, or was dropped.
+    // SAFETY: only the lifetime changes. This function returns only after the call has sent its
+    // result, which is its last use of borrowed data, or after the call was dropped.
     let job: Call = unsafe { std::mem::transmute(job) };
     let sent = keeper.lock().unwrap_or_else(PoisonError::into_inner).send(job);
     debug_assert!(sent.is_ok(), "the thread never ends");
@@ -78,12 +78,12 @@ pub(super) fn run<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     }
 }
 
-/// Makes a call that may write to `descriptor`, here if this thread may, else on that thread.
+/// Makes a call that may write to `descriptor`: on this thread if it may, else on the keeper.
 pub(super) fn on_behalf<R: Send>(descriptor: RawFd, call: impl FnOnce() -> R + Send) -> R {
     if may_write(descriptor) { call() } else { run(call) }
 }
 
-/// Whether the credentials are still those that the device was opened with.
+/// True if the credentials are still those that opened the device.
 fn may_write(descriptor: RawFd) -> bool {
     if IS_KEEPER.get() {
         return true;
@@ -91,9 +91,9 @@ fn may_write(descriptor: RawFd) -> bool {
     if DIFFERS.get() {
         return false;
     }
-    // A command too short to be one: the credentials are looked at first.
+    // The write is too short for a command, but the kernel checks the credentials first.
     let nothing = 0u8;
-    // SAFETY: one byte of ours is read.
+    // SAFETY: reads one local byte.
     let returned = unsafe { libc::write(descriptor, (&raw const nothing).cast(), 1) };
     let refused = returned < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES);
     DIFFERS.set(refused);
@@ -122,7 +122,7 @@ mod tests {
         start().unwrap();
         let panic = catch_unwind(|| run(|| panic!("on purpose"))).unwrap_err();
         assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
-        // It may hand over to itself.
+        // A call on the keeper may hand over another.
         assert_eq!(run(|| run(|| 5)), 5);
     }
 
@@ -130,7 +130,7 @@ mod tests {
     fn a_descriptor_that_refuses_is_handed_over() {
         start().unwrap();
         let here = thread::current().id();
-        // Anything but a refusal means that this thread may.
+        // Any result but a refusal means that this thread may write.
         assert_eq!(on_behalf(-1, || thread::current().id()), here);
     }
 }

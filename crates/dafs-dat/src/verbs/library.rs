@@ -1,16 +1,17 @@
-//! libibverbs and librdmacm, opened when the first adapter is, so that programs start without them.
+//! Loads libibverbs and librdmacm when the first adapter is opened, so that programs start without
+//! them.
 //!
 //! Invariants
-//! * A library that was opened stays open: its code may run in threads of others.
-//! * Symbols are resolved without a version, which yields the default one; the old versions that
-//!   libibverbs also carries have other structures.
+//! * A loaded library stays loaded: other threads may run its code.
+//! * Symbols are resolved without a version, which yields the default version; the old versions
+//!   that libibverbs also carries have other structures.
 
 use super::error::VerbsError;
 use super::ffi;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::OnceLock;
 
-/// What a library is called, and the Debian package that has it.
+/// The file name of a library, and its Debian package.
 #[derive(Debug, Clone, Copy)]
 struct Name {
     file: &'static str,
@@ -31,8 +32,8 @@ impl Handle {
         let missing =
             |detail| VerbsError::NoLibrary { library: name.file, package: name.package, detail };
         let file = CString::new(name.file).map_err(|error| missing(error.to_string()))?;
-        // SAFETY: a terminated name. Opening a library runs its constructors; these two are made
-        // to be opened by anybody at any time.
+        // SAFETY: a terminated name. Opening a library runs its constructors; these two libraries
+        // may be opened at any time.
         let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if handle.is_null() { Err(missing(last_error())) } else { Ok(Self { name, handle }) }
     }
@@ -48,7 +49,7 @@ impl Handle {
     }
 }
 
-/// What dlopen has to say about its last failure.
+/// The text of the last dlopen failure.
 fn last_error() -> String {
     // SAFETY: the text is terminated and valid until this thread's next call of the family.
     unsafe {
@@ -130,8 +131,8 @@ impl Library {
         Self::resolve(&Handle::open(verbs)?, &Handle::open(cm)?)
     }
 
-    /// The libraries, opened now or before. A failure is not remembered: the package may be
-    /// installed while the program runs.
+    /// Returns the libraries, and loads them on first use. A failure is not cached: the package may
+    /// be installed while the program runs.
     pub(super) fn get() -> Result<&'static Library, VerbsError> {
         static LIBRARY: OnceLock<Library> = OnceLock::new();
         super::fork::check()?;
@@ -141,9 +142,9 @@ impl Library {
         let library = Self::open(VERBS, CM)?;
         super::fork::watch();
         super::keeper::start()?;
-        // SAFETY: a call without arguments, before anything is registered, as it must be. Where
-        // the kernel copies pinned pages at a fork it does nothing; on older ones it keeps
-        // registered memory out of children. Its failure only means that forking stays unsafe.
+        // SAFETY: a call without arguments, before any registration, as required. It has no effect
+        // where the kernel copies pinned pages at a fork; on older kernels it keeps registered
+        // memory out of children. Its failure only means that forking stays unsafe.
         unsafe { (library.fork_init)() };
         Ok(LIBRARY.get_or_init(|| library))
     }
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_library_without_a_symbol_is_named() {
-        // The C library is a library that is there and has none of the functions.
+        // The C library can be loaded and has none of the functions.
         let other = Name { file: "libc.so.6", package: "libc6" };
         let text = Library::open(other, other).err().unwrap().to_string();
         assert!(text.contains("libc.so.6") && text.contains("ibv_alloc_pd"), "{text}");

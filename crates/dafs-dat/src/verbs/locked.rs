@@ -1,7 +1,7 @@
 //! The limit on locked memory: registered pages count against it unless the process has
 //! CAP_IPC_LOCK.
 //!
-//! The kernel's own answer to too much is a bare ENOMEM, so the limit is looked at before.
+//! The kernel reports an excess as a bare ENOMEM, so the limit is checked before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,10 +10,10 @@ const PAGE_BYTES: u64 = dafs_mem::PAGE_BYTES as u64;
 /// Bytes of whole pages that this process has registered, over all adapters.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 
-/// CAP_IPC_LOCK in the words of /proc.
+/// The bit of CAP_IPC_LOCK in /proc.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-/// Pages that count until this is dropped.
+/// Counted pages; dropping this ends the count.
 #[derive(Debug)]
 pub(super) struct Share(u64);
 
@@ -23,7 +23,7 @@ impl Drop for Share {
     }
 }
 
-/// Too much.
+/// The limit would be exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Exceeded {
     pub(super) registered: u64,
@@ -40,7 +40,7 @@ fn page_bytes(address: u64, len: u64) -> u64 {
 /// Counts a range that is about to be registered.
 pub(super) fn take(address: u64, len: usize) -> Result<Share, Exceeded> {
     take_below(page_bytes(address, len as u64), limit()).or_else(|exceeded| {
-        // Seldom, so it may cost a file to be read.
+        // This is rare, so it may read a file.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let all = page_bytes(address, len as u64);
         if may_lock(&status) { take_below(all, None) } else { Err(exceeded) }
@@ -66,7 +66,7 @@ fn limit() -> Option<u64> {
     (failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Whether a process of this status is not held to the limit.
+/// True if a process of this status is exempt from the limit.
 fn may_lock(status: &str) -> bool {
     status
         .lines()
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_was_counted_is_given_back() {
-        // Larger than whatever other tests of this process count.
+        // Larger than all counts of other tests of this process.
         let bytes = 1 << 50;
         let share = take_below(bytes, Some(1 << 51)).unwrap();
         let error = take_below(bytes + 1, Some(1 << 51)).unwrap_err();

@@ -1,16 +1,16 @@
-//! Regions: what is registered with the device for them and how work names it.
+//! Regions: their registrations with the device, and their keys for work.
 //!
 //! Invariants
-//! * A key for peers is a registration of its own that ends with its region, at once. Work of this
-//!   side uses another one, without rights for peers, which it holds until it is done. A region
-//!   that has both kinds of use gets the second when it is first used so.
-//! * Where a device takes the answer to a read of ours for a write of the peer's, the sink of a read
-//!   has a registration that allows that, for as long as its region and its reads last. Nothing else
-//!   is registered so: the peer knows that key, and could write with it at any time.
-//! * Bounds and rights of local segments are checked here; those of remote ones by the device,
-//!   which compares domain, range and right.
-//! * The keys are the device's: drivers number them, so unlike those of the other providers they
-//!   may be foreseen, and only the domain keeps connections apart.
+//! * A key for peers is a registration of its own, which ends at once with its region. Local work
+//!   uses another registration, without rights for peers, and holds it until it has completed. A
+//!   region with both uses gets the second registration on first use.
+//! * Where a device treats a read response as a write of the peer, the sink of a read has a
+//!   registration that allows it, for as long as its region and its reads last. No other memory is
+//!   registered like that: the peer knows the key, and could write with it at any time.
+//! * This module checks bounds and rights of local segments; the device checks those of remote ones
+//!   by domain, range and right.
+//! * The device assigns the keys: drivers number them, so they are predictable, unlike those of
+//!   other providers. Only the domain separates connections.
 
 use super::cache::{Cache, Key, Registered};
 use super::ffi;
@@ -28,22 +28,22 @@ use std::sync::Arc;
 /// A registration that counts against the limit on locked memory.
 #[derive(Debug)]
 pub(super) struct Pinned {
-    // Dropped first, then the share is given back.
+    // Dropped first; then the share is released.
     registration: Registration,
     _share: locked::Share,
 }
 
-/// What posted work holds.
+/// The registration that posted work holds.
 pub(super) type Held = Arc<Registered<Pinned>>;
 
 #[derive(Debug)]
 struct Region {
-    // The registrations are dropped first: the memory stays until the device has let go of it.
-    /// For peers.
+    // The registrations are dropped before the buffer: the memory must outlive them.
+    /// The registration for peers.
     _remote: Option<Pinned>,
-    /// For work of this side; `None` before the first use, and if the buffer is empty.
+    /// For local work; `None` before the first use, and if the buffer is empty.
     local: Option<Held>,
-    /// For reads into it, where that needs another; `None` before the first.
+    /// For reads into it, where that needs another registration; `None` before the first.
     sink: Option<Held>,
     buffer: Arc<Buffer>,
     domain: ProtectionDomain,
@@ -52,18 +52,18 @@ struct Region {
 
 /// The regions of one adapter, with their domains.
 pub(super) struct Memory {
-    // In the order in which they must go.
+    // The field order is the drop order.
     regions: Vec<Option<Region>>,
     cache: Cache<Pinned>,
     domains: Vec<Domain>,
     free: Vec<u32>,
     region_bytes_max: u64,
-    /// Where a read is answered by writes of the peer, its sink needs that right.
+    /// The right that a read's sink needs where the response is a write of the peer.
     sink_access: i32,
 }
 
 impl Memory {
-    /// `sink_is_written` tells that the peer's answer to a read is a write to the device.
+    /// With `sink_is_written` the device treats a read response as a write of the peer.
     pub(super) fn new(idle_bytes_max: usize, region_bytes_max: u64, sink_is_written: bool) -> Self {
         Self {
             regions: Vec::new(),
@@ -84,7 +84,7 @@ impl Memory {
         self.domains.get((domain.0 as usize).checked_sub(1)?)
     }
 
-    /// Forgets idle registrations that cannot be used again.
+    /// Drops idle registrations that cannot be used again.
     pub(super) fn sweep(&mut self) {
         self.cache.sweep();
     }
@@ -175,8 +175,8 @@ impl Memory {
         }
     }
 
-    /// What the device calls a segment that was checked, and what keeps it so; nothing for an
-    /// empty buffer.
+    /// The device's address and key of a checked segment, and the holder of its registration; none
+    /// for an empty buffer.
     pub(super) fn span(
         &mut self,
         segment: LocalSegment,
@@ -229,7 +229,7 @@ impl Memory {
         Ok(held.map(|held| (Span { address, len, key: held.local_key(), may_go }, held)))
     }
 
-    /// Registers a block of the provider's own for sends.
+    /// Registers a staging block of the provider for sends.
     pub(super) fn staging(
         &mut self,
         domain: ProtectionDomain,
@@ -254,7 +254,7 @@ impl Region {
 }
 
 impl Registered<Pinned> {
-    /// The key for work of this side.
+    /// The key for local work.
     pub(super) fn local_key(&self) -> u32 {
         self.registration.registration.local_key()
     }
@@ -264,7 +264,7 @@ fn tell_failure(error: &RegisterError) {
     tracing::warn!(%error, "memory cannot be registered for work of this side");
 }
 
-/// The rights in the terms of the device, which wants to write what a peer may.
+/// The rights in the device's terms; the device requires local write for every remote write.
 fn raw_access(access: Access) -> i32 {
     let mut raw = 0;
     if access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(raw_access(Access::empty()), 0);
         assert_eq!(raw_access(Access::LOCAL_WRITE), ffi::ACCESS_LOCAL_WRITE);
         assert_eq!(raw_access(Access::REMOTE_READ), ffi::ACCESS_REMOTE_READ);
-        // A device refuses a right of peers to write without our own.
+        // A device refuses a remote write right without a local one.
         let write = ffi::ACCESS_LOCAL_WRITE | ffi::ACCESS_REMOTE_WRITE;
         assert_eq!(raw_access(Access::REMOTE_WRITE), write);
     }

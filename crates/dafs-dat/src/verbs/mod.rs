@@ -1,36 +1,37 @@
-//! RDMA devices by libibverbs and librdmacm: InfiniBand, RoCE and iWARP adapters, and the kernel's
-//! rxe and siw, behind [`Adapter`](crate::Adapter).
+//! RDMA devices through libibverbs and librdmacm. InfiniBand, RoCE and iWARP adapters, and the
+//! kernel's rxe and siw, behind [`Adapter`](crate::Adapter).
 //!
-//! Both libraries are opened when the first adapter is, so programs build, start and run without
-//! them.
+//! Both libraries are loaded when the first adapter is opened, so programs build, start and run
+//! without them.
 //!
-//! | file | what |
+//! | module | purpose |
 //! |---|---|
-//! | `ffi`, `library` | the binary interface and where its functions are |
-//! | `sys`, `cm`, `qp`, `address` | owners of the libraries' objects: nearly all that is unsafe |
-//! | `keeper` | a thread for calls that the kernel allows to unchanged credentials only |
-//! | `device` | which devices there are, which one is used, what it can do |
-//! | `memory`, `cache`, `locked` | regions, registrations that are kept, the limit on locked memory |
+//! | `ffi`, `library` | the binary interface and the loader of its functions |
+//! | `sys`, `cm`, `qp`, `address` | owners of the libraries' objects: nearly all unsafe code |
+//! | `keeper` | a thread for calls that the kernel allows only with unchanged credentials |
+//! | `device` | the devices, the chosen one, its capabilities |
+//! | `memory`, `cache`, `locked` | regions, cached registrations, the limit on locked memory |
 //! | `plan`, `post` | posted work in, requests to the device out |
 //! | `connection`, `queues` | one queue pair with its work; completion queues |
-//! | `adapter`, `poller`, `setup`, `teardown` | the trait, the poll loop, how connections come and go |
+//! | `adapter`, `poller`, `setup`, `teardown` | the trait, the poll loop, set-up and end |
 //!
 //! Invariants
 //! * An adapter uses one device.
-//! * A key that was given to peers dies with its region.
-//! * A send that finds no receive ends the connection: nothing is tried again by the device.
-//! * The device never has memory that is not mapped: posted work holds registrations, and they
+//! * A key that was given to peers becomes invalid with its region.
+//! * A send without a receive ends the connection: the device does not retry it.
+//! * The device never uses memory that is not mapped: posted work holds registrations, and they
 //!   hold buffers.
 //!
-//! Known trouble: on siw, large transfers with the kernel's NFS client at the other end came out
-//! wrong in places (see `lab/README.md`). The iwarp provider is the one to use there.
+//! Known problem: on siw, large transfers with the kernel's NFS client as the peer were corrupted
+//! in places (see `lab/README.md`). Use the iwarp provider there.
 //!
-//! What is different from other providers: which side broke a rule is known to the side that the
-//! device tells. On RoCE and InfiniBand a message without a receive is known to its sender alone;
-//! on siw a refused key is known to the side that refused it. And a peer should not invalidate keys
-//! of ours: devices mean that for memory that a kernel has registered for its own use, so rxe ends
-//! the connection, and siw does it but does not tell. Protocols must not offer it on connections of
-//! this provider; to peers that offer theirs, as the kernel's NFS client does, it is sent.
+//! Differences to other providers: only the side that the device informs learns which side broke a
+//! rule. On RoCE and InfiniBand only the sender learns of a message without a receive; on siw only
+//! the side that refused a key learns of it. A peer should not invalidate local keys. Devices
+//! support that for memory that a kernel has registered for itself; rxe ends the connection, and
+//! siw invalidates the key but does not report it. So protocols must not offer remote invalidation
+//! on connections of this provider. They may send it to peers that offer it, such as the kernel's
+//! NFS client.
 
 mod adapter;
 mod address;

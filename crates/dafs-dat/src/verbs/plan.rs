@@ -1,9 +1,9 @@
-//! From posted work to requests that the device takes.
+//! Converts posted work into requests for the device.
 //!
 //! Invariants
-//! * Requests of one piece of work are in order and only the last is reported.
-//! * A request has no segment without bytes (some devices read that as a great length), except a
-//!   read of nothing, which keeps its one.
+//! * The requests of one work item are in order, and only the last is reported.
+//! * A request has no empty segment, because some devices read a length of zero as a very large
+//!   one. A zero-length read keeps its one.
 
 use super::ffi::{self, ibv_sge};
 use super::limits::PIECE_BYTES_MAX;
@@ -12,32 +12,33 @@ use crate::RemoteBuffer;
 use dafs_mem::{CheckedSlice, VolatileSlice};
 use smallvec::SmallVec;
 
-/// Registered memory of ours as the device names it.
+/// Local registered memory, in the device's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) address: u64,
     pub(super) len: usize,
     pub(super) key: u32,
-    /// The application may take it away.
+    /// True if the application may unmap it.
     pub(super) may_go: bool,
 }
 
 impl Span {
-    /// The span's memory, as long as what holds it does.
+    /// The span's memory.
     ///
     /// # Safety
-    /// The span must be of a buffer that lives as long as the view.
+    /// The span must belong to a buffer that lives as long as the view.
     pub(super) unsafe fn view<'a>(&self) -> CheckedSlice<'a> {
         let address = self.address as *mut u8;
         if self.may_go {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             return unsafe { CheckedSlice::callers(address, self.len) };
         }
-        // SAFETY: as above; what is the library's own is there.
+        // SAFETY: as above; memory of the library itself is always mapped.
         CheckedSlice::ours(unsafe { VolatileSlice::new(address, self.len) })
     }
 
-    /// The span as a segment. Its length fits, for work of more than 4 GiB is refused before.
+    /// The span as a device segment. Its length fits, because work of more than 4 GiB is refused
+    /// before.
     pub(super) fn segment(&self) -> ibv_sge {
         debug_assert!(u32::try_from(self.len).is_ok());
         ibv_sge { addr: self.address, length: self.len as u32, lkey: self.key }
@@ -47,7 +48,7 @@ impl Span {
 pub(super) type Spans = SmallVec<[Span; 4]>;
 pub(super) type Requests = SmallVec<[SendRequest; 1]>;
 
-/// Drops empty spans and joins those that touch.
+/// Drops empty spans and joins adjacent ones.
 pub(super) fn join(spans: impl IntoIterator<Item = Span>) -> Spans {
     let mut joined = Spans::new();
     for span in spans.into_iter().filter(|span| span.len > 0) {
@@ -63,20 +64,19 @@ pub(super) fn join(spans: impl IntoIterator<Item = Span>) -> Spans {
     joined
 }
 
-/// One message. There must not be more spans than the device gathers.
+/// One message. It must not have more spans than the device gathers.
 pub(super) fn send(spans: &[Span], invalidate: Option<u32>) -> SendRequest {
     SendRequest {
         opcode: if invalidate.is_some() { ffi::WR_SEND_WITH_INV } else { ffi::WR_SEND },
         segments: spans.iter().map(Span::segment).collect(),
         remote_address: 0,
-        // The library of siw takes the key to invalidate from here; the field means nothing to
-        // others.
+        // siw's library takes the key to invalidate from this field; other libraries ignore it.
         remote_key: invalidate.unwrap_or(0),
         invalidate: invalidate.unwrap_or(0),
     }
 }
 
-/// A write of any length, divided where the device gathers fewer segments or carries less.
+/// A write of any length, split where the device gathers fewer segments or carries less.
 pub(super) fn write(spans: &[Span], remote: RemoteBuffer, segment_count_max: usize) -> Requests {
     debug_assert!(segment_count_max > 0);
     let request = |address| SendRequest {
@@ -100,7 +100,7 @@ pub(super) fn write(spans: &[Span], remote: RemoteBuffer, segment_count_max: usi
             let len = rest.len.min(room);
             current.segments.push(Span { len, ..rest }.segment());
             room -= len;
-            // A peer's address may be anything; the device checks it.
+            // A peer's address may have any value; the device checks it.
             address = address.wrapping_add(len as u64);
             rest.address += len as u64;
             rest.len -= len;

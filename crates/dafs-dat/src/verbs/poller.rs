@@ -1,4 +1,4 @@
-//! The poll loop: what waits goes out, what is complete comes in, connections come and go.
+//! The poll loop: posting queued work, taking completions, set-up and end of connections.
 
 use super::adapter::{Entry, VerbsAdapter};
 use super::connection::{Connection, Stage};
@@ -31,7 +31,7 @@ impl VerbsAdapter {
         self.settle();
     }
 
-    /// Gives the device what waits.
+    /// Posts queued work to the device.
     pub(super) fn hand_over(&mut self) {
         if fork::is_child() {
             return;
@@ -46,12 +46,12 @@ impl VerbsAdapter {
                 self.end(id, End::Local);
             }
         }
-        // The end of one may have shown that others have room.
+        // The end of one connection may have made room for others.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
     }
 
-    /// Takes what the device has completed.
+    /// Takes completions from the device.
     pub(super) fn reap(&mut self) {
         let mut reaped = std::mem::take(&mut self.reaped);
         for queue in self.queues.iter() {
@@ -101,7 +101,7 @@ impl VerbsAdapter {
         }
         connection.has_heard = true;
         if matches!(connection.stage, Stage::Accepted) {
-            // The message has overtaken the connection manager.
+            // The message has overtaken the connection manager's last message.
             connection.cm.notify_established();
             self.established(id, Vec::new(), None);
         }
@@ -136,7 +136,8 @@ impl VerbsAdapter {
         }
     }
 
-    /// The first failure tells why; the rest is flushed because of it.
+    /// Handles a failed completion: the first shows the reason, the others are flushed because of
+    /// it.
     fn failed(&mut self, id: u64, status: i32, is_receive: bool) {
         let is_ending = self
             .connection_mut(id)
@@ -166,7 +167,7 @@ impl VerbsAdapter {
         self.broken.push((id, end));
     }
 
-    /// Looks after entries with a time limit.
+    /// Handles entries with a deadline.
     fn settle(&mut self) {
         let now = self.now;
         let mut unsettled = std::mem::take(&mut self.unsettled);
@@ -204,7 +205,7 @@ impl VerbsAdapter {
                         }
                         true
                     }
-                    // Its end looks after it anew.
+                    // The end of the connection sets its own deadline.
                     _ if is_over => {
                         self.time_is_up(*id);
                         false
@@ -213,7 +214,7 @@ impl VerbsAdapter {
                 }
             }
         });
-        // What was begun meanwhile.
+        // Keep the entries that were added meanwhile.
         unsettled.append(&mut self.unsettled);
         self.unsettled = unsettled;
     }
@@ -242,7 +243,7 @@ impl VerbsAdapter {
         }
         self.queues.channel().drain();
         self.queues.request_notices()?;
-        // What was completed before the request was made reports nothing.
+        // The channel does not report completions from before the request.
         self.reap();
         self.hand_over();
         let is_ready = self.unsettled.iter().any(|id| match self.slots.get(*id) {

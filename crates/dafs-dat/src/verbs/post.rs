@@ -13,7 +13,7 @@ use dafs_mem::{Buffer, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The sum of the lengths, if their number and it are within bounds.
+/// The sum of the lengths, if the sum and the number of segments are within limits.
 pub(super) fn total_len(segments: &[LocalSegment]) -> Result<u32, PostError> {
     if segments.len() > GATHER_SEGMENTS_MAX {
         return Err(PostError::Length);
@@ -28,7 +28,7 @@ pub(super) fn total_len(segments: &[LocalSegment]) -> Result<u32, PostError> {
 type Holds = SmallVec<[Held; 2]>;
 
 impl VerbsAdapter {
-    /// Segments as the device names them, and what keeps them so.
+    /// The device's addresses and keys of segments, and the holders of their registrations.
     fn spans(&mut self, segments: &[LocalSegment]) -> Result<(Spans, Holds), PostError> {
         let mut spans = Spans::new();
         let mut holds = Holds::new();
@@ -108,12 +108,12 @@ impl VerbsAdapter {
         let peer_answers =
             self.connection_mut(endpoint.0).is_some_and(|connection| connection.outbound_reads > 0);
         if !peer_answers {
-            // The peer answers no reads, so this one would wait for ever.
+            // The peer answers no reads, so this one would never complete.
             return Err(PostError::QueueFull);
         }
         let (requests, holds) = match self.memory.sink_span(segment)? {
             Some((span, held)) => (plan::read(span, remote), Holds::from_iter([held])),
-            // An empty buffer has no address; any will do for nothing.
+            // An empty buffer has no address; a zero-length access may use any.
             None => (
                 plan::read(Span { address: 0, len: 0, key: 0, may_go: false }, remote),
                 Holds::new(),
@@ -138,8 +138,8 @@ impl VerbsAdapter {
         self.mark_dirty(endpoint.0);
     }
 
-    /// Copies the segments of a message that the device cannot gather into one block, which takes
-    /// their place.
+    /// Copies the segments that the device cannot gather into one staging block, which replaces
+    /// them.
     fn gather_rest(
         &mut self,
         domain: ProtectionDomain,
@@ -152,7 +152,7 @@ impl VerbsAdapter {
         let mut at = 0;
         for span in spans.drain(most - 1..) {
             let target = block.slice(at, span.len).ok_or(PostError::Bounds)?;
-            // SAFETY: the caller holds the registration of the span, and that its buffer.
+            // SAFETY: the caller holds the span's registration, which holds its buffer.
             let source = unsafe { span.view() };
             source.copy_to(target, Site::VerbsStaging)?;
             at += span.len;
@@ -170,7 +170,7 @@ impl VerbsAdapter {
         Buffer::zeroed(bytes).map(Arc::new).map_err(|_| PostError::Memory)
     }
 
-    /// Keeps a block for the next message.
+    /// Keeps a staging block for the next message.
     pub(super) fn return_staging(&mut self, block: Arc<Buffer>) {
         if block.len() <= STAGING_BYTES_MAX && self.staging.len() < STAGING_COUNT_MAX {
             self.staging.push(block);

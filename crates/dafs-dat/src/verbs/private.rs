@@ -1,11 +1,11 @@
 //! Private data of connections.
 //!
-//! InfiniBand's connection manager carries a field of fixed size and does not say how much of it
-//! was meant, so a peer sees zeros behind the data. Between our own, a trailer of four bytes tells
-//! the length: two of a mark, the length, and a last byte that is not zero, so that it is found
-//! however many zeros follow. Other peers look for what they know at the front (RFC 8797 has a
-//! magic number) and pass over it. iWARP carries exact lengths and gets no trailer, but our iwarp
-//! provider puts a block of its own there, which is cut off.
+//! InfiniBand's connection manager carries a field of fixed size without the length of the data, so
+//! a peer sees zeros after the data. Between peers of this implementation a trailer of four bytes
+//! has the length: two bytes of a mark, the length, and a last byte that is not zero, so that it
+//! can be found before any number of zeros. Other peers parse the data from the front (RFC 8797 has
+//! a magic number) and ignore the trailer. iWARP carries exact lengths and gets no trailer, but the
+//! iwarp provider appends a block of its own, which is removed here.
 
 use dafs_wire::iwarp::mpa::Soft;
 
@@ -15,7 +15,7 @@ pub(super) const TRAILER_BYTES: usize = 4;
 const MARK: [u8; 2] = [0x64, 0x61];
 const LAST: u8 = 0xff;
 
-/// What to hand to the connection manager. `data` is at most
+/// Encodes private data for the connection manager. `data` is at most
 /// [`PRIVATE_DATA_BYTES_MAX`](crate::PRIVATE_DATA_BYTES_MAX) bytes long.
 pub(super) fn encode(data: &[u8], is_padded: bool) -> Vec<u8> {
     debug_assert!(data.len() <= crate::PRIVATE_DATA_BYTES_MAX);
@@ -26,7 +26,7 @@ pub(super) fn encode(data: &[u8], is_padded: bool) -> Vec<u8> {
     bytes
 }
 
-/// What the peer meant, or all that arrived if the peer is not one of ours.
+/// The private data of the peer, or all bytes that arrived if the peer has another implementation.
 pub(super) fn decode(mut bytes: Vec<u8>, is_padded: bool) -> Vec<u8> {
     if is_padded {
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);

@@ -1,9 +1,9 @@
-//! The queue pair of a connection: made, given work, asked for its state, destroyed.
+//! The queue pair of a connection: creation, posting, state, destruction.
 //!
 //! Invariants
 //! * A queue pair lives inside its identifier and is destroyed before it.
-//! * What is posted is copied by the device; the memory it names stays registered until it is
-//!   complete, for which the caller cares.
+//! * The device copies posted requests. The caller keeps the memory that they name registered until
+//!   completion.
 
 use super::cm::CmId;
 use super::ffi;
@@ -15,7 +15,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 
-/// Requests of one call that posts.
+/// The most requests of one posting call.
 pub(super) const CHAIN_COUNT_MAX: usize = 32;
 
 /// The queues of a queue pair.
@@ -26,14 +26,14 @@ pub(super) struct Depths {
     pub(super) segments: u32,
 }
 
-/// One request to a send queue.
+/// One request for a send queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SendRequest {
     pub(super) opcode: i32,
     pub(super) segments: SmallVec<[ffi::ibv_sge; 4]>,
     pub(super) remote_address: u64,
     pub(super) remote_key: u32,
-    /// For a send with invalidate.
+    /// The key of a send with invalidate.
     pub(super) invalidate: u32,
 }
 
@@ -67,7 +67,7 @@ impl CmId {
                 max_inline_data: 0,
             },
             qp_type: ffi::QPT_RC,
-            // Every request completes, so that places in the queue are counted exactly.
+            // Every request completes, so that slots in the queue are counted exactly.
             sq_sig_all: 1,
         };
         // SAFETY: live handles of one context; the domain and the queue outlive the pair.
@@ -85,7 +85,7 @@ impl CmId {
         self.queue_pair().map(|qp| unsafe { qp.as_ref().qp_num })
     }
 
-    /// Ends the queue pair: when this returns the device touches no memory for it any more.
+    /// Destroys the queue pair: when this returns the device accesses no memory for it any more.
     pub(super) fn destroy_queue_pair(&mut self) {
         if self.queue_pair().is_some() && !fork::is_child() {
             keeper::on_behalf(self.fd(), || {
@@ -95,7 +95,7 @@ impl CmId {
         }
     }
 
-    /// Whether the device has given up on the queue pair.
+    /// True if the queue pair is in its error state.
     pub(super) fn is_in_error(&self) -> bool {
         keeper::on_behalf(self.fd(), || {
             let Some(qp) = self.queue_pair() else { return false };
@@ -128,8 +128,8 @@ impl CmId {
     }
 
     /// Posts requests in their order, at most [`CHAIN_COUNT_MAX`], all under the same number.
-    /// Returns how many the device has taken, with its error if that is not all.
-    /// With `is_written` the device is told by a write to its descriptor.
+    /// Returns how many the device has accepted, with its error if not all. With `is_written` a
+    /// write to the descriptor informs the device.
     pub(super) fn post_sends(
         &self,
         id: u64,
@@ -182,7 +182,7 @@ impl CmId {
         match check(returned) {
             Ok(()) => Posted { count: chain.len(), error: None },
             Err(error) => {
-                // The device names the first that it has not taken.
+                // The device reports the first request that it has not accepted.
                 let offset =
                     (bad.addr().wrapping_sub(first.addr())) / size_of::<ffi::ibv_send_wr>();
                 let count = if bad.is_null() || offset >= chain.len() { 0 } else { offset };
@@ -192,7 +192,7 @@ impl CmId {
     }
 }
 
-/// What [`CmId::post_sends`] came to.
+/// The result of [`CmId::post_sends`].
 #[derive(Debug)]
 pub(super) struct Posted {
     pub(super) count: usize,

@@ -1,15 +1,15 @@
-//! Completion queues, shared by the connections of an adapter.
+//! Completion queues, which the connections of an adapter share.
 //!
 //! Invariants
-//! * A queue has room for a completion of all that its connections can have with the device, so it
-//!   never overflows, which would end them all.
+//! * A queue has room for the completions of all work that its connections can have in the device.
+//!   So it never overflows, which would end them all.
 
 use super::device::Chosen;
 use super::limits::COMPLETION_COUNT;
 use super::sys::{CompletionChannel, CompletionQueue, Device};
 use std::io;
 
-/// The queues, and who has how much room in them.
+/// The queues, and their reserved room.
 pub(super) struct Queues {
     queues: Vec<(CompletionQueue, u32)>,
     // Dropped after the queues that report to it.
@@ -31,7 +31,7 @@ impl Queues {
         })
     }
 
-    /// Lets the next completion of each wake a sleeper.
+    /// Makes the next completion of each queue wake a sleeper.
     pub(super) fn request_notices(&self) -> io::Result<()> {
         self.iter().try_for_each(|queue| queue.request_notice(self.is_written))
     }
@@ -40,7 +40,7 @@ impl Queues {
         &self.channel
     }
 
-    /// Room for so many completions; returns the number of the queue.
+    /// Reserves room for `entries` completions; returns the number of the queue.
     pub(super) fn take(&mut self, entries: u32) -> io::Result<usize> {
         let fits = |(queue, used): &(CompletionQueue, u32)| {
             used.checked_add(entries).is_some_and(|total| total <= queue.capacity())
@@ -50,7 +50,7 @@ impl Queues {
             None => {
                 let wanted = COMPLETION_COUNT.max(entries).min(self.entries_max);
                 let queue = self.device.completion_queue(&self.channel, wanted)?;
-                // One that is armed already reports its first completion to a sleeper.
+                // An armed queue reports its first completion to a sleeper.
                 queue.request_notice(self.is_written)?;
                 self.queues.push((queue, 0));
                 self.queues.len() - 1

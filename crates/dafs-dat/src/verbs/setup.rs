@@ -1,9 +1,9 @@
-//! How connections come up.
+//! The set-up of connections.
 //!
 //! Invariants
-//! * A half-done set-up ends by its time limit; the number of those that peers start is bounded,
-//!   and what is beyond the bound is refused.
-//! * The queue pair exists before the peer can send, with the receives that were posted.
+//! * A partial set-up ends by its timeout. The number of those that peers start is bounded, and
+//!   further ones are refused.
+//! * The queue pair, with the posted receives, exists before the peer can send.
 
 use super::adapter::{Entry, VerbsAdapter};
 use super::cm::{CmEvent, CmId, ReadDepths};
@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
-/// Set in the numbers of listeners, never in those of entries.
+/// Set in the tokens of listeners, never in those of entries.
 const LISTENER: u64 = 1 << 63;
 
 /// A peer's request before `accept`.
@@ -40,7 +40,7 @@ fn check_private_data(data: &[u8]) -> Result<(), ConnectError> {
     if bytes > max { Err(ConnectError::PrivateData { bytes, max }) } else { Ok(()) }
 }
 
-/// An error that says what failed, with the system's kind.
+/// An error with the failed step, and the system's error kind.
 fn explain(error: io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -217,7 +217,7 @@ impl VerbsAdapter {
                 }
             }
         }
-        // More may be there.
+        // More events may be pending.
         self.slept = true;
     }
 
@@ -229,7 +229,7 @@ impl VerbsAdapter {
         match self.slots.get(id) {
             Some(Entry::Connection(_)) => self.connection_event(id, event),
             Some(Entry::Request(_)) => {
-                // Nothing but its end happens to a request.
+                // The only further event of a request is its end.
                 self.take_request(id);
             }
             Some(Entry::Lingering { .. }) => {
@@ -244,7 +244,7 @@ impl VerbsAdapter {
         let Some(mut cm) = event.request else {
             if event.kind == ffi::CM_DEVICE_REMOVAL {
                 tracing::error!("the RDMA device of a listener was removed");
-                // The device waits for this.
+                // The device of the listener was removed and waits for this.
                 if let Some(listener) = self.listeners.get_mut(listener.0 as usize) {
                     *listener = None;
                 }
@@ -312,7 +312,7 @@ impl VerbsAdapter {
                 self.established(id, event.private_data, is_initiator.then_some(depth));
             }
             ffi::CM_DISCONNECTED => {
-                // What arrived before the good-bye comes first.
+                // Messages that arrived before the disconnect come first.
                 self.reap();
                 self.end(id, End::Peer);
             }
@@ -352,7 +352,8 @@ impl VerbsAdapter {
         connection.cm.resolve_route(limits::RESOLVE_TIMEOUT_MS)
     }
 
-    /// The connection is up. `outbound_reads` is what the peer has agreed to.
+    /// Marks a connection as established. `outbound_reads` is the number that the peer has agreed
+    /// to.
     pub(super) fn established(
         &mut self,
         id: u64,
@@ -375,7 +376,7 @@ impl VerbsAdapter {
                 connection.deadline = Deadline::after(timeout);
             }
         }
-        // With iWARP drivers differ in what this number means, and it is negotiated anyway.
+        // iWARP drivers differ in the meaning of this number, and MPA negotiates it anyway.
         if let Some(reads) = outbound_reads.filter(|_| is_infiniband) {
             connection.outbound_reads = connection.outbound_reads.min(reads);
         }
@@ -388,7 +389,7 @@ impl VerbsAdapter {
         self.events.push(Event::Established { endpoint, private_data: Box::new(data) });
     }
 
-    /// A set-up has taken too long, or an orderly end.
+    /// Handles the timeout of a set-up or of a graceful end.
     pub(super) fn time_is_up(&mut self, id: u64) {
         let timeout = self.config.handshake_timeout;
         let Some(connection) = self.connection_mut(id) else { return };
@@ -400,7 +401,8 @@ impl VerbsAdapter {
         self.end(id, end);
     }
 
-    /// Why the peer's side said no: a program did, with its data, or nobody listens.
+    /// The reason for a rejection: the peer's program rejected with its data, or there is no
+    /// listener.
     fn rejection(&self, event: CmEvent) -> ConnectError {
         let refused =
             |text: String| ConnectError::Io(io::Error::new(io::ErrorKind::ConnectionRefused, text));
@@ -419,13 +421,14 @@ impl VerbsAdapter {
     }
 }
 
-/// What is known of a peer: a connection of an RDMA device has no socket whose owner the kernel knows.
+/// The identity of a peer: a connection of an RDMA device has no socket whose owner the kernel
+/// could report.
 pub(super) fn peer_info(peer: SocketAddr) -> PeerInfo {
     let is_local = crate::is_of_this_host(peer);
     PeerInfo { address: Some(peer), is_local, ..PeerInfo::default() }
 }
 
-/// The error that the connection manager reports by its number, negative or not.
+/// The error for a status number of the connection manager, negative or not.
 fn system_error(status: i32) -> io::Error {
     io::Error::from_raw_os_error(status.saturating_abs())
 }

@@ -1,11 +1,11 @@
-//! Devices, protection domains, memory and queues of libibverbs, each an owner that releases what
-//! it holds. With `cm` this is all that calls the library.
+//! Devices, protection domains, memory and queues of libibverbs, each with an owner that releases
+//! it. Only this module, `cm`, `qp` and `library` call the library.
 //!
 //! Invariants
 //! * A handle is released once, when its owner is dropped, and never in a child of a fork.
-//! * Owners are dropped in the order the library asks for: queue pairs before queues, regions
+//! * Owners are dropped in the order that the library requires: queue pairs before queues, regions
 //!   before their domain. The adapter's fields are in that order.
-//! * Contexts belong to librdmacm and stay open as long as the process lives.
+//! * Contexts belong to librdmacm and stay open for the life of the process.
 
 use super::error::VerbsError;
 use super::ffi;
@@ -40,14 +40,15 @@ pub(super) fn check(returned: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// An open device. The context is librdmacm's, so that its connections may use what we make of it.
+/// An open device. The context belongs to librdmacm, so that its connections may use objects of
+/// this device.
 #[derive(Clone, Copy)]
 pub(super) struct Device {
     library: &'static Library,
     context: NonNull<ffi::ibv_context>,
 }
 
-// SAFETY: contexts live as long as the process, and the library locks what threads share.
+// SAFETY: contexts live as long as the process, and the library locks shared state.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -56,8 +57,8 @@ impl Device {
     /// All devices that the connection manager knows. Their contexts stay open.
     pub(super) fn all(library: &'static Library) -> Result<Vec<Device>, VerbsError> {
         let mut count = 0;
-        // SAFETY: writes the number; the list is of so many contexts. It is never given back,
-        // which is what keeps the contexts open.
+        // SAFETY: writes the number; the list has so many contexts. The list is never freed, which
+        // keeps the contexts open.
         let list = unsafe { (library.get_devices)(&mut count) };
         if list.is_null() {
             let error = io::Error::last_os_error();
@@ -73,7 +74,7 @@ impl Device {
         Ok(devices.map(|context| Device { library, context }).collect())
     }
 
-    /// The device that a connection has come to.
+    /// The device of a connection.
     pub(super) fn of(library: &'static Library, context: *mut ffi::ibv_context) -> Option<Self> {
         NonNull::new(context).map(|context| Device { library, context })
     }
@@ -82,7 +83,7 @@ impl Device {
         self.context.as_ptr() == context
     }
 
-    /// The descriptor that commands to the device are written to.
+    /// The descriptor to which commands for the device are written.
     fn fd(&self) -> RawFd {
         // SAFETY: an open context.
         unsafe { (*self.context.as_ptr()).cmd_fd }
@@ -129,14 +130,14 @@ impl Device {
         Ok(unsafe { attributes.assume_init() })
     }
 
-    /// The next report of trouble on this device: the number of the queue pair it is about, if it
-    /// is about one, and what it is. The reports of a device are shared by the whole process.
+    /// The next asynchronous error event of this device: its queue pair number, if it has one, and
+    /// its type. The whole process shares the events of a device.
     pub(super) fn async_event(&self) -> Option<(Option<u32>, i32)> {
         // SAFETY: an open context.
         let fd = unsafe { (*self.context.as_ptr()).async_fd };
         set_nonblocking(fd).ok()?;
         let mut event = ffi::ibv_async_event { element: null_mut(), event_type: -1 };
-        // SAFETY: fills the event; does not wait, as was just seen to.
+        // SAFETY: fills the event; does not wait, because one was found above.
         if unsafe { (self.library.get_async_event)(self.context.as_ptr(), &mut event) } != 0 {
             return None;
         }
@@ -202,16 +203,16 @@ macro_rules! owner {
             $field: NonNull<ffi::$kind>,
         }
 
-        // SAFETY: a handle of the library, which takes them from any thread.
+        // SAFETY: a handle of the library, which accepts it from any thread.
         unsafe impl Send for $name {}
-        // SAFETY: one thread drives an adapter, so what is shared is used by one at a time; what
-        // work holds of a registration are numbers that never change.
+        // SAFETY: one thread drives an adapter, so only one thread at a time uses a shared handle;
+        // posted work holds only numbers of a registration, which never change.
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// Called once, at the end.
+            /// Called once, on drop.
             fn release(&self) -> libc::c_int {
-                // SAFETY: ours, released once; nothing that uses it is left (see above).
+                // SAFETY: owned by this value and released once; no user of it is left (see above).
                 unsafe { (self.library.$release)(self.$field.as_ptr()) }
             }
         }
@@ -247,7 +248,7 @@ owner! {
     Registration { mr: ibv_mr, dereg_mr }
 }
 owner! {
-    /// Where completion queues report that they are no longer empty.
+    /// Reports that completion queues are no longer empty.
     CompletionChannel { channel: ibv_comp_channel, destroy_comp_channel }
 }
 owner! {
@@ -266,8 +267,8 @@ impl Domain {
         // SAFETY: a live domain of an open context.
         let descriptor = unsafe { (*self.pd.as_ref().context).cmd_fd };
         keeper::on_behalf(descriptor, || {
-            // SAFETY: the range is mapped as long as the buffer lives; the device is given no more
-            // than it, and views of it tolerate that it changes.
+            // SAFETY: the range is mapped as long as the buffer lives; the device gets no more than
+            // it, and views of it tolerate changes.
             let mr = unsafe {
                 let (address, len) = (buffer.as_ptr().cast(), buffer.len());
                 (self.library.reg_mr)(self.pd.as_ptr(), address, len, access)
@@ -279,7 +280,7 @@ impl Domain {
 }
 
 impl Registration {
-    /// The key for work of this side.
+    /// The key for local work.
     pub(super) fn local_key(&self) -> u32 {
         // SAFETY: a live registration.
         unsafe { self.mr.as_ref().lkey }
@@ -303,7 +304,8 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw(self.fd()) }
     }
 
-    /// Takes all reports, so that the descriptor is quiet until a queue is armed and filled again.
+    /// Takes all reports, so that the descriptor is not readable until a queue is armed and gets a
+    /// completion.
     pub(super) fn drain(&self) {
         loop {
             let (mut cq, mut context) = (null_mut(), null_mut());
@@ -312,21 +314,21 @@ impl CompletionChannel {
                 if (self.library.get_cq_event)(self.channel.as_ptr(), &mut cq, &mut context) != 0 {
                     return;
                 }
-                // One report, of a queue that cannot be gone before it is acknowledged.
+                // One report, of a queue that cannot be destroyed before the acknowledgement.
                 (self.library.ack_cq_events)(cq, 1);
             }
         }
     }
 }
 
-/// One completion as the queue had it.
+/// One completion from a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reaped {
-    /// What the work was posted with.
+    /// The identifier of the posted work.
     pub(super) id: u64,
     pub(super) status: i32,
     pub(super) bytes: u32,
-    /// The key that the peer has invalidated with this message.
+    /// The key that the peer's message has invalidated.
     pub(super) invalidated: Option<u32>,
 }
 
@@ -338,7 +340,7 @@ impl CompletionQueue {
         self.cq.as_ptr()
     }
 
-    /// How many completions fit.
+    /// The capacity in completions.
     pub(super) fn capacity(&self) -> u32 {
         // SAFETY: a live queue.
         u32::try_from(unsafe { self.cq.as_ref().cqe }).unwrap_or(0)
@@ -349,7 +351,7 @@ impl CompletionQueue {
         unsafe { &(*self.cq.as_ref().context).ops }
     }
 
-    /// Takes completions, a few at most; returns how many.
+    /// Takes a few completions; returns how many.
     pub(super) fn reap(&self, mut found: impl FnMut(Reaped)) -> io::Result<usize> {
         let Some(poll) = self.ops().poll_cq else { return Err(missing_operation()) };
         let mut completions = [MaybeUninit::<ffi::ibv_wc>::uninit(); REAP_COUNT];
@@ -359,10 +361,10 @@ impl CompletionQueue {
         let count = usize::try_from(count)
             .map_err(|_| io::Error::other("the RDMA device's completion queue has failed"))?;
         for completion in &completions[..count.min(REAP_COUNT)] {
-            // SAFETY: one of those written.
+            // SAFETY: one of the written completions.
             let wc = unsafe { completion.assume_init_ref() };
             let ok = wc.status == ffi::WC_SUCCESS;
-            // Of a failed one only the identifier and the status mean something.
+            // In a failed one only the identifier and the status are valid.
             let with_key = ok && wc.wc_flags & ffi::WC_WITH_INV != 0;
             found(Reaped {
                 id: wc.wr_id,
@@ -374,8 +376,8 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Lets the next completion report to the channel. With `is_written` the device is told by a
-    /// write to its descriptor.
+    /// Makes the next completion report to the channel. With `is_written` a write to the descriptor
+    /// informs the device.
     pub(super) fn request_notice(&self, is_written: bool) -> io::Result<()> {
         let Some(request) = self.ops().req_notify_cq else { return Err(missing_operation()) };
         // SAFETY: a live queue of an open context.
@@ -392,7 +394,7 @@ fn missing_operation() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "the RDMA device's driver lacks an operation")
 }
 
-/// What the library calls a status.
+/// The library's text for a status.
 pub(super) fn status_text(library: &Library, status: i32) -> String {
     // SAFETY: yields a constant text for any number.
     let text = unsafe { (library.status_text)(status) };

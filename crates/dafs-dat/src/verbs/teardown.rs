@@ -1,11 +1,11 @@
-//! How connections end.
+//! The end of connections.
 //!
 //! Invariants
-//! * All posted work completes before the end is reported, and nothing is reported after it.
-//! * Work is flushed by the device; where it does not answer in time, or the caller cannot wait,
-//!   the queue pair is destroyed first, so that no memory is touched after its completion.
-//! * Reports of devices about queue pairs are shared by the adapters of a process, each of which
-//!   takes out what is about its own.
+//! * All posted work completes before the end is reported, and no event follows it.
+//! * The device flushes work. If it does not do so in time, or the caller cannot wait, the queue
+//!   pair is destroyed first, so that no memory is accessed after its completion.
+//! * The adapters of a process share the error events of a device; each takes those of its own
+//!   queue pairs.
 
 use super::adapter::{Entry, VerbsAdapter};
 use super::connection::{Deadline, Stage};
@@ -17,17 +17,17 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The caller wants it.
+    /// The caller ended it.
     Local,
-    /// The peer has said good-bye.
+    /// The peer disconnected.
     Peer,
-    /// The device has given up on the queue pair without a word why.
+    /// The queue pair failed, and the device reported no reason.
     Flushed,
     Because(DisconnectReason),
-    /// It never came up.
+    /// It was never established.
     Setup(ConnectError),
 }
 
@@ -42,7 +42,7 @@ impl End {
         }
     }
 
-    /// The same for a connection that this side had started and that never came up.
+    /// The same for a connection of this side that was never established.
     fn connect_error(self) -> ConnectError {
         match self {
             End::Setup(error) => error,
@@ -52,13 +52,14 @@ impl End {
     }
 }
 
-/// Reports of trouble with queue pairs that were read but not yet claimed, by device and number.
+/// Error events of queue pairs that were read but not yet claimed, by device and number.
 static TROUBLE: Mutex<Vec<(String, u32, i32)>> = Mutex::new(Vec::new());
 
-/// The most reports kept: those about queue pairs of others in this process are never claimed.
+/// The most events kept: events of queue pairs that other code of this process owns are never
+/// claimed.
 const TROUBLE_COUNT_MAX: usize = 1024;
 
-/// What the device has reported about this queue pair of ours.
+/// The error event of this queue pair, if the device has reported one.
 fn trouble(device: &Device, name: &str, number: u32) -> Option<&'static str> {
     let mut reports = TROUBLE.lock().unwrap_or_else(PoisonError::into_inner);
     while let Some((about, kind)) = device.async_event() {
@@ -96,11 +97,11 @@ impl VerbsAdapter {
             return;
         }
         let number = connection.cm.queue_pair_number();
-        // Before the good-bye, which moves the queue pair to the error state itself.
+        // Check before the disconnect, which moves the queue pair to the error state itself.
         let is_in_error = is_infiniband && number.is_some() && connection.cm.is_in_error();
         let never_up = connection.is_initiator && matches!(connection.stage, Stage::Connecting);
         let end = match end {
-            // The queue pair has failed here, not with the peer: what the peer sent was wrong.
+            // The queue pair has failed here, not at the peer: the peer's message broke a rule.
             End::Peer | End::Flushed if !never_up => {
                 let (device, name) = (self.chosen.device, &self.chosen.info.name);
                 let found = number.and_then(|number| trouble(&device, name, number));
@@ -118,8 +119,8 @@ impl VerbsAdapter {
         if number.is_none() || never_up || matches!(connection.stage, Stage::Accepting) {
             return self.conclude(id, end, never_up);
         }
-        // It fails where the peer was faster; then the queue pair is in its error state already,
-        // or will be destroyed when the time is up.
+        // It fails where the peer was faster. Then the queue pair is in its error state already, or
+        // is destroyed after the timeout.
         if let Err(error) = connection.cm.disconnect() {
             tracing::debug!(%error, peer = %connection.peer, "no good-bye");
         }
@@ -130,7 +131,7 @@ impl VerbsAdapter {
         }
     }
 
-    /// Concludes the end of a connection that the device has drained or that cannot wait for it.
+    /// Completes the end of a connection that the device has drained, or that cannot wait for that.
     pub(super) fn finish(&mut self, id: u64) {
         let Some(connection) = self.connection_mut(id) else { return };
         match std::mem::replace(&mut connection.stage, Stage::Ending(End::Local)) {
@@ -148,7 +149,7 @@ impl VerbsAdapter {
             self.queues.give_back(queue, entries);
         }
         if let Some(number) = number {
-            // Numbers are used again.
+            // Queue pair numbers are reused, so drop old events.
             trouble(&self.chosen.device, &self.chosen.info.name, number);
         }
         let endpoint = EndpointId(id);
@@ -181,7 +182,7 @@ impl VerbsAdapter {
             Event::Disconnected { endpoint, reason: Box::new(reason) }
         };
         self.events.push(event);
-        // Completions of the destroyed queue pair take up room until they are taken.
+        // Completions of the destroyed queue pair occupy room until they are taken.
         self.reap();
         if must_linger {
             let deadline = Deadline::after(self.config.linger_timeout);
