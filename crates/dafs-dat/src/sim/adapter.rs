@@ -18,12 +18,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// An adapter of the simulated network. Dropping it is the sudden end of its process.
+/// An adapter of the simulated network. Dropping it is the sudden death of its process.
 #[derive(Debug)]
 pub struct SimAdapter {
     shared: Shared,
     port: usize,
-    /// Requests since the last poll, refused ones included.
+    /// Requests since the last poll, including refused ones.
     posts: Cell<u64>,
 }
 
@@ -46,13 +46,13 @@ impl SimAdapter {
             .flatten()
     }
 
-    /// Counts a request, so that whoever goes round in circles is found out instead of hanging.
+    /// Counts a request, so that an endless loop fails the test and does not hang it.
     fn count_post(&self) {
         self.posts.set(self.posts.get() + 1);
         assert!(self.posts.get() <= POSTS_PER_POLL_MAX, "a turn that does not end");
     }
 
-    /// Queues a frame that sends from `segments`, after checking what can be checked here.
+    /// Checks a frame that sends from `segments` and queues it.
     fn post(
         &self,
         endpoint: EndpointId,
@@ -162,7 +162,7 @@ impl Adapter for SimAdapter {
         let port = &mut lock(&self.shared).fabric.ports[self.port];
         let rng = &mut port.rng;
         let region = port.regions.register(domain, buffer, access, || rng.bits() as u32)?;
-        // Addresses of the machine differ from run to run; peers and digests see these instead.
+        // Real addresses differ from run to run; peers and digests see these instead.
         let base = (1 + rng.below(1 << 40)) * PAGE_BYTES as u64;
         port.bases.insert(region.key, (base, region.address));
         port.keys.insert(region.id, region.key);
@@ -183,7 +183,7 @@ impl Adapter for SimAdapter {
         if network.fabric.ports[self.port].host != *host {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
-        // A host has one listener; asking for it again is no second one.
+        // A host has one listener; a second request for it returns the same.
         match network.listeners.get(host) {
             Some((port, listener)) if *port == self.port => return Ok(*listener),
             Some(_) => return Err(io::ErrorKind::AddrInUse.into()),
@@ -346,7 +346,7 @@ impl Adapter for SimAdapter {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        // Time passes by `SimNetwork::advance_to` alone.
+        // Time passes only in `SimNetwork::advance_to`.
         None
     }
 

@@ -3,8 +3,8 @@
 //! Invariants
 //! * Within one direction pieces arrive in the order in which they left.
 //! * Bytes leave local memory piece by piece when they are transmitted, not when the work is
-//!   posted; so memory reused before its completion shows as wrong data.
-//! * A side that is closed has no posted work left and reports nothing more.
+//!   posted. So memory that is reused before its completion shows as wrong data.
+//! * A closed side has no posted work left and reports no more events.
 
 use super::limits::HEADER_BYTES;
 use crate::types::{Completion, EndpointId, PrivateData, ProtectionDomain, RemoteBuffer};
@@ -13,12 +13,12 @@ use dafs_mem::{Buffer, Site, VolatileSlice};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Which end of a connection.
+/// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The one that called `connect`.
+    /// The end that called `connect`.
     Connector,
-    /// The one that listens.
+    /// The end that listens.
     Acceptor,
 }
 
@@ -33,7 +33,7 @@ impl Side {
     }
 }
 
-/// Memory of posted work; keeps its buffer alive even if the region goes.
+/// Memory of posted work; it keeps its buffer alive after the region has ended.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
     pub(super) buffer: Arc<Buffer>,
@@ -81,18 +81,18 @@ pub(super) struct PendingRead {
     pub(super) memory: Memory,
 }
 
-/// What a frame does.
+/// The effect of a frame.
 #[derive(Debug, Clone)]
 pub(super) enum Verb {
-    /// A message for the peer's next receive; the key of the peer that dies with it.
+    /// A message for the peer's next receive; also the key of the peer that it invalidates.
     Send(Option<u32>),
     /// Bytes for the peer's memory.
     Write(RemoteBuffer),
-    /// A request for the peer's memory.
+    /// A request to read the peer's memory.
     ReadRequest(RemoteBuffer),
-    /// The answer to the oldest request of the peer.
+    /// The response to the oldest request of the peer.
     ReadResponse(RemoteBuffer),
-    /// The orderly end.
+    /// A graceful end.
     Close,
 }
 
@@ -100,14 +100,14 @@ pub(super) enum Verb {
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) verb: Verb,
-    /// The tag to complete when the last byte has been handed over.
+    /// The work tag to complete when the last byte has been transmitted.
     pub(super) work: Option<u64>,
     pub(super) segments: Vec<Memory>,
     /// Payload bytes on the stream.
     pub(super) payload: usize,
 }
 
-/// Part of a frame on its way.
+/// A part of a frame in flight.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) at: Instant,
@@ -126,7 +126,7 @@ impl Piece {
         self.bytes.len() as u64 + if self.first { HEADER_BYTES } else { 0 }
     }
 
-    /// What is left of it when only `stream_bytes` of it get through.
+    /// The part of the piece that remains when only `stream_bytes` of it get through.
     pub(super) fn truncated(mut self, stream_bytes: u64) -> Option<Piece> {
         if stream_bytes >= self.stream_bytes() {
             return Some(self);
@@ -144,31 +144,31 @@ impl Piece {
 pub(super) struct Line {
     /// Posted but held back until the adapter is flushed or polled.
     pub(super) held: VecDeque<Frame>,
-    /// Waiting to be transmitted; the first one may be on its way already.
+    /// Waiting to be transmitted; the first one may be in transmission.
     pub(super) queue: VecDeque<Frame>,
-    /// Payload of the first frame that has been transmitted.
+    /// Transmitted payload of the first frame.
     pub(super) head_sent: usize,
-    /// Whether the header of the first frame has been transmitted.
+    /// True if the header of the first frame has been transmitted.
     pub(super) head_begun: bool,
     pub(super) flight: VecDeque<Piece>,
-    /// Bytes transmitted since the connection was made.
+    /// Bytes transmitted since the connection was established.
     pub(super) position: u64,
     /// The byte after which the connection is lost.
     pub(super) cut: Option<u64>,
     pub(super) last_arrival: Instant,
     pub(super) transmit_scheduled: bool,
-    /// Handed over, not yet reported.
+    /// Transmitted work that is not yet reported.
     pub(super) done: VecDeque<Completion>,
 }
 
-/// How far one side has come.
+/// The state of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Waits for an answer (connector) or for the application's decision (acceptor).
     Opening,
     /// May send.
     Up,
-    /// Has asked for an orderly end.
+    /// Has started a graceful end.
     Closing,
     /// Has reported its last event.
     Closed,
@@ -183,14 +183,14 @@ pub(super) struct Half {
     pub(super) domain: ProtectionDomain,
     pub(super) stage: Stage,
     pub(super) receives: VecDeque<Receive>,
-    /// The receive that a message is being placed into.
+    /// The receive into which a message is being placed.
     pub(super) current: Option<Receive>,
     pub(super) reads: VecDeque<PendingRead>,
-    /// What this side sends.
+    /// The outgoing direction of this side.
     pub(super) line: Line,
-    /// The acceptor may not send before it has heard something (the connector speaks first).
+    /// The acceptor may not send before it has received a frame (the connector sends first).
     pub(super) may_speak: bool,
-    /// What it will be told when it notices that the connection is lost.
+    /// The reason that the side will report when it notices the loss of the connection.
     pub(super) reason: Option<DisconnectReason>,
 }
 
@@ -210,7 +210,7 @@ impl Half {
         }
     }
 
-    /// Work outstanding apart from receives.
+    /// Outstanding work, without receives.
     pub(super) fn outstanding(&self) -> usize {
         let line = &self.line;
         line.held.len() + line.queue.len() + line.done.len() + self.reads.len()
@@ -222,9 +222,9 @@ impl Half {
 pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) halves: [Half; 2],
-    /// The wire is dead; the sides may not know yet.
+    /// The link is lost; the sides may not know yet.
     pub(super) lost: bool,
-    /// The application has answered the request.
+    /// True if the application has answered the request.
     pub(super) answered: bool,
     pub(super) request_data: PrivateData,
     pub(super) answer_data: PrivateData,

@@ -1,6 +1,6 @@
 //! A running hash, to compare two runs of one seed.
 
-/// A running hash over words and bytes. Not for anything that must resist an attacker.
+/// A running hash over words and bytes. Not for use against an attacker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimDigest(u64);
 

@@ -1,4 +1,5 @@
-//! What all connections share: time, the schedule, the adapters' memory and event queues, chance.
+//! The state that all connections share: time, the schedule, the adapters' memory and event queues,
+//! random choices.
 
 use super::connection::Side;
 use super::digest::SimDigest;
@@ -15,16 +16,16 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Something that will happen.
+/// A scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
     /// A connection request reaches the listener's host.
     ConnectArrive,
     /// A refusal by the network reaches the connector.
     ConnectRefused,
-    /// The connector has waited long enough.
+    /// The connector's timeout expires.
     ConnectTimeout,
-    /// The application's yes or no reaches the connector.
+    /// The application's answer reaches the connector.
     AnswerArrive,
     /// The acceptor's connection is up.
     AcceptorUp,
@@ -32,22 +33,22 @@ pub(super) enum Wake {
     Transmit(Side),
     /// Pieces reach this side.
     Arrive(Side),
-    /// This side reports work that was handed over.
+    /// This side reports transmitted work.
     LocalDone(Side),
-    /// This side learns that the wire is dead.
+    /// This side learns that the link is lost.
     Notice(Side),
-    /// This side has had enough of the partition with this number.
+    /// This side's timeout for the partition with this number expires.
     GiveUp(Side, u64),
 }
 
-/// Totals of a world, for reports and for tests that something was tested.
+/// Totals of a world, for reports and for tests that check their own coverage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SimCounts {
-    /// Connections that were set up.
+    /// Connections that were established.
     pub connections: u64,
-    /// Connections whose wire died.
+    /// Connections whose link was lost.
     pub lost: u64,
-    /// Messages received in whole.
+    /// Messages received completely.
     pub messages: u64,
     /// Messages and transfers of which only a part arrived.
     pub torn: u64,
@@ -99,7 +100,7 @@ impl Port {
         Some(unsafe { RemoteWindow::new(view.as_ptr(), view.len(), buffer) })
     }
 
-    /// Takes a key out of use.
+    /// Invalidates a key.
     pub(super) fn invalidate(
         &mut self,
         domain: ProtectionDomain,
@@ -118,7 +119,8 @@ impl Port {
         need: Access,
     ) -> Result<(LocalSegment, VolatileSlice<'_>), PostError> {
         let &(simulated, real) = self.bases.get(&remote.key).ok_or(PostError::Region)?;
-        // A shift modulo 2^64: an address outside the simulated range stays outside the real one.
+        // A shift modulo 2^64: an address outside of the simulated range stays outside of the real
+        // one.
         let address = remote.address.wrapping_sub(simulated).wrapping_add(real);
         let shifted = RemoteBuffer { address, ..remote };
         let found = self.regions.remote(domain, shifted, need)?;
@@ -126,7 +128,7 @@ impl Port {
     }
 }
 
-/// Everything but the connections.
+/// All state but the connections.
 #[derive(Debug)]
 pub(super) struct Fabric {
     pub(super) now: Instant,
@@ -141,7 +143,7 @@ pub(super) struct Fabric {
     pub(super) paused: BTreeMap<u32, Instant>,
     pub(super) blocked: BTreeSet<(u32, u32)>,
     pub(super) partitions: u64,
-    /// Whether peers may reach each other's memory directly, as over shared memory.
+    /// True if peers may access each other's memory directly, as over shared memory.
     pub(super) maps_memory: bool,
     pub(super) digest: SimDigest,
     pub(super) counts: SimCounts,
@@ -196,7 +198,7 @@ impl Fabric {
         self.steps(if slow { self.faults.slow_steps_max } else { self.faults.delay_steps_max })
     }
 
-    /// After how long a side notices that the wire is dead.
+    /// The delay after which a side notices that the link is lost.
     pub(super) fn notice(&mut self) -> Duration {
         if self.rng.chance(self.faults.silent_ppm) {
             let steps = self.faults.silence.as_micros() / GRID.as_micros();
@@ -214,7 +216,7 @@ impl Fabric {
         (until > self.now).then_some(until)
     }
 
-    /// Hands an event to an adapter.
+    /// Queues an event for an adapter.
     pub(super) fn report(&mut self, port: usize, event: Event) {
         self.hash(&[self.now.0, port as u64]);
         match &event {
@@ -256,7 +258,7 @@ impl Fabric {
         }
     }
 
-    /// A message is complete.
+    /// Handles a complete message.
     pub(super) fn received(
         &mut self,
         port: usize,

@@ -1,4 +1,4 @@
-//! What may go wrong, and how often.
+//! The faults of a simulated network, and their rates.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ pub struct SimFaults {
     pub notice_steps_max: u32,
     /// Chance that a side learns of a loss only after a long silence.
     pub silent_ppm: u32,
-    /// That silence, at most.
+    /// The longest such silence.
     pub silence: Duration,
-    /// Chance that a connection is refused although somebody listens.
+    /// Chance that a connection is refused although there is a listener.
     pub refuse_ppm: u32,
-    /// Chance that a connection is lost while it is made.
+    /// Chance that a connection is lost during its set-up.
     pub connect_loss_ppm: u32,
     /// Danger: chance per piece of RDMA payload that one bit arrives wrong. No transport may do
-    /// that; this proves that a checker notices.
+    /// that; it proves that a checker notices.
     pub danger_corrupt_ppm: u32,
 }
 

@@ -1,21 +1,21 @@
 //! The simulated provider: a network in memory whose every delay, order and fault follows from a
 //! seed.
 //!
-//! One [`SimNetwork`] is shared by its adapters. Nothing happens by itself: whoever drives a world
-//! asks for the [next event](SimNetwork::next_event) and [advances the time](
-//! SimNetwork::advance_to); adapters then report what has been delivered.
+//! The adapters share one [`SimNetwork`]. The network does not run by itself: the driver of a world
+//! asks for the [next event](SimNetwork::next_event) and [advances the
+//! time](SimNetwork::advance_to); adapters then report the delivered events.
 //!
 //! Each direction of a connection is a stream of bytes. Messages and RDMA transfers cross it in
-//! pieces, and it can be lost after any byte: what came before that byte is placed, the rest is
-//! not, a send that was reported as handed over may never arrive, and the two sides learn of the
-//! loss at different times. Connections overtake each other; nothing is reordered within one.
+//! pieces, and it can be lost after any byte. Bytes before the loss are placed, the rest is not; a
+//! send that was reported as transmitted may never arrive. The two sides learn of the loss at
+//! different times. Connections overtake each other, but each keeps its own order.
 //!
 //! Invariants
 //! * The same seed and the same calls give the same events; [`SimNetwork::digest`] proves it.
 //! * Work is held back until the adapter is flushed or polled, and bytes are taken from memory as
-//!   late as the contract allows, so that code which forgets to flush or reuses memory too early
-//!   fails here.
-//! * The acceptor's work waits until the connector has spoken.
+//!   late as the contract allows. So code that forgets to flush, or reuses memory too early, fails
+//!   here.
+//! * The acceptor's work waits until the connector has sent.
 
 mod adapter;
 mod connection;
@@ -49,7 +49,7 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Network> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which way bytes travel, seen from an endpoint.
+/// The direction of bytes, seen from an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Away from it.
@@ -58,7 +58,7 @@ pub enum Direction {
     Incoming,
 }
 
-/// A simulated network. Clones share it.
+/// A simulated network. Clones share the network.
 #[derive(Debug, Clone)]
 pub struct SimNetwork {
     shared: Shared,
@@ -90,17 +90,17 @@ impl SimNetwork {
         SimAdapter::new(self.shared.clone(), port)
     }
 
-    /// The time up to which everything has happened.
+    /// The current simulated time.
     pub fn now(&self) -> Instant {
         lock(&self.shared).fabric.now
     }
 
-    /// When something will happen next, if anything will.
+    /// The time of the next event, if there is one.
     pub fn next_event(&self) -> Option<Instant> {
         lock(&self.shared).fabric.next_time()
     }
 
-    /// Lets everything happen that is due until `now`.
+    /// Runs all events that are due until `now`.
     pub fn advance_to(&self, now: Instant) {
         lock(&self.shared).advance_to(now);
     }
@@ -116,8 +116,8 @@ impl SimNetwork {
         lock(&self.shared).fabric.maps_memory = maps;
     }
 
-    /// Ends all trouble: no faults, no planned losses, no partition, no pause. What is broken
-    /// stays broken, and both sides still learn of it in their own time.
+    /// Ends all trouble: no faults, no planned losses, no partition, no pause. Lost connections
+    /// stay lost, and both sides still learn of it with their own delay.
     pub fn calm(&self) {
         let mut network = lock(&self.shared);
         network.fabric.faults = SimFaults::none();
@@ -129,18 +129,18 @@ impl SimNetwork {
         blocked.into_iter().for_each(|(a, b)| network.partition(a, b, false));
     }
 
-    /// Separates two hosts, or joins them again. What is under way waits; after some seconds the
-    /// sides give up, each on its own.
+    /// Partitions two hosts, or joins them again. Traffic in flight waits; after some seconds the
+    /// sides time out independently.
     pub fn partition(&self, a: u32, b: u32, apart: bool) {
         lock(&self.shared).partition(a, b, apart);
     }
 
-    /// Stops everything on a host until `until`, its network stack included.
+    /// Pauses a host until `until`, including its network stack.
     pub fn pause(&self, host: u32, until: Instant) {
         lock(&self.shared).fabric.paused.insert(host, until);
     }
 
-    /// Every process on a host ends without a word. Its adapters are of no use any more.
+    /// Ends every process of a host suddenly. Its adapters must not be used any more.
     pub fn end_processes(&self, host: u32) {
         let mut network = lock(&self.shared);
         let ports: Vec<usize> = (0..network.fabric.ports.len())
@@ -150,13 +150,13 @@ impl SimNetwork {
         ports.into_iter().for_each(|port| network.drop_port(port));
     }
 
-    /// Whether a host is paused now.
+    /// True if a host is paused now.
     pub fn is_paused(&self, host: u32) -> bool {
         let network = lock(&self.shared);
         network.fabric.paused.get(&host).is_some_and(|until| *until > network.fabric.now)
     }
 
-    /// Whether a host has events to poll for.
+    /// True if a host has events to poll.
     pub fn is_ready(&self, host: u32) -> bool {
         lock(&self.shared)
             .fabric
@@ -165,7 +165,7 @@ impl SimNetwork {
             .any(|port| port.host == host && !port.ready.is_empty())
     }
 
-    /// The live endpoints of a host, in the order of their making.
+    /// The live endpoints of a host, in the order of creation.
     pub fn endpoints(&self, host: u32) -> Vec<EndpointId> {
         let network = lock(&self.shared);
         let of_host = |half: &&connection::Half| {
@@ -197,7 +197,7 @@ impl SimNetwork {
         network.on_endpoint(endpoint, lose).is_some()
     }
 
-    /// Receives posted on an endpoint and not yet consumed; 0 when it is gone.
+    /// Receives posted on an endpoint and not yet consumed; 0 when it no longer exists.
     pub fn posted_receives(&self, endpoint: EndpointId) -> usize {
         let count = |connection: &mut connection::Connection, _: &mut fabric::Fabric, side| {
             connection.half(side).receives.len()
@@ -212,7 +212,7 @@ impl SimNetwork {
         of_host.map(|port| port.keys.len()).sum()
     }
 
-    /// The connections of a host of which at least one side still has something to learn.
+    /// The connections of a host of which at least one side has not reported its end.
     pub fn connections(&self, host: u32) -> Vec<u64> {
         let network = lock(&self.shared);
         let touches = |connection: &&connection::Connection| {
@@ -221,7 +221,7 @@ impl SimNetwork {
         network.connections.values().filter(touches).map(|connection| connection.id).collect()
     }
 
-    /// Connections of which at least one side still has something to learn.
+    /// Connections of which at least one side has not reported its end.
     pub fn connection_count(&self) -> usize {
         lock(&self.shared).connections.len()
     }

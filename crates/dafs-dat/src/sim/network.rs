@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) struct Network {
     pub(super) fabric: Fabric,
     pub(super) connections: BTreeMap<u64, Connection>,
-    /// Which adapter listens for a host.
+    /// The adapter that listens for a host.
     pub(super) listeners: BTreeMap<u32, (usize, ListenerId)>,
     last_connection: u64,
     last_endpoint: u64,
@@ -32,7 +32,7 @@ impl Network {
         }
     }
 
-    /// Lets everything happen that is due until `now`.
+    /// Runs all events that are due until `now`.
     pub(super) fn advance_to(&mut self, now: Instant) {
         while let Some((time, id, wake)) = self.fabric.next_until(now) {
             self.fabric.now = self.fabric.now.max(time);
@@ -41,7 +41,7 @@ impl Network {
         self.fabric.now = self.fabric.now.max(now);
     }
 
-    /// Runs `action` on a connection, and forgets it once it is over.
+    /// Runs `action` on a connection, and removes it once it is over.
     fn with<T>(
         &mut self,
         id: u64,
@@ -67,7 +67,7 @@ impl Network {
 
     fn happen(&mut self, id: u64, wake: Wake) {
         let Some(connection) = self.connections.get(&id) else { return };
-        // Nothing moves in a paused host, not even its network stack.
+        // A paused host is inactive, including its network stack.
         let actor = match wake {
             Wake::ConnectArrive | Wake::AcceptorUp => Side::Acceptor,
             Wake::ConnectRefused | Wake::ConnectTimeout | Wake::AnswerArrive => Side::Connector,
@@ -122,7 +122,7 @@ impl Network {
         let endpoint = self.new_endpoint(id, Side::Connector);
         let mut connector = Half::new(port, domain, true);
         connector.endpoint = Some(endpoint);
-        // Until somebody listens there, the far half stands on the host's listener, or on nothing.
+        // Until there is a listener, the acceptor's half belongs to the host's listener, if any.
         let target = self.listeners.get(&host).map(|(listener, _)| *listener);
         let mut acceptor = Half::new(target.unwrap_or(port), ProtectionDomain(0), false);
         if target.is_none() {
@@ -174,7 +174,7 @@ impl Network {
         self.fabric.report(port, event);
     }
 
-    /// The application says yes.
+    /// The application accepts.
     pub(super) fn accept(
         &mut self,
         port: usize,
@@ -212,7 +212,7 @@ impl Network {
         Ok(endpoint)
     }
 
-    /// The application says no.
+    /// The application rejects.
     pub(super) fn reject(&mut self, port: usize, request: RequestId, private_data: &[u8]) {
         self.with(request.0, |connection, fabric| {
             let acceptor = connection.half_mut(Side::Acceptor);
@@ -227,7 +227,7 @@ impl Network {
         });
     }
 
-    /// Separates two hosts or brings them together again.
+    /// Partitions two hosts or joins them again.
     pub(super) fn partition(&mut self, a: u32, b: u32, apart: bool) {
         let pair = (a.min(b), a.max(b));
         let fabric = &mut self.fabric;
@@ -257,7 +257,7 @@ impl Network {
         }
     }
 
-    /// A process is gone: its peers will find its connections lost.
+    /// A process has ended: its peers will find their connections lost.
     pub(super) fn drop_port(&mut self, port: usize) {
         self.fabric.ports[port].dropped = true;
         self.fabric.ports[port].listener = None;
@@ -327,7 +327,7 @@ impl Connection {
         self.forsake(fabric, "the peer gave up waiting");
     }
 
-    /// The connector is gone before it was connected.
+    /// The connector ended before it was connected.
     pub(super) fn forsake(&mut self, fabric: &mut Fabric, why: &str) {
         if self.half(Side::Acceptor).endpoint.is_some() {
             self.lose(fabric, None, why);
@@ -336,7 +336,7 @@ impl Connection {
         }
     }
 
-    /// Reports one piece of handed-over work, or the end that was asked for.
+    /// Reports one transmitted work item, or the requested end.
     fn local_done(&mut self, fabric: &mut Fabric, side: Side) {
         let half = self.half_mut(side);
         if let Some(done) = half.line.done.pop_front() {
@@ -359,7 +359,7 @@ impl Connection {
         self.lose(fabric, None, "the peer gave the connection up");
     }
 
-    /// Asks for an orderly end.
+    /// Starts a graceful end.
     pub(super) fn disconnect(&mut self, fabric: &mut Fabric, side: Side) {
         let half = self.half_mut(side);
         match half.stage {
@@ -378,7 +378,7 @@ impl Connection {
         }
     }
 
-    /// Ends at once.
+    /// Ends the connection at once.
     pub(super) fn abort(&mut self, fabric: &mut Fabric, side: Side) {
         let opening = self.half(side).stage == Stage::Opening;
         self.close(fabric, side, DisconnectReason::Local);

@@ -1,12 +1,12 @@
-//! The generator behind every seeded choice.
+//! The random number generator behind every seeded choice.
 
-/// A small seeded generator (SplitMix64). It is our own so that a seed means the same world
-/// whatever version of a library is built in. Never used for anything that must be secret.
+/// A small seeded generator (SplitMix64). This crate has its own, so that a seed means the same
+/// world with any version of any library. Never used for secrets.
 #[derive(Debug, Clone)]
 pub struct SimRng(u64);
 
 impl SimRng {
-    /// A generator whose whole future follows from `seed`.
+    /// A generator whose sequence follows from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -20,8 +20,8 @@ impl SimRng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 when `bound` is 0. The bias of the multiplication is below
-    /// bound / 2^64 and of no consequence here.
+    /// A number below `bound`; 0 when `bound` is 0. The bias of the multiplication is below bound /
+    /// 2^64, which is negligible here.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
@@ -33,8 +33,8 @@ impl SimRng {
 
     /// True with a probability of `ppm` in a million.
     pub fn chance(&mut self, ppm: u32) -> bool {
-        // A knob at zero must not move the generator, so that switching off one fault leaves the
-        // rest of a world as it was.
+        // A rate of zero must not draw a number, so that switching off one fault leaves the rest of
+        // a world unchanged.
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
@@ -46,7 +46,7 @@ impl SimRng {
         self.below(ceiling.min(max).saturating_add(1))
     }
 
-    /// A generator of its own for a part of the world.
+    /// An independent generator for a part of the world.
     pub fn fork(&mut self) -> SimRng {
         SimRng::new(self.bits())
     }

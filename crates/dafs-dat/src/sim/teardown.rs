@@ -1,4 +1,4 @@
-//! How connections end.
+//! The end of connections.
 
 use super::connection::{Connection, Half, Side, Stage, Verb};
 use super::fabric::{Fabric, Wake};
@@ -6,9 +6,9 @@ use crate::types::{Event, Operation, WorkStatus};
 use crate::{ConnectError, DisconnectReason};
 
 impl Connection {
-    /// The wire dies. What was on it in the direction of `exact` up to now still arrives (a cut
-    /// after a known byte); of the other direction a drawn prefix does. Both sides will notice, each
-    /// in its own time.
+    /// Loses the link. Bytes in flight in the direction of `exact` still arrive (a cut after a
+    /// known byte); of the other direction a drawn prefix does. Both sides will notice, each with
+    /// its own delay.
     pub(super) fn lose(&mut self, fabric: &mut Fabric, exact: Option<Side>, why: &str) {
         if self.lost {
             return;
@@ -31,7 +31,7 @@ impl Connection {
         }
     }
 
-    /// Of what `side` has on the wire only a drawn number of bytes still arrives.
+    /// Drops all but a drawn prefix of the bytes that `side` has in flight.
     fn keep_prefix(&mut self, fabric: &mut Fabric, side: Side) {
         let flight = &mut self.half_mut(side).line.flight;
         let bytes: u64 = flight.iter().map(|piece| piece.stream_bytes()).sum();
@@ -49,7 +49,7 @@ impl Connection {
         }
     }
 
-    /// `side` has found that its peer broke a rule; the peer will be told.
+    /// Ends the connection because the peer of `side` broke a rule; the peer will be informed.
     pub(super) fn violate(&mut self, fabric: &mut Fabric, side: Side, text: &str) {
         fabric.counts.violations += 1;
         let peer = self.half_mut(side.other());
@@ -58,7 +58,7 @@ impl Connection {
         self.lose(fabric, None, "the peer ended the connection");
     }
 
-    /// `side` learns that the wire is dead.
+    /// Reports to `side` that the link is lost.
     pub(super) fn notice(&mut self, fabric: &mut Fabric, side: Side) {
         let reason = self.half_mut(side).reason.take();
         let lost = || DisconnectReason::Lost("the connection was lost".to_owned());
@@ -89,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// The connector's attempt has failed.
+    /// Reports that the connector's attempt has failed.
     pub(super) fn fail(&mut self, fabric: &mut Fabric, error: ConnectError) {
         let half = self.half_mut(Side::Connector);
         if half.stage != Stage::Opening {
@@ -103,7 +103,7 @@ impl Connection {
     }
 }
 
-/// Completes everything that a side has outstanding and forgets it.
+/// Completes all outstanding work of a side and forgets it.
 fn flush_all(fabric: &mut Fabric, half: &mut Half) {
     half.stage = Stage::Closed;
     let (port, endpoint) = (half.port, half.endpoint);
@@ -111,7 +111,7 @@ fn flush_all(fabric: &mut Fabric, half: &mut Half) {
         fabric.endpoints.remove(&endpoint);
     }
     for completion in std::mem::take(&mut half.line.done) {
-        // It was handed over, so it may be reported either way; neither says that it arrived.
+        // The work was transmitted, so either status is valid; neither means that it arrived.
         let status =
             if fabric.rng.chance(500_000) { completion.status } else { WorkStatus::Flushed };
         fabric.complete(port, endpoint, completion.work, completion.operation, status);

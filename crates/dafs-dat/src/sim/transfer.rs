@@ -1,4 +1,4 @@
-//! Bytes on their way: transmitting, arriving, placing.
+//! Bytes in flight: transmission, arrival, placement.
 
 use super::connection::{Connection, Frame, Memory, Piece, Side, Stage, Verb, gather};
 use super::fabric::{Fabric, Wake};
@@ -7,14 +7,14 @@ use crate::PostError;
 use crate::types::{Access, Completion, Event, Operation, RemoteBuffer, WorkStatus};
 use dafs_mem::Site;
 
-/// The part of a remote buffer that one piece touches.
+/// The part of a remote buffer that one piece covers.
 fn part(remote: RemoteBuffer, offset: usize, len: usize) -> Option<RemoteBuffer> {
     let address = remote.address.checked_add(offset as u64)?;
     Some(RemoteBuffer { key: remote.key, address, len: u32::try_from(len).ok()? })
 }
 
 impl Connection {
-    /// Hands held-back work to the stream.
+    /// Moves held-back work to the stream.
     pub(super) fn flush(&mut self, fabric: &mut Fabric, side: Side) {
         let line = &mut self.half_mut(side).line;
         let held = std::mem::take(&mut line.held);
@@ -22,7 +22,7 @@ impl Connection {
         self.kick(fabric, side);
     }
 
-    /// Arranges for the next piece of this side to leave.
+    /// Schedules the next transmission of this side.
     pub(super) fn kick(&mut self, fabric: &mut Fabric, side: Side) {
         let id = self.id;
         let half = self.half_mut(side);
@@ -38,7 +38,7 @@ impl Connection {
         fabric.after(delay, id, Wake::Transmit(side));
     }
 
-    /// The next piece of this side leaves.
+    /// Transmits the next piece of this side.
     pub(super) fn transmit(&mut self, fabric: &mut Fabric, side: Side) {
         let lost = self.lost;
         let half = self.half_mut(side);
@@ -64,8 +64,8 @@ impl Connection {
         }
     }
 
-    /// Copies `take` bytes of the first frame out of memory. `None` when the memory is gone, which
-    /// breaks the connection.
+    /// Copies `take` bytes of the first frame out of memory. `None` when the memory does not exist
+    /// any more, which breaks the connection.
     fn cut_piece(&mut self, fabric: &mut Fabric, side: Side, take: usize) -> Option<Piece> {
         let half = self.half(side);
         let line = &half.line;
@@ -100,7 +100,7 @@ impl Connection {
         })
     }
 
-    /// The first frame has left in whole: its local memory may be reused.
+    /// Completes the first frame: it was transmitted completely, so its local memory may be reused.
     fn handed_over(&mut self, fabric: &mut Fabric, side: Side) {
         let id = self.id;
         let half = self.half_mut(side);
@@ -125,7 +125,7 @@ impl Connection {
         fabric.after(delay, id, Wake::LocalDone(side));
     }
 
-    /// Puts a piece on the wire, or the part of it before the cut.
+    /// Puts a piece in flight, or the part of it before the cut.
     fn depart(&mut self, fabric: &mut Fabric, side: Side, mut piece: Piece) {
         let id = self.id;
         let delay = fabric.hop();
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// Pieces reach `side`.
+    /// Delivers pieces to `side`.
     pub(super) fn arrive(&mut self, fabric: &mut Fabric, side: Side) {
         let from = side.other();
         if self.half(side).stage == Stage::Closed {
@@ -159,7 +159,7 @@ impl Connection {
         }
         let hosts = self.halves.each_ref().map(|half| fabric.ports[half.port].host);
         if fabric.is_blocked(hosts[0], hosts[1]) {
-            // They wait on the wire; the end of the partition wakes them.
+            // The pieces wait; the end of the partition schedules them again.
             return;
         }
         while self.half(side).stage != Stage::Closed {
@@ -194,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// The acceptor is told that it is connected before anything else.
+    /// Reports the connection to the acceptor before any other event.
     pub(super) fn announce(&mut self, fabric: &mut Fabric, side: Side) {
         let half = self.half_mut(side);
         if half.stage != Stage::Opening || side == Side::Connector {
@@ -327,7 +327,7 @@ fn store(fabric: &mut Fabric, memory: &Memory, piece: &Piece) {
     }
 }
 
-/// How many of `remaining` bytes the next piece carries.
+/// Draws how many of `remaining` bytes the next piece carries.
 fn draw_piece(fabric: &mut Fabric, remaining: usize) -> usize {
     let most = (fabric.faults.piece_bytes_max.max(1) as usize).min(remaining);
     if most == 0 || fabric.rng.chance(700_000) {
