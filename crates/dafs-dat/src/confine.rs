@@ -1,7 +1,7 @@
-//! Where a panic ends: what is done for one connection is confined to it.
+//! Panic confinement: a panic in the work for one connection ends that connection only.
 //!
-//! Numbers that peers choose are added up with checks, in release builds, too. A check that strikes is
-//! a mistake in this program, and must not end the thread that serves all other connections.
+//! Arithmetic on numbers that peers choose is checked, in release builds too. A failed check is a
+//! bug of this program and must not end the thread that serves all other connections.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,26 +10,26 @@ thread_local! {
     static FAULTS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The reason that the owner of the connection is told.
+/// The reason that the owner of the connection gets.
 pub(crate) const FAULT: &str =
     "this side failed at what the peer sent (please report it: the log tells where)";
 
-/// Does something for one connection; none when it panics. The panic has been reported where it
-/// happened, and the connection, which may be in any state, has to end.
+/// Runs work for one connection; returns none when it panics. The panic has been reported where it
+/// happened. The connection may be in any state and has to end.
 #[inline]
 pub fn confined<T>(step: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(step)).inspect_err(|_| FAULTS.set(FAULTS.get() + 1)).ok()
 }
 
-/// How many panics were confined in this thread so far, for simulations, which must not take a mistake
-/// for a lost connection.
+/// Panics confined in this thread so far. Simulations use it, so that they do not take a bug for a
+/// lost connection.
 pub fn faults() -> usize {
     FAULTS.get()
 }
 
 #[cfg(test)]
 pub(crate) mod fault {
-    //! A mistake on purpose, behind the first message that is taken.
+    //! An injected fault, after the next message.
 
     use std::cell::Cell;
 
@@ -37,7 +37,7 @@ pub(crate) mod fault {
         static ARMED: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// The next message that this thread takes is followed by a mistake.
+    /// Injects a fault after the next message that this thread takes.
     pub(crate) fn arm() {
         ARMED.set(true);
     }
@@ -46,7 +46,7 @@ pub(crate) mod fault {
         assert!(!ARMED.take(), "on purpose");
     }
 
-    /// Two clients of one server; what the first one sends meets a mistake.
+    /// Two clients of one server; the message of the first one triggers the fault.
     pub(crate) fn check(server: &mut dyn crate::Adapter, clients: [&mut dyn crate::Adapter; 2]) {
         use crate::{Access, Event, Instant, WorkStatus};
         let ([one, other], before) = (clients, super::faults());

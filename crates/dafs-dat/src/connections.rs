@@ -1,18 +1,18 @@
-//! How many connections a server has: in all, and from one address, over all of its front ends.
+//! Connection limits of a server: in total, and per address, over all of its front ends.
 //!
-//! A connection is admitted when it is accepted, before a byte of it is read. One that is not of
-//! use yet (by a session, or an admitted call) makes room when a limit is reached.
+//! A connection is admitted when it is accepted, before the server reads any byte of it. When a
+//! limit is reached, a connection that is not established makes room. A session, or an admitted
+//! call, establishes a connection.
 //!
 //! Invariants
-//! * An established connection is never closed to make room for another. The last eighth of them is
-//!   for origins that have fewer than are left, so that no few take all for ever. An origin without a
-//!   share left is refused; connections that came before it was used up are closed when they would
-//!   be established.
-//! * Room is made by the address that has the most connections that are not established, and there
-//!   by the oldest of those that have said nothing yet, if there are any. So an address that
-//!   floods a server closes its own connections, and another client there has time for its
-//!   handshake.
-//! * Each admitted connection is counted until its [`Admitted`] is dropped, or until it was closed
+//! * An established connection is never closed to make room for another. The last eighth of the
+//!   connections is reserved for origins that have fewer than are left, so that a few origins
+//!   cannot starve the others. An origin without a share is refused. Its earlier connections are
+//!   closed at the moment when they would be established.
+//! * The address with the most connections that are not established makes room. Its oldest
+//!   connection without any input is closed first, or else its oldest. So an address that floods a
+//!   server closes its own connections, and other clients have time for their handshake.
+//! * Each admitted connection is counted until its [`Admitted`] is dropped, or until it is closed
 //!   to make room.
 
 use crate::PeerInfo;
@@ -27,34 +27,34 @@ use thiserror::Error;
 /// A socket that its owner may close at any time.
 pub type WeakSocket = Weak<dyn AsFd + Send + Sync>;
 
-/// Where a connection comes from, for counting.
+/// The origin of a connection, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Origin {
-    /// An IPv4 address, or the first 64 bits of an IPv6 address: a host has as many of these as it
-    /// likes. All addresses of this host are one.
+    /// An IPv4 address, or the first 64 bits of an IPv6 address, because one host may use any
+    /// number of addresses with that prefix. All addresses of this host count as one.
     Address(IpAddr),
-    /// A user of this host, over whichever of its addresses.
+    /// A user of this host, over any of its addresses.
     User(u32),
     /// A host of a simulated network.
     Sim(u32),
-    /// Not known.
+    /// An unknown origin.
     Unknown,
 }
 
 impl Origin {
-    /// That of an address.
+    /// The origin of an address.
     pub fn of_address(address: IpAddr) -> Self {
         const NETWORK: u128 = !(u64::MAX as u128);
         Self::Address(match address.to_canonical() {
             address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
-            // Many hosts share this prefix, each with the rest as its own.
+            // Many hosts share this prefix and differ in the other bits.
             IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
             IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
             address => address,
         })
     }
 
-    /// That of a peer.
+    /// The origin of a peer.
     pub fn of_peer(peer: &PeerInfo) -> Self {
         match (peer.address, peer.process.as_ref(), peer.sim_host) {
             (_, Some(process), _) => Self::User(process.uid),
@@ -66,16 +66,16 @@ impl Origin {
     }
 }
 
-/// Why a connection is not admitted.
+/// The reason why a connection is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// There are too many, and all are established.
+    /// All connections are in use and established.
     #[error("the server has too many connections; raise limits.connections")]
     Full,
-    /// The same from that address.
+    /// All connections of this address are in use and established.
     #[error("too many connections from one address; raise limits.connections_per_address")]
     Address,
-    /// Few are left, and they are for those that have fewer.
+    /// The few that are left are reserved for origins with fewer connections.
     #[error(
         "the last connections of the server are for hosts and users that have fewer; raise \
          limits.connections"
@@ -83,22 +83,22 @@ pub enum Refusal {
     Share,
 }
 
-/// The limits.
+/// The connection limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Connections in all.
+    /// Connections in total.
     pub total: usize,
     /// Connections from one address.
     pub per_address: usize,
 }
 
-/// Why an admitted connection was closed.
+/// The reason why an admitted connection was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Closed {
-    /// To make room.
+    /// It made room for another.
     #[error("it had not been of use yet and made room for another")]
     Evicted,
-    /// When it would have been established.
+    /// Its origin had no share left when it would have been established.
     #[error("{}", Refusal::Share)]
     Refused,
 }
@@ -106,9 +106,9 @@ pub enum Closed {
 /// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectionCounts {
-    /// Connections now.
+    /// Current connections.
     pub connections: usize,
-    /// Connections turned away.
+    /// Connections that were refused.
     pub refused: u64,
     /// Connections that were closed to make room for others.
     pub evicted: u64,
@@ -125,10 +125,11 @@ pub struct Connections {
 struct State {
     counts: ConnectionCounts,
     next: u64,
-    /// Connections that are established.
+    /// Established connections.
     established: usize,
     origins: HashMap<Origin, Crowd>,
-    /// Origins with connections that are not established: how many, and the number of the oldest.
+    /// Origins with connections that are not established: their number, and the number of the
+    /// oldest.
     order: BTreeSet<(usize, Reverse<u64>, Origin)>,
 }
 
@@ -137,8 +138,7 @@ struct State {
 struct Crowd {
     count: usize,
     established: usize,
-    /// Those that are not established: whether they have said something, and in the order in
-    /// which they came.
+    /// Connections that are not established, by whether they have sent anything and by age.
     waiting: BTreeMap<(bool, u64), Waiting>,
 }
 
@@ -154,7 +154,7 @@ impl std::fmt::Debug for Waiting {
 }
 
 impl Crowd {
-    /// Takes a connection from those that are not established.
+    /// Removes a connection from those that are not established.
     fn take(&mut self, number: u64) -> Option<Waiting> {
         self.waiting.remove(&(false, number)).or_else(|| self.waiting.remove(&(true, number)))
     }
@@ -166,7 +166,7 @@ impl Crowd {
 }
 
 impl State {
-    /// Changes the connections of an origin, and its place in the order.
+    /// Changes the connections of an origin, and updates its place in the order.
     fn change<T>(&mut self, origin: Origin, change: impl FnOnce(&mut Crowd) -> T) -> T {
         let crowd = self.origins.entry(origin).or_default();
         if let Some(rank) = crowd.rank(origin) {
@@ -182,7 +182,7 @@ impl State {
         changed
     }
 
-    /// Takes the oldest connection of an origin that is not established out of the count.
+    /// Evicts the oldest connection of an origin that is not established.
     fn evict(&mut self, origin: Origin) -> Option<Waiting> {
         let (_, waiting) = self.change(origin, |crowd| {
             let oldest = crowd.waiting.pop_first();
@@ -195,7 +195,7 @@ impl State {
         Some(waiting)
     }
 
-    /// True if an origin may have another established connection of so many.
+    /// True if an origin may establish another connection under this total limit.
     fn has_share(&self, origin: Origin, total: usize) -> bool {
         let own = self.origins.get(&origin).map_or(0, |crowd| crowd.established);
         let left = total.saturating_sub(self.established);
@@ -209,17 +209,17 @@ impl State {
 }
 
 impl Connections {
-    /// None yet.
+    /// No connections yet.
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
-    /// Counts a new connection; another one that is not established makes room if need be. When
-    /// this one has to make room, its `socket` is shut down, so that its owner sees the end of it;
-    /// an owner without a socket looks at [`Admitted::is_evicted`].
+    /// Counts a new connection; evicts another one that is not established if a limit is reached.
+    /// If this one is evicted later, its `socket` is shut down, which its owner sees; an owner
+    /// without a socket polls [`Admitted::is_evicted`].
     ///
     /// # Errors
-    /// When nobody can make room.
+    /// When no connection can be evicted.
     pub fn admit(
         self: &Arc<Self>,
         origin: Origin,
@@ -228,7 +228,7 @@ impl Connections {
         let mut state = self.lock();
         let mut leaving = None;
         let total = self.limits.total;
-        // Where none is left, that is told.
+        // If no connection is left at all, the error is `Full` instead.
         if state.established < total && !state.has_share(origin, total) {
             state.counts.refused += 1;
             return Err(Refusal::Share);
@@ -265,13 +265,14 @@ impl Connections {
         Ok(Arc::new(Admitted { connections, origin, number, heard, established, refused, evicted }))
     }
 
-    /// Closes a connection that is not established, if there is one: descriptors are short.
+    /// Evicts a connection that is not established, if there is one, because file descriptors are
+    /// short.
     pub fn make_room(&self) -> bool {
         let leaving = self.lock().evict_any();
         leaving.map(Waiting::shut_down).is_some()
     }
 
-    /// The counters of now.
+    /// The current counters.
     pub fn counts(&self) -> ConnectionCounts {
         self.lock().counts
     }
@@ -284,13 +285,13 @@ impl Connections {
 impl Waiting {
     fn shut_down(self) {
         if let Some(socket) = self.socket.upgrade() {
-            // It may be closed by its peer already.
+            // The peer may have closed it already.
             let _ = socket2::SockRef::from(&socket.as_fd()).shutdown(Shutdown::Both);
         }
     }
 }
 
-/// A connection that is counted, until this is dropped.
+/// A counted connection; dropping this ends the count.
 #[derive(Debug)]
 pub struct Admitted {
     connections: Arc<Connections>,
@@ -298,13 +299,13 @@ pub struct Admitted {
     number: u64,
     heard: AtomicBool,
     established: AtomicBool,
-    /// Closed when it would have been established.
+    /// True if it was closed when it would have been established.
     refused: AtomicBool,
     evicted: Arc<AtomicBool>,
 }
 
 impl Admitted {
-    /// The peer has said something that makes sense: silent ones make room before it.
+    /// Records that the peer has sent valid input; silent connections are evicted before it.
     pub fn hear(&self) {
         if !self.heard.load(Ordering::Relaxed) && !self.heard.swap(true, Ordering::Relaxed) {
             self.connections.lock().change(self.origin, |crowd| {
@@ -315,8 +316,8 @@ impl Admitted {
         }
     }
 
-    /// The connection is of use: it makes room for no other from now on. It is closed instead where its
-    /// origin has more than its share of the last that can be had.
+    /// Records that the connection is established; from now on it is never evicted. It is closed
+    /// instead if its origin has no share left.
     pub fn establish(&self) {
         if !self.established.load(Ordering::Relaxed)
             && !self.established.swap(true, Ordering::Relaxed)
@@ -326,7 +327,7 @@ impl Admitted {
         }
     }
 
-    /// Counts the connection as established, or out, which is returned.
+    /// Counts the connection as established, or removes it from the count and returns it.
     fn enter(&self) -> Option<Waiting> {
         let mut state = self.connections.lock();
         let has_share = state.has_share(self.origin, self.connections.limits.total);
@@ -350,12 +351,12 @@ impl Admitted {
         Some(waiting)
     }
 
-    /// True if it was closed to make room for another, or because its origin has no share left.
+    /// True if it was evicted, or closed because its origin has no share left.
     pub fn is_evicted(&self) -> bool {
         self.evicted.load(Ordering::Acquire)
     }
 
-    /// Why it was closed, if it was.
+    /// The reason why it was closed, if it was.
     pub fn closed(&self) -> Option<Closed> {
         self.is_evicted().then(|| match self.refused.load(Ordering::Relaxed) {
             true => Closed::Refused,
@@ -414,7 +415,7 @@ mod tests {
         let honest = connections.admit(other, no_socket()).unwrap();
         let flood_of_one = flood(&connections, one, 30);
         assert_eq!(left(&flood_of_one), (22..30).collect::<Vec<_>>());
-        // There is room for one more; those beyond it take that of the flood, oldest first.
+        // There is room for one more; further connections evict those of the flood, oldest first.
         let more = flood(&connections, other, 3);
         assert_eq!(left(&flood_of_one), (24..30).collect::<Vec<_>>());
         assert!(!honest.is_evicted() && left(&more).len() == 3);
@@ -441,7 +442,7 @@ mod tests {
         assert!(!connections.make_room());
         assert_eq!(left(&kept), [0, 1, 2]);
         assert_eq!(connections.counts().refused, 2);
-        // One that was closed to make room and then did establish itself is counted no more.
+        // An evicted connection that is established later is not counted again.
         last.establish();
         drop((kept, last, next));
         assert_eq!(connections.counts().connections, 0);
@@ -459,7 +460,7 @@ mod tests {
         let kept: Vec<_> = (1..=5).map(|user| establish(Origin::User(user))).collect();
         let counts: Vec<_> = kept.iter().map(Vec::len).collect();
         assert_eq!(counts, [128, 96, 16, 8, 4]);
-        // They are told so now, before they are served.
+        // They are refused now, before they are served.
         for user in 3..=5 {
             let admitted = connections.admit(Origin::User(user), no_socket());
             assert_eq!(admitted.unwrap_err(), Refusal::Share);
@@ -488,7 +489,7 @@ mod tests {
         let late = flood(&connections, one, 2);
         late[1].hear();
         flood(&connections, one, 1);
-        // The oldest again, where all have.
+        // The oldest again, if all have sent something.
         assert!(greeted.is_evicted() && late[0].is_evicted());
         assert_eq!(left(&silent), [9]);
         drop((greeted, silent, late));

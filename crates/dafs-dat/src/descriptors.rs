@@ -1,13 +1,14 @@
-//! Where the descriptors of this process's connections are, for a library in a process whose program
-//! has not asked for them: above the numbers that programs use, and known, so that the program can be
-//! kept from closing them.
+//! The file descriptors of this process's connections, for a library inside a program that does not
+//! know of them. They lie above the numbers that programs use, and are recorded, so that the
+//! program can be kept from closing them.
 //!
-//! And what tells a session that its program has closed them all the same, which any program may do
-//! that closes whatever is open: [`Guarded`].
+//! A program that closes all open descriptors may still close them; then the session must notice.
+//! [`Guarded`] detects that.
 //!
 //! Invariants
-//! * Unless [`keep_from`] was called nothing is moved and nothing noted.
-//! * A guarded descriptor is neither used nor closed once its number is found to be another file's.
+//! * Unless [`keep_from`] was called, no descriptor is moved or recorded.
+//! * A guarded descriptor is neither used nor closed once its number is found to belong to another
+//!   file.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -16,12 +17,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Descriptors above this number are not noted.
+/// Descriptors above this number are not recorded.
 const NUMBERS_MAX: usize = 1 << 16;
 
 static FIRST: AtomicI32 = AtomicI32::new(0);
 
-/// A bit for each descriptor that is kept.
+/// A bit for each recorded descriptor.
 static KEPT: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
 
 fn bit(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
@@ -29,45 +30,46 @@ fn bit(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     Some((KEPT.get(at / 64)?, 1 << (at % 64)))
 }
 
-/// Has descriptors that are made from now on moved to `first` or above, where there is room.
+/// Moves descriptors that are made from now on to `first` or above, where there is room.
 pub fn keep_from(first: RawFd) {
     FIRST.store(first, Ordering::Relaxed);
 }
 
-/// Whether a descriptor is kept.
+/// True if the descriptor is recorded.
 pub fn is_kept(fd: RawFd) -> bool {
     bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// The kept descriptors from `first` to `last`, in order.
+/// The recorded descriptors from `first` to `last`, in order.
 pub fn kept_between(first: RawFd, last: RawFd) -> Vec<RawFd> {
     let last = last.min(NUMBERS_MAX as RawFd - 1);
     (first.max(0)..=last).filter(|fd| is_kept(*fd)).collect()
 }
 
-/// Notes a descriptor as one that is kept.
+/// Records a descriptor.
 pub fn note(fd: RawFd) {
     if let Some((word, bit)) = bit(fd) {
         word.fetch_or(bit, Ordering::Relaxed);
     }
 }
 
-/// A kept descriptor is about to be closed by whoever keeps it.
+/// Removes the record of a descriptor that its owner is about to close.
 pub fn release(fd: RawFd) {
     if let Some((word, bit)) = bit(fd) {
         word.fetch_and(!bit, Ordering::Relaxed);
     }
 }
 
-/// Nothing is kept any more, as in a child that uses nothing of its parent's.
+/// Removes all records, as in a child process that uses no descriptor of its parent.
 pub fn release_all() {
     KEPT.iter().for_each(|word| word.store(0, Ordering::Relaxed));
 }
 
-/// A new descriptor, at the place where it is kept.
+/// Moves a new descriptor to the recorded range and records it.
 ///
 /// # Errors
-/// What the system says; too many descriptors is no error, it stays where it is then.
+/// The error of the system call. Too many descriptors is no error: then the descriptor keeps its
+/// number.
 pub fn kept(fd: OwnedFd) -> io::Result<OwnedFd> {
     let first = FIRST.load(Ordering::Relaxed);
     if first == 0 {
@@ -76,7 +78,7 @@ pub fn kept(fd: OwnedFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no memory.
     let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) };
     let fd = match moved {
-        // SAFETY: the call has just given us this descriptor, and nobody else has it.
+        // SAFETY: the call has just returned this descriptor, and it has no other owner.
         0.. => unsafe { OwnedFd::from_raw_fd(moved) },
         _ => {
             let error = io::Error::last_os_error();
@@ -90,24 +92,25 @@ pub fn kept(fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The signal that guarded files would raise if anybody asked them to (`F_SETSIG`). Nobody does, so
-/// this number is free to mark them: reading it is among the cheapest system calls there are, and it
-/// stays with the file, whatever the number of its descriptor is used for later.
+/// The signal that marks guarded files (`F_SETSIG`). The kernel would raise it for asynchronous
+/// I/O, which is not enabled on them. So the number is free to serve as a mark. Reading it is among
+/// the cheapest system calls. It belongs to the file and not to the descriptor number, which may be
+/// reused.
 const MARK: libc::c_int = 61;
 
-/// The kernel's numbers, which the libc crate has not.
+/// The kernel's constants, which the libc crate lacks.
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;
 
-/// Turns between two looks at what is not looked at each time.
+/// Turns between two checks of descriptors that are not checked on each use.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// Which watch guards the descriptor of a number, by its name; zero for none.
+/// The name of the watch that guards each descriptor number; zero for none.
 static GUARDS: [AtomicU32; NUMBERS_MAX] = [const { AtomicU32::new(0) }; NUMBERS_MAX];
 
 static WATCHES: AtomicU32 = AtomicU32::new(0);
 
-/// Says whether descriptors that belong together are all still what they were.
+/// Reports whether a group of descriptors still refers to its own files.
 #[derive(Debug, Clone, Default)]
 pub struct Watch(Option<Arc<Watched>>);
 
@@ -119,14 +122,14 @@ struct Watched {
 }
 
 impl Watch {
-    /// What is said of a descriptor that was closed by others than its session.
+    /// The error for a descriptor that other code than its session has closed.
     pub const LOST: &'static str = "the program has closed descriptors of the session, whose numbers \
                                     may be those of other files by now";
 
-    /// For a process in which others may close descriptors. Without a watch (the default) nothing is
-    /// looked at, and nothing costs.
+    /// Makes a watch for a process in which other code may close descriptors. The default has no
+    /// watch: it checks nothing and costs nothing.
     pub fn new() -> Self {
-        // Zero is nobody's.
+        // Zero means no watch.
         let name = WATCHES.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         Self(Some(Arc::new(Watched {
             name,
@@ -135,20 +138,21 @@ impl Watch {
         })))
     }
 
-    /// True once a descriptor was found to be another file's, or none. No system call.
+    /// True once a descriptor was found to be closed, or to belong to another file. Makes no system
+    /// call.
     pub fn is_lost(&self) -> bool {
         self.0.as_ref().is_some_and(|watched| watched.lost.load(Ordering::Relaxed))
     }
 
-    /// True every so many times: for descriptors that are not looked at each time that they are used,
-    /// because only a program that closes single numbers of a session takes them away alone.
+    /// True once in every few calls. It schedules checks of descriptors that are not checked on
+    /// each use: only a program that closes single numbers of a session would close them alone.
     pub fn is_due(&self) -> bool {
         self.0.as_ref().is_some_and(|watched| {
             watched.turns.fetch_add(1, Ordering::Relaxed).is_multiple_of(TURNS_PER_LOOK)
         })
     }
 
-    /// A descriptor was found not to be what it was.
+    /// Records that a descriptor no longer refers to its file.
     pub fn lose(&self) {
         if let Some(watched) = &self.0 {
             watched.lost.store(true, Ordering::Relaxed);
@@ -156,7 +160,7 @@ impl Watch {
     }
 }
 
-/// A descriptor, or what owns one, in a process in which others may close it.
+/// A descriptor, or its owner, in a process in which other code may close it.
 #[derive(Debug)]
 pub struct Guarded<T: AsRawFd> {
     inner: ManuallyDrop<T>,
@@ -164,8 +168,8 @@ pub struct Guarded<T: AsRawFd> {
 }
 
 impl<T: AsRawFd> Guarded<T> {
-    /// Marks the file behind `inner`, which must be one of this process alone. Where the kernel does
-    /// not take the mark nothing is guarded.
+    /// Marks the file behind `inner`, which no other process may share. If the kernel refuses the
+    /// mark, the descriptor is not guarded.
     pub fn new(inner: T, watch: &Watch) -> Self {
         let mut watch = watch.clone();
         if let Some(watched) = &watch.0 {
@@ -182,11 +186,11 @@ impl<T: AsRawFd> Guarded<T> {
         Self { inner: ManuallyDrop::new(inner), watch }
     }
 
-    /// Whether the descriptor is still the one that it was. One system call if it is watched.
+    /// True if the descriptor still refers to its own file. Makes one system call if it is watched.
     pub fn is_ours(&self) -> bool {
         let Some(watched) = &self.watch.0 else { return true };
         let fd = self.inner.as_raw_fd();
-        // Another session of this process marks its files, too, but has entered its name.
+        // Another session of this process marks its files too, but records its own name.
         let named = guard(fd).is_none_or(|it| it.load(Ordering::Relaxed) == watched.name);
         // SAFETY: takes no memory.
         let ours = named && unsafe { libc::fcntl(fd, F_GETSIG) } == MARK;
@@ -199,7 +203,7 @@ impl<T: AsRawFd> Guarded<T> {
     /// As [`Guarded::is_ours`], as a result.
     ///
     /// # Errors
-    /// It is not.
+    /// When the descriptor refers to another file or to none.
     pub fn check(&self) -> io::Result<()> {
         if self.is_ours() { Ok(()) } else { Err(io::Error::other(Watch::LOST)) }
     }
@@ -231,7 +235,7 @@ impl<T: AsRawFd> DerefMut for Guarded<T> {
 
 impl<T: AsRawFd> Drop for Guarded<T> {
     fn drop(&mut self) {
-        // What is another file's by now is not ours to close.
+        // A number that belongs to another file by now must not be closed.
         if self.is_ours() {
             if self.watch.0.is_some()
                 && let Some(guard) = guard(self.inner.as_raw_fd())
@@ -253,8 +257,8 @@ mod tests {
         Guarded::new(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()), watch)
     }
 
-    /// Puts another file at the number, as a program that closes and opens does. One call, so that
-    /// other tests of this process take no number in between.
+    /// Puts another file at the number, as a program that closes and opens does. One system call,
+    /// so that other tests of this process take no number in between.
     fn replace(fd: RawFd, by: &impl AsRawFd) {
         // SAFETY: takes no memory; the number is that of a descriptor of this test.
         assert_eq!(unsafe { libc::dup2(by.as_raw_fd(), fd) }, fd);

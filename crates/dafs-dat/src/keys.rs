@@ -4,11 +4,11 @@ use std::io;
 
 const BATCH: usize = 64;
 
-/// Keys at hand for one registration.
+/// Keys available for one registration.
 const TRIES: usize = 8;
 
-/// Random 32-bit numbers from the system, fetched in batches: registering memory must not cost a
-/// system call each time, and a peer must not be able to foretell a key.
+/// Random 32-bit numbers from the kernel, fetched in batches. A registration must not cost a system
+/// call each time, and a peer must not be able to predict a key.
 #[derive(Debug)]
 pub(crate) struct KeySource {
     batch: [u8; BATCH * 4],
@@ -20,7 +20,7 @@ impl KeySource {
         Self { batch: [0; BATCH * 4], used: BATCH }
     }
 
-    /// Makes sure that at least `count` numbers can be taken without asking the system.
+    /// Ensures that at least `count` numbers are available without a system call.
     pub(crate) fn refill(&mut self, count: usize) -> io::Result<()> {
         debug_assert!(count <= BATCH);
         if BATCH - self.used < count {
@@ -36,7 +36,7 @@ impl KeySource {
         let bytes = self.batch.get_mut(at..at + 4)?;
         self.used += 1;
         let number = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        // A key that was given out is not kept where a stray read could find it.
+        // A used key is not kept where a stray read could find it.
         bytes.fill(0);
         Some(number)
     }
@@ -44,12 +44,12 @@ impl KeySource {
     /// Keys for one registration.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// When the kernel has no random numbers.
     pub(crate) fn for_registration(&mut self) -> io::Result<impl FnMut() -> u32> {
         self.refill(TRIES)?;
         let mut last = 0u32;
-        // One in some thousand tries finds its key taken, so the batch never runs out here;
-        // stepping on from the last one merely keeps the search finite.
+        // One try in some thousand finds its key taken, so the batch never runs out here; a step
+        // from the last key merely keeps the search finite.
         Ok(move || {
             last = self.take().unwrap_or_else(|| last.wrapping_add(1));
             last

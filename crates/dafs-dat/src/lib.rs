@@ -1,26 +1,27 @@
 //! Direct access transports: endpoints, memory regions and completions, after DAT and RDMA verbs.
 //!
-//! One trait, [`Adapter`], is all that the protocols above see. It offers what every provider can
-//! do and nothing more: reliable ordered connections that carry private data at set-up, posted
-//! receives, sends that gather and may invalidate a key of the receiver, RDMA write and read
-//! between registered memory, one queue of completions with a file descriptor to sleep on. There
-//! is no immediate data, no atomic, one local segment on a read, and the side that connects speaks
-//! first.
+//! The protocols above see one trait, [`Adapter`]. It offers the features that every provider has
+//! and no more. Connections are reliable and ordered and carry private data at set-up. Receives are
+//! posted. Sends gather segments and may invalidate a key of the receiver. RDMA writes and reads
+//! move data between registered memory. One queue of completions has a file descriptor to sleep on.
+//! There is no immediate data and no atomic operation, a read has one local segment, and the side
+//! that connects sends first.
 //!
 //! Invariants
-//! * A send consumes exactly one posted receive of the peer. A send that finds none breaks the
+//! * A send consumes exactly one posted receive of the peer. A send without a receive breaks the
 //!   connection: flow control (credits) belongs to the protocol above.
 //! * An RDMA write posted before a send is placed before the peer sees that send's receive
 //!   completion. An RDMA write and a later RDMA read of the same bytes are not ordered.
-//! * Any error breaks the connection. Every piece of posted work completes exactly once, in error
-//!   if the connection broke first ([`WorkStatus::Flushed`]), and only after that
-//!   [`Event::Disconnected`] is reported; nothing is reported for that endpoint afterwards.
-//! * Memory is reachable from a peer only through a key of the connection's own protection
-//!   domain, inside its bounds and with the right access; anything else breaks the connection.
-//! * A key is refused from its deregistration on, and from the moment a message of the peer has
-//!   invalidated it. The registration itself stays with its owner.
-//! * An adapter is driven by one thread at a time, never blocks and keeps no thread of its own. (The
-//!   verbs adapters of a process share one, for calls the kernel does not take from every thread.)
+//! * Any error breaks the connection. All posted work completes exactly once, in error if the
+//!   connection broke first ([`WorkStatus::Flushed`]). [`Event::Disconnected`] follows after that,
+//!   as the last event of the endpoint.
+//! * A peer reaches memory only through a key of the connection's own protection domain, within
+//!   bounds and with the required right. Any other access breaks the connection.
+//! * A key is refused from its deregistration on, and from the moment when a message of the peer
+//!   has invalidated it. The registration itself stays with its owner.
+//! * One thread at a time drives an adapter, which never blocks and has no thread of its own. (The
+//!   verbs adapters of a process share one, for calls that the kernel accepts from certain threads
+//!   only.)
 
 pub mod confine;
 pub mod connections;
@@ -59,40 +60,40 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The most private data that a protocol may hand to `connect` or `accept`, in bytes. InfiniBand's
-/// connection manager carries 56; our providers keep 8 of the 52 we use for themselves.
+/// connection manager carries 56; the providers keep 8 of the 52 that this crate uses.
 pub const PRIVATE_DATA_BYTES_MAX: usize = 44;
 
 /// The most local segments of one send or RDMA write.
 pub const GATHER_SEGMENTS_MAX: usize = 16;
 
-/// One transport provider as one thread sees it.
+/// One transport provider, used by one thread.
 ///
-/// Work is posted by the functions below and reported by [`poll`](Adapter::poll). A provider may
-/// hold posted work back until the next `poll`, [`flush`](Adapter::flush) or
-/// [`arm`](Adapter::arm), so that much work costs few system calls.
+/// The functions below post work, and [`poll`](Adapter::poll) reports its completion. A provider
+/// may hold posted work back until the next `poll`, [`flush`](Adapter::flush) or
+/// [`arm`](Adapter::arm), so that a batch costs few system calls.
 ///
-/// `work` is the caller's tag and comes back in the [`Completion`]. Posting never blocks; what the
-/// connection cannot take yet is queued inside the provider, whose queues are bounded by what the
-/// caller has outstanding.
+/// `work` is the caller's tag and returns in the [`Completion`]. Posting never blocks. The provider
+/// queues work that the connection cannot take yet; the caller's outstanding work bounds the
+/// queues.
 pub trait Adapter: Send {
     /// A short name for logs: "iwarp", "shm", "sim", "verbs".
     fn name(&self) -> &'static str;
 
-    /// Allocates memory in the place this transport moves fastest. Shared memory allocates it where
-    /// the peer can reach it without a copy; others return ordinary pages.
+    /// Allocates memory where this transport moves data fastest. Shared memory allocates it where
+    /// the peer can reach it without a copy; other providers return ordinary pages.
     ///
     /// # Errors
-    /// `ENOMEM` and its kind.
+    /// `ENOMEM` and similar errors.
     fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>>;
 
-    /// Makes a protection domain. A region and an endpoint work together only inside one.
+    /// Makes a protection domain. A region and an endpoint work together only inside one domain.
     fn protection_domain(&mut self) -> ProtectionDomain;
 
-    /// Registers all of `buffer`; the adapter keeps it alive until it is deregistered and no
-    /// posted work uses it any more.
+    /// Registers all of `buffer`. The adapter keeps it alive until it is deregistered and no posted
+    /// work uses it.
     ///
     /// # Errors
-    /// The limit that was hit, with its remedy.
+    /// The exceeded limit, with its remedy.
     fn register(
         &mut self,
         domain: ProtectionDomain,
@@ -100,14 +101,15 @@ pub trait Adapter: Send {
         access: Access,
     ) -> Result<MemoryRegion, RegisterError>;
 
-    /// Ends a registration. Its key is refused at once; work already posted still completes.
+    /// Ends a registration. Its key is refused at once; work that was posted before still
+    /// completes.
     ///
-    /// That is about new work. A peer that has mapped the memory ([`map_remote`](
-    /// Adapter::map_remote)) may have begun work in it that goes on after this returns, such as a
-    /// read of a file by one of its threads, and may so still read and write it until it has
-    /// answered the request or noticed the end of the connection. Memory from [`allocate`](
-    /// Adapter::allocate) that was registered for remote access must not be used before that for
-    /// anything but buffers of the same trust: data that this peer may see and may spoil.
+    /// This applies to new work. A peer that has mapped the memory
+    /// ([`map_remote`](Adapter::map_remote)) may have work in progress, such as a file read by one
+    /// of its threads. It may read and write the memory until it has answered the request or
+    /// noticed the end of the connection. Until then, memory from [`allocate`](Adapter::allocate)
+    /// that was registered for remote access may only serve as buffers of the same trust: for data
+    /// that this peer may see and corrupt.
     fn deregister(&mut self, region: RegionId);
 
     /// Starts to listen. Requests arrive as [`Event::ConnectRequest`].
@@ -116,13 +118,13 @@ pub trait Adapter: Send {
     /// The error of the socket calls, or `Unsupported` for an address of another provider.
     fn listen(&mut self, address: &Address) -> io::Result<ListenerId>;
 
-    /// The address a listener is bound to, with the port that the system picked for port 0.
+    /// The address of a listener, with the port that the kernel chose for port 0.
     fn listener_address(&self, listener: ListenerId) -> Option<Address>;
 
     /// Starts a connection; [`Event::Established`] or [`Event::ConnectFailed`] will follow.
     ///
     /// # Errors
-    /// What can be told at once: no such address, no descriptors left.
+    /// Errors that are known at once: no such address, no file descriptors left.
     fn connect(
         &mut self,
         domain: ProtectionDomain,
@@ -133,7 +135,7 @@ pub trait Adapter: Send {
     /// Accepts a request. The endpoint may post receives at once; [`Event::Established`] follows.
     ///
     /// # Errors
-    /// When the request is gone because the peer has left.
+    /// When the request no longer exists because the peer has left.
     fn accept(
         &mut self,
         request: RequestId,
@@ -141,19 +143,19 @@ pub trait Adapter: Send {
         private_data: &[u8],
     ) -> Result<EndpointId, ConnectError>;
 
-    /// Refuses a request; the peer sees [`ConnectError::Rejected`] with the private data.
+    /// Rejects a request; the peer gets [`ConnectError::Rejected`] with the private data.
     fn reject(&mut self, request: RequestId, private_data: &[u8]);
 
-    /// How a request is counted among the connections of its server, if this adapter counts them.
+    /// The request's entry in the server's connection limits, if this adapter counts connections.
     fn admitted(&self, request: RequestId) -> Option<Arc<Admitted>> {
         let _ = request;
         None
     }
 
-    /// Who is at the other end.
+    /// The identity of the peer.
     fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo>;
 
-    /// Gives the connection a place for one message. Messages larger than the segment break it.
+    /// Posts a receive for one message. A message larger than the segment breaks the connection.
     ///
     /// # Errors
     /// A dead endpoint, a segment outside its region, a region without local write access.
@@ -175,18 +177,17 @@ pub trait Adapter: Send {
         segments: &[LocalSegment],
     ) -> Result<(), PostError>;
 
-    /// Sends one message as [`post_send`](Adapter::post_send) does that takes `key`, a key of the
-    /// peer, out of use (Send with Invalidate, RFC 5040 5.3): when the peer's receive completes,
-    /// with the key in [`Completion::invalidated`], the key is refused on every connection, for
-    /// remote reads and writes alike. The peer need not tell anybody that the memory is its own
-    /// again; it still deregisters the region, for which it may use the memory as before, but the
-    /// key does not come back to life.
+    /// Sends one message as [`post_send`](Adapter::post_send) does and invalidates `key`, a key of
+    /// the peer (Send with Invalidate, RFC 5040 5.3). When the peer's receive completes, with the
+    /// key in [`Completion::invalidated`], the key is refused on every connection, for remote reads
+    /// and writes alike. So the peer gets its memory back without a further message. It still
+    /// deregisters the region and may use the memory locally until then, but the key stays invalid.
     ///
-    /// The key must be of the connection's domain and have been registered for remote access, or
-    /// the peer ends the connection. Writes posted before with the key are placed before it dies.
-    /// A read with the key must have completed before this is posted: one that is under way may
-    /// be refused in its middle, which ends the connection too, and what had been mapped by
-    /// [`map_remote`](Adapter::map_remote) must not be used any more.
+    /// The key must belong to the connection's domain and have been registered for remote access;
+    /// otherwise the peer ends the connection. Writes with the key that were posted before are
+    /// placed before it becomes invalid. A read with the key must have completed before this is
+    /// posted. A read in progress may be refused in its middle, which ends the connection too.
+    /// Windows from [`map_remote`](Adapter::map_remote) must not be used any more.
     ///
     /// # Errors
     /// As `post_send`.
@@ -213,7 +214,7 @@ pub trait Adapter: Send {
     /// Reads the peer's memory into one local segment of the same length.
     ///
     /// # Errors
-    /// As `post_send`, and a length that differs.
+    /// As `post_send`, and a different length.
     fn rdma_read(
         &mut self,
         endpoint: EndpointId,
@@ -222,15 +223,15 @@ pub trait Adapter: Send {
         remote: RemoteBuffer,
     ) -> Result<(), PostError>;
 
-    /// The peer's memory itself, where this process can reach it (shared memory): the caller may
-    /// then let the kernel read or write it directly and needs no RDMA. `need` is the right that
-    /// the peer must have granted. `None` means: use `rdma_write` or `rdma_read`; they also report
-    /// a bad key. Memory that the peer granted for reading only is mapped so; what that means for
-    /// whoever writes to it is told at [`RemoteWindow`].
+    /// The peer's memory itself, where this process can map it (shared memory). The caller may then
+    /// let the kernel read or write it directly, without RDMA. `need` is the right that the peer
+    /// must have granted. With `None` the caller uses `rdma_write` or `rdma_read`, which also
+    /// report a bad key. Memory that the peer granted for reading only is mapped read-only; see
+    /// [`RemoteWindow`] for the effect of a write to it.
     ///
-    /// The window outlives both the peer's `deregister` and the connection. Whoever hands it to a
-    /// thread must expect that the peer has put the memory to other use by the time it is written,
-    /// and end such work early when the connection ends.
+    /// The window outlives both the peer's `deregister` and the connection. A caller that hands it
+    /// to a thread must expect that the peer reuses the memory before the thread writes it. It must
+    /// end such work early when the connection ends.
     fn map_remote(
         &mut self,
         endpoint: EndpointId,
@@ -238,35 +239,35 @@ pub trait Adapter: Send {
         need: Access,
     ) -> Option<RemoteWindow>;
 
-    /// True when a peer may map memory of such a buffer ([`map_remote`](Adapter::map_remote)), and so
-    /// reach it after its registration and the connection have ended.
+    /// True when a peer may map memory of such a buffer ([`map_remote`](Adapter::map_remote)), and
+    /// so reach it after the end of its registration and of the connection.
     fn is_mappable(&self, _buffer: &Buffer) -> bool {
         false
     }
 
-    /// Tells how many bytes the peer may still RDMA-write here for requests now outstanding, so
-    /// that a byte-stream provider can receive them straight into place. A hint.
+    /// Announces how many bytes the peer may still RDMA-write here for outstanding requests, so
+    /// that a byte-stream provider can receive them straight into place. This is a hint.
     fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64);
 
-    /// Moves things along without blocking and appends what has happened to `events`. Returns the
-    /// number of events added.
+    /// Makes progress without blocking and appends events to `events`. Returns the number of events
+    /// added.
     ///
     /// `now` drives set-up and tear-down timeouts.
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize;
 
-    /// Hands held-back work to the transport.
+    /// Passes held-back work to the transport.
     fn flush(&mut self);
 
-    /// Prepares to sleep: after `true` the descriptor becomes readable when there is something to
-    /// poll for. `false` means that there is already.
+    /// Prepares to sleep: after `true` the descriptor becomes readable when there is an event to
+    /// poll. `false` means that there may be one already.
     ///
     /// # Errors
     /// The error of the system call that could not arm the descriptor.
     fn arm(&mut self) -> io::Result<bool>;
 
-    /// False once a descriptor of this adapter was found to have been closed by others, who may have
-    /// opened something else by its number. Nothing of it is used any more from then on, and nothing
-    /// can be waited for. Looked at by providers that were told to (`guarded` in their settings).
+    /// False once a descriptor of this adapter was found closed by other code, which may have
+    /// opened another file under its number. From then on the adapter uses none of them, and a
+    /// caller cannot wait for it. Only providers with `guarded` in their settings check this.
     fn is_intact(&self) -> bool {
         true
     }
@@ -274,13 +275,13 @@ pub trait Adapter: Send {
     /// The descriptor to wait on after [`arm`](Adapter::arm). The simulated provider has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When `poll` must be called even if the descriptor stays quiet.
+    /// The time at which `poll` must be called even without a readable descriptor.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Ends a connection after the sends already posted have been handed over;
+    /// Ends a connection after the sends posted so far have been passed to the transport;
     /// [`Event::Disconnected`] follows. Posted receives are flushed.
     fn disconnect(&mut self, endpoint: EndpointId);
 
-    /// Ends a connection at once, dropping what is queued.
+    /// Ends a connection at once and drops its queue.
     fn abort(&mut self, endpoint: EndpointId);
 }

@@ -1,10 +1,10 @@
-//! Registered memory: the table that every provider shares.
+//! Registered memory: the region table that every provider uses.
 //!
 //! Invariants
-//! * A key is a random 32-bit number and never zero, so that a guess fails; it dies with its
-//!   registration, or before that when a peer invalidates it.
-//! * A lookup names the protection domain, the range and the right it needs, and yields memory
-//!   only if all three fit. Arithmetic on addresses from a peer is checked.
+//! * A key is a random 32-bit number and never zero, so that a guess fails. It becomes invalid with
+//!   the end of its registration, or when a peer invalidates it.
+//! * A lookup names the protection domain, the range and the required right, and returns memory
+//!   only if all three match. Arithmetic on addresses from a peer is checked.
 
 use crate::error::{PostError, RegisterError};
 use crate::types::{Access, LocalSegment, ProtectionDomain, RegionId, RemoteBuffer};
@@ -21,18 +21,18 @@ pub(crate) const REGION_BYTES_MAX: usize = 1 << 40;
 /// A registration as its owner sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryRegion {
-    /// The owner's name for it.
+    /// The identifier for local use.
     pub id: RegionId,
     /// The key to give to a peer.
     pub key: u32,
-    /// The address of its first byte in the terms that a peer must use.
+    /// The address of the first byte, as a peer must state it.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
 impl MemoryRegion {
-    /// The piece at `offset` as a peer must name it; `None` if it is not inside.
+    /// The descriptor of the piece at `offset` for a peer; `None` if it is not inside.
     pub fn remote(&self, offset: usize, len: u32) -> Option<RemoteBuffer> {
         if offset.checked_add(len as usize)? > self.len {
             return None;
@@ -51,7 +51,7 @@ struct Entry {
     buffer: Arc<Buffer>,
     domain: ProtectionDomain,
     access: Access,
-    /// Zero once it was invalidated; it may by then be the key of another region.
+    /// Zero once it was invalidated; its number may by then be the key of another region.
     key: u32,
 }
 
@@ -69,7 +69,7 @@ impl RegionTable {
         Self::default()
     }
 
-    /// Registers `buffer`. `random` yields the key; it is asked again while the key is taken.
+    /// Registers `buffer`. `random` yields the key; it is called again while the key is taken.
     ///
     /// # Errors
     /// When the table is full or the buffer too long.
@@ -119,11 +119,11 @@ impl RegionTable {
         Some(entry.buffer)
     }
 
-    /// The region whose key a peer may invalidate.
+    /// Finds the region whose key a peer may invalidate.
     ///
     /// # Errors
-    /// An unknown key or one of another domain, which look alike; a region without remote access,
-    /// whose key no peer was given.
+    /// An unknown key or one of another domain, with the same error for both; a region without
+    /// remote access, whose key no peer was given.
     pub fn find_invalidatable(
         &self,
         domain: ProtectionDomain,
@@ -140,7 +140,7 @@ impl RegionTable {
         Ok(id)
     }
 
-    /// Takes a key out of use as a peer has asked. The region stays until it is deregistered.
+    /// Invalidates a key on request of a peer. The region stays until it is deregistered.
     ///
     /// # Errors
     /// As [`RegionTable::find_invalidatable`].
@@ -160,7 +160,7 @@ impl RegionTable {
     /// The memory of a local segment.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The check that failed.
     pub fn local(
         &self,
         domain: ProtectionDomain,
@@ -187,7 +187,7 @@ impl RegionTable {
     /// The memory that a peer names, with its region and the offset inside it.
     ///
     /// # Errors
-    /// What does not fit; an unknown key and one of another domain look alike.
+    /// The check that failed; an unknown key and one of another domain give the same error.
     pub fn remote(
         &self,
         domain: ProtectionDomain,
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(found.map(|_| ()), Err(PostError::Region));
         assert_eq!(table.invalidate(domain, region.key), Err(PostError::Region));
         assert!(table.local(domain, region.local(0, 100), Access::empty()).is_ok());
-        // The number may be drawn again; the end of the old region does not touch the new one.
+        // The number may be drawn again; the end of the old region does not affect the new one.
         let buffer = Arc::new(Buffer::zeroed(100).unwrap());
         let again = table.register(domain, buffer, Access::REMOTE_READ, || 0x1234).unwrap();
         assert_eq!(again.key, region.key);

@@ -1,9 +1,9 @@
-//! The names under which servers offer shared memory, so that both sides derive the same name from
-//! the server's network address and nobody has to configure one.
+//! The names under which servers offer shared memory. Both sides derive the same name from the
+//! server's network address, so it needs no configuration.
 //!
 //! A server bound to one address listens on the abstract UNIX socket `dafs-IP:PORT`, one bound to
 //! the wildcard address on `dafs-*:PORT`. Abstract names belong to a network namespace, so two
-//! containers do not meet by accident.
+//! containers do not share them by accident.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ pub fn shm_socket_name(bound: SocketAddr) -> String {
     }
 }
 
-/// The socket names a client tries for a server it reaches at `address`, best first.
+/// The socket names that a client tries for a server at `address`, best first.
 pub fn shm_socket_candidates(address: SocketAddr) -> [String; 2] {
     [shm_socket_name(address), format!("dafs-*:{}", address.port())]
 }

@@ -1,41 +1,44 @@
-//! What it costs to offer the CPU to others.
+//! The cost of yielding the CPU.
 //!
-//! Whoever polls for an answer offers the CPU between two polls (`sched_yield`), because the other side may
-//! need it to answer. Where others have work of their own the offer costs a whole turn of theirs: some
-//! milliseconds, in which the answer lies there unseen. A thread that sleeps would be woken at once then,
-//! because it has used so little. So after such a loss nobody should poll for a while.
+//! A thread that polls for an answer yields the CPU between two polls (`sched_yield`), because the
+//! other side may need it to answer. Where other threads have work of their own, a yield costs a
+//! whole time slice of theirs: some milliseconds, in which an arrived answer waits. The scheduler
+//! would wake a sleeping thread at once instead, because it has used little CPU time. So after such
+//! a loss a thread should not poll for a while.
 //!
 //! Invariants
-//! * Where others take the CPU again and again, little time is lost: the pauses grow until losses are rare.
+//! * Where other threads take the CPU repeatedly, little time is lost: the pauses grow until losses
+//!   are rare.
 
 use crate::time::Instant;
 use std::time::Duration;
 
-/// An offer that was taken for so long was taken by somebody who had other things to do than to answer.
-/// Schedulers let such a one run for some milliseconds; an answer of 1 MiB takes some tenths of one.
+/// A yield that lasted this long gave the CPU to a thread with work other than the answer.
+/// Schedulers let such a thread run for some milliseconds; an answer of 1 MiB takes some tenths of
+/// one.
 const LOSS_MIN: Duration = Duration::from_millis(1);
 
-/// How long not to poll after a loss, at first.
+/// The pause of polling after a first loss.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
-/// How long not to poll after a loss when there is one after the other.
+/// The longest pause of polling after consecutive losses.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Whether the CPU can be offered without losing it.
+/// Tracks whether a thread can yield the CPU without losing it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CpuOffers {
     paused_until: Instant,
-    /// How long the last pause was.
+    /// The length of the last pause.
     pause: Duration,
 }
 
 impl CpuOffers {
-    /// The CPU was offered, and was back after `time`, which is `now`.
+    /// Records a yield that lasted `time` and ended at `now`.
     pub fn made(&mut self, time: Duration, now: Instant) {
         if time < LOSS_MIN {
             return;
         }
-        // A rare loss, as when something else begins, does not count with those before it.
+        // A rare loss, as when another program starts, does not count with those before it.
         let is_rare = now.since(self.paused_until) > PAUSE_MAX;
         let pause = if is_rare { Duration::ZERO } else { self.pause.saturating_mul(2) };
         self.pause = pause.clamp(PAUSE_MIN, PAUSE_MAX);
@@ -76,7 +79,7 @@ mod tests {
             now = now + Duration::from_millis(1);
         }
         assert!(lost < Duration::from_millis(300), "{lost:?} of a minute");
-        // When they are gone one loss counts little again.
+        // After the losses have ended, one loss counts little again.
         now = now + 2 * PAUSE_MAX;
         assert!(!offers.are_dear(now));
         offers.made(loss, now);

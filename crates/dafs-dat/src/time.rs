@@ -3,8 +3,8 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in monotonic time, in nanoseconds since an arbitrary start. Protocol code never reads
-/// a clock; whoever drives it passes one of these.
+/// A point in monotonic time, in nanoseconds since an arbitrary start. Protocol code never reads a
+/// clock; its driver passes the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 bitflags! {
-    /// What a registration allows.
+    /// The rights of a registration.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Access: u8 {
         /// The adapter may write here: receives and the sink of RDMA reads.
@@ -21,7 +21,7 @@ bitflags! {
     }
 }
 
-/// Where to listen or connect.
+/// An address to listen on or to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// iWARP over TCP.
@@ -62,18 +62,18 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProtectionDomain(pub u32);
 
-/// A registration, as its owner names it.
+/// The identifier of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RegionId(pub u32);
 
-/// A piece of a registered region of ours.
+/// A piece of a local registered region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalSegment {
     /// The region.
     pub region: RegionId,
-    /// Bytes from the region's start.
+    /// Offset in the region, in bytes.
     pub offset: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
@@ -81,22 +81,22 @@ pub struct LocalSegment {
 /// length).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteBuffer {
-    /// The key: R_Key, STag, DAFS context.
+    /// The key. Its other names are R_Key, STag, DAFS context.
     pub key: u32,
-    /// The address in the peer's terms.
+    /// The address, as the peer defined it.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 /// A peer's memory mapped into this process; the mapping lives as long as the window.
 ///
-/// A window is for writing only if the peer granted that ([`RemoteWindow::is_writable`]), which it
-/// did if [`map_remote`](crate::Adapter::map_remote) was asked for [`Access::REMOTE_WRITE`]. Memory
-/// granted for reading alone is mapped read-only: a store through the view of such a window ends
-/// the process by a signal, before anything has changed, and a system call that writes there fails
-/// with `EFAULT`. A private writable mapping would be no better answer: whatever breaks its sharing
-/// with the peer, such as direct I/O on older kernels or `mlockall`, would leave it with old data.
+/// A window is writable only if the peer granted that ([`RemoteWindow::is_writable`]).
+/// [`map_remote`](crate::Adapter::map_remote) for [`Access::REMOTE_WRITE`] implies it. Memory
+/// granted for reading only is mapped read-only. A store through the view of such a window ends the
+/// process by a signal, before any byte has changed, and a system call that writes there fails with
+/// `EFAULT`. A private writable mapping would be no better: operations that break its sharing with
+/// the peer, such as direct I/O on older kernels or `mlockall`, would leave it with stale data.
 #[derive(Clone)]
 pub struct RemoteWindow {
     ptr: *mut u8,
@@ -122,13 +122,13 @@ impl RemoteWindow {
     /// A window of `len` bytes at `ptr` that is for reading only.
     ///
     /// # Safety
-    /// The range must stay mapped and readable until `mapping` is dropped. It must be memory that
-    /// cannot be written, or that may be, so that a stray store faults or does no harm.
+    /// The range must stay mapped and readable until `mapping` is dropped. It must either be
+    /// protected against writing, or tolerate it, so that a stray store faults or does no harm.
     pub unsafe fn read_only(ptr: *mut u8, len: usize, mapping: Arc<dyn Any + Send + Sync>) -> Self {
         Self { ptr, len, writable: false, _mapping: mapping }
     }
 
-    /// Whether [`view`](RemoteWindow::view) may be written.
+    /// True if [`view`](RemoteWindow::view) may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
@@ -137,8 +137,8 @@ impl RemoteWindow {
     /// [is writable](RemoteWindow::is_writable).
     pub fn view(&self) -> VolatileSlice<'_> {
         // SAFETY: the constructor's promise, kept by `_mapping`. A window that is not writable is
-        // only read; should a caller break that rule, the page tables turn the store into a signal
-        // and no memory is changed.
+        // only read. If a caller breaks that rule, the page tables turn the store into a signal,
+        // and no memory changes.
         unsafe { VolatileSlice::new(self.ptr, self.len) }
     }
 
@@ -147,7 +147,7 @@ impl RemoteWindow {
         self.len
     }
 
-    /// True when there is nothing in it.
+    /// True when the window is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -160,22 +160,25 @@ impl fmt::Debug for RemoteWindow {
     }
 }
 
-/// Private data of a connection, without what the transport added for itself.
+/// Private data of a connection, without the transport's own additions.
 pub type PrivateData = Vec<u8>;
 
-/// Who is at the other end, as far as the transport can vouch for it.
+/// The identity of the peer, as far as the transport can vouch for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerInfo {
     /// The peer's network address.
     pub address: Option<SocketAddr>,
-    /// The peer process's user and group, told by the kernel of this host. Its process id, too, over
-    /// shared memory; over TCP that is 0, and the group the user's main one.
+    /// The user and group of the peer's process, as the kernel of this host reports them. Over
+    /// shared memory the kernel also reports its process id. Over TCP the id is 0, and the group is
+    /// the user's primary group.
     pub process: Option<PeerProcess>,
-    /// The process's supplementary groups, told by the kernel over shared memory; over TCP it tells none.
+    /// The supplementary groups of the process. The kernel reports them over shared memory, and
+    /// none over TCP.
     pub groups: Vec<u32>,
-    /// Whether the peer is on this host. Without `process` it may be any user of this host then.
+    /// True if the peer is on this host. Without `process` it may then belong to any user of this
+    /// host.
     pub is_local: bool,
-    /// A number for the simulated network.
+    /// The host number in the simulated network.
     pub sim_host: Option<u32>,
 }
 
@@ -201,79 +204,80 @@ impl fmt::Display for PeerInfo {
     }
 }
 
-/// Which kind of work has completed.
+/// The kind of completed work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// `post_receive`.
     Receive,
     /// `post_send` or `post_send_invalidate`.
     Send,
-    /// `rdma_write`: the local memory may be reused. Says nothing about placement.
+    /// `rdma_write`: the local memory may be reused. It does not imply placement at the peer.
     RdmaWrite,
-    /// `rdma_read`: the data is here.
+    /// `rdma_read`: the data has arrived.
     RdmaRead,
 }
 
-/// How work ended.
+/// The outcome of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkStatus {
-    /// Done; the bytes received or moved.
+    /// Success, with the bytes received or moved.
     Ok(u32),
-    /// The connection broke before it was done.
+    /// The connection broke before the work was done.
     Flushed,
 }
 
-/// One piece of posted work is over.
+/// The completion of one posted work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
     /// The connection.
     pub endpoint: EndpointId,
-    /// The caller's tag.
+    /// The caller's work tag.
     pub work: u64,
-    /// What it was.
+    /// The kind of the work.
     pub operation: Operation,
-    /// How it ended.
+    /// The outcome.
     pub status: WorkStatus,
-    /// On a receive: the key of ours that the peer's message has invalidated, if it was one of
+    /// On a receive: the local key that the peer's message has invalidated, if it was one of
     /// [`Adapter::post_send_invalidate`](crate::Adapter::post_send_invalidate). `None` otherwise.
     pub invalidated: Option<u32>,
 }
 
-/// What `poll` reports.
+/// An event that `poll` reports.
 #[derive(Debug)]
 pub enum Event {
-    /// Posted work is over.
+    /// Posted work is complete.
     Completion(Completion),
-    /// Somebody wants to connect.
+    /// A peer requests a connection.
     ConnectRequest {
-        /// Where.
+        /// The listener that received the request.
         listener: ListenerId,
-        /// For `accept` or `reject`.
+        /// The request, for `accept` or `reject`.
         request: RequestId,
-        /// What the peer sent along.
+        /// The private data of the peer.
         private_data: Box<PrivateData>,
-        /// Who it is.
+        /// The identity of the peer.
         peer: Box<PeerInfo>,
     },
-    /// A connection is up, on either side; sends may be posted.
+    /// A connection is established, on either side; sends may be posted.
     Established {
-        /// Which.
+        /// The connection.
         endpoint: EndpointId,
-        /// What the accepting side sent along; empty on that side itself.
+        /// The private data of the accepting side; empty on that side itself.
         private_data: Box<PrivateData>,
     },
-    /// A connection that this side started could not be made. The endpoint is gone.
+    /// A connection that this side started could not be established. The endpoint does not exist
+    /// any more.
     ConnectFailed {
-        /// Which.
+        /// The connection.
         endpoint: EndpointId,
-        /// Why.
+        /// The reason.
         error: Box<ConnectError>,
     },
-    /// A connection is over; the last event of this endpoint.
+    /// A connection has ended; the last event of this endpoint.
     Disconnected {
-        /// Which.
+        /// The connection.
         endpoint: EndpointId,
-        /// Why.
+        /// The reason.
         reason: Box<DisconnectReason>,
     },
 }

@@ -1,7 +1,7 @@
-//! Asks the kernel about one TCP connection (sock_diag(7)) and about one address (rtnetlink(7)).
+//! Queries the kernel for one TCP connection (sock_diag(7)) and for one address (rtnetlink(7)).
 //!
 //! Invariants
-//! * It takes microseconds however many connections there are, and never waits.
+//! * A query takes microseconds, independent of the number of connections, and never waits.
 
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -12,17 +12,16 @@ const HEADER_BYTES: usize = 16;
 const ANSWER_BYTES_MAX: usize = 1024;
 const FLAG_REQUEST: u16 = 1;
 
-/// The protocol 0.
+/// Netlink protocol 0.
 const NETLINK_ROUTE: Option<Protocol> = None;
 
-/// The types of messages.
+/// Message types.
 const ERROR: u16 = 2;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const ROUTE_IS: u16 = 24;
 const ROUTE_ASKED: u16 = 26;
 
-/// Of a question about a connection, what is ports, addresses and device; and where things stand in
-/// the answer.
+/// Bytes of ports, addresses and device in a connection query; below, offsets in the answer.
 const ENDS_BYTES: usize = 40;
 const FAMILY_AT: usize = 0;
 const STATE_AT: usize = 1;
@@ -31,7 +30,8 @@ const COOKIE_AT: usize = 44;
 const UID_AT: usize = 64;
 const STATE_ESTABLISHED: u8 = 1;
 
-/// A route: where its type stands, that of an address of this host, and attributes of the question.
+/// A route: its length, the offset of its type, the type of a local address, and attributes of the
+/// query.
 const ROUTE_BYTES: usize = 12;
 const ROUTE_TYPE_AT: usize = 7;
 const ROUTE_LOCAL: u8 = 2;
@@ -41,23 +41,23 @@ const ROUTE_BY: u16 = 4;
 /// An established socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Whose it is.
+    /// The user that owns the socket.
     pub(super) uid: u32,
-    /// Its number, which no other one has or will have.
+    /// The socket's cookie, which is never reused.
     pub(super) cookie: u64,
 }
 
-/// The established connection whose own end is `own` and whose other end is `other`, both of one
-/// family; `None` when there is no such connection on this host.
+/// Finds the established connection between `own` and `other`, both of one family; `None` when this
+/// host has no such connection.
 ///
 /// # Errors
-/// When the kernel does not answer such questions.
+/// When the kernel does not answer such queries.
 pub(super) fn find(own: SocketAddr, other: SocketAddr) -> io::Result<Option<Found>> {
     let mut body = vec![family(own), libc::IPPROTO_TCP as u8, 0, 0];
-    // In any state.
+    // A socket in any state.
     body.extend([0xff; 4]);
     body.extend(ends(own, other));
-    // With any cookie.
+    // A socket with any cookie.
     body.extend([0xff; 8]);
     match ask(Some(netlink::SOCK_DIAG), SOCK_DIAG_BY_FAMILY, &body) {
         Ok(Answer::Message(SOCK_DIAG_BY_FAMILY, answer)) => read(&answer, own, other),
@@ -70,7 +70,7 @@ pub(super) fn find(own: SocketAddr, other: SocketAddr) -> io::Result<Option<Foun
 /// True if an address is one of this host's own.
 ///
 /// # Errors
-/// When the kernel does not answer such questions.
+/// When the kernel does not answer such queries.
 pub(super) fn is_local(address: SocketAddr) -> io::Result<bool> {
     let mut body = vec![0; ROUTE_BYTES];
     let mut attribute = |kind: u16, value: &[u8]| {
@@ -96,20 +96,20 @@ pub(super) fn is_local(address: SocketAddr) -> io::Result<bool> {
         Ok(Answer::Message(ROUTE_IS, answer)) => {
             Ok(answer.get(ROUTE_TYPE_AT) == Some(&ROUTE_LOCAL))
         }
-        // Nothing leads there.
+        // There is no route to it.
         Ok(Answer::Refusal(libc::ENETUNREACH | libc::EHOSTUNREACH)) => Ok(false),
         Ok(answer) => Err(answer.unexpected()),
         Err(error) => Err(error),
     }
 }
 
-/// The kernel's answer, which is no error of the question's way to it: what a sandbox forbids is not an
-/// answer.
+/// The kernel's answer to a delivered query. An error of the delivery, such as that of a sandbox,
+/// is not an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// Its type and its body.
+    /// The type and the body of a message.
     Message(u16, Vec<u8>),
-    /// A code of an error.
+    /// An error code.
     Refusal(i32),
 }
 
@@ -122,7 +122,7 @@ impl Answer {
     }
 }
 
-/// Asks one question.
+/// Sends one query.
 fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> io::Result<Answer> {
     let (family, sort) = (AddressFamily::NETLINK, SocketType::DGRAM);
     let socket = rustix::net::socket_with(family, sort, SocketFlags::CLOEXEC, protocol)?;
@@ -133,7 +133,7 @@ fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> io::Result<Answer>
     question.extend(body);
     let kernel = SocketAddrNetlink::new(0, 0);
     rustix::net::sendto(&socket, &question, SendFlags::empty(), &kernel)?;
-    // The kernel has answered before it returned from sending.
+    // The kernel has answered before the send returns.
     let mut answer = [0; ANSWER_BYTES_MAX];
     let (len, _) = rustix::net::recv(&socket, answer.as_mut_slice(), RecvFlags::DONTWAIT)?;
     take_apart(&answer[..len])
@@ -158,7 +158,7 @@ fn family(end: SocketAddr) -> u8 {
     (if end.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
-/// The device that an address of one link belongs to; 0 for others.
+/// The device of a link-local address; 0 for other addresses.
 fn device(end: SocketAddr) -> u32 {
     if let SocketAddr::V6(end) = end { end.scope_id() } else { 0 }
 }
@@ -177,8 +177,8 @@ fn ends(own: SocketAddr, other: SocketAddr) -> [u8; ENDS_BYTES] {
     bytes
 }
 
-/// Parses an answer. The kernel answers for a listener in place of a connection that is gone, and
-/// for an IPv6 socket in place of the IPv4 one whose address it has.
+/// Parses an answer. The kernel may answer with a listener if the connection has ended, and with an
+/// IPv6 socket for an IPv4 socket at the same address.
 fn read(answer: &[u8], own: SocketAddr, other: SocketAddr) -> io::Result<Option<Found>> {
     let found = || {
         let cookie = answer.get(COOKIE_AT..COOKIE_AT + 8)?.try_into().ok()?;

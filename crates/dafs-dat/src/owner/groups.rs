@@ -1,11 +1,11 @@
-//! The first group of each user of this host.
+//! The primary group of each user of this host.
 //!
-//! The file `/etc/passwd` is looked at and nothing else: other sources of names, such as LDAP, may take
-//! seconds, and whoever asks here accepts connections and must not wait.
+//! It reads the file `/etc/passwd` only: other sources of names, such as LDAP, may take seconds.
+//! The caller accepts connections and must not wait.
 //!
 //! Invariants
-//! * The file is read only when it has changed, and that is looked at only every [`LIFETIME`]: a flood of
-//!   connections reads nothing.
+//! * The file is read only when it has changed, and checked for changes only every [`LIFETIME`]: a
+//!   flood of connections causes no reads.
 
 use super::is_shortage;
 use rustc_hash::FxHashMap;
@@ -18,16 +18,17 @@ use std::time::{Duration, Instant};
 /// The group of a user without an entry.
 const NO_GROUP: u32 = 65_534;
 
-/// How long a change of the file may stay unseen.
+/// The longest time until a change of the file is noticed.
 const LIFETIME: Duration = Duration::from_secs(2);
 
 static PASSWD: LazyLock<Mutex<Groups>> =
     LazyLock::new(|| Mutex::new(Groups::of(Path::new("/etc/passwd"))));
 
-/// The first group of a user.
+/// The primary group of a user.
 ///
 /// # Errors
-/// For want of descriptors nobody gets another group: files would be made with it.
+/// When there is no file descriptor. A default group would be wrong: files would be created with
+/// it.
 pub(super) fn primary(uid: u32) -> io::Result<u32> {
     let mut groups = PASSWD.lock().unwrap_or_else(PoisonError::into_inner);
     groups.primary(uid, Instant::now())
@@ -37,7 +38,7 @@ struct Groups {
     path: PathBuf,
     known: FxHashMap<u32, u32>,
     looked_at: Option<Instant>,
-    /// The inode, size and ctime, which tell a version of the file from others.
+    /// The inode, size and ctime, which identify a version of the file.
     version: Option<[u64; 4]>,
     reads: u64,
 }
@@ -57,7 +58,7 @@ impl Groups {
             });
             if version != self.version || version.is_none() {
                 let text = without_shortage(std::fs::read(&self.path))?;
-                // A name that is not in UTF-8 hides no other user.
+                // A name that is not UTF-8 must not hide other users.
                 self.known = parse(&String::from_utf8_lossy(&text));
                 self.version = version;
                 self.reads += 1;

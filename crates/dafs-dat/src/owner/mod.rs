@@ -1,14 +1,14 @@
-//! Whose process is at the other end of an accepted TCP connection.
+//! The user of the process at the other end of an accepted TCP connection.
 //!
-//! An address of this host says nothing about the user behind it, nor does a port below 1024, and a
-//! client may claim to be anybody. The kernel knows the owner of each socket.
+//! An address of this host does not identify the user, nor does a port below 1024, and a client may
+//! claim any identity. The kernel knows the owner of each socket.
 //!
 //! Invariants
-//! * The owner is that of the socket whose two ends are those of the accepted one, in reverse, while
-//!   both are established. What is at the same port for another address of this host does not count.
-//! * A peer at an address of this host whose socket is not found is never taken for another host: it
-//!   may be about to close, in another network name space, or bound to a device.
-//! * It takes microseconds however many connections there are, and never waits.
+//! * The owner is that of the socket with the same two addresses in reverse, while both sockets are
+//!   established. A socket with the same port at another address of this host does not count.
+//! * A peer at an address of this host whose socket is not found is never taken for another host:
+//!   it may be about to close, in another network namespace, or bound to a device.
+//! * A query takes microseconds, independent of the number of connections, and never waits.
 
 mod diag;
 mod groups;
@@ -20,10 +20,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Once;
 
-/// Asks the kernel about the peer of an accepted TCP connection.
+/// Identifies the peer of an accepted TCP connection.
 ///
 /// # Errors
-/// When there is no descriptor or memory to find out; the connection is of no use then.
+/// When there is no file descriptor or memory for the query; then the connection must not be used.
 pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> io::Result<PeerInfo> {
     let uid = match owner(socket.as_fd(), peer) {
         Err(error) if is_shortage(&error) => return Err(error),
@@ -41,13 +41,13 @@ pub fn tcp_peer(socket: impl AsFd, peer: SocketAddr) -> io::Result<PeerInfo> {
     Ok(PeerInfo { address: Some(peer), process, is_local, ..PeerInfo::default() })
 }
 
-/// True for an error that passes when others give back descriptors or memory.
+/// True for an error that passes when other code frees descriptors or memory.
 fn is_shortage(error: &io::Error) -> bool {
     let codes = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Says once why no user of this host is known.
+/// Logs once why this server knows no local users.
 fn complain(error: &io::Error) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -60,7 +60,7 @@ fn complain(error: &io::Error) {
     });
 }
 
-/// True if an address is one of this host's own; also where that cannot be found out.
+/// True if an address belongs to this host, or if that is unknown.
 pub fn is_of_this_host(address: SocketAddr) -> bool {
     find_address(address).unwrap_or(true)
 }
@@ -75,8 +75,8 @@ fn find_address(address: SocketAddr) -> io::Result<bool> {
         Err(_) => {}
         known => return known,
     }
-    // Without the routing table: the one error that only addresses of other hosts have. In doubt a peer
-    // is of this host, since it is refused then and not believed.
+    // Without the routing table: this is the one error that only addresses of other hosts cause. In
+    // doubt a peer counts as local, because then it is refused and not trusted.
     match UdpSocket::bind(with_port(address, 0)) {
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(false),
         Err(error) if is_shortage(&error) => Err(error),
@@ -84,24 +84,24 @@ fn find_address(address: SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// The user of the socket at the other end of `socket`, if that is one of this host.
+/// The user of the socket at the other end of `socket`, if it is on this host.
 fn owner(socket: BorrowedFd<'_>, peer: SocketAddr) -> io::Result<Option<u32>> {
     let own = canonical(SocketAddr::try_from(rustix::net::getsockname(socket)?)?);
     let peer = canonical(peer);
     let Some(found) = diag::find(peer, own)? else {
-        // A kernel without the module says of every socket that it is not there.
+        // A kernel without the module reports every socket as missing.
         let is_blind = diag::find(own, peer)?.is_none() && is_established(socket)?;
         return if is_blind { Err(io::ErrorKind::Unsupported.into()) } else { Ok(None) };
     };
-    // A socket that is closed while it is looked at belongs to nobody any more, which the kernel calls
-    // user 0. It is not established then.
+    // A socket that is closed during the query has no owner any more, which the kernel reports as
+    // user 0. Then the second query finds it not established.
     let again = diag::find(peer, own)?;
     let same = again.is_some_and(|again| again.cookie == found.cookie);
-    // Nor did the peer close and leave its port to somebody else before.
+    // And the peer did not close and leave its port to another process before.
     Ok((same && is_established(socket)?).then_some(found.uid))
 }
 
-/// Whether a connected socket has neither failed nor heard the end of its peer.
+/// True if a connected socket has neither failed nor received the end of its peer.
 fn is_established(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut sockets = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
     poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
@@ -109,7 +109,7 @@ fn is_established(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(!sockets[0].revents().intersects(over))
 }
 
-/// The same end, as IPv4 if an IPv6 socket was reached by it.
+/// The same address, as IPv4 if it is an IPv4-mapped IPv6 address.
 fn canonical(end: SocketAddr) -> SocketAddr {
     match (end, end.ip().to_canonical()) {
         (SocketAddr::V6(_), ip @ IpAddr::V4(_)) => SocketAddr::new(ip, end.port()),
@@ -140,7 +140,7 @@ mod tests {
         (stream, info)
     }
 
-    /// Connects from a port that others use, too.
+    /// Connects from a port that other sockets use too.
     fn dial(from: SocketAddr, to: SocketAddr) -> Socket {
         let socket = Socket::new(Domain::for_address(from), Type::STREAM, None).unwrap();
         socket.set_reuse_address(true).unwrap();
@@ -149,7 +149,7 @@ mod tests {
         socket
     }
 
-    /// Runs `work` on a thread that is this user's.
+    /// Runs `work` on a thread with the credentials of this user.
     fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
         let run = move || {
             let uid = Uid::from_raw(uid);
@@ -166,7 +166,7 @@ mod tests {
             ("127.0.0.1:0", None),
             ("127.0.0.2:0", None),
             ("[::1]:0", None),
-            // A socket of one family may be reached by one of the other.
+            // A socket of one family may accept connections of the other.
             ("[::]:0", Some("127.0.0.1")),
             ("127.0.0.1:0", Some("::ffff:127.0.0.1")),
         ] {
@@ -237,7 +237,7 @@ mod tests {
         let is_ours = |text: &str| is_of_this_host(text.parse().unwrap());
         assert!(is_ours("127.9.9.9:1") && is_ours("[::1]:1") && is_ours("[::ffff:127.0.0.1]:1"));
         assert!(!is_ours("192.0.2.77:1") && !is_ours("[2001:db8::77]:1"));
-        // The address that this host has on a network, if it has one.
+        // The address of this host on a network, if it has one.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.77:9").is_ok() {
             assert!(is_of_this_host(socket.local_addr().unwrap()));
