@@ -1,10 +1,11 @@
-//! Speaks the protocol of rdma-core's `rping` over the iWARP provider or an RDMA device, as either
-//! side, with the data checked on both. For runs against other implementations and against itself.
+//! Speaks the protocol of rdma-core's `rping`, as either side, over the iWARP provider or an RDMA
+//! device. Both sides check the data. For runs against other implementations and against itself.
 //!
 //! One round, all messages 16 bytes (address, key and size of a buffer, big-endian): the client
-//! tells a source; the server RDMA-reads it and says "go ahead"; the client tells a sink; the
-//! server RDMA-writes the data back and says "go ahead". The content of the server's messages
-//! means nothing. The client ends the connection after the last round.
+//! announces a source buffer; the server reads it by RDMA and sends "go ahead"; the client
+//! announces a sink buffer; the server writes the data back by RDMA and sends "go ahead". The
+//! client ignores the content of the server's messages. The client ends the connection after the
+//! last round.
 
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
@@ -35,7 +36,7 @@ usage: rping -s|-c [-a ADDRESS] [-p PORT] [-S BYTES] [-C ROUNDS] [-v] [--verbs]
 const MESSAGE_BYTES: usize = 16;
 const SERVER_BYTES_MAX: usize = 16 << 20;
 
-/// Tags of work.
+/// Work tags.
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 const READ: u64 = 3;
@@ -86,7 +87,7 @@ impl Options {
     }
 }
 
-/// What `rping` of rdma-core puts into its buffer in the given round.
+/// The bytes that `rping` of rdma-core puts into its buffer in the given round.
 fn pattern(round: u64, bytes: usize) -> Vec<u8> {
     let mut data = format!("rdma-ping-{round}: ").into_bytes();
     data.truncate(bytes);
@@ -190,7 +191,7 @@ impl Rping {
         Ok(Memory { buffer, region })
     }
 
-    /// The next event; sleeps until there is one.
+    /// The next event; sleeps until one arrives.
     fn next_event(&mut self) -> Result<Event, Failure> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -217,19 +218,20 @@ impl Rping {
         }
     }
 
-    /// Waits until the work with this tag is done; `None` when the peer ended the connection.
-    /// Other completions may come before and mean nothing here.
+    /// Waits until the work with this tag completes; `None` when the peer ended the connection.
+    /// Other completions may come before and are ignored.
     fn done(&mut self, wanted: u64) -> Result<Option<u32>, Failure> {
         loop {
             match self.next_event()? {
                 Event::Completion(completion) => match completion.status {
                     WorkStatus::Ok(bytes) if completion.work == wanted => return Ok(Some(bytes)),
-                    // Flushed work is followed by the reason.
+                    // The event with the reason follows flushed work.
                     _ => {}
                 },
                 Event::Disconnected { reason, .. } => match *reason {
                     DisconnectReason::Peer | DisconnectReason::Local => return Ok(None),
-                    // A kernel that closes while our last word is on its way resets.
+                    // A kernel that closes the socket while our last message is in flight sends a
+                    // reset.
                     DisconnectReason::Lost(_) if wanted == RECEIVE => return Ok(None),
                     _ => return Err(reason),
                 },

@@ -1,6 +1,6 @@
-//! Holds the verbs provider to the contract of the trait on an RDMA device of this machine, with
-//! both sides in this process. A program and not a test, for few machines have a device:
-//! `lab/tests/verbs-contract.sh` runs it in a guest that has.
+//! Tests the verbs provider against the contract of the trait on an RDMA device of this machine,
+//! with both sides in this process. It is a program and not a test, because few machines have a
+//! device. The script `lab/tests/verbs-contract.sh` runs it in a guest that has one.
 
 // The promises are written for the test harness.
 #![allow(clippy::unwrap_used)]
@@ -30,8 +30,9 @@ macro_rules! promises {
     };
 }
 
-/// All but those about keys that the peer invalidates: devices mean that for memory which the kernel
-/// has registered for itself, so this provider invalidates keys of others but has none to offer.
+/// All promises but those about keys that the peer invalidates. Devices support that for memory
+/// which the kernel registers for itself. So this provider invalidates keys of others but offers
+/// none.
 const PROMISES: &[Promise] = promises! {
     setup::{
         private_data_passes_both_ways, too_much_private_data_is_refused,
@@ -62,16 +63,17 @@ const PROMISES: &[Promise] = promises! {
     }
 };
 
-/// Linux siw (6.12) answers a read of any memory that is registered in the domain, whatever rights
-/// the registration has.
+/// Linux siw (6.12) answers a read of any registered memory of the domain, whatever rights the
+/// registration has.
 const NOT_KEPT_BY_SIW: &[&str] =
     &["a_right_that_is_missing", "a_key_of_ours_cannot_be_invalidated"];
 
-/// siw invalidates any key, though it does not tell, so there it is seen that the right one is sent.
+/// siw invalidates any key but does not report it; there the test can see that the right key is
+/// sent.
 const KEPT_BY_SIW_ALONE: &[&str] = &["a_key_of_ours_is_invalidated"];
 
 mod own {
-    //! What is particular to this provider.
+    //! Promises of this provider alone.
 
     use super::contract::{Link, pattern};
     use super::*;
@@ -79,7 +81,7 @@ mod own {
     use dafs_dat::{GATHER_SEGMENTS_MAX, PostError, RegisterError};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    /// More than some devices gather: a send is staged, a write divided.
+    /// More segments than some devices gather: the provider copies a send and splits a write.
     pub(crate) fn sixteen_segments_are_gathered(world: &mut World) {
         let link = world.connect();
         let to = world.server.memory(64 * GATHER_SEGMENTS_MAX, Access::all());
@@ -107,7 +109,7 @@ mod own {
         assert!(to.read(3, len) == want);
     }
 
-    /// A region with rights for peers ends while work of its owner is under way.
+    /// A region with rights for peers is deregistered while its owner's work is in progress.
     pub(crate) fn a_key_dies_while_its_memory_is_sent(world: &mut World) {
         const SIZE: usize = 1 << 20;
         let link = world.connect();
@@ -148,7 +150,7 @@ mod own {
         assert!(target.read(0, COUNT) == pattern(3, COUNT));
     }
 
-    /// More than one completion queue is filled, and all of it is given back.
+    /// Connections fill more than one completion queue, and the provider frees all of it.
     pub(crate) fn many_connections(world: &mut World) {
         let links: Vec<Link> = (0..40).map(|_| world.connect()).collect();
         for link in &links {
@@ -189,7 +191,7 @@ mod own {
             world.client.adapter.post_send_invalidate(link.client, 2, &segments, key).unwrap();
         });
         assert!(memory.read(0, 4096) == pattern(5, 4096));
-        // Others are none the worse.
+        // Other connections are not affected.
         let link = world.connect();
         world.greet(link);
     }
@@ -207,7 +209,7 @@ mod own {
         world.client.adapter.post_send_invalidate(link.client, 2, &[segment], key).unwrap();
         assert_eq!(world.server_done(1), WorkStatus::Ok(64));
         assert_eq!(world.client_done(2), WorkStatus::Ok(64));
-        // Nothing but that key.
+        // Only that key was invalidated.
         let remote = other.remote(0, 64);
         world.client.adapter.rdma_read(link.client, 3, segment, remote).unwrap();
         assert_eq!(world.client_done(3), WorkStatus::Ok(64));
@@ -215,13 +217,13 @@ mod own {
         world.server.adapter.deregister(memory.region.id);
     }
 
-    /// A fork shares what the device has mapped; the child must neither use nor end it.
+    /// A fork shares the device mappings; the child must neither use nor end them.
     pub(crate) fn a_child_leaves_the_parents_alone(world: &mut World) {
         let link = world.connect();
         let memory = world.client.memory(64, Access::all());
         let segment = memory.region.local(0, 64);
         // SAFETY: the other thread of this process waits for work and holds no lock, so the child
-        // may do what it likes.
+        // may run any code.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -264,7 +266,7 @@ mod own {
         assert_eq!(world.server_done(2), WorkStatus::Ok(64));
     }
 
-    /// Run last, for it takes a right from this process that it cannot get back.
+    /// Runs last, because it drops a capability of this process for good.
     pub(crate) fn locked_memory_is_limited(world: &mut World) {
         let page = dafs_mem::PAGE_BYTES;
         let low = rustix::process::Rlimit {
@@ -287,12 +289,12 @@ mod own {
         let first = register(world, 9).unwrap();
         let error = register(world, 9).unwrap_err();
         assert!(matches!(error, RegisterError::LockedMemory { .. }), "{error}");
-        // What is registered without need makes room.
+        // The provider deregisters cached memory to make room.
         world.client.adapter.deregister(first.id);
         register(world, 9).unwrap();
     }
 
-    /// After `arm` the descriptor tells of a message, and of a connection that ends.
+    /// After `arm` the descriptor reports a message, and the end of a connection.
     pub(crate) fn a_sleeper_is_woken(world: &mut World) {
         fn sleep(world: &mut World) {
             for _ in 0..100 {
@@ -306,14 +308,14 @@ mod own {
                 if woken > 0 {
                     return;
                 }
-                // An event may be a matter of time alone.
+                // Some events depend on a timeout alone.
                 assert!(world.server.adapter.next_timeout().is_some(), "never woken");
                 world.poll();
             }
             panic!("never woken");
         }
         let link = world.connect();
-        // A first message may be held back for a moment.
+        // The provider may delay a first message.
         world.greet(link);
         let to = world.server.memory(64, Access::LOCAL_WRITE);
         let from = world.client.memory(64, Access::empty());
@@ -353,7 +355,7 @@ fn main() -> ExitCode {
         if let Err(status) = open() {
             return status;
         }
-        // The same ones are new ones for the kernel.
+        // The kernel sees the same capabilities as new ones.
         let same = rustix::thread::capabilities(None)
             .and_then(|sets| rustix::thread::set_capabilities(None, sets));
         if let Err(error) = same {
@@ -382,7 +384,7 @@ fn main() -> ExitCode {
             client: Side::new(Box::new(client)),
             server: Side::new(Box::new(server)),
             listen: Address::Verbs(SocketAddr::new(address, 0)),
-            // A turn of the processor for the kernel, which is the device.
+            // Yields the CPU to the kernel, which emulates the device.
             clock: Box::new(|| {
                 std::thread::yield_now();
                 Instant::now()

@@ -1,5 +1,5 @@
-//! Descriptors that are kept out of a program's way. In a process of its own, as that is for all of
-//! it.
+//! File descriptors above the range that a program uses. It has a process of its own, because the
+//! setting holds for the whole process.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use dafs_dat::descriptors::{is_kept, keep_from, kept, kept_between, release, release_all};
@@ -14,7 +14,7 @@ fn descriptors_are_moved_and_noted_once_asked_for() {
     let moved = kept(fd()).unwrap();
     assert!(moved.as_raw_fd() >= 700 && is_kept(moved.as_raw_fd()));
     assert_eq!(kept_between(0, RawFd::MAX), [moved.as_raw_fd()]);
-    // Above every limit: it stays where it is, and is noted there.
+    // Above every limit: the descriptor keeps its number, and is recorded there.
     keep_from(RawFd::MAX);
     let stayed = kept(fd()).unwrap();
     keep_from(0);

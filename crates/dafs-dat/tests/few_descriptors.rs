@@ -1,5 +1,6 @@
-//! A connection that takes the last file descriptor is refused, and one that is of no use yet goes for
-//! the next. A test program of its own, because the limit holds for the whole process.
+//! A server refuses a connection that takes the last file descriptor, and evicts one that is not
+//! established for the next. It is a test program of its own, because the limit holds for the whole
+//! process.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 #![allow(dead_code)] // the helpers are shared with other tests, which use more of them
@@ -23,10 +24,10 @@ use std::time::Duration;
 
 const LIMITS: ConnectionLimits = ConnectionLimits { total: 100, per_address: 100 };
 
-/// More than are needed.
+/// More than needed.
 const ATTEMPTS: usize = 5;
 
-/// One test at a time, with as many descriptors as it likes at first.
+/// Runs one test at a time, with an unlimited number of descriptors at first.
 struct Limit {
     before: Rlimit,
     filling: Vec<File>,
@@ -40,12 +41,12 @@ impl Limit {
         Self { before: getrlimit(Resource::Nofile), filling: Vec::new(), _alone: alone }
     }
 
-    /// Leaves so many.
+    /// Leaves `count` descriptors.
     fn leave(&mut self, count: u64) {
         let used = std::fs::read_dir("/proc/self/fd").unwrap();
         let numbers = used.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse::<i32>());
         let last = numbers.map(Result::unwrap).max().unwrap();
-        // All below the last one are taken then.
+        // Then all below the last one are taken.
         while self.filling.last().is_none_or(|file| file.as_raw_fd() < last) {
             self.filling.push(File::open("/dev/null").unwrap());
         }
@@ -73,11 +74,11 @@ fn idle_peers_of_iwarp_make_room() {
     node.adapter.count_in(connections.clone());
     let _idle: Vec<_> = (0..3).map(|_| Raw::connect(node.address)).collect();
     node.settle();
-    // The two ends of a connection, and none to ask whose it is.
+    // Two descriptors for the two ends of a connection, and none for the query of its user.
     limit.leave(2);
     let is_let_in = (0..ATTEMPTS).any(|_| {
         let mut raw = Raw::connect(node.address);
-        // It may be closed by now.
+        // The server may have closed it by now.
         let _ = raw.stream.write_all(&request(false, 2, Some(WORDS)));
         node.settle();
         node.now = node.now + Duration::from_millis(2 * limits::LISTENER_REST_MS);
@@ -106,7 +107,7 @@ fn idle_peers_of_shared_memory_make_room() {
     settle(&mut server);
     assert_eq!(connections.counts().connections, 3);
     let file = shm_raw::memory_file(shm_raw::MEMORY, SealFlags::SHRINK);
-    // The two ends of a connection, and none for the memory that comes over it.
+    // Two descriptors for the two ends of a connection, and none for the memory that comes over it.
     limit.leave(2);
     let is_let_in = (0..ATTEMPTS).any(|_| {
         let raw = shm_raw::Raw::new(&address);

@@ -20,7 +20,7 @@ fn world_of(client: IwarpConfig, server: IwarpConfig) -> World {
     }
 }
 
-/// Two of our own, large FPDUs.
+/// Both peers run this implementation, with large FPDUs.
 mod own {
     use super::*;
 
@@ -31,7 +31,7 @@ mod own {
     all_contract_tests!(world);
 }
 
-/// Two of our own with CRC, which only one of them asks for.
+/// The same with CRC, which only one of them requests.
 mod crc {
     use super::*;
 
@@ -42,7 +42,7 @@ mod crc {
     all_contract_tests!(world);
 }
 
-/// A peer that does not say that it is our own, with FPDUs of an Ethernet segment.
+/// A peer that does not announce this implementation, with FPDUs of an Ethernet segment.
 mod stranger {
     use super::*;
 
@@ -54,7 +54,7 @@ mod stranger {
     all_contract_tests!(world);
 }
 
-/// The same with CRC: one FPDU per system call, its size told by the socket.
+/// The same with CRC: one FPDU per system call, whose size the socket reports.
 mod stranger_crc {
     use super::*;
 
@@ -66,7 +66,7 @@ mod stranger_crc {
     all_contract_tests!(world);
 }
 
-/// More connections than are tried directly, all busy at once, from one adapter to another.
+/// More connections than the adapter reads directly, all busy at once, from one adapter to another.
 #[test]
 fn a_crowd_is_served() {
     use contract::Link;
@@ -94,14 +94,14 @@ fn a_crowd_is_served() {
     }
 }
 
-/// Some that never pause keep nobody else waiting: with few of them, and with more than wait for long
-/// without the kernel being asked.
+/// Some busy connections do not starve a quiet one, both with few of them and with more than stay
+/// on the direct list for long.
 #[test]
 fn who_is_quiet_is_heard_among_those_who_are_not() {
     use contract::Link;
     use dafs_dat::{Access, Event};
 
-    /// Far more turns than it takes.
+    /// Far more turns than needed.
     const TURNS_MAX: usize = 10_000;
     for busy_count in [1, 2, 3, 8] {
         let mut world = world_of(IwarpConfig::default(), IwarpConfig::default());
@@ -118,7 +118,7 @@ fn who_is_quiet_is_heard_among_those_who_are_not() {
             events
                 .any(|event| matches!(event, Event::Completion(done) if done.endpoint == of.server))
         };
-        // One message of each of the busy is always under way.
+        // Each busy connection always has one message in flight.
         let go_on = |world: &mut World, turns: usize, until: Option<&Link>| {
             for _ in 0..turns {
                 let again: Vec<bool> = busy.iter().map(|link| received(world, link)).collect();

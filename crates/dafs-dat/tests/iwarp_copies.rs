@@ -1,5 +1,5 @@
-//! Large transfers over iWARP are placed once. A test program of its own, because the counters
-//! belong to the process.
+//! Large transfers over iWARP are placed once. It is a test program of its own, because the
+//! counters belong to the process.
 
 // A helper of tests fails the test.
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,7 @@ fn world(crc: bool) -> World {
     }
 }
 
-/// One test, so that nothing else copies in this process meanwhile.
+/// One test, so that no other one copies in this process meanwhile.
 #[test]
 fn announced_writes_and_large_reads_are_not_copied() {
     for crc in [false, true] {

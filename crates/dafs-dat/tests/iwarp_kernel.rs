@@ -1,4 +1,4 @@
-//! The iWARP provider against peers that behave as the kernel's NFS client and server do over siw.
+//! The iWARP provider against peers that behave like the kernel's NFS client and server over siw.
 
 // A helper of tests fails the test.
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-/// The adapter under test connects; the listener's answer is `reply`.
+/// The adapter under test connects; the listener answers with `reply`.
 fn connect_to_raw(node: &mut Node, ask: &[u8], reply: &[u8]) -> (Raw, EndpointId, Vec<u8>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp(listener.local_addr().unwrap());
@@ -33,7 +33,7 @@ fn connect_to_raw(node: &mut Node, ask: &[u8], reply: &[u8]) -> (Raw, EndpointId
     (raw, endpoint, request)
 }
 
-/// The private data of the other side, once the connection is up.
+/// The private data of the peer, once the connection is established.
 fn established(node: &mut Node) -> Vec<u8> {
     node.until(|event| match event {
         Event::Established { private_data, .. } => Some(private_data.to_vec()),
@@ -48,7 +48,7 @@ fn is_silent(raw: &mut Raw) -> bool {
     silent
 }
 
-/// What Linux clients and servers of NFS say about themselves (RFC 8797).
+/// The private data of Linux NFS clients and servers (RFC 8797).
 const NFS_DATA: [u8; 8] = [0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3];
 
 fn nfs_frame(kind: FrameKind, ird: u16, ord: u16) -> Vec<u8> {
@@ -78,7 +78,7 @@ fn a_kernel_nfs_client_is_answered_in_its_own_terms() {
     established(&mut node);
     let mut reply = [0; 32];
     raw.stream.read_exact(&mut reply).unwrap();
-    // The enhanced words and what the consumer said, and no block of our own behind it.
+    // The enhanced words and the consumer's data, without the block of this implementation.
     let depth = IwarpConfig::default().outbound_reads_max;
     assert_eq!(reply[..], nfs_frame(FrameKind::Reply, depth, depth));
     assert!(is_silent(&mut raw));
@@ -121,7 +121,7 @@ fn a_kernel_nfs_server_is_given_time_and_a_nudge() {
     let mut node = Node::new(IwarpConfig::default());
     let reply = nfs_frame(FrameKind::Reply, 32, 32);
     let (mut raw, endpoint, request) = connect_to_raw(&mut node, &NFS_DATA, &reply);
-    // It reads what it answers with from us, so it must be offered some reads.
+    // The server reads from us to answer, so it must be offered some reads.
     assert!(u16::from_be_bytes([request[20], request[21]]) >= 1);
     assert_eq!(request[24..32], NFS_DATA);
     assert_eq!(established(&mut node), NFS_DATA);
@@ -132,7 +132,7 @@ fn a_kernel_nfs_server_is_given_time_and_a_nudge() {
     node.now = node.adapter.next_timeout().unwrap();
     node.settle();
     assert_eq!(raw.read_fpdu().0.opcode, Opcode::Send);
-    // Nothing comes back. It may have missed that.
+    // No answer arrives. The peer may have missed the message.
     for _ in 0..2 {
         assert!(is_silent(&mut raw));
         node.now = node.adapter.next_timeout().unwrap();
@@ -140,7 +140,7 @@ fn a_kernel_nfs_server_is_given_time_and_a_nudge() {
         let (header, payload) = raw.read_fpdu();
         assert_eq!((header.opcode, header.last, payload.len()), (Opcode::Write, true, 0));
     }
-    // From its first word on it is left alone.
+    // After its first message the peer gets no more nudges.
     raw.send(Opcode::Send, true, send_place(1, 0), b"hi");
     node.settle();
     let done: Vec<u64> = node

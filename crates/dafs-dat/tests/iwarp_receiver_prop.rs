@@ -1,5 +1,5 @@
-//! The iWARP receiver against all ways to cut a stream: whatever the pieces, and whether payload
-//! comes through the staging area or straight into place, it reports and places the same.
+//! The iWARP receiver against all ways to cut a stream. It reports and places the same whatever the
+//! pieces are, and whether payload passes the staging area or goes straight into place.
 
 // A helper of tests fails the test.
 #![allow(clippy::unwrap_used)]
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const DOMAIN: ProtectionDomain = ProtectionDomain(1);
 const REGION_BYTES: usize = 1 << 17;
 const KEY: u32 = 0x1234_5678;
-/// The first of the keys that are invalidated.
+/// The first of the keys to invalidate.
 const SHORT_LIVED_KEY: u32 = 0x100;
 
 /// One message of a stream.
@@ -27,7 +27,7 @@ enum Message {
         len: usize,
         cut: usize,
     },
-    /// With solicited event or without; each has a region of its own.
+    /// With or without solicited event; each has a region of its own.
     Invalidate {
         len: usize,
         cut: usize,
@@ -77,7 +77,7 @@ struct Encoder {
     sink: u32,
     seed: u8,
     address: u64,
-    /// The key that the next message of that kind invalidates.
+    /// The key that the next such message invalidates.
     next_key: u32,
 }
 
@@ -169,7 +169,7 @@ fn send_place(msn: u32, invalidate_stag: u32, at: usize) -> Place {
     Place::Untagged { invalidate_stag, queue: Queue::Send, msn, offset: at as u32 }
 }
 
-/// A receiver with everything that the stream will ask for.
+/// A receiver with all receives, reads and regions for the stream.
 struct Bench {
     table: RegionTable,
     region: Arc<Buffer>,
@@ -222,7 +222,7 @@ impl Bench {
     }
 
     /// Feeds the stream as a socket would: at most `sizes` bytes at a time, payload in place where
-    /// the receiver wants it so.
+    /// the receiver requests it.
     fn feed(&mut self, mut bytes: &[u8], sizes: &[usize]) -> Result<(), Violation> {
         let mut sizes = sizes.iter().cycle();
         while !bytes.is_empty() {
@@ -283,7 +283,7 @@ proptest! {
         prop_assert!(pieces.result() == want);
         prop_assert!(pieces.receiver.at_boundary());
 
-        // A stream that ends early is not at a boundary, and has reported a prefix.
+        // A truncated stream is not at a boundary, and has reported a prefix.
         let end = encoder.bytes.len() - cut_tail.min(encoder.bytes.len());
         let mut partial = Bench::new(region, crc, &messages, announced);
         prop_assert_eq!(partial.feed(&encoder.bytes[..end], &sizes), Ok(()));
@@ -311,14 +311,14 @@ proptest! {
         let at = at.index(encoder.bytes.len());
         encoder.bytes[at] ^= 1 << bit;
         let mut bench = Bench::new(region, true, &messages, 0);
-        // A length that grew may leave the receiver waiting; it must not report what is damaged.
+        // With a longer length field the receiver may wait; it must not report damaged data.
         let result = bench.feed(&encoder.bytes, &sizes);
         prop_assert!(result.is_err() || !bench.receiver.at_boundary() || bench.inbound.len() < whole.inbound.len());
         prop_assert!(whole.inbound.starts_with(&bench.inbound));
     }
 }
 
-/// Feeds one segment and returns what the receiver says.
+/// Feeds one segment and returns the receiver's result.
 fn verdict(header: Header, payload: &[u8]) -> Result<Vec<Inbound>, Violation> {
     let region = Arc::new(Buffer::zeroed(4096).unwrap());
     let messages = [Message::Send { len: 100, cut: 1 }, Message::Response { len: 100, cut: 1 }];
@@ -407,12 +407,12 @@ fn tagged_messages_are_not_interleaved_but_a_send_may_come_between() {
     assert_eq!(receiver.consume(&bytes, table, inbound), Ok(()));
     assert_eq!(inbound.len(), 1);
     assert_eq!(receiver.consume(&write(5, true), table, inbound), Err(Violation::TaggedOrder));
-    // After an error nothing more is looked at.
+    // After an error the receiver ignores further input.
     assert_eq!(receiver.consume(&write(4, true), table, inbound), Ok(()));
     assert_eq!(inbound.len(), 1);
 }
 
-/// A key dies with the last segment of the message, also for a write that is under way.
+/// A key becomes invalid with the last segment of the message, also for a write in progress.
 #[test]
 fn an_invalidated_key_is_refused_from_the_next_segment_on() {
     let region = Arc::new(Buffer::zeroed(4096).unwrap());
@@ -440,7 +440,7 @@ fn an_invalidated_key_is_refused_from_the_next_segment_on() {
     assert_eq!(refused, Violation::Write { key: KEY, address: address + 4, bytes: 2, reason });
 }
 
-/// A read of the socket for each packet of an Ethernet costs more than a copy does.
+/// A read of the socket for each Ethernet packet costs more than a copy.
 #[test]
 fn small_pieces_of_large_data_are_taken_together() {
     let region = Arc::new(Buffer::zeroed(REGION_BYTES).unwrap());
@@ -458,7 +458,7 @@ fn small_pieces_of_large_data_are_taken_together() {
         bytes
     };
     let Bench { receiver, table, inbound, .. } = &mut bench;
-    // Until the first piece has come, nobody knows how the peer cuts.
+    // Before the first piece the receiver does not know how the peer cuts.
     assert!(receiver.stage_bytes_max().is_some());
     for (len, exact) in [(1424, false), (1424, false), (60_000, true), (1424, false)] {
         receiver.consume(&write(len), table, inbound).unwrap();

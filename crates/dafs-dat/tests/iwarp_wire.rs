@@ -1,4 +1,4 @@
-//! The iWARP provider against peers made of bytes: set-up by hand, rules broken on purpose.
+//! The iWARP provider against byte-level peers: manual set-up, deliberate violations.
 
 // A helper of tests fails the test.
 #![allow(clippy::unwrap_used)]
@@ -44,7 +44,7 @@ fn the_responder_is_silent_until_the_first_fpdu() {
     raw.stream.set_nonblocking(true).unwrap();
     assert!(raw.stream.read(&mut [0; 1]).is_err(), "nothing may come yet");
     raw.stream.set_nonblocking(false).unwrap();
-    // A write of nothing, as a peer sends to say that it is ready.
+    // A zero-length write, the peer's ready-to-receive frame.
     raw.send(Opcode::Write, true, Place::Tagged { stag: 0, offset: 0 }, b"");
     node.settle();
     assert_eq!(raw.read_fpdu().1, [0; 64]);
@@ -53,7 +53,7 @@ fn the_responder_is_silent_until_the_first_fpdu() {
 #[test]
 fn a_peer_may_ask_to_say_that_it_is_ready() {
     let ask = Enhanced { peer_to_peer: true, rtr_empty: true, ..WORDS };
-    // By a write, if it offers one; else by a read of nothing.
+    // By a write, if the peer offers one; else by a zero-length read.
     let mut node = Node::new(IwarpConfig::default());
     let both = Enhanced { rtr_write: true, rtr_read: true, ..ask };
     let (mut raw, _) = node.raw_peer(&request(false, 2, Some(both)));
@@ -107,7 +107,7 @@ fn half_a_set_up_times_out() {
     node.poll();
     assert_eq!(node.adapter.socket_count(), 0);
     assert!(raw.is_closed());
-    // The other way round: a server that never answers.
+    // In the other direction: a server that never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp(silent.local_addr().unwrap());
     let endpoint = node.adapter.connect(node.domain, &address, b"").unwrap();
@@ -157,7 +157,7 @@ fn a_terminate_is_reported_with_its_reason() {
     let (mut raw, endpoint) = node.plain_peer(false);
     let mut payload = Vec::new();
     Terminate::NO_BUFFER.encode(&mut payload);
-    // Some peers send the headers of the offending segment, too.
+    // Some peers also send the headers of the offending segment.
     payload.resize(60, 0xaa);
     let place = Place::Untagged { invalidate_stag: 0, queue: Queue::Terminate, msn: 1, offset: 0 };
     raw.send(Opcode::Terminate, true, place, &payload);
@@ -196,7 +196,8 @@ fn the_stream_may_end_only_between_messages() {
     assert!(matches!(node.gone(endpoint), DisconnectReason::Lost(_)));
 }
 
-/// The timer of the set-up runs on after it; it must not end what has more time.
+/// The timer of the set-up still runs afterwards; it must not end a connection with a later
+/// deadline.
 #[test]
 fn an_orderly_end_has_its_own_time() {
     let config = IwarpConfig::default();
@@ -204,7 +205,7 @@ fn an_orderly_end_has_its_own_time() {
     let mut node = Node::new(config);
     let (mut raw, endpoint) = node.plain_peer(false);
     raw.send(Opcode::Write, true, Place::Tagged { stag: 0, offset: 0 }, b"");
-    // More than the sockets hold, to a peer that reads nothing.
+    // More data than the sockets hold, for a peer that does not read.
     let big = node.adapter.allocate(64 << 20).unwrap();
     let big = node.adapter.register(node.domain, big, Access::empty()).unwrap();
     node.adapter.post_send(endpoint, 2, &[big.local(0, 64 << 20)]).unwrap();
@@ -230,7 +231,7 @@ fn a_reset_in_mid_transfer_flushes() {
     raw.send(Opcode::Send, false, send_place(1, 0), &[1; 1000]);
     let bytes = raw.fpdu(Opcode::Send, true, send_place(1, 1000), &[1; 1000]);
     raw.stream.write_all(&bytes[..500]).unwrap();
-    // More than the sockets hold, so that some of it is queued when the reset comes.
+    // More data than the sockets hold, so that some of it is queued when the reset arrives.
     let big = node.adapter.allocate(64 << 20).unwrap();
     let big = node.adapter.register(node.domain, big, Access::empty()).unwrap();
     let all = big.local(0, 64 << 20);
@@ -274,7 +275,7 @@ fn reads_beyond_the_depth_end_the_connection() {
         read.encode(&mut payload);
         bytes.extend(raw.fpdu(Opcode::ReadRequest, true, read_place(msn), &payload));
     }
-    // All in one piece, so that none is answered before the last is seen.
+    // In one write, so that the adapter answers none before it has seen the last.
     raw.stream.write_all(&bytes).unwrap();
     let reason = node.gone(endpoint);
     assert!(matches!(reason, DisconnectReason::Protocol(text) if text.contains("more than 3")));
@@ -305,7 +306,7 @@ fn a_full_house_closes_further_connections() {
     excess.stream.write_all(&request(false, 2, Some(WORDS))).unwrap();
     node.settle();
     assert!(excess.is_closed());
-    // Those inside are none the worse, and a place that gets free can be taken.
+    // The accepted connections still work, and a freed slot can be taken.
     let (mut raw, endpoint) = guests.pop().unwrap();
     node.adapter.post_receive(endpoint, 1, node.region.local(0, 10)).unwrap();
     raw.send(Opcode::Send, true, send_place(1, 0), b"hi");
@@ -357,7 +358,7 @@ fn peers_that_are_turned_away_are_bounded_until_their_sockets_are_closed() {
     let open = crowd.iter_mut().take(count_max);
     open.for_each(|raw| raw.stream.write_all(&request(false, 2, Some(WORDS))).unwrap());
     node.settle();
-    // They are told, and no socket waits for them to close theirs.
+    // They are rejected, and no socket waits for them to close.
     assert_eq!(node.adapter.socket_count(), 0);
     for raw in crowd.iter_mut().take(count_max) {
         raw.read_reply();
@@ -370,7 +371,7 @@ fn a_peer_that_stops_reading_holds_up_only_itself() {
     let mut node = Node::new(IwarpConfig::default());
     let (mut lazy, stuck) = node.plain_peer(false);
     let (mut keen, endpoint) = node.plain_peer(false);
-    // It asks for megabytes and reads none of them.
+    // The peer requests megabytes and reads none of them.
     let big = node.adapter.allocate(64 << 20).unwrap();
     let big = node.adapter.register(node.domain, big, Access::REMOTE_READ).unwrap();
     let mut payload = Vec::new();
@@ -389,7 +390,7 @@ fn a_peer_that_stops_reading_holds_up_only_itself() {
         keen.send(Opcode::Send, true, send_place(round, 0), b"hi");
         node.until(|event| matches!(event, Event::Completion(_)).then_some(()));
     }
-    // Told to end, it gets its time and no more.
+    // After `disconnect` it gets its timeout and no more.
     node.adapter.disconnect(stuck);
     node.settle();
     assert!(node.events.is_empty());
@@ -409,7 +410,7 @@ fn adapters_share_a_listening_socket() {
     for node in &mut nodes {
         node.adapter.add_listener(shared.try_clone().unwrap()).unwrap();
     }
-    // Whichever polls takes the connection.
+    // The adapter that polls first takes the connection.
     for node in &mut nodes {
         node.address = address;
         let (mut raw, endpoint) = node.plain_peer(false);
@@ -438,7 +439,7 @@ fn sleeping_ends_when_something_comes() {
     let mut events = Vec::new();
     assert_eq!(node.adapter.poll(node.now, &mut events), 1);
     assert!(!is_readable(&node.adapter));
-    // What a flush completes waits for the poll, so nobody may sleep on it.
+    // The completions of a flush wait for the next poll, so the caller must not sleep on them.
     node.adapter.post_send(endpoint, 2, &[node.region.local(0, 10)]).unwrap();
     node.adapter.flush();
     assert!(!node.adapter.arm().unwrap());

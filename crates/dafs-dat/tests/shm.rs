@@ -1,7 +1,7 @@
-//! The shared-memory provider: what it promises beyond the contract of every provider, and what
-//! it does about hostile peers.
+//! The shared-memory provider: its promises beyond the contract of every provider, and its defence
+//! against hostile peers.
 
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "shm/pair.rs"]
 mod pair;
@@ -125,7 +125,7 @@ fn messages_of_all_sizes_arrive_in_order_and_whole() {
     }
 }
 
-/// Writes and reads both ways for every kind of memory of the target's and of the initiator's.
+/// Writes and reads both ways, for every kind of memory of the target and of the initiator.
 #[test]
 fn rdma_reaches_shared_and_ordinary_memory() {
     for (shared, len) in [(true, 100), (true, 70_000), (false, 100), (false, 70_000)] {
@@ -140,7 +140,7 @@ fn rdma_reaches_shared_and_ordinary_memory() {
         let parts = [local.region.local(0, half), local.region.local(half, len - half)];
         pair.left.rdma_write(pair.at_left, 1, &parts, remote).unwrap();
         pair.left.post_send(pair.at_left, 2, &[local.region.local(0, 1)]).unwrap();
-        // The write must be placed by the time the message is reported, in whatever poll that is.
+        // The write must be placed by the time the message is reported, in whichever poll that is.
         while pair.right_events.is_empty() {
             pair.step();
         }
@@ -324,7 +324,7 @@ fn an_abort_flushes_everything() {
     assert_eq!(status(&left[0]), (Operation::Receive, 1, WorkStatus::Flushed));
     assert_eq!(status(&left[1]), (Operation::Send, 2, WorkStatus::Flushed));
     assert_eq!(pair::reason(&left), DisconnectReason::Local);
-    // What reached the ring before is a message, or half of one, without a receive.
+    // The ring delivered a message, or a part of one, without a receive.
     let right = pair.take_right();
     assert!(matches!(
         pair::reason(&right),
@@ -435,8 +435,8 @@ fn a_buffer_stays_alive_while_work_needs_it() {
     assert!(inbox.bytes(0, 40_000) == pattern(4, 40_000));
 }
 
-/// The peer does not look at its socket while the regions are registered, so most of them are told
-/// late; the ring serves them until then.
+/// The peer does not read its socket while the regions are registered, so it learns of most of them
+/// late; the ring reaches them until then.
 #[test]
 fn more_regions_than_a_socket_takes_are_all_within_reach() {
     const COUNT: usize = 1000;

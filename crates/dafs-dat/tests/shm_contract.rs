@@ -1,6 +1,6 @@
 //! The shared-memory provider keeps the contract of the trait, on each of its paths.
 
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod contract;
 
@@ -19,8 +19,8 @@ fn world_of(config: &ShmConfig) -> World {
     }
 }
 
-/// Memory that peers work in directly. Transfers there are over when they are posted, so an abort
-/// finds none to flush; that test has nothing to say here.
+/// Memory that peers access directly. Transfers there complete when they are posted, so an abort
+/// finds none to flush; that test does not apply here.
 mod shared_memory {
     use super::*;
 
@@ -51,7 +51,7 @@ mod shared_memory {
     }
 }
 
-/// Memory that is reached through the ring.
+/// Memory that the ring reaches.
 mod ordinary_memory {
     use super::*;
 

@@ -1,5 +1,5 @@
-//! A process that runs out of file descriptors loses the short way into memory, and nothing else.
-//! A test program of its own, because the limit holds for the whole process.
+//! A process that runs out of file descriptors loses direct access to memory, but no function. It
+//! is a test program of its own, because the limit holds for the whole process.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 #![allow(dead_code)] // the helpers are shared with other tests, which use more of them

@@ -1,5 +1,5 @@
-//! Hostile peers of the shared-memory provider: each breaks its own connection at most, is told
-//! why, and an honest client of the same server goes on.
+//! Hostile peers of the shared-memory provider: each breaks its own connection at most and gets the
+//! reason, and an honest client of the same server continues.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 #![allow(dead_code)] // the helpers are shared with other tests, which use more of them
@@ -21,7 +21,7 @@ const TERMINATE: u8 = 9;
 const REFUSE: u8 = 4;
 const ACCEPT: u8 = 2;
 
-/// A server with an honest client, where a hostile one can join.
+/// A server with an honest client; a hostile one can join.
 struct World {
     pair: Pair,
     address: Address,
@@ -54,7 +54,7 @@ impl World {
         (raw, endpoint)
     }
 
-    /// The honest client still gets its messages and its memory through.
+    /// Checks that the honest client still moves messages and memory.
     fn check_honest(&mut self) {
         let pair = &mut self.pair;
         pair.take_right();
@@ -72,7 +72,7 @@ impl World {
         pair.right.deregister(to.region.id);
     }
 
-    /// The hostile client's connection must end with a protocol error that names `what`.
+    /// Checks that the hostile client's connection ends with a protocol error that contains `what`.
     fn check_broken(&mut self, raw: &Raw, what: &str) {
         self.pair.run();
         let events = self.pair.take_right();
@@ -142,7 +142,7 @@ fn a_client_that_leaves_before_it_is_accepted_is_gone() {
 
 #[test]
 fn records_that_break_a_rule_end_the_connection() {
-    // Header, two words behind it, and what the text says.
+    // Header, the two words after it, and the expected text.
     let cases: [(u64, [u64; 2], &str); 13] = [
         (u64::MAX, [0; 2], "header"),
         (1, [0; 2], "header"),
@@ -202,7 +202,7 @@ fn a_reader_position_that_lies_ends_the_connection() {
         let (raw, endpoint) = world.join();
         raw.put(OWN_HEAD, head);
         let source = world.pair.right_memory(2 * RING, Access::empty(), true);
-        // The position is first looked at when the ring seems full.
+        // The position is first checked when the ring seems full.
         let _ = world.pair.right.post_send(endpoint, 1, &[source.region.local(0, 2 * RING)]);
         world.pair.run();
         let events = world.pair.take_right();
@@ -267,7 +267,7 @@ fn a_region_is_usable_only_as_it_was_shown() {
     world.check_honest();
 }
 
-/// Work that waits for room when the client spoils the index is not forgotten.
+/// Work that waits for room is flushed when the client corrupts the index.
 #[test]
 fn work_in_the_queue_of_a_broken_ring_is_flushed() {
     let mut world = World::new();
@@ -311,7 +311,7 @@ fn descriptors_sent_along_do_not_pile_up() {
         raw.send(&[5], &[file.as_fd()]).unwrap();
         world.pair.run();
     }
-    // Tests run side by side in this process and open descriptors of their own.
+    // Other tests run in this process at the same time and open descriptors of their own.
     assert!(open() < before + 400, "{before} descriptors have become {}", open());
     world.check_honest();
 }
@@ -319,7 +319,7 @@ fn descriptors_sent_along_do_not_pile_up() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Garbage all over the connection memory, before and while both sides work.
+    /// Random data all over the connection memory, before and while both sides work.
     #[test]
     fn garbage_in_shared_memory_harms_nobody_else(
         words in prop::collection::vec((0usize..MEMORY / 8, any::<u64>(), 0u8..6), 1..300),
@@ -332,7 +332,7 @@ proptest! {
             let _ = world.pair.right.post_receive(endpoint, work, place);
         }
         for (at, word, kind) in words {
-            // Mostly plausible headers, which go deepest.
+            // Mostly plausible headers, which reach the most code.
             let word = if kind == 0 { word } else { header(word % 6, word >> 20 & 0x1FFF) };
             let at = if kind < 3 { at * 8 } else { OUT_RING + at * 8 % RING };
             raw.put(at, word);

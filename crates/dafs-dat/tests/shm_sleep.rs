@@ -1,4 +1,4 @@
-//! Sleeping, waking and dying: the shared-memory provider between threads and processes.
+//! Sleep, wake-up and death: the shared-memory provider between threads and processes.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 #![allow(dead_code)] // the helpers are shared with other tests, which use more of them
@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
-/// When a sleeper gives up. A lost wake-up hangs for ever, so this only has to be long.
+/// Timeout of a sleeper. A lost wake-up hangs forever, so the timeout only has to be long.
 const GIVE_UP: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// Waits for events: polls `spins` times, then sleeps.
@@ -40,7 +40,7 @@ fn sleep(adapter: &ShmAdapter) {
 }
 
 /// One side of an exchange: sends and receives `count` messages of `len` bytes, with at most
-/// `window` sends beyond what it has received, sleeping whenever there is nothing to do.
+/// `window` sends beyond the received ones. It sleeps whenever it has no work.
 fn exchange(
     adapter: &mut ShmAdapter,
     endpoint: EndpointId,
@@ -59,7 +59,7 @@ fn exchange(
             adapter.post_send(endpoint, 0, &[memory.local(0, len)]).unwrap();
             sent += 1;
         }
-        // Spinning for a random time lets the two sides meet at every point of going to sleep.
+        // A random spin time varies the races between the two sides' ways to sleep.
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         for event in wait(adapter, random >> 25) {
             match event {
@@ -107,7 +107,7 @@ fn no_wake_up_is_lost_when_a_message_exceeds_the_ring() {
     check_exchange(1_500, 20_000, 2);
 }
 
-/// Only one side sends, so only room in the ring can wake it.
+/// Only one side sends, so only new room in the ring can wake it.
 #[test]
 fn no_wake_up_is_lost_when_room_is_made() {
     const COUNT: u32 = 20_000;
@@ -216,7 +216,7 @@ fn idle_connections_come_back_to_life() {
 const CHILD: &str = "DAFS_TEST_SHM_CHILD";
 const SHOWN: usize = 300_000;
 
-/// What the child process does: it shows the parent memory and waits to be killed.
+/// The child process: it shares memory with the parent and waits to be killed.
 fn act_as_child(name: &str) -> ! {
     let mut adapter = ShmAdapter::new(ShmConfig::default()).unwrap();
     let domain = adapter.protection_domain();
@@ -239,8 +239,8 @@ fn act_as_child(name: &str) -> ! {
     }
 }
 
-/// A real other process: its memory is reached, and its death by `kill -9` is noticed while its
-/// memory stays usable until it is let go.
+/// A real second process: the test accesses its memory, notices its death by `kill -9`, and can use
+/// the memory until it is released.
 #[test]
 fn a_killed_peer_is_noticed_and_its_memory_stays() {
     if let Ok(name) = std::env::var(CHILD) {
@@ -267,7 +267,7 @@ fn a_killed_peer_is_noticed_and_its_memory_stays() {
     };
     adapter.post_receive(endpoint, 1, inbox.region.local(0, 24)).unwrap();
     adapter.post_receive(endpoint, 2, inbox.region.local(0, 24)).unwrap();
-    // That it is established, and the message; one poll may bring both.
+    // The establishment and the message; one poll may report both.
     let mut seen = 0;
     while seen < 2 {
         seen += wait(&mut adapter, 0).len();
@@ -295,7 +295,7 @@ fn a_killed_peer_is_noticed_and_its_memory_stays() {
     assert!(far == pattern(1, SHOWN)[3..]);
 }
 
-/// The descriptor is quiet while nothing happens.
+/// The descriptor is not readable while there is no event.
 #[test]
 fn an_armed_adapter_sleeps() {
     let mut pair = Pair::new(ShmConfig::default());

@@ -1,5 +1,5 @@
-//! A process whose program takes the socket of a session away, when nobody would have rung it. A test
-//! program of its own, because all sockets of the process are taken.
+//! A program closes the socket of a session of its own process, while the peer has no reason to
+//! ring. It is a test program of its own, because it closes all sockets of the process.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 #![allow(dead_code)] // the helpers are shared with other tests, which use more of them
@@ -14,7 +14,7 @@ use pair::{Pair, reason};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
-/// The numbers of all sockets.
+/// The descriptor numbers of all sockets.
 fn sockets() -> Vec<RawFd> {
     let of = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
@@ -35,11 +35,11 @@ fn who_goes_to_sleep_has_looked_whether_it_can_be_woken() {
     let (other, _peer) = UnixStream::pair().unwrap();
     for number in sockets() {
         if ![other.as_raw_fd(), _peer.as_raw_fd()].contains(&number) {
-            // SAFETY: takes no memory. The numbers are those of files that know how to miss them.
+            // SAFETY: takes no memory. The owners of these descriptors detect the change.
             assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
         }
     }
-    // The peer looks by itself, so that nothing is to be sent through the socket.
+    // The peer is awake, so no doorbell needs to be sent through the socket.
     pair.left.post_send(pair.at_left, 0, &[memory.region.local(0, 64)]).unwrap();
     let mut events = Vec::new();
     pair.left.poll(Instant::now(), &mut events);

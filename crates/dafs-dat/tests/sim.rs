@@ -1,5 +1,5 @@
-//! The simulated provider: what it promises beyond the contract of every provider, and the faults
-//! it is there to make.
+//! The simulated provider: its promises beyond the contract of every provider, and the faults that
+//! it injects.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -12,7 +12,7 @@ use dafs_mem::{Buffer, Site};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that a frame counts for besides its payload, as `SimNetwork::cut_after` documents.
+/// Bytes that a frame adds to its payload, as `SimNetwork::cut_after` documents.
 const HEADER_BYTES: u64 = 24;
 
 struct Peer {
@@ -84,7 +84,7 @@ impl Peer {
     }
 }
 
-/// Runs the network until nothing is left to happen within `limit`.
+/// Runs the network until no event is left within `limit`.
 fn settle(network: &SimNetwork, peers: &mut [&mut Peer], limit: Duration) {
     let end = network.now() + limit;
     loop {
@@ -143,7 +143,7 @@ fn messages_writes_and_reads_arrive_in_order() {
             client.poll();
             server.poll();
         }
-        // The write was posted before the send, so it is here in whole.
+        // The write was posted before the send, so it has arrived completely.
         assert_eq!(server.bytes(200_000, 100_000), vec![7; 100_000]);
         settle(&network, &mut [&mut client, &mut server], A_WHILE);
         assert_eq!(server.status(1), Some(WorkStatus::Ok(5)));
@@ -280,7 +280,7 @@ fn refusals_and_timeouts_are_told_apart() {
     };
     assert!(matches!(attempt(&mut client, &mut server), ConnectError::Io(_)));
     server.adapter.listen(&Address::Sim(1)).unwrap();
-    // Nobody answers the request.
+    // The request gets no answer.
     assert!(matches!(attempt(&mut client, &mut server), ConnectError::TimedOut(_)));
     let Some(Event::ConnectRequest { request, .. }) = server.events.pop() else { panic!() };
     let late = server.adapter.accept(request, server.domain, b"");
@@ -339,8 +339,8 @@ fn the_end_of_a_process_is_noticed() {
     assert_eq!((network.region_count(2), network.connection_count()), (0, 0));
 }
 
-/// Sends messages back and forth on a rough network until the connection breaks or all are
-/// through; returns the digest, and checks that all work completed once.
+/// Sends messages back and forth on a rough network until the connection breaks or all have
+/// arrived; returns the digest, and checks that all work completed once.
 fn rough_run(seed: u64) -> (u64, bool) {
     let (network, mut client, mut server) = pair(seed, SimFaults::none());
     network.set_faults(SimFaults::rough());
@@ -382,14 +382,14 @@ fn a_seed_replays_to_the_same_digest() {
     assert!(runs.iter().filter(|(_, torn)| *torn).count() > 10);
 }
 
-/// Whoever goes round in circles within a turn is found out instead of hanging a simulation.
+/// An endless loop within a turn fails and does not hang a simulation.
 #[test]
 #[should_panic(expected = "a turn that does not end")]
 fn a_turn_without_an_end_is_found_out() {
     let (_network, mut client, _server) = pair(1, SimFaults::none());
     let segment = client.region.local(0, 8);
     loop {
-        // The answer makes no difference to such a one.
+        // Such a caller ignores the result.
         let _ = client.adapter.post_send(client.endpoint, 1, &[segment]);
     }
 }

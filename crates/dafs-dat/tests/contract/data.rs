@@ -7,7 +7,7 @@ use dafs_dat::{Access, Event, Operation, WorkStatus};
 const ODD_SIZES: [usize; 10] =
     [1, 3, 4095, 4097, 61_439, 61_440, 61_441, 65_535, 65_537, (1 << 20) + 13];
 
-/// Lengths that vary and stay inside the hundred bytes of the source.
+/// Lengths that vary and stay within the hundred bytes of the source.
 fn message_len(index: usize) -> usize {
     1 + (index * 7) % (100 - index).clamp(1, 64)
 }
@@ -110,7 +110,7 @@ pub fn a_read_brings_the_bytes(world: &mut World) {
     assert_eq!(sink.read(1000, 9001), pattern(3, 10_000)[999..]);
     assert_eq!(sink.read(0, 1000), vec![0; 1000]);
     assert_eq!(sink.read(10_001, 1999), vec![0; 1999]);
-    // Nothing is a length, too.
+    // A length of zero is valid, too.
     let (segment, remote) = (sink.region.local(0, 0), source.remote(0, 0));
     world.client.adapter.rdma_read(link.client, 2, segment, remote).unwrap();
     assert_eq!(world.client_done(2), WorkStatus::Ok(0));
@@ -133,7 +133,7 @@ pub fn large_transfers_of_odd_sizes(world: &mut World) {
         let there = world.server.memory(size, access);
         let back = world.client.memory(size, access);
         let len = size as u32;
-        // There by a send, then by a write of other bytes, back by a read.
+        // The data goes there by a send and then a write of other bytes, and comes back by a read.
         here.fill(seed);
         let segment = there.region.local(0, size);
         world.server.adapter.post_receive(link.server, seed, segment).unwrap();

@@ -43,7 +43,7 @@ pub fn a_disconnect_flushes_what_is_posted(world: &mut World) {
         for i in 0..3 {
             assert_flushed(&completions, Operation::Receive, i);
         }
-        // In the order they were posted.
+        // In posting order.
         let order: Vec<_> = completions.iter().map(|c| c.work).collect();
         assert_eq!(order, [0, 1, 2]);
     }
@@ -82,7 +82,7 @@ pub fn a_dead_endpoint_takes_no_work(world: &mut World) {
     let adapter = &mut world.client.adapter;
     assert_eq!(adapter.post_send(link.client, 1, &[segment]), Err(PostError::NotConnected));
     assert_eq!(adapter.post_receive(link.client, 1, segment), Err(PostError::NotConnected));
-    // Ending it once more is no harm and no event.
+    // A second call has no effect and no event.
     adapter.disconnect(link.client);
     adapter.abort(link.client);
     world.poll();
@@ -95,7 +95,7 @@ pub fn others_live_on_when_one_ends(world: &mut World) {
     let other = world.connect();
     world.greet(one);
     world.greet(other);
-    // One breaks a rule.
+    // One connection breaks a rule.
     let from = world.client.memory(64, Access::empty());
     world.client.adapter.post_send(one.client, 1, &[from.region.local(0, 64)]).unwrap();
     let reason = world.server_gone(one.server);

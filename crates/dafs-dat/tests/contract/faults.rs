@@ -1,4 +1,4 @@
-//! Promises about peers that break a rule: the connection ends, the memory stays as it was.
+//! Promises about peers that break a rule: the connection ends, the memory stays unchanged.
 
 use super::{Link, Memory, World, assert_flushed, drain_completions};
 use dafs_dat::{
@@ -9,7 +9,7 @@ fn is_protocol(reason: &DisconnectReason) -> bool {
     matches!(reason, DisconnectReason::Protocol(_))
 }
 
-/// The client breaks a rule by `act`; the server must end the connection for that reason and both
+/// The client breaks a rule by `act`; the server must end the connection for that reason, and both
 /// sides must flush.
 pub fn breaks(world: &mut World, link: Link, act: impl FnOnce(&mut World)) {
     let inbox = world.server.memory(64, Access::LOCAL_WRITE);
@@ -48,8 +48,8 @@ pub fn a_message_without_a_receive(world: &mut World) {
     });
 }
 
-/// Both a write and a read of `remote` must break a connection of their own; `memory` is then as
-/// it was.
+/// Checks that a write and a read of `remote` each break a connection of their own; `memory` stays
+/// unchanged.
 pub fn is_out_of_reach(world: &mut World, memory: &Memory, remote: RemoteBuffer) {
     let before = memory.read(0, memory.buffer.len());
     let from = world.client.memory(remote.len as usize, Access::LOCAL_WRITE);
@@ -137,7 +137,7 @@ pub fn bad_posts_queue_nothing(world: &mut World) {
     assert_eq!(adapter.rdma_read(endpoint, 1, good, remote), Err(PostError::Access));
     let short = memory.region.local(0, 63);
     assert_eq!(adapter.rdma_read(endpoint, 1, short, remote), Err(PostError::Length));
-    // The connection is none the worse.
+    // The connection still works.
     world.greet(link);
     let (completions, over) = drain_completions(&mut world.client, endpoint);
     assert!(completions.is_empty() && !over);

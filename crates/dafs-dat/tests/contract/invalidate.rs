@@ -6,7 +6,7 @@ use dafs_dat::{Access, PostError, WorkStatus};
 
 const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// The client sends `segments` of its memory with the key; the server's receive must tell it.
+/// The client sends `segments` of its memory with the key; the server's receive must report it.
 fn invalidate(world: &mut World, link: Link, from: &Memory, len: usize, key: u32) -> Memory {
     let inbox = world.server.memory(len.max(1), Access::LOCAL_WRITE);
     world.server.adapter.post_receive(link.server, 80, inbox.region.local(0, len)).unwrap();
@@ -36,7 +36,8 @@ pub fn a_message_invalidates_a_key(world: &mut World) {
         let inbox = invalidate(world, link, &from, len, memory.region.key);
         assert!(inbox.read(0, len) == pattern(7, len.max(64))[..len], "message of {len}");
         is_out_of_reach(world, &memory, remote);
-        // It is still its owner's: as a source, as a sink of others, and to be deregistered.
+        // The owner can still use the memory: as a source, as a sink of others, and to be
+        // deregistered.
         world.client.adapter.post_receive(link.client, 2, sink.region.local(0, 64)).unwrap();
         let segment = memory.region.local(0, 64);
         world.server.adapter.post_send(link.server, 3, &[segment]).unwrap();
@@ -93,7 +94,7 @@ pub fn only_a_key_that_was_granted_can_be_invalidated(world: &mut World) {
             world.client.adapter.post_send_invalidate(link.client, 2, &segments, key).unwrap();
         });
     }
-    // The others of the domain are none the worse.
+    // The other connections of the domain still work.
     let link = world.connect();
     let sink = world.client.memory(64, Access::LOCAL_WRITE);
     let (segment, remote) = (sink.region.local(0, 64), known.remote(0, 64));
@@ -123,8 +124,8 @@ pub fn a_write_is_placed_before_its_key_dies(world: &mut World) {
     }
 }
 
-/// The peer breaks the rule that its read must be over first: it gets all of the data or loses the
-/// connection, and nothing of what the owner puts there afterwards once the key is dead.
+/// The peer breaks the rule that its read must have completed. It gets all of the data or loses the
+/// connection, but no data that the owner writes after the key is invalid.
 pub fn a_read_under_way_when_its_key_dies(world: &mut World) {
     const SIZE: usize = 4 << 20;
     let link = world.connect();

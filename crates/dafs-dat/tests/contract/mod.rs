@@ -1,9 +1,9 @@
-//! What every provider promises, written once against the trait.
+//! The contract of every provider, written once against the trait.
 //!
-//! A provider's test file makes a [`World`] and calls the functions of the submodules with it; the
+//! A provider's test file makes a [`World`] and passes it to the functions of the submodules; the
 //! `contract_tests!` macro makes one test of each.
 
-// Each provider's test program is a crate of its own and uses a part.
+// Each provider's test program is a crate of its own and uses a part of this one.
 #![allow(dead_code, unreachable_pub)]
 // A helper of tests fails the test.
 #![allow(clippy::unwrap_used)]
@@ -23,20 +23,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Two adapters that can reach each other, and their time.
+/// Two adapters that can reach each other, and their clock.
 pub struct World {
     pub client: Side,
     pub server: Side,
-    /// Where the server listens.
+    /// The server's address.
     pub listen: Address,
     /// The time of the next poll. Simulated time advances here.
     pub clock: Box<dyn FnMut() -> Instant>,
-    /// When a rule is broken, both sides learn whose mistake it was. RDMA devices tell one side, or
-    /// none.
+    /// True if both sides learn which side broke a rule. RDMA devices inform one side, or none.
     pub tells_whose_mistake: bool,
 }
 
-/// One adapter and what it has reported.
+/// One adapter and its reported events.
 pub struct Side {
     pub adapter: Box<dyn Adapter>,
     pub domain: ProtectionDomain,
@@ -57,7 +56,7 @@ pub struct Memory {
     pub region: MemoryRegion,
 }
 
-/// No test waits longer than this for an event, in real time.
+/// The longest wait for an event, in real time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Side {
@@ -84,7 +83,7 @@ impl Side {
         self.events.extend(events);
     }
 
-    /// Takes the first event that `pick` wants.
+    /// Takes the first event that `pick` accepts.
     fn take<T>(&mut self, pick: &mut dyn FnMut(&Event) -> Option<T>) -> Option<T> {
         let (index, value) =
             self.events.iter().enumerate().find_map(|(i, event)| Some((i, pick(event)?)))?;
@@ -112,7 +111,7 @@ impl Memory {
     }
 }
 
-/// Bytes that differ everywhere and between seeds.
+/// Bytes that vary with position and seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -133,7 +132,7 @@ impl World {
         self.server.poll(now);
     }
 
-    /// Polls both sides until `pick` takes something.
+    /// Polls both sides until `pick` returns a value.
     pub fn until<T>(&mut self, mut pick: impl FnMut(&mut World) -> Option<T>) -> T {
         let start = std::time::Instant::now();
         loop {
@@ -198,7 +197,7 @@ impl World {
         })
     }
 
-    /// The first message of the side that speaks first, so that the other may speak.
+    /// Sends the first message of the connecting side, so that the other may send.
     pub fn greet(&mut self, link: Link) {
         let to = self.server.memory(16, Access::LOCAL_WRITE);
         let from = self.client.memory(16, Access::empty());
@@ -244,7 +243,7 @@ fn gone(event: &Event, endpoint: EndpointId) -> Option<DisconnectReason> {
     }
 }
 
-/// The completions in the order they were reported, and whether the end came after all of them.
+/// The completions in the order of their report, and whether the end came after all of them.
 pub fn drain_completions(side: &mut Side, endpoint: EndpointId) -> (Vec<Completion>, bool) {
     let mut completions = Vec::new();
     let mut over = false;
@@ -264,7 +263,7 @@ pub fn drain_completions(side: &mut Side, endpoint: EndpointId) -> (Vec<Completi
     (completions, over)
 }
 
-/// Whether the list has this work of this kind exactly once, flushed.
+/// Checks that the list has this work of this kind exactly once, flushed.
 pub fn assert_flushed(completions: &[Completion], operation: Operation, work: u64) {
     let found: Vec<_> = completions.iter().filter(|c| c.work == work).collect();
     assert_eq!(found.len(), 1, "work {work} completes exactly once");
@@ -272,7 +271,7 @@ pub fn assert_flushed(completions: &[Completion], operation: Operation, work: u6
     assert_eq!(found[0].status, WorkStatus::Flushed);
 }
 
-/// One test per promise, for a function that makes a world.
+/// Makes one test per promise, with a function that makes a world.
 #[macro_export]
 macro_rules! contract_tests {
     ($make:path: $($module:ident :: { $($name:ident),* $(,)? })*) => {
@@ -285,7 +284,7 @@ macro_rules! contract_tests {
     };
 }
 
-/// Every promise. A provider that cannot be held to one lists those it can by itself.
+/// Every promise. A provider that cannot keep one lists its promises itself.
 #[macro_export]
 macro_rules! all_contract_tests {
     ($make:path) => {

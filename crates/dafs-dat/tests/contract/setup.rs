@@ -33,7 +33,7 @@ pub fn a_reject_carries_its_reason(world: &mut World) {
 }
 
 pub fn nobody_listens(world: &mut World) {
-    // An address that was listened on once and is no longer.
+    // An address with a former listener.
     let address = match world.listen.clone() {
         Address::Tcp(mut address) => {
             address.set_port(1);

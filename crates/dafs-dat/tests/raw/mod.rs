@@ -1,6 +1,6 @@
-//! Peers of the iWARP provider that are made of bytes.
+//! Byte-level peers of the iWARP provider.
 
-// Each test program is a crate of its own and uses a part.
+// Each test program is a crate of its own and uses a part of this one.
 #![allow(dead_code, unreachable_pub)]
 // A helper of tests fails the test.
 #![allow(clippy::unwrap_used)]
@@ -80,7 +80,7 @@ impl Node {
         self.adapter.accept(request, self.domain, b"").unwrap()
     }
 
-    /// A peer whose request, with these flags, was accepted; and the reply it got.
+    /// A peer with an accepted request, with these flags; and the reply that it got.
     pub fn raw_peer(&mut self, request: &[u8]) -> (Raw, EndpointId) {
         let mut raw = Raw::connect(self.address);
         raw.stream.write_all(request).unwrap();
@@ -130,7 +130,7 @@ pub struct Reply {
     pub enhanced: Option<Enhanced>,
 }
 
-/// A peer by hand.
+/// A byte-level peer.
 pub struct Raw {
     pub stream: TcpStream,
     pub crc: bool,
@@ -201,7 +201,7 @@ impl Raw {
         (header, payload)
     }
 
-    /// The adapter says why it ends, then ends.
+    /// Checks that the adapter sends the Terminate, then ends.
     pub fn expect_terminate(&mut self, codes: Terminate) {
         let (header, payload) = self.read_fpdu();
         assert_eq!(header.opcode, Opcode::Terminate);

@@ -8,14 +8,14 @@ use dafs_dat::{
 use dafs_mem::{Buffer, Site};
 use std::sync::Arc;
 
-/// Polls after which a test gives up; more than any of them needs.
+/// Polls after which a test fails; more than any of them needs.
 const POLLS_MAX: usize = 100_000;
 
-/// Polls without an event after which both sides count as quiet: more than lie between two looks
-/// at the sockets.
+/// Polls without an event after which both sides count as quiet: more than lie between two checks
+/// of the sockets.
 const QUIET_POLLS: usize = 400;
 
-/// Bytes that differ by seed and position.
+/// Bytes that vary with seed and position.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 256) as u8 ^ seed).collect()
 }
@@ -52,7 +52,7 @@ impl Memory {
     }
 }
 
-/// A client, a server that listens, and its address.
+/// A client, a listening server, and its address.
 pub(crate) fn adapters(config: ShmConfig) -> (ShmAdapter, ShmAdapter, Address) {
     let client = ShmAdapter::new(config.clone()).unwrap();
     let mut server = ShmAdapter::new(config).unwrap();
@@ -92,7 +92,7 @@ pub(crate) fn status(event: &Event) -> (Operation, u64, WorkStatus) {
     status_of(event).unwrap_or_else(|| panic!("not a completion: {event:?}"))
 }
 
-/// The reason of the end that must be the last event.
+/// The reason for the end, which must be the last event.
 pub(crate) fn reason(events: &[Event]) -> DisconnectReason {
     match events.last() {
         Some(Event::Disconnected { reason, .. }) => (**reason).clone(),
@@ -148,7 +148,7 @@ impl Pair {
         self.left.poll(now, &mut self.left_events) + self.right.poll(now, &mut self.right_events)
     }
 
-    /// Polls both sides until nothing more happens.
+    /// Polls both sides until they are quiet.
     pub(crate) fn run(&mut self) {
         let mut quiet = 0;
         for _ in 0..POLLS_MAX {

@@ -1,5 +1,5 @@
-//! A client that speaks the shared-memory protocol by hand, so that it can break every rule. It
-//! states offsets and numbers on its own, which also pins the format.
+//! A byte-level client of the shared-memory protocol, so that it can break every rule. It declares
+//! offsets and numbers itself, which also pins the format.
 
 use dafs_dat::Address;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -72,7 +72,7 @@ impl Raw {
         Self { socket, memory: std::ptr::null_mut() }
     }
 
-    /// A client that has said a proper hello.
+    /// A client that has sent a valid hello.
     pub(crate) fn greet(address: &Address) -> Self {
         let mut raw = Self::new(address);
         let file = memory_file(MEMORY, SealFlags::SHRINK);
@@ -110,7 +110,7 @@ impl Raw {
         rustix::net::sendmsg(&self.socket, &[IoSlice::new(packet)], &mut control, flags)
     }
 
-    /// The kinds and texts of the packets that have arrived; an empty one stands for the end.
+    /// The kinds and texts of the packets that have arrived; an empty one means the end.
     pub(crate) fn packets(&self) -> Vec<(u8, String)> {
         let mut packets = Vec::new();
         loop {
