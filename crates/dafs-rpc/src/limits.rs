@@ -111,7 +111,7 @@ pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 4096;
 /// call and to delivering its replies.
 pub(crate) const STALL_HURRY: u64 = 8;
 
-/// The timeout for reading a whole call of a peer over RDMA while others wait for memory.
+/// The longest timeout for reading a whole call of a peer over RDMA while others wait for memory.
 pub(crate) const RDMA_FETCH_HURRY: Duration = Duration::from_secs(1);
 
 /// Divisor of the memory limit of all connections; the quotient is the limit of the connections of
