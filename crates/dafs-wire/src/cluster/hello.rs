@@ -1,13 +1,13 @@
-//! How a metadata server and a data server get to know each other.
+//! The handshake of a metadata server and a data server.
 //!
-//! | who | says |
+//! | sender | message |
 //! |---|---|
-//! | metadata server | [`Hello`]: which node of which store it wants, and a random number |
-//! | data server | [`Challenge`]: a random number, and a code over both numbers |
-//! | metadata server | [`Join`]: the other code, and what it knows of the node's directory |
-//! | data server | [`Joined`]: that it is that node, or why not |
+//! | metadata server | [`Hello`]: the requested node and its store, and a random number |
+//! | data server | [`Challenge`]: a random number, and a MAC over both numbers |
+//! | metadata server | [`Join`]: the other MAC, and its record of the node's directory |
+//! | data server | [`Joined`]: acceptance, or the reason for a refusal |
 //!
-//! The last one ends with a code, as all that follow it do.
+//! The last message ends with a MAC, as all later records do.
 
 use super::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
@@ -15,17 +15,17 @@ use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 /// The version of these messages.
 pub const VERSION: u32 = 3;
 
-/// "dafs", so that something else that listens there is told from a data server.
+/// "dafs", to distinguish a data server from another program on the port.
 const MAGIC: u32 = 0x6461_6673;
 
 /// The first message of a metadata server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// The version that it speaks.
+    /// The protocol version of the metadata server.
     pub version: u32,
-    /// Its store.
+    /// The identifier of its store.
     pub store: [u8; 16],
-    /// Which node it wants.
+    /// The number of the requested node.
     pub number: u32,
     /// Random.
     pub nonce: [u8; 32],
@@ -52,12 +52,12 @@ impl Encode for Hello {
     }
 }
 
-/// A data server's answer to a hello.
+/// The second message, of the data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Challenge {
     /// Random.
     pub nonce: [u8; 32],
-    /// Shows that the data server knows the secret.
+    /// A MAC that proves that the data server knows the secret.
     pub code: [u8; 32],
 }
 
@@ -74,18 +74,18 @@ impl Encode for Challenge {
     }
 }
 
-/// What a metadata server knows of the directory of a node.
+/// The record of the metadata server about the directory of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membership {
-    /// The node was never used: an empty directory may become its.
+    /// The node was never used: it may take an empty directory.
     New,
-    /// The directory was used, and it was not noted which one it is: a marked one it must be.
+    /// The directory was used, but its identity was not recorded: it must be a marked one.
     Marked,
-    /// It is this one, in the state after so many joinings or a later one.
+    /// The directory has this identity, and at least this many joins.
     Known {
         /// Random, made with the directory.
         incarnation: [u8; 16],
-        /// How often it has been joined, as the metadata server knows.
+        /// The number of joins that the metadata server has recorded.
         joins: u64,
     },
 }
@@ -115,12 +115,12 @@ impl Encode for Membership {
     }
 }
 
-/// The second message of a metadata server.
+/// The third message, of the metadata server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
-    /// Shows that the metadata server knows the secret.
+    /// A MAC that proves that the metadata server knows the secret.
     pub code: [u8; 32],
-    /// What it knows of the node's directory.
+    /// Its record of the node's directory.
     pub membership: Membership,
 }
 
@@ -137,23 +137,23 @@ impl Encode for Join {
     }
 }
 
-/// Why a data server does not work for a metadata server.
+/// The reason why a data server refuses a metadata server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Refusal {
-    /// It speaks no such version.
+    /// It does not support the version.
     Version = 1,
     /// Its directory belongs to another node or another store.
     OtherNode = 2,
-    /// Its directory is empty, and was not.
+    /// Its directory is empty, but should not be.
     Empty = 3,
     /// Its directory is one of that node, but not the one that was used last.
     OtherDirectory = 4,
-    /// The directory cannot be used; the data server's log says why.
+    /// The directory cannot be used; the data server's log has the reason.
     Failed = 5,
-    /// What the last metadata server has asked for is still under way.
+    /// Calls of the previous metadata server are still in progress.
     Busy = 6,
-    /// Its directory is the right one, as it was before it was joined last.
+    /// Its directory is the right one, but in a state from before its last join.
     Older = 7,
 }
 
@@ -169,25 +169,26 @@ impl Refusal {
     ];
 }
 
-/// A data server's last word before work begins.
+/// The last message of the handshake, of the data server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Joined<'a> {
-    /// It is that node.
+    /// The data server accepts.
     Welcome {
-        /// Which directory it works on: random, made with the directory.
+        /// The identity of its directory: random, made with the directory.
         incarnation: [u8; 16],
-        /// How often that has been joined, with this time; the directory knows by now.
+        /// The number of joins of the directory, including this one; already stored in the
+        /// directory.
         joins: u64,
-        /// Another number after each start of the data server.
+        /// A number that differs after each start of the data server.
         run: u64,
-        /// Where clients reach it, as text.
+        /// The addresses for NFS clients, as text.
         addresses: Vec<&'a [u8]>,
-        /// Where clients reach it by NFS over RDMA, as text.
+        /// The addresses for NFS over RDMA, as text.
         rdma_addresses: Vec<&'a [u8]>,
-        /// Where clients reach it over DAFS, as text.
+        /// The addresses for DAFS clients, as text.
         dafs_addresses: Vec<&'a [u8]>,
     },
-    /// It does not work for this metadata server.
+    /// The data server refuses this metadata server.
     Refused(Refusal),
 }
 

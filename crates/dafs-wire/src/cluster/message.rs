@@ -1,26 +1,26 @@
-//! What is asked and answered once both know each other. Both sides ask, on one connection.
+//! Calls and answers after the handshake. Both sides send calls on one connection.
 
 use super::{
     DATA_BYTES_MAX, HANDLE_BYTES_MAX, MECHANISM_BYTES_MAX, OWNER_BYTES_MAX, PRINCIPAL_BYTES_MAX,
 };
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
-/// What a client wants to do with a component, and what it shows for it.
+/// A client's use of a component, with the client's identity and state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateUse<'a> {
-    /// What the client calls itself.
+    /// The client's owner string.
     pub owner: &'a [u8],
-    /// How it has shown who it is.
+    /// The mechanism by which the client was authenticated.
     pub mechanism: &'a [u8],
-    /// Who that is.
+    /// The authenticated principal.
     pub principal: &'a [u8],
-    /// The component's handle, as the layout has it.
+    /// The component's handle, as in the layout.
     pub handle: &'a [u8],
     /// The state-id.
     pub state: u64,
-    /// Which version of it.
+    /// The version of the state.
     pub seqid: u32,
-    /// Whether it wants to write.
+    /// True if it wants to write.
     pub write: bool,
 }
 
@@ -50,38 +50,38 @@ impl Encode for StateUse<'_> {
     }
 }
 
-/// A question. Those up to `Counters` are the metadata server's, the others the data server's.
+/// A call. The metadata server sends those up to `Counters`, the data server the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "offsets, sizes and lengths in bytes")]
 pub enum Call<'a> {
-    /// Bytes of a component; fewer mean its end.
+    /// Reads bytes of a component; a short result ends at the end of the component.
     Read { component: [u8; 16], offset: u64, len: u32 },
-    /// Writes to a component, which is made if it is not there; `stable` data survives a crash.
+    /// Writes to a component and creates it if it does not exist; `stable` data survives a crash.
     Write { component: [u8; 16], offset: u64, stable: bool, data: &'a [u8] },
     /// Makes a component stable.
     Commit { component: [u8; 16] },
-    /// Cuts a component.
+    /// Truncates a component.
     Cut { component: [u8; 16], size: u64 },
-    /// How far a component reaches.
+    /// Asks for the size of a component.
     Size { component: [u8; 16] },
     /// Removes a component.
     Remove { component: [u8; 16] },
-    /// Space for components.
+    /// Asks for the space for components.
     Space,
-    /// Nothing is carried out any more by what was told about a component before.
+    /// Drops cached authorisations for a component and waits for the uses that they have allowed.
     Forget { component: [u8; 16] },
-    /// Which components clients have asked for since the last such call that do not lie there: data is
-    /// their names, one after the other.
+    /// Asks for the components that clients have requested since the last such call but that do not
+    /// exist there. The answer is a list of their names.
     Astray,
-    /// What clients have done there.
+    /// Asks for the counters of clients' use.
     Counters,
-    /// Whether a client may do that.
+    /// Asks whether a client may use a component.
     CheckState(StateUse<'a>),
-    /// How far the file reaches that a component is of.
+    /// Asks for the size of the file of a component.
     FileSize { component: [u8; 16] },
-    /// Bytes of the file that a component is of, from whichever node has them.
+    /// Reads bytes of the component's file, from whichever node holds them.
     ReadElsewhere { component: [u8; 16], offset: u64, len: u32 },
-    /// Writes to that file, on whichever node that is; stable when it is answered.
+    /// Writes to that file, on whichever node holds the bytes; stable when answered.
     WriteElsewhere { component: [u8; 16], offset: u64, data: &'a [u8] },
 }
 
@@ -165,7 +165,7 @@ impl Encode for Call<'_> {
     }
 }
 
-/// A length of data that is asked for.
+/// A requested length of data.
 fn length(d: &mut Decoder<'_>) -> Result<u32, XdrError> {
     match d.u32()? {
         len if len as usize > DATA_BYTES_MAX => Err(XdrError::TooLong { len, max: DATA_BYTES_MAX }),
@@ -173,15 +173,15 @@ fn length(d: &mut Decoder<'_>) -> Result<u32, XdrError> {
     }
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "in bytes, but for verifiers")]
 pub enum Answer<'a> {
-    /// It is done, or it may be done.
+    /// The call was executed, or the use is allowed.
     Done,
     /// Bytes.
     Data(&'a [u8]),
-    /// So many bytes were written, under that write verifier.
+    /// Bytes written, with the write verifier.
     Written { count: u32, verifier: u64 },
     /// A write verifier.
     Verifier(u64),
@@ -189,12 +189,12 @@ pub enum Answer<'a> {
     Size(u64),
     /// Space.
     Space { total: u64, free: u64, available: u64 },
-    /// No, and a number for why not.
+    /// An error number.
     Refused(u32),
-    /// A client may do that by sessions that are no older than so many nanoseconds.
+    /// The use is allowed, with sessions of at most this age.
     DoneWithin { age_ns: u64 },
-    /// Bytes that clients have read and written there since the data server was started, and what of that
-    /// lies on other nodes.
+    /// Bytes that clients have read and written there since the start of the data server, and the
+    /// part of them that lies on other nodes.
     Counters { read: u64, written: u64, indirect: u64 },
 }
 
@@ -256,15 +256,15 @@ impl Encode for Answer<'_> {
     }
 }
 
-/// What a record holds once both know each other.
+/// The content of a record after the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "ids are those of the caller, which pairs answers with calls")]
 pub enum Frame<'a> {
-    /// A question.
+    /// A call.
     Call { id: u32, call: Call<'a> },
-    /// The answer to one.
+    /// The answer to a call.
     Answer { id: u32, answer: Answer<'a> },
-    /// Nothing but a sign of life.
+    /// A keep-alive.
     Alive,
 }
 

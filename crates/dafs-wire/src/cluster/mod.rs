@@ -1,12 +1,12 @@
-//! What a metadata server and its data servers say to each other: the control program of a cluster.
+//! The control protocol between a metadata server and its data servers.
 //!
-//! On the connection every message is a record: its length in four bytes, then XDR. First come the
-//! messages of [`hello`], which show that both know the secret of the cluster. Each record after them
-//! ends with a code that only the two can make, so it is whole and in order. How codes are made is
-//! `dafs-cluster`'s.
+//! On the connection every message is a record: its length in four bytes, then XDR. The messages of
+//! [`hello`] come first; they prove that both sides know the secret of the cluster. Each later
+//! record ends with a MAC under keys of the two sides, which protects its content and order. The
+//! crate `dafs-cluster` computes the MACs.
 //!
 //! Invariants
-//! * Lengths are checked against the limits below before anything is kept.
+//! * Lengths are checked against the limits below before any data is stored.
 
 mod hello;
 mod message;
@@ -14,28 +14,28 @@ mod message;
 pub use hello::{Challenge, Hello, Join, Joined, Membership, Refusal, VERSION};
 pub use message::{Answer, Call, Frame, StateUse};
 
-/// The most bytes of file content in one message.
+/// The most bytes of file data in one message.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 
-/// The most bytes of a record, without its code.
+/// The most bytes of a record, without its MAC.
 pub const RECORD_BYTES_MAX: usize = DATA_BYTES_MAX + 4096;
 
-/// The most bytes of a record before both have shown who they are.
+/// The most bytes of a record before the handshake is complete.
 pub const HELLO_BYTES_MAX: usize = 4096;
 
-/// The most bytes of what a client calls itself (as in NFSv4.1, co_ownerid).
+/// The most bytes of a client's owner string (as in NFSv4.1, co_ownerid).
 pub const OWNER_BYTES_MAX: usize = 1024;
 
-/// The most bytes of a name that a client has proved.
+/// The most bytes of an authenticated principal.
 pub const PRINCIPAL_BYTES_MAX: usize = 1024;
 
-/// The most bytes of the name of a way to prove a name.
+/// The most bytes of the name of an authentication mechanism.
 pub const MECHANISM_BYTES_MAX: usize = 16;
 
 /// The most bytes of a handle (NFS4_FHSIZE).
 pub const HANDLE_BYTES_MAX: usize = 128;
 
-/// The most addresses that a data server tells.
+/// The most addresses that a data server announces.
 pub const ADDRESSES_MAX: usize = 8;
 
 /// The most bytes of an address as text.
