@@ -1,4 +1,5 @@
-//! GETATTR, SETATTR, VERIFY, NVERIFY, GET_FSATTR, BC_GETATTR (DAFS 6, 14), and X_GETXATTR, which is ours.
+//! GETATTR, SETATTR, VERIFY, NVERIFY, GET_FSATTR, BC_GETATTR (DAFS 6, 14), and the extension
+//! X_GETXATTR.
 //!
 //! Invariants
 //! * The direct variants carry the bare attribute block in the buffer (DAFS O12).
@@ -14,7 +15,7 @@ layout! {
     pub struct GetAttrInline [72] {
         /// The object.
         fh: FileHandle = 0,
-        /// The attributes wanted.
+        /// The requested attributes.
         attributes: AttrMask = 64,
     }
 }
@@ -32,9 +33,9 @@ layout! {
     pub struct GetAttrDirect [88] {
         /// The object.
         fh: FileHandle = 0,
-        /// The attributes wanted.
+        /// Client memory that the server fills with the attribute block.
         attributes: AttrMask = 64,
-        /// Where the server writes the attribute block.
+        /// Client memory that the server fills with the attribute block.
         buffer: DirectBuffer = 72,
     }
 }
@@ -60,7 +61,7 @@ layout! {
         state_id: StateId = 64,
         /// Checksum of the bytes in the buffer, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 72,
-        /// Where the server reads the attribute block.
+        /// Client memory that holds the attribute block.
         buffer: DirectBuffer = 80,
     }
 }
@@ -88,7 +89,7 @@ layout! {
     pub struct GetFsAttr [72] {
         /// Any object of the file system.
         fh: FileHandle = 0,
-        /// The attributes wanted.
+        /// The requested attributes.
         attributes: FsAttrMask = 64,
     }
 }
@@ -102,15 +103,15 @@ layout! {
 }
 
 word_enum! {
-    /// What becomes of an extended attribute by SETATTR.
+    /// The effect of SETATTR on an extended attribute.
     pub enum XattrHow {
-        /// It is made or replaced.
+        /// Create or replace it.
         Either = 1,
-        /// It is made; EXIST when it is there.
+        /// Create it; EXIST if it exists.
         Create = 2,
-        /// It is replaced; NOENT when it is not there.
+        /// Replace it; NOENT if it does not exist.
         Replace = 3,
-        /// It is removed; NOENT when it is not there.
+        /// Remove it; NOENT if it does not exist.
         Remove = 4,
     }
 }
@@ -120,7 +121,7 @@ layout! {
     pub struct XGetXattr<'a> [88] {
         /// The object.
         fh: FileHandle = 0,
-        /// Where the server writes the value as a counted string (DAFS O12).
+        /// Client memory that the server fills with the value as a counted string (DAFS O12).
         buffer: DirectBuffer = 64,
         /// The name of the extended attribute, without "user.".
         name: &'a [u8] = 80,

@@ -1,7 +1,7 @@
 //! File attributes and the attribute block (DAFS 14, O12).
 //!
 //! Invariants
-//! * `valid` is a subset of `included`; a block that says otherwise is refused.
+//! * `valid` is a subset of `included`; any other block is refused.
 //! * A block begins at a multiple of 8 and is the scope of the offsets in it.
 
 use super::attr_args::XattrHow;
@@ -25,7 +25,7 @@ macro_rules! attribute_block {
         impl $mask {
             /// No attribute.
             pub const NONE: Self = Self(0);
-            /// Every attribute that exists.
+            /// Every defined attribute.
             pub const ALL: Self = Self(0 $( | 1 << ($number - 1) )*);
             $( $(#[$meta])* pub const $constant: Self = Self(1 << ($number - 1)); )*
 
@@ -59,7 +59,7 @@ macro_rules! attribute_block {
                 Self(self.0 & !other.0)
             }
 
-            /// True when there is no attribute.
+            /// True when the set is empty.
             #[inline]
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
@@ -124,9 +124,9 @@ macro_rules! attribute_block {
         #[doc = concat!("Values of ", $mask_name, " (DAFS 14). `None` is not valid.")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct $block<$life> {
-            /// Attributes that take space in the block beyond those that have a value: a sender
-            /// may include some without a value, so that the receiver can use precomputed
-            /// offsets. A decoded block holds the whole bitmap as received.
+            /// Attributes that take space in the block beyond those with a value. A sender may
+            /// include some without a value, so that the receiver can use precomputed offsets. A
+            /// decoded block holds the whole bitmap as received.
             pub included: $mask,
             $( $(#[$meta])* pub $field: Option<$type>, )*
         }
@@ -139,7 +139,7 @@ macro_rules! attribute_block {
                 $mask(valid)
             }
 
-            /// The values of the attributes in `wanted` alone.
+            /// The values of the attributes in `wanted` only.
             #[must_use]
             pub fn only(mut self, wanted: $mask) -> Self {
                 $( if !wanted.contains($mask::$constant) { self.$field = None; } )*
@@ -229,21 +229,21 @@ pub(crate) use attribute_block;
 
 attribute_block! {
     mask AttrMask "file attributes"; block Attributes 'a;
-    /// Whether the object has named attributes.
+    /// True if the object has named attributes.
     1 NAMED_ATTR named_attr: bool, 1, 1;
-    /// Whether it is to be archived.
+    /// True if the object is to be archived.
     2 ARCHIVE archive: bool, 1, 1;
-    /// Whether it is hidden.
+    /// True if the object is hidden.
     3 HIDDEN hidden: bool, 1, 1;
-    /// Whether it belongs to the system.
+    /// True if the object belongs to the system.
     4 SYSTEM system: bool, 1, 1;
-    /// What it is.
+    /// The type of the object.
     5 OBJECT_TYPE object_type: ObjectType, 4, 4;
     /// Permission bits.
     6 MODE mode: u32, 4, 4;
     /// Number of hard links.
     7 NUM_LINKS num_links: u32, 4, 4;
-    /// Differs after every change of content or attributes.
+    /// Changes with every change of content or attributes.
     8 CHANGE change: u64, 8, 8;
     /// Length in bytes.
     9 OBJECT_SIZE object_size: u64, 8, 8;
@@ -259,7 +259,7 @@ attribute_block! {
     14 TIME_BACKUP time_backup: Time, 16, 8;
     /// Creation.
     15 TIME_CREATE time_create: Time, 16, 8;
-    /// The finest time difference the server keeps.
+    /// The finest time difference that the server stores.
     16 TIME_DELTA time_delta: Time, 16, 8;
     /// Last change of the attributes.
     17 TIME_METADATA time_metadata: Time, 16, 8;
@@ -269,9 +269,9 @@ attribute_block! {
     19 TIME_MODIFY_SET time_modify_set: SetTime, 24, 8;
     /// The numbers of a device file.
     20 RAW_DEV raw_dev: SpecData, 16, 8;
-    /// Its handle.
+    /// The handle of the object.
     21 FILEHANDLE filehandle: FileHandle, 64, 8;
-    /// Its access control list.
+    /// The access control list of the object.
     22 ACL acl: Seq<'a, Ace<'a>>, 4, 4;
     /// MIME type of the content.
     23 MIME_TYPE mime_type: &'a [u8], 4, 4;
@@ -279,19 +279,19 @@ attribute_block! {
     24 OWNER owner: &'a [u8], 4, 4;
     /// Group.
     25 OWNER_GROUP owner_group: &'a [u8], 4, 4;
-    /// The names of its extended attributes (an extension of ours, as those that follow).
+    /// The names of the object's extended attributes (an extension, as the attributes below).
     48 X_XATTR_NAMES x_xattr_names: Seq<'a, &'a [u8]>, 4, 4;
-    /// The extended attribute that SETATTR is to set or to remove.
+    /// The extended attribute that SETATTR sets or removes.
     49 X_XATTR_NAME x_xattr_name: &'a [u8], 4, 4;
-    /// Its new value.
+    /// The new value of the extended attribute.
     50 X_XATTR_VALUE x_xattr_value: &'a [u8], 4, 4;
-    /// What is to become of it.
+    /// The effect on the extended attribute.
     51 X_XATTR_HOW x_xattr_how: XattrHow, 4, 4;
 }
 
 impl<'a> Attributes<'a> {
-    /// Writes the bare attribute block of a direct transfer at byte 0 (DAFS O12); its length in
-    /// bytes.
+    /// Writes the bare attribute block of a direct transfer at byte 0 (DAFS O12); returns its
+    /// length in bytes.
     pub fn encode_direct(&self, out: &mut [u8], order: ByteOrder) -> Result<usize, EncodeError> {
         let mut writer = Writer::new(out, 0, order);
         self.write_block(&mut writer)?;
@@ -304,8 +304,8 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Writes the link text of a direct transfer as a counted string at byte 0 (DAFS O12); its length
-/// in bytes.
+/// Writes the link text of a direct transfer as a counted string at byte 0 (DAFS O12); returns its
+/// length in bytes.
 pub fn encode_text_direct(
     text: &[u8],
     out: &mut [u8],

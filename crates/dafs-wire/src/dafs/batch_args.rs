@@ -25,7 +25,7 @@ layout! {
     pub struct ReadWriteRequest<'a> [96, array 8 max UNLIMITED] {
         /// The file.
         fh: FileHandle = 0,
-        /// The client's name for it, unique among those outstanding (DAFS O55).
+        /// The client's identifier, unique among outstanding transfers (DAFS O55).
         request_id: u64 = 64,
         /// The open, or `ZERO`.
         state_id: StateId = 72,
@@ -33,7 +33,7 @@ layout! {
         rw_flag: ReadWrite = 80,
         /// The ranges of the file.
         chunks: Seq<'a, FileChunk> = 84,
-        /// The memory; as many bytes as the chunks (DAFS O52).
+        /// The memory, with as many bytes as the chunks (DAFS O52).
         buffers: Seq<'a, DirectBuffer> = 88,
         /// Checksum of the data of a write, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 92,
@@ -43,9 +43,9 @@ layout! {
 layout! {
     /// The outcome of one transfer of a batch (DAFS 5.4).
     pub struct CompletionNotification [24, array 8 max UNLIMITED] {
-        /// Which transfer.
+        /// The identifier of the transfer.
         request_id: u64 = 0,
-        /// How it ended.
+        /// The status of the transfer.
         status: Status = 8,
         /// Bytes transferred.
         bytes_transferred: u32 = 12,
@@ -59,9 +59,9 @@ layout! {
     pub struct BatchSubmit<'a> [16] {
         /// The transfers.
         requests: Seq<'a, ReadWriteRequest<'a>> = 0,
-        /// Hint: microseconds in which they should be done.
+        /// Hint: microseconds in which the transfers should complete.
         usec_window: u32 = 4,
-        /// How many completions to report together from now on; 0 leaves it unchanged.
+        /// The number of completions to report together from now on; 0 leaves it unchanged.
         num_completions: u32 = 8,
         /// True: the reply carries all completions.
         synchronous: bool = 12,
@@ -79,7 +79,7 @@ layout! {
 layout! {
     /// Arguments of HURRY_UP.
     pub struct HurryUp [8] {
-        /// The transfer to hurry.
+        /// The transfer to complete soon.
         request_id: u64 = 0,
     }
 }

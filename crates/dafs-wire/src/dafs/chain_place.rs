@@ -1,4 +1,4 @@
-//! Where requests have the handle and the state-id that a chain may put in (DAFS O30, O31).
+//! The handle and the state-id of a request that a chain may replace (DAFS O30, O31).
 
 use super::ids::{FileHandle, StateId};
 use super::open_args::OpenClaim;

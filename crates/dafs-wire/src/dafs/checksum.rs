@@ -14,7 +14,7 @@ use std::fmt;
 pub struct Checksum(pub [u8; 4]);
 
 impl Checksum {
-    /// What stands where there is no checksum.
+    /// The value for a missing checksum.
     pub const ZERO: Self = Self([0; 4]);
 }
 
@@ -43,7 +43,7 @@ impl<'a> Field<'a> for Checksum {
 pub struct Fletcher32 {
     sum1: u32,
     sum2: u32,
-    /// The first byte of a word whose second byte has not come yet.
+    /// The first byte of a word whose second byte has not arrived yet.
     odd: Option<u8>,
 }
 
@@ -51,7 +51,7 @@ pub struct Fletcher32 {
 /// cannot overflow: words * (words + 1) / 2 * 65535 stays below 2^64 by far.
 const BLOCK_WORDS: usize = 2048;
 
-/// Lanes of the inner loop, chosen so that it becomes vector code.
+/// Lanes of the inner loop, chosen so that the compiler vectorizes it.
 const LANES: usize = 16;
 
 impl Default for Fletcher32 {
@@ -101,9 +101,9 @@ impl Fletcher32 {
 
     /// Adds at most [`BLOCK_WORDS`] whole words.
     ///
-    /// S2 grows by every prefix sum of the words, which is each word times the number of words
-    /// from it to the end. The lanes keep plain sums and sums of those sums, so that the loop has
-    /// no multiplication by position; the weights are applied once per block.
+    /// S2 grows by every prefix sum of the words. Each word counts as often as there are words from
+    /// it to the end. The lanes keep plain sums and sums of those sums, so that the loop has no
+    /// multiplication by position; the weights are applied once per block.
     fn words(&mut self, block: &[u8]) {
         let mut sums = [0u32; LANES];
         let mut sums_of_sums = [0u32; LANES];
@@ -116,7 +116,7 @@ impl Fletcher32 {
         for lane in 0..LANES {
             let sum = u64::from(sums[lane]);
             // A word in group g of n is followed by n - 1 - g whole groups, which sums_of_sums
-            // counts, and by the words behind it in its own group.
+            // counts, and by the later words of its own group.
             sum2 += u64::from(sums_of_sums[lane]) * LANES as u64 + sum * (LANES - lane) as u64;
             sum1 += sum;
         }
@@ -129,8 +129,8 @@ impl Fletcher32 {
     }
 }
 
-/// The inner loop. It is a function of its own that leaves its results in memory, because the
-/// compiler makes vector code of it only then.
+/// The inner loop. It is a separate function that stores its results in memory, because the
+/// compiler vectorizes it only then.
 #[inline(never)]
 fn add_groups(
     groups: &[[u8; LANES * 2]],
@@ -149,7 +149,7 @@ fn add_groups(
     (*sums, *sums_of_sums) = (first, second);
 }
 
-/// Reduces a sum as subtracting the modulus while above it would: a non-zero multiple of 65535
+/// Reduces a sum by subtracting the modulus while the sum is above it: a non-zero multiple of 65535
 /// becomes 65535, not 0.
 fn reduce(sum: u64) -> u32 {
     if sum == 0 {
@@ -172,13 +172,13 @@ pub fn checksum(bytes: &[u8]) -> Checksum {
     sums.finish()
 }
 
-/// The checksum of a whole message, in which the checksum field counts as zero (DAFS O20).
-/// A message shorter than a header is summed as it is.
+/// The checksum of a whole message, in which the checksum field counts as zero (DAFS O20). A
+/// message shorter than a header is summed as a whole.
 pub fn message_checksum(message: &[u8]) -> Checksum {
     message_checksum_of(message, &[])
 }
 
-/// The checksum of a message whose inline data is gathered behind `head` from elsewhere.
+/// The checksum of a message whose inline data lies outside of `head` and is gathered after it.
 pub fn message_checksum_of(head: &[u8], data: &[u8]) -> Checksum {
     let mut sums = Fletcher32::new();
     match (head.get(..CHECKSUM_AT), head.get(CHECKSUM_AT + 4..)) {
@@ -193,12 +193,12 @@ pub fn message_checksum_of(head: &[u8], data: &[u8]) -> Checksum {
     sums.finish()
 }
 
-/// Fills in the checksum of a finished message. Without a whole header it does nothing.
+/// Fills in the checksum of a finished message. A message without a whole header stays unchanged.
 pub fn seal(message: &mut [u8]) {
     seal_gathered(message, &[]);
 }
 
-/// Fills in the checksum of a finished message whose inline data is gathered behind `head`.
+/// Fills in the checksum of a finished message whose inline data is gathered after `head`.
 pub fn seal_gathered(head: &mut [u8], data: &[u8]) {
     let checksum = message_checksum_of(head, data);
     if let Some(field) = head.get_mut(CHECKSUM_AT..CHECKSUM_AT + 4) {

@@ -4,14 +4,14 @@
 //! * A [`Scope`] starts at the base of its offsets (DAFS 5.1) and ends with the message; every
 //!   access is checked against that end.
 //! * A [`Writer`] zeroes every byte it allocates, so pad bytes are zero (DAFS O7).
-//! * Bases are multiples of 8 from the start of the message, so alignment can be judged by the
-//!   offset alone.
+//! * Bases are multiples of 8 from the start of the message, so the offset alone determines
+//!   alignment.
 
 use super::error::{DecodeError, EncodeError};
 use super::limits::HEADER_BYTES;
 use super::order::ByteOrder;
 
-/// A validated or not yet validated piece of a message that offsets are counted in.
+/// A part of a message that is the base of offsets.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
     bytes: &'a [u8],
@@ -19,7 +19,7 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// The scope that starts with the first byte given and ends with the last.
+    /// The scope of the given bytes.
     pub(crate) fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
         Self { bytes, order }
     }
@@ -73,8 +73,8 @@ impl<'a> Scope<'a> {
         Ok(self.order.u64(u64::from_ne_bytes(self.array(at)?)))
     }
 
-    /// Follows the offset stored at `at`: where its target begins in this scope, or `None` for 0,
-    /// which means absent or empty (DAFS O8).
+    /// Follows the offset stored at `at`. Returns the start of its target in this scope, or `None`
+    /// for 0, which means absent or empty (DAFS O8).
     #[inline]
     pub(crate) fn target(self, at: usize, align: usize) -> Result<Option<usize>, DecodeError> {
         let offset = self.u32(at)? as usize;
@@ -99,7 +99,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The string whose count stands at `at`.
+    /// The string whose count is at `at`.
     #[inline]
     pub(crate) fn string(self, at: usize) -> Result<&'a [u8], DecodeError> {
         let count = self.u32(at)? as usize;
@@ -107,7 +107,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Writes a message front to back: fixed parts by position, the heap behind them.
+/// Writes a message front to back: fixed parts by position, then the heap.
 #[derive(Debug)]
 pub struct Writer<'b> {
     out: &'b mut [u8],
@@ -123,13 +123,13 @@ impl<'b> Writer<'b> {
         Self { out, base: start, end: start, order }
     }
 
-    /// Fails unless a header fits in front of the body.
+    /// Fails unless a header fits before the body.
     #[inline]
     pub(crate) fn require_header(&self) -> Result<(), EncodeError> {
         if self.out.len() < HEADER_BYTES { Err(self.no_room()) } else { Ok(()) }
     }
 
-    /// Position behind the last byte allocated.
+    /// Position after the last allocated byte.
     pub(crate) fn end(&self) -> usize {
         self.end
     }
@@ -140,7 +140,7 @@ impl<'b> Writer<'b> {
         EncodeError::NoRoom { room: self.out.len() }
     }
 
-    /// Allocates zeroed bytes at the next multiple of `align`; the position.
+    /// Allocates zeroed bytes at the next multiple of `align`; returns the position.
     #[inline]
     pub(crate) fn allocate(&mut self, bytes: usize, align: usize) -> Result<usize, EncodeError> {
         let at = self.end.next_multiple_of(align);
@@ -152,7 +152,7 @@ impl<'b> Writer<'b> {
         Ok(at)
     }
 
-    /// Appends raw bytes at the present end.
+    /// Appends raw bytes at the current end.
     #[inline]
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         let end = self.end.checked_add(bytes.len()).filter(|end| *end <= self.out.len());
@@ -196,7 +196,7 @@ impl<'b> Writer<'b> {
         self.put(at, self.order.u64(value).to_ne_bytes())
     }
 
-    /// Takes `bytes` off an offset stored before.
+    /// Subtracts `bytes` from an offset that was stored before.
     #[inline]
     pub(crate) fn lower_u32(&mut self, at: usize, bytes: usize) -> Result<(), EncodeError> {
         let stored = self.out.get(at..).and_then(|rest| rest.first_chunk::<4>());
@@ -213,14 +213,14 @@ impl<'b> Writer<'b> {
         self.put_u32(at, value)
     }
 
-    /// Stores at `at` the offset of `target` in the present scope.
+    /// Stores at `at` the offset of `target` in the current scope.
     #[inline]
     pub(crate) fn put_offset(&mut self, at: usize, target: usize) -> Result<(), EncodeError> {
         self.put_count(at, target - self.base)
     }
 
-    /// Writes a string to the heap; its position. Strings are counted arrays and so begin on 8
-    /// bytes (DAFS 5.1); a receiver of ours takes multiples of 4 too.
+    /// Writes a string to the heap; returns its position. Strings are counted arrays, so they begin
+    /// at multiples of 8 (DAFS 5.1); this decoder also accepts multiples of 4.
     #[inline]
     pub(crate) fn string(&mut self, text: &[u8]) -> Result<usize, EncodeError> {
         let at = self.allocate(4, 8)?;
@@ -243,27 +243,25 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// A value with a place in a fixed section, an array element or an attribute block.
+/// A value that can be stored in a fixed section, an array element or an attribute block.
 pub trait Field<'a>: Sized {
-    /// True when reading cannot fail once the bytes are there, so that arrays of it need no walk
-    /// to be validated.
+    /// True if a read cannot fail once the bytes exist, so that arrays of it need no validation.
     const TRIVIAL: bool;
 
-    /// Reads the value whose fixed part lies at `at` in the scope.
+    /// Reads the value whose fixed part is at `at` in the scope.
     fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError>;
 
-    /// Writes the fixed part at position `at`, which is allocated already, and the rest to the
-    /// heap.
+    /// Writes the fixed part at position `at`, which has been allocated, and the rest to the heap.
     fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError>;
 }
 
 /// A value that can be an element of a counted array.
 pub trait Element<'a>: Field<'a> + Copy {
-    /// Length of its fixed part, in bytes.
+    /// Length of the element's fixed part, in bytes.
     const BYTES: usize;
-    /// Its alignment, 4 or 8 bytes; 8 puts a pad word behind the count (DAFS 5.1).
+    /// Alignment of the element, 4 or 8 bytes; 8 puts a pad word after the count (DAFS 5.1).
     const ALIGN: usize;
-    /// The most elements taken from the wire.
+    /// The most elements that a decoder accepts.
     const COUNT_MAX: usize;
 }
 
@@ -324,7 +322,7 @@ impl<'a> Field<'a> for bool {
     }
 }
 
-/// A boolean that the draft types as a word.
+/// A boolean that the draft declares as a word.
 pub(crate) struct WordBool(bool);
 
 impl From<bool> for WordBool {
@@ -357,8 +355,8 @@ impl<'a> Field<'a> for WordBool {
     }
 }
 
-/// Strings sit on the heap; the fixed part is their offset. Any bytes are taken: names that are
-/// not UTF-8 have to survive (ours; the draft says UTF-8).
+/// Strings are on the heap; the fixed part is their offset. Any bytes are accepted, because names
+/// that are not UTF-8 must survive (a decision of dafs; the draft requires UTF-8).
 impl<'a> Field<'a> for &'a [u8] {
     const TRIVIAL: bool = false;
 
@@ -389,7 +387,7 @@ impl Element<'_> for u32 {
     const COUNT_MAX: usize = super::limits::GROUPS_MAX;
 }
 
-/// Declares a struct of the wire with the position of each field, and its codec.
+/// Declares a struct of the wire format with the position of each field, and its codec.
 ///
 /// `layout! { /// doc  pub struct Name<'a> [BYTES] { /// doc  field: Type = position, } }`; a field
 /// may say `as Codec` to be stored as another type, and a struct `[BYTES, array ALIGN]` to be an
@@ -444,11 +442,11 @@ macro_rules! layout {
         }
 
         impl<$life> $name {
-            /// Reads it from the body of a message, which begins behind the header. For those who
-            /// know what to expect this is faster than decoding any message.
+            /// Reads the struct from the body of a message, which begins after the header. A caller
+            /// that expects this type decodes it faster than with the general decoder.
             ///
             /// # Errors
-            /// What is wrong with the body.
+            /// The fault in the body.
             #[inline]
             pub fn decode_body(
                 body: &$life [u8],
@@ -515,7 +513,7 @@ macro_rules! word_enum {
         pub enum $name { $( $(#[$value_meta])* $variant = $value, )* }
 
         impl $name {
-            /// Every value, in the order of the numbers.
+            /// Every value, in numerical order.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
             /// The value with this number.
@@ -556,7 +554,7 @@ macro_rules! word_enum {
 }
 pub(crate) use word_enum;
 
-/// Gives a bit mask its codec; unknown bits are an error, so that nobody ignores a wish unseen.
+/// Gives a bit mask its codec; unknown bits are an error, so that no request is ignored silently.
 macro_rules! mask_field {
     ($name:ty, $word:ty) => {
         impl<'a> $crate::dafs::codec::Field<'a> for $name {

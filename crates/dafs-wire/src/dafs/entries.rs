@@ -1,9 +1,9 @@
 //! Directory entries (DAFS 5.4, 6, O12).
 //!
 //! Invariants
-//! * The writer never writes past its area, and what it leaves behind is a whole counted array
-//!   after `finish` and nothing at all before.
-//! * An entry's attribute block and name are counted from the start of the array.
+//! * The writer never writes beyond its area. After `finish` the area holds a complete counted
+//!   array; before that its content is not valid.
+//! * The offsets of an entry's attribute block and name count from the start of the array.
 
 use super::attributes::Attributes;
 use super::codec::{Scope, Writer, layout};
@@ -15,16 +15,16 @@ use super::seq::Seq;
 layout! {
     /// One entry of a directory.
     pub struct DirEntry<'a> [16, array 8 max UNLIMITED] {
-        /// Where to go on after this entry; never 0, 1 or 2.
+        /// The cookie from which the listing continues after this entry; never 0, 1 or 2.
         cookie: u64 = 0,
-        /// The attributes; empty when they cannot be had (DAFS O59).
+        /// The attributes; empty when they are not available (DAFS O59).
         attributes: Attributes<'a> = 8,
-        /// Any bytes (ours: names that are not UTF-8 have to survive).
+        /// The name, any bytes (a decision of dafs: names that are not UTF-8 must survive).
         name: &'a [u8] = 12,
     }
 }
 
-/// What a [`DirEntriesWriter`] has written.
+/// The output of a [`DirEntriesWriter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntriesLength {
     /// Length of the counted array in bytes.
@@ -35,16 +35,16 @@ pub struct DirEntriesLength {
 
 /// Writes a directory entry by entry into a reply or a direct buffer.
 ///
-/// The fixed parts have to be contiguous while their number is unknown, so they grow from the
-/// front and names and attributes grow from the back of the area; `finish` closes the gap.
+/// The fixed parts must be contiguous while their number is unknown. So they grow from the front of
+/// the area, and names and attributes grow from its back; `finish` closes the gap.
 #[derive(Debug)]
 pub struct DirEntriesWriter<'b> {
     area: &'b mut [u8],
     order: ByteOrder,
     count: usize,
-    /// Where names and attributes begin; a multiple of 8.
+    /// Start of names and attributes; a multiple of 8.
     heap: usize,
-    /// Where they end, pad excluded.
+    /// End of names and attributes, without padding.
     heap_end: usize,
 }
 
@@ -56,7 +56,7 @@ impl<'b> DirEntriesWriter<'b> {
     /// or of the direct buffers.
     ///
     /// # Errors
-    /// The area does not even hold an empty array (8 bytes).
+    /// The area cannot hold an empty array (8 bytes).
     pub fn new(area: &'b mut [u8], order: ByteOrder) -> Result<Self, EncodeError> {
         let room = area.len();
         if room < ENTRIES_AT {
@@ -80,14 +80,15 @@ impl<'b> DirEntriesWriter<'b> {
         ENTRIES_AT + self.count * ENTRY_BYTES
     }
 
-    /// Adds an entry; false when it does not fit, and the writer is as before.
+    /// Adds an entry; returns false, with the writer unchanged, when it does not fit.
     pub fn push(&mut self, entry: &DirEntry<'_>) -> bool {
         let at = self.entries_end();
         let scratch = at + ENTRY_BYTES;
         if scratch > self.heap {
             return false;
         }
-        // The rest is written where the gap begins, to learn its length, and moved to its end.
+        // The rest is written at the start of the gap, to learn its length, and then moved to the
+        // end of the gap.
         let mut writer = Writer::new(&mut self.area[..self.heap], scratch, self.order);
         let Ok(block) = entry.attributes.write_block(&mut writer) else { return false };
         let Ok(name) = writer.string(entry.name) else { return false };
@@ -115,7 +116,7 @@ impl<'b> DirEntriesWriter<'b> {
     /// Closes the gap and writes the count.
     ///
     /// # Errors
-    /// There are more entries or bytes than the wire can count.
+    /// There are more entries or bytes than the format can count.
     pub fn finish(self) -> Result<DirEntriesLength, EncodeError> {
         let entries_end = self.entries_end();
         let length = DirEntriesLength { bytes: self.bytes(), count: self.count };
@@ -136,7 +137,7 @@ impl<'b> DirEntriesWriter<'b> {
 /// Reads the bare array of a direct READDIR (DAFS O12).
 ///
 /// # Errors
-/// What is wrong with the array.
+/// The fault in the array.
 pub fn decode_entries_direct(
     bytes: &[u8],
     order: ByteOrder,
@@ -144,7 +145,7 @@ pub fn decode_entries_direct(
     Seq::read_array(Scope::new(bytes, order))
 }
 
-/// Writes a bare array of entries at byte 0 (DAFS O12); its length in bytes.
+/// Writes a bare array of entries at byte 0 (DAFS O12); returns its length in bytes.
 ///
 /// # Errors
 /// The array does not fit `out`.

@@ -1,7 +1,7 @@
 //! File-system attributes and their block (DAFS 14, O12).
 //!
 //! Invariants
-//! * The same as those of file attributes.
+//! * As for file attributes.
 
 use super::attributes::attribute_block;
 use super::codec::{Field, Scope, Writer, layout};
@@ -20,16 +20,16 @@ layout! {
 }
 
 layout! {
-    /// Where else a file system is found (DAFS 5.4).
+    /// Other locations of a file system (DAFS 5.4).
     pub struct FsLocations<'a> [8] {
-        /// Its root here.
+        /// The root of the file system on this server.
         fs_root: Path<'a> = 0,
-        /// The other places.
+        /// The other locations.
         locations: Seq<'a, FsLocation<'a>> = 4,
     }
 }
 
-/// The attribute holds the offset of the 8 bytes of the struct, all counted from the block.
+/// The attribute holds the offset of the 8-byte struct, and all offsets count from the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailoverLocations<'a>(pub FsLocations<'a>);
 
@@ -52,23 +52,23 @@ impl<'a> Field<'a> for FailoverLocations<'a> {
 
 attribute_block! {
     mask FsAttrMask "file-system attributes"; block FsAttributes 'a;
-    /// Whether hard links exist.
+    /// True if hard links exist.
     1 LINK_SUPPORT link_support: bool, 1, 1;
-    /// Whether symbolic links exist.
+    /// True if symbolic links exist.
     2 SYMLINK_SUPPORT symlink_support: bool, 1, 1;
-    /// Whether times can be set.
+    /// True if times can be set.
     3 CAN_SET_TIME can_set_time: bool, 1, 1;
-    /// Whether names that differ in case alone are the same.
+    /// True if names that differ only in case are the same.
     4 CASE_INSENSITIVE case_insensitive: bool, 1, 1;
-    /// Whether names keep their case.
+    /// True if names keep their case.
     5 CASE_PRESERVING case_preserving: bool, 1, 1;
-    /// Whether only privileged callers may give files away.
+    /// True if only privileged callers may change the owner of a file.
     6 CHOWN_RESTRICTED chown_restricted: bool, 1, 1;
-    /// Whether all objects have the same attributes.
+    /// True if all objects have the same attributes.
     7 HOMOGENEOUS homogeneous: bool, 1, 1;
-    /// Whether names that are too long are refused.
+    /// True if names that are too long are refused.
     8 NO_TRUNC no_trunc: bool, 1, 1;
-    /// Whether an object has one handle.
+    /// True if an object has one handle.
     9 UNIQUE_HANDLE unique_handle: bool, 1, 1;
     /// The lease period in seconds.
     10 LEASE_TIME lease_time: u32, 4, 4;
@@ -80,15 +80,15 @@ attribute_block! {
     13 MAX_LINK max_link: u32, 4, 4;
     /// Longest name in bytes.
     14 MAX_NAME max_name: u32, 4, 4;
-    /// The file attributes that exist here.
+    /// The supported file attributes.
     15 SUPPORTED_FATTR supported_fattr: u64, 8, 8;
-    /// The file-system attributes that exist here.
+    /// The supported file-system attributes.
     16 SUPPORTED_FSATTR supported_fsattr: u64, 8, 8;
-    /// Files that the caller can still make.
+    /// Files that the caller can still create.
     17 FILES_AVAILABLE files_available: u64, 8, 8;
-    /// Files that can still be made.
+    /// Files that can still be created.
     18 FILES_FREE files_free: u64, 8, 8;
-    /// Files in all.
+    /// Total number of files.
     19 FILES_TOTAL files_total: u64, 8, 8;
     /// Longest file in bytes.
     20 MAX_FILE_SIZE max_file_size: u64, 8, 8;
@@ -96,28 +96,28 @@ attribute_block! {
     21 MAX_READ max_read: u64, 8, 8;
     /// Longest write in bytes.
     22 MAX_WRITE max_write: u64, 8, 8;
-    /// Bytes the caller may use at most.
+    /// The hard quota of the caller, in bytes.
     23 QUOTA_HARD quota_hard: u64, 8, 8;
-    /// Bytes the caller may use without a warning.
+    /// The soft quota of the caller, in bytes.
     24 QUOTA_SOFT quota_soft: u64, 8, 8;
-    /// Bytes the caller uses.
+    /// Bytes that the caller uses.
     25 QUOTA_USED quota_used: u64, 8, 8;
     /// Bytes that the caller can still use.
     26 SPACE_AVAILABLE space_available: u64, 8, 8;
     /// Bytes free.
     27 SPACE_FREE space_free: u64, 8, 8;
-    /// Bytes in all.
+    /// Total bytes.
     28 SPACE_TOTAL space_total: u64, 8, 8;
-    /// The file-system part of its handles.
+    /// The file-system part of the handles.
     29 FSHANDLE fshandle: [u8; 16], 16, 8;
-    /// Where else it is found.
+    /// Other locations of the file system.
     30 FAILOVER_LOCATIONS failover_locations: FailoverLocations<'a>, 4, 4;
     /// Longest append in bytes; at least 65536.
     32 MAX_APPEND max_append: u64, 8, 8;
-    /// The transfer length in bytes that suits it best.
+    /// The preferred transfer length, in bytes.
     33 PREF_IO_SIZE pref_io_size: u64, 8, 8;
-    /// How handles expire: persistent 0, noexpire-with-open 1, volatile-any 2, vol-rename 8.
+    /// Expiry of handles: persistent 0, noexpire-with-open 1, volatile-any 2, vol-rename 8.
     34 FH_EXPIRE_TYPE fh_expire_type: u32, 4, 4;
-    /// Whether clients may ask where files lie and read and write there (an extension of ours).
+    /// True if clients may request layouts and access the data servers (an extension).
     48 X_LAYOUTS x_layouts: bool, 1, 1;
 }

@@ -15,17 +15,17 @@ use super::status::Status;
 /// The header of a request (DAFS 5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// The same on every message of a session (DAFS O1).
+    /// The protocol version, the same on every message of a session (DAFS O1).
     pub protocol_version: u32,
-    /// Credits the requester would like; 0 is no wish (DAFS O25).
+    /// Credits that the requester wants; 0 states no wish (DAFS O25).
     pub desired_nreq: u16,
-    /// How the request depends on its neighbours.
+    /// The chain dependency on neighbouring requests.
     pub chain_flags: ChainFlags,
-    /// The slot it uses.
+    /// The stream (slot) of the request.
     pub stream_id: u16,
-    /// Its number in the slot.
+    /// The sequence number in the stream.
     pub seq_number: u16,
-    /// Echoed.
+    /// A tag that the reply echoes.
     pub analyzer: Analyzer,
     /// The checksum as received; encoders store zero, [`seal`](super::seal) fills it.
     pub message_checksum: Checksum,
@@ -55,16 +55,16 @@ impl Default for RequestHeader {
 }
 
 impl RequestHeader {
-    /// The procedure; `None` when there is none of that number.
+    /// The procedure; `None` for an unknown number.
     pub fn known_procedure(&self) -> Option<Procedure> {
         Procedure::from_u32(self.procedure)
     }
 
-    /// The header of a whole message.
+    /// Decodes the header of a whole message.
     ///
     /// # Errors
-    /// The message is shorter than a header, has another magic in this byte order, or another
-    /// length than its header says (DAFS O15, O64). All of them end the session.
+    /// The message is shorter than a header, has another magic in this byte order, or has another
+    /// length than its header states (DAFS O15, O64). Each of them ends the session.
     #[inline]
     pub fn decode(message: &[u8], order: ByteOrder) -> Result<Self, DecodeError> {
         let scope = checked_scope(message, order, REQUEST_MAGIC, 36)?;
@@ -104,7 +104,7 @@ impl RequestHeader {
     }
 }
 
-/// A message that has the magic and, at `length_at`, its own length.
+/// The scope of a message with the magic and, at `length_at`, its own length.
 #[inline]
 fn checked_scope(
     message: &[u8],
@@ -130,17 +130,17 @@ fn checked_scope(
 /// The header of a reply (DAFS 5.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHeader {
-    /// The version spoken, or on a mismatch the next lower one supported, or 0 (DAFS O1).
+    /// The protocol version, or on a mismatch the next lower supported one, or 0 (DAFS O1).
     pub protocol_version: u32,
-    /// Credits the responder aims at (DAFS 7).
+    /// Credits that the responder targets (DAFS 7).
     pub target_nreq: u16,
-    /// News about the server.
+    /// Special conditions of the server.
     pub spec_cond: SpecCond,
-    /// Echo.
+    /// The stream of the request.
     pub stream_id: u16,
-    /// Echo.
+    /// The sequence number of the request.
     pub seq_number: u16,
-    /// Echo.
+    /// The tag of the request.
     pub analyzer: Analyzer,
     /// The checksum as received; encoders store zero, [`seal`](super::seal) fills it.
     pub message_checksum: Checksum,
@@ -179,7 +179,7 @@ impl ResponseHeader {
         self
     }
 
-    /// The header of a whole message.
+    /// Decodes the header of a whole message.
     ///
     /// # Errors
     /// As [`RequestHeader::decode`].

@@ -43,16 +43,17 @@ macro_rules! opaque8 {
 }
 
 opaque8! {
-    /// Names a session; the key to its response cache later on (DAFS 4.1).
+    /// Identifies a session; later the key to its response cache (DAFS 4.1).
     SessionId;
-    /// The server's short name of a client-id-string and verifier (DAFS 4.1).
+    /// The server's short identifier of a client-id-string and verifier (DAFS 4.1).
     ClientId;
-    /// Names an open file of an owner (DAFS 4.1); `ZERO` is none, or anonymous I/O (DAFS O37).
+    /// Identifies an open file of an owner (DAFS 4.1); `ZERO` means none, or anonymous I/O (DAFS
+    /// O37).
     StateId;
-    /// A tag of the client's that is echoed untouched (DAFS 4.1).
+    /// A tag of the client that the server echoes unchanged (DAFS 4.1).
     Analyzer;
-    /// Eight bytes that are only compared: of a client's run, of a write, of an exclusive create
-    /// or of a directory (DAFS 4.1, 6).
+    /// Eight bytes that are only compared: the verifier of a client's incarnation, of a write, of
+    /// an exclusive create or of a directory (DAFS 4.1, 6).
     Verifier;
 }
 
@@ -70,7 +71,7 @@ impl CredHandle {
     pub const SESSION: Self = Self(0);
 }
 
-/// Handles are opaque32, so they are not swapped, yet travel as a word that only the server that
+/// Handles are opaque32, so they are not swapped, but travel as a word that only the server which
 /// made it interprets.
 impl<'a> Field<'a> for CredHandle {
     const TRIVIAL: bool = true;
@@ -89,9 +90,9 @@ impl<'a> Field<'a> for CredHandle {
 /// A file handle (DAFS 5.4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileHandle {
-    /// The file system; compare for equality to see a crossing.
+    /// The file system; a different value shows that a path has crossed into another one.
     pub fs: [u8; 16],
-    /// The file in it; all zero names the file system itself in fencing (DAFS O43).
+    /// The file in the file system; all zero names the file system itself in fencing (DAFS O43).
     pub file: [u8; 48],
 }
 
@@ -112,7 +113,7 @@ impl fmt::Debug for FileHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fs.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str(":")?;
-        // Trailing zeros say nothing and make logs hard to read.
+        // Trailing zeros carry no information and clutter logs.
         let end = self.file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         self.file.iter().take(end).try_for_each(|byte| write!(f, "{byte:02x}"))
     }
@@ -136,7 +137,7 @@ impl<'a> Field<'a> for FileHandle {
 layout! {
     /// Memory of the client that the server may read or write (DAFS 5.4, direct_op_buffer).
     pub struct DirectBuffer [16, array 8 max UNLIMITED] {
-        /// Where it begins, in the terms of the transport.
+        /// The start address, in the terms of the transport.
         address: u64 = 0,
         /// Length in bytes.
         byte_count: u32 = 8,
@@ -158,14 +159,14 @@ layout! {
 }
 
 layout! {
-    /// How an operation changed a directory (DAFS 5.4).
+    /// The change of a directory by an operation (DAFS 5.4).
     #[derive(Default)]
     pub struct ChangeInfo [24] {
-        /// Its change attribute before.
+        /// The change attribute before.
         before: u64 = 0,
-        /// Its change attribute after.
+        /// The change attribute after.
         after: u64 = 8,
-        /// True when nothing else can have changed it in between.
+        /// True when no other operation can have changed the directory in between.
         atomic: bool as super::codec::WordBool = 16,
     }
 }
@@ -258,7 +259,7 @@ layout! {
 }
 
 word_enum! {
-    /// What an object is (DAFS 6, O16).
+    /// The type of an object (DAFS 6, O16).
     pub enum ObjectType {
         /// No object.
         Invalid = 0,
@@ -284,11 +285,11 @@ word_enum! {
 }
 
 word_enum! {
-    /// What has to be on stable storage before a write is answered (DAFS 6).
+    /// The data that must be on stable storage before the reply to a write (DAFS 6).
     pub enum Stability {
-        /// Nothing; COMMIT does it later.
+        /// None; COMMIT makes it stable later.
         Unstable = 0,
-        /// The data and what is needed to find it.
+        /// The data and the metadata that is needed to find it.
         DataSync = 1,
         /// Data and all attributes.
         FileSync = 2,
@@ -296,7 +297,7 @@ word_enum! {
 }
 
 word_enum! {
-    /// For what a file is opened (DAFS 10.1).
+    /// The access of an open (DAFS 10.1).
     pub enum ShareAccess {
         /// Reading.
         Read = 1,
@@ -320,9 +321,9 @@ impl ShareAccess {
 }
 
 word_enum! {
-    /// What other opens may not do (DAFS 10.1).
+    /// The access that an open denies to others (DAFS 10.1).
     pub enum ShareDeny {
-        /// Nothing is denied.
+        /// No access is denied.
         None = 0,
         /// Reading is denied.
         Read = 1,
@@ -334,22 +335,22 @@ word_enum! {
 }
 
 bitflags! {
-    /// How a request depends on its neighbours (DAFS 8). Unknown bits are kept.
+    /// The chain dependency of a request on its neighbours (DAFS 8). Unknown bits are kept.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct ChainFlags: u16 {
         /// A dependent request follows.
         const FORW = 0x01;
-        /// Depends on the request sent just before.
+        /// Depends on the previous request.
         const BACK = 0x02;
-        /// Keep the reply of this simple request, because a modifying one follows.
+        /// Cache the reply of this simple request, because a modifying one follows.
         const SAVE = 0x04;
-        /// Take the file handle used or produced by the previous request.
+        /// Use the file handle that the previous request used or produced.
         const FH = 0x08;
-        /// Take the state-id of the latest request of the chain that used or produced one.
+        /// Use the state-id of the latest request of the chain that used or produced one.
         const STATEID = 0x10;
     }
 
-    /// News about the server in a reply header (DAFS 5.3). Unknown bits are kept.
+    /// Special conditions of the server in a reply header (DAFS 5.3). Unknown bits are kept.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct SpecCond: u16 {
         /// A lease has moved.
@@ -358,8 +359,8 @@ bitflags! {
         const FAILOVER_LOCATIONS_CHANGED = 0x0002;
     }
 
-    /// Rights that ACCESS asks about (DAFS 6). Unknown bits are kept, so that a server can say that
-    /// it does not support them.
+    /// Rights that ACCESS checks (DAFS 6). Unknown bits are kept, so that a server can report them
+    /// as not supported.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct AccessMask: u32 {
         /// Read data or list a directory.
@@ -383,14 +384,14 @@ bitflags! {
         const MLOCK = 0x1;
     }
 
-    /// What a lock is to do beyond locking (DAFS 9.2).
+    /// Options of a lock (DAFS 9.2).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct LockOptions: u32 {
-        /// Take it back after a server restart.
+        /// Reclaim it after a server restart.
         const RECLAIM = 0x1;
-        /// It outlives its owner as a broken lock.
+        /// Keep it as a broken lock if its owner fails.
         const PERSIST = 0x2;
-        /// Changes made under it are undone when its owner fails.
+        /// Roll back changes under it if its owner fails.
         const AUTORECOVERY = 0x4;
         /// Take over a broken lock (DAFS O34).
         const REPAIR = 0x8;
@@ -415,21 +416,21 @@ impl<'a> Field<'a> for AccessMask {
 layout! {
     /// One entry of an access control list (DAFS 5.4, 14); flags and masks as in RFC 3010.
     pub struct Ace<'a> [16, array 4 max super::limits::ACES_MAX] {
-        /// What it does.
+        /// The effect of the entry.
         ace_type: AceType = 0,
         /// Inheritance and auditing.
         flag: u32 = 4,
-        /// The rights it speaks of.
+        /// The rights that the entry covers.
         access_mask: u32 = 8,
-        /// Of whom it speaks.
+        /// The user or group that the entry names.
         who: &'a [u8] = 12,
     }
 }
 
 word_enum! {
-    /// What an access control entry does (DAFS 14, O17).
+    /// The effect of an access control entry (DAFS 14, O17).
     pub enum AceType {
-        /// Grants.
+        /// Allows.
         Allow = 0,
         /// Denies.
         Deny = 1,

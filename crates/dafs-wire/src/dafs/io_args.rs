@@ -1,7 +1,7 @@
 //! READ, WRITE, APPEND, COMMIT, CACHE_HINT (DAFS 6, 13).
 //!
 //! Invariants
-//! * Inline data is found by position and fills the message to its end (DAFS 6, O15).
+//! * Inline data has a known position and extends to the end of the message (DAFS 6, O15).
 
 use super::checksum::Checksum;
 use super::codec::{Field, Scope, WordBool, Writer, layout, word_enum};
@@ -40,7 +40,7 @@ layout! {
         byte_count: u32 = 80,
         /// Advice on caching (DAFS 13.4).
         cache_hint: u32 = 84,
-        /// Where the server writes the data, one after the other.
+        /// Client memory that the server fills, in order.
         buffers: Seq<'a, DirectBuffer> = 88,
     }
 }
@@ -58,10 +58,10 @@ impl<'a> ReadInlineReply<'a> {
     /// Length of the fixed section, in bytes.
     pub(crate) const BYTES: usize = 8;
 
-    /// Reads it from the body of a reply, as the other results of one procedure.
+    /// Reads the result from the body of a reply, as for the other results of one procedure.
     ///
     /// # Errors
-    /// What is wrong with the body.
+    /// The fault in the body.
     #[inline]
     pub fn decode_body(body: &'a [u8], order: ByteOrder) -> Result<Self, DecodeError> {
         Self::read(Scope::new(body, order))
@@ -75,7 +75,7 @@ impl<'a> ReadInlineReply<'a> {
         exact(data, stated).map(|data| Self { eof, data })
     }
 
-    /// Writes the fixed section in front of `data_bytes` bytes of data.
+    /// Writes the fixed section before `data_bytes` bytes of data.
     #[inline]
     pub(crate) fn write_head(
         writer: &mut Writer<'_>,
@@ -109,10 +109,11 @@ pub struct WriteInline<'a> {
     pub state_id: StateId,
     /// First byte to write.
     pub offset: u64,
-    /// What has to be stable before the reply.
+    /// The data that must be stable before the reply.
     pub stable: Stability,
-    /// For a padded write, the session's inline_write_header_size: where the data begins, in bytes
-    /// from the start of the message (DAFS O23). `None`: right behind the fixed section.
+    /// For a padded write, the session's inline_write_header_size: the start of the data, in bytes
+    /// from the start of the message (DAFS O23). `None`: the data follows the fixed section
+    /// directly.
     pub padded_to: Option<u32>,
     /// Advice on caching (DAFS 13.4).
     pub cache_hint: u32,
@@ -139,7 +140,7 @@ impl<'a> WriteInline<'a> {
         })
     }
 
-    /// Writes everything in front of the data, padding included.
+    /// Writes everything before the data, including the padding.
     #[inline]
     pub(crate) fn write_head(
         &self,
@@ -169,13 +170,13 @@ layout! {
         offset: u64 = 72,
         /// Bytes to write.
         byte_count: u32 = 80,
-        /// What has to be stable before the reply.
+        /// The data that must be stable before the reply.
         stable: Stability = 84,
         /// Advice on caching (DAFS 13.4).
         cache_hint: u32 = 88,
         /// Checksum of the data, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 92,
-        /// Where the server reads the data, one after the other.
+        /// Client memory that holds the data, in order.
         buffers: Seq<'a, DirectBuffer> = 96,
     }
 }
@@ -185,9 +186,9 @@ layout! {
     pub struct WriteReply [16] {
         /// Bytes written.
         count: u32 = 0,
-        /// What is stable; never less than asked.
+        /// The stability reached; never less than requested.
         committed: Stability = 4,
-        /// Differs after a loss of uncommitted data.
+        /// The write verifier; it changes after a loss of uncommitted data.
         verifier: Verifier = 8,
     }
 }
@@ -199,7 +200,7 @@ pub struct AppendInline<'a> {
     pub fh: FileHandle,
     /// The open, or `ZERO`.
     pub state_id: StateId,
-    /// What has to be stable before the reply.
+    /// The data that must be stable before the reply.
     pub stable: Stability,
     /// As in [`WriteInline::padded_to`].
     pub padded_to: Option<u32>,
@@ -227,7 +228,7 @@ impl<'a> AppendInline<'a> {
         })
     }
 
-    /// Writes everything in front of the data, padding included.
+    /// Writes everything before the data, including the padding.
     #[inline]
     pub(crate) fn write_head(
         &self,
@@ -252,7 +253,7 @@ layout! {
         fh: FileHandle = 0,
         /// The open, or `ZERO`.
         state_id: StateId = 64,
-        /// What has to be stable before the reply.
+        /// The data that must be stable before the reply.
         stable: Stability = 72,
         /// Bytes to append.
         byte_count: u32 = 76,
@@ -260,7 +261,7 @@ layout! {
         cache_hint: u32 = 80,
         /// Checksum of the data, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 84,
-        /// Where the server reads the data.
+        /// Client memory that holds the data.
         buffer: DirectBuffer = 88,
     }
 }
@@ -268,11 +269,11 @@ layout! {
 layout! {
     /// Result of APPEND_INLINE and of APPEND_DIRECT.
     pub struct AppendReply [24] {
-        /// Where the data went in the file.
+        /// The offset of the data in the file.
         offset: u64 = 0,
-        /// Differs after a loss of uncommitted data.
+        /// The write verifier; it changes after a loss of uncommitted data.
         verifier: Verifier = 8,
-        /// What is stable; never less than asked.
+        /// The stability reached; never less than requested.
         committed: Stability = 16,
     }
 }
@@ -284,7 +285,7 @@ layout! {
         fh: FileHandle = 0,
         /// First byte.
         offset: u64 = 64,
-        /// Bytes; 0 means to the end of the file (DAFS O63).
+        /// Length in bytes; 0 means to the end of the file (DAFS O63).
         count: u32 = 72,
     }
 }
@@ -292,47 +293,47 @@ layout! {
 layout! {
     /// Result of COMMIT.
     pub struct CommitReply [8] {
-        /// The write verifier; data written under another one may be lost.
+        /// The write verifier; data that was written under another one may be lost.
         verifier: Verifier = 0,
     }
 }
 
 word_enum! {
-    /// How a file is going to be used (DAFS 13.4).
+    /// The expected use of a file (DAFS 13.4).
     pub enum AccessPattern {
         /// No particular pattern.
         Normal = 0,
-        /// At random.
+        /// Random.
         Random = 1,
-        /// Front to back.
+        /// From front to back.
         Sequential = 2,
-        /// Soon.
+        /// It will be used soon.
         WillNeed = 3,
-        /// Not any more.
+        /// It is no longer used.
         DontNeed = 4,
     }
 }
 
 word_enum! {
-    /// What is looked for in a file.
+    /// The target of a search in a file.
     pub enum SeekWhat {
         /// Data.
         Data = 1,
-        /// A hole, which reads as zeros; there is one at the end of every file.
+        /// A hole, which reads as zeros; every file ends with one.
         Hole = 2,
     }
 }
 
 layout! {
-    /// Arguments of X_SEEK, an extension of ours.
+    /// Arguments of X_SEEK, an extension.
     pub struct XSeek [88] {
         /// The file.
         fh: FileHandle = 0,
         /// The open, or `ZERO`.
         state_id: StateId = 64,
-        /// Where to begin; NXIO at the end of the file and behind it.
+        /// Start of the search; NXIO at the end of the file and beyond.
         offset: u64 = 72,
-        /// What is looked for.
+        /// The target of the search.
         what: SeekWhat = 80,
     }
 }
@@ -340,9 +341,9 @@ layout! {
 layout! {
     /// Result of X_SEEK.
     pub struct XSeekReply [16] {
-        /// Where it begins, at or behind where the search began.
+        /// Start of the target, at or after the start of the search.
         offset: u64 = 0,
-        /// There is none before the end of the file, which `offset` is then.
+        /// True if there is none before the end of the file; `offset` is then the end.
         eof: bool as WordBool = 8,
     }
 }
@@ -363,7 +364,7 @@ layout! {
     }
 }
 
-/// Where padded data begins, when the session has agreed on that (DAFS O23).
+/// The start of padded data, if the session has agreed on it (DAFS O23).
 fn padded_place(padded: bool, agreed: u32) -> Result<Option<u32>, DecodeError> {
     match (padded, agreed) {
         (false, _) => Ok(None),
@@ -372,7 +373,7 @@ fn padded_place(padded: bool, agreed: u32) -> Result<Option<u32>, DecodeError> {
     }
 }
 
-/// The inline data, which has to fill the message to its end.
+/// The inline data, which must extend to the end of the message.
 #[inline]
 fn inline_data<'a>(
     scope: Scope<'a>,
@@ -393,7 +394,7 @@ fn exact(data: &[u8], stated: usize) -> Result<&[u8], DecodeError> {
     }
 }
 
-/// Fills up to the place where padded data begins.
+/// Fills up to the start of padded data.
 fn pad(
     writer: &mut Writer<'_>,
     unpadded_at: usize,

@@ -1,9 +1,10 @@
-//! Layouts: where the content of files lies, for clients that read and write at data servers by
-//! themselves. An extension of ours, marked by names that begin with X_; the draft knows nothing of it.
+//! Layouts: the location of file data, for clients that read and write at data servers directly.
+//! This is an extension, marked by names that begin with X_; the draft has no layouts.
 //!
 //! Invariants
-//! * Whole files are told, and given back as a whole.
-//! * A layout carries no address: those are a device's, and a device never becomes another one.
+//! * A layout covers a whole file, and a client returns it as a whole.
+//! * A layout carries no address. Addresses belong to a device, and a device identifier is never
+//!   reused.
 
 use super::codec::{WordBool, layout, word_enum};
 use super::ids::{FileHandle, StateId};
@@ -11,11 +12,11 @@ use super::limits::{LAYOUT_COMPONENTS_MAX, LAYOUT_ERRORS_MAX, LAYOUT_SERVERS_MAX
 use super::seq::Seq;
 use super::status::Status;
 
-/// Names a set of data servers and the pattern in which they take turns. Opaque.
+/// Identifies a set of data servers and its stripe pattern. Opaque.
 pub type DeviceId = [u8; 16];
 
 word_enum! {
-    /// For what a layout is wanted.
+    /// The access of a layout.
     pub enum LayoutMode {
         /// Reading.
         Read = 1,
@@ -25,27 +26,27 @@ word_enum! {
 }
 
 word_enum! {
-    /// How a file is spread over data servers.
+    /// The distribution of a file over data servers.
     pub enum LayoutKind {
-        /// Stripes that lie in turn on the servers of one device.
+        /// Stripes in turn on the servers of one device.
         Stripes = 1,
-        /// The whole file on one server, or the same on each of several: read any, write all.
+        /// The whole file on one server, or a mirror of it on each of several: read any, write all.
         Copies = 2,
     }
 }
 
 word_enum! {
-    /// How a stripe's place in its component is found.
+    /// The packing of stripes in a component.
     pub enum LayoutPacking {
-        /// The offset in the component is that in the file.
+        /// The offset in the component equals that in the file.
         Sparse = 1,
-        /// A component holds its stripes one behind the other.
+        /// A component holds its stripes one after the other.
         Dense = 2,
     }
 }
 
 word_enum! {
-    /// How much is recalled or given back.
+    /// The scope of a recall or return.
     pub enum LayoutScope {
         /// One layout.
         File = 1,
@@ -61,19 +62,19 @@ layout! {
     pub struct XLayoutGet [80] {
         /// The file.
         fh: FileHandle = 0,
-        /// An open or a delegation of the file, or the layout of it that is held.
+        /// An open or a delegation of the file, or the layout that the client holds.
         state_id: StateId = 64,
-        /// For what it is wanted.
+        /// The requested access.
         mode: LayoutMode = 72,
     }
 }
 
 layout! {
-    /// What a file is called at a data server.
+    /// The handle of a file at a data server.
     pub struct LayoutComponent [80, array 8 max LAYOUT_COMPONENTS_MAX] {
         /// The device.
         device: DeviceId = 0,
-        /// The handle there.
+        /// The handle at the data server.
         fh: FileHandle = 16,
     }
 }
@@ -81,20 +82,21 @@ layout! {
 layout! {
     /// Result of X_LAYOUT_GET.
     pub struct XLayoutGetReply<'a> [32] {
-        /// Names the layout.
+        /// Identifies the layout.
         state_id: StateId = 0,
-        /// Which version of it; each change adds one.
+        /// The version of the layout; each change adds one.
         seqid: u32 = 8,
-        /// How the file is spread.
+        /// The distribution of the file.
         kind: LayoutKind = 12,
-        /// How components are packed; SPARSE for copies.
+        /// The packing of components; SPARSE for copies.
         packing: LayoutPacking = 16,
         /// Bytes of a stripe; 0 for copies.
         unit_bytes: u32 = 20,
-        /// The place of the pattern that holds the first stripe; 0 for copies.
+        /// The pattern index of the first stripe; 0 for copies.
         first_place: u32 = 24,
-        /// Stripes: one for all servers of the device, or one for each server (sparse) or for each
-        /// place of the pattern (dense). Copies: one for each copy, of a device with one server.
+        /// For stripes: one component for all servers of the device, or one for each server
+        /// (sparse) or for each pattern index (dense). For copies: one component for each copy, of
+        /// a device with one server.
         components: Seq<'a, LayoutComponent> = 28,
     }
 }
@@ -106,11 +108,12 @@ layout! {
         fh: FileHandle = 0,
         /// The layout.
         state_id: StateId = 64,
-        /// Its version, or an earlier one.
+        /// The version of the layout, or an earlier one.
         seqid: u32 = 72,
-        /// The layout is one of before the server's restart, and an open for writing was reclaimed.
+        /// True if the layout is from before the server's restart, and an open for writing was
+        /// reclaimed.
         reclaim: bool as WordBool = 76,
-        /// The file reaches so far at least; 0 says nothing about that.
+        /// The least size of the file; 0 makes no statement.
         end: u64 = 80,
     }
 }
@@ -118,21 +121,21 @@ layout! {
 layout! {
     /// Result of X_LAYOUT_COMMIT.
     pub struct XLayoutCommitReply [16] {
-        /// How far the file reaches.
+        /// The size of the file.
         size: u64 = 0,
-        /// Its change attribute.
+        /// The change attribute of the file.
         change: u64 = 8,
     }
 }
 
 layout! {
-    /// What a client met at a data server.
+    /// An error that a client met at a data server.
     pub struct LayoutError [24, array 8 max LAYOUT_ERRORS_MAX] {
         /// The device.
         device: DeviceId = 0,
         /// The status, or IO for a server that did not answer.
         status: Status = 16,
-        /// True when something was to be written or committed.
+        /// True when the operation was a write or a commit.
         writing: bool as WordBool = 20,
     }
 }
@@ -144,11 +147,11 @@ layout! {
         fh: FileHandle = 0,
         /// The layout; only for FILE.
         state_id: StateId = 64,
-        /// Its version; not older than the last grant. Only for FILE.
+        /// The version of the layout; not older than the last grant. Only for FILE.
         seqid: u32 = 72,
-        /// How much is given back.
+        /// The scope of the return.
         scope: LayoutScope = 76,
-        /// What was met at data servers by this layout; only for FILE.
+        /// Errors at data servers under this layout; only for FILE.
         errors: Seq<'a, LayoutError> = 80,
     }
 }
@@ -164,7 +167,7 @@ layout! {
 layout! {
     /// A data server.
     pub struct LayoutServer<'a> [4, array 4 max LAYOUT_SERVERS_MAX] {
-        /// Where it serves DAFS, as "ADDRESS:PORT"; each leads to the same server.
+        /// Its DAFS addresses, as "ADDRESS:PORT"; each reaches the same server.
         addresses: Seq<'a, &'a [u8]> = 0,
     }
 }
@@ -172,11 +175,11 @@ layout! {
 layout! {
     /// Result of X_NODE_INFO.
     pub struct XNodeInfoReply<'a> [16] {
-        /// For each place of the pattern the number of its server.
+        /// For each pattern index the number of its server.
         pattern: Seq<'a, u32> = 0,
         /// The servers.
         servers: Seq<'a, LayoutServer<'a>> = 4,
-        /// What shows to them who the client is: its password for authentication TEXT.
+        /// The client's proof of identity to these servers: its password for authentication TEXT.
         ticket: &'a [u8] = 8,
     }
 }
@@ -184,13 +187,13 @@ layout! {
 layout! {
     /// Arguments of X_BC_LAYOUT_RECALL.
     pub struct XBcLayoutRecall [80] {
-        /// The file; for FILE_SYSTEM some object of it.
+        /// The file; for FILE_SYSTEM any object of it.
         fh: FileHandle = 0,
         /// The layout; only for FILE.
         state_id: StateId = 64,
-        /// The version that it has by the recall; only for FILE.
+        /// The version of the layout after the recall; only for FILE.
         seqid: u32 = 72,
-        /// How much is to be given back.
+        /// The scope of the recall.
         scope: LayoutScope = 76,
     }
 }

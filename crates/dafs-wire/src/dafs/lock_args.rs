@@ -1,7 +1,7 @@
 //! Locks, delegation returns and recalls, fencing (DAFS 6, 9, 11).
 //!
 //! Invariants
-//! * LOCK and LOCKT succeed with 40 zero bytes or none (DAFS O14) and name the holder otherwise
+//! * LOCK and LOCKT succeed with 40 zero bytes or none (DAFS O14), and otherwise name the holder
 //!   (DAFS O13).
 
 use super::codec::{WordBool, layout, word_enum};
@@ -10,7 +10,7 @@ use super::open_args::ShareKey;
 use super::seq::Seq;
 
 word_enum! {
-    /// What a lock request wants (DAFS 9.2).
+    /// The type of a lock request (DAFS 9.2).
     pub enum LockType {
         /// A shared lock.
         Read = 1,
@@ -30,15 +30,15 @@ layout! {
     pub struct Lock [96] {
         /// The file.
         fh: FileHandle = 0,
-        /// What is wanted.
+        /// The requested lock.
         lock_type: LockType = 64,
-        /// What the lock is to do beyond locking.
+        /// Options of the lock.
         options: LockOptions = 68,
         /// The open.
         state_id: StateId = 72,
         /// First byte.
         offset: u64 = 80,
-        /// Bytes; all ones means to the end, 0 is reserved.
+        /// Length in bytes; all ones means to the end, 0 is reserved.
         length: u64 = 88,
     }
 }
@@ -48,9 +48,9 @@ layout! {
     pub struct LockT<'a> [88] {
         /// The file.
         fh: FileHandle = 0,
-        /// What would be wanted.
+        /// The lock to test.
         lock_type: LockType = 64,
-        /// The lock owner who asks.
+        /// The requesting lock owner.
         owner: &'a [u8] = 68,
         /// First byte.
         offset: u64 = 72,
@@ -76,7 +76,7 @@ layout! {
 }
 
 layout! {
-    /// Who stands in the way: the body of LOCK and LOCKT with DENIED and LOCK_BROKEN (DAFS O13).
+    /// The conflicting lock: the body of LOCK and LOCKT with DENIED and LOCK_BROKEN (DAFS O13).
     pub struct LockHolder<'a> [40] {
         /// The holder's client.
         client_id: ClientId = 0,
@@ -86,7 +86,7 @@ layout! {
         offset: u64 = 16,
         /// Bytes held, as in LOCK.
         length: u64 = 24,
-        /// How it is held.
+        /// The type of the held lock.
         lock_type: LockType = 32,
     }
 }
@@ -98,9 +98,9 @@ layout! {
         fh: FileHandle = 0,
         /// The open.
         state_id: StateId = 64,
-        /// What it keeps.
+        /// The access that it keeps.
         share_access: ShareAccess = 72,
-        /// What it goes on denying.
+        /// The access that it still denies.
         share_deny: ShareDeny = 76,
         /// The share key it keeps.
         share_key: ShareKey = 80,
@@ -128,7 +128,7 @@ layout! {
 }
 
 word_enum! {
-    /// What is fenced (DAFS 11).
+    /// The object of a fence (DAFS 11).
     pub enum FenceObject {
         /// The file of the handle.
         File = 1,
@@ -138,23 +138,23 @@ word_enum! {
 }
 
 word_enum! {
-    /// Whether names are let in or shut out (DAFS 11, O44).
+    /// The access of the listed fence ids (DAFS 11, O44).
     pub enum FenceAccess {
-        /// Let in.
+        /// They get access.
         Allow = 1,
-        /// Shut out.
+        /// They lose access.
         Deny = 2,
     }
 }
 
 word_enum! {
-    /// How the list changes (DAFS 11, O44).
+    /// The update of the list (DAFS 11, O44).
     pub enum FenceUpdate {
-        /// It is replaced.
+        /// Replace the list.
         Overwrite = 1,
-        /// It is added to.
+        /// Add to the list.
         Append = 2,
-        /// It is taken from.
+        /// Remove from the list.
         Remove = 3,
     }
 }
@@ -162,7 +162,7 @@ word_enum! {
 layout! {
     /// Arguments of GET_FENCING_LIST.
     pub struct GetFencingList [64] {
-        /// The file, or with an all zero file part the file system (DAFS O43).
+        /// The file, or with an all-zero file part the file system (DAFS O43).
         fh: FileHandle = 0,
     }
 }
@@ -170,7 +170,7 @@ layout! {
 layout! {
     /// Result of GET_FENCING_LIST.
     pub struct GetFencingListReply<'a> [8] {
-        /// The fence ids with access; one empty string when nobody has (DAFS O46).
+        /// The fence ids with access; one empty string when there are none (DAFS O46).
         list: Seq<'a, &'a [u8]> = 0,
     }
 }
@@ -180,11 +180,11 @@ layout! {
     pub struct SetFencingList<'a> [80] {
         /// The object.
         fh: FileHandle = 0,
-        /// Which object the handle means.
+        /// The object that the handle names.
         object: FenceObject = 64,
-        /// Let in or shut out.
+        /// Grant or remove access.
         access: FenceAccess = 68,
-        /// How the list changes.
+        /// The update of the list.
         update: FenceUpdate = 72,
         /// The fence ids.
         list: Seq<'a, &'a [u8]> = 76,

@@ -1,12 +1,13 @@
-//! DAFS 1.0 messages: all 57 procedures and our extensions, both byte orders, both headers, checksums, attributes.
+//! DAFS 1.0 messages: all 57 procedures and the extensions, both byte orders, both headers,
+//! checksums, attributes.
 //!
-//! A message is a header, a fixed section and a heap (DAFS 5). Received messages are looked at in
-//! place: strings, lists and data borrow from them. Names, paths, owners and ids are any bytes;
-//! the draft says UTF-8, but names that are not have to survive (ours).
+//! A message is a header, a fixed section and a heap (DAFS 5). The codec reads received messages in
+//! place: strings, lists and data borrow from them. Names, paths, owners and ids are any bytes. The
+//! draft requires UTF-8, but names that are not UTF-8 must survive (a decision of dafs).
 //!
 //! Invariants
 //! * No input panics, and none makes a decoder allocate.
-//! * Offsets, counts and lengths are checked before use; an error names what is wrong.
+//! * Offsets, counts and lengths are checked before use; an error names the fault.
 //! * Encoders zero every pad byte (DAFS O7).
 
 mod attr_args;

@@ -2,7 +2,7 @@
 //! REMOVE, RENAME, GET_ROOT_HANDLE (DAFS 6, 10.4).
 //!
 //! Invariants
-//! * Names are any bytes (ours); whether one is acceptable is for the server to judge.
+//! * Names are any bytes (a decision of dafs); the server decides whether a name is acceptable.
 
 use super::attributes::{AttrMask, Attributes};
 use super::checksum::Checksum;
@@ -19,7 +19,7 @@ layout! {
     pub struct Access [72] {
         /// The object.
         fh: FileHandle = 0,
-        /// The rights asked about.
+        /// The rights to check.
         mask: AccessMask = 64,
     }
 }
@@ -27,14 +27,14 @@ layout! {
 layout! {
     /// Result of ACCESS.
     pub struct AccessReply [8] {
-        /// The rights the server can judge.
+        /// The rights that the server can check.
         supported: AccessMask = 0,
-        /// Those of them that the caller has.
+        /// The checked rights that the caller has.
         access: AccessMask = 4,
     }
 }
 
-/// What CREATE is to make. Regular files are made by OPEN; a server refuses them here (DAFS 10.1).
+/// The object that CREATE makes. OPEN makes regular files; a server refuses them here (DAFS 10.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewObject<'a> {
     /// A block device.
@@ -43,7 +43,7 @@ pub enum NewObject<'a> {
     CharDevice(SpecData),
     /// A symbolic link with this text.
     Symlink(&'a [u8]),
-    /// A type without further data. The three types above do not occur here.
+    /// A type without further data. It excludes the three types above.
     Plain(ObjectType),
 }
 
@@ -89,7 +89,7 @@ layout! {
         dir: FileHandle = 0,
         /// The name of the new object.
         name: &'a [u8] = 64,
-        /// What to make.
+        /// The object to create.
         object: NewObject<'a> = 68,
         /// First attributes, for directories.
         attributes: Attributes<'a> = 88,
@@ -137,7 +137,7 @@ layout! {
 layout! {
     /// Arguments of LOOKUP.
     pub struct Lookup<'a> [72] {
-        /// Where the path begins.
+        /// The directory in which the path starts.
         dir: FileHandle = 0,
         /// The path.
         path: Path<'a> = 64,
@@ -147,9 +147,9 @@ layout! {
 layout! {
     /// Result of LOOKUP, also sent with an error (DAFS O13).
     pub struct LookupReply [72] {
-        /// The object; with an error the last one reached.
+        /// The object; with an error the last one that was reached.
         fh: FileHandle = 0,
-        /// Components walked.
+        /// Components that were resolved.
         component_count: u32 = 64,
     }
 }
@@ -157,7 +157,7 @@ layout! {
 layout! {
     /// Arguments of LOOKUPP.
     pub struct LookupP [64] {
-        /// The object whose parent is asked for.
+        /// The object whose parent is requested.
         fh: FileHandle = 0,
     }
 }
@@ -165,7 +165,7 @@ layout! {
 layout! {
     /// Arguments of OPENATTR.
     pub struct OpenAttr [64] {
-        /// The object whose directory of named attributes is asked for.
+        /// The object whose directory of named attributes is requested.
         fh: FileHandle = 0,
     }
 }
@@ -175,15 +175,15 @@ layout! {
     pub struct ReadDirInline [96] {
         /// The directory.
         fh: FileHandle = 0,
-        /// Where to go on; 0 starts.
+        /// The cookie of the last entry; 0 starts at the beginning.
         cookie: u64 = 64,
         /// The verifier that came with the cookie; zero with cookie 0.
         cookieverf: Verifier = 72,
-        /// Hint: bytes of names and cookies wanted.
+        /// Hint: the requested bytes of names and cookies.
         dircount: u32 = 80,
-        /// Bound of the encoded result, in bytes.
+        /// Limit of the encoded result, in bytes.
         maxcount: u32 = 84,
-        /// Attributes wanted of each entry.
+        /// The requested attributes of each entry.
         attributes: AttrMask = 88,
     }
 }
@@ -193,17 +193,17 @@ layout! {
     pub struct ReadDirDirect<'a> [104] {
         /// The directory.
         fh: FileHandle = 0,
-        /// Where to go on; 0 starts.
+        /// The cookie of the last entry; 0 starts at the beginning.
         cookie: u64 = 64,
         /// The verifier that came with the cookie; zero with cookie 0.
         cookieverf: Verifier = 72,
-        /// Hint: bytes of names and cookies wanted.
+        /// Hint: the requested bytes of names and cookies.
         dircount: u32 = 80,
-        /// Bound of the encoded result, in bytes.
+        /// Limit of the encoded result, in bytes.
         maxcount: u32 = 84,
-        /// Attributes wanted of each entry.
+        /// The requested attributes of each entry.
         attributes: AttrMask = 88,
-        /// Where the server writes the counted array of entries (DAFS O12).
+        /// Client memory that the server fills with the counted array of entries (DAFS O12).
         buffers: Seq<'a, DirectBuffer> = 96,
     }
 }
@@ -211,7 +211,7 @@ layout! {
 layout! {
     /// Result of READDIR_INLINE.
     pub struct ReadDirInlineReply<'a> [16] {
-        /// Proves that the cookies are still valid.
+        /// The cookie verifier; it shows whether cookies are still valid.
         cookieverf: Verifier = 0,
         /// True when no entry follows the last one.
         eof: bool as WordBool = 8,
@@ -223,7 +223,7 @@ layout! {
 layout! {
     /// Result of READDIR_DIRECT; the entries are in the buffers.
     pub struct ReadDirDirectReply [16] {
-        /// Proves that the cookies are still valid.
+        /// The cookie verifier; it shows whether cookies are still valid.
         cookieverf: Verifier = 0,
         /// True when no entry follows the last one.
         eof: bool as WordBool = 8,
@@ -245,7 +245,7 @@ layout! {
     pub struct ReadLinkDirect [80] {
         /// The symbolic link.
         fh: FileHandle = 0,
-        /// Where the server writes the text as a counted string (DAFS O12).
+        /// Client memory that the server fills with the text as a counted string (DAFS O12).
         buffer: DirectBuffer = 64,
     }
 }
@@ -267,11 +267,11 @@ layout! {
 }
 
 word_enum! {
-    /// When REMOVE is to fail (DAFS 10.4).
+    /// The condition under which REMOVE fails (DAFS 10.4).
     pub enum RemoveMode {
-        /// When an open forbids removal.
+        /// An open forbids removal.
         Unchecked = 0,
-        /// When the file is open at all.
+        /// The file is open.
         CheckOpen = 1,
     }
 }
@@ -283,7 +283,7 @@ layout! {
         dir: FileHandle = 0,
         /// The name to remove.
         name: &'a [u8] = 64,
-        /// When to fail.
+        /// The condition for failure.
         remove_mode: RemoveMode = 68,
     }
 }

@@ -11,14 +11,14 @@ use super::ids::{
 };
 use super::seq::Path;
 
-/// On what ground a file is opened (DAFS 10.1, O41).
+/// The claim of an open (DAFS 10.1, O41).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenClaim<'a> {
     /// A new open by name.
     Null {
-        /// Where the path begins.
+        /// The directory in which the path starts.
         dir: FileHandle,
-        /// The path; empty components do not occur, an empty path means `dir` itself.
+        /// The path without empty components; an empty path means `dir` itself.
         path: Path<'a>,
     },
     /// An open held before a server restart.
@@ -28,25 +28,25 @@ pub enum OpenClaim<'a> {
         /// The delegation held with it.
         delegate_type: DelegationType,
     },
-    /// An open made locally under a delegation that is still held.
+    /// An open made locally under a delegation that the client still holds.
     DelegateCur {
-        /// Where the path begins.
+        /// The directory in which the path starts.
         dir: FileHandle,
         /// The path.
         path: Path<'a>,
         /// The delegation.
         state_id: StateId,
     },
-    /// An open made under a delegation of an earlier run of the client.
+    /// An open made under a delegation of an earlier incarnation of the client.
     DelegatePrev {
-        /// Where the path begins.
+        /// The directory in which the path starts.
         dir: FileHandle,
         /// The path.
         path: Path<'a>,
     },
     /// A new file without a name (DAFS 10.3).
     CreateUnlinked {
-        /// A directory of the file system it is to live in.
+        /// A directory of the file system in which the file is created.
         dir: FileHandle,
     },
 }
@@ -118,7 +118,7 @@ impl<'a> Field<'a> for OpenClaim<'a> {
     }
 }
 
-/// How an open treats an existing file (DAFS 10.1).
+/// The treatment of an existing file by an open (DAFS 10.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateMode<'a> {
     /// Open it.
@@ -176,11 +176,11 @@ impl<'a> Field<'a> for Option<CreateMode<'a>> {
 }
 
 word_enum! {
-    /// Whether the open forbids removal of the file (DAFS 10.1).
+    /// Permission to remove the file while this open exists (DAFS 10.1).
     pub enum DeleteDisposition {
-        /// It does not.
+        /// It allows removal.
         DontCare = 0,
-        /// It does.
+        /// It denies removal.
         Deny = 1,
     }
 }
@@ -211,17 +211,17 @@ impl<'a> Field<'a> for ShareKey {
 layout! {
     /// Arguments of OPEN.
     pub struct Open<'a> [144] {
-        /// On what ground.
+        /// The claim.
         claim: OpenClaim<'a> = 0,
         /// open_type and createmode; `None` is NOCREATE.
         create: Option<CreateMode<'a>> = 88,
-        /// Whether removal is forbidden.
+        /// Denies or allows removal of the file.
         delete_disposition: DeleteDisposition = 112,
         /// The lock owner.
         owner: &'a [u8] = 116,
-        /// For what it is opened.
+        /// The access of the open.
         share_access: ShareAccess = 120,
-        /// What others may not do.
+        /// The access that it denies to others.
         share_deny: ShareDeny = 124,
         /// The share key.
         share_key: ShareKey = 128,
@@ -229,7 +229,7 @@ layout! {
 }
 
 word_enum! {
-    /// What a delegation allows (DAFS 10.1).
+    /// The kind of a delegation (DAFS 10.1).
     pub enum DelegationType {
         /// There is none.
         None = 0,
@@ -240,12 +240,12 @@ word_enum! {
     }
 }
 
-/// How much a client may write under a delegation before it asks (DAFS 5.4).
+/// The space that a client may write under a delegation without a request (DAFS 5.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpaceLimit {
     /// The file may grow to this many bytes.
     Size(u64),
-    /// So many blocks may be written.
+    /// This number of blocks may be written.
     Blocks {
         /// Number of blocks.
         blocks: u32,
@@ -288,22 +288,22 @@ pub enum Delegation<'a> {
     None,
     /// For reading.
     Read {
-        /// Names the delegation.
+        /// Identifies the delegation.
         state_id: StateId,
         /// True when it is being recalled already.
         recall: bool,
-        /// Who may open locally without asking.
+        /// The users for whom the client may open locally.
         permissions: Ace<'a>,
     },
     /// For writing.
     Write {
-        /// Names the delegation.
+        /// Identifies the delegation.
         state_id: StateId,
         /// True when it is being recalled already.
         recall: bool,
-        /// How much may be written.
+        /// The space that the client may write without a request.
         space_limit: SpaceLimit,
-        /// Who may open locally without asking.
+        /// The users for whom the client may open locally.
         permissions: Ace<'a>,
     },
 }
@@ -356,11 +356,11 @@ layout! {
     pub struct OpenReply<'a> [152] {
         /// The file.
         fh: FileHandle = 0,
-        /// Names the open.
+        /// Identifies the open.
         state_id: StateId = 64,
         /// The change of the directory.
         change: ChangeInfo = 72,
-        /// Components walked.
+        /// Components that were resolved.
         component_count: u32 = 96,
         /// Properties of the open file.
         result_flags: OpenResultFlags = 100,

@@ -1,25 +1,25 @@
-//! The 57 procedures and their classes (DAFS 6, 8), and our own.
+//! The 57 procedures and their classes (DAFS 6, 8), and the extensions.
 //!
 //! Invariants
-//! * Numbers and names up to 160 are those of DAFS 6; 107, 120, 121 and 154 are unused. Above are
-//!   extensions, whose names begin with X_.
+//! * Numbers and names up to 160 are those of DAFS 6; 107, 120, 121 and 154 are unused. Numbers
+//!   above are extensions, whose names begin with X_.
 
 use super::codec::{Field, Scope, Writer};
 use super::error::{DecodeError, EncodeError};
 use std::fmt;
 
-/// What a procedure may do in a chain and whether its reply is cached (DAFS 8).
+/// The use of a procedure in a chain, and the caching of its reply (DAFS 8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// Never chained, never cached.
     Special,
-    /// Chained, never cached; nothing that modifies the file system follows it.
+    /// Chained, never cached; no request that modifies the file system follows it.
     BulkFetch,
     /// Chained; cached when marked SAVE.
     Simple,
     /// Chained, always cached.
     FsModifying,
-    /// Chained, also behind a bulk fetch; always cached (DAFS O32).
+    /// Chained, also after a bulk fetch; always cached (DAFS O32).
     LockModifying,
     /// Sent by the server on the back-control channel.
     Callback,
@@ -34,7 +34,7 @@ macro_rules! procedures {
         pub enum Procedure { $( $variant = $number, )* }
 
         impl Procedure {
-            /// Every procedure, in the order of the numbers.
+            /// Every procedure, in numerical order.
             pub const ALL: [Self; 64] = [$( Self::$variant, )*];
 
             /// The procedure with this number.
@@ -46,12 +46,12 @@ macro_rules! procedures {
                 }
             }
 
-            /// The name of DAFS 6, or our own, for logs and metrics.
+            /// The name of DAFS 6, or of the extension, for logs and metrics.
             pub fn name(self) -> &'static str {
                 match self { $( Self::$variant => $name, )* }
             }
 
-            /// Its class (DAFS 8).
+            /// The class of the procedure (DAFS 8).
             pub fn class(self) -> Class {
                 match self { $( Self::$variant => Class::$class, )* }
             }

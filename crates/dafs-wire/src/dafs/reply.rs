@@ -1,9 +1,9 @@
-//! Every reply as one enumeration, the bodies of errors, and their way to and from the wire
-//! (DAFS 5, 6, O13).
+//! Every reply as one enumeration, the bodies of errors, and their codec (DAFS 5, 6, O13).
 //!
 //! Invariants
 //! * The length in the header is that of the message, in both directions (DAFS O15).
-//! * A body that DAFS O13 does not name is never sent with an error, and ignored when received.
+//! * A body that DAFS O13 does not define is never sent with an error, and is ignored when
+//!   received.
 
 use super::attr_args::*;
 use super::batch_args::*;
@@ -26,22 +26,22 @@ use super::status::Status;
 
 macro_rules! replies {
     ($( $variant:ident $(($type:ty))?, $how:ident; )*) => {
-        /// The result of a request that succeeded (DAFS 6).
+        /// The result of a successful request (DAFS 6).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[allow(missing_docs, reason = "named as the procedures")]
         pub enum Reply<'a> { $( $variant $(($type))?, )* }
 
         impl<'a> Reply<'a> {
-            /// The procedure it belongs to.
+            /// The procedure of the result.
             #[inline]
             pub fn procedure(&self) -> Procedure {
                 match self { $( replies!(@pattern $variant $how) => Procedure::$variant, )* }
             }
 
-            /// The result in the body of a reply: what follows the header.
+            /// Decodes the result in the body of a reply, after the header.
             ///
             /// # Errors
-            /// What is wrong with the body.
+            /// The fault in the body.
             #[inline]
             pub fn decode_body(
                 procedure: Procedure,
@@ -90,19 +90,19 @@ macro_rules! replies {
     (@write raw $body:ident, $writer:ident) => { $writer.append($body.body) };
 }
 
-/// Result of FETCH_RESPONSE: the body of the reply that was asked for, in the byte order of the
-/// old session, which has to be that of this one (DAFS 12, 5.1).
+/// Result of FETCH_RESPONSE: the body of the requested reply, in the byte order of the old session,
+/// which must be that of this one (DAFS 12, 5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchResponseReply<'a> {
-    /// The body as it was sent.
+    /// The body as it was sent before.
     pub body: &'a [u8],
 }
 
 impl<'a> FetchResponseReply<'a> {
-    /// What the body says, given the procedure and status of the reply that was asked for.
+    /// Decodes the body, given the procedure and status of the requested reply.
     ///
     /// # Errors
-    /// What is wrong with the body.
+    /// The fault in the body.
     pub fn outcome(
         &self,
         order: ByteOrder,
@@ -180,26 +180,26 @@ replies! {
     XGetXattr(DirectReply), fixed;
 }
 
-/// What an error reply carries beside its header (DAFS O13).
+/// The body of an error reply (DAFS O13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorBody<'a> {
-    /// Nothing.
+    /// No body.
     None,
     /// CLIENT_AUTH with GSS_CONTINUE_INIT: the next step.
     ClientAuth(ClientAuthReply<'a>),
     /// CLIENT_CONNECT_AUTH with GSS_CONTINUE_INIT: the next step.
     ClientConnectAuth(ClientConnectAuthReply<'a>),
-    /// FETCH_RESPONSE: the body of the error reply that was asked for.
+    /// FETCH_RESPONSE: the body of the requested error reply.
     FetchResponse(FetchResponseReply<'a>),
-    /// LOCK and LOCKT with DENIED or LOCK_BROKEN: who stands in the way.
+    /// LOCK and LOCKT with DENIED or LOCK_BROKEN: the conflicting lock.
     LockHolder(LockHolder<'a>),
-    /// LOOKUP and OPEN: how far the path could be walked.
+    /// LOOKUP and OPEN: the part of the path that was resolved.
     Walked(LookupReply),
-    /// SETATTR_INLINE and SETATTR_DIRECT: what was set.
+    /// SETATTR_INLINE and SETATTR_DIRECT: the attributes that were set.
     SetAttr(SetAttrReply),
 }
 
-/// How far OPEN walked, in the layout of its result: handle at 0, count at 96.
+/// The part of the path that OPEN resolved, in the layout of its result: handle at 0, count at 96.
 fn read_open_walked(scope: Scope<'_>) -> Result<LookupReply, DecodeError> {
     Ok(LookupReply { fh: FileHandle::read(scope, 0)?, component_count: scope.u32(96)? })
 }
@@ -212,7 +212,7 @@ fn write_open_walked(walked: &LookupReply, writer: &mut Writer<'_>) -> Result<()
 
 impl<'a> ErrorBody<'a> {
     fn decode(procedure: Procedure, status: Status, scope: Scope<'a>) -> Result<Self, DecodeError> {
-        // A server that knows no partial result sends the header alone.
+        // A server without partial results sends the header alone.
         if scope.bytes().is_empty() {
             return Ok(Self::None);
         }
@@ -270,16 +270,16 @@ impl<'a> ErrorBody<'a> {
     }
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// It succeeded.
     Ok(Reply<'a>),
     /// It failed.
     Error {
-        /// Why.
+        /// The status.
         status: Status,
-        /// What is known beyond the status.
+        /// Details beyond the status.
         body: ErrorBody<'a>,
     },
 }
@@ -298,7 +298,7 @@ impl<'a> Outcome<'a> {
         Ok(Self::Error { status, body })
     }
 
-    /// The result, or the status of the failure.
+    /// Returns the result, or the status of the failure.
     ///
     /// # Errors
     /// The status, when the request failed.
@@ -313,7 +313,7 @@ impl<'a> Outcome<'a> {
 /// Reads a whole reply to a request of `procedure`.
 ///
 /// # Errors
-/// What is wrong; see [`DecodeError::is_fatal`].
+/// The fault; see [`DecodeError::is_fatal`].
 #[inline]
 pub fn decode_response(
     message: &[u8],
@@ -325,8 +325,9 @@ pub fn decode_response(
     Ok((header, Outcome::decode_body(procedure, header.status, body, order)?))
 }
 
-/// Writes the reply to a request that succeeded; its length in bytes. Status, length and checksum
-/// are not taken from `header`: OK, the true length, and zero until [`seal`](super::seal).
+/// Writes the reply to a successful request; returns its length in bytes. Status, length and
+/// checksum of `header` are ignored. The reply has status OK, its true length, and a zero checksum
+/// until [`seal`](super::seal).
 ///
 /// # Errors
 /// The message does not fit `out`.
@@ -345,12 +346,12 @@ pub fn encode_response(
     Ok(bytes)
 }
 
-/// Writes the reply to a request of `procedure` that failed with `header.status`; its length in
-/// bytes. Length and checksum of the header are treated as in [`encode_response`].
+/// Writes the reply to a request of `procedure` that failed with `header.status`; returns its
+/// length in bytes. Length and checksum of the header are treated as in [`encode_response`].
 ///
 /// # Errors
-/// The message does not fit `out`, the body is not one that goes with the procedure and status,
-/// or the status is OK.
+/// The message does not fit `out`, the body does not match the procedure and status, or the status
+/// is OK.
 pub fn encode_error(
     out: &mut [u8],
     order: ByteOrder,
@@ -369,8 +370,8 @@ pub fn encode_error(
     Ok(bytes)
 }
 
-/// Writes header and fixed section of a READ_INLINE reply in front of `data_bytes` bytes of data,
-/// which stand at [`READ_INLINE_REPLY_DATA_AT`] already or are gathered there; the length of the
+/// Writes header and fixed section of a READ_INLINE reply before `data_bytes` bytes of data. The
+/// data is at [`READ_INLINE_REPLY_DATA_AT`] already or is gathered there. Returns the length of the
 /// whole message in bytes.
 ///
 /// # Errors
@@ -391,10 +392,10 @@ pub fn encode_read_inline_head(
     Ok(bytes)
 }
 
-/// Writes header and fixed section of a READDIR_INLINE reply in front of entries that a
-/// [`DirEntriesWriter`](super::DirEntriesWriter) has put at
-/// [`READDIR_INLINE_REPLY_ENTRIES_AT`](super::READDIR_INLINE_REPLY_ENTRIES_AT); the length of the
-/// whole message in bytes.
+/// Writes header and fixed section of a READDIR_INLINE reply before the entries. A
+/// [`DirEntriesWriter`](super::DirEntriesWriter) has written them at
+/// [`READDIR_INLINE_REPLY_ENTRIES_AT`](super::READDIR_INLINE_REPLY_ENTRIES_AT). Returns the length
+/// of the whole message in bytes.
 ///
 /// # Errors
 /// `out` is shorter than the 56 bytes.

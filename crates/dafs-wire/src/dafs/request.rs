@@ -1,8 +1,8 @@
-//! Every request as one enumeration, and its way to and from the wire (DAFS 5, 6).
+//! Every request as one enumeration, and its codec (DAFS 5, 6).
 //!
 //! Invariants
 //! * The length in the header is that of the message, in both directions (DAFS O15).
-//! * The header decodes even when the body does not, so that a server can answer with it echoed.
+//! * The header can be decoded even if the body cannot, so that a server can echo it in its answer.
 
 use super::attr_args::*;
 use super::batch_args::*;
@@ -27,19 +27,19 @@ macro_rules! requests {
         pub enum Request<'a> { $( $variant $(($type))?, )* }
 
         impl<'a> Request<'a> {
-            /// The procedure it belongs to.
+            /// The procedure of the request.
             #[inline]
             pub fn procedure(&self) -> Procedure {
                 match self { $( requests!(@pattern $variant $how) => Procedure::$variant, )* }
             }
 
-            /// The arguments in a message whose header has been decoded.
+            /// Decodes the arguments of a message whose header has been decoded.
             ///
-            /// `message` is the whole message; `inline_write_header_size` is what the session has
-            /// agreed on, or 0.
+            /// `message` is the whole message; `inline_write_header_size` is the session's
+            /// agreement, or 0.
             ///
             /// # Errors
-            /// What is wrong with the body; [`DecodeError::status`] is the answer to send.
+            /// The fault in the body; [`DecodeError::status`] is the status to answer.
             pub fn decode(
                 procedure: Procedure,
                 message: &'a [u8],
@@ -90,8 +90,8 @@ macro_rules! requests {
     }};
 }
 
-/// Reads a fixed section and its heap. It stands apart from the dispatch, so that the dispatch
-/// stays small and only reads and writes of files are part of it.
+/// Reads a fixed section and its heap. It is separate from the dispatch. So the dispatch stays
+/// small and inlines only reads and writes of files.
 #[inline(never)]
 pub(crate) fn read_section<'a, T: Field<'a>>(scope: Scope<'a>) -> Result<T, DecodeError> {
     T::read(scope, 0)
@@ -107,7 +107,7 @@ pub(crate) fn write_hot_section<'a, T: Field<'a> + Section>(
     body.write(writer, at)
 }
 
-/// The same, apart from the dispatch as [`read_section`].
+/// The same, separate from the dispatch as [`read_section`].
 #[inline(never)]
 pub(crate) fn write_section<'a, T: Field<'a> + Section>(
     body: &T,
@@ -183,13 +183,13 @@ requests! {
     XGetXattr(XGetXattr<'a>), fixed;
 }
 
-/// Reads a whole request.
+/// Decodes a whole request.
 ///
-/// `inline_write_header_size` is what the session has agreed on, or 0. A server that wants to
-/// answer a request with a bad body calls [`RequestHeader::decode`] and [`Request::decode`].
+/// `inline_write_header_size` is the session's agreement, or 0. A server that answers requests with
+/// a faulty body calls [`RequestHeader::decode`] and [`Request::decode`].
 ///
 /// # Errors
-/// What is wrong; see [`DecodeError::is_fatal`].
+/// The fault; see [`DecodeError::is_fatal`].
 #[inline]
 pub fn decode_request(
     message: &[u8],
@@ -202,12 +202,12 @@ pub fn decode_request(
     Ok((header, Request::decode(procedure, message, order, inline_write_header_size)?))
 }
 
-/// Writes a whole request; its length in bytes. The header's procedure, length and checksum are
-/// not taken from `header`: the first two are the true ones, the checksum is zero until
+/// Writes a whole request; returns its length in bytes. The procedure, length and checksum of
+/// `header` are ignored: the first two get the true values, and the checksum is zero until
 /// [`seal`](super::seal).
 ///
 /// # Errors
-/// The message does not fit `out`, or padded data has an impossible place.
+/// The message does not fit `out`, or the position of padded data is impossible.
 #[inline]
 pub fn encode_request(
     out: &mut [u8],
@@ -223,9 +223,9 @@ pub fn encode_request(
     Ok(bytes)
 }
 
-/// Writes a WRITE_INLINE request without its data, which is `data_bytes` long and is gathered
-/// behind it; `request.data` is ignored. The result is where the data begins, and so the number
-/// of bytes written; the length in the header includes the data.
+/// Writes a WRITE_INLINE request without its data, which has `data_bytes` bytes and is gathered
+/// after it; `request.data` is ignored. Returns the start of the data, which is the number of bytes
+/// written. The length in the header includes the data.
 ///
 /// # Errors
 /// As [`encode_request`].

@@ -1,8 +1,8 @@
 //! Lists and paths that are either Rust slices (to be sent) or views of a message (received).
 //!
 //! Invariants
-//! * A view was read through once when it was decoded, unless its elements cannot be wrong, so
-//!   iterating it never fails and its length is exact.
+//! * A view was validated when it was decoded, unless its elements cannot be invalid. So iterating
+//!   it never fails, and its length is exact.
 //! * Views hold no memory of their own.
 
 use super::codec::{Element, Field, Scope, Writer};
@@ -11,7 +11,7 @@ use super::limits::PATH_COMPONENTS_MAX;
 use std::fmt;
 use std::iter::FusedIterator;
 
-/// A list of `T` without memory of its own: a slice for encoding, or a view of a received counted
+/// A list of `T` without memory of its own: a slice to encode, or a view of a received counted
 /// array (DAFS 5.1). Equality is by content.
 #[derive(Clone, Copy)]
 pub struct Seq<'a, T> {
@@ -24,8 +24,8 @@ enum Inner<'a, T> {
     Wire { array: Scope<'a>, count: usize },
 }
 
-/// Position of the first element: behind the count, and behind a pad word when elements are
-/// aligned to 8 (DAFS 5.1).
+/// Position of the first element: after the count, and after a pad word when elements are aligned
+/// to 8 (DAFS 5.1).
 pub(crate) const fn first_element_at(align: usize) -> usize {
     if align == 8 { 8 } else { 4 }
 }
@@ -49,7 +49,7 @@ impl<'a, T: Element<'a>> Seq<'a, T> {
         }
     }
 
-    /// True when there is no element.
+    /// True when the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -95,7 +95,7 @@ impl<'a, T: Element<'a>> Seq<'a, T> {
         Ok(Self { inner: Inner::Wire { array, count } })
     }
 
-    /// Writes the counted array to the heap; its position.
+    /// Writes the counted array to the heap; returns its position.
     pub(crate) fn write_array(&self, writer: &mut Writer<'_>) -> Result<usize, EncodeError> {
         let array = writer.allocate(first_element_at(T::ALIGN), 8)?;
         writer.put_count(array, self.len())?;
@@ -190,7 +190,8 @@ impl<'a, T: Element<'a>> ExactSizeIterator for SeqIter<'a, T> {}
 impl<'a, T: Element<'a>> FusedIterator for SeqIter<'a, T> {}
 
 /// A path: a list of components, packed inline on the wire, each on an 8-byte boundary (DAFS O11).
-/// Components are any bytes; not every name is UTF-8 (ours). Equality is by content.
+/// Components are any bytes, because not every name is UTF-8 (a decision of dafs). Equality is by
+/// content.
 #[derive(Clone, Copy)]
 pub struct Path<'a> {
     inner: PathInner<'a>,
@@ -221,7 +222,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// True when there is no component.
+    /// True when the path is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -244,7 +245,7 @@ impl<'a> Path<'a> {
     }
 }
 
-/// Where the component behind this one begins.
+/// The position after a component.
 fn component_end(at: usize, component: &[u8]) -> usize {
     (at + 4 + component.len()).next_multiple_of(8)
 }

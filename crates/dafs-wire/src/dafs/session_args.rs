@@ -1,7 +1,7 @@
 //! Sessions, authentication, credentials, response cache (DAFS 4, 6, 12).
 //!
 //! Invariants
-//! * The word that chooses an arm stands before its union (DAFS O10).
+//! * The word that selects an arm precedes its union (DAFS O10).
 
 use super::codec::{Element, Field, Scope, WordBool, Writer, layout, word_enum};
 use super::error::{DecodeError, EncodeError};
@@ -11,15 +11,15 @@ use super::procedure::Procedure;
 use super::seq::Seq;
 
 word_enum! {
-    /// How a client proves who it is (DAFS 4.5).
+    /// The client's authentication (DAFS 4.5).
     pub enum AuthType {
-        /// Not at all.
+        /// None.
         None = 0,
         /// By id and clear password.
         Text = 1,
         /// By GSS-API.
         Gss = 2,
-        /// By whatever the server takes as its default.
+        /// The server's default.
         Default = 3,
     }
 }
@@ -27,15 +27,15 @@ word_enum! {
 word_enum! {
     /// The step of a GSS exchange (DAFS 4.5).
     pub enum GssProcedure {
-        /// The first.
+        /// The first step.
         Init = 1,
-        /// A later one.
+        /// A later step.
         ContinueInit = 2,
     }
 }
 
 word_enum! {
-    /// What GSS is to do for a session (DAFS 4.5).
+    /// The GSS service of a session (DAFS 4.5).
     pub enum GssService {
         /// Authentication.
         Auth = 1,
@@ -49,11 +49,11 @@ word_enum! {
 /// A proof of identity (DAFS 5.4, auth_req).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthRequest<'a> {
-    /// None.
+    /// No authentication.
     None,
-    /// Id and password.
+    /// An id and a password.
     Text {
-        /// Who.
+        /// The id.
         id: &'a [u8],
         /// The password in clear.
         password: &'a [u8],
@@ -62,7 +62,7 @@ pub enum AuthRequest<'a> {
     Gss {
         /// The step.
         procedure: GssProcedure,
-        /// What GSS is to do.
+        /// The GSS service.
         service: GssService,
         /// The token.
         token: &'a [u8],
@@ -72,7 +72,7 @@ pub enum AuthRequest<'a> {
 }
 
 impl AuthRequest<'_> {
-    /// Which kind it is.
+    /// The authentication type.
     pub fn auth_type(&self) -> AuthType {
         match self {
             Self::None => AuthType::None,
@@ -119,10 +119,10 @@ impl<'a> Field<'a> for AuthRequest<'a> {
     }
 }
 
-/// The server's side of an authentication (DAFS 5.4, auth_res).
+/// The server's result of an authentication (DAFS 5.4, auth_res).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthResult<'a> {
-    /// None was needed.
+    /// No authentication was needed.
     None,
     /// The password was accepted.
     Text,
@@ -140,7 +140,7 @@ pub enum AuthResult<'a> {
 }
 
 impl AuthResult<'_> {
-    /// Which kind it is.
+    /// The authentication type.
     pub fn auth_type(&self) -> AuthType {
         match self {
             Self::None => AuthType::None,
@@ -179,15 +179,15 @@ impl<'a> Field<'a> for AuthResult<'a> {
 }
 
 layout! {
-    /// What a session offers; the client proposes, the server's answer is final (DAFS 4.4). A size
-    /// or number of 0 leaves the choice to the server.
+    /// The options of a session; the client proposes, and the server's answer is final (DAFS 4.4).
+    /// A size or number of 0 leaves the choice to the server.
     #[derive(Default)]
     pub struct SessionOptions [36] {
-        /// Whether messages and data carry checksums.
+        /// True if messages and data carry checksums.
         use_checksums: bool as WordBool = 0,
-        /// Whether replies are kept for recovery.
+        /// True if replies are kept for recovery.
         use_response_cache: bool as WordBool = 4,
-        /// Credentials that can be registered; fixed by the client's first session.
+        /// Credentials that can be registered; the client's first session determines the number.
         max_credentials: u32 = 8,
         /// Largest request in bytes.
         max_request_size: u32 = 12,
@@ -195,11 +195,11 @@ layout! {
         max_response_size: u32 = 16,
         /// Initial credits.
         max_requests: u32 = 20,
-        /// Where padded inline data begins, in bytes from the start of the message (DAFS O23).
+        /// Start of padded inline data, in bytes from the start of the message (DAFS O23).
         inline_write_header_size: u32 = 24,
-        /// Whether a back-control channel is going to be bound.
+        /// True if the client is going to bind a back-control channel.
         use_back_control_channel: bool as WordBool = 28,
-        /// Whether an RDMA-read channel is going to be bound; never (DAFS O22).
+        /// True if the client is going to bind an RDMA-read channel; never (DAFS O22).
         use_rdma_read_channel: bool as WordBool = 32,
     }
 }
@@ -207,13 +207,13 @@ layout! {
 layout! {
     /// Arguments of CLIENT_CONNECT.
     pub struct ClientConnect<'a> [56] {
-        /// What is proposed.
+        /// The proposed options.
         options: SessionOptions = 0,
-        /// The identity for fencing; empty when there is none.
+        /// The client's identity for fencing; empty if it has none.
         fence_id: &'a [u8] = 36,
-        /// Names the client across restarts.
+        /// Identifies the client across restarts.
         client_id_string: &'a [u8] = 40,
-        /// One run of that client.
+        /// Identifies one incarnation of the client.
         client_verifier: Verifier = 48,
     }
 }
@@ -221,11 +221,11 @@ layout! {
 layout! {
     /// Result of CLIENT_CONNECT.
     pub struct ClientConnectReply [56] {
-        /// Names the session.
+        /// Identifies the session.
         session_id: SessionId = 0,
-        /// The server's short name of the client.
+        /// The server's short identifier of the client.
         client_id: ClientId = 8,
-        /// What holds.
+        /// The options in effect.
         options: SessionOptions = 16,
     }
 }
@@ -233,13 +233,13 @@ layout! {
 layout! {
     /// Arguments of CLIENT_CONNECT_AUTH.
     pub struct ClientConnectAuth<'a> [72] {
-        /// What is proposed.
+        /// The proposed options.
         options: SessionOptions = 0,
-        /// The identity for fencing; empty when there is none.
+        /// The client's identity for fencing; empty if it has none.
         fence_id: &'a [u8] = 36,
-        /// Names the client across restarts.
+        /// Identifies the client across restarts.
         client_id_string: &'a [u8] = 40,
-        /// One run of that client.
+        /// Identifies one incarnation of the client.
         client_verifier: Verifier = 48,
         /// The proof of identity.
         auth: AuthRequest<'a> = 56,
@@ -249,15 +249,15 @@ layout! {
 layout! {
     /// Result of CLIENT_CONNECT_AUTH, also sent with GSS_CONTINUE_INIT (DAFS O13).
     pub struct ClientConnectAuthReply<'a> [72] {
-        /// Names the session.
+        /// Identifies the session.
         session_id: SessionId = 0,
-        /// The server's short name of the client.
+        /// The server's short identifier of the client.
         client_id: ClientId = 8,
-        /// What holds.
+        /// The options in effect.
         options: SessionOptions = 16,
-        /// The server's side of the authentication.
+        /// The server's result of the authentication.
         auth: AuthResult<'a> = 52,
-        /// Whether the client may register credentials (DAFS 4.5).
+        /// True if the client may register credentials (DAFS 4.5).
         trusted: bool = 68,
     }
 }
@@ -273,18 +273,18 @@ layout! {
 layout! {
     /// Result of CLIENT_AUTH, also sent with GSS_CONTINUE_INIT (DAFS O13).
     pub struct ClientAuthReply<'a> [24] {
-        /// The server's side of the authentication.
+        /// The server's result of the authentication.
         auth: AuthResult<'a> = 0,
-        /// Whether the client may register credentials (DAFS 4.5).
+        /// True if the client may register credentials (DAFS 4.5).
         trusted: bool = 16,
     }
 }
 
-/// What a further channel of a session is for (DAFS 4.2).
+/// The use of a further channel of a session (DAFS 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ChannelUse {
-    /// Requests of the server.
+    /// Requests of the server (callbacks).
     BackControl = 1,
     /// RDMA reads of the server; never offered (DAFS O22).
     RdmaRead = 2,
@@ -311,7 +311,7 @@ layout! {
     pub struct ConnectBind<'a> [40] {
         /// The session that gets the channel.
         session_id: SessionId = 0,
-        /// What the channel is for.
+        /// The use of the channel.
         channel_use: ChannelUse = 8,
         /// Largest request in bytes.
         max_request_size: u32 = 12,
@@ -333,14 +333,14 @@ layout! {
         max_response_size: u32 = 4,
         /// Credits (DAFS O27).
         max_requests: u32 = 8,
-        /// The server's side of the authentication.
+        /// The server's result of the authentication.
         auth: AuthResult<'a> = 12,
-        /// Whether the client may register credentials (DAFS 4.5).
+        /// True if the client may register credentials (DAFS 4.5).
         trusted: bool = 28,
     }
 }
 
-/// On whose behalf requests run (DAFS 4.5, 5.4).
+/// The identity under which requests run (DAFS 4.5, 5.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credential<'a> {
     /// By name.
@@ -356,7 +356,7 @@ pub enum Credential<'a> {
     },
     /// By a GSS token.
     Gss(&'a [u8]),
-    /// The session's own.
+    /// The session's own credential.
     Default,
 }
 
@@ -406,12 +406,12 @@ layout! {
 layout! {
     /// Result of REGISTER_CRED, and arguments of RELEASE_CRED.
     pub struct CredHandleBody [8] {
-        /// Names the credential on every session of the client.
+        /// Identifies the credential on every session of the client.
         cred_handle: CredHandle = 0,
     }
 }
 
-/// One way of authentication that a server takes (DAFS 5.4, secinfo entry).
+/// An authentication type that a server accepts (DAFS 5.4, secinfo entry).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecInfoEntry<'a> {
     /// NONE.
@@ -424,7 +424,7 @@ pub enum SecInfoEntry<'a> {
         oid: &'a [u8],
         /// Quality of protection.
         qop: u32,
-        /// What GSS is to do.
+        /// The GSS service.
         service: GssService,
     },
     /// DEFAULT.
@@ -471,7 +471,7 @@ impl<'a> Element<'a> for SecInfoEntry<'a> {
 layout! {
     /// Result of SECINFO.
     pub struct SecInfoReply<'a> [8] {
-        /// What the server takes, best first.
+        /// The accepted authentication types, best first.
         entries: Seq<'a, SecInfoEntry<'a>> = 0,
     }
 }
@@ -479,7 +479,7 @@ layout! {
 layout! {
     /// Arguments of SERVER_AUTH.
     pub struct ServerAuth [8] {
-        /// How the server shall prove who it is.
+        /// The type in which the server shall authenticate itself.
         auth_type: AuthType = 0,
     }
 }
@@ -487,23 +487,23 @@ layout! {
 layout! {
     /// Result of SERVER_AUTH; empty unless the type is TEXT.
     pub struct ServerAuthReply<'a> [8] {
-        /// Who the server is.
+        /// The server's id.
         id: &'a [u8] = 0,
-        /// Its password in clear.
+        /// The server's password in clear.
         password: &'a [u8] = 4,
     }
 }
 
 layout! {
-    /// Arguments of CHECK_RESPONSE and of FETCH_RESPONSE: which request is meant (DAFS 12).
+    /// Arguments of CHECK_RESPONSE and of FETCH_RESPONSE: identify a request (DAFS 12).
     pub struct CheckResponse [16] {
-        /// The session it was sent on.
+        /// The session of the request.
         session_id: SessionId = 0,
-        /// Its stream.
+        /// The stream of the request.
         stream_id: u16 = 8,
-        /// Its sequence number.
+        /// The sequence number of the request.
         seq_number: u16 = 10,
-        /// Its procedure.
+        /// The procedure of the request.
         procedure: Procedure = 12,
     }
 }

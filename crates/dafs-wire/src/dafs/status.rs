@@ -1,7 +1,7 @@
 //! Status codes of replies (DAFS 15).
 //!
 //! Invariants
-//! * Every number has one value of [`Status`]; numbers without a meaning are kept as they are.
+//! * Every number has one value of [`Status`]; undefined numbers are kept unchanged.
 
 use super::codec::{Field, Scope, Writer};
 use super::error::{DecodeError, EncodeError};
@@ -14,13 +14,13 @@ macro_rules! statuses {
         #[allow(missing_docs, reason = "each is explained by its sentence")]
         pub enum Status {
             $( #[doc = $sentence] $variant, )*
-            /// A code without a meaning here; a client treats it as SERVERFAULT (DAFS O4).
+            /// An undefined code; a client treats it as SERVERFAULT (DAFS O4).
             #[doc(alias = "SERVERFAULT")]
             Unknown(u32),
         }
 
         impl Status {
-            /// Every code of DAFS 15, in the order of the numbers.
+            /// Every code of DAFS 15, in numerical order.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
             /// The status with this code.
@@ -32,7 +32,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Its code on the wire.
+            /// The code on the wire.
             #[inline]
             pub fn code(self) -> u32 {
                 match self {
@@ -49,7 +49,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// What it means, in words for the person who has to act.
+            /// The meaning, worded for the person who must act.
             pub fn sentence(self) -> &'static str {
                 match self {
                     $( Self::$variant => $sentence, )*
