@@ -1,4 +1,5 @@
-//! MOUNT version 3 (RFC 1813 appendix I): how a client gets its first file handle.
+//! MOUNT version 3 (RFC 1813 appendix I): the protocol by which a client gets its first file
+//! handle.
 
 use crate::nfs3::field::{Field, record};
 use crate::nfs3::{FileHandle, List, unknown};
@@ -7,7 +8,7 @@ use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 /// The RPC program.
 pub const PROGRAM: u32 = 100_005;
 
-/// Its version.
+/// The version of the program.
 pub const VERSION: u32 = 3;
 
 /// The longest path, in bytes (MNTPATHLEN).
@@ -16,7 +17,7 @@ pub const PATH_BYTES_MAX: usize = 1024;
 /// The longest name of a host, in bytes (MNTNAMLEN).
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// The most flavours that one MNT result may list.
+/// The most flavors in one MNT result.
 const FLAVORS_MAX: usize = 64;
 
 /// Procedure numbers.
@@ -42,12 +43,12 @@ impl Procedure {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// Its number.
+    /// The number of the procedure.
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// Its name in the RFC, with the program's before it.
+    /// The procedure's name in the RFC, after that of the program.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Null => "MOUNT_NULL",
@@ -60,7 +61,7 @@ impl Procedure {
     }
 }
 
-/// What MNT came to (mountstat3).
+/// The status of MNT (mountstat3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[allow(missing_docs, reason = "the names are those of the RFC")]
@@ -92,13 +93,13 @@ impl Status {
         Self::ServerFault,
     ];
 
-    /// Its number.
+    /// The number of the status.
     pub const fn number(self) -> u32 {
         self as u32
     }
 }
 
-/// A path as MNT and UMNT take it, of at most [`PATH_BYTES_MAX`] bytes (dirpath).
+/// A path for MNT and UMNT, of at most [`PATH_BYTES_MAX`] bytes (dirpath).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path<'a>(pub &'a [u8]);
 
@@ -153,9 +154,9 @@ impl Encode for HostName<'_> {
 record! {
     /// An entry of DUMP (mountbody).
     pub struct Mounted<'a> {
-        /// Who mounted.
+        /// The client host.
         pub host: HostName<'a>,
-        /// What.
+        /// The mounted path.
         pub path: Path<'a>,
     }
 }
@@ -163,9 +164,9 @@ record! {
 record! {
     /// An entry of EXPORT (exportnode).
     pub struct Exported<'a> {
-        /// What is exported.
+        /// The exported path.
         pub path: Path<'a>,
-        /// To whom; to everybody if empty.
+        /// The groups that may mount it; every host if empty.
         pub groups: List<'a, HostName<'a>>,
     }
 }
@@ -178,10 +179,10 @@ pub fn encode_mounted(encoder: &mut Encoder<'_>, handle: FileHandle<'_>, flavors
     flavors.iter().for_each(|&flavor| encoder.u32(flavor));
 }
 
-/// Reads the result of MNT: the handle and the flavours that may be used with it.
+/// Reads the result of MNT: the handle and the flavors that may be used with it.
 ///
 /// # Errors
-/// When the bytes are not one, or something follows.
+/// When the bytes are not a result, or more bytes follow.
 pub fn decode_mounted(
     bytes: &[u8],
 ) -> Result<Result<(FileHandle<'_>, Vec<u32>), Status>, XdrError> {

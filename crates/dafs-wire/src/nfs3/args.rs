@@ -29,7 +29,7 @@ record! {
     pub struct SetattrArgs<'a> {
         /// The object.
         pub object: FileHandle<'a>,
-        /// What to change.
+        /// The attributes to change.
         pub new: SetAttributes,
         /// Change only if this is still the object's ctime.
         pub guard: Option<Time>,
@@ -51,9 +51,9 @@ record! {
     pub struct ReadArgs<'a> {
         /// The file.
         pub file: FileHandle<'a>,
-        /// Where to begin, in bytes.
+        /// First byte.
         pub offset: u64,
-        /// Most bytes.
+        /// The most bytes to read.
         pub count: u32,
     }
 }
@@ -63,25 +63,25 @@ record! {
     pub struct WriteArgs<'a> {
         /// The file.
         pub file: FileHandle<'a>,
-        /// Where to begin, in bytes.
+        /// First byte.
         pub offset: u64,
-        /// Bytes; the length of the data, said once more.
+        /// Bytes to write, which repeats the length of the data.
         pub count: u32,
-        /// What must be on stable storage.
+        /// The data that must be on stable storage before the reply.
         pub stable: Stability,
         /// The data.
         pub data: Payload<'a>,
     }
 }
 
-/// How to treat an existing file in CREATE (createhow3).
+/// The treatment of an existing file by CREATE (createhow3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateHow {
-    /// Take it; a size of 0 truncates it.
+    /// Accept it; a size of 0 truncates it.
     Unchecked(SetAttributes),
     /// Fail.
     Guarded(SetAttributes),
-    /// Fail unless it was made by a CREATE with the same verifier.
+    /// Fail unless a CREATE with the same verifier made it.
     Exclusive([u8; VERIFIER_BYTES]),
 }
 
@@ -116,9 +116,9 @@ impl<'a> Field<'a> for CreateHow {
 record! {
     /// CREATE.
     pub struct CreateArgs<'a> {
-        /// Where.
+        /// The directory and the name.
         pub place: DirOpArgs<'a>,
-        /// How.
+        /// The treatment of an existing file.
         pub how: CreateHow,
     }
 }
@@ -126,9 +126,9 @@ record! {
 record! {
     /// MKDIR.
     pub struct MkdirArgs<'a> {
-        /// Where.
+        /// The directory and the name.
         pub place: DirOpArgs<'a>,
-        /// Its attributes.
+        /// The attributes of the directory.
         pub attributes: SetAttributes,
     }
 }
@@ -136,16 +136,16 @@ record! {
 record! {
     /// SYMLINK.
     pub struct SymlinkArgs<'a> {
-        /// Where.
+        /// The directory and the name.
         pub place: DirOpArgs<'a>,
-        /// Its attributes.
+        /// The attributes of the link.
         pub attributes: SetAttributes,
-        /// Its text.
+        /// The text of the link.
         pub target: Payload<'a>,
     }
 }
 
-/// What MKNOD makes (mknoddata3).
+/// The object that MKNOD makes (mknoddata3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum MknodObject {
@@ -159,7 +159,7 @@ pub enum MknodObject {
     },
     Socket(SetAttributes),
     Fifo(SetAttributes),
-    /// A type that is not made this way; the protocol has an error for it.
+    /// A type that MKNOD cannot make; the protocol has an error for it.
     Other(u32),
 }
 
@@ -211,9 +211,9 @@ impl<'a> Field<'a> for MknodObject {
 record! {
     /// MKNOD.
     pub struct MknodArgs<'a> {
-        /// Where.
+        /// The directory and the name.
         pub place: DirOpArgs<'a>,
-        /// What.
+        /// The object to make.
         pub object: MknodObject,
     }
 }
@@ -233,7 +233,7 @@ record! {
     pub struct LinkArgs<'a> {
         /// The file.
         pub file: FileHandle<'a>,
-        /// Its other name.
+        /// The additional name.
         pub place: DirOpArgs<'a>,
     }
 }
@@ -243,11 +243,11 @@ record! {
     pub struct ReaddirArgs<'a> {
         /// The directory.
         pub dir: FileHandle<'a>,
-        /// Go on after this; 0 from the start.
+        /// The cookie of the last entry; 0 starts at the beginning.
         pub cookie: u64,
-        /// What came with the cookie; zeros from the start.
+        /// The verifier that came with the cookie; zeros at the start.
         pub verifier: [u8; VERIFIER_BYTES],
-        /// Most bytes of the whole successful result.
+        /// The most bytes of the whole successful result.
         pub count: u32,
     }
 }
@@ -257,9 +257,9 @@ record! {
     pub struct ReaddirplusArgs<'a> {
         /// The directory.
         pub dir: FileHandle<'a>,
-        /// Go on after this; 0 from the start.
+        /// The cookie of the last entry; 0 starts at the beginning.
         pub cookie: u64,
-        /// What came with the cookie; zeros from the start.
+        /// The verifier that came with the cookie; zeros at the start.
         pub verifier: [u8; VERIFIER_BYTES],
         /// Most bytes of entries without their attributes and handles.
         pub dir_count: u32,
@@ -273,9 +273,9 @@ record! {
     pub struct CommitArgs<'a> {
         /// The file.
         pub file: FileHandle<'a>,
-        /// Where to begin, in bytes.
+        /// First byte.
         pub offset: u64,
-        /// Bytes; 0 to the end of the file.
+        /// Length in bytes; 0 means to the end of the file.
         pub count: u32,
     }
 }

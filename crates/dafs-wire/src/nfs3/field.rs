@@ -1,4 +1,4 @@
-//! How records of NFS version 3 and MOUNT are put together from fields.
+//! The field codec for records of NFS version 3 and MOUNT.
 
 use super::{HANDLE_BYTES_MAX, VERIFIER_BYTES};
 use crate::xdr::{Decoder, Encoder, Payload, XdrError};
@@ -9,7 +9,7 @@ pub(crate) trait Field<'a>: Sized {
     fn write(&self, encoder: &mut Encoder<'_>);
 }
 
-/// Defines a structure, and reads and writes it field by field.
+/// Defines a structure with its codec, field by field.
 macro_rules! record {
     (
         $(#[$meta:meta])*
@@ -94,7 +94,7 @@ impl<'a> Field<'a> for bool {
     }
 }
 
-/// A name or a path: bounded by the record.
+/// A name or a path, limited by the record.
 impl<'a> Field<'a> for &'a [u8] {
     #[inline]
     fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
@@ -107,7 +107,7 @@ impl<'a> Field<'a> for &'a [u8] {
     }
 }
 
-/// Data, which a transport may have moved by itself.
+/// Data, which a transport may have moved outside of the message.
 impl<'a> Field<'a> for Payload<'a> {
     #[inline]
     fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {

@@ -1,13 +1,13 @@
 //! NFS version 3 (RFC 1813): arguments and results of its 22 procedures, both directions.
 //!
-//! Arguments borrow from the call. Results are records of what follows the status: one for success
-//! and one for failure, written by [`encode_ok`] and [`encode_failure`]. Names, paths and data are
-//! bounded by the record that carries them; what is too long for a file system is the server's to
-//! say, because the protocol has an error for it.
+//! Arguments borrow from the call. Results are records without the status: one for success and one
+//! for failure, written by [`encode_ok`] and [`encode_failure`]. The record that carries names,
+//! paths and data limits their length. The server decides whether a name is too long for a file
+//! system, because the protocol has an error for it.
 //!
 //! Invariants
 //! * Decoding allocates nothing.
-//! * A value that decodes encodes to something that decodes to the same value.
+//! * A decoded value encodes to bytes that decode to the same value.
 
 mod args;
 pub(crate) mod field;
@@ -37,7 +37,7 @@ use crate::xdr::XdrError;
 /// The RPC program.
 pub const PROGRAM: u32 = 100_003;
 
-/// Its version.
+/// The version of the program.
 pub const VERSION: u32 = 3;
 
 /// The longest file handle, in bytes (NFS3_FHSIZE).
@@ -52,7 +52,7 @@ pub const FSF_LINK: u32 = 0x01;
 pub const FSF_SYMLINK: u32 = 0x02;
 /// FSINFO: PATHCONF is the same for all files (FSF3_HOMOGENEOUS).
 pub const FSF_HOMOGENEOUS: u32 = 0x08;
-/// FSINFO: SETATTR sets times as finely as `time_delta` says (FSF3_CANSETTIME).
+/// FSINFO: SETATTR sets times with the precision of `time_delta` (FSF3_CANSETTIME).
 pub const FSF_CAN_SET_TIME: u32 = 0x10;
 
 /// Rights of ACCESS (RFC 1813 3.3.4).
@@ -132,12 +132,12 @@ impl Procedure {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// Its number.
+    /// The number of the procedure.
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// Its name in the RFC.
+    /// The procedure's name in the RFC.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Null => "NULL",
@@ -166,7 +166,7 @@ impl Procedure {
     }
 }
 
-/// The error for a number that an enumeration does not have.
+/// The error for an undefined number of an enumeration.
 pub(crate) const fn unknown(what: &'static str, value: u32) -> XdrError {
     XdrError::UnknownValue { what, value }
 }

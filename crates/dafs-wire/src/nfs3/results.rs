@@ -1,4 +1,4 @@
-//! Results of the procedures, without the status that comes first (RFC 1813 3.3).
+//! Results of the procedures, without the status that precedes them (RFC 1813 3.3).
 
 use super::VERIFIER_BYTES;
 use super::field::{Field, record};
@@ -6,12 +6,12 @@ use super::status::Status;
 use super::types::{ATTRIBUTES_BYTES, Attributes, FileHandle, List, Stability, Time, WccData};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
 
-/// A procedure that failed: why, and what follows.
+/// The failure of a procedure: the status and the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure<F> {
-    /// Why; never [`Status::Ok`].
+    /// The status; never [`Status::Ok`].
     pub status: Status,
-    /// What follows the status.
+    /// The body after the status.
     pub body: F,
 }
 
@@ -30,20 +30,20 @@ pub fn encode_failure<F: Encode>(encoder: &mut Encoder<'_>, status: Status, body
     body.encode(encoder);
 }
 
-/// Reads a result whole.
+/// Reads a complete result.
 ///
 /// # Errors
-/// When the bytes are not one, or something follows.
+/// When the bytes are not a result, or more bytes follow.
 pub fn decode_results<'a, T: Decode<'a>, F: Decode<'a>>(
     bytes: &'a [u8],
 ) -> Result<Result<T, Failure<F>>, XdrError> {
     read_results(Decoder::new(bytes))
 }
 
-/// As [`decode_results`], for results whose data a transport may have moved.
+/// As [`decode_results`], for results whose data a transport may have moved outside of the message.
 ///
 /// # Errors
-/// When the bytes are not a result, or something follows.
+/// When the bytes are not a result, or more bytes follow.
 pub fn read_results<'a, T: Decode<'a>, F: Decode<'a>>(
     mut decoder: Decoder<'a>,
 ) -> Result<Result<T, Failure<F>>, XdrError> {
@@ -55,7 +55,7 @@ pub fn read_results<'a, T: Decode<'a>, F: Decode<'a>>(
     Ok(result)
 }
 
-/// A failed GETATTR: nothing follows.
+/// A failed GETATTR: no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NoFailureBody;
 
@@ -70,8 +70,8 @@ impl Encode for NoFailureBody {
 }
 
 record! {
-    /// A failure of what does not change anything: LOOKUP (of the directory), ACCESS, READLINK,
-    /// READ, READDIR, READDIRPLUS, FSSTAT, FSINFO and PATHCONF.
+    /// A failure of a procedure that changes no object. These are LOOKUP (of the directory),
+    /// ACCESS, READLINK, READ, READDIR, READDIRPLUS, FSSTAT, FSINFO and PATHCONF.
     #[derive(Default)]
     pub struct ObjectFailure {
         /// Attributes of the object.
@@ -80,8 +80,8 @@ record! {
 }
 
 record! {
-    /// A failure of what changes one object: SETATTR, WRITE, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE,
-    /// RMDIR and COMMIT.
+    /// A failure of a procedure that changes one object. These are SETATTR, WRITE, CREATE, MKDIR,
+    /// SYMLINK, MKNOD, REMOVE, RMDIR and COMMIT.
     #[derive(Default)]
     pub struct ChangeFailure {
         /// The object, or the directory.
@@ -103,11 +103,11 @@ record! {
 record! {
     /// LOOKUP.
     pub struct LookupOk<'a> {
-        /// What the name leads to.
+        /// The object that has the name.
         pub object: FileHandle<'a>,
-        /// Its attributes.
+        /// Attributes of the object.
         pub attributes: Option<Attributes>,
-        /// Those of the directory.
+        /// Attributes of the directory.
         pub dir_attributes: Option<Attributes>,
     }
 }
@@ -127,7 +127,7 @@ record! {
     pub struct ReadlinkOk<'a> {
         /// Attributes of the symbolic link.
         pub attributes: Option<Attributes>,
-        /// Its text.
+        /// The text of the link.
         pub target: Payload<'a>,
     }
 }
@@ -137,20 +137,20 @@ record! {
     pub struct ReadOk<'a> {
         /// Attributes of the file.
         pub attributes: Option<Attributes>,
-        /// Bytes read; the length of the data, said once more.
+        /// Bytes read, which repeats the length of the data.
         pub count: u32,
-        /// Whether the last byte read is the file's last.
+        /// True if the last byte read is the last of the file.
         pub eof: bool,
         /// The data.
         pub data: Payload<'a>,
     }
 }
 
-/// Length of what comes before the data of a successful READ with attributes, status included.
+/// Length of a successful READ with attributes before its data, including the status.
 pub const READ_HEAD_BYTES: usize = 4 + 4 + ATTRIBUTES_BYTES + 4 + 4 + 4;
 
-/// What comes before the data of a successful READ with attributes, status included. Its length is
-/// known before what it says, so that the data can be read to its place first.
+/// The part of a successful READ with attributes before its data, including the status. Its length
+/// is known before its content, so that the data can be read into its place first.
 pub fn read_head(attributes: &Attributes, count: u32, eof: bool) -> [u8; READ_HEAD_BYTES] {
     const ATTRIBUTES_AT: usize = 8;
     const COUNT_AT: usize = ATTRIBUTES_AT + ATTRIBUTES_BYTES;
@@ -170,9 +170,9 @@ record! {
         pub wcc: WccData,
         /// Bytes written.
         pub count: u32,
-        /// How stable they are.
+        /// The stability of the written bytes.
         pub committed: Stability,
-        /// Changes when unstable data may have been lost.
+        /// The write verifier; it changes when unstable data may have been lost.
         pub verifier: [u8; VERIFIER_BYTES],
     }
 }
@@ -182,7 +182,7 @@ record! {
     pub struct CreateOk<'a> {
         /// The object.
         pub object: Option<FileHandle<'a>>,
-        /// Its attributes.
+        /// Attributes of the object.
         pub attributes: Option<Attributes>,
         /// The directory.
         pub dir: WccData,
@@ -190,7 +190,7 @@ record! {
 }
 
 record! {
-    /// RENAME, whether it succeeds or fails.
+    /// RENAME, for success and failure.
     #[derive(Default)]
     pub struct RenameResult {
         /// The directory of the old name.
@@ -201,7 +201,7 @@ record! {
 }
 
 record! {
-    /// LINK, whether it succeeds or fails.
+    /// LINK, for success and failure.
     #[derive(Default)]
     pub struct LinkResult {
         /// Attributes of the file.
@@ -214,11 +214,11 @@ record! {
 record! {
     /// An entry of READDIR (entry3).
     pub struct Entry<'a> {
-        /// The object within its file system.
+        /// The number of the object in its file system.
         pub file_id: u64,
-        /// Its name.
+        /// The name of the entry.
         pub name: &'a [u8],
-        /// Where to go on after this entry.
+        /// The cookie from which the listing continues after this entry.
         pub cookie: u64,
     }
 }
@@ -226,13 +226,13 @@ record! {
 record! {
     /// An entry of READDIRPLUS (entryplus3).
     pub struct EntryPlus<'a> {
-        /// The object within its file system.
+        /// The number of the object in its file system.
         pub file_id: u64,
-        /// Its name.
+        /// The name of the entry.
         pub name: &'a [u8],
-        /// Where to go on after this entry.
+        /// The cookie from which the listing continues after this entry.
         pub cookie: u64,
-        /// Its attributes.
+        /// Attributes of the object.
         pub attributes: Option<Attributes>,
         /// The object.
         pub object: Option<FileHandle<'a>>,
@@ -244,11 +244,11 @@ record! {
     pub struct ReaddirOk<'a> {
         /// Attributes of the directory.
         pub attributes: Option<Attributes>,
-        /// To be sent with the cookies.
+        /// The verifier to send with the cookies.
         pub verifier: [u8; VERIFIER_BYTES],
         /// The entries.
         pub entries: List<'a, Entry<'a>>,
-        /// Whether these are the last.
+        /// True if the last of these entries is the last of the directory.
         pub eof: bool,
     }
 }
@@ -258,11 +258,11 @@ record! {
     pub struct ReaddirplusOk<'a> {
         /// Attributes of the directory.
         pub attributes: Option<Attributes>,
-        /// To be sent with the cookies.
+        /// The verifier to send with the cookies.
         pub verifier: [u8; VERIFIER_BYTES],
         /// The entries.
         pub entries: List<'a, EntryPlus<'a>>,
-        /// Whether these are the last.
+        /// True if the last of these entries is the last of the directory.
         pub eof: bool,
     }
 }
@@ -272,19 +272,19 @@ record! {
     pub struct FsStatOk {
         /// Attributes of the object.
         pub attributes: Option<Attributes>,
-        /// Bytes in all.
+        /// Total bytes.
         pub bytes_total: u64,
         /// Bytes free.
         pub bytes_free: u64,
         /// Bytes free for this user.
         pub bytes_available: u64,
-        /// Files in all.
+        /// Total number of files.
         pub files_total: u64,
-        /// Files that can still be made.
+        /// Files that can still be created.
         pub files_free: u64,
-        /// Files that this user can still make.
+        /// Files that this user can still create.
         pub files_available: u64,
-        /// For how long this is not expected to change, in seconds.
+        /// Seconds for which these values are not expected to change.
         pub invariant_seconds: u32,
     }
 }
@@ -296,21 +296,21 @@ record! {
         pub attributes: Option<Attributes>,
         /// Longest READ.
         pub read_max: u32,
-        /// Best length of a READ.
+        /// Preferred length of a READ.
         pub read_preferred: u32,
         /// Lengths of READs should be multiples of this.
         pub read_multiple: u32,
         /// Longest WRITE.
         pub write_max: u32,
-        /// Best length of a WRITE.
+        /// Preferred length of a WRITE.
         pub write_preferred: u32,
         /// Lengths of WRITEs should be multiples of this.
         pub write_multiple: u32,
-        /// Best length of a READDIR.
+        /// Preferred length of a READDIR.
         pub readdir_preferred: u32,
         /// Longest file.
         pub file_bytes_max: u64,
-        /// How finely times can be set.
+        /// The precision of times.
         pub time_delta: Time,
         /// FSF bits, such as [`FSF_LINK`](super::FSF_LINK).
         pub properties: u32,
@@ -326,7 +326,7 @@ record! {
         pub links_max: u32,
         /// Longest name, in bytes.
         pub name_bytes_max: u32,
-        /// Longer names are refused, not cut.
+        /// Names that are too long are refused, not truncated.
         pub no_truncation: bool,
         /// Only root changes the owner.
         pub chown_restricted: bool,
@@ -342,7 +342,7 @@ record! {
     pub struct CommitOk {
         /// The file.
         pub wcc: WccData,
-        /// Changes when unstable data may have been lost.
+        /// The write verifier; it changes when unstable data may have been lost.
         pub verifier: [u8; VERIFIER_BYTES],
     }
 }

@@ -1,4 +1,4 @@
-//! What a procedure came to.
+//! The status of a procedure.
 
 use super::field::Field;
 use super::unknown;
@@ -74,7 +74,7 @@ impl Status {
         Self::Jukebox,
     ];
 
-    /// Its number.
+    /// The number of the status.
     pub const fn number(self) -> u32 {
         self as u32
     }

@@ -1,4 +1,4 @@
-//! Bytes laid by hand from RFC 1813, and properties of the codecs.
+//! Messages laid out by hand from RFC 1813, and properties of the codecs.
 
 use super::field::Field;
 use super::*;
@@ -213,7 +213,7 @@ fn failures_carry_what_their_procedure_says() {
     assert!(decode_results::<GetattrOk, NoFailureBody>(&trailing).is_err());
 }
 
-/// If bytes decode, what they decode to encodes to the same length and decodes to the same value.
+/// If bytes decode to a value, the value encodes to the same length and decodes to the same value.
 fn check_bytes<'a, T: Field<'a> + Encode + Decode<'a> + PartialEq + std::fmt::Debug>(
     bytes: &'a [u8],
 ) -> Result<(), TestCaseError> {
@@ -227,7 +227,7 @@ fn check_bytes<'a, T: Field<'a> + Encode + Decode<'a> + PartialEq + std::fmt::De
     Ok(())
 }
 
-/// Words that are often small, as counts and numbers of unions are.
+/// Words that are often small, as counts and union numbers are.
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![4 => 0..3u32, 2 => 0..9u32, 1 => any::<u32>()];
     proptest::collection::vec(word, 0..64).prop_map(|list| words(&list))
@@ -250,7 +250,7 @@ prop_compose! {
     }
 }
 
-/// A value is what its bytes decode to.
+/// Checks that a value is what its bytes decode to.
 macro_rules! check {
     ($type:ident, $value:expr) => {{
         let value: $type<'_> = $value;

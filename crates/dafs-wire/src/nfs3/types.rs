@@ -7,11 +7,11 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// A file handle: up to [`HANDLE_BYTES_MAX`](super::HANDLE_BYTES_MAX) bytes that only the server
-/// understands.
+/// interprets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileHandle<'a>(pub &'a [u8]);
 
-/// What an object is (ftype3).
+/// The type of an object (ftype3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[allow(missing_docs, reason = "the names are the meaning")]
@@ -57,7 +57,7 @@ pub const ATTRIBUTES_BYTES: usize = 84;
 /// The attributes of an object (fattr3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
+    /// The type of the object.
     pub file_type: FileType,
     /// Permission bits with setuid, setgid and sticky.
     pub mode: u32,
@@ -67,7 +67,7 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
     /// Bytes allocated.
     pub used: u64,
@@ -75,7 +75,7 @@ pub struct Attributes {
     pub device: (u32, u32),
     /// The file system.
     pub file_system: u64,
-    /// The object within the file system.
+    /// The number of the object in the file system.
     pub file_id: u64,
     /// Last access.
     pub atime: Time,
@@ -86,7 +86,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// The bytes of the wire, at once: attributes go with nearly every reply.
+    /// The bytes on the wire, built at once, because nearly every reply has attributes.
     #[inline]
     pub fn to_bytes(&self) -> [u8; ATTRIBUTES_BYTES] {
         let mut bytes = [0; ATTRIBUTES_BYTES];
@@ -154,9 +154,10 @@ impl<'a> Field<'a> for Attributes {
 }
 
 record! {
-    /// What a client compares to tell whether others changed an object meanwhile (wcc_attr).
+    /// The attributes that a client compares to detect changes by others in the meantime
+    /// (wcc_attr).
     pub struct WccAttributes {
-        /// Bytes.
+        /// Length in bytes.
         pub size: u64,
         /// Last change of the content.
         pub mtime: Time,
@@ -179,7 +180,7 @@ record! {
 /// A new value for a time (set_atime, set_mtime).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetTime {
-    /// Leave it alone.
+    /// Leave it unchanged.
     #[default]
     Keep,
     /// The server's clock.
@@ -211,7 +212,7 @@ impl<'a> Field<'a> for SetTime {
 }
 
 record! {
-    /// Attributes to change (sattr3); `None` leaves alone.
+    /// Attributes to change (sattr3); `None` leaves one unchanged.
     #[derive(Default)]
     #[allow(missing_docs, reason = "as in Attributes")]
     pub struct SetAttributes {
@@ -224,13 +225,13 @@ record! {
     }
 }
 
-/// What must be on stable storage before a WRITE is answered (stable_how).
+/// The data that must be on stable storage before the reply to a WRITE (stable_how).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Stability {
-    /// Nothing; a later COMMIT will do it.
+    /// None; a later COMMIT makes it stable.
     Unstable = 0,
-    /// The data and what is needed to find it.
+    /// The data and the metadata that is needed to find it.
     DataSync = 1,
     /// Data and all attributes.
     FileSync = 2,
@@ -253,8 +254,8 @@ impl<'a> Field<'a> for Stability {
     }
 }
 
-/// A linked list of XDR: each item behind a true, a false at the end. Checked whole when decoded,
-/// read item by item later.
+/// A linked list of XDR: each item after a true, a false at the end. It is validated when decoded,
+/// and its items are read later.
 pub struct List<'a, T> {
     bytes: &'a [u8],
     items: PhantomData<fn() -> T>,
@@ -265,7 +266,7 @@ impl<'a, T: Decode<'a>> List<'a, T> {
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let mut decoder = Decoder::new(self.bytes);
         std::iter::from_fn(move || {
-            // The list was checked when it was decoded.
+            // The list was validated when it was decoded.
             decoder.bool().ok().filter(|more| *more)?;
             T::decode(&mut decoder).ok()
         })
