@@ -13,29 +13,29 @@ pub const ACE_AUDIT: u32 = 2;
 pub const ACE_ALARM: u32 = 3;
 
 xdr_flags! {
-    /// What an entry applies to (RFC 8881 6.2.1.4).
+    /// Inheritance and scope of an entry (RFC 8881 6.2.1.4).
     pub struct AceFlags {
         /// New files inherit it.
         const FILE_INHERIT = 0x01;
         /// New directories inherit it.
         const DIRECTORY_INHERIT = 0x02;
-        /// It is inherited only once.
+        /// The entry is inherited only once.
         const NO_PROPAGATE_INHERIT = 0x04;
-        /// It does not apply to the object itself.
+        /// The entry does not apply to the object itself.
         const INHERIT_ONLY = 0x08;
         /// Successes are logged.
         const SUCCESSFUL_ACCESS = 0x10;
         /// Failures are logged.
         const FAILED_ACCESS = 0x20;
-        /// Whom it names is a group.
+        /// The entry names a group.
         const IDENTIFIER_GROUP = 0x40;
-        /// It was inherited.
+        /// The entry was inherited.
         const INHERITED = 0x80;
     }
 }
 
 xdr_flags! {
-    /// What an entry allows or denies (RFC 8881 6.2.1.3).
+    /// The rights that an entry allows or denies (RFC 8881 6.2.1.3).
     pub struct AceMask {
         /// Read data, list a directory.
         const READ_DATA = 0x0000_0001;
@@ -78,17 +78,18 @@ xdr_struct! {
     pub struct Ace<'a> {
         /// [`ACE_ALLOWED`], [`ACE_DENIED`] or another.
         pub kind: u32,
-        /// What it applies to.
+        /// Inheritance and scope.
         pub flags: AceFlags,
-        /// What it allows or denies.
+        /// The rights that it allows or denies.
         pub mask: AceMask,
-        /// Whom: a name such as `OWNER@` or `user@domain`, or a number.
+        /// The principal: a name such as `OWNER@` or `user@domain`, or a number.
         pub who: &'a [u8],
     }
 }
 
 impl Ace<'_> {
-    /// The entry that allows nobody anything: "ask the server", as the permissions of a delegation.
+    /// The entry that allows no access. As the permissions of a delegation it means "ask the
+    /// server".
     pub const NOBODY: Ace<'static> =
         Ace { kind: ACE_ALLOWED, flags: AceFlags::empty(), mask: AceMask::empty(), who: b"" };
 }
@@ -103,13 +104,13 @@ xdr_struct! {
 }
 
 xdr_flags! {
-    /// What holds for a whole list (`aclflag4`, RFC 8881 6.4.2.3).
+    /// Flags of a whole list (`aclflag4`, RFC 8881 6.4.2.3).
     pub struct AclFlags {
-        /// Inheritance goes on by itself.
+        /// Inheritance propagates automatically.
         const AUTO_INHERIT = 0x1;
-        /// Inheritance does not change it.
+        /// Inheritance does not change the list.
         const PROTECTED = 0x2;
-        /// It was made by default.
+        /// The list is a default.
         const DEFAULTED = 0x4;
     }
 }
@@ -118,7 +119,7 @@ xdr_struct! {
     /// A list with flags (`nfsacl41`): the attributes dacl and sacl.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct Acl41<'a> {
-        /// What holds for the whole list.
+        /// Flags of the whole list.
         pub flags: AclFlags,
         /// The entries, in order.
         pub aces: Vec<Ace<'a>> [max ACES_MAX],

@@ -1,5 +1,4 @@
-//! The numbers of attributes and what may be done with each (RFC 8881 5, RFC 7862 12, RFC 8275,
-//! RFC 8276, RFC 9754).
+//! The numbers of attributes and their use (RFC 8881 5, RFC 7862 12, RFC 8275, RFC 8276, RFC 9754).
 //!
 //! Invariants
 //! * Every number has one value of [`Attr`]; the numbers are those of the RFCs.
@@ -7,14 +6,14 @@
 use super::bitmap::Bitmap;
 use std::fmt;
 
-/// What may be done with an attribute.
+/// The use of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttrUse {
-    /// It is read with GETATTR and READDIR.
+    /// GETATTR and READDIR read it.
     Get,
-    /// It is set with SETATTR, OPEN and CREATE.
+    /// SETATTR, OPEN and CREATE set it.
     Set,
-    /// Both.
+    /// It can be read and set.
     GetSet,
 }
 
@@ -27,7 +26,7 @@ macro_rules! attributes {
         pub enum Attr { $( $attr = $number, )* }
 
         impl Attr {
-            /// Every attribute, in the order of the numbers.
+            /// Every attribute, in numerical order.
             pub const ALL: &'static [Self] = &[$( Self::$attr, )*];
 
             /// The attribute with this number.
@@ -39,12 +38,12 @@ macro_rules! attributes {
                 }
             }
 
-            /// Its name in the RFCs.
+            /// The attribute's name in the RFCs.
             pub const fn name(self) -> &'static str {
                 match self { $( Self::$attr => $name, )* }
             }
 
-            /// What may be done with it.
+            /// The use of the attribute.
             pub const fn usage(self) -> AttrUse {
                 match self { $( Self::$attr => AttrUse::$access, )* }
             }
@@ -145,12 +144,12 @@ attributes! {
 impl Attr {
     /// Every attribute.
     pub const KNOWN: Bitmap = Self::all_with(true, true);
-    /// Those that can be read.
+    /// The attributes that can be read.
     pub const GETTABLE: Bitmap = Self::all_with(true, false);
-    /// Those that can be set.
+    /// The attributes that can be set.
     pub const SETTABLE: Bitmap = Self::all_with(false, true);
 
-    /// Its number.
+    /// The number of the attribute.
     #[inline]
     pub const fn number(self) -> u32 {
         self as u32

@@ -1,4 +1,4 @@
-//! The types of attributes that are more than a number (RFC 8881 3.3 and 5, RFC 7862 12, RFC 8275,
+//! The types of attributes that are not a plain number (RFC 8881 3.3 and 5, RFC 7862 12, RFC 8275,
 //! RFC 9754).
 
 use super::bitmap::Bitmap;
@@ -7,21 +7,21 @@ use super::limits::*;
 use super::types::Time;
 
 xdr_flags! {
-    /// How long file handles stay valid (`fh_expire_type`, RFC 8881 5.8.1.3); empty: for ever.
+    /// The expiry of file handles (`fh_expire_type`, RFC 8881 5.8.1.3); empty means persistent.
     pub struct FhExpireType {
-        /// Not while the file is open.
+        /// They do not expire while the file is open.
         const NOEXPIRE_WITH_OPEN = 0x1;
-        /// At any time.
+        /// They may expire at any time.
         const VOLATILE_ANY = 0x2;
-        /// When the file system moves.
+        /// They expire when the file system moves.
         const VOL_MIGRATION = 0x4;
-        /// When the object is renamed.
+        /// They expire when the object is renamed.
         const VOL_RENAME = 0x8;
     }
 }
 
 xdr_flags! {
-    /// Which kinds of entries a list can have (`aclsupport`, RFC 8881 6.2.1.2).
+    /// The types of entries that a list can have (`aclsupport`, RFC 8881 6.2.1.2).
     pub struct AclSupport {
         /// Entries that allow.
         const ALLOW = 0x1;
@@ -35,28 +35,28 @@ xdr_flags! {
 }
 
 xdr_flags! {
-    /// What names may be (`fs_charset_cap`, RFC 8881 14.4).
+    /// The character set of names (`fs_charset_cap`, RFC 8881 14.4).
     pub struct CharsetCapability {
-        /// There may be names that are not UTF-8.
+        /// Some names may not be UTF-8.
         const CONTAINS_NON_UTF8 = 0x1;
-        /// Only UTF-8 is taken.
+        /// Only UTF-8 is accepted.
         const ALLOWS_ONLY_UTF8 = 0x2;
     }
 }
 
 xdr_enum! {
     open
-    /// How the change attribute moves (`change_attr_type`, RFC 7862 12.2.3).
+    /// The behaviour of the change attribute (`change_attr_type`, RFC 7862 12.2.3).
     pub enum ChangeAttrType {
-        /// It grows.
+        /// It increases.
         MonotonicIncrease = 0,
-        /// It grows by one per change.
+        /// It increases by one per change.
         VersionCounter = 1,
-        /// It grows by one per change unless layouts are held.
+        /// It increases by one per change unless layouts are held.
         VersionCounterNoPnfs = 2,
         /// It is a time.
         TimeMetadata = 3,
-        /// Nothing is promised.
+        /// No property is guaranteed.
         Undefined = 4,
     }
 }
@@ -65,9 +65,9 @@ xdr_struct! {
     /// Some bits of the mode (`mode_masked4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ModeMasked {
-        /// Their values.
+        /// The values of the bits.
         pub value: u32,
-        /// Which bits.
+        /// The bits that change.
         pub mask: u32,
     }
 }
@@ -78,29 +78,29 @@ xdr_struct! {
     pub struct ModeUmask {
         /// The mode without the umask.
         pub mode: u32,
-        /// The umask, which default lists of the directory replace.
+        /// The umask, which a default list of the directory overrides.
         pub umask: u32,
     }
 }
 
 xdr_struct! {
-    /// Where a replica of a file system is (`fs_location4`).
+    /// The location of a replica of a file system (`fs_location4`).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsLocation<'a> {
-        /// On which servers.
+        /// The servers that hold it.
         pub servers: Vec<&'a [u8]> [max LIST_ITEMS_MAX],
-        /// Under which path.
+        /// The path on these servers.
         pub root_path: Vec<&'a [u8]> [max PATH_COMPONENTS_MAX],
     }
 }
 
 xdr_struct! {
-    /// Where a file system is (`fs_locations4`).
+    /// The locations of a file system (`fs_locations4`).
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct FsLocations<'a> {
-        /// Its path on this server.
+        /// The path of the file system on this server.
         pub root: Vec<&'a [u8]> [max PATH_COMPONENTS_MAX],
-        /// Where it is elsewhere.
+        /// Its other locations.
         pub locations: Vec<FsLocation<'a>> [max LIST_ITEMS_MAX],
     }
 }
@@ -109,9 +109,9 @@ xdr_struct! {
     /// One server of a replica (`fs_locations_server4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsLocationsServer<'a> {
-        /// How old its data is, in seconds.
+        /// The age of its data, in seconds.
         pub currency: i32,
-        /// Bytes with a meaning by position.
+        /// Bytes that are defined by position.
         pub info: &'a [u8],
         /// The server.
         pub server: &'a [u8],
@@ -122,43 +122,43 @@ xdr_struct! {
     /// One replica (`fs_locations_item4`).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsLocationsItem<'a> {
-        /// On which servers.
+        /// The servers that hold it.
         pub servers: Vec<FsLocationsServer<'a>> [max LIST_ITEMS_MAX],
-        /// Under which path.
+        /// The path on these servers.
         pub root_path: Vec<&'a [u8]> [max PATH_COMPONENTS_MAX],
     }
 }
 
 xdr_struct! {
-    /// Where a file system is, in detail (`fs_locations_info4`).
+    /// The locations of a file system in detail (`fs_locations_info4`).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsLocationsInfo<'a> {
         /// Flags.
         pub flags: u32,
-        /// For how many seconds this holds.
+        /// Seconds for which this information is valid.
         pub valid_for_seconds: i32,
-        /// Its path on this server.
+        /// The path of the file system on this server.
         pub root: Vec<&'a [u8]> [max PATH_COMPONENTS_MAX],
-        /// Where it is elsewhere.
+        /// Its other locations.
         pub items: Vec<FsLocationsItem<'a>> [max LIST_ITEMS_MAX],
     }
 }
 
 xdr_struct! {
-    /// How a file system is kept (`fs4_status`).
+    /// The status of a file system (`fs4_status`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsStatus<'a> {
-        /// Whether it is not here now.
+        /// True if the file system is absent now.
         pub absent: bool,
         /// 1 fixed, 2 updated, 3 versioned, 4 writable, 5 referral.
         pub kind: u32,
-        /// Where it comes from.
+        /// The source of the file system.
         pub source: &'a [u8],
-        /// Its version.
+        /// The version of the file system.
         pub current: &'a [u8],
-        /// How old it is, in seconds.
+        /// The age of the file system, in seconds.
         pub age_seconds: i32,
-        /// As of when.
+        /// The time of the version.
         pub version: Time,
     }
 }
@@ -169,15 +169,15 @@ xdr_struct! {
     pub struct ThresholdItem<'a> {
         /// The layout type.
         pub layout_type: u32,
-        /// Which hints there are.
+        /// The hints that are present.
         pub hints: Bitmap,
-        /// Their values.
+        /// The values of the hints.
         pub values: &'a [u8],
     }
 }
 
 xdr_struct! {
-    /// When I/O should go through the metadata server (`mdsthreshold4`).
+    /// The thresholds below which I/O should go through the metadata server (`mdsthreshold4`).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Mdsthreshold<'a> {
         /// One item per layout type.
@@ -186,23 +186,23 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// How long a file is kept (`retention_get4`).
+    /// The retention of a file (`retention_get4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RetentionGet {
-        /// In seconds; all ones: for ever.
+        /// Duration in seconds; all ones means forever.
         pub duration_seconds: u64,
-        /// From when on, if it began.
+        /// The start of the retention, if it has begun.
         pub begin: Option<Time>,
     }
 }
 
 xdr_struct! {
-    /// How long to keep a file (`retention_set4`).
+    /// A new retention of a file (`retention_set4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RetentionSet {
-        /// Whether to begin.
+        /// True to begin the retention.
         pub enable: bool,
-        /// In seconds.
+        /// Duration in seconds.
         pub duration_seconds: Option<u64>,
     }
 }
@@ -232,19 +232,19 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// Which arguments OPEN understands (`open_arguments4`, RFC 9754).
+    /// The arguments that OPEN supports (`open_arguments4`, RFC 9754).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct OpenArguments {
         /// Values of the access: 1 read, 2 write, 3 both.
         pub share_access: Bitmap,
-        /// Values of what is denied: 0 nothing, 1 read, 2 write, 3 both.
+        /// Values of denied access: 0 none, 1 read, 2 write, 3 both.
         pub share_deny: Bitmap,
         /// Wants: 3 any, 4 none, 5 cancel, 17 signal, 18 push, 20 delegated timestamps,
         /// 21 open or delegation.
         pub share_access_want: Bitmap,
         /// Claims, by the numbers of [`OpenClaim`](super::OpenClaim).
         pub open_claim: Bitmap,
-        /// Ways to make a file: 0 unchecked, 1 guarded, 2 exclusive, 3 exclusive of 4.1.
+        /// Create modes: 0 unchecked, 1 guarded, 2 exclusive, 3 exclusive of 4.1.
         pub create_mode: Bitmap,
     }
 }

@@ -1,7 +1,7 @@
 //! Bitmaps of attribute, operation and other small numbers (`bitmap4`, RFC 8881 3.3.7).
 //!
 //! Invariants
-//! * Numbers up to 95 are kept; a set bit above them is remembered as "something unknown".
+//! * Numbers up to 95 are stored; a set bit above them is recorded as "an unknown number".
 //! * Encoded bitmaps have no zero words at the end.
 
 use super::limits::{BITMAP_WORDS, BITMAP_WORDS_MAX};
@@ -16,7 +16,7 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// The set without members.
+    /// The empty set.
     pub const EMPTY: Self = Self { words: [0; BITMAP_WORDS], beyond: false };
 
     /// The set with these words: number 0 is the lowest bit of the first word.
@@ -24,7 +24,7 @@ impl Bitmap {
         Self { words, beyond: false }
     }
 
-    /// The set of these numbers. A number that cannot be kept counts as "something unknown".
+    /// The set of these numbers. A number that cannot be stored is recorded as "an unknown number".
     pub const fn of(numbers: &[u32]) -> Self {
         let mut set = Self::EMPTY;
         let mut at = 0;
@@ -35,7 +35,7 @@ impl Bitmap {
         set
     }
 
-    /// The words that are kept.
+    /// The stored words.
     pub const fn words(self) -> [u32; BITMAP_WORDS] {
         self.words
     }
@@ -68,26 +68,26 @@ impl Bitmap {
         *self = self.with(number.into());
     }
 
-    /// Takes a number away.
+    /// Removes a number.
     #[inline]
     pub fn remove(&mut self, number: impl Into<u32>) {
         *self = self.without(number.into());
     }
 
-    /// Whether the number is a member.
+    /// True if the number is a member.
     #[inline]
     pub fn contains(self, number: impl Into<u32>) -> bool {
         let number = number.into();
         self.words.get((number / 32) as usize).is_some_and(|word| word >> (number % 32) & 1 != 0)
     }
 
-    /// Whether nothing at all is set, not even what is unknown here.
+    /// True if the set is empty, without unknown numbers too.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.words[0] | self.words[1] | self.words[2] == 0 && !self.beyond
     }
 
-    /// Whether a number is a member that is too large to be kept, so surely unknown here.
+    /// True if the set has a number that is too large to be stored, and so unknown.
     #[inline]
     pub const fn has_beyond(self) -> bool {
         self.beyond
@@ -117,19 +117,19 @@ impl Bitmap {
         }
     }
 
-    /// Whether every member is in `other` too.
+    /// True if every member is in `other` too.
     pub const fn is_subset_of(self, other: Self) -> bool {
         self.minus(other).is_empty()
     }
 
-    /// The members that are kept, from the smallest on.
+    /// The stored members, in ascending order.
     #[inline]
     pub fn iter(self) -> Numbers {
         Numbers { words: self.words, word: 0 }
     }
 }
 
-/// Walks over the numbers of a [`Bitmap`], from the smallest on.
+/// Iterator over the numbers of a [`Bitmap`], in ascending order.
 #[derive(Debug, Clone)]
 pub struct Numbers {
     words: [u32; BITMAP_WORDS],

@@ -1,11 +1,9 @@
-//! Callback operations: numbers, arguments of any of them, results of any of them (RFC 8881 20,
-//! RFC 7862 16.1).
+//! Callback operations: numbers, arguments and results (RFC 8881 20, RFC 7862 16.1).
 //!
 //! Invariants
-//! * Both directions are here: a server encodes arguments and decodes results, a client the other
-//!   way round.
-//! * Unknown operations are told apart from arguments that cannot be decoded, and both keep the
-//!   number.
+//! * Both directions are here: a server encodes arguments and decodes results, and a client does
+//!   the reverse.
+//! * An unknown operation differs from arguments that cannot be decoded, and both keep the number.
 
 use super::bitmap::Bitmap;
 use super::codec::{no_such, xdr_field, xdr_struct};
@@ -24,7 +22,7 @@ xdr_struct! {
     pub struct CbGetattrArgs<'a> {
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
-        /// The attributes wanted: change, size, and the delegated times of RFC 9754.
+        /// The requested attributes: change, size, and the delegated times of RFC 9754.
         pub request: Bitmap,
     }
 }
@@ -44,7 +42,7 @@ xdr_struct! {
     pub struct CbRecallArgs<'a> {
         /// The delegation.
         pub stateid: Stateid,
-        /// Whether the file will be emptied, so that data need not be written back.
+        /// True if the file will be truncated, so that data need not be written back.
         pub truncate: bool,
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
@@ -52,21 +50,21 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// A layout of one file that is recalled (`layoutrecall_file4`).
+    /// A recalled layout of one file (`layoutrecall_file4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RecalledLayout<'a> {
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
         /// The layout.
         pub stateid: Stateid,
     }
 }
 
-/// What a CB_LAYOUTRECALL recalls (`layoutrecall4`).
+/// The scope of a CB_LAYOUTRECALL (`layoutrecall4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutRecall<'a> {
     /// A layout of one file.
@@ -112,9 +110,9 @@ xdr_struct! {
         pub layout_type: u32,
         /// 1: read, 2: read and write, 3: any.
         pub io_mode: u32,
-        /// Whether the layout changed.
+        /// True if the layout changed.
         pub changed: bool,
-        /// What is recalled.
+        /// The scope of the recall.
         pub recall: LayoutRecall<'a>,
     }
 }
@@ -123,7 +121,7 @@ xdr_struct! {
     /// One or more changes of a directory or a device (`notify4`), encoded.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Notification<'a> {
-        /// Which kinds.
+        /// The kinds of changes.
         pub mask: Bitmap,
         /// The changes.
         pub values: &'a [u8],
@@ -138,7 +136,7 @@ xdr_struct! {
         pub stateid: Stateid,
         /// The directory.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
-        /// What changed.
+        /// The changes.
         pub changes: Vec<Notification<'a>> [max LIST_ITEMS_MAX],
     }
 }
@@ -158,10 +156,10 @@ xdr_struct! {
     /// Arguments of CB_RECALL_ANY (RFC 8881 20.6) and of CB_RECALLABLE_OBJ_AVAIL (20.7).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CbRecallAnyArgs {
-        /// How many the client may keep.
+        /// The number of objects that the client may keep.
         pub objects_to_keep: u32,
-        /// Of which kinds: 0 read delegations, 1 write delegations, 2 directory delegations, 3 and
-        /// more layouts.
+        /// The kinds of objects: 0 read delegations, 1 write delegations, 2 directory delegations,
+        /// 3 and more layouts.
         pub kinds: Bitmap,
     }
 }
@@ -170,13 +168,13 @@ xdr_struct! {
     /// Arguments of CB_RECALL_SLOT (RFC 8881 20.8).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CbRecallSlotArgs {
-        /// The highest slot that the server would like the client to use.
+        /// The highest slot that the server wants the client to use.
         pub target_highest_slot_id: u32,
     }
 }
 
 xdr_struct! {
-    /// A request of the client that a callback has to do with (`referring_call4`).
+    /// A request of the client that a callback refers to (`referring_call4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ReferringCall {
         /// The sequence number of the slot.
@@ -187,7 +185,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// Requests of one session that a callback has to do with (`referring_call_list4`).
+    /// Requests of one session that a callback refers to (`referring_call_list4`).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ReferringCalls {
         /// The session.
@@ -209,9 +207,9 @@ xdr_struct! {
         pub slot_id: u32,
         /// The highest slot in use.
         pub highest_slot_id: u32,
-        /// Whether the reply has to be kept.
+        /// True if the server must cache the reply.
         pub cache_this: bool,
-        /// Requests of the client that this callback has to do with.
+        /// Requests of the client that this callback refers to.
         pub referring: Vec<ReferringCalls> [max REFERRING_CALLS_MAX],
     }
 }
@@ -226,9 +224,9 @@ xdr_struct! {
         pub sequence_id: u32,
         /// The slot.
         pub slot_id: u32,
-        /// The highest slot that the client takes now.
+        /// The highest slot that the client accepts now.
         pub highest_slot_id: u32,
-        /// The highest slot that the client would like the server to use.
+        /// The highest slot that the client wants the server to use.
         pub target_highest_slot_id: u32,
     }
 }
@@ -237,9 +235,9 @@ xdr_struct! {
     /// Arguments of CB_WANTS_CANCELLED (RFC 8881 20.10).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CbWantsCancelledArgs {
-        /// Whether wants that waited for others are void.
+        /// True if wants that were blocked by contention are void.
         pub contended: bool,
-        /// Whether wants that waited for resources are void.
+        /// True if wants that were blocked by resources are void.
         pub resourced: bool,
     }
 }
@@ -250,32 +248,32 @@ xdr_struct! {
     pub struct CbNotifyLockArgs<'a> {
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
-        /// Who should try again.
+        /// The owner that should retry.
         pub owner: StateOwner<'a>,
     }
 }
 
-/// Word that a device is elsewhere (`NOTIFY_DEVICEID4_CHANGE`).
+/// The notification that a device has other addresses (`NOTIFY_DEVICEID4_CHANGE`).
 pub const NOTIFY_DEVICE_CHANGE: u32 = 1;
 
-/// Word that a device is no more (`NOTIFY_DEVICEID4_DELETE`).
+/// The notification that a device was deleted (`NOTIFY_DEVICEID4_DELETE`).
 pub const NOTIFY_DEVICE_DELETE: u32 = 2;
 
 xdr_struct! {
-    /// A device that is elsewhere (`notify_deviceid_change4`).
+    /// A device with other addresses (`notify_deviceid_change4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct DeviceMoved {
         /// The layout type.
         pub layout_type: u32,
         /// The device.
         pub device_id: DeviceId,
-        /// Whether the old place is of no use any more, even by layouts that are held.
+        /// True if the old addresses must not be used any more, even by layouts that are held.
         pub immediate: bool,
     }
 }
 
 xdr_struct! {
-    /// A device that is no more (`notify_deviceid_delete4`).
+    /// A deleted device (`notify_deviceid_delete4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct DeviceDeleted {
         /// The layout type.
@@ -285,19 +283,19 @@ xdr_struct! {
     }
 }
 
-/// What became of a device.
+/// The change of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceChange {
-    /// It is elsewhere.
+    /// It has other addresses.
     Moved(DeviceMoved),
-    /// It is no more.
+    /// It was deleted.
     Deleted(DeviceDeleted),
 }
 
 /// Arguments of CB_NOTIFY_DEVICEID (RFC 8881 20.12).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CbNotifyDeviceidArgs {
-    /// What changed, in order.
+    /// The changes, in order.
     pub changes: Vec<DeviceChange>,
 }
 
@@ -306,7 +304,7 @@ impl<'a> Decode<'a> for CbNotifyDeviceidArgs {
         let count = d.array_len(LIST_ITEMS_MAX, 8)?;
         let mut changes = Vec::new();
         for _ in 0..count {
-            // One value for each kind that is named, in the order of their numbers.
+            // One value for each kind in the mask, in numerical order.
             let Notification { mut mask, values } = Notification::decode(d)?;
             let mut values = Decoder::new(values);
             if mask.contains(NOTIFY_DEVICE_CHANGE) {
@@ -327,7 +325,7 @@ impl<'a> Decode<'a> for CbNotifyDeviceidArgs {
 }
 
 impl Encode for CbNotifyDeviceidArgs {
-    /// One change after the other: Linux reads no more than one of each notification.
+    /// Each change has a notification of its own. Linux reads only one change of each notification.
     fn encode(&self, e: &mut Encoder<'_>) {
         e.count(self.changes.len());
         for change in &self.changes {
@@ -348,12 +346,12 @@ impl Encode for CbNotifyDeviceidArgs {
     }
 }
 
-/// How an asynchronous copy ended (`offload_info4`).
+/// The outcome of an asynchronous copy (`offload_info4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffloadInfo {
-    /// With success.
+    /// Success.
     Done(WriteResponse),
-    /// With an error, after so many bytes.
+    /// An error, after this number of bytes.
     Failed(Status, u64),
 }
 
@@ -389,7 +387,7 @@ xdr_struct! {
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
         /// The copy.
         pub stateid: Stateid,
-        /// How it ended.
+        /// The outcome.
         pub outcome: OffloadInfo,
     }
 }
@@ -403,7 +401,7 @@ macro_rules! callbacks {
         pub enum CbOpNum { $( $op = $number, )* }
 
         impl CbOpNum {
-            /// Every callback operation, in the order of the numbers.
+            /// Every callback operation, in numerical order.
             pub const ALL: &'static [Self] = &[$( Self::$op, )*];
 
             /// The operation with this number.
@@ -415,7 +413,7 @@ macro_rules! callbacks {
                 }
             }
 
-            /// Its name in the RFCs, without the prefix.
+            /// The operation's name in the RFCs, without the prefix.
             pub fn name(self) -> &'static str {
                 match self { $( Self::$op => $name, )* }
             }
@@ -426,15 +424,16 @@ macro_rules! callbacks {
         #[allow(missing_docs, reason = "the argument types explain themselves")]
         pub enum CbOp<$lt> {
             $( $op($args), )*
-            /// A number that is no operation; what follows is unknown.
+            /// An undefined operation number; the bytes after it are unknown.
             Illegal(u32),
         }
 
         impl<$lt> CbOp<$lt> {
-            /// Reads one operation of a callback compound.
+            /// Decodes one operation of a callback compound.
             ///
             /// # Errors
-            /// When the number or the arguments cannot be decoded: BADXDR for this operation.
+            /// When the number or the arguments cannot be decoded: The operation then fails with
+            /// BADXDR.
             pub fn decode(d: &mut Decoder<$lt>) -> Result<Self, BadOp> {
                 let bad = |number, error| BadOp { number, error };
                 let number = d.u32().map_err(|error| bad(OP_ILLEGAL, error))?;
@@ -446,7 +445,7 @@ macro_rules! callbacks {
                 })
             }
 
-            /// The number that its result carries.
+            /// The number for its result.
             pub fn number(&self) -> u32 {
                 match self {
                     $( Self::$op(_) => $number, )*
@@ -467,12 +466,12 @@ macro_rules! callbacks {
             }
         }
 
-        /// What follows the status of a callback result (`nfs_cb_resop4`).
+        /// The body of a callback result after its status (`nfs_cb_resop4`).
         #[derive(Debug, Clone, PartialEq, Eq)]
         #[allow(missing_docs, reason = "the result types explain themselves")]
         pub enum CbResultBody<$lt> {
             $( $op($result), )*
-            /// Nothing: an error.
+            /// No body: an error.
             Nothing,
         }
 
@@ -522,11 +521,11 @@ impl fmt::Display for CbOpNum {
 /// The result of any callback operation (`nfs_cb_resop4`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CbOpResult<'a> {
-    /// The number of the operation; [`OP_ILLEGAL`] for one that does not exist.
+    /// The number of the operation; [`OP_ILLEGAL`] for an undefined one.
     pub number: u32,
-    /// Its outcome.
+    /// The outcome of the operation.
     pub status: Status,
-    /// What follows the status.
+    /// The body after the status.
     pub body: CbResultBody<'a>,
 }
 

@@ -1,20 +1,20 @@
-//! How fields of NFSv4 structures become XDR and back, and the macros that declare structures,
-//! enumerations and bit sets, so that one list of fields serves both directions.
+//! The XDR codec for fields of NFSv4 structures, and the macros that declare structures,
+//! enumerations and bit sets. One list of fields serves both directions.
 //!
 //! Invariants
 //! * A structure is read and written by the same list of fields, so the directions cannot differ.
-//! * Opaque fields borrow from the input. Arrays grow with the items that were really there; a
-//!   count alone reserves nothing worth mentioning.
+//! * Opaque fields borrow from the input. Arrays grow with the items that are present; a count
+//!   alone reserves little memory.
 
 use super::limits::UNLIMITED;
 use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
 
-/// The most items that a count from outside may reserve room for at once.
+/// The most items for which a count from a peer reserves room at once.
 const RESERVE_ITEMS_MAX: usize = 16;
 
 /// A field with a limit on its length: `opaque x<max>` or an array `x<max>`.
 pub(super) trait DecodeMax<'a>: Sized {
-    /// Reads the field; more than `max` bytes or items are an error.
+    /// Reads the field; fails if it has more than `max` bytes or items.
     fn decode_max(d: &mut Decoder<'a>, max: usize) -> Result<Self, XdrError>;
 }
 
@@ -36,7 +36,7 @@ impl<'a, T: Decode<'a>> DecodeMax<'a> for Vec<T> {
     }
 }
 
-/// The error of an enumerator or a union's arm that has no meaning.
+/// The error for an undefined enumerator or union arm.
 #[cold]
 pub(super) fn no_such(what: &'static str, value: u32) -> XdrError {
     XdrError::UnknownValue { what, value }
@@ -113,7 +113,7 @@ impl Encode for &[u8] {
     }
 }
 
-/// The same if a transport may have moved it by itself.
+/// The same for data that a transport may have moved outside of the message.
 impl<'a> Decode<'a> for Payload<'a> {
     #[inline]
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
@@ -128,7 +128,7 @@ impl Encode for Payload<'_> {
     }
 }
 
-/// Optional data, an array of at most one item and a union on a boolean look alike.
+/// Optional data, an array of at most one item and a union on a boolean have the same encoding.
 impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     #[inline]
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
@@ -173,8 +173,8 @@ macro_rules! xdr_void {
     )* };
 }
 
-/// Declares structures whose fields follow each other in XDR, in the order given. A limit on an
-/// opaque field or an array stands in brackets behind its type.
+/// Declares structures whose fields follow each other in XDR, in the given order. The limit of an
+/// opaque field or an array follows its type in brackets.
 macro_rules! xdr_struct {
     ($( #[$meta:meta] )* pub struct $name:ident<$lt:lifetime> {
         $( $( #[$fmeta:meta] )* pub $field:ident: $ty:ty $( [max $max:expr] )?, )*
@@ -232,8 +232,8 @@ macro_rules! xdr_field {
     };
 }
 
-/// Declares enumerations. `closed` ones refuse numbers without a meaning (the operation is then
-/// undecodable); `open` ones keep them in `Other`, where the RFC names another error for them.
+/// Declares enumerations. `closed` ones refuse undefined numbers, and the operation then cannot be
+/// decoded. `open` ones keep them in `Other`, where the RFC names a different error for them.
 macro_rules! xdr_enum {
     (closed $( #[$meta:meta] )* pub enum $name:ident {
         $( $( #[$vmeta:meta] )* $variant:ident = $number:literal, )*
@@ -244,10 +244,10 @@ macro_rules! xdr_enum {
         pub enum $name { $( $( #[$vmeta] )* $variant = $number, )* }
 
         impl $name {
-            /// Every value that has a meaning.
+            /// Every defined value.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
-            /// The value with this number, if it has a meaning.
+            /// The value with this number, if it is defined.
             #[inline]
             pub fn from_u32(number: u32) -> Option<Self> {
                 match number {
@@ -282,12 +282,12 @@ macro_rules! xdr_enum {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $name {
             $( $( #[$vmeta] )* $variant, )*
-            /// A number without a meaning here.
+            /// An undefined number.
             Other(u32),
         }
 
         impl $name {
-            /// Every value that has a meaning.
+            /// Every defined value.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
             /// The value with this number.
@@ -299,7 +299,7 @@ macro_rules! xdr_enum {
                 }
             }
 
-            /// Its number on the wire.
+            /// The number on the wire.
             #[inline]
             pub fn number(self) -> u32 {
                 match self {
@@ -327,8 +327,7 @@ macro_rules! xdr_enum {
     };
 }
 
-/// Declares sets of flags in 32 bits. Bits without a name survive, so that the server can refuse
-/// what it does not know.
+/// Declares sets of flags in 32 bits. Undefined bits are kept, so that the server can refuse them.
 macro_rules! xdr_flags {
     ($( #[$($meta:tt)*] )* pub struct $name:ident {
         $( $( #[$($vmeta:tt)*] )* const $flag:ident = $bits:literal; )*
@@ -342,7 +341,7 @@ macro_rules! xdr_flags {
         }
 
         impl $name {
-            /// Whether a bit is set that has no name here.
+            /// True if an undefined bit is set.
             #[inline]
             pub fn has_unknown(self) -> bool {
                 self.bits() & !Self::all().bits() != 0

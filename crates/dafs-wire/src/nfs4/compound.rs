@@ -1,7 +1,8 @@
-//! What surrounds the operations: COMPOUND (RFC 8881 16.2) and CB_COMPOUND (RFC 8881 20.2).
+//! The heads of compounds. They are COMPOUND (RFC 8881 16.2) and CB_COMPOUND (RFC 8881 20.2).
 //!
 //! Invariants
-//! * Only the head is read here; operations are read one by one, so a large count costs nothing.
+//! * Only the head is decoded here; operations are decoded one by one, so a large count costs
+//!   nothing.
 
 use super::codec::{xdr_field, xdr_struct};
 use super::limits::TAG_BYTES_MAX;
@@ -11,11 +12,11 @@ xdr_struct! {
     /// The head of the arguments of COMPOUND; `op_count` operations follow.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CompoundArgs<'a> {
-        /// A comment, sent back.
+        /// A comment, which the reply echoes.
         pub tag: &'a [u8] [max TAG_BYTES_MAX],
         /// The minor version.
         pub minor_version: u32,
-        /// The number of operations; as the client says, not checked.
+        /// The number of operations, as the client states it, unchecked.
         pub op_count: u32,
     }
 }
@@ -24,7 +25,7 @@ xdr_struct! {
     /// The head of the results of COMPOUND; `op_count` results follow.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CompoundResult<'a> {
-        /// The status of the last operation that was done.
+        /// The status of the last executed operation.
         pub status: Status,
         /// The comment of the request.
         pub tag: &'a [u8] [max TAG_BYTES_MAX],
@@ -37,13 +38,13 @@ xdr_struct! {
     /// The head of the arguments of CB_COMPOUND; `op_count` operations follow.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CbCompoundArgs<'a> {
-        /// A comment, sent back.
+        /// A comment, which the reply echoes.
         pub tag: &'a [u8] [max TAG_BYTES_MAX],
         /// The minor version.
         pub minor_version: u32,
         /// Not used in 4.1.
         pub callback_ident: u32,
-        /// The number of operations; as the server says, not checked.
+        /// The number of operations, as the server states it, unchecked.
         pub op_count: u32,
     }
 }

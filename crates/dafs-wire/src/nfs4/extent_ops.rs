@@ -1,5 +1,5 @@
-//! What NFSv4.2 added for ranges of files: ALLOCATE, DEALLOCATE, COPY, COPY_NOTIFY, OFFLOAD_*,
-//! READ_PLUS, SEEK, WRITE_SAME, CLONE, IO_ADVISE (RFC 7862 15).
+//! The operations of NFSv4.2 on ranges of files. They are ALLOCATE, DEALLOCATE, COPY, COPY_NOTIFY,
+//! OFFLOAD_*, READ_PLUS, SEEK, WRITE_SAME, CLONE, IO_ADVISE (RFC 7862 15).
 
 use super::bitmap::Bitmap;
 use super::codec::{no_such, xdr_enum, xdr_field, xdr_struct};
@@ -14,9 +14,9 @@ xdr_struct! {
     pub struct AllocateArgs {
         /// The open.
         pub stateid: Stateid,
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
     }
 }
@@ -27,14 +27,14 @@ xdr_struct! {
     pub struct DeallocateArgs {
         /// The open.
         pub stateid: Stateid,
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
     }
 }
 
-/// Where a server is found (`netloc4`).
+/// The location of a server (`netloc4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkLocation<'a> {
     /// By name.
@@ -83,43 +83,43 @@ xdr_struct! {
         pub source_stateid: Stateid,
         /// The open of the destination.
         pub destination_stateid: Stateid,
-        /// Where to read.
+        /// First byte in the source.
         pub source_offset: u64,
-        /// Where to write.
+        /// First byte in the destination.
         pub destination_offset: u64,
-        /// How much; 0: to the end of the source.
+        /// Bytes to copy; 0 means to the end of the source.
         pub count: u64,
-        /// Whether the bytes have to be copied in order.
+        /// True if the bytes must be copied in order.
         pub consecutive: bool,
-        /// Whether the client wants to wait for the end.
+        /// True if the client wants to wait for the end.
         pub synchronous: bool,
-        /// Where the source is; none: on this server.
+        /// The servers of the source; none means this server.
         pub source_servers: Vec<NetworkLocation<'a>> [max LIST_ITEMS_MAX],
     }
 }
 
 xdr_struct! {
-    /// How far a copy or a WRITE_SAME went (`write_response4`).
+    /// The progress of a copy or a WRITE_SAME (`write_response4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct WriteResponse {
-        /// The name of the operation if it goes on behind the reply.
+        /// The identifier of the operation if it continues after the reply.
         pub callback_id: Option<Stateid>,
-        /// How much was written.
+        /// Bytes written.
         pub count: u64,
-        /// How stable it is.
+        /// The stability of the written data.
         pub committed: StableHow,
-        /// Changes when unstable data was lost.
+        /// The write verifier; it changes when unstable data was lost.
         pub verifier: Verifier,
     }
 }
 
 xdr_struct! {
-    /// How a copy is made (`copy_requirements4`).
+    /// The mode of a copy (`copy_requirements4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CopyRequirements {
-        /// Whether in order.
+        /// True if the bytes are copied in order.
         pub consecutive: bool,
-        /// Whether the reply comes at the end.
+        /// True if the reply comes at the end of the copy.
         pub synchronous: bool,
     }
 }
@@ -128,9 +128,10 @@ xdr_struct! {
     /// Results of COPY (RFC 7862 15.2).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CopyResult {
-        /// How far it went.
+        /// The progress.
         pub response: WriteResponse,
-        /// How it is made. With the status OFFLOAD_NO_REQS these alone follow: what could be had.
+        /// The mode of the copy. With the status OFFLOAD_NO_REQS the result has only this field:
+        /// the modes that the server supports.
         pub requirements: CopyRequirements,
     }
 }
@@ -141,7 +142,7 @@ xdr_struct! {
     pub struct CopyNotifyArgs<'a> {
         /// The open of the source.
         pub source_stateid: Stateid,
-        /// Who will copy.
+        /// The server that will copy.
         pub destination_server: NetworkLocation<'a>,
     }
 }
@@ -150,11 +151,11 @@ xdr_struct! {
     /// Results of COPY_NOTIFY (RFC 7862 15.3).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct CopyNotifyResult<'a> {
-        /// How long the permission lasts.
+        /// The lifetime of the permission.
         pub lease_time: Time,
-        /// What the destination has to show.
+        /// The state-id that the destination must present.
         pub stateid: Stateid,
-        /// Where the source is.
+        /// The addresses of the source.
         pub source_servers: Vec<NetworkLocation<'a>> [max LIST_ITEMS_MAX],
     }
 }
@@ -181,7 +182,7 @@ xdr_struct! {
     /// Results of OFFLOAD_STATUS (RFC 7862 15.9).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct OffloadStatusResult {
-        /// How much was copied.
+        /// Bytes copied.
         pub count: u64,
         /// The outcome, once it is known.
         pub complete: Option<Status>,
@@ -194,40 +195,40 @@ xdr_struct! {
     pub struct IoAdviseArgs {
         /// The open.
         pub stateid: Stateid,
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is; 0: to the end.
+        /// Length of the range, in bytes; 0 means to the end of the file.
         pub count: u64,
-        /// What will be done with it, by the numbers of [`IoAdvice`].
+        /// The expected use of the range, by the numbers of [`IoAdvice`].
         pub hints: Bitmap,
     }
 }
 
 xdr_enum! {
     closed
-    /// What will be done with a range (`IO_ADVISE_type4`).
+    /// The expected use of a range (`IO_ADVISE_type4`).
     pub enum IoAdvice {
-        /// Nothing special.
+        /// No particular use.
         Normal = 0,
         /// Read or written in order.
         Sequential = 1,
         /// Read or written from the end.
         SequentialBackwards = 2,
-        /// In no order.
+        /// Read or written in random order.
         Random = 3,
-        /// Soon.
+        /// It will be used soon.
         WillNeed = 4,
-        /// Soon, if that costs little.
+        /// It will be used soon; prefetch if that costs little.
         WillNeedOpportunistic = 5,
-        /// Not soon.
+        /// It will not be used soon.
         DontNeed = 6,
-        /// Once.
+        /// It will be used once.
         NoReuse = 7,
         /// It will be read.
         Read = 8,
         /// It will be written.
         Write = 9,
-        /// It is near what the client reads now.
+        /// It is near the range that the client reads now.
         InitProximity = 10,
     }
 }
@@ -236,7 +237,7 @@ xdr_struct! {
     /// Results of IO_ADVISE (RFC 7862 15.5).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct IoAdviseResult {
-        /// The hints that are followed.
+        /// The hints that the server follows.
         pub hints: Bitmap,
     }
 }
@@ -247,9 +248,9 @@ xdr_struct! {
     pub struct ReadPlusArgs {
         /// The open, lock or delegation, or a special state-id.
         pub stateid: Stateid,
-        /// Where to begin.
+        /// First byte.
         pub offset: u64,
-        /// How much to read.
+        /// Bytes to read.
         pub count: u32,
     }
 }
@@ -259,16 +260,16 @@ xdr_struct! {
 pub enum ReadPlusContent<'a> {
     /// Bytes.
     Data {
-        /// Where they are in the file.
+        /// Offset of the bytes in the file.
         offset: u64,
         /// The bytes.
         data: &'a [u8],
     },
     /// Zeros that are not stored.
     Hole {
-        /// Where they are in the file.
+        /// Offset of the zeros in the file.
         offset: u64,
-        /// How many.
+        /// Length in bytes.
         length: u64,
     },
 }
@@ -304,7 +305,7 @@ xdr_struct! {
     /// Results of READ_PLUS (RFC 7862 15.10).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ReadPlusResult<'a> {
-        /// Whether the pieces reach the end of the file.
+        /// True if the pieces extend to the end of the file.
         pub eof: bool,
         /// The pieces, in order.
         pub contents: Vec<ReadPlusContent<'a>> [max UNLIMITED],
@@ -313,11 +314,11 @@ xdr_struct! {
 
 xdr_enum! {
     open
-    /// What SEEK looks for (`data_content4`); an unknown value is UNION_NOTSUPP.
+    /// The target of SEEK (`data_content4`); an undefined value is UNION_NOTSUPP.
     pub enum SeekWhat {
-        /// The next byte that is stored.
+        /// The next stored byte.
         Data = 0,
-        /// The next byte that is not.
+        /// The next byte that is not stored.
         Hole = 1,
     }
 }
@@ -328,9 +329,9 @@ xdr_struct! {
     pub struct SeekArgs {
         /// The open.
         pub stateid: Stateid,
-        /// Where to begin.
+        /// First byte.
         pub offset: u64,
-        /// What to look for.
+        /// The target.
         pub what: SeekWhat,
     }
 }
@@ -339,9 +340,9 @@ xdr_struct! {
     /// Results of SEEK (RFC 7862 15.11).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct SeekResult {
-        /// Whether the end of the file was reached.
+        /// True if the end of the file was reached.
         pub eof: bool,
-        /// Where it is.
+        /// The offset of the target.
         pub offset: u64,
     }
 }
@@ -350,17 +351,17 @@ xdr_struct! {
     /// Blocks to write (`app_data_block4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ApplicationDataBlock<'a> {
-        /// Where the first one goes.
+        /// The offset of the first block.
         pub offset: u64,
-        /// Length of each.
+        /// Length of each block.
         pub block_bytes: u64,
-        /// How many.
+        /// Number of blocks.
         pub block_count: u64,
-        /// Where the number stands within a block.
+        /// Offset of the number within a block.
         pub number_offset: u64,
         /// The first number.
         pub block_number: u32,
-        /// Where the pattern stands within a block.
+        /// Offset of the pattern within a block.
         pub pattern_offset: u64,
         /// The pattern.
         pub pattern: &'a [u8],
@@ -373,9 +374,9 @@ xdr_struct! {
     pub struct WriteSameArgs<'a> {
         /// The open.
         pub stateid: Stateid,
-        /// How stable the data has to be.
+        /// The stability that the data must have before the reply.
         pub stable: StableHow,
-        /// What to write.
+        /// The blocks to write.
         pub blocks: ApplicationDataBlock<'a>,
     }
 }
@@ -388,11 +389,11 @@ xdr_struct! {
         pub source_stateid: Stateid,
         /// The open of the destination.
         pub destination_stateid: Stateid,
-        /// Where to read.
+        /// First byte in the source.
         pub source_offset: u64,
-        /// Where to write.
+        /// First byte in the destination.
         pub destination_offset: u64,
-        /// How much; 0: to the end of the source.
+        /// Bytes to copy; 0 means to the end of the source.
         pub count: u64,
     }
 }

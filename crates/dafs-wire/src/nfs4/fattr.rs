@@ -1,10 +1,10 @@
-//! Attributes with values: what a client sets, what it reads, and how a server writes them
+//! Attribute values: those that a client sets, those that it reads, and their encoding by a server
 //! (`fattr4`, RFC 8881 3.3.1, 5).
 //!
 //! Invariants
-//! * Values stand in the order of the numbers, and nothing follows the last.
-//! * An attribute that is unknown, not kept or not to be set is reported before any value is
-//!   looked at, because the length of what is unknown is unknown.
+//! * Values are in numerical order of the attributes, and no bytes follow the last.
+//! * An attribute that is unknown, not supported or read-only is reported before any value is
+//!   decoded, because the length of an unknown value is unknown.
 
 use super::acl::{Acl, Acl41};
 use super::attr::{Attr, AttrUse};
@@ -16,23 +16,23 @@ use super::types::*;
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use thiserror::Error;
 
-/// Why attributes cannot be set or read.
+/// The reason why attributes cannot be set or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FattrError {
-    /// An attribute that is unknown or that the server does not keep; `None` for one whose number
-    /// is too large to be kept.
+    /// An attribute that is unknown or not supported by the server; `None` for one whose number is
+    /// too large to be stored.
     #[error("attribute {0:?} is not supported")]
     Unsupported(Option<u32>),
     /// An attribute that cannot be set.
     #[error("{0} cannot be set")]
     ReadOnly(Attr),
-    /// A value that cannot be decoded, or bytes behind the last.
+    /// A value that cannot be decoded, or bytes after the last.
     #[error("an attribute's value is wrong: {0}")]
     Value(#[from] XdrError),
 }
 
 impl FattrError {
-    /// What SETATTR, OPEN and CREATE answer (RFC 8881 18.30.4).
+    /// The status for SETATTR, OPEN and CREATE (RFC 8881 18.30.4).
     pub fn status(self) -> Status {
         match self {
             Self::Unsupported(_) => Status::AttrNotSupp,
@@ -42,8 +42,8 @@ impl FattrError {
     }
 }
 
-/// Writes attributes: the mask, the length, and for each attribute of the mask, in order, what
-/// `write` appends. Numbers without a meaning are left out of the mask.
+/// Writes attributes: the mask, the length, and the values that `write` appends for each attribute
+/// of the mask, in order. Undefined numbers are left out of the mask.
 #[inline]
 pub fn encode_fattr<'v>(
     e: &mut Encoder<'v>,
@@ -72,10 +72,10 @@ macro_rules! attribute_set {
         pub struct $name<$lt> { $( $( #[$fmeta] )* pub $field: Option<$ty>, )* }
 
         impl<$lt> $name<$lt> {
-            /// The attributes that can be in such a set.
+            /// The attributes that such a set can have.
             pub const KNOWN: Bitmap = Attr::set(&[$( Attr::$attr, )*]);
 
-            /// Which attributes are in this set.
+            /// The attributes in this set.
             pub fn mask(&self) -> Bitmap {
                 let mut mask = Bitmap::EMPTY;
                 $( if self.$field.is_some() {
@@ -112,7 +112,7 @@ macro_rules! attribute_set {
                 });
             }
 
-            /// The values alone, as they stand in [`Fattr::values`].
+            /// The values alone, as in [`Fattr::values`].
             pub fn to_values(&self) -> Vec<u8> {
                 let mut values = Vec::new();
                 let mut e = Encoder::new(&mut values);
@@ -126,15 +126,15 @@ macro_rules! attribute_set {
 }
 
 attribute_set! {
-    /// What a client sets with SETATTR, OPEN, CREATE and the like.
+    /// The attributes that a client sets with SETATTR, OPEN, CREATE and similar operations.
     pub struct SetAttributes<'a> {
         /// The length of the file.
         Size size: u64,
         /// The access control list.
         Acl acl: Acl<'a>,
-        /// Whether the file was saved.
+        /// True if the file was saved.
         Archive archive: bool,
-        /// Whether the object is hidden.
+        /// True if the object is hidden.
         Hidden hidden: bool,
         /// The MIME type.
         Mimetype mimetype: &'a [u8],
@@ -144,7 +144,7 @@ attribute_set! {
         Owner owner: &'a [u8],
         /// The group, as `group@domain` or a number.
         OwnerGroup owner_group: &'a [u8],
-        /// Whether the object belongs to the system.
+        /// True if the object belongs to the system.
         System system: bool,
         /// The access time.
         TimeAccessSet time_access: SetTime,
@@ -160,9 +160,9 @@ attribute_set! {
         Sacl sacl: Acl41<'a>,
         /// A hint for layouts.
         LayoutHint layout_hint: LayoutBody<'a>,
-        /// How long to keep the file.
+        /// The new retention of the file.
         RetentionSet retention: RetentionSet,
-        /// How long to keep the file after an event.
+        /// The new retention of the file after an event.
         RetentevtSet retention_event: RetentionSet,
         /// Bits that forbid the removal.
         RetentionHold retention_hold: u64,
@@ -172,16 +172,16 @@ attribute_set! {
         SecLabel sec_label: SecLabel<'a>,
         /// The mode and the umask of a new object.
         ModeUmask mode_umask: ModeUmask,
-        /// The access time that the holder of a delegation kept.
+        /// The access time that the holder of a delegation maintained.
         TimeDelegAccess time_deleg_access: Time,
-        /// The modification time that the holder of a delegation kept.
+        /// The modification time that the holder of a delegation maintained.
         TimeDelegModify time_deleg_modify: Time,
     }
 }
 
 impl<'a> SetAttributes<'a> {
-    /// Reads what is to be set. `supported` are the attributes that the server keeps for the
-    /// object.
+    /// Decodes the attributes to set. `supported` are the attributes that the server supports for
+    /// the object.
     ///
     /// # Errors
     /// [`FattrError::Unsupported`] first, then [`FattrError::ReadOnly`], then
@@ -201,61 +201,61 @@ impl<'a> SetAttributes<'a> {
 }
 
 attribute_set! {
-    /// What a client reads with GETATTR and READDIR, and what it answers to CB_GETATTR.
+    /// The attributes that a client reads with GETATTR and READDIR, and returns to CB_GETATTR.
     pub struct Attributes<'a> {
-        /// The attributes that the server keeps for the object.
+        /// The attributes that the server supports for the object.
         SupportedAttrs supported_attrs: Bitmap,
         /// The type of the object.
         Type kind: FileType,
-        /// How long file handles stay valid.
+        /// The expiry of file handles.
         FhExpireType fh_expire_type: FhExpireType,
         /// The change attribute.
         Change change: u64,
         /// The length of the file.
         Size size: u64,
-        /// Whether there are hard links.
+        /// True if there are hard links.
         LinkSupport link_support: bool,
-        /// Whether there are symbolic links.
+        /// True if there are symbolic links.
         SymlinkSupport symlink_support: bool,
-        /// Whether the object has named attributes.
+        /// True if the object has named attributes.
         NamedAttr named_attr: bool,
         /// The file system.
         Fsid fsid: Fsid,
-        /// Whether one object has one handle.
+        /// True if one object has one handle.
         UniqueHandles unique_handles: bool,
         /// The length of leases, in seconds.
         LeaseTime lease_time_seconds: u32,
-        /// Why the other attributes are missing.
+        /// The reason why the other attributes are missing.
         RdattrError rdattr_error: Status,
         /// The access control list.
         Acl acl: Acl<'a>,
-        /// Which entries such a list can have.
+        /// The types of entries that such a list can have.
         Aclsupport aclsupport: AclSupport,
-        /// Whether the file was saved.
+        /// True if the file was saved.
         Archive archive: bool,
-        /// Whether times can be set.
+        /// True if times can be set.
         Cansettime cansettime: bool,
-        /// Whether names differ in case only.
+        /// True if names that differ only in case are the same.
         CaseInsensitive case_insensitive: bool,
-        /// Whether names keep their case.
+        /// True if names keep their case.
         CasePreserving case_preserving: bool,
-        /// Whether only privileged callers can give files away.
+        /// True if only privileged callers can change the owner of a file.
         ChownRestricted chown_restricted: bool,
         /// The file handle.
         Filehandle filehandle: &'a [u8],
         /// The number of the object in its file system.
         Fileid fileid: u64,
-        /// Objects that the caller can still make.
+        /// Objects that the caller can still create.
         FilesAvail files_avail: u64,
-        /// Objects that can still be made.
+        /// Objects that can still be created.
         FilesFree files_free: u64,
-        /// Objects that there can be.
+        /// Total number of objects.
         FilesTotal files_total: u64,
-        /// Where the file system is.
+        /// The locations of the file system.
         FsLocations fs_locations: FsLocations<'a>,
-        /// Whether the object is hidden.
+        /// True if the object is hidden.
         Hidden hidden: bool,
-        /// Whether all objects of the file system have the same attributes.
+        /// True if all objects of the file system have the same attributes.
         Homogeneous homogeneous: bool,
         /// The longest file.
         Maxfilesize maxfilesize: u64,
@@ -271,7 +271,7 @@ attribute_set! {
         Mimetype mimetype: &'a [u8],
         /// The mode.
         Mode mode: u32,
-        /// Whether names that are too long are refused.
+        /// True if names that are too long are refused.
         NoTrunc no_trunc: bool,
         /// The number of links.
         Numlinks numlinks: u32,
@@ -279,11 +279,11 @@ attribute_set! {
         Owner owner: &'a [u8],
         /// The group.
         OwnerGroup owner_group: &'a [u8],
-        /// What is left of the hard quota, in bytes.
+        /// The rest of the hard quota, in bytes.
         QuotaAvailHard quota_avail_hard: u64,
-        /// What is left of the soft quota, in bytes.
+        /// The rest of the soft quota, in bytes.
         QuotaAvailSoft quota_avail_soft: u64,
-        /// What is used of the quota, in bytes.
+        /// The used part of the quota, in bytes.
         QuotaUsed quota_used: u64,
         /// The numbers of a device node.
         Rawdev rawdev: DeviceNumbers,
@@ -291,33 +291,33 @@ attribute_set! {
         SpaceAvail space_avail: u64,
         /// Bytes that are free.
         SpaceFree space_free: u64,
-        /// Bytes that there are.
+        /// Total bytes.
         SpaceTotal space_total: u64,
         /// Bytes that the object uses.
         SpaceUsed space_used: u64,
-        /// Whether the object belongs to the system.
+        /// True if the object belongs to the system.
         System system: bool,
         /// The access time.
         TimeAccess time_access: Time,
-        /// What the access time is set to.
+        /// The new access time.
         TimeAccessSet time_access_set: SetTime,
         /// The time of the last backup.
         TimeBackup time_backup: Time,
         /// The time of creation.
         TimeCreate time_create: Time,
-        /// How fine times are.
+        /// The precision of times.
         TimeDelta time_delta: Time,
         /// The time of the last change of attributes.
         TimeMetadata time_metadata: Time,
         /// The modification time.
         TimeModify time_modify: Time,
-        /// What the modification time is set to.
+        /// The new modification time.
         TimeModifySet time_modify_set: SetTime,
         /// The number of the directory that a file system is mounted on.
         MountedOnFileid mounted_on_fileid: u64,
-        /// How late changes of directories are told.
+        /// The delay of notifications about directories.
         DirNotifDelay dir_notif_delay: Time,
-        /// How late changes of entries are told.
+        /// The delay of notifications about entries.
         DirentNotifDelay dirent_notif_delay: Time,
         /// The list of entries that allow and deny.
         Dacl dacl: Acl41<'a>,
@@ -325,7 +325,7 @@ attribute_set! {
         Sacl sacl: Acl41<'a>,
         /// Changes when a policy changes.
         ChangePolicy change_policy: ChangePolicy,
-        /// How the file system is kept.
+        /// The status of the file system.
         FsStatus fs_status: FsStatus<'a>,
         /// Layout types of the file system.
         FsLayoutTypes fs_layout_types: Numbers32,
@@ -337,17 +337,17 @@ attribute_set! {
         LayoutBlksize layout_blksize: u32,
         /// The alignment of layouts.
         LayoutAlignment layout_alignment: u32,
-        /// Where the file system is, in detail.
+        /// The locations of the file system in detail.
         FsLocationsInfo fs_locations_info: FsLocationsInfo<'a>,
-        /// When I/O should go through the metadata server.
+        /// The thresholds below which I/O should go through the metadata server.
         Mdsthreshold mdsthreshold: Mdsthreshold<'a>,
-        /// How long the file is kept.
+        /// The retention of the file.
         RetentionGet retention_get: RetentionGet,
-        /// How long to keep the file.
+        /// The new retention of the file.
         RetentionSet retention_set: RetentionSet,
-        /// How long the file is kept after an event.
+        /// The retention of the file after an event.
         RetentevtGet retentevt_get: RetentionGet,
-        /// How long to keep the file after an event.
+        /// The new retention of the file after an event.
         RetentevtSet retentevt_set: RetentionSet,
         /// Bits that forbid the removal.
         RetentionHold retention_hold: u64,
@@ -355,33 +355,33 @@ attribute_set! {
         ModeSetMasked mode_set_masked: ModeMasked,
         /// The attributes that an exclusive create can set.
         SuppattrExclcreat suppattr_exclcreat: Bitmap,
-        /// What names may be.
+        /// The character set of names.
         FsCharsetCap fs_charset_cap: CharsetCapability,
         /// The block length of CLONE.
         CloneBlksize clone_blksize: u32,
         /// Bytes that the removal of the object would free.
         SpaceFreed space_freed: u64,
-        /// How the change attribute moves.
+        /// The behaviour of the change attribute.
         ChangeAttrType change_attr_type: ChangeAttrType,
         /// A security label.
         SecLabel sec_label: SecLabel<'a>,
         /// The mode and the umask of a new object.
         ModeUmask mode_umask: ModeUmask,
-        /// Whether there are extended attributes.
+        /// True if there are extended attributes.
         XattrSupport xattr_support: bool,
-        /// Whether the data has to be fetched from afar.
+        /// True if the data must be fetched from a slow medium.
         Offline offline: bool,
-        /// The access time that the holder of a delegation keeps.
+        /// The access time that the holder of a delegation maintains.
         TimeDelegAccess time_deleg_access: Time,
-        /// The modification time that the holder of a delegation keeps.
+        /// The modification time that the holder of a delegation maintains.
         TimeDelegModify time_deleg_modify: Time,
-        /// Which arguments OPEN understands.
+        /// The arguments that OPEN supports.
         OpenArguments open_arguments: OpenArguments,
     }
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads attributes of an answer.
+    /// Decodes attributes of a reply.
     ///
     /// # Errors
     /// [`FattrError::Unsupported`], [`FattrError::Value`].

@@ -1,5 +1,5 @@
-//! The files layout (RFC 8881 13): where the stripes of a file lie among data servers that speak
-//! NFSv4.1, and the address of such a set of servers.
+//! The files layout (RFC 8881 13): the distribution of a file's stripes over data servers that
+//! speak NFSv4.1, and the addresses of such a set of servers.
 
 use super::codec::{xdr_field, xdr_struct};
 use super::limits::*;
@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 /// The layout type of files (`LAYOUT4_NFSV4_1_FILES`).
 pub const LAYOUT_FILES: u32 = 1;
 
-/// Unit of stripes and how they are packed (`nfl_util4`): the unit is a multiple of 64, and the bits
+/// The unit of stripes and their packing (`nfl_util4`): the unit is a multiple of 64, and the bits
 /// below are flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StripeUnit(pub u32);
@@ -23,7 +23,7 @@ impl StripeUnit {
     /// The bits of the unit (`NFL4_UFLG_STRIPE_UNIT_SIZE_MASK`).
     const UNIT: u32 = 0xffff_ffc0;
 
-    /// `None` for a unit that cannot be told: zero, or no multiple of 64.
+    /// `None` for a unit that cannot be encoded: zero, or not a multiple of 64.
     pub fn new(unit_bytes: u32, dense: bool) -> Option<Self> {
         let told = unit_bytes != 0 && unit_bytes & !Self::UNIT == 0;
         told.then_some(Self(if dense { unit_bytes | Self::DENSE } else { unit_bytes }))
@@ -34,12 +34,12 @@ impl StripeUnit {
         self.0 & Self::UNIT
     }
 
-    /// Whether components have no holes.
+    /// True if components have no holes.
     pub fn dense(self) -> bool {
         self.0 & Self::DENSE != 0
     }
 
-    /// Whether COMMIT goes to the metadata server.
+    /// True if COMMIT goes to the metadata server.
     pub fn commits_through_mds(self) -> bool {
         self.0 & Self::COMMIT_THROUGH_MDS != 0
     }
@@ -57,7 +57,7 @@ impl Encode for StripeUnit {
     }
 }
 
-/// What a file is called at one data server.
+/// The handle of a file at one data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComponentHandle<'a>(pub &'a [u8]);
 
@@ -74,24 +74,25 @@ impl Encode for ComponentHandle<'_> {
 }
 
 xdr_struct! {
-    /// Where a file's stripes lie (`nfsv4_1_file_layout4`, RFC 8881 13.3), the body of a layout.
+    /// The distribution of a file's stripes (`nfsv4_1_file_layout4`, RFC 8881 13.3), the body of a
+    /// layout.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FilesLayout<'a> {
-        /// The data servers and the pattern of their turns.
+        /// The data servers and their stripe pattern.
         pub device: DeviceId,
-        /// Bytes of a stripe, and how they are packed.
+        /// Bytes of a stripe, and the packing.
         pub unit: StripeUnit,
-        /// The place in the pattern of the stripe at `pattern_offset`.
+        /// The pattern index of the stripe at `pattern_offset`.
         pub first_stripe_index: u32,
-        /// Where in the file the pattern begins.
+        /// The offset in the file at which the pattern begins.
         pub pattern_offset: u64,
-        /// What the file is called at the data servers: one name for all, none (the file's own), or
+        /// The file's handles at the data servers: one for all, none (the file's own handle), or
         /// one for each.
         pub handles: Vec<ComponentHandle<'a>> [max STRIPES_MAX],
     }
 }
 
-/// A data server: the addresses that lead to it (`multipath_list4`).
+/// A data server: the addresses that reach it (`multipath_list4`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataServer<'a>(pub Vec<NetworkAddress<'a>>);
 
@@ -110,8 +111,8 @@ impl Encode for DataServer<'_> {
 }
 
 impl NetworkAddress<'_> {
-    /// Where it leads, if it is a universal address of a TCP network or of one with RDMA (RFC 5665
-    /// 5.2.3), and whether it is one with RDMA.
+    /// The socket address, if this is a universal address of a TCP network or of one with RDMA (RFC
+    /// 5665 5.2.3); true for RDMA.
     pub fn socket_address(&self) -> Option<(SocketAddr, bool)> {
         let (is_ipv6, is_rdma) = match self.network {
             b"tcp" => (false, false),
@@ -131,11 +132,11 @@ impl NetworkAddress<'_> {
 }
 
 xdr_struct! {
-    /// Data servers and the pattern of their turns (`nfsv4_1_file_layout_ds_addr4`, RFC 8881 13.3),
-    /// the body of a device's address.
+    /// Data servers and their stripe pattern (`nfsv4_1_file_layout_ds_addr4`, RFC 8881 13.3), the
+    /// body of a device's address.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FilesDevice<'a> {
-        /// For each place of the pattern the number of its server.
+        /// For each pattern index the number of its server.
         pub stripe_indices: Vec<u32> [max STRIPES_MAX],
         /// The data servers.
         pub servers: Vec<DataServer<'a>> [max DATA_SERVERS_MAX],

@@ -1,5 +1,5 @@
-//! The flexible file layout (RFC 8435): copies of a file at data servers of its own choice, and what
-//! clients say about their use of them when they give a layout back.
+//! The flexible file layout (RFC 8435): mirrors of a file at chosen data servers, and the report of
+//! a client when it returns a layout.
 
 use super::codec::{xdr_field, xdr_struct};
 use super::files_layout::{ComponentHandle, DataServer};
@@ -22,7 +22,7 @@ xdr_struct! {
         pub read_bytes_max: u32,
         /// The most bytes of a WRITE.
         pub write_bytes_max: u32,
-        /// State-ids of the metadata server hold at the data server.
+        /// True if the data server honours state-ids of the metadata server.
         pub tightly_coupled: bool,
     }
 }
@@ -31,64 +31,64 @@ xdr_struct! {
     /// A data server (`ff_device_addr4`, RFC 8435 4.1), the body of a device's address.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexDevice<'a> {
-        /// The addresses that lead to it.
+        /// The addresses that reach it.
         pub server: DataServer<'a>,
-        /// What it speaks.
+        /// The protocol versions that it speaks.
         pub versions: Vec<FlexVersion> [max FLEX_VERSIONS_MAX],
     }
 }
 
 xdr_struct! {
-    /// A copy at one data server (`ff_data_server4`, RFC 8435 5.1).
+    /// A mirror at one data server (`ff_data_server4`, RFC 8435 5.1).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexCopy<'a> {
         /// The data server.
         pub device: DeviceId,
-        /// The greater, the better is this one to read from.
+        /// The preference for reads: a greater value is better.
         pub efficiency: u32,
-        /// By which state-id the data server is used.
+        /// The state-id for use at the data server.
         pub stateid: Stateid,
-        /// What the file is called there, for each version that it speaks.
+        /// The file's handle there, for each protocol version.
         pub handles: Vec<ComponentHandle<'a>> [max FLEX_VERSIONS_MAX],
-        /// The user that a data server goes by which knows no state of the metadata server.
+        /// The user for a data server that knows no state of the metadata server.
         pub user: &'a [u8] [max OWNER_NAME_BYTES_MAX],
-        /// The group, likewise.
+        /// The group for such a data server.
         pub group: &'a [u8] [max OWNER_NAME_BYTES_MAX],
     }
 }
 
 xdr_struct! {
-    /// One of the copies that a file has (`ff_mirror4`, RFC 8435 5.1): on one data server, or in stripes on
+    /// One mirror of a file (`ff_mirror4`, RFC 8435 5.1): on one data server, or in stripes on
     /// several.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexMirror<'a> {
-        /// Where it lies.
+        /// The data servers.
         pub servers: Vec<FlexCopy<'a>> [max DATA_SERVERS_MAX],
     }
 }
 
 xdr_struct! {
-    /// Where the copies of a file lie (`ff_layout4`, RFC 8435 5.1), the body of a layout.
+    /// The mirrors of a file (`ff_layout4`, RFC 8435 5.1), the body of a layout.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexLayout<'a> {
-        /// Bytes of a stripe; 0 where there are none.
+        /// Bytes of a stripe; 0 without stripes.
         pub stripe_unit_bytes: u64,
-        /// The copies.
+        /// The mirrors.
         pub mirrors: Vec<FlexMirror<'a>> [max FLEX_MIRRORS_MAX],
         /// `ff_flags4`.
         pub flags: u32,
-        /// How often the server would like to hear of the use, in seconds; 0 for never.
+        /// The interval in seconds at which the server wants reports of use; 0 means never.
         pub stats_hint_seconds: u32,
     }
 }
 
 xdr_struct! {
-    /// Errors that a client met in a range (`ff_ioerr4`, RFC 8435 9.1.1).
+    /// Errors of a client in a range (`ff_ioerr4`, RFC 8435 9.1.1).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexError {
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
         /// The layout.
         pub stateid: Stateid,
@@ -98,58 +98,58 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// How long operations of one kind took (`ff_io_latency4`, RFC 8435 9.2.1).
+    /// The latency of operations of one kind (`ff_io_latency4`, RFC 8435 9.2.1).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FlexLatency {
-        /// Operations that were asked for.
+        /// Requested operations.
         pub requested: u64,
-        /// Their bytes.
+        /// Requested bytes.
         pub requested_bytes: u64,
-        /// Operations that were answered.
+        /// Completed operations.
         pub completed: u64,
-        /// Their bytes.
+        /// Completed bytes.
         pub completed_bytes: u64,
         /// Bytes that were not delivered.
         pub missed_bytes: u64,
-        /// The time with any operation under way.
+        /// The time with any operation in progress.
         pub busy_time: Time,
-        /// The time of all operations together.
+        /// The sum of the times of all operations.
         pub total_time: Time,
     }
 }
 
 xdr_struct! {
-    /// What a client did at a data server (`ff_layoutupdate4`, RFC 8435 9.2.2).
+    /// The use of a data server by a client (`ff_layoutupdate4`, RFC 8435 9.2.2).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FlexUpdate<'a> {
-        /// The address that it used.
+        /// The address that the client used.
         pub address: NetworkAddress<'a>,
-        /// What the file is called there.
+        /// The file's handle there.
         pub handle: ComponentHandle<'a>,
         /// Reads.
         pub read: FlexLatency,
         /// Writes.
         pub write: FlexLatency,
-        /// Over what time.
+        /// The measured period.
         pub duration: Time,
-        /// The client and the data server are one machine.
+        /// True if the client and the data server are one machine.
         pub is_local: bool,
     }
 }
 
 xdr_struct! {
-    /// The same, with the layout it belongs to (`ff_iostats4`, RFC 8435 9.2.3).
+    /// The same, with its layout (`ff_iostats4`, RFC 8435 9.2.3).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FlexStats<'a> {
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
         /// The layout.
         pub stateid: Stateid,
-        /// What was read.
+        /// The reads.
         pub read: IoInfo,
-        /// What was written.
+        /// The writes.
         pub write: IoInfo,
         /// The device.
         pub device: DeviceId,
@@ -159,8 +159,8 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What a client says when it gives a layout back (`ff_layoutreturn4`, RFC 8435 9.3), the body of a
-    /// LAYOUTRETURN.
+    /// The report of a client when it returns a layout (`ff_layoutreturn4`, RFC 8435 9.3), the body
+    /// of a LAYOUTRETURN.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexReturned<'a> {
         /// Errors.

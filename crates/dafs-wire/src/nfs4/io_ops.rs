@@ -9,9 +9,9 @@ xdr_struct! {
     /// Arguments of COMMIT (RFC 8881 18.3).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CommitArgs {
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is; 0 for all of the rest.
+        /// Length of the range, in bytes; 0 means to the end of the file.
         pub count: u32,
     }
 }
@@ -20,7 +20,7 @@ xdr_struct! {
     /// Results of COMMIT (RFC 8881 18.3).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CommitResult {
-        /// Changes when unstable data was lost.
+        /// The write verifier; it changes when unstable data was lost.
         pub verifier: Verifier,
     }
 }
@@ -31,18 +31,19 @@ xdr_struct! {
     pub struct ReadArgs {
         /// The open, lock or delegation, or a special state-id.
         pub stateid: Stateid,
-        /// Where to begin.
+        /// First byte.
         pub offset: u64,
-        /// How much to read.
+        /// Bytes to read.
         pub count: u32,
     }
 }
 
 xdr_struct! {
-    /// Results of READ (RFC 8881 18.22). A server writes the flag, the length and the data itself.
+    /// Results of READ (RFC 8881 18.22). A server writes the flag, the length and the data
+    /// directly.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ReadResult<'a> {
-        /// Whether the data reaches the end of the file.
+        /// True if the data reaches the end of the file.
         pub eof: bool,
         /// The data.
         pub data: Payload<'a>,
@@ -55,9 +56,9 @@ xdr_struct! {
     pub struct WriteArgs<'a> {
         /// The open, lock or delegation, or a special state-id.
         pub stateid: Stateid,
-        /// Where to begin.
+        /// First byte.
         pub offset: u64,
-        /// How stable the data has to be.
+        /// The stability that the data must have before the reply.
         pub stable: StableHow,
         /// The data.
         pub data: Payload<'a>,
@@ -68,11 +69,11 @@ xdr_struct! {
     /// Results of WRITE (RFC 8881 18.32).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct WriteResult {
-        /// How much was written.
+        /// Bytes written.
         pub count: u32,
-        /// How stable it is.
+        /// The stability of the written data.
         pub committed: StableHow,
-        /// Changes when unstable data was lost.
+        /// The write verifier; it changes when unstable data was lost.
         pub verifier: Verifier,
     }
 }
@@ -85,28 +86,28 @@ xdr_enum! {
         Read = 1,
         /// Exclusive.
         Write = 2,
-        /// Shared, and the client will wait.
+        /// Shared, and the client will retry.
         ReadWait = 3,
-        /// Exclusive, and the client will wait.
+        /// Exclusive, and the client will retry.
         WriteWait = 4,
     }
 }
 
 impl LockType {
-    /// Whether the lock is exclusive.
+    /// True if the lock is exclusive.
     #[inline]
     pub fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteWait)
     }
 
-    /// Whether the client will wait.
+    /// True if the client will wait.
     #[inline]
     pub fn is_wait(self) -> bool {
         matches!(self, Self::ReadWait | Self::WriteWait)
     }
 }
 
-/// Under which state a lock is asked for (`locker4`).
+/// The state of a lock request (`locker4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Locker<'a> {
     /// The first lock of an owner under an open.
@@ -169,28 +170,28 @@ xdr_struct! {
     pub struct LockArgs<'a> {
         /// The kind.
         pub kind: LockType,
-        /// Whether the lock was held before the server's restart.
+        /// True if the lock was held before the server's restart.
         pub reclaim: bool,
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is; all ones: to the end of all files.
+        /// Length of the range, in bytes; all ones means to the largest offset.
         pub length: u64,
-        /// Under which state.
+        /// The open or lock state.
         pub locker: Locker<'a>,
     }
 }
 
 xdr_struct! {
-    /// The lock in the way (`LOCK4denied`): follows the status DENIED of LOCK and LOCKT.
+    /// The conflicting lock (`LOCK4denied`): follows the status DENIED of LOCK and LOCKT.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LockDenied<'a> {
-        /// Where it begins.
+        /// First byte of the lock.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the lock, in bytes.
         pub length: u64,
-        /// Its kind.
+        /// The kind of the lock.
         pub kind: LockType,
-        /// Its owner.
+        /// The owner of the lock.
         pub owner: StateOwner<'a>,
     }
 }
@@ -201,11 +202,11 @@ xdr_struct! {
     pub struct LocktArgs<'a> {
         /// The kind.
         pub kind: LockType,
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
-        /// Who would lock.
+        /// The lock owner.
         pub owner: StateOwner<'a>,
     }
 }
@@ -214,15 +215,15 @@ xdr_struct! {
     /// Arguments of LOCKU (RFC 8881 18.12).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LockuArgs {
-        /// The kind; without meaning.
+        /// The kind, which is ignored.
         pub kind: LockType,
         /// Not used in 4.1.
         pub seqid: u32,
         /// The locks held.
         pub stateid: Stateid,
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
     }
 }

@@ -9,13 +9,13 @@ use super::types::{DeviceId, Stateid, Time, Verifier};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 xdr_struct! {
-    /// Something whose form depends on a layout type (`layoutupdate4`, `device_addr4`,
+    /// A value whose form depends on a layout type (`layoutupdate4`, `device_addr4`,
     /// `layout_content4`, `layouthint4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LayoutBody<'a> {
         /// The layout type.
         pub layout_type: u32,
-        /// What it defines.
+        /// The body that the layout type defines.
         pub body: &'a [u8],
     }
 }
@@ -30,18 +30,18 @@ xdr_struct! {
         pub layout_type: u32,
         /// The most bytes of the result.
         pub result_bytes_max: u32,
-        /// Which changes are to be told.
+        /// The changes to notify.
         pub notifications: Bitmap,
     }
 }
 
 xdr_struct! {
-    /// Results of GETDEVICEINFO (RFC 8881 18.40). With TOOSMALL the size wanted follows instead.
+    /// Results of GETDEVICEINFO (RFC 8881 18.40). With TOOSMALL the required size follows instead.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct GetdeviceinfoResult<'a> {
-        /// Where the device is.
+        /// The address of the device.
         pub address: LayoutBody<'a>,
-        /// Which changes will be told.
+        /// The changes that the server will notify.
         pub notifications: Bitmap,
     }
 }
@@ -54,9 +54,9 @@ xdr_struct! {
         pub layout_type: u32,
         /// The most devices of the result.
         pub devices_max: u32,
-        /// Where to go on.
+        /// The cookie of the last reply.
         pub cookie: u64,
-        /// The verifier of the last answer.
+        /// The verifier of the last reply.
         pub cookie_verifier: Verifier,
     }
 }
@@ -65,13 +65,13 @@ xdr_struct! {
     /// Results of GETDEVICELIST (RFC 8881 18.41).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct GetdevicelistResult {
-        /// Where to go on.
+        /// The cookie for the next request.
         pub cookie: u64,
-        /// The verifier for going on.
+        /// The verifier for the next request.
         pub cookie_verifier: Verifier,
         /// The devices.
         pub devices: Vec<DeviceId> [max LIST_ITEMS_MAX],
-        /// Whether the last one is the last there is.
+        /// True if the last device is the last of all.
         pub eof: bool,
     }
 }
@@ -80,19 +80,19 @@ xdr_struct! {
     /// Arguments of LAYOUTCOMMIT (RFC 8881 18.42).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LayoutcommitArgs<'a> {
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
-        /// Whether the server restarted meanwhile.
+        /// True if the server restarted meanwhile (a reclaim).
         pub reclaim: bool,
         /// The layout.
         pub stateid: Stateid,
         /// The last byte written, if any.
         pub last_write_offset: Option<u64>,
-        /// When the file was written, if known.
+        /// The time of the last write, if known.
         pub time_modify: Option<Time>,
-        /// What the layout type adds.
+        /// The part that the layout type defines.
         pub update: LayoutBody<'a>,
     }
 }
@@ -110,17 +110,17 @@ xdr_struct! {
     /// Arguments of LAYOUTGET (RFC 8881 18.43).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LayoutgetArgs {
-        /// Whether to tell when a layout becomes possible.
+        /// True if the server shall signal when a layout becomes available.
         pub signal_available: bool,
         /// The layout type.
         pub layout_type: u32,
-        /// 1: read, 2: read and write; anything else is BADIOMODE.
+        /// 1: read, 2: read and write; any other value is BADIOMODE.
         pub io_mode: u32,
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
-        /// How long it has to be at least.
+        /// The least length that the client can use, in bytes.
         pub length_min: u64,
         /// An open or a layout.
         pub stateid: Stateid,
@@ -133,13 +133,13 @@ xdr_struct! {
     /// A range of a layout (`layout4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Layout<'a> {
-        /// Where it begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
         /// 1: read, 2: read and write.
         pub io_mode: u32,
-        /// What the layout type says.
+        /// The content that the layout type defines.
         pub content: LayoutBody<'a>,
     }
 }
@@ -148,7 +148,7 @@ xdr_struct! {
     /// Results of LAYOUTGET (RFC 8881 18.43). With LAYOUTTRYLATER a flag follows instead.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct LayoutgetResult<'a> {
-        /// Whether the layout ends with the last close.
+        /// True if the last close returns the layout.
         pub return_on_close: bool,
         /// The layout.
         pub stateid: Stateid,
@@ -158,26 +158,26 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// A layout of one file that is returned (`layoutreturn_file4`).
+    /// A returned layout of one file (`layoutreturn_file4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ReturnedLayout<'a> {
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
         /// The layout.
         pub stateid: Stateid,
-        /// What the layout type adds.
+        /// The part that the layout type defines.
         pub body: &'a [u8],
     }
 }
 
-/// What a LAYOUTRETURN returns (`layoutreturn4`).
+/// The scope of a LAYOUTRETURN (`layoutreturn4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutReturn<'a> {
     /// A layout of the current file handle.
     File(ReturnedLayout<'a>),
-    /// Something wider, by its number: 2 the file system, 3 everything.
+    /// A wider scope, by its number: 2 the file system, 3 all layouts.
     Wider(u32),
 }
 
@@ -209,13 +209,13 @@ xdr_struct! {
     /// Arguments of LAYOUTRETURN (RFC 8881 18.44).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LayoutreturnArgs<'a> {
-        /// Whether the server restarted meanwhile.
+        /// True if the server restarted meanwhile (a reclaim).
         pub reclaim: bool,
         /// The layout type.
         pub layout_type: u32,
         /// 1: read, 2: read and write, 3: any.
         pub io_mode: u32,
-        /// What is returned.
+        /// The scope of the return.
         pub returned: LayoutReturn<'a>,
     }
 }
@@ -224,7 +224,7 @@ xdr_struct! {
     /// Results of LAYOUTRETURN (RFC 8881 18.44).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LayoutreturnResult {
-        /// The layout, if there is something left of it.
+        /// The layout's state-id, if a part of the layout remains.
         pub stateid: Option<Stateid>,
     }
 }
@@ -246,9 +246,9 @@ xdr_struct! {
     /// Arguments of LAYOUTERROR (RFC 7862 15.6).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct LayouterrorArgs {
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
         /// The layout.
         pub stateid: Stateid,
@@ -258,7 +258,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// How much a client read or wrote (`io_info4`).
+    /// The amount that a client read or wrote (`io_info4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct IoInfo {
         /// Operations.
@@ -272,19 +272,19 @@ xdr_struct! {
     /// Arguments of LAYOUTSTATS (RFC 7862 15.7).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LayoutstatsArgs<'a> {
-        /// Where the range begins.
+        /// First byte of the range.
         pub offset: u64,
-        /// How long it is.
+        /// Length of the range, in bytes.
         pub length: u64,
         /// The layout.
         pub stateid: Stateid,
-        /// What was read.
+        /// The reads.
         pub read: IoInfo,
-        /// What was written.
+        /// The writes.
         pub write: IoInfo,
         /// The device.
         pub device_id: DeviceId,
-        /// What the layout type adds.
+        /// The part that the layout type defines.
         pub update: LayoutBody<'a>,
     }
 }

@@ -2,15 +2,15 @@
 //! (RFC 8881, RFC 5662, RFC 7862, RFC 7863), extended attributes (RFC 8276), `mode_umask`
 //! (RFC 8275), delegated timestamps (RFC 9754).
 //!
-//! Server and client share the types: arguments and results are both encoded and decoded here.
-//! A server reads a compound with [`CompoundArgs`] and one [`Op`] after the other, and writes the
-//! results' types, or large ones piece by piece.
+//! Server and client share the types: arguments and results are both encoded and decoded here. A
+//! server decodes a compound with [`CompoundArgs`] and one [`Op`] after the other. It encodes the
+//! types of the results, or large results piece by piece.
 //!
 //! Invariants
 //! * No input panics, and none makes a decoder allocate more than a small multiple of the input.
 //! * Names, values and data borrow from the message.
-//! * What a server has to refuse with an error of its own is decoded; BADXDR is left for what has
-//!   no meaning at all.
+//! * Values that a server must refuse with an error of their own are decoded; only undefined
+//!   encodings cause BADXDR.
 
 mod acl;
 mod attr;

@@ -1,8 +1,8 @@
 //! Names, handles and attributes: LOOKUP, CREATE, REMOVE, RENAME, LINK, READDIR, READLINK, SECINFO,
 //! PUTFH, GETFH, GETATTR, SETATTR, VERIFY, ACCESS (RFC 8881 18.1 - 18.37).
 //!
-//! Names are not limited here beyond the message: a name that is too long is NAMETOOLONG, which
-//! the server has to say itself.
+//! Only the message limits names here: the server must answer NAMETOOLONG for a name that is too
+//! long.
 
 use super::bitmap::Bitmap;
 use super::codec::{no_such, xdr_enum, xdr_field, xdr_struct, xdr_void};
@@ -15,7 +15,7 @@ xdr_struct! {
     /// Arguments of ACCESS (RFC 8881 18.1).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct AccessArgs {
-        /// The rights asked about.
+        /// The rights to check.
         pub access: Access,
     }
 }
@@ -48,7 +48,7 @@ xdr_void! {
     SavefhArgs;
 }
 
-/// What CREATE makes (`createtype4`).
+/// The object that CREATE makes (`createtype4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateType<'a> {
     /// A symbolic link with this text.
@@ -57,7 +57,7 @@ pub enum CreateType<'a> {
     BlockDevice(DeviceNumbers),
     /// A character device.
     CharacterDevice(DeviceNumbers),
-    /// A socket, a named pipe or a directory, or a type that cannot be made (BADTYPE).
+    /// A socket, a named pipe or a directory, or a type that CREATE cannot make (BADTYPE).
     Plain(FileType),
 }
 
@@ -99,11 +99,11 @@ xdr_struct! {
     /// Arguments of CREATE (RFC 8881 18.4).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CreateArgs<'a> {
-        /// What to make.
+        /// The object to create.
         pub kind: CreateType<'a>,
         /// The name in the current directory.
         pub name: &'a [u8],
-        /// Its first attributes.
+        /// The initial attributes of the object.
         pub attributes: Fattr<'a>,
     }
 }
@@ -112,7 +112,7 @@ xdr_struct! {
     /// Results of CREATE (RFC 8881 18.4).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CreateResult {
-        /// How the directory changed.
+        /// The change of the directory.
         pub change: ChangeInfo,
         /// The attributes that were set.
         pub attributes_set: Bitmap,
@@ -123,7 +123,7 @@ xdr_struct! {
     /// Arguments of GETATTR (RFC 8881 18.7).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct GetattrArgs {
-        /// The attributes wanted.
+        /// The requested attributes.
         pub request: Bitmap,
     }
 }
@@ -159,7 +159,7 @@ xdr_struct! {
     /// Results of LINK (RFC 8881 18.9).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LinkResult {
-        /// How the directory changed.
+        /// The change of the directory.
         pub change: ChangeInfo,
     }
 }
@@ -177,7 +177,7 @@ xdr_struct! {
     /// Arguments of VERIFY and NVERIFY (RFC 8881 18.15, 18.31).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct VerifyArgs<'a> {
-        /// What the attributes are compared with.
+        /// The attributes to compare with.
         pub attributes: Fattr<'a>,
     }
 }
@@ -186,7 +186,7 @@ xdr_struct! {
     /// Arguments of OPENATTR (RFC 8881 18.17).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct OpenattrArgs {
-        /// Whether to make the directory of named attributes.
+        /// True to create the directory of named attributes.
         pub create: bool,
     }
 }
@@ -204,15 +204,15 @@ xdr_struct! {
     /// Arguments of READDIR (RFC 8881 18.23).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ReaddirArgs {
-        /// Where to go on; 0 at the start.
+        /// The cookie of the last entry; 0 starts at the beginning.
         pub cookie: u64,
-        /// The verifier of the last answer; zeros at the start.
+        /// The verifier of the last reply; zeros at the start.
         pub cookie_verifier: Verifier,
         /// A hint: the most bytes of names and cookies.
         pub directory_bytes: u32,
         /// The most bytes of the whole result.
         pub result_bytes_max: u32,
-        /// The attributes wanted of each entry.
+        /// The requested attributes of each entry.
         pub request: Bitmap,
     }
 }
@@ -221,23 +221,23 @@ xdr_struct! {
     /// One entry of a READDIR result (`entry4`, without the link to the next).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct DirectoryEntry<'a> {
-        /// Where to go on behind this entry.
+        /// The cookie from which the listing continues after this entry.
         pub cookie: u64,
-        /// Its name.
+        /// The name of the entry.
         pub name: &'a [u8],
-        /// The attributes of its object.
+        /// The attributes of the entry's object.
         pub attributes: Fattr<'a>,
     }
 }
 
 /// Results of READDIR (RFC 8881 18.23): a verifier, then for each entry TRUE and a
 /// [`DirectoryEntry`], then FALSE and the end-of-directory flag. A server writes these pieces
-/// itself; a client reads them with [`ReaddirResult::entries`].
+/// directly; a client reads them with [`ReaddirResult::entries`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReaddirResult<'a> {
-    /// The verifier for going on.
+    /// The verifier for the next request.
     pub cookie_verifier: Verifier,
-    /// Whether the last entry is the directory's last.
+    /// True if the last entry is the last of the directory.
     pub eof: bool,
     entries: Decoder<'a>,
 }
@@ -272,7 +272,7 @@ impl Encode for ReaddirResult<'_> {
     }
 }
 
-/// Walks over the entries of a [`ReaddirResult`].
+/// Iterator over the entries of a [`ReaddirResult`].
 #[derive(Debug, Clone, Copy)]
 pub struct DirectoryEntries<'a> {
     rest: Decoder<'a>,
@@ -283,7 +283,7 @@ impl<'a> Iterator for DirectoryEntries<'a> {
 
     fn next(&mut self) -> Option<DirectoryEntry<'a>> {
         let mut ahead = self.rest;
-        // The whole list was read once when the result was decoded, so errors cannot occur here.
+        // The whole list was validated when the result was decoded, so errors cannot occur here.
         let entry = match ahead.bool() {
             Ok(true) => DirectoryEntry::decode(&mut ahead).ok()?,
             _ => return None,
@@ -297,7 +297,7 @@ xdr_struct! {
     /// Results of READLINK (RFC 8881 18.24).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ReadlinkResult<'a> {
-        /// The link's text.
+        /// The text of the link.
         pub text: Payload<'a>,
     }
 }
@@ -315,7 +315,7 @@ xdr_struct! {
     /// Results of REMOVE (RFC 8881 18.25).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RemoveResult {
-        /// How the directory changed.
+        /// The change of the directory.
         pub change: ChangeInfo,
     }
 }
@@ -335,9 +335,9 @@ xdr_struct! {
     /// Results of RENAME (RFC 8881 18.26).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RenameResult {
-        /// How the saved directory changed.
+        /// The change of the saved directory.
         pub source: ChangeInfo,
-        /// How the current directory changed.
+        /// The change of the current directory.
         pub target: ChangeInfo,
     }
 }
@@ -353,11 +353,11 @@ xdr_struct! {
 
 xdr_enum! {
     closed
-    /// Which object SECINFO_NO_NAME asks about (`secinfo_style4`).
+    /// The object of SECINFO_NO_NAME (`secinfo_style4`).
     pub enum SecinfoStyle {
         /// The current file handle.
         Current = 0,
-        /// Its parent directory.
+        /// The parent of the current file handle.
         Parent = 1,
     }
 }
@@ -366,12 +366,12 @@ xdr_struct! {
     /// Arguments of SECINFO_NO_NAME (RFC 8881 18.45).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct SecinfoNoNameArgs {
-        /// Which object.
+        /// The object.
         pub style: SecinfoStyle,
     }
 }
 
-/// One flavour of security that is allowed (`secinfo4`).
+/// An allowed security flavor (`secinfo4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Security<'a> {
     /// AUTH_NONE.
@@ -387,7 +387,7 @@ pub enum Security<'a> {
         /// The service (RFC 2203).
         service: u32,
     },
-    /// Another flavour.
+    /// Another flavor.
     Other(u32),
 }
 
@@ -429,7 +429,7 @@ xdr_struct! {
     /// Results of SECINFO and SECINFO_NO_NAME (RFC 8881 18.29, 18.45).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SecinfoResult<'a> {
-        /// The flavours, the preferred one first.
+        /// The flavors, the preferred one first.
         pub flavors: Vec<Security<'a>> [max LIST_ITEMS_MAX],
     }
 }
@@ -438,15 +438,15 @@ xdr_struct! {
     /// Arguments of SETATTR (RFC 8881 18.30).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct SetattrArgs<'a> {
-        /// The open or lock under which the size is changed.
+        /// The open or lock under which the size changes.
         pub stateid: Stateid,
-        /// What to set.
+        /// The attributes to set.
         pub attributes: Fattr<'a>,
     }
 }
 
 xdr_struct! {
-    /// Results of SETATTR (RFC 8881 18.30), which follow the status also when it is an error.
+    /// Results of SETATTR (RFC 8881 18.30); they follow the status even if it is an error.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct SetattrResult {
         /// The attributes that were set.

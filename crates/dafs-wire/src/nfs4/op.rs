@@ -1,9 +1,9 @@
-//! Operations: numbers, arguments of any of them, results of any of them.
+//! Operations: numbers, arguments and results.
 //!
 //! Invariants
-//! * Unknown operations are told apart from arguments that cannot be decoded, and both keep the
-//!   number, because the result has to carry it (RFC 8881 2.10.6.4, 16.2.3).
-//! * Operations that only 4.0 had are recognized, but their arguments are not read: they end the
+//! * An unknown operation differs from arguments that cannot be decoded, and both keep the number,
+//!   because the result must carry it (RFC 8881 2.10.6.4, 16.2.3).
+//! * Operations of 4.0 alone are recognized, but their arguments are not decoded: they end the
 //!   compound anyway.
 
 use super::codec::no_such;
@@ -19,7 +19,7 @@ use super::xattr_ops::*;
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use std::fmt;
 
-/// The number that stands for every operation that does not exist (`OP_ILLEGAL`).
+/// The number for every undefined operation (`OP_ILLEGAL`).
 pub const OP_ILLEGAL: u32 = 10_044;
 
 macro_rules! operations {
@@ -35,7 +35,7 @@ macro_rules! operations {
         pub enum OpNum { $( $op = $number, )* $( $old = $old_number, )* }
 
         impl OpNum {
-            /// Every operation, those that only 4.0 had at the end.
+            /// Every operation, those of 4.0 alone at the end.
             pub const ALL: &'static [Self] = &[$( Self::$op, )* $( Self::$old, )*];
 
             /// The operation with this number.
@@ -48,7 +48,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Its name in the RFCs, without the prefix.
+            /// The operation's name in the RFCs, without the prefix.
             pub fn name(self) -> &'static str {
                 match self {
                     $( Self::$op => $name, )*
@@ -56,7 +56,7 @@ macro_rules! operations {
                 }
             }
 
-            /// The first minor version that has it.
+            /// The first minor version with this operation.
             #[inline]
             pub fn minor_version_min(self) -> u32 {
                 match self {
@@ -71,17 +71,18 @@ macro_rules! operations {
         #[allow(missing_docs, reason = "the argument types explain themselves")]
         pub enum Op<$lt> {
             $( $op($args), )*
-            /// An operation that only 4.0 had; its arguments follow unread.
+            /// An operation of 4.0 alone; its arguments follow undecoded.
             Obsolete(OpNum),
-            /// A number that is no operation of the minor version; what follows is unknown.
+            /// An undefined number in the minor version; the bytes after it are unknown.
             Illegal(u32),
         }
 
         impl<$lt> Op<$lt> {
-            /// Reads one operation of a compound of this minor version.
+            /// Decodes one operation of a compound of this minor version.
             ///
             /// # Errors
-            /// When the number or the arguments cannot be decoded: BADXDR for this operation.
+            /// When the number or the arguments cannot be decoded: The operation then fails with
+            /// BADXDR.
             #[inline]
             pub fn decode(d: &mut Decoder<$lt>, minor_version: u32) -> Result<Self, BadOp> {
                 let bad = |number, error| BadOp { number, error };
@@ -98,7 +99,7 @@ macro_rules! operations {
                 })
             }
 
-            /// The number that its result carries.
+            /// The number for its result.
             #[inline]
             pub fn number(&self) -> u32 {
                 match self {
@@ -108,7 +109,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Which operation it is; `None` if there is no such operation.
+            /// The defined operation; `None` for an undefined number.
             #[inline]
             pub fn op_num(&self) -> Option<OpNum> {
                 match self {
@@ -119,7 +120,8 @@ macro_rules! operations {
             }
         }
 
-        /// Writes the number and the arguments; of obsolete and illegal operations the number only.
+        /// Writes the number and the arguments; for obsolete and illegal operations the number
+        /// only.
         impl Encode for Op<'_> {
             fn encode(&self, e: &mut Encoder<'_>) {
                 match self {
@@ -133,20 +135,21 @@ macro_rules! operations {
             }
         }
 
-        /// What follows the status of a result (`nfs_resop4`).
+        /// The body of a result after its status (`nfs_resop4`).
         #[derive(Debug, Clone)]
         #[allow(missing_docs, reason = "the result types explain themselves")]
         pub enum ResultBody<$lt> {
             $( $op($result), )*
-            /// The lock in the way: LOCK and LOCKT with DENIED.
+            /// The conflicting lock. LOCK and LOCKT with DENIED have it.
             Denied(LockDenied<$lt>),
-            /// The size wanted: GETDEVICEINFO with TOOSMALL.
+            /// The required size. GETDEVICEINFO with TOOSMALL has it.
             SizeWanted(u32),
-            /// Whether a layout will be signalled: LAYOUTGET with LAYOUTTRYLATER.
+            /// True if the server will signal when a layout becomes available. LAYOUTGET with
+            /// LAYOUTTRYLATER has it.
             WillSignal(bool),
-            /// What could be had: COPY with OFFLOAD_NO_REQS.
+            /// The modes that the server supports. COPY with OFFLOAD_NO_REQS has them.
             Requirements(CopyRequirements),
-            /// Nothing: an error.
+            /// No body: an error.
             Nothing,
         }
 
@@ -285,24 +288,24 @@ impl fmt::Display for OpNum {
     }
 }
 
-/// An operation that cannot be decoded: BADXDR, with this number in its result.
+/// An operation that cannot be decoded. Its result has this number and the status BADXDR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("operation {number} cannot be decoded: {error}")]
 pub struct BadOp {
     /// The number for the result; [`OP_ILLEGAL`] if the message ends before it.
     pub number: u32,
-    /// What is wrong.
+    /// The fault.
     pub error: XdrError,
 }
 
 /// The result of any operation (`nfs_resop4`).
 #[derive(Debug, Clone)]
 pub struct OpResult<'a> {
-    /// The number of the operation; [`OP_ILLEGAL`] for one that does not exist.
+    /// The number of the operation; [`OP_ILLEGAL`] for an undefined one.
     pub number: u32,
-    /// Its outcome.
+    /// The outcome of the operation.
     pub status: Status,
-    /// What follows the status.
+    /// The body after the status.
     pub body: ResultBody<'a>,
 }
 

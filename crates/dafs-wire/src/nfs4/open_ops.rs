@@ -23,31 +23,31 @@ xdr_struct! {
     /// A result that is a state-id: CLOSE, OPEN_DOWNGRADE, LOCK, LOCKU.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct StateidResult {
-        /// The state-id as it is now.
+        /// The current state-id.
         pub stateid: Stateid,
     }
 }
 
-/// Access and wants of an OPEN (`share_access`, RFC 8881 18.16, RFC 9754): all bits as they came;
-/// the methods take them apart.
+/// Access and wants of an OPEN (`share_access`, RFC 8881 18.16, RFC 9754): all received bits; the
+/// methods extract the parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ShareAccess(pub u32);
 
 xdr_enum! {
     open
-    /// Which delegation a client would like (`OPEN4_SHARE_ACCESS_WANT_*`).
+    /// The delegation that a client wants (`OPEN4_SHARE_ACCESS_WANT_*`).
     pub enum Want {
-        /// It does not care.
+        /// No preference.
         NoPreference = 0x0000,
         /// A read delegation.
         Read = 0x0100,
         /// A write delegation.
         Write = 0x0200,
-        /// Any.
+        /// Any delegation.
         Any = 0x0300,
-        /// None.
+        /// No delegation.
         None = 0x0400,
-        /// None, and former wants are void.
+        /// No delegation, and earlier wants are cancelled.
         Cancel = 0x0500,
     }
 }
@@ -59,19 +59,19 @@ impl ShareAccess {
     pub const WRITE: u32 = 0x2;
     /// Read and write access.
     pub const BOTH: u32 = 0x3;
-    /// The bits of the access proper.
+    /// The bits of the access.
     pub const ACCESS_MASK: u32 = 0xff;
     /// The bits of [`Want`].
     pub const WANT_MASK: u32 = 0xff00;
-    /// Tell when a delegation becomes possible.
+    /// Signal when a delegation becomes available.
     pub const SIGNAL_WHEN_AVAILABLE: u32 = 0x1_0000;
-    /// Send a delegation when it becomes possible.
+    /// Push a delegation when it becomes available.
     pub const PUSH_WHEN_UNCONTENDED: u32 = 0x2_0000;
-    /// The holder of the delegation wants to keep the times (RFC 9754).
+    /// The holder of the delegation wants to maintain the times (RFC 9754).
     pub const DELEGATED_TIMESTAMPS: u32 = 0x10_0000;
-    /// An open state-id is not needed beside a delegation (RFC 9754).
+    /// The client needs no open state-id besides a delegation (RFC 9754).
     pub const OPEN_XOR_DELEGATION: u32 = 0x20_0000;
-    /// Every bit that has a meaning.
+    /// Every defined bit.
     pub const KNOWN: u32 = Self::BOTH
         | Self::WANT_MASK
         | Self::SIGNAL_WHEN_AVAILABLE
@@ -79,19 +79,19 @@ impl ShareAccess {
         | Self::DELEGATED_TIMESTAMPS
         | Self::OPEN_XOR_DELEGATION;
 
-    /// The access wanted: READ, WRITE or BOTH; anything else is INVAL.
+    /// The requested access. READ, WRITE or BOTH; any other value is INVAL.
     #[inline]
     pub fn access(self) -> u32 {
         self.0 & Self::ACCESS_MASK
     }
 
-    /// The delegation wanted.
+    /// The wanted delegation.
     #[inline]
     pub fn want(self) -> Want {
         Want::from_u32(self.0 & Self::WANT_MASK)
     }
 
-    /// Whether all these bits are set.
+    /// True if all these bits are set.
     #[inline]
     pub fn has(self, bits: u32) -> bool {
         self.0 & bits == bits
@@ -112,27 +112,27 @@ impl Encode for ShareAccess {
     }
 }
 
-/// Deny bits of an OPEN: nothing.
+/// Deny bits of an OPEN: none.
 pub const DENY_NONE: u32 = 0;
-/// Deny bits of an OPEN: others shall not read.
+/// Deny bits of an OPEN: others must not read.
 pub const DENY_READ: u32 = 1;
-/// Deny bits of an OPEN: others shall not write.
+/// Deny bits of an OPEN: others must not write.
 pub const DENY_WRITE: u32 = 2;
-/// Deny bits of an OPEN: others shall neither read nor write.
+/// Deny bits of an OPEN: others must neither read nor write.
 pub const DENY_BOTH: u32 = 3;
 
-/// Whether and how OPEN makes the file (`openflag4`, `createhow4`).
+/// The way in which OPEN creates the file (`openflag4`, `createhow4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenHow<'a> {
-    /// It has to exist.
+    /// The file must exist.
     NoCreate,
-    /// Made if it does not exist.
+    /// Create the file if it does not exist.
     Unchecked(Fattr<'a>),
-    /// It must not exist.
+    /// The file must not exist.
     Guarded(Fattr<'a>),
-    /// It must not exist, or was made with the same verifier (4.0).
+    /// The file must not exist, unless the same verifier created it (4.0).
     Exclusive(Verifier),
-    /// It must not exist, or was made with the same verifier (4.1).
+    /// The file must not exist, unless the same verifier created it (4.1).
     Exclusive41(Verifier, Fattr<'a>),
 }
 
@@ -176,28 +176,28 @@ impl Encode for OpenHow<'_> {
     }
 }
 
-/// What an OPEN is based on (`open_claim4`).
+/// The claim of an OPEN (`open_claim4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenClaim<'a> {
     /// A name in the current directory.
     Null(&'a [u8]),
-    /// An open from before the server's restart, and the delegation that was held; the current
-    /// file handle is the file.
+    /// An open from before the server's restart, and the delegation held then; the current file
+    /// handle is the file.
     Previous(DelegationType),
-    /// A delegation held, and the name in the current directory.
+    /// A delegation that the client holds, and the name in the current directory.
     DelegateCurrent(Stateid, &'a [u8]),
     /// A delegation from before the client's restart, and the name in the current directory.
     DelegatePrevious(&'a [u8]),
     /// The current file handle is the file.
     Handle,
-    /// A delegation held; the current file handle is the file.
+    /// A delegation that the client holds; the current file handle is the file.
     DelegateCurrentHandle(Stateid),
     /// A delegation from before the client's restart; the current file handle is the file.
     DelegatePreviousHandle,
 }
 
 impl OpenClaim<'_> {
-    /// Its number (`open_claim_type4`).
+    /// The number of the claim (`open_claim_type4`).
     pub fn number(&self) -> u32 {
         match self {
             Self::Null(_) => 0,
@@ -248,20 +248,20 @@ xdr_struct! {
     pub struct OpenArgs<'a> {
         /// Not used in 4.1.
         pub seqid: u32,
-        /// The access and the delegation wanted.
+        /// The requested access and delegation.
         pub share_access: ShareAccess,
-        /// What others shall not do; above [`DENY_BOTH`] it is INVAL.
+        /// The access to deny to others; a value above [`DENY_BOTH`] is INVAL.
         pub share_deny: u32,
         /// The owner of the open.
         pub owner: StateOwner<'a>,
-        /// Whether and how the file is made.
+        /// The way in which the file is created.
         pub how: OpenHow<'a>,
-        /// What the open is based on.
+        /// The claim.
         pub claim: OpenClaim<'a>,
     }
 }
 
-/// How much may be written under a write delegation before the server has to know
+/// The space that a client may write under a write delegation before it must inform the server
 /// (`nfs_space_limit4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpaceLimit {
@@ -269,9 +269,9 @@ pub enum SpaceLimit {
     Size(u64),
     /// Blocks may be written.
     Blocks {
-        /// So many.
+        /// Number of blocks.
         count: u32,
-        /// So long each.
+        /// Length of a block, in bytes.
         block_bytes: u32,
     },
 }
@@ -306,11 +306,11 @@ xdr_struct! {
     /// A read delegation (`open_read_delegation4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ReadDelegation<'a> {
-        /// Its state-id.
+        /// The state-id of the delegation.
         pub stateid: Stateid,
-        /// Whether it is recalled already.
+        /// True if it is being recalled already.
         pub recall: bool,
-        /// Who may open without asking the server.
+        /// The users for whom the client may open without a request to the server.
         pub permissions: Ace<'a>,
     }
 }
@@ -319,31 +319,31 @@ xdr_struct! {
     /// A write delegation (`open_write_delegation4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct WriteDelegation<'a> {
-        /// Its state-id.
+        /// The state-id of the delegation.
         pub stateid: Stateid,
-        /// Whether it is recalled already.
+        /// True if it is being recalled already.
         pub recall: bool,
-        /// How much may be written.
+        /// The space that the client may write without a request.
         pub space_limit: SpaceLimit,
-        /// Who may open without asking the server.
+        /// The users for whom the client may open without a request to the server.
         pub permissions: Ace<'a>,
     }
 }
 
 xdr_enum! {
     open
-    /// Why there is no delegation (`why_no_delegation4`). The two that carry a flag are
+    /// The reason for no delegation (`why_no_delegation4`). The two that carry a flag are
     /// [`OpenDelegation::Contention`] and [`OpenDelegation::Resource`].
     pub enum WhyNone {
         /// The client did not want one.
         NotWanted = 0,
         /// Others use the file.
         Contention = 1,
-        /// The server is short of something.
+        /// The server lacks resources.
         Resource = 2,
-        /// Not for this type of object.
+        /// This type of object has no delegations.
         UnsupportedType = 3,
-        /// No write delegations for this type of object.
+        /// This type of object has no write delegations.
         UnsupportedWrite = 4,
         /// A read delegation cannot become a write delegation.
         UnsupportedUpgrade = 5,
@@ -356,30 +356,30 @@ xdr_enum! {
     }
 }
 
-/// The delegation that comes with an OPEN, or why none does (`open_delegation4`).
+/// The delegation of an OPEN, or the reason for none (`open_delegation4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenDelegation<'a> {
-    /// None; the reason is not told because the client did not express a want.
+    /// None, without a reason, because the client did not express a want.
     None,
     /// A read delegation.
     Read(ReadDelegation<'a>),
     /// A write delegation.
     Write(WriteDelegation<'a>),
-    /// A read delegation whose holder keeps the access time (RFC 9754).
+    /// A read delegation whose holder maintains the access time (RFC 9754).
     ReadAttributes(ReadDelegation<'a>),
-    /// A write delegation whose holder keeps the times (RFC 9754).
+    /// A write delegation whose holder maintains the times (RFC 9754).
     WriteAttributes(WriteDelegation<'a>),
     /// None because others use the file.
     Contention {
-        /// Whether the server will send a delegation later.
+        /// True if the server will push a delegation later.
         will_push: bool,
     },
-    /// None because the server is short of something.
+    /// None, because the server lacks resources.
     Resource {
-        /// Whether the server will tell when it is not any more.
+        /// True if the server will signal when it has resources again.
         will_signal: bool,
     },
-    /// None, for this reason, which is neither of the two above.
+    /// None, for a reason other than the two above.
     Why(WhyNone),
 }
 
@@ -440,17 +440,17 @@ impl Encode for OpenDelegation<'_> {
 }
 
 xdr_flags! {
-    /// What else an OPEN tells (`rflags`, RFC 8881 18.16, RFC 9754).
+    /// Flags of an OPEN result (`rflags`, RFC 8881 18.16, RFC 9754).
     pub struct OpenFlags {
-        /// To be confirmed (4.0 only).
+        /// The client must confirm the open (4.0 only).
         const CONFIRM = 0x02;
-        /// Byte-range locks split and merge as POSIX says.
+        /// Byte-range locks split and merge as in POSIX.
         const LOCKTYPE_POSIX = 0x04;
         /// A removed file stays while it is open.
         const PRESERVE_UNLINKED = 0x08;
         /// There is a delegation and no open state-id (RFC 9754).
         const NO_OPEN_STATEID = 0x10;
-        /// CB_NOTIFY_LOCK may come.
+        /// The server may send CB_NOTIFY_LOCK.
         const MAY_NOTIFY_LOCK = 0x20;
     }
 }
@@ -461,11 +461,11 @@ xdr_struct! {
     pub struct OpenResult<'a> {
         /// The open.
         pub stateid: Stateid,
-        /// How the directory changed.
+        /// The change of the directory.
         pub change: ChangeInfo,
-        /// What else is to be told.
+        /// Flags of the result.
         pub flags: OpenFlags,
-        /// The attributes that were set when the file was made.
+        /// The attributes that were set when the file was created.
         pub attributes_set: Bitmap,
         /// The delegation.
         pub delegation: OpenDelegation<'a>,
@@ -480,9 +480,9 @@ xdr_struct! {
         pub stateid: Stateid,
         /// Not used in 4.1.
         pub seqid: u32,
-        /// The access that stays.
+        /// The remaining access.
         pub share_access: ShareAccess,
-        /// What stays denied.
+        /// The remaining denied access.
         pub share_deny: u32,
     }
 }

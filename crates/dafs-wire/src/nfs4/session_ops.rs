@@ -8,23 +8,23 @@ use super::types::{ImplementationId, SessionId, Verifier};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 xdr_struct! {
-    /// Who a client is and which incarnation of it (`client_owner4`).
+    /// The identity of a client and of its incarnation (`client_owner4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ClientOwner<'a> {
         /// Changes when the client restarts.
         pub verifier: Verifier,
-        /// Stays the same for ever.
+        /// Stays the same forever.
         pub owner_id: &'a [u8] [max OPAQUE_BYTES_MAX],
     }
 }
 
 xdr_struct! {
-    /// Who a server is, for trunking (`server_owner4`).
+    /// The identity of a server, for trunking (`server_owner4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ServerOwner<'a> {
-        /// Together with the major part: sessions can be shared.
+        /// Equal minor and major parts: sessions can be shared.
         pub minor_id: u64,
-        /// Client ids can be shared.
+        /// Equal major parts: client ids can be shared.
         pub major_id: &'a [u8] [max OPAQUE_BYTES_MAX],
     }
 }
@@ -32,11 +32,11 @@ xdr_struct! {
 xdr_flags! {
     /// Flags of EXCHANGE_ID in both directions (RFC 8881 18.35.3, RFC 7862 14.1).
     pub struct ExchangeFlags {
-        /// Referrals are understood.
+        /// The client supports referrals.
         const SUPP_MOVED_REFER = 0x0000_0001;
-        /// Migration is understood.
+        /// The client supports migration.
         const SUPP_MOVED_MIGR = 0x0000_0002;
-        /// Fencing of copies is understood (RFC 7862).
+        /// The client supports fencing of copies (RFC 7862).
         const SUPP_FENCE_OPS = 0x0000_0004;
         /// State-ids are bound to the principal.
         const BIND_PRINC_STATEID = 0x0000_0100;
@@ -46,7 +46,7 @@ xdr_flags! {
         const USE_PNFS_MDS = 0x0002_0000;
         /// A pNFS data server.
         const USE_PNFS_DS = 0x0004_0000;
-        /// Only an update of a confirmed record is wanted (argument).
+        /// The client requests only an update of a confirmed record (argument).
         const UPD_CONFIRMED_REC_A = 0x4000_0000;
         /// The record is confirmed (result).
         const CONFIRMED_R = 0x8000_0000;
@@ -54,41 +54,41 @@ xdr_flags! {
 }
 
 xdr_struct! {
-    /// Which operations state protection covers (`state_protect_ops4`).
+    /// The operations that state protection covers (`state_protect_ops4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ProtectedOps {
         /// Operations that need the machine credential or the SSV.
         pub must_enforce: Bitmap,
-        /// Operations that may use it in place of the state's owner.
+        /// Operations that may use it instead of the state owner's credential.
         pub must_allow: Bitmap,
     }
 }
 
 xdr_struct! {
-    /// What a client proposes for protection by SSV (`ssv_sp_parms4`).
+    /// The client's proposal for protection by SSV (`ssv_sp_parms4`).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SsvParameters<'a> {
-        /// Which operations are protected.
+        /// The protected operations.
         pub ops: ProtectedOps,
         /// Hash algorithms, as ASN.1 object identifiers.
         pub hash_algorithms: Vec<&'a [u8]> [max ALGORITHMS_MAX],
         /// Encryption algorithms, as ASN.1 object identifiers.
         pub encryption_algorithms: Vec<&'a [u8]> [max ALGORITHMS_MAX],
-        /// How many versions of the SSV are kept.
+        /// The number of SSV versions that are kept.
         pub window: u32,
-        /// How many GSS handles the client wants.
+        /// The number of GSS handles that the client requests.
         pub gss_handles: u32,
     }
 }
 
-/// How a client wants its state protected (`state_protect4_a`).
+/// The requested state protection (`state_protect4_a`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateProtectArgs<'a> {
-    /// Not at all.
+    /// None.
     None,
-    /// By the credential of the machine.
+    /// By the machine credential.
     MachineCredential(ProtectedOps),
-    /// By a secret shared with the server.
+    /// By a secret shared with the server (SSV).
     Ssv(SsvParameters<'a>),
 }
 
@@ -120,32 +120,32 @@ impl Encode for StateProtectArgs<'_> {
 }
 
 xdr_struct! {
-    /// What a server answers for protection by SSV (`ssv_prot_info4`).
+    /// The server's answer for protection by SSV (`ssv_prot_info4`).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SsvInfo<'a> {
-        /// Which operations are protected.
+        /// The protected operations.
         pub ops: ProtectedOps,
-        /// The place of the hash algorithm in the client's list.
+        /// The index of the hash algorithm in the client's list.
         pub hash_algorithm: u32,
-        /// The place of the encryption algorithm in the client's list.
+        /// The index of the encryption algorithm in the client's list.
         pub encryption_algorithm: u32,
         /// Length of the SSV.
         pub ssv_bytes: u32,
-        /// How many versions of the SSV are kept.
+        /// The number of SSV versions that are kept.
         pub window: u32,
         /// GSS handles.
         pub handles: Vec<&'a [u8]> [max LIST_ITEMS_MAX],
     }
 }
 
-/// How the state is protected (`state_protect4_r`).
+/// The state protection in effect (`state_protect4_r`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateProtectResult<'a> {
-    /// Not at all.
+    /// None.
     None,
-    /// By the credential of the machine.
+    /// By the machine credential.
     MachineCredential(ProtectedOps),
-    /// By a secret shared with the server.
+    /// By a secret shared with the server (SSV).
     Ssv(SsvInfo<'a>),
 }
 
@@ -180,11 +180,11 @@ xdr_struct! {
     /// Arguments of EXCHANGE_ID (RFC 8881 18.35).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ExchangeIdArgs<'a> {
-        /// Who the client is.
+        /// The identity of the client.
         pub owner: ClientOwner<'a>,
-        /// What the client can do and wants.
+        /// The client's capabilities and requests.
         pub flags: ExchangeFlags,
-        /// How the client's state is to be protected.
+        /// The requested state protection.
         pub state_protect: StateProtectArgs<'a>,
         /// The client's software.
         pub implementation: Option<ImplementationId<'a>>,
@@ -195,17 +195,17 @@ xdr_struct! {
     /// Results of EXCHANGE_ID (RFC 8881 18.35).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ExchangeIdResult<'a> {
-        /// The short name of the client.
+        /// The server's short identifier of the client.
         pub client_id: u64,
         /// The sequence number for its first CREATE_SESSION.
         pub sequence_id: u32,
-        /// What the server can do.
+        /// The server's capabilities.
         pub flags: ExchangeFlags,
-        /// How the client's state is protected.
+        /// The state protection in effect.
         pub state_protect: StateProtectResult<'a>,
-        /// Who the server is.
+        /// The identity of the server.
         pub server_owner: ServerOwner<'a>,
-        /// Within which file handles and the like have one meaning.
+        /// The scope in which file handles and similar identifiers have one meaning.
         pub server_scope: &'a [u8] [max OPAQUE_BYTES_MAX],
         /// The server's software.
         pub implementation: Option<ImplementationId<'a>>,
@@ -217,13 +217,13 @@ xdr_struct! {
     /// otherwise.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct ChannelAttributes {
-        /// Pad bytes in front of WRITE data.
+        /// Pad bytes before WRITE data.
         pub header_pad_bytes: u32,
         /// The longest request.
         pub request_bytes_max: u32,
         /// The longest reply.
         pub response_bytes_max: u32,
-        /// The longest reply that is kept.
+        /// The longest reply that the server caches.
         pub response_bytes_max_cached: u32,
         /// The most operations of a request.
         pub operations_max: u32,
@@ -256,9 +256,9 @@ xdr_struct! {
         pub machine: &'a [u8] [max MACHINE_NAME_BYTES_MAX],
         /// The user.
         pub uid: u32,
-        /// The main group.
+        /// The primary group.
         pub gid: u32,
-        /// Further groups.
+        /// Supplementary groups.
         pub groups: Vec<u32> [max GROUPS_MAX],
     }
 }
@@ -276,7 +276,7 @@ xdr_struct! {
     }
 }
 
-/// One way in which the server may prove itself in callbacks (`callback_sec_parms4`).
+/// One way for the server to authenticate itself in callbacks (`callback_sec_parms4`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallbackSecurity<'a> {
     /// AUTH_NONE.
@@ -287,7 +287,7 @@ pub enum CallbackSecurity<'a> {
     Gss(GssCallbackHandles<'a>),
 }
 
-/// RPC security flavours (RFC 5531, RFC 2203).
+/// RPC security flavors (RFC 5531, RFC 2203).
 pub(super) const FLAVOR_NONE: u32 = 0;
 /// AUTH_SYS.
 pub(super) const FLAVOR_SYS: u32 = 1;
@@ -327,17 +327,17 @@ xdr_struct! {
     pub struct CreateSessionArgs<'a> {
         /// The client.
         pub client_id: u64,
-        /// Its sequence number for this operation.
+        /// The client's sequence number for this operation.
         pub sequence: u32,
-        /// What is wanted.
+        /// The requested features.
         pub flags: CreateSessionFlags,
-        /// Wanted limits of the fore channel.
+        /// Requested limits of the fore channel.
         pub fore: ChannelAttributes,
-        /// Wanted limits of the back channel.
+        /// Requested limits of the back channel.
         pub back: ChannelAttributes,
         /// The program number for callbacks.
         pub callback_program: u32,
-        /// How the server may prove itself in callbacks.
+        /// The security flavors for callbacks.
         pub security: Vec<CallbackSecurity<'a>> [max CALLBACK_SECURITY_MAX],
     }
 }
@@ -350,7 +350,7 @@ xdr_struct! {
         pub session_id: SessionId,
         /// The sequence number of the request.
         pub sequence: u32,
-        /// What was granted.
+        /// The granted features.
         pub flags: CreateSessionFlags,
         /// Limits of the fore channel.
         pub fore: ChannelAttributes,
@@ -365,14 +365,14 @@ xdr_struct! {
     pub struct BackchannelCtlArgs<'a> {
         /// The program number for callbacks.
         pub callback_program: u32,
-        /// How the server may prove itself in callbacks.
+        /// The security flavors for callbacks.
         pub security: Vec<CallbackSecurity<'a>> [max CALLBACK_SECURITY_MAX],
     }
 }
 
 xdr_enum! {
     open
-    /// What a client wants a connection for (`channel_dir_from_client4`).
+    /// The requested use of a connection (`channel_dir_from_client4`).
     pub enum ChannelFromClient {
         /// The fore channel.
         Fore = 0x1,
@@ -387,13 +387,13 @@ xdr_enum! {
 
 xdr_enum! {
     closed
-    /// What a connection is used for (`channel_dir_from_server4`).
+    /// The use of a connection (`channel_dir_from_server4`).
     pub enum ChannelFromServer {
         /// The fore channel.
         Fore = 0x1,
         /// The back channel.
         Back = 0x2,
-        /// Both.
+        /// Both channels.
         Both = 0x3,
     }
 }
@@ -404,9 +404,9 @@ xdr_struct! {
     pub struct BindConnToSessionArgs {
         /// The session.
         pub session_id: SessionId,
-        /// What the connection is wanted for; an unknown value is INVAL.
+        /// The requested use of the connection; an undefined value is INVAL.
         pub direction: ChannelFromClient,
-        /// Whether the connection is to change to RDMA.
+        /// True if the connection shall change to RDMA.
         pub use_rdma: bool,
     }
 }
@@ -417,9 +417,9 @@ xdr_struct! {
     pub struct BindConnToSessionResult {
         /// The session.
         pub session_id: SessionId,
-        /// What the connection is used for.
+        /// The use of the connection.
         pub direction: ChannelFromServer,
-        /// Whether the connection changes to RDMA.
+        /// True if the connection changes to RDMA.
         pub use_rdma: bool,
     }
 }
@@ -463,39 +463,39 @@ xdr_struct! {
         pub slot_id: u32,
         /// The highest slot in use.
         pub highest_slot_id: u32,
-        /// Whether the reply has to be kept.
+        /// True if the server must cache the reply.
         pub cache_this: bool,
     }
 }
 
 xdr_flags! {
-    /// What the server has to tell about the client's state (RFC 8881 18.46.3).
+    /// Conditions of the client's state that the server reports (RFC 8881 18.46.3).
     pub struct SequenceStatus {
-        /// No back channel at all.
+        /// The client has no back channel.
         const CB_PATH_DOWN = 0x0001;
         /// GSS contexts for callbacks expire soon.
         const CB_GSS_CONTEXTS_EXPIRING = 0x0002;
         /// GSS contexts for callbacks have expired.
         const CB_GSS_CONTEXTS_EXPIRED = 0x0004;
-        /// The lease ran out, all state is gone.
+        /// The lease expired, and all state was revoked.
         const EXPIRED_ALL_STATE_REVOKED = 0x0008;
-        /// The lease ran out, some state is gone.
+        /// The lease expired, and some state was revoked.
         const EXPIRED_SOME_STATE_REVOKED = 0x0010;
-        /// An administrator took state away.
+        /// An administrator revoked state.
         const ADMIN_STATE_REVOKED = 0x0020;
-        /// Delegations or layouts were taken away.
+        /// Delegations or layouts were revoked.
         const RECALLABLE_STATE_REVOKED = 0x0040;
         /// A file system moved to another server.
         const LEASE_MOVED = 0x0080;
-        /// The server restarted: reclaim.
+        /// The server restarted: the client must reclaim its state.
         const RESTART_RECLAIM_NEEDED = 0x0100;
         /// This session has no back channel.
         const CB_PATH_DOWN_SESSION = 0x0200;
-        /// The back channel answers wrongly.
+        /// The back channel gives wrong answers.
         const BACKCHANNEL_FAULT = 0x0400;
         /// A pNFS device changed.
         const DEVID_CHANGED = 0x0800;
-        /// A pNFS device is gone.
+        /// A pNFS device was deleted.
         const DEVID_DELETED = 0x1000;
     }
 }
@@ -510,11 +510,11 @@ xdr_struct! {
         pub sequence_id: u32,
         /// The slot.
         pub slot_id: u32,
-        /// The highest slot that the server takes now.
+        /// The highest slot that the server accepts now.
         pub highest_slot_id: u32,
-        /// The highest slot that the server would like the client to use.
+        /// The highest slot that the server wants the client to use.
         pub target_highest_slot_id: u32,
-        /// News about the client's state.
+        /// Conditions of the client's state.
         pub status: SequenceStatus,
     }
 }

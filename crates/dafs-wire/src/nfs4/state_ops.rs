@@ -31,7 +31,7 @@ xdr_struct! {
     /// Arguments of FREE_STATEID (RFC 8881 18.38).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FreeStateidArgs {
-        /// What to free.
+        /// The state-id to free.
         pub stateid: Stateid,
     }
 }
@@ -40,7 +40,7 @@ xdr_struct! {
     /// Arguments of TEST_STATEID (RFC 8881 18.48).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct TestStateidArgs {
-        /// What to test.
+        /// The state-ids to test.
         pub stateids: Vec<Stateid> [max STATEIDS_MAX],
     }
 }
@@ -54,7 +54,7 @@ xdr_struct! {
     }
 }
 
-/// What a WANT_DELEGATION is based on (`deleg_claim4`).
+/// The claim of a WANT_DELEGATION (`deleg_claim4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DelegationClaim {
     /// The current file handle.
@@ -93,9 +93,9 @@ xdr_struct! {
     /// Arguments of WANT_DELEGATION (RFC 8881 18.49).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct WantDelegationArgs {
-        /// What is wanted; the access bits are zero.
+        /// The wanted delegation; the access bits are zero.
         pub want: ShareAccess,
-        /// What the want is based on.
+        /// The claim.
         pub claim: DelegationClaim,
     }
 }
@@ -113,17 +113,17 @@ xdr_struct! {
     /// Arguments of GET_DIR_DELEGATION (RFC 8881 18.39).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct GetDirDelegationArgs {
-        /// Whether to tell when a delegation becomes possible.
+        /// True if the server shall signal when a delegation becomes available.
         pub signal_available: bool,
-        /// Which changes are to be told.
+        /// The changes to notify.
         pub notifications: Bitmap,
-        /// How late changes of entries' attributes may be told.
+        /// The longest delay of notifications about entries' attributes.
         pub child_delay: Time,
-        /// How late changes of the directory's attributes may be told.
+        /// The longest delay of notifications about the directory's attributes.
         pub directory_delay: Time,
-        /// The attributes of entries that matter.
+        /// The attributes of entries to notify about.
         pub child_attributes: Bitmap,
-        /// The attributes of the directory that matter.
+        /// The attributes of the directory to notify about.
         pub directory_attributes: Bitmap,
     }
 }
@@ -134,13 +134,13 @@ xdr_struct! {
     pub struct DirectoryDelegation {
         /// The verifier for READDIR.
         pub cookie_verifier: Verifier,
-        /// Its state-id.
+        /// The state-id of the delegation.
         pub stateid: Stateid,
-        /// Which changes will be told.
+        /// The changes that the server will notify.
         pub notifications: Bitmap,
-        /// The attributes of entries that matter.
+        /// The attributes of entries that cause notifications.
         pub child_attributes: Bitmap,
-        /// The attributes of the directory that matter.
+        /// The attributes of the directory that cause notifications.
         pub directory_attributes: Bitmap,
     }
 }
@@ -150,9 +150,9 @@ xdr_struct! {
 pub enum GetDirDelegationResult {
     /// A delegation.
     Granted(DirectoryDelegation),
-    /// None now.
+    /// No delegation now.
     Unavailable {
-        /// Whether the server will tell when there is one.
+        /// True if the server will signal when one is available.
         will_signal: bool,
     },
 }

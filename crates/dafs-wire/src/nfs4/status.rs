@@ -1,7 +1,7 @@
 //! Status codes of operations (RFC 8881 15, RFC 7862 11, RFC 8276 8.4).
 //!
 //! Invariants
-//! * Every number has one value of [`Status`]; numbers without a meaning are kept as they are.
+//! * Every number has one value of [`Status`]; undefined numbers are kept unchanged.
 
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use std::fmt;
@@ -13,12 +13,12 @@ macro_rules! statuses {
         #[allow(missing_docs, reason = "each is explained by its sentence")]
         pub enum Status {
             $( #[doc = $sentence] $variant, )*
-            /// A code without a meaning here.
+            /// An undefined code.
             Unknown(u32),
         }
 
         impl Status {
-            /// Every code that has a meaning, in the order of the numbers.
+            /// Every defined code, in numerical order.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
             /// The status with this code.
@@ -30,7 +30,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Its code on the wire.
+            /// The code on the wire.
             #[inline]
             pub fn code(self) -> u32 {
                 match self {
@@ -39,7 +39,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Its name in the RFCs, without the prefix.
+            /// The status's name in the RFCs, without the prefix.
             pub fn name(self) -> &'static str {
                 match self {
                     $( Self::$variant => $name, )*
@@ -47,7 +47,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// What it means, in words for the person who has to act.
+            /// The meaning, worded for the person who must act.
             pub fn sentence(self) -> &'static str {
                 match self {
                     $( Self::$variant => $sentence, )*

@@ -1,4 +1,4 @@
-//! The small types that operations share (RFC 8881 3.3).
+//! Small types that operations share (RFC 8881 3.3).
 
 use super::bitmap::Bitmap;
 use super::codec::{no_such, xdr_enum, xdr_field, xdr_flags, xdr_struct};
@@ -6,7 +6,7 @@ use super::limits::*;
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use std::fmt;
 
-/// Declares types that are a fixed number of opaque bytes.
+/// Declares types of a fixed number of opaque bytes.
 macro_rules! opaque_types {
     ($( $( #[$meta:meta] )* $name:ident, $bytes:ident; )*) => { $(
         $( #[$meta] )*
@@ -38,21 +38,21 @@ macro_rules! opaque_types {
 }
 
 opaque_types! {
-    /// Eight bytes that tell one incarnation from another (`verifier4`).
+    /// Eight bytes that distinguish incarnations (`verifier4`).
     Verifier, VERIFIER_BYTES;
-    /// The name of a session (`sessionid4`).
+    /// The identifier of a session (`sessionid4`).
     SessionId, SESSION_ID_BYTES;
-    /// The name of a pNFS device (`deviceid4`).
+    /// The identifier of a pNFS device (`deviceid4`).
     DeviceId, DEVICE_ID_BYTES;
 }
 
 xdr_struct! {
-    /// The name of a piece of state and its version (`stateid4`, RFC 8881 8.2).
+    /// The identifier of a piece of state and its version (`stateid4`, RFC 8881 8.2).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Stateid {
-        /// The version; 0 stands for the current one.
+        /// The version; 0 means the current one.
         pub seqid: u32,
-        /// The name, opaque to the client.
+        /// The identifier, opaque to the client.
         pub other: [u8; STATEID_OTHER_BYTES],
     }
 }
@@ -62,28 +62,28 @@ impl Stateid {
     pub const ANONYMOUS: Self = Self { seqid: 0, other: [0; STATEID_OTHER_BYTES] };
     /// All ones: I/O that may bypass locks on reads (RFC 8881 8.2.3).
     pub const READ_BYPASS: Self = Self { seqid: u32::MAX, other: [0xff; STATEID_OTHER_BYTES] };
-    /// The state-id that an operation of this compound made (RFC 8881 16.2.3.1.2).
+    /// The state-id that an earlier operation of this compound returned (RFC 8881 16.2.3.1.2).
     pub const CURRENT: Self = Self { seqid: 1, other: [0; STATEID_OTHER_BYTES] };
     /// A state-id that is never valid (RFC 8881 8.2.3).
     pub const INVALID: Self = Self { seqid: u32::MAX, other: [0; STATEID_OTHER_BYTES] };
 }
 
 xdr_struct! {
-    /// A point in time, since the beginning of 1970 (`nfstime4`). Nanoseconds of a billion and more
-    /// are for the server to refuse.
+    /// A point in time, since the beginning of 1970 (`nfstime4`). The server must refuse a billion
+    /// nanoseconds and more.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct Time {
         /// Whole seconds.
         pub seconds: i64,
-        /// The rest, in nanoseconds.
+        /// The nanoseconds.
         pub nanoseconds: u32,
     }
 }
 
-/// What a time is to be set to (`settime4`).
+/// A new value for a time (`settime4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SetTime {
-    /// The server's present time.
+    /// The server's current time.
     Server,
     /// This time.
     Client(Time),
@@ -112,7 +112,7 @@ impl Encode for SetTime {
 }
 
 xdr_struct! {
-    /// The name of a file system within a server (`fsid4`).
+    /// The identifier of a file system within a server (`fsid4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Fsid {
         /// The major part.
@@ -134,10 +134,10 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// How a directory's change attribute moved (`change_info4`).
+    /// The change of a directory's change attribute (`change_info4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct ChangeInfo {
-        /// Whether nothing else can have happened between the two values.
+        /// True if no other operation can have happened between the two values.
         pub atomic: bool,
         /// The change attribute before the operation.
         pub before: u64,
@@ -147,14 +147,14 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// Who made a piece of software, which and when (`nfs_impl_id4`).
+    /// The maker, name and date of a piece of software (`nfs_impl_id4`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ImplementationId<'a> {
         /// The domain name of the maker.
         pub domain: &'a [u8],
         /// The name of the software.
         pub name: &'a [u8],
-        /// When it was made.
+        /// The build date.
         pub date: Time,
     }
 }
@@ -166,7 +166,7 @@ xdr_struct! {
     pub struct StateOwner<'a> {
         /// The client.
         pub client_id: u64,
-        /// The name of the owner within the client.
+        /// The identifier of the owner within the client.
         pub owner: &'a [u8] [max OPAQUE_BYTES_MAX],
     }
 }
@@ -183,12 +183,12 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// Attributes, still encoded (`fattr4`): which, and their values in the order of the numbers.
+    /// Encoded attributes (`fattr4`): the mask, and the values in numerical order.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Fattr<'a> {
-        /// Which attributes there are.
+        /// The attributes that are present.
         pub mask: Bitmap,
-        /// Their values; see [`SetAttributes`](super::SetAttributes) and
+        /// The values; see [`SetAttributes`](super::SetAttributes) and
         /// [`Attributes`](super::Attributes).
         pub values: &'a [u8],
     }
@@ -221,12 +221,12 @@ xdr_enum! {
 
 xdr_enum! {
     closed
-    /// How stable written data is, or has to be (`stable_how4`).
+    /// The stability of written data (`stable_how4`).
     #[derive(PartialOrd, Ord)]
     pub enum StableHow {
-        /// In memory; a COMMIT has to follow.
+        /// In memory; a COMMIT must follow.
         Unstable = 0,
-        /// Data is stable, with what is needed to find it again.
+        /// The data and the metadata that is needed to find it are stable.
         DataSync = 1,
         /// Data and all attributes are stable.
         FileSync = 2,
@@ -234,7 +234,7 @@ xdr_enum! {
 }
 
 xdr_flags! {
-    /// Rights asked for and granted by ACCESS (RFC 8881 18.1, RFC 8276 8.5).
+    /// Rights that ACCESS checks and grants (RFC 8881 18.1, RFC 8276 8.5).
     pub struct Access {
         /// Read data, list a directory.
         const READ = 0x0001;
@@ -261,17 +261,17 @@ xdr_enum! {
     open
     /// The kind of a delegation (`open_delegation_type4`, RFC 8881 18.16, RFC 9754).
     pub enum DelegationType {
-        /// None.
+        /// No delegation.
         None = 0,
         /// A read delegation.
         Read = 1,
         /// A write delegation.
         Write = 2,
-        /// None, and the reason.
+        /// No delegation, with a reason.
         NoneExt = 3,
-        /// A read delegation whose holder keeps the access time (RFC 9754).
+        /// A read delegation whose holder maintains the access time (RFC 9754).
         ReadAttributes = 4,
-        /// A write delegation whose holder keeps the times (RFC 9754).
+        /// A write delegation whose holder maintains the times (RFC 9754).
         WriteAttributes = 5,
     }
 }

@@ -24,13 +24,13 @@ xdr_struct! {
 
 xdr_enum! {
     closed
-    /// Whether the attribute may, must not or has to exist (`setxattr_option4`).
+    /// The required existence of the attribute (`setxattr_option4`).
     pub enum SetxattrOption {
-        /// It may.
+        /// It may exist.
         Either = 0,
-        /// It must not.
+        /// It must not exist.
         Create = 1,
-        /// It has to.
+        /// It must exist.
         Replace = 2,
     }
 }
@@ -39,7 +39,7 @@ xdr_struct! {
     /// Arguments of SETXATTR (RFC 8276 8.4.2).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct SetxattrArgs<'a> {
-        /// Whether it may exist.
+        /// The required existence of the attribute.
         pub option: SetxattrOption,
         /// The name, without a prefix.
         pub name: &'a [u8],
@@ -52,7 +52,7 @@ xdr_struct! {
     /// Results of SETXATTR (RFC 8276 8.4.2).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct SetxattrResult {
-        /// How the file's change attribute moved.
+        /// The change attribute of the file before and after.
         pub change: ChangeInfo,
     }
 }
@@ -61,7 +61,7 @@ xdr_struct! {
     /// Arguments of LISTXATTRS (RFC 8276 8.4.3).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ListxattrsArgs {
-        /// Where to go on; 0 at the start.
+        /// The cookie of the last entry; 0 starts at the beginning.
         pub cookie: u64,
         /// The most bytes of the result.
         pub result_bytes_max: u32,
@@ -72,11 +72,11 @@ xdr_struct! {
     /// Results of LISTXATTRS (RFC 8276 8.4.3).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ListxattrsResult<'a> {
-        /// Where to go on.
+        /// The cookie for the next request.
         pub cookie: u64,
         /// The names, without a prefix.
         pub names: Vec<&'a [u8]> [max XATTR_NAMES_MAX],
-        /// Whether the last name is the last there is.
+        /// True if the last name is the last of all.
         pub eof: bool,
     }
 }
@@ -94,7 +94,7 @@ xdr_struct! {
     /// Results of REMOVEXATTR (RFC 8276 8.4.4).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RemovexattrResult {
-        /// How the file's change attribute moved.
+        /// The change attribute of the file before and after.
         pub change: ChangeInfo,
     }
 }
