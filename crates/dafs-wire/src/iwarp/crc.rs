@@ -8,7 +8,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 pub struct Crc32c(Digest);
 
 impl Crc32c {
-    /// The checksum of nothing yet.
+    /// The state before the first byte.
     pub fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
@@ -20,7 +20,7 @@ impl Crc32c {
 
     /// The four bytes of the trailer; starts over for the next FPDU.
     pub fn finish(&mut self) -> [u8; 4] {
-        // The algorithm has 32 bits, so nothing is cut off.
+        // The algorithm has 32 bits, so the cast loses none.
         (self.0.finalize_reset() as u32).to_le_bytes()
     }
 }

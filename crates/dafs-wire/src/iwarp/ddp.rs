@@ -4,7 +4,7 @@ use super::rdmap::Opcode;
 use super::{read_u16, read_u32, read_u64};
 use thiserror::Error;
 
-/// Bytes of the length field and a tagged header: what must be there to judge any segment.
+/// Bytes of the length field and a tagged header: the least that is needed to validate any segment.
 pub const TAGGED_FPDU_HEADER_BYTES: usize = 16;
 
 /// Bytes of the length field and an untagged header.
@@ -36,7 +36,7 @@ pub enum Queue {
     Terminate = 2,
 }
 
-/// Why a segment header is refused.
+/// The reason why a segment header is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DdpError {
@@ -46,15 +46,15 @@ pub enum DdpError {
     /// The segment is shorter than its header.
     #[error("DDP segment of {0} bytes is shorter than its header")]
     Length(u16),
-    /// An opcode that does not exist, or not in this kind of segment.
+    /// An opcode that is undefined, or undefined in this kind of segment.
     #[error("RDMAP opcode {opcode} in {} segment", if *.tagged { "a tagged" } else { "an untagged" })]
     Opcode {
         /// The opcode.
         opcode: u8,
-        /// Where it stood.
+        /// True for a tagged segment.
         tagged: bool,
     },
-    /// A queue that does not exist or does not fit the opcode.
+    /// A queue that is undefined or does not match the opcode.
     #[error("RDMAP opcode {opcode} on queue {queue}")]
     Queue {
         /// The opcode.
@@ -67,23 +67,23 @@ pub enum DdpError {
     RdmapVersion(u8),
 }
 
-/// Where the payload of a segment belongs.
+/// The target of a segment's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Into memory that the receiver has named.
+    /// Memory that the receiver has named (a tagged buffer).
     Tagged {
         /// The key of the memory.
         stag: u32,
-        /// The address in it.
+        /// The address in the memory.
         offset: u64,
     },
-    /// Into the next buffer of a queue.
+    /// The next buffer of a queue (an untagged buffer).
     Untagged {
-        /// The key to invalidate, for the sends that do so; else 0.
+        /// The key to invalidate, for the sends with invalidate; else 0.
         invalidate_stag: u32,
         /// The queue.
         queue: Queue,
-        /// Message number, from 1 in each queue.
+        /// Message sequence number, from 1 in each queue.
         msn: u32,
         /// Bytes of the message before this segment.
         offset: u32,
@@ -93,18 +93,18 @@ pub enum Place {
 /// A decoded segment header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the segment is part of.
+    /// The kind of message that the segment belongs to.
     pub opcode: Opcode,
-    /// The last segment of its message.
+    /// True for the last segment of its message.
     pub last: bool,
-    /// Where it belongs.
+    /// The target of the payload.
     pub place: Place,
     /// Bytes of payload.
     pub payload_bytes: u16,
 }
 
-/// How many bytes of an FPDU make its header, given the first bytes of it. At least 16 bytes of
-/// any FPDU belong to it, so reading that many never takes bytes of the next one.
+/// The length of an FPDU's header, given its first bytes. At least 16 bytes of any FPDU belong to
+/// it, so a read of that many never takes bytes of the next one.
 pub fn fpdu_header_bytes(start: &[u8]) -> usize {
     match start.get(2) {
         Some(control) if control & CONTROL_TAGGED == 0 => UNTAGGED_FPDU_HEADER_BYTES,
@@ -117,7 +117,7 @@ impl Header {
     /// [`fpdu_header_bytes`] must be there; `None` if they are not.
     ///
     /// # Errors
-    /// What is wrong with the header.
+    /// The fault in the header.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, DdpError> {
         if bytes.len() < TAGGED_FPDU_HEADER_BYTES || bytes.len() < fpdu_header_bytes(bytes) {
             return Ok(None);
@@ -163,8 +163,8 @@ impl Header {
         header_bytes + usize::from(self.payload_bytes)
     }
 
-    /// Appends length field and header to `out`. The payload must leave room for the header in
-    /// the 16-bit length, which [`super::mpa::segment_bytes_within`] sees to.
+    /// Appends length field and header to `out`. The payload must leave room for the header in the
+    /// 16-bit length, which [`super::mpa::segment_bytes_within`] ensures.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let length = self.segment_bytes() as u16;
         let control = DDP_VERSION | if self.last { CONTROL_LAST } else { 0 };

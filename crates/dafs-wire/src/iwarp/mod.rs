@@ -1,14 +1,14 @@
 //! iWARP framing: MPA (RFC 5044, 6581), DDP (RFC 5041) and RDMAP (RFC 5040).
 //!
 //! One FPDU on the wire is a 16-bit length, a DDP segment of that length, padding to a multiple of
-//! four and a CRC32C. A segment is a tagged header (14 bytes, it names a place in memory) or an
-//! untagged header (18 bytes, it belongs to a queue), then payload.
+//! four and a CRC32C. A segment is a tagged header (14 bytes, with a memory address) or an untagged
+//! header (18 bytes, with a queue), then payload.
 //!
 //! Invariants
-//! * A [`ddp::Header`] that was decoded is consistent: opcode, kind of header and queue agree, and
-//!   the segment length covers the header.
-//! * Markers are never sent; a peer that insists on them is refused where the frame is judged, not
-//!   here.
+//! * A decoded [`ddp::Header`] is consistent: opcode, kind of header and queue agree, and the
+//!   segment length covers the header.
+//! * Markers are never sent. The code that judges a frame refuses a peer that insists on them; this
+//!   module does not.
 
 pub mod crc;
 pub mod ddp;

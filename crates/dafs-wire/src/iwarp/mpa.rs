@@ -1,8 +1,8 @@
 //! MPA: the connection set-up frames and the arithmetic of FPDUs.
 //!
 //! Invariants
-//! * A frame is decoded only when all of it is there; how much that is, is known after 20 bytes.
-//! * Private data is at most 512 bytes (RFC 5044 7.1.1), the enhanced words included.
+//! * A frame is decoded only when it is complete; its length is known after 20 bytes.
+//! * Private data is at most 512 bytes (RFC 5044 7.1.1), including the enhanced words.
 
 use super::read_u16;
 use thiserror::Error;
@@ -13,25 +13,25 @@ pub const FRAME_HEADER_BYTES: usize = 20;
 /// The most private data of a frame (RFC 5044 7.1.1).
 pub const PRIVATE_DATA_BYTES_MAX: usize = 512;
 
-/// Bytes of the length field in front of each segment.
+/// Bytes of the length field before each segment.
 pub const FPDU_LENGTH_BYTES: usize = 2;
 
-/// Bytes of the CRC field behind each segment; it is there even when CRC is off.
+/// Bytes of the CRC field after each segment; it exists even when CRC is off.
 pub const FPDU_CRC_BYTES: usize = 4;
 
-/// The most bytes of a DDP segment that the length field can tell.
+/// The most bytes of a DDP segment that the length field can state.
 pub const SEGMENT_BYTES_MAX: usize = 0xffff;
 
-/// Markers are wanted.
+/// The sender requests markers.
 const FLAG_MARKERS: u8 = 0x80;
-/// CRC is wanted.
+/// The sender requests CRC.
 const FLAG_CRC: u8 = 0x40;
 /// The connection is rejected.
 const FLAG_REJECT: u8 = 0x20;
 /// The private data starts with the enhanced words (RFC 6581 9).
 const FLAG_ENHANCED: u8 = 0x10;
 
-/// IRD word: the peer-to-peer model is wanted.
+/// IRD word: the sender requests the peer-to-peer model.
 const IRD_PEER_TO_PEER: u16 = 0x8000;
 /// IRD word: ready-to-receive by an FPDU of length zero.
 const IRD_RTR_EMPTY: u16 = 0x4000;
@@ -43,14 +43,14 @@ const ORD_RTR_READ: u16 = 0x4000;
 /// The value of IRD and ORD that means "not negotiated" (RFC 6581 9.1).
 pub const DEPTH_UNNEGOTIATED: u16 = 0x3fff;
 
-/// Bytes of the block by which our own peers know each other.
+/// Bytes of the block by which peers of this implementation recognize each other.
 pub const SOFT_BYTES: usize = 8;
 
 const SOFT_MAGIC: [u8; 4] = *b"SOFT";
 const SOFT_LARGE_FPDU: u16 = 0x0001;
 const SOFT_CRC: u16 = 0x0002;
 
-/// Which of the two set-up frames.
+/// The kind of a set-up frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// Sent by the side that connects.
@@ -67,28 +67,27 @@ impl FrameKind {
         }
     }
 
-    /// Whether a frame of this kind begins with `bytes`, or with as much of them as its key is
-    /// long.
+    /// True if a frame of this kind begins with `bytes`, as far as both are long.
     pub fn is_begun_by(self, bytes: &[u8]) -> bool {
         let known = bytes.len().min(self.key().len());
         bytes[..known] == self.key()[..known]
     }
 }
 
-/// Why bytes are not a set-up frame.
+/// The reason why bytes are not a set-up frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MpaError {
     /// The enhanced flag is set but the words are missing.
     #[error("MPA frame with the enhanced flag is too short for IRD and ORD")]
     EnhancedMissing,
-    /// It does not start with the key.
+    /// The frame does not start with the key.
     #[error("not an MPA {0:?} frame")]
     Key(FrameKind),
     /// More private data than allowed.
     #[error("MPA frame with {0} bytes of private data; 512 are allowed")]
     PrivateDataLength(u16),
-    /// A revision we do not speak.
+    /// An unsupported revision.
     #[error("MPA revision {0} is not supported; 1 and 2 are")]
     Revision(u8),
 }
@@ -96,9 +95,9 @@ pub enum MpaError {
 /// IRD and ORD with their flags (RFC 6581 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Enhanced {
-    /// Inbound reads that the sender answers at a time; at most 0x3fff.
+    /// Inbound reads that the sender answers at a time (IRD); at most 0x3fff.
     pub ird: u16,
-    /// Outbound reads that the sender will have outstanding; at most 0x3fff.
+    /// Outbound reads that the sender will have in progress (ORD); at most 0x3fff.
     pub ord: u16,
     /// The peer-to-peer model: the initiator sends a ready-to-receive frame.
     pub peer_to_peer: bool,
@@ -147,26 +146,26 @@ impl Enhanced {
 pub struct Frame<'a> {
     /// Request or reply.
     pub kind: FrameKind,
-    /// The sender wants markers.
+    /// The sender requests markers.
     pub markers: bool,
-    /// The sender wants CRC.
+    /// The sender requests CRC.
     pub crc: bool,
-    /// The responder refuses the connection.
+    /// The responder rejects the connection.
     pub reject: bool,
     /// Revision, 0 to 2.
     pub revision: u8,
     /// The enhanced words, if their flag is set.
     pub enhanced: Option<Enhanced>,
-    /// What follows them.
+    /// The private data after the enhanced words.
     pub private_data: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Decodes a frame from the start of `bytes`. Returns it with the bytes it takes, or how many
-    /// bytes are needed to go on.
+    /// Decodes a frame from the start of `bytes`. Returns the frame and its length, or the number
+    /// of bytes that are needed to continue.
     ///
     /// # Errors
-    /// As soon as the bytes cannot be such a frame any more.
+    /// As soon as the bytes cannot become such a frame.
     pub fn decode(kind: FrameKind, bytes: &'a [u8]) -> Result<Decoded<'a>, MpaError> {
         if !kind.is_begun_by(bytes) {
             return Err(MpaError::Key(kind));
@@ -209,7 +208,7 @@ impl<'a> Frame<'a> {
     /// Appends the frame to `out`.
     ///
     /// # Errors
-    /// When the private data is too long; nothing is appended.
+    /// When the private data is too long; `out` stays unchanged.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), MpaError> {
         let words = self.enhanced.map(Enhanced::encode);
         let length = self.private_data.len() + words.map_or(0, |words| words.len());
@@ -232,22 +231,22 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What decoding a set-up frame came to.
+/// The result of decoding a set-up frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// A whole frame and the bytes it took.
+    /// A whole frame and its length.
     Frame(Frame<'a>, usize),
     /// This many bytes are needed from the start of the frame.
     Need(usize),
 }
 
-/// The block that our own peers put behind the protocol's private data. Both sides must send it
-/// before either relies on it.
+/// The block that peers of this implementation append to the consumer's private data. Both sides
+/// must send it before either relies on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Soft {
-    /// Takes FPDUs that are larger than a TCP segment.
+    /// The sender takes FPDUs that are larger than a TCP segment.
     pub large_fpdu: bool,
-    /// Asks for CRC.
+    /// The sender requests CRC.
     pub crc: bool,
 }
 
@@ -276,7 +275,7 @@ impl Soft {
     }
 }
 
-/// Padding behind a segment of `segment_bytes`, so that the FPDU is a multiple of four.
+/// Padding after a segment of `segment_bytes`, so that the FPDU is a multiple of four.
 pub const fn padding_bytes(segment_bytes: usize) -> usize {
     (4 - (FPDU_LENGTH_BYTES + segment_bytes) % 4) % 4
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// What a segment is part of (RFC 5040 4.1).
+        /// The kind of message that a segment belongs to (RFC 5040 4.1).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Opcode { $($(#[$doc])* $name = $code,)* }
@@ -33,7 +33,7 @@ opcodes! {
     SendInvalidate = 0x4,
     /// Send with solicited event.
     SendSolicited = 0x5,
-    /// Both.
+    /// Send with solicited event that invalidates a key of the receiver.
     SendSolicitedInvalidate = 0x6,
     /// The peer ends the connection because of an error.
     Terminate = 0x7,
@@ -45,7 +45,7 @@ impl Opcode {
         self as u8
     }
 
-    /// Whether its segments are tagged.
+    /// True if its segments are tagged.
     pub fn is_tagged(self) -> bool {
         matches!(self, Opcode::Write | Opcode::ReadResponse)
     }
@@ -67,9 +67,9 @@ impl Opcode {
 /// The payload of a read request (RFC 5040 4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The key that the response must carry.
+    /// The key (STag) that the response must carry.
     pub sink_stag: u32,
-    /// The address that the response must start at.
+    /// The address at which the response must start.
     pub sink_offset: u64,
     /// Bytes to read.
     pub length: u32,
@@ -104,11 +104,11 @@ impl ReadRequest {
     }
 }
 
-/// The error codes of a Terminate (RFC 5040 4.8). What a peer sends here is advice for a log and
-/// nothing more: some implementations swap the nibbles.
+/// The error codes of a Terminate (RFC 5040 4.8). A peer's values serve the log only: some
+/// implementations swap the nibbles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminate {
-    /// 0 RDMAP, 1 DDP, 2 the layer below.
+    /// 0 RDMAP, 1 DDP, 2 the layer below (MPA).
     pub layer: u8,
     /// Error type within the layer.
     pub error_type: u8,
@@ -117,7 +117,7 @@ pub struct Terminate {
 }
 
 impl Terminate {
-    /// Bytes of the control field, which is all that we send.
+    /// Bytes of the control field, the only part that this side sends.
     pub const BYTES: usize = 4;
 
     /// The most payload a Terminate can have: control field, segment length, the headers of the
