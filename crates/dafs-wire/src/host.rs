@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-/// The address between the brackets of a URL as resolvers take it: `fe80::1%eth0` for `fe80::1%25eth0`,
-/// and also for what is not escaped. `None` for what is none.
+/// The address between the brackets of a URL, in the form for resolvers. It is `fe80::1%eth0` for
+/// `fe80::1%25eth0`, and also for an unescaped zone. `None` if the text is not an address.
 pub fn address_of(text: &str) -> Option<String> {
     let (address, zone) = match text.split_once('%') {
         Some((address, zone)) => (address, Some(zone.strip_prefix("25").unwrap_or(zone))),
@@ -18,13 +18,14 @@ pub fn address_of(text: &str) -> Option<String> {
     }
 }
 
-/// What may be the name or the number of an interface, and needs no further escapes (RFC 3986 2.3).
+/// True if the text may be the name or the number of an interface, and needs no further escapes
+/// (RFC 3986 2.3).
 fn is_zone(zone: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     !zone.is_empty() && zone.bytes().all(is_letter)
 }
 
-/// A host as a URL writes it: an IPv6 address stands between brackets, its zone behind `%25`.
+/// A host in the form for a URL: an IPv6 address in brackets, with its zone after `%25`.
 pub fn in_url(host: &str) -> Cow<'_, str> {
     let (address, zone) = match host.split_once('%') {
         Some((address, zone)) => (address, Some(zone)),

@@ -3,8 +3,8 @@
 //! Invariants
 //! * No input panics, loops without bound or makes a decoder allocate more than a small multiple
 //!   of the input.
-//! * What is decoded borrows from the input; bulk data is never copied here.
-//! * All arithmetic on lengths and offsets from outside is checked.
+//! * Decoded values borrow from the input; bulk data is never copied here.
+//! * All arithmetic on lengths and offsets from peers is checked.
 
 #![forbid(unsafe_code)]
 

@@ -1,19 +1,21 @@
-//! Paths as text: raw bytes in which only the slash, "." and ".." mean something (POSIX 4.13).
+//! Paths as text: raw bytes in which only the slash, "." and ".." are special (POSIX 4.13).
 
-/// A path taken apart: its last component and what that has to be. Paths are not taken apart elsewhere.
+/// A path split before its last component, with the requirements on that component. This is the
+/// only place that splits paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitPath<'a> {
-    /// All before the last component, with the slash; empty for a relative path of one component.
+    /// The part before the last component, with the slash; empty for a relative path of one
+    /// component.
     pub parent: &'a [u8],
     /// The last component; empty for the root and for an empty path.
     pub name: &'a [u8],
-    /// A slash stands behind the last component, or that is "." or "..": it has to be a directory, and
-    /// a symbolic link there is followed (POSIX 4.13).
+    /// True if a slash follows the last component, or if that is "." or "..". Then it must be a
+    /// directory, and a symbolic link there is followed (POSIX 4.13).
     pub wants_directory: bool,
 }
 
 impl<'a> SplitPath<'a> {
-    /// Takes a path apart.
+    /// Splits a path.
     pub fn of(path: &'a [u8]) -> Self {
         let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
         let at = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
@@ -22,18 +24,18 @@ impl<'a> SplitPath<'a> {
         Self { parent: &path[..at], name, wants_directory }
     }
 
-    /// True for a path that ends in no name of an entry: in "." or "..", or at the root.
+    /// True for a path without an entry name at its end: it ends in "." or "..", or is the root.
     pub fn is_nameless(&self) -> bool {
         self.name.is_empty() || self.ends_in_dots()
     }
 
-    /// True when the last component is "." or "..", which are no names of entries.
+    /// True when the last component is "." or "..", which are not entry names.
     pub fn ends_in_dots(&self) -> bool {
         is_dots(self.name)
     }
 }
 
-/// True for "." and "..", which are no names of entries.
+/// True for "." and "..", which are not entry names.
 pub fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }

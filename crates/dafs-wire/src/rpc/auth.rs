@@ -4,7 +4,7 @@ use super::limits::{AUTH_BODY_BYTES_MAX, AUTH_SYS_GROUPS_MAX, AUTH_SYS_MACHINE_B
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use std::ops::Deref;
 
-/// How a caller proves who it is: a number that IANA hands out.
+/// An authentication flavor, by its IANA number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AuthFlavor(
     /// The number.
@@ -14,9 +14,9 @@ pub struct AuthFlavor(
 impl AuthFlavor {
     /// No identity.
     pub const NONE: Self = Self(0);
-    /// Unix ids, taken on trust (RFC 5531 appendix A).
+    /// Unix ids without proof (RFC 5531 appendix A).
     pub const SYS: Self = Self(1);
-    /// A short hand for AUTH_SYS that the server gave out (RFC 5531 appendix A).
+    /// A short-hand credential for AUTH_SYS that the server issued (RFC 5531 appendix A).
     pub const SHORT: Self = Self(2);
     /// Diffie-Hellman (RFC 2695).
     pub const DH: Self = Self(3);
@@ -26,12 +26,12 @@ impl AuthFlavor {
     pub const TLS: Self = Self(7);
 }
 
-/// A credential or a verifier before anybody has looked into it.
+/// A credential or a verifier whose body is not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpaqueAuth<'a> {
-    /// Which kind it is.
+    /// The flavor.
     pub flavor: AuthFlavor,
-    /// What that kind puts in; at most [`AUTH_BODY_BYTES_MAX`] bytes.
+    /// The body, as the flavor defines it; at most [`AUTH_BODY_BYTES_MAX`] bytes.
     pub body: &'a [u8],
 }
 
@@ -91,23 +91,23 @@ impl std::fmt::Debug for Groups {
 /// The body of an AUTH_SYS credential (RFC 5531 appendix A).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuthSys<'a> {
-    /// An arbitrary number of the caller's.
+    /// An arbitrary number that the caller chose.
     pub stamp: u32,
-    /// The name that the caller's machine gives itself, in bytes of any kind.
+    /// The name of the caller's machine, any bytes.
     pub machine: &'a [u8],
     /// The user.
     pub uid: u32,
-    /// The main group.
+    /// The primary group.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub groups: Groups,
 }
 
 impl<'a> AuthSys<'a> {
-    /// Reads the body of a credential of flavour [`AuthFlavor::SYS`], all of it.
+    /// Decodes the whole body of a credential of flavor [`AuthFlavor::SYS`].
     ///
     /// # Errors
-    /// When it is malformed or beyond the limits: `AUTH_BADCRED`.
+    /// When the body is malformed or exceeds the limits. The server answers `AUTH_BADCRED`.
     pub fn from_body(body: &'a [u8]) -> Result<Self, XdrError> {
         let mut decoder = Decoder::new(body);
         let sys = Self::decode(&mut decoder)?;
@@ -186,7 +186,7 @@ mod tests {
             let sys = AuthSys { stamp, machine: &machine, uid, gid, groups };
             let bytes = body(&sys);
             prop_assert_eq!(AuthSys::from_body(&bytes), Ok(sys));
-            // No shorter piece of it is one.
+            // No truncated body is valid.
             for end in 0..bytes.len() {
                 prop_assert!(AuthSys::from_body(&bytes[..end]).is_err());
             }

@@ -6,12 +6,12 @@ use super::reply::{AuthStatus, RejectStatus, VersionRange};
 use crate::xdr::{Decoder, Encode, Encoder, XdrError};
 use thiserror::Error;
 
-/// Which way a message goes (RFC 5531 section 9, `msg_type`).
+/// The direction of a message (RFC 5531 section 9, `msg_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// It asks for something.
+    /// A call.
     Call,
-    /// It answers.
+    /// A reply.
     Reply,
 }
 
@@ -25,10 +25,10 @@ impl Direction {
     }
 }
 
-/// The transaction number and the direction of a message, which begin every one of them.
+/// Decodes the XID and the direction at the start of a message.
 ///
 /// # Errors
-/// When the message is shorter than that or goes neither way.
+/// When the message is shorter or has an undefined direction.
 #[inline]
 pub fn peek(message: &[u8]) -> Result<(u32, Direction), XdrError> {
     let mut decoder = Decoder::new(message);
@@ -43,7 +43,7 @@ pub fn peek(message: &[u8]) -> Result<(u32, Direction), XdrError> {
 /// The header of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallHeader<'a> {
-    /// The caller's number for this call; the reply repeats it.
+    /// The XID that the caller chose; the reply repeats it.
     pub xid: u32,
     /// The program.
     pub program: u32,
@@ -51,25 +51,25 @@ pub struct CallHeader<'a> {
     pub version: u32,
     /// The procedure of the program.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's credential.
     pub credential: OpaqueAuth<'a>,
-    /// The proof of it.
+    /// The verifier of the credential.
     pub verifier: OpaqueAuth<'a>,
 }
 
-/// Why a message is not a call that can be served.
+/// The reason why a message is not a call that can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// It is not even the start of a call: there is nobody to tell, the stream is broken.
+    /// It is not even the start of a call. No reply is possible, and the stream is broken.
     #[error("the message is not an RPC call: {0}")]
     Malformed(#[from] XdrError),
-    /// It is a call of another version of RPC, or with a credential beyond all limits.
+    /// A call of another RPC version, or with a credential that exceeds the limits.
     #[error("the call must be rejected: {status:?}")]
     Rejected {
-        /// Which call.
+        /// The XID of the call.
         xid: u32,
-        /// What to answer.
+        /// The status to answer.
         status: RejectStatus,
     },
 }
@@ -100,7 +100,7 @@ impl<'a> CallHeader<'a> {
     }
 }
 
-/// Reads a credential or verifier; one that is too long has a rejection of its own.
+/// Decodes a credential or verifier; one that is too long has a rejection of its own.
 #[inline]
 fn auth<'a>(
     decoder: &mut Decoder<'a>,

@@ -1,9 +1,9 @@
 //! ONC RPC version 2 (RFC 5531): headers of calls and replies, credentials, record marks.
 //!
 //! Invariants
-//! * A header that decodes is within the limits of [`limits`]; what is wrong with another is said
-//!   so exactly that the right reply can be made from the error alone.
-//! * Nothing here knows a program, a socket or which credentials are good.
+//! * A decoded header is within [`limits`]. The error for any other header has all details for the
+//!   right reply.
+//! * This module knows no program, no socket and no policy for credentials.
 
 mod auth;
 mod call;

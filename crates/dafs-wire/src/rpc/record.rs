@@ -14,20 +14,20 @@ pub struct FragmentMark {
 }
 
 impl FragmentMark {
-    /// The mark of a record that is one fragment of `len` bytes; `None` when it is too long.
+    /// The mark of a record that is one fragment of `len` bytes; `None` when `len` is too large.
     pub fn whole(len: usize) -> Option<Self> {
         let len = u32::try_from(len).ok().filter(|&len| len as usize <= FRAGMENT_BYTES_MAX)?;
         Some(Self { len, last: true })
     }
 
-    /// Reads a mark; every value is one.
+    /// Decodes a mark; every value is valid.
     #[inline]
     pub const fn from_bytes(bytes: [u8; FRAGMENT_MARK_BYTES]) -> Self {
         let word = u32::from_be_bytes(bytes);
         Self { len: word & !LAST, last: word & LAST != 0 }
     }
 
-    /// The mark as it is sent.
+    /// Encodes the mark.
     #[inline]
     pub const fn to_bytes(self) -> [u8; FRAGMENT_MARK_BYTES] {
         let word = self.len & !LAST;

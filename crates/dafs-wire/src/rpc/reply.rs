@@ -4,12 +4,12 @@ use super::auth::OpaqueAuth;
 use super::call::Direction;
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
-/// The versions of something that a server has, both ends included.
+/// A range of supported versions, including both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VersionRange {
-    /// The lowest.
+    /// The lowest version.
     pub low: u32,
-    /// The highest.
+    /// The highest version.
     pub high: u32,
 }
 
@@ -24,10 +24,10 @@ impl VersionRange {
     }
 }
 
-/// What became of a call that the server let in (RFC 5531 section 9, `accept_stat`).
+/// The outcome of a call that the server accepted (RFC 5531 section 9, `accept_stat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptStatus {
-    /// It was carried out; the results follow.
+    /// The server executed it; the results follow.
     Success,
     /// The server does not have the program.
     ProgramUnavailable,
@@ -37,24 +37,24 @@ pub enum AcceptStatus {
     ProcedureUnavailable,
     /// The arguments could not be decoded.
     GarbageArgs,
-    /// The server failed, for want of memory for example.
+    /// The server failed, for lack of memory for example.
     SystemError,
 }
 
-/// What is wrong with a credential or verifier (RFC 5531 section 9, `auth_stat`).
+/// The fault in a credential or verifier (RFC 5531 section 9, `auth_stat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthStatus {
     /// The credential is malformed.
     BadCredential,
-    /// The credential was good once; begin anew.
+    /// The credential is no longer valid; the client must begin a new session.
     RejectedCredential,
     /// The verifier is malformed.
     BadVerifier,
     /// The verifier has expired or was used before.
     RejectedVerifier,
-    /// The flavour is not secure enough here.
+    /// The flavor is not secure enough here.
     TooWeak,
-    /// The reply's verifier is wrong (said by clients to themselves).
+    /// The verifier of the reply is wrong (clients report this to themselves).
     InvalidResponse,
     /// For reasons unknown.
     Failed,
@@ -100,45 +100,45 @@ impl AuthStatus {
     }
 }
 
-/// Why a server did not let a call in (RFC 5531 section 9, `reject_stat`).
+/// The reason why a server denied a call (RFC 5531 section 9, `reject_stat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectStatus {
     /// The server speaks other versions of RPC.
     RpcMismatch(VersionRange),
-    /// The caller did not prove who it is.
+    /// Authentication failed.
     Auth(AuthStatus),
 }
 
-/// What a reply says about its call.
+/// The status of a call in its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyStatus<'a> {
-    /// The call was let in.
+    /// The server accepted the call.
     Accepted {
-        /// The server's proof of who it is.
+        /// The server's verifier.
         verifier: OpaqueAuth<'a>,
-        /// What became of the call.
+        /// The outcome of the call.
         status: AcceptStatus,
     },
-    /// The call was not let in.
+    /// The server denied the call.
     Denied(RejectStatus),
 }
 
 /// The header of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHeader<'a> {
-    /// The number of the call.
+    /// The XID of the call.
     pub xid: u32,
-    /// What became of it.
+    /// The status of the call.
     pub status: ReplyStatus<'a>,
 }
 
 impl ReplyHeader<'static> {
-    /// The header of a reply to a call that was let in, with an empty verifier.
+    /// The header of a reply to an accepted call, with an empty verifier.
     pub const fn accepted(xid: u32, status: AcceptStatus) -> Self {
         Self { xid, status: ReplyStatus::Accepted { verifier: OpaqueAuth::NONE, status } }
     }
 
-    /// The header of a reply to a call that was not let in.
+    /// The header of a reply to a denied call.
     pub const fn denied(xid: u32, status: RejectStatus) -> Self {
         Self { xid, status: ReplyStatus::Denied(status) }
     }

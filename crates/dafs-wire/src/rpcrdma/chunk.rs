@@ -1,26 +1,26 @@
-//! The lists of a header that name memory of its sender (RFC 8166 section 4.3).
+//! The chunk lists of a header, which name memory of its sender (RFC 8166 section 4.3).
 //!
 //! Invariants
-//! * Every list is bounded by one budget of [`SEGMENTS_MAX`]; the count in front of an array is
-//!   believed only when the rest of the input can hold it.
+//! * One budget of [`SEGMENTS_MAX`] bounds all lists; the count before an array is accepted only
+//!   when the rest of the input can hold it.
 
 use super::header::HeaderProblem;
 use super::limits::{SEGMENT_BYTES, SEGMENTS_MAX};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use smallvec::SmallVec;
 
-/// A piece of registered memory. Nothing is known of it but what its owner says.
+/// A piece of registered memory. Its values are claims of its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// The key of the registration (steering tag).
     pub handle: u32,
     /// Length in bytes.
     pub length: u32,
-    /// Where it starts. Its end may lie beyond 64 bits: whoever adds must check.
+    /// The start address. The end may lie beyond 64 bits: additions must be checked.
     pub offset: u64,
 }
 
-/// A piece of memory to read, and where in the message its bytes belong.
+/// A piece of memory to read, and the position of its bytes in the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadSegment {
     /// The offset in the XDR stream of the whole message, in bytes. Segments of one position form
@@ -34,17 +34,17 @@ pub struct ReadSegment {
 /// lengths are those that were written (RFC 8166 section 4.3.2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chunk {
-    /// In the order of the bytes. There may be none, and they may be empty.
+    /// The segments, in the order of the bytes. The list may be empty, and segments may be empty.
     pub segments: SmallVec<[Segment; 4]>,
 }
 
 impl Chunk {
-    /// The bytes that the segments hold together.
+    /// The total length of the segments.
     pub fn len(&self) -> u64 {
         self.segments.iter().map(|segment| u64::from(segment.length)).sum()
     }
 
-    /// Whether the segments hold no byte, such as those of an unused write chunk in a reply.
+    /// True if the segments have no bytes, such as those of an unused write chunk in a reply.
     pub fn is_empty(&self) -> bool {
         self.segments.iter().all(|segment| segment.length == 0)
     }
@@ -54,14 +54,14 @@ impl Chunk {
     }
 }
 
-/// All memory that a header names.
+/// All chunks of a header.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chunks {
-    /// What the receiver is to read (the read list).
+    /// Memory for the receiver to read (the read list).
     pub reads: SmallVec<[ReadSegment; 4]>,
-    /// Where results that the binding names go, one chunk for each (the write list).
+    /// Memory for DDP-eligible results, one chunk for each (the write list).
     pub writes: SmallVec<[Chunk; 2]>,
-    /// Where the whole reply goes if it does not fit inline.
+    /// Memory for the whole reply if it does not fit inline (the reply chunk).
     pub reply: Option<Chunk>,
 }
 
@@ -93,7 +93,7 @@ impl Chunks {
     }
 }
 
-/// How many more segments a header may name.
+/// The number of segments that a header may still name.
 struct Budget(usize);
 
 impl Budget {

@@ -1,8 +1,8 @@
-//! The header in front of each message (RFC 8166 section 4.1).
+//! The header before each message (RFC 8166 section 4.1).
 //!
 //! Invariants
-//! * A header of another version is not looked into beyond the fields that all versions share.
-//! * An RDMA_ERROR is never a reason to answer with another.
+//! * For another version only the fields that all versions share are decoded.
+//! * An RDMA_ERROR is never answered with an RDMA_ERROR.
 
 use super::chunk::Chunks;
 use super::limits::VERSION;
@@ -17,41 +17,41 @@ const RDMA_ERROR: u32 = 4;
 const ERR_VERS: u32 = 1;
 const ERR_CHUNK: u32 = 2;
 
-/// The words in front of the body: transaction, version, credits, procedure.
+/// The words before the body: XID, version, credits, procedure.
 const FIXED_BYTES: usize = 4 * 4;
 
 /// A header of version 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The transaction; the same as in the RPC message behind.
+    /// The XID; the same as in the RPC message after the header.
     pub xid: u32,
-    /// From a requester: how many calls it would like to have in flight. From a responder: how many
-    /// it may have (RFC 8166 section 3.3.1).
+    /// From a requester: the credits that it requests. From a responder: the credits that it grants
+    /// (RFC 8166 section 3.3.1).
     pub credits: u32,
-    /// What follows.
+    /// The body.
     pub body: Body,
 }
 
-/// What a message is.
+/// The body of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// RDMA_MSG: the RPC message follows, perhaps without what its chunks hold.
+    /// RDMA_MSG: the RPC message follows, without the data in its read chunks.
     Message(Chunks),
-    /// RDMA_NOMSG: the whole RPC message is in a chunk, and nothing follows.
+    /// RDMA_NOMSG: the whole RPC message is in a chunk, and no bytes follow.
     NoMessage(Chunks),
-    /// RDMA_DONE: the sender has read what it was offered. Obsolete, and means nothing.
+    /// RDMA_DONE: the sender has finished its reads. It is obsolete and has no effect.
     Done,
-    /// RDMA_ERROR: the message with the same transaction could not be handled.
+    /// RDMA_ERROR: the message with the same XID could not be handled.
     Error(HeaderFault),
 }
 
-/// Why a peer cannot handle a message (RFC 8166 section 4.5), as RDMA_ERROR tells it.
+/// The reason of an RDMA_ERROR (RFC 8166 section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderFault {
-    /// ERR_CHUNK: the header or its chunks are not good, or a reply chunk is too small.
+    /// ERR_CHUNK: the header or its chunks are invalid, or a reply chunk is too small.
     #[error("the chunks of the message cannot be used (ERR_CHUNK)")]
     Chunk,
-    /// ERR_VERS: the version is not spoken, but these are.
+    /// ERR_VERS: the version is not supported, but these are.
     #[error("only versions {low} to {high} of RPC-over-RDMA are spoken (ERR_VERS)")]
     Version {
         /// The lowest version.
@@ -61,46 +61,46 @@ pub enum HeaderFault {
     },
 }
 
-/// What is wrong with a header.
+/// The fault in a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HeaderProblem {
-    /// RDMA_ERROR with a reason that version 1 does not have.
+    /// RDMA_ERROR with an undefined reason.
     #[error("RDMA_ERROR with the unknown reason {0}")]
     ErrorCode(u32),
-    /// RDMA_MSGP (2), which nobody sends any more, or a procedure that is none.
+    /// RDMA_MSGP (2), which is obsolete, or an undefined procedure.
     #[error("procedure {0} of RPC-over-RDMA is not supported")]
     Procedure(u32),
-    /// More than [`SEGMENTS_MAX`](super::limits::SEGMENTS_MAX).
+    /// More segments than [`SEGMENTS_MAX`](super::limits::SEGMENTS_MAX).
     #[error("the header names too many segments")]
     TooManySegments,
-    /// Another version than ours.
+    /// An unsupported version.
     #[error("version {0} of RPC-over-RDMA is not supported; version 1 is")]
     Version(u32),
-    /// The header ends early, or a word is not what it should be.
+    /// The header is truncated, or a word has an invalid value.
     #[error("the header is broken: {0}")]
     Xdr(#[from] XdrError),
 }
 
-/// A message that has no good header.
+/// A message without a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{problem}")]
 pub struct HeaderError {
-    /// The transaction, if the message is long enough to tell.
+    /// The XID, if the message is long enough.
     pub xid: Option<u32>,
-    /// What the RDMA_ERROR that answers has to say. `None` when there must be no answer: nobody
-    /// could match it, or the message is an RDMA_ERROR itself.
+    /// The RDMA_ERROR to answer. `None` when there must be no answer: the peer could not match it,
+    /// or the message is an RDMA_ERROR itself.
     pub fault: Option<HeaderFault>,
-    /// What is wrong.
+    /// The fault.
     pub problem: HeaderProblem,
 }
 
 impl Header {
-    /// Reads the header at the start of a message. Returns the bytes it takes; the RPC message
-    /// follows them.
+    /// Decodes the header at the start of a message. Returns the header and its length; the RPC
+    /// message follows.
     ///
     /// # Errors
-    /// With all that is needed to answer.
+    /// The error has all that is needed for the answer.
     pub fn decode(bytes: &[u8]) -> Result<(Self, usize), HeaderError> {
         let decoder = &mut Decoder::new(bytes);
         let xid = decoder.u32().map_err(|error| HeaderError {
@@ -125,7 +125,7 @@ impl Header {
             RDMA_ERROR => {
                 Body::Error(HeaderFault::decode(decoder).map_err(|problem| broken(None, problem))?)
             }
-            // RDMA_MSGP among them.
+            // This includes RDMA_MSGP.
             _ => return Err(refused(HeaderProblem::Procedure(procedure))),
         };
         Ok((Self { xid, credits, body }, decoder.position()))

@@ -1,12 +1,11 @@
-//! RPC-over-RDMA version 1 (RFC 8166): the header in front of each message, and what the two ends
-//! tell each other when they connect (RFC 8797).
+//! RPC-over-RDMA version 1 (RFC 8166): the header before each message, and the private data of
+//! connection set-up (RFC 8797).
 //!
 //! Invariants
-//! * A header that decodes names at most [`limits::SEGMENTS_MAX`] segments; no sum of their lengths
+//! * A decoded header names at most [`limits::SEGMENTS_MAX`] segments; no sum of their lengths
 //!   overflows.
-//! * What is wrong with another header is said so exactly that the right answer can be made from
-//!   the error alone.
-//! * Nothing here knows whose memory a segment names, or whether it may be touched.
+//! * The error for any other header has all details for the right answer.
+//! * This module does not know the owner or the rights of a segment's memory.
 
 mod chunk;
 mod header;

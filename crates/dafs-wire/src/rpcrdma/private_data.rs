@@ -1,8 +1,8 @@
-//! What the two ends tell each other when they connect (RFC 8797 section 4).
+//! The private data of connection set-up (RFC 8797 section 4).
 //!
 //! Invariants
-//! * Bytes that are not of this format are no error: the peer has told nothing then.
-//! * A size is never told larger than it is.
+//! * Bytes of another format are no error: the peer has then announced nothing.
+//! * An announced size is never larger than the real one.
 
 use super::limits::{INLINE_BYTES_MAX, INLINE_UNIT_BYTES};
 
@@ -10,7 +10,7 @@ const MAGIC: [u8; 4] = [0xf6, 0xab, 0x0e, 0x18];
 const FORMAT: u8 = 1;
 const FLAG_REMOTE_INVALIDATION: u8 = 0x01;
 
-/// What one end tells the other.
+/// The announcement of one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData {
     /// The sender's keys may be invalidated by a Send with Invalidate.
@@ -25,20 +25,20 @@ impl PrivateData {
     /// Bytes on the wire.
     pub const BYTES: usize = 8;
 
-    /// The block to send. Sizes are rounded down to a multiple of 1024, and kept within 1024 bytes
-    /// and 256 KiB, which is all that the format can tell.
+    /// The block to send. Sizes are rounded down to a multiple of 1024, and limited to 1024 bytes
+    /// to 256 KiB, the range of the format.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let flags = if self.remote_invalidation { FLAG_REMOTE_INVALIDATION } else { 0 };
         let [m0, m1, m2, m3] = MAGIC;
         [m0, m1, m2, m3, FORMAT, flags, told(self.send_bytes), told(self.receive_bytes)]
     }
 
-    /// The block at the start of a peer's private data. `None` when there is none: the peer wants
-    /// no remote invalidation and takes
+    /// The block at the start of a peer's private data. `None` when there is none: the peer does
+    /// not want remote invalidation and takes
     /// [`INLINE_BYTES_DEFAULT`](super::limits::INLINE_BYTES_DEFAULT).
     pub fn find(private_data: &[u8]) -> Option<Self> {
         let rest = private_data.strip_prefix(&MAGIC)?;
-        // Later formats may mean something else by the rest (RFC 8797 section 4).
+        // Later formats may define the rest differently (RFC 8797 section 4).
         let [FORMAT, flags, send, receive, ..] = *rest else { return None };
         Some(Self {
             remote_invalidation: flags & FLAG_REMOTE_INVALIDATION != 0,
@@ -48,7 +48,7 @@ impl PrivateData {
     }
 }
 
-/// A size as the format tells it: units less one.
+/// The encoded size: units less one.
 fn told(bytes: u32) -> u8 {
     let units = (bytes as usize).clamp(INLINE_UNIT_BYTES, INLINE_BYTES_MAX) / INLINE_UNIT_BYTES;
     // INVARIANT: between 1 and 256 units by the clamp.

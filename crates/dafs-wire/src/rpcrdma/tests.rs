@@ -1,4 +1,4 @@
-//! Headers and private data: what the Linux client sends, round trips, hostile bytes.
+//! Headers and private data: messages of the Linux client, round trips, hostile bytes.
 
 use super::*;
 use crate::xdr::{Encode, Encoder, XdrError};
@@ -111,7 +111,7 @@ fn another_version_is_answered_with_ours() {
 
 #[test]
 fn unknown_procedures_are_answered() {
-    // RDMA_MSGP has two more words and then lists; none of it is looked at.
+    // RDMA_MSGP has two more words and then lists; none of it is decoded.
     for procedure in [2, 5, u32::MAX] {
         let error = Header::decode(&words(&[5, 1, 1, procedure, 0, 0, 0, 0, 0])).unwrap_err();
         assert_eq!((error.xid, error.fault), (Some(5), Some(HeaderFault::Chunk)));
@@ -192,7 +192,7 @@ fn the_private_data_of_linux() {
     let told = PrivateData { remote_invalidation: true, send_bytes: 4096, receive_bytes: 4096 };
     assert_eq!(PrivateData::find(&bytes), Some(told));
     assert_eq!(told.encode(), bytes);
-    // Something else of ours follows.
+    // A block of this implementation follows.
     assert_eq!(PrivateData::find(&[&bytes[..], b"SOFT\0\0\0\0"].concat()), Some(told));
     assert_eq!(PrivateData::find(&bytes[..7]), None);
     assert_eq!(PrivateData::find(&[0xf6, 0xab, 0x0e, 0x18, 2, 1, 3, 3]), None);

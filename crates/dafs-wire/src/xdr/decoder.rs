@@ -2,26 +2,26 @@
 
 use super::{Apart, ApartItem, Decode, Payload, XdrError, padded};
 
-/// Reads XDR from bytes; what it yields borrows from them.
+/// Reads XDR from bytes; its values borrow from them.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoder<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Items that were moved out of the stream, in the order they have there.
+    /// Items that were moved out of the stream (DDP), in stream order.
     apart: &'a [ApartItem],
-    /// Which of them comes next.
+    /// The index of the next such item.
     apart_next: usize,
 }
 
 impl<'a> Decoder<'a> {
-    /// A reader at the start of `bytes`.
+    /// A decoder at the start of `bytes`.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self::with_apart(bytes, &[])
     }
 
-    /// A reader at the start of `bytes`, from which the data of `apart` was moved out. The items are
-    /// those of one message, in the order of their places.
+    /// A decoder at the start of `bytes`, from which the data of `apart` was moved. The items
+    /// belong to one message, in the order of their positions.
     #[inline]
     pub const fn with_apart(bytes: &'a [u8], apart: &'a [ApartItem]) -> Self {
         Self { bytes, at: 0, apart, apart_next: 0 }
@@ -39,7 +39,7 @@ impl<'a> Decoder<'a> {
         self.bytes.len() - self.at
     }
 
-    /// What has not been read yet.
+    /// The unread bytes.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
@@ -48,14 +48,14 @@ impl<'a> Decoder<'a> {
     /// The bytes from `start`, an earlier [`Decoder::position`], up to here.
     ///
     /// # Errors
-    /// [`XdrError::Truncated`] when `start` lies behind the position.
+    /// [`XdrError::Truncated`] when `start` lies after the position.
     #[inline]
     pub fn since(&self, start: usize) -> Result<&'a [u8], XdrError> {
         let len = self.at.saturating_sub(start);
         self.bytes.get(start..self.at).ok_or(XdrError::Truncated { wanted: start, left: len })
     }
 
-    /// Reads so many bytes as they are, without padding.
+    /// Reads `len` bytes without padding.
     ///
     /// # Errors
     /// [`XdrError::Truncated`].
@@ -70,7 +70,7 @@ impl<'a> Decoder<'a> {
         Ok(taken)
     }
 
-    /// Reads opaque data of a fixed length that needs no padding, or reads the padding too.
+    /// Reads opaque data of a fixed length, which needs no padding or includes it.
     ///
     /// # Errors
     /// [`XdrError::Truncated`].
@@ -132,8 +132,8 @@ impl<'a> Decoder<'a> {
         Ok(value)
     }
 
-    /// Reads opaque data or a string of variable length, of at most `max` bytes. Padding is
-    /// skipped whatever it holds (senders that leave garbage there exist).
+    /// Reads opaque data or a string of variable length, of at most `max` bytes. The content of
+    /// padding is ignored, because some senders leave garbage there.
     ///
     /// # Errors
     /// [`XdrError::TooLong`], [`XdrError::Truncated`].
@@ -161,7 +161,7 @@ impl<'a> Decoder<'a> {
         self.opaque(max).map(Payload::Here)
     }
 
-    /// The same when there are items that were moved.
+    /// The same for a message with moved items.
     #[cold]
     fn payload_apart(&mut self, max: usize) -> Result<Payload<'a>, XdrError> {
         let index = self.apart_next;
@@ -169,7 +169,7 @@ impl<'a> Decoder<'a> {
         let mut ahead = *self;
         let word = ahead.u32()?;
         match item.at {
-            // It belongs to a payload further on.
+            // The item belongs to a later payload.
             Some(at) if at > ahead.at => return self.opaque(max).map(Payload::Here),
             Some(at) if at < ahead.at => return Err(XdrError::Misplaced(at)),
             _ => {}
@@ -180,7 +180,7 @@ impl<'a> Decoder<'a> {
         }
         ahead.apart_next += 1;
         if item.len == 0 && (item.at.is_none() || len == 0) {
-            // It was not moved.
+            // The item was not moved.
             ahead.at = self.at;
             let data = ahead.opaque(max)?;
             *self = ahead;
@@ -193,13 +193,13 @@ impl<'a> Decoder<'a> {
         Ok(Payload::Apart(Apart { index, len }))
     }
 
-    /// What was moved out of the whole message.
+    /// All items that were moved out of the message.
     #[inline]
     pub const fn apart(&self) -> &'a [ApartItem] {
         self.apart
     }
 
-    /// Checks that no data was moved out of what has been read as something else than a payload.
+    /// Checks that no data was moved out of the part that was read without a payload.
     ///
     /// # Errors
     /// [`XdrError::Misplaced`].
@@ -211,8 +211,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Goes on at `position`, an earlier [`Decoder::position`] of a reader of the same message. For
-    /// messages whose moved items have a known place: those before it count as read.
+    /// Continues at `position`, an earlier [`Decoder::position`] of a decoder of the same message.
+    /// For messages whose moved items have known positions: items before it count as read.
     ///
     /// # Errors
     /// [`XdrError::Truncated`].
@@ -225,8 +225,8 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Reads the number of items of an array of at most `max` items, each of which takes at least
-    /// `item_bytes_min` bytes; a number that the rest of the input cannot hold is refused here.
+    /// Reads the number of items of an array of at most `max` items of at least `item_bytes_min`
+    /// bytes. A number that the rest of the input cannot hold is refused.
     ///
     /// # Errors
     /// [`XdrError::TooLong`], [`XdrError::Truncated`].
@@ -258,7 +258,7 @@ impl<'a> Decoder<'a> {
     /// Reads a value of type `T`.
     ///
     /// # Errors
-    /// When the input is not one.
+    /// When the input is not a value of this type.
     #[inline]
     pub fn value<T: Decode<'a>>(&mut self) -> Result<T, XdrError> {
         T::decode(self)
@@ -267,8 +267,8 @@ impl<'a> Decoder<'a> {
     /// Ends reading.
     ///
     /// # Errors
-    /// [`XdrError::Trailing`] when something is left, [`XdrError::Misplaced`] when data that was moved
-    /// has not been met.
+    /// [`XdrError::Trailing`] when bytes are left, [`XdrError::Misplaced`] when moved data belongs
+    /// to no payload.
     #[inline]
     pub fn finish(self) -> Result<(), XdrError> {
         match self.remaining() {
@@ -277,7 +277,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Checks that all data that was moved has been met; for readers that ignore what follows.
+    /// Checks that all moved data was read as a payload; for callers that ignore the rest.
     ///
     /// # Errors
     /// [`XdrError::Misplaced`].

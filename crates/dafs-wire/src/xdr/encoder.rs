@@ -2,46 +2,46 @@
 
 use super::{Encode, Payload, UNIT_BYTES, padded};
 
-/// Writes XDR behind what a vector holds. Positions are counted from the start of the vector.
+/// Appends XDR to a vector. Positions count from the start of the vector.
 #[derive(Debug)]
 pub struct Encoder<'v> {
     bytes: &'v mut Vec<u8>,
 }
 
 impl<'v> Encoder<'v> {
-    /// A writer that appends to `bytes`.
+    /// An encoder that appends to `bytes`.
     #[inline]
     pub const fn new(bytes: &'v mut Vec<u8>) -> Self {
         Self { bytes }
     }
 
-    /// The length of the vector now.
+    /// The current length of the vector.
     #[inline]
     pub fn position(&self) -> usize {
         self.bytes.len()
     }
 
-    /// What the vector holds.
+    /// The content of the vector.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes
     }
 
-    /// Cuts off what was written from `position` on.
+    /// Removes the bytes from `position` on.
     #[inline]
     pub fn truncate(&mut self, position: usize) {
         self.bytes.truncate(position);
     }
 
-    /// Replaces the four bytes at `position`, such as a count that is known only later. Nothing
-    /// happens when they have not been written.
+    /// Replaces the four bytes at `position`, such as a count that becomes known later. It has no
+    /// effect when they have not been written.
     #[inline]
     pub fn patch_u32(&mut self, position: usize, value: u32) {
         self.patch(position, &value.to_be_bytes());
     }
 
-    /// Replaces the bytes from `position` on, such as a head whose content is known only after what
-    /// follows it. Nothing happens when so many have not been written.
+    /// Replaces the bytes from `position` on, such as a head whose content becomes known later. It
+    /// has no effect when so many have not been written.
     #[inline]
     pub fn patch(&mut self, position: usize, bytes: &[u8]) {
         let end = position.saturating_add(bytes.len());
@@ -84,8 +84,7 @@ impl<'v> Encoder<'v> {
     /// Writes a length or a count.
     ///
     /// # Panics
-    /// When it does not fit 32 bits, which nothing that came over a wire or goes into a record
-    /// can reach.
+    /// When it exceeds 32 bits, which no received value and no content of a record can.
     #[inline]
     pub fn count(&mut self, len: usize) {
         // INVARIANT: records are far shorter than 4 GiB, and so is everything in them.
@@ -99,7 +98,7 @@ impl<'v> Encoder<'v> {
         self.fixed(value);
     }
 
-    /// Writes opaque data that may be moved by itself; of such data only the length.
+    /// Writes opaque data; for data that the transport moves, only the length.
     #[inline]
     pub fn payload(&mut self, payload: Payload<'_>) {
         match payload {
@@ -115,7 +114,7 @@ impl<'v> Encoder<'v> {
         self.bytes.extend_from_slice(&[0; UNIT_BYTES][..padded(value.len()) - value.len()]);
     }
 
-    /// Writes bytes that are XDR already.
+    /// Appends encoded XDR.
     #[inline]
     pub fn raw(&mut self, xdr: &[u8]) {
         debug_assert!(xdr.len().is_multiple_of(UNIT_BYTES), "not whole XDR items");

@@ -1,9 +1,9 @@
-//! External Data Representation (RFC 4506): a reader and a writer.
+//! External Data Representation (RFC 4506): a decoder and an encoder.
 //!
 //! Invariants
-//! * A [`Decoder`] never reads past its input, and a failed read leaves it where it was.
-//! * Nothing is allocated for a length that the input has not shown to hold.
-//! * What an [`Encoder`] appends is a multiple of four bytes long, item by item.
+//! * A [`Decoder`] never reads beyond its input, and a failed read does not move it.
+//! * A length causes no allocation before the input has proved to hold it.
+//! * Each item that an [`Encoder`] appends is a multiple of four bytes long.
 
 mod decoder;
 mod encoder;
@@ -15,10 +15,10 @@ pub use payload::{Apart, ApartItem, Payload};
 
 use thiserror::Error;
 
-/// The unit of XDR: every item fills a multiple of so many bytes (RFC 4506 section 3).
+/// The unit of XDR: every item fills a multiple of this size (RFC 4506 section 3).
 pub const UNIT_BYTES: usize = 4;
 
-/// The length of `len` bytes with the padding behind them; saturates.
+/// The length of `len` bytes with their padding; saturates.
 pub const fn padded(len: usize) -> usize {
     match len.checked_next_multiple_of(UNIT_BYTES) {
         Some(padded) => padded,
@@ -26,7 +26,7 @@ pub const fn padded(len: usize) -> usize {
     }
 }
 
-/// Why bytes are not the XDR that was expected.
+/// The reason why bytes are not the expected XDR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum XdrError {
@@ -35,54 +35,54 @@ pub enum XdrError {
     Truncated {
         /// Bytes that the item needs.
         wanted: usize,
-        /// Bytes that were there.
+        /// Bytes that are left.
         left: usize,
     },
     /// A counted item is longer than its definition allows.
     #[error("a length of {len} where at most {max} is allowed")]
     TooLong {
-        /// What the message says.
+        /// The length in the message.
         len: u32,
-        /// What the definition allows.
+        /// The limit of the definition.
         max: usize,
     },
     /// A boolean that is neither 0 nor 1 (RFC 4506 section 4.4).
     #[error("{0} is not a boolean")]
     NotBool(u32),
-    /// A value that the enumeration or union does not have.
+    /// An undefined value of an enumeration or union.
     #[error("{value} is no value of {what}")]
     UnknownValue {
         /// The name of the type.
         what: &'static str,
-        /// What the message says.
+        /// The value in the message.
         value: u32,
     },
-    /// Bytes are left where the message should end.
+    /// Bytes follow the end of the message.
     #[error("{0} bytes follow the end of the message")]
     Trailing(usize),
-    /// Data that was moved by itself belongs to no payload of the message (RFC 8166 3.4.5).
+    /// Moved data belongs to no payload of the message (RFC 8166 3.4.5).
     #[error("data was moved from position {0}, where the message has none that may be")]
     Misplaced(usize),
-    /// Data that was moved by itself is not as long as the message says.
+    /// The length of moved data differs from that in the message.
     #[error("{moved} bytes were moved for data of {len} bytes")]
     ApartLength {
-        /// What the message says.
+        /// The length in the message.
         len: usize,
-        /// What was moved.
+        /// The moved bytes.
         moved: usize,
     },
 }
 
-/// What can be read from XDR.
+/// A type that can be decoded from XDR.
 pub trait Decode<'a>: Sized {
     /// Reads one value.
     ///
     /// # Errors
-    /// When the input is not one.
+    /// When the input is not a value of this type.
     fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError>;
 }
 
-/// What can be written as XDR.
+/// A type that can be encoded as XDR.
 pub trait Encode {
     /// Appends the value.
     fn encode(&self, encoder: &mut Encoder<'_>);

@@ -1,44 +1,45 @@
-//! Counted data that a transport may carry beside the message.
+//! Counted data that a transport may carry outside of the message (direct data placement).
 //!
-//! RPC-over-RDMA takes large opaque items out of the XDR stream and moves them by themselves (RFC 8166
-//! 3.4). In the stream the length stays; data and padding are gone. Which items may be moved is said by
-//! the binding of the program (RFC 8267 for NFS): those are read and written as [`Payload`].
+//! RPC-over-RDMA takes large opaque items out of the XDR stream and moves them separately (RFC 8166
+//! 3.4). The stream keeps the length but not the data and its padding. The upper-layer binding of
+//! the program says which items are DDP-eligible (RFC 8267 for NFS): those are decoded and encoded
+//! as [`Payload`].
 //!
 //! Invariants
-//! * An item that was moved is met by exactly one payload, at the position it was taken from and of the
-//!   length the stream says, or reading fails.
+//! * A moved item must match exactly one payload, at its position and with the length in the
+//!   stream; otherwise decoding fails.
 
-/// Counted opaque data in a message or beside it.
+/// Counted opaque data inside or outside of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload<'a> {
-    /// It stands in the stream.
+    /// The data is in the stream.
     Here(&'a [u8]),
-    /// The transport has moved it by itself.
+    /// The transport has moved the data.
     Apart(Apart),
 }
 
-/// Data that the transport has moved by itself.
+/// Data that the transport has moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Apart {
-    /// Which of the message's items it is.
+    /// The index of the item in the message.
     pub index: usize,
-    /// Its length in bytes, without padding.
+    /// Length in bytes, without padding.
     pub len: usize,
 }
 
-/// What is known of an item that a transport has moved, before the message is read.
+/// A moved item, as known before the message is decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApartItem {
-    /// Where it was taken from: the position in the reduced stream right behind its length. `None` if
-    /// it belongs to the next payload, wherever that is, as the chunks of a reply do.
+    /// Its position: in the reduced stream, directly after its length. `None` if it belongs to the
+    /// next payload, as the chunks of a reply do.
     pub at: Option<usize>,
-    /// Bytes that were moved, with or without the padding. Zero: nothing was, and the item, if there
-    /// is one, stands in the stream.
+    /// Bytes that were moved, with or without the padding. Zero if none were moved; an item, if
+    /// there is one, is then in the stream.
     pub len: usize,
 }
 
 impl<'a> Payload<'a> {
-    /// Its length in bytes, without padding.
+    /// Length in bytes, without padding.
     #[inline]
     pub const fn len(&self) -> usize {
         match self {
@@ -47,13 +48,13 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// True when there is no data.
+    /// True when the data is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The data if it stands in the stream.
+    /// The data if it is in the stream.
     #[inline]
     pub const fn here(&self) -> Option<&'a [u8]> {
         match self {
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn data_apart_that_belongs_nowhere_is_refused() {
         let bytes = reduced(5);
-        // Before, inside the length, and at the end of all.
+        // Positions before the length, inside it, and at the end of the message.
         for at in [0, 4, 7] {
             let items = [item(at, 5)];
             let mut d = Decoder::with_apart(&bytes, &items);
@@ -141,7 +142,7 @@ mod tests {
         let items = [item(12, 2)];
         let mut d = Decoder::with_apart(stream, &items);
         assert_eq!(d.payload(9), Ok(Payload::Here(b"hi")));
-        // A name is no payload, so nothing of it may be apart.
+        // A name is not a payload, so it cannot be moved.
         assert_eq!(d.opaque(9), Ok(&b"no"[..]));
         assert_eq!(d.check_apart(), Err(XdrError::Misplaced(12)));
         assert_eq!(d.finish(), Err(XdrError::Misplaced(12)));
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(d.payload(9), Ok(Payload::Apart(Apart { index: 2, len: 3 })));
         assert_eq!(d.payload(9), Ok(Payload::Here(b"more")));
         assert_eq!(d.finish(), Ok(()));
-        // A chunk that was not used is no error; one that was is.
+        // An unused chunk is no error; a used one is.
         for (len, want) in [(0, Ok(())), (1, Err(XdrError::Misplaced(0)))] {
             let items = [ApartItem { at: None, len }];
             assert_eq!(Decoder::with_apart(&[], &items).finish(), want);
