@@ -1,4 +1,4 @@
-//! Messages that a receiver has to refuse, and with what (DAFS O8, O15, O64).
+//! Messages that a receiver must refuse, and the statuses (DAFS O8, O15, O64).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 
@@ -22,7 +22,7 @@ fn put(message: &mut [u8], at: usize, value: u32) {
 fn refused(message: &[u8]) -> DecodeError {
     let error = decode_request(message, ORDER, 0).unwrap_err();
     if !error.is_fatal() {
-        // The header has to be there to be echoed.
+        // The server echoes the header, so the header must decode.
         assert!(RequestHeader::decode(message, ORDER).is_ok());
     }
     error
@@ -110,7 +110,7 @@ fn values_without_a_meaning() {
     let error = refused(&out[..bytes]);
     assert_eq!(error, DecodeError::BadValue { field: "RemoveMode", value: 2 });
 
-    // A value that is valid without being included, and an attribute that does not exist.
+    // A value that is valid without being included, and an undefined attribute.
     let mut block = [0; 24];
     block[15] = 1;
     assert_eq!(

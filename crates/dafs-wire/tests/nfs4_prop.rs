@@ -1,6 +1,6 @@
-//! Properties of the NFSv4 codec: what is decoded encodes to the same, a message that is cut is
-//! refused, and no bytes make a decoder panic. Messages are grown from words that are mostly small
-//! numbers, so that many of them have a meaning.
+//! Properties of the NFSv4 codec: a decoded value encodes to the same value, a truncated message is
+//! refused, and no bytes make a decoder panic. Messages are generated from words that are mostly
+//! small numbers, so that many of them are valid.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 
@@ -14,8 +14,7 @@ fn encoded(value: &impl Encode) -> Vec<u8> {
     out
 }
 
-/// Whether the value holds a bitmap with numbers that are only remembered as unknown; those are not
-/// written.
+/// True if the value holds a bitmap with unknown numbers, which are not encoded.
 fn has_unknown(value: &impl std::fmt::Debug) -> bool {
     format!("{value:?}").contains("unknown}")
 }
@@ -74,7 +73,7 @@ proptest! {
 
     #[test]
     fn successes_survive(number in 3u32..76, rest in words()) {
-        // As above, with the status OK, which words would seldom have in front.
+        // As above, with the status OK, which random words seldom start with.
         let wire = message(number, &[&[0; 4][..], &rest].concat());
         let mut d = Decoder::new(&wire);
         let Ok(result) = OpResult::decode(&mut d) else { return Ok(()) };
@@ -107,7 +106,7 @@ proptest! {
     #[test]
     fn attributes_survive(numbers in proptest::collection::vec(0u32..87, 0..6), values in words()) {
         let mask: Bitmap = numbers.iter().copied().collect();
-        // Cut the values where the attributes end, which only trying shows.
+        // Cut the values at the end of the attributes; only a trial finds it.
         for length in (0..=values.len()).step_by(4) {
             let fattr = Fattr { mask, values: &values[..length] };
             if let Ok(read) = Attributes::decode(&fattr) {

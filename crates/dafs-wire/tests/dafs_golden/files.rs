@@ -20,7 +20,7 @@ fn lookup() {
         layout.handle(40, DIR).u32(104, 1);
         let walked = LookupReply { fh: DIR, component_count: 1 };
         check_error(&layout, Procedure::Lookup, Status::NoEnt, ErrorBody::Walked(walked));
-        // Header alone: the server knows nothing more.
+        // The header alone: the server has no more information.
         check_error(
             &Layout::reply(order, 2, 40),
             Procedure::Lookup,
@@ -281,7 +281,7 @@ fn extended_attributes() {
         let get = XGetXattr { fh: FILE, buffer: BUFFER, name: b"a/b" };
         check_request(&layout, Request::XGetXattr(get));
 
-        // The block of a SETATTR: name, value, and what becomes of it.
+        // The block of a SETATTR: name, value, and effect.
         let mut layout = Layout::reply(order, 0, 40 + 8 + 28 + 4 + 12 + 3);
         let valid = 0b111 << 48;
         layout.u32(40, 8).u64(48, valid).u64(56, valid).u32(64, 32).u32(68, 40).u32(72, 2);
@@ -315,7 +315,7 @@ fn readdir_inline() {
                 attributes: AttrMask::NAMED_ATTR | AttrMask::MODE,
             }),
         );
-        // Array at 56: 8 + 2 * 16; blocks and names behind, counted from 56.
+        // Array at 56: 8 + 2 * 16; then blocks and names, counted from 56.
         let mut layout = Layout::reply(order, 0, 56 + 40 + 80 + 8 + 16 + 5);
         layout.raw(40, b"verifier").u32(48, 1).u32(52, 16);
         layout.u32(56, 2);
@@ -339,7 +339,7 @@ fn readdir_inline() {
     }
 }
 
-/// The same entries by the writer, whose heap is filled from the back.
+/// The same entries from the writer, which fills the heap from the back.
 fn readdir_streamed(order: ByteOrder, entries: &[DirEntry<'_>], sample: Attributes<'_>) {
     let mut layout = Layout { bytes: vec![0; 40 + 24 + 80 + 7], order };
     layout.u32(0, 2);

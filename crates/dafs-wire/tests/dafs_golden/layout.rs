@@ -1,4 +1,4 @@
-//! Messages written by position, and their comparison with what the codec makes of them.
+//! Messages written by position, and their comparison with the codec.
 
 use dafs_wire::dafs::*;
 
@@ -14,7 +14,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// A request as `header()` makes it, all zero behind the header.
+    /// A request with the header of `header()`, and zeros after it.
     pub(crate) fn request(order: ByteOrder, procedure: u32, bytes: usize) -> Self {
         let mut layout = Self { bytes: vec![0; bytes], order };
         layout.u32(0, 0x4441_4653).u32(4, 1).u16(8, 8).u16(10, 0x0a).u16(12, 3).u16(14, 0x0102);
@@ -23,7 +23,7 @@ impl Layout {
         layout
     }
 
-    /// A reply to it.
+    /// A reply to that request.
     pub(crate) fn reply(order: ByteOrder, status: u32, bytes: usize) -> Self {
         let mut layout = Self { bytes: vec![0; bytes], order };
         layout.u32(0, 0x4441_4652).u32(4, 1).u16(8, 64).u16(10, 0).u16(12, 3).u16(14, 0x0102);
@@ -87,7 +87,7 @@ pub(crate) fn header() -> RequestHeader {
     }
 }
 
-/// The request encodes to the layout, and the layout decodes to the request.
+/// Checks that the request encodes to the layout, and the layout decodes to the request.
 pub(crate) fn check_request(layout: &Layout, request: Request<'_>) {
     let mut out = vec![0xff; 4096];
     let bytes = encode_request(&mut out, layout.order, &header(), &request).unwrap();

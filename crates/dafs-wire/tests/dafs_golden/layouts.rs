@@ -1,4 +1,4 @@
-//! Layouts: an extension, laid out as the tables of `docs/protocol.md` say.
+//! Layouts, an extension: messages as in the tables of `docs/protocol.md`.
 
 use crate::layout::*;
 use dafs_wire::dafs::*;
@@ -82,8 +82,9 @@ fn devices_are_told_with_a_ticket() {
         layout.raw(40, &DEVICE);
         check_request(&layout, Request::XNodeInfo(XNodeInfo { device: DEVICE }));
 
-        // The pattern at 16, the array of one server at 32 with its addresses at 40 (the array's
-        // 8), which hold a string at 48 (their 8), and the ticket behind, from the body's start.
+        // Positions from the start of the body: the pattern at 16, the array of one server at 32,
+        // then the ticket. The server's addresses are at 40 (the array's 8) and hold a string at 48
+        // (their 8).
         let mut layout = Layout::reply(order, 0, 40 + 64 + 4 + 6);
         layout.u32(40, 16).u32(44, 32).u32(48, 64);
         layout.u32(56, 2).u32(60, 0).u32(64, 0);

@@ -1,4 +1,5 @@
-//! DAFS messages laid out by hand from the tables of DAFS 5 and 6, and our extensions, byte by byte, in both orders.
+//! DAFS messages laid out by hand from the tables of DAFS 5 and 6, and the extensions, byte by
+//! byte, in both orders.
 //!
 //! Positions count from the start of the message, so a field at n of a fixed section is at 40 + n.
 

@@ -96,7 +96,7 @@ fn client_connect_auth() {
                 auth: AuthRequest::Text { id: b"alice", password: b"pw" },
             }),
         );
-        // With GSS the same body also comes with a status that is not OK (DAFS O13).
+        // With GSS the same body also occurs with a status that is not OK (DAFS O13).
         let mut layout = Layout::reply(order, 15011, 40 + 72 + 7);
         layout.raw(40, b"session!").raw(48, b"clientid");
         put_options(&mut layout, 56);

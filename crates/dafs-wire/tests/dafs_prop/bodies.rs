@@ -1,9 +1,9 @@
-//! Grows the arguments, results and error bodies of every procedure.
+//! Generates the arguments, results and error bodies of every procedure.
 
 use crate::make::{Make, Source, make_struct};
 use dafs_wire::dafs::*;
 
-/// Where padded data begins in the tests.
+/// Start of padded data in the tests.
 pub(crate) const PADDING: u32 = 256;
 
 impl Make for NewObject<'static> {
@@ -329,12 +329,12 @@ bodies! {
         XNodeInfo = body, XBcLayoutRecall, XSeek = body, XGetXattr = body
 }
 
-/// A failure of the procedure and the body that goes with it (DAFS O13).
+/// A failure of the procedure, with its body (DAFS O13).
 pub(crate) fn failure(
     procedure: Procedure,
     source: &mut Source<'_>,
 ) -> (Status, ErrorBody<'static>) {
-    // ALL[0] is OK, which is no failure.
+    // ALL[0] is OK, which is not a failure.
     let other = Status::ALL[1 + source.below(Status::ALL.len() - 1)];
     match procedure {
         Procedure::ClientAuth => (Status::GssContinueInit, ErrorBody::ClientAuth(source.make())),

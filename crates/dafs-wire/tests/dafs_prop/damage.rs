@@ -1,5 +1,5 @@
-//! Damaged messages get an error or decode to something that can be walked and encoded again;
-//! nothing panics.
+//! Damaged messages cause an error, or decode to a value that can be walked and encoded again; no
+//! message causes a panic.
 
 use crate::bodies::{PADDING, failure, reply, request};
 use crate::make::Source;
@@ -13,11 +13,11 @@ const BOTH_HEADERS: usize = 40;
 enum Damage {
     /// A byte is replaced.
     Byte { at: u16, value: u8 },
-    /// Four aligned bytes become a number that is likely to hurt.
+    /// Four aligned bytes become a number that is likely to do harm.
     Word { at: u16, value: u32 },
     /// The message ends early.
     Cut { at: u16 },
-    /// The message has more bytes.
+    /// Bytes follow the message.
     Extend { bytes: u8 },
 }
 
@@ -38,7 +38,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Damages the body, and mends the length in the header so that decoding gets to the body.
+/// Damages the body, and corrects the length in the header so that the decoder reaches the body.
 fn apply(message: &mut Vec<u8>, order: ByteOrder, length_at: usize, damages: &[Damage]) {
     for damage in damages {
         let body = message.len() - BOTH_HEADERS;
@@ -71,7 +71,7 @@ fn check_request(message: &[u8], order: ByteOrder) {
     // Printing walks every list.
     assert!(!format!("{request:?}").is_empty());
     let mut out = vec![0; 1 << 17];
-    // Many parts of a damaged message may share bytes, so it can grow beyond any buffer.
+    // Parts of a damaged message may share bytes, so its copy can exceed any buffer.
     let Ok(bytes) = encode_request(&mut out, order, &header, &request) else { return };
     let (_, again) = decode_request(&out[..bytes], order, PADDING).unwrap();
     assert_eq!(again, request);

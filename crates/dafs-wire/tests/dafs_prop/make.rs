@@ -1,12 +1,12 @@
-//! Grows values of every type from a string of bytes.
+//! Generates values of every type from a string of bytes.
 //!
 //! Invariants
-//! * Bytes that have run out count as zero, so every string of bytes yields a value.
+//! * Missing bytes count as zero, so every string of bytes yields a value.
 //! * Borrowed parts are leaked: tests are short.
 
 use dafs_wire::dafs::*;
 
-/// The bytes that a value grows from.
+/// The bytes that a value is generated from.
 pub(crate) struct Source<'s> {
     bytes: &'s [u8],
 }
@@ -42,7 +42,7 @@ impl<'s> Source<'s> {
     }
 }
 
-/// A value that can be grown.
+/// A value that can be generated.
 pub(crate) trait Make: Sized {
     fn make(source: &mut Source<'_>) -> Self;
 }
@@ -157,7 +157,7 @@ impl Make for FailoverLocations<'static> {
     }
 }
 
-/// Grows a struct field by field.
+/// Generates a struct field by field.
 macro_rules! make_struct {
     ($($type:ident $(<$life:lifetime>)? { $($field:ident),* })*) => { $(
         impl $crate::make::Make for $type $(<$life>)? {
@@ -191,7 +191,7 @@ impl Make for SetTime {
     }
 }
 
-/// The decoder says that what has a value is included, so the generator does as well.
+/// The decoder includes every attribute with a value, so the generator does as well.
 macro_rules! make_block {
     ($type:ident { $($field:ident)* }) => {
         impl Make for $type<'static> {

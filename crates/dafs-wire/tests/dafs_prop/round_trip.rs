@@ -1,4 +1,5 @@
-//! What is encoded decodes to the same, in both byte orders, and fills exactly its own length.
+//! An encoded value decodes to the same value, in both byte orders, and fills exactly its own
+//! length.
 
 use crate::bodies::{PADDING, failure, reply, request};
 use crate::make::Source;
@@ -39,7 +40,7 @@ fn check_request(procedure: Procedure, bytes: &[u8], order: ByteOrder) {
     let (found, decoded) = decode_request(&message, order, PADDING).unwrap();
     same(found, expected);
     same(decoded, body);
-    // A view of the wire encodes to the same bytes as the slices it came from.
+    // A view of a message encodes to the same bytes as its original slices.
     assert_eq!(encode_all(|out| encode_request(out, order, &header, &decoded)), message);
 }
 
@@ -165,8 +166,8 @@ proptest! {
                 decode_entries_direct(&area[..length.bytes], order).unwrap(),
                 Seq::new(&entries[..fitting]),
             );
-            // It stops only when there is no room: each entry takes its own space and pad, and
-            // the area may end up to 7 bytes behind a multiple of 8.
+            // The writer stops only when there is no room: each entry takes its own space and
+            // padding, and the area may end up to 7 bytes after a multiple of 8.
             if let Some(next) = entries.get(fitting) {
                 let mut alone = vec![0; 1 << 16];
                 let next =

@@ -25,7 +25,7 @@ fn words_behind_the_third_are_unknown_attributes() {
     let refused = SetAttributes::decode(&fattr, Attr::KNOWN).unwrap_err();
     assert_eq!(refused, FattrError::Unsupported(None));
     assert_eq!(refused.status(), Status::AttrNotSupp);
-    // Zero words change nothing, however many there are.
+    // Zero words change nothing, in any number.
     let wire = bytes("00000005 00000010 00000000 00000000 00000000 00000000");
     assert_eq!(Bitmap::decode(&mut Decoder::new(&wire)), Ok(Bitmap::EMPTY.with(4)));
 }
@@ -113,7 +113,7 @@ fn what_cannot_be_set_is_named() {
     assert_eq!(error, FattrError::Unsupported(Some(32)));
     let error = refuse(&Fattr { mask: Bitmap::EMPTY.with(87), values: &[] }, Attr::KNOWN);
     assert_eq!(error, FattrError::Unsupported(Some(87)));
-    // A value that is cut short, and one with something behind it.
+    // A truncated value, and one with bytes after it.
     let error = refuse(&only(Attr::Size), Attr::KNOWN);
     assert_eq!(error.status(), Status::BadXdr);
     let long = Fattr { mask: Bitmap::EMPTY.with(4), values: &[0; 12] };
@@ -155,7 +155,7 @@ fn what_a_client_reads() {
 #[test]
 fn a_server_writes_attribute_by_attribute() {
     let mut out = Vec::new();
-    // Number 87 does not exist, and is left out.
+    // Number 87 is undefined, so it is left out.
     let mask = Bitmap::of(&[1, 4, 87]);
     encode_fattr(&mut Encoder::new(&mut out), mask, |attr, e| match attr {
         Attr::Type => FileType::Directory.encode(e),

@@ -150,7 +150,7 @@ fn layouts_and_devices() {
             changes: vec![DeviceChange::Moved(moved), DeviceChange::Deleted(deleted)],
         }),
     );
-    // Both of one device at once; then a kind that is none, too little and too much.
+    // Two changes of one device at once; then an undefined kind, too few and too many bytes.
     let both = r#"0000000e 00000001 00000001 00000006 0000002c
         00000001 "0123456789abcdef" 00000001 00000004 "0123456789abcdef""#;
     let Ok(CbOp::NotifyDeviceid(args)) = CbOp::decode(&mut Decoder::new(&bytes(both))) else {

@@ -1,5 +1,5 @@
 //! NFSv4.1 and 4.2 messages laid out by hand from the XDR of RFC 5662, 7863, 8276 and 9754: both
-//! directions have to agree with them byte by byte.
+//! directions must agree with them byte by byte.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 
@@ -12,7 +12,7 @@ mod session;
 use dafs_wire::nfs4::{Op, OpResult, ResultBody, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 
-/// The bytes of hexadecimal digits; blanks are ignored, and quoted text stands for itself.
+/// The bytes of hexadecimal digits; blanks are ignored, and quoted text is literal.
 fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for (at, part) in text.split('"').enumerate() {
@@ -33,7 +33,7 @@ fn encoded(value: &impl Encode) -> Vec<u8> {
     out
 }
 
-/// `text` is this operation, and nothing else.
+/// Checks that `text` is exactly this operation.
 #[track_caller]
 fn check_op(text: &str, op: &Op<'_>) {
     let wire = bytes(text);
@@ -43,7 +43,7 @@ fn check_op(text: &str, op: &Op<'_>) {
     assert_eq!(d.remaining(), 0);
 }
 
-/// `text` is a result with this status and body.
+/// Checks that `text` is a result with this status and body.
 #[track_caller]
 fn check_result(text: &str, number: u32, status: Status, body: ResultBody<'_>) {
     let wire = bytes(text);
@@ -55,7 +55,7 @@ fn check_result(text: &str, number: u32, status: Status, body: ResultBody<'_>) {
     assert_eq!(format!("{decoded:?}"), format!("{result:?}"), "decoding");
 }
 
-/// `text` is this value.
+/// Checks that `text` is this value.
 #[track_caller]
 fn check<T>(text: &str, value: &T)
 where
@@ -70,5 +70,5 @@ where
 
 /// The state-id 7 / "twelve bytes".
 const STATEID: Stateid = Stateid { seqid: 7, other: *b"twelve bytes" };
-/// Its bytes.
+/// The bytes of the state-id.
 const STATEID_TEXT: &str = r#"00000007 "twelve bytes""#;

@@ -23,7 +23,7 @@ fn operations_belong_to_minor_versions() {
     assert!(decode(&seek, 1).unwrap().starts_with("Illegal"));
     assert!(decode(&seek, 2).unwrap().starts_with("Seek"));
     assert!(decode("0000003a 00000000", 0).unwrap().starts_with("Illegal"));
-    // Operations that only 4.0 had are known, and their arguments are not read.
+    // Operations of 4.0 alone are known, and their arguments are not decoded.
     assert_eq!(decode("0000001e", 1).unwrap(), "Obsolete(Renew)");
     assert_eq!(OpNum::Getxattr.minor_version_min(), 2);
 }
@@ -35,7 +35,7 @@ fn limits_are_kept() {
     };
     assert!(decode(&long("00000016", 128, ""), 1).is_ok());
     assert_eq!(decode(&long("00000016", 129, ""), 1).unwrap_err().number, 22);
-    // A name may be as long as the message: too long is the server's to say.
+    // A name may be as long as the message: the server refuses one that is too long.
     assert!(decode(&long("0000000f", 70_000, ""), 1).is_ok());
     let owner =
         |bytes| decode(&long(r#"0000002a "verifier""#, bytes, "00000000 00000000 00000000"), 1);
@@ -62,7 +62,8 @@ fn values_without_a_meaning_are_refused_or_kept() {
     ] {
         assert!(decode(&text, 2).is_err(), "{text}");
     }
-    // Where the RFCs name an error of its own, the number is kept: BADTYPE, UNION_NOTSUPP, INVAL.
+    // Where the RFCs name a different error, the number is kept. The errors are BADTYPE,
+    // UNION_NOTSUPP, INVAL.
     assert!(
         decode("00000006 00000063 00000000 00000000 00000000", 1).unwrap().contains("Other(99)")
     );
