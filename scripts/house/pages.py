@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""pages.py -- check README.md and the pages of docs: words, links, figures.
+"""pages.py -- check the pages: words, links, names of tests, figures.
 
-At most 2 % of a page's sentences begin with a free relative, and no sentence has more than 50 words. Each
-link of any page leads to a file, and to a heading of it. Each figure of README's comparison stands in
-docs/benchmarks.md.
+At most 2 % of a page's sentences begin with a free relative, and no sentence has more than 50 words, or 40
+in ARCHITECTURE.md and the design notes. ARCHITECTURE.md has at most 3,500 words. Each link of any page leads
+to a file, and to a heading of it. Each test that a table of invariants names exists. Each figure of README's
+comparison stands in docs/benchmarks.md.
 """
 import pathlib
 import re
@@ -13,6 +14,9 @@ import sys
 import prose
 
 CODE = re.compile(r"^ *```.*?^ *```|^ {4}.*?$", re.DOTALL | re.MULTILINE)
+ARCHITECTURE = pathlib.Path("ARCHITECTURE.md")
+ARCHITECTURE_WORDS_MAX = 3500
+DESIGN_SENTENCE_WORDS_MAX = 40
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -32,13 +36,13 @@ def broken_links(page):
             yield f"{page}: link to {link}"
 
 
-def faults_of_words(page):
+def faults_of_words(page, sentence_words_max):
     sentences = list(prose.sentences(CODE.sub("", page.read_text())))
     relatives = [sentence for sentence in sentences if prose.is_free_relative(sentence)]
     if 100 * len(relatives) > prose.FREE_RELATIVES_PER_CENT_MAX * len(sentences):
         yield from (f"{page}: free relative: {sentence}" for sentence in relatives)
     for sentence in sentences:
-        if len(sentence.split()) > prose.SENTENCE_WORDS_MAX:
+        if len(sentence.split()) > sentence_words_max:
             yield f"{page}: long: {sentence}"
 
 
@@ -53,13 +57,33 @@ def unknown_figures():
                 yield from (f"README.md: figure {figure}" for figure in figures if figure not in known)
 
 
+def missing_tests(pages):
+    """Names in the last column of tables of invariants that no function has. A link to a file of tests will do."""
+    sources = [path.read_text() for path in pathlib.Path("crates").glob("**/*.rs")]
+    functions = {name for text in sources for name in re.findall(r"\bfn (\w+)", text)}
+    for page in pages:
+        table = re.search(r"^\| invariant \|.*\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE)
+        for row in table[1].splitlines()[1:] if table else []:
+            tests = re.findall(r"`(\w+)`", row.split("|")[-2])
+            if not tests and not LINK.search(row.split("|")[-2]):
+                yield f"{page}: no test: {row}"
+            yield from (f"{page}: no test {name}" for name in tests if name not in functions)
+
+
 def main():
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
     pages = [pathlib.Path(name) for name in names if name and pathlib.Path(name).is_file()]
     faults = [fault for page in pages for fault in broken_links(page)]
     for page in [pathlib.Path("README.md"), *sorted(pathlib.Path("docs").glob("*.md"))]:
-        faults += faults_of_words(page)
+        faults += faults_of_words(page, prose.SENTENCE_WORDS_MAX)
+    design = [ARCHITECTURE, *sorted(pathlib.Path("docs/design").glob("*.md"))]
+    for page in design:
+        faults += faults_of_words(page, DESIGN_SENTENCE_WORDS_MAX)
+    words = len(ARCHITECTURE.read_text().split())
+    if words > ARCHITECTURE_WORDS_MAX:
+        faults.append(f"{ARCHITECTURE}: {words} words")
+    faults += missing_tests(design)
     faults += unknown_figures()
     for fault in faults:
         print(fault)
