@@ -410,8 +410,8 @@ impl Connection {
                 return Err(Ending::Unread);
             }
         }
-        // A peer is not stalled while the server does not read from it. A peer is, while it holds
-        // the memory that others wait for.
+        // A peer is not at fault while the server does not read from it. It is at fault while it
+        // holds the memory that others wait for.
         let starved = self.reader.is_starved(turn.budget);
         let first_call = nanoseconds(turn.config.first_call_timeout);
         // A first record in progress may be slow; the timeouts below apply to it.

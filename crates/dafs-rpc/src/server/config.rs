@@ -12,13 +12,14 @@ pub struct Config {
     /// callbacks.
     pub record_bytes_max: usize,
     /// Connections of all reactors, unless they are counted together with others
-    /// ([`Group::counting_in`]). Above it, a connection without any call is closed to make room.
+    /// ([`Group::counting_in`]). Above it, a connection that is not established is closed to make
+    /// room.
     ///
     /// [`Group::counting_in`]: super::Group::counting_in
     pub connections_max: usize,
     /// Connections from one network address.
     pub connections_per_address_max: usize,
-    /// Timeout for the first call of a connection.
+    /// Timeout for the start of the first call of a connection.
     pub first_call_timeout: Duration,
     /// Deferred calls of one connection without an answer; above it, the server reads no more calls
     /// from it.

@@ -390,7 +390,7 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
-    /// Handles a lack of file descriptors: closes a connection without any call, and stops
+    /// Handles a lack of file descriptors: closes a connection that is not established, and stops
     /// accepting for a while. Without that the reactor would loop.
     fn make_room(&mut self, error: &io::Error) {
         let made_room = self.worker.shared.connections.make_room();

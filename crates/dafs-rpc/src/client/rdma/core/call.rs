@@ -52,7 +52,7 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// True when a server can reach memory that the caller shares.
+    /// True when a server can reach memory that belongs to the caller.
     pub(super) fn is_exposed(&self) -> bool {
         self.data.is_some() || !self.sinks.is_empty()
     }

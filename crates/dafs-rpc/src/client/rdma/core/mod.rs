@@ -54,7 +54,7 @@ pub(super) struct Connection {
     pub(super) back: Option<Arc<BackHandler>>,
     /// The reason for the end, shared with the handles.
     broken: Arc<OnceLock<String>>,
-    /// The longest message that both this client may send and the server accepts.
+    /// The longest message to the server; below, the longest one from it.
     send_bytes: usize,
     reply_bytes: usize,
     calls: FxHashMap<u32, Call>,
@@ -93,7 +93,7 @@ impl Connection {
         back: Option<Arc<BackHandler>>,
         first_xid: u32,
     ) -> Result<Self, ConnectError> {
-        // RFC 8797 section 4 announces sizes in units.
+        // Private data states sizes in units (RFC 8797 section 4).
         let inline = options.inline_bytes.clamp(INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX);
         let inline = inline / INLINE_BYTES_DEFAULT * INLINE_BYTES_DEFAULT;
         let private = PrivateData {
