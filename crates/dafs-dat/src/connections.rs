@@ -11,7 +11,8 @@
 //!   closed at the moment when they would be established.
 //! * The address with the most connections that are not established makes room. Its oldest
 //!   connection without any input is closed first, or else its oldest. So an address that floods a
-//!   server closes its own connections, and other clients have time for their handshake.
+//!   server closes its own connections, and another client at that address has time for its
+//!   handshake.
 //! * Each admitted connection is counted until its [`Admitted`] is dropped, or until it is closed
 //!   to make room.
 

@@ -83,7 +83,7 @@ pub enum PostError {
     /// The segment exceeds its region.
     #[error("the segment lies outside its memory region")]
     Bounds,
-    /// The application has unmapped the memory.
+    /// The application has unmapped, write-protected or truncated the memory.
     #[error(transparent)]
     Gone(#[from] Gone),
     /// The region was registered without the right that this work needs.

@@ -60,7 +60,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The most private data that a protocol may hand to `connect` or `accept`, in bytes. InfiniBand's
-/// connection manager carries 56; the providers keep 8 of the 52 that this crate uses.
+/// connection manager carries 56. This crate uses 52 of them, and its providers keep 8 for
+/// themselves.
 pub const PRIVATE_DATA_BYTES_MAX: usize = 44;
 
 /// The most local segments of one send or RDMA write.

@@ -1,7 +1,7 @@
 //! The shared-memory provider: its promises beyond the contract of every provider, and its defence
 //! against hostile peers.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 #[path = "shm/pair.rs"]
 mod pair;

@@ -1,6 +1,6 @@
 //! The shared-memory provider keeps the contract of the trait, on each of its paths.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod contract;
 

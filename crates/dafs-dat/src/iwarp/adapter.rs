@@ -382,7 +382,7 @@ impl Adapter for IwarpAdapter {
             return self.end(endpoint.0, End::Local);
         }
         connection.closing = true;
-        // Posted work is sent now; the follow-ups of the opening would come too late.
+        // Posted work is sent now, and no nudges follow it.
         connection.opening = Opening::Done;
         connection.mark_dirty(&mut self.core);
         self.start_timer(endpoint.0, timeout);

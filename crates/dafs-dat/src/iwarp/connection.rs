@@ -242,7 +242,7 @@ impl Connection {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // The application has unmapped the target memory; the stream continues.
+                // The target memory is no longer accessible; the stream continues.
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) && in_place > 0 => {
                     self.rx.lose(&core.regions).map_err(End::Violation)?;
                     continue;

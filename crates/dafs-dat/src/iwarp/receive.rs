@@ -12,9 +12,9 @@
 //! * A key that a message invalidates is checked with each of its segments and becomes invalid with
 //!   the last, before the message is reported.
 //! * After an error or a Terminate the receiver ignores all further input.
-//! * Writes of the peer into memory that the application has unmapped are discarded, and the buffer
-//!   remembers that: the stream continues. A message, or an own read, whose memory was unmapped
-//!   ends the connection.
+//! * Writes of the peer into memory that is no longer accessible are discarded, and the buffer
+//!   remembers that: the stream continues. A message, or an own read, into such memory ends the
+//!   connection.
 
 use super::expect::LargeData;
 use super::limits::DIRECT_BYTES_MIN;
@@ -111,7 +111,7 @@ struct Segment {
     last: bool,
     /// True for a tagged segment that arrived while large data was expected.
     announced: bool,
-    /// True if its memory was unmapped: the rest of it is discarded.
+    /// True if its memory is no longer accessible: the rest of it is discarded.
     lost: bool,
     payload: usize,
     done: usize,
@@ -250,7 +250,7 @@ impl Receiver {
     /// receive in place.
     ///
     /// # Errors
-    /// When the memory was unmapped since the segment began.
+    /// When the memory became inaccessible since the segment began.
     pub fn direct_view<'a>(
         &'a self,
         table: &'a RegionTable,
@@ -306,7 +306,7 @@ impl Receiver {
     /// [`Receiver::direct_view`].
     ///
     /// # Errors
-    /// When the memory was unmapped.
+    /// When the memory is no longer accessible.
     pub fn placed(&mut self, bytes: usize, table: &RegionTable) -> Result<(), Violation> {
         debug_assert!(bytes <= self.segment.payload - self.segment.done);
         if let Some(mut crc) = self.crc.take() {
@@ -318,7 +318,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Records that the memory of [`Receiver::direct_view`] was unmapped during the system call.
+    /// Records that the kernel could not access the memory of [`Receiver::direct_view`].
     ///
     /// # Errors
     /// When the stream cannot continue, or the memory is no longer registered.

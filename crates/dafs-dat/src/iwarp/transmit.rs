@@ -123,7 +123,7 @@ pub(super) enum Progress {
 /// The reason why sending failed.
 #[derive(Debug)]
 pub(super) enum SendFailure {
-    /// The application has unmapped memory that is to be sent.
+    /// Memory to send is no longer accessible: the application has changed its mapping.
     Gone(Gone),
     Io(io::Error),
     Violation(Violation),
@@ -292,7 +292,7 @@ impl Transmitter {
         }
     }
 
-    /// Marks the buffers of unsent pieces whose memory was unmapped.
+    /// Marks the buffers of unsent pieces whose memory is no longer accessible.
     fn note_gone(&self, table: &RegionTable) {
         for chunk in &self.chunks {
             if let Ok(Some(view)) = self.payload(chunk, table) {
@@ -332,7 +332,7 @@ impl Transmitter {
         let mut total = 0;
         // The range of the last view, if it lies in the header area: adjacent ranges are joined.
         let mut joined: Option<(usize, usize)> = None;
-        // Only the kernel accesses memory that may be unmapped.
+        // Only the kernel accesses memory that may become inaccessible.
         let mut may_go = false;
         for chunk in &self.chunks {
             let view = match *chunk {

@@ -13,8 +13,8 @@ pub enum Violation {
     /// The checksum of an FPDU does not match.
     #[error("the CRC of an FPDU does not match")]
     Crc,
-    /// The application has unmapped the target memory of a message or an own read. The peer is not
-    /// at fault, but the stream cannot continue.
+    /// The target memory of a message or an own read is no longer accessible. The peer is not at
+    /// fault, but the stream cannot continue.
     #[error(transparent)]
     Gone(#[from] Gone),
     /// A malformed segment header.

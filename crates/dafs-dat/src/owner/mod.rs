@@ -94,7 +94,7 @@ fn owner(socket: BorrowedFd<'_>, peer: SocketAddr) -> io::Result<Option<u32>> {
         return if is_blind { Err(io::ErrorKind::Unsupported.into()) } else { Ok(None) };
     };
     // A socket that is closed during the query has no owner any more, which the kernel reports as
-    // user 0. Then the second query finds it not established.
+    // user 0. Then it is not established.
     let again = diag::find(peer, own)?;
     let same = again.is_some_and(|again| again.cookie == found.cookie);
     // And the peer did not close and leave its port to another process before.

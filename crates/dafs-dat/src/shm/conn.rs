@@ -336,7 +336,7 @@ impl Conn {
         let (_, target) = regions
             .remote(self.domain, remote, Access::REMOTE_WRITE)
             .map_err(|error| protocol(&format!("RDMA write refused: {error}")))?;
-        // The buffer records that its memory was unmapped; that is not the peer's fault.
+        // The buffer records that its memory is inaccessible; that is not the peer's fault.
         let _ = self.consumer.copy_to(record, target, Site::ShmRdma);
         Ok(())
     }
@@ -440,7 +440,7 @@ impl Conn {
     }
 
     /// Writes one record for `work`, with `chunk` bytes of payload unless it is a read. Returns the
-    /// rest of the work: all of it if its memory was unmapped.
+    /// rest of the work: all of it if its memory is no longer accessible.
     fn step(
         &mut self,
         work: Work,

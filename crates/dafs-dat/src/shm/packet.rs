@@ -3,10 +3,9 @@
 //! Both ends run on one host and one processor architecture, so numbers are in native order. The
 //! socket keeps packet boundaries.
 //!
-//! Every packet is parsed into a type before it takes effect; any other packet is an error that
-//! ends the connection.
-//! * Every packet is parsed into a type before anything acts on it; a packet that is not exactly
-//!   one of these is an error that ends the connection.
+//! Invariants
+//! * Every packet is parsed into a type before it takes effect; any other packet is an error that
+//!   ends the connection.
 
 use super::limits::PACKET_BYTES_MAX;
 use crate::PRIVATE_DATA_BYTES_MAX;

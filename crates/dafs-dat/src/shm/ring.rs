@@ -185,7 +185,7 @@ impl Producer {
     /// Writes one record; `fits` must have confirmed the payload's size.
     ///
     /// # Errors
-    /// The payload was unmapped; the ring is unchanged.
+    /// The payload is no longer accessible; the ring is unchanged.
     pub(super) fn push(
         &mut self,
         kind: Kind,
@@ -267,7 +267,7 @@ impl Consumer {
     /// Copies the record's payload to `target`, up to the shorter length.
     ///
     /// # Errors
-    /// The target was unmapped.
+    /// The target is no longer accessible.
     pub(super) fn copy_to(
         &self,
         record: &Record,

@@ -161,8 +161,7 @@ impl Mapping {
     /// A view of `len` bytes from `offset`.
     pub(super) fn view(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
         // SAFETY: the mapping is valid for its whole length as long as `self` lives. One that was
-        // made for reading is only read: The lookup `PeerRegions::find` decides whether a view may
-        // be written.
+        // made for reading is only read: `PeerRegions::find` decides whether a view may be written.
         unsafe { VolatileSlice::new(self.ptr, self.len) }.slice(offset, len)
     }
 

@@ -122,7 +122,8 @@ impl Network {
         let endpoint = self.new_endpoint(id, Side::Connector);
         let mut connector = Half::new(port, domain, true);
         connector.endpoint = Some(endpoint);
-        // Until there is a listener, the acceptor's half belongs to the host's listener, if any.
+        // The acceptor's half belongs to the host's listener; without a listener it is closed from
+        // the start.
         let target = self.listeners.get(&host).map(|(listener, _)| *listener);
         let mut acceptor = Half::new(target.unwrap_or(port), ProtectionDomain(0), false);
         if target.is_none() {

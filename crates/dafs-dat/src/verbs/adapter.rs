@@ -381,7 +381,7 @@ impl Adapter for VerbsAdapter {
             return self.end(endpoint.0, End::Local);
         }
         connection.closing = true;
-        // Posted work is sent now; the follow-ups of the opening would come too late.
+        // Posted work is sent now. No later work depends on it, so no follow-ups are needed.
         connection.opening = Opening::Done;
         connection.deadline = Deadline::after(timeout);
         self.unsettled.push(endpoint.0);

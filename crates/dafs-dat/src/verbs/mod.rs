@@ -1,4 +1,4 @@
-//! RDMA devices through libibverbs and librdmacm. InfiniBand, RoCE and iWARP adapters, and the
+//! RDMA devices through libibverbs and librdmacm: InfiniBand, RoCE and iWARP adapters, and the
 //! kernel's rxe and siw, behind [`Adapter`](crate::Adapter).
 //!
 //! Both libraries are loaded when the first adapter is opened, so programs build, start and run

@@ -18,7 +18,7 @@ pub(super) struct Span {
     pub(super) address: u64,
     pub(super) len: usize,
     pub(super) key: u32,
-    /// True if the application may unmap it.
+    /// True if the application may make it inaccessible.
     pub(super) may_go: bool,
 }
 
