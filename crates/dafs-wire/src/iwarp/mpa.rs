@@ -67,7 +67,7 @@ impl FrameKind {
         }
     }
 
-    /// True if a frame of this kind begins with `bytes`, as far as both are long.
+    /// True if `bytes` can begin a frame of this kind: they agree with its key as far as they go.
     pub fn is_begun_by(self, bytes: &[u8]) -> bool {
         let known = bytes.len().min(self.key().len());
         bytes[..known] == self.key()[..known]

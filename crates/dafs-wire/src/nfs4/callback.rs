@@ -432,7 +432,7 @@ macro_rules! callbacks {
             /// Decodes one operation of a callback compound.
             ///
             /// # Errors
-            /// When the number or the arguments cannot be decoded: The operation then fails with
+            /// When the number or the arguments cannot be decoded: the operation then fails with
             /// BADXDR.
             pub fn decode(d: &mut Decoder<$lt>) -> Result<Self, BadOp> {
                 let bad = |number, error| BadOp { number, error };

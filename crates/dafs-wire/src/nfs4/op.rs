@@ -81,7 +81,7 @@ macro_rules! operations {
             /// Decodes one operation of a compound of this minor version.
             ///
             /// # Errors
-            /// When the number or the arguments cannot be decoded: The operation then fails with
+            /// When the number or the arguments cannot be decoded: the operation then fails with
             /// BADXDR.
             #[inline]
             pub fn decode(d: &mut Decoder<$lt>, minor_version: u32) -> Result<Self, BadOp> {

@@ -35,7 +35,7 @@ pub struct Header {
 /// The body of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// RDMA_MSG: the RPC message follows, without the data in its read chunks.
+    /// RDMA_MSG: the RPC message follows, without the data in its chunks.
     Message(Chunks),
     /// RDMA_NOMSG: the whole RPC message is in a chunk, and no bytes follow.
     NoMessage(Chunks),
