@@ -124,7 +124,7 @@ pub(crate) const TICK_MILLISECONDS: u64 = 1000;
 /// Calls that a new peer over RDMA may have in flight.
 pub(crate) const RDMA_CREDITS_INITIAL: u32 = 4;
 
-/// Callbacks to one peer over RDMA that are outstanding at a time, if it grants so many credits.
+/// The most outstanding callbacks to one peer over RDMA, even if it grants more credits.
 pub(crate) const RDMA_BACK_CREDITS: u32 = 8;
 
 /// Incomplete sends to a peer over RDMA per granted credit. A peer beyond that sends calls and does
@@ -142,7 +142,7 @@ pub(crate) const RDMA_WORK_BYTES: usize = 128;
 /// one has work. A poll costs a system call on some transports.
 pub(crate) const QUIET_TURNS: u32 = 512;
 
-/// The reactor polls a quiet adapter once in so many turns.
+/// Turns of the reactor from one poll of a quiet adapter to the next.
 pub(crate) const QUIET_STRIDE: u32 = 16;
 
 /// Connections that waited for memory and are resumed in one turn.

@@ -26,7 +26,7 @@ pub enum LocalEvent {
         /// Memory that the call held, in bytes.
         held_bytes: usize,
     },
-    /// A deferred call that held so many bytes was dropped and will never be answered.
+    /// A deferred call was dropped and will never be answered; the number is the bytes it held.
     Forgotten(ConnectionId, usize),
     /// A callback to send to a peer.
     CallBack(ConnectionId, BackCall),

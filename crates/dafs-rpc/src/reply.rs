@@ -188,7 +188,7 @@ impl Reply {
         Ok(BulkSpace { reply: self, memory, len_max, is_item, sink: None })
     }
 
-    /// The write chunk of the next item, if it takes so many bytes.
+    /// The write chunk of the next item, if it has room for `len_max` bytes.
     fn sink(&self, len_max: usize) -> Option<&Sink> {
         let sink = self.exchange.as_ref()?.sinks.get(self.items)?;
         (len_max > 0 && len_max <= sink.len_max).then_some(sink)

@@ -48,7 +48,7 @@ pub struct Config {
     /// The longest message over RDMA to send or receive, in bytes; longer ones use chunks. Between
     /// 1024 and 262144, in steps of 1024 (RFC 8797 section 4).
     pub rdma_inline_bytes: usize,
-    /// Credits that a peer over RDMA gets, if it requests so many. Each credit costs
+    /// The most credits that a peer over RDMA gets on request. Each credit costs
     /// `rdma_inline_bytes`.
     pub rdma_credits_max: u32,
     /// Timeout for RDMA to read the next piece of a call from a peer. While memory is short, an

@@ -27,12 +27,12 @@ pub const ECHO: u32 = 1;
 pub const ECHO_APART: u32 = 2;
 /// Answers with its arguments later, from another thread.
 pub const LATER: u32 = 3;
-/// Takes two numbers: returns so many bytes of bulk data, made from the second number, and the word
-/// 7.
+/// Takes a length and a seed: returns that many bytes of bulk data, made from the seed, and the
+/// word 7.
 pub const BULK: u32 = 4;
 /// As `BULK`, twice, the second with one byte more.
 pub const BULK_TWICE: u32 = 5;
-/// Takes a number: returns so many bytes of results that are not bulk.
+/// Takes a length: returns that many bytes of results that are not bulk.
 pub const LONG: u32 = 6;
 /// Sends a callback with its arguments; answers with the result when it has arrived.
 pub const CALL_BACK: u32 = 7;
@@ -306,7 +306,7 @@ impl World {
         self.metered += (self.meter)() - before;
     }
 
-    /// A client with this private data and so many posted receives.
+    /// A client with this private data and number of posted receives.
     pub fn client(&mut self, private_data: Option<PrivateData>, receives: usize) -> Client {
         let mut client = self.begin_client(private_data, receives);
         self.until(&mut client, |client| client.established.then_some(()));

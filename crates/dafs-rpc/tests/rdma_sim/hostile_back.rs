@@ -25,7 +25,7 @@ impl Called {
         Self { net, raw, calls: Vec::new(), next: 0 }
     }
 
-    /// Makes the server send so many callbacks.
+    /// Makes the server send `times` callbacks.
     fn ask(&mut self, times: u32) {
         for _ in 0..times {
             self.next += 1;

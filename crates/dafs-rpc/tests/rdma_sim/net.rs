@@ -95,7 +95,7 @@ impl Net {
         self.settle_with(raws, |_| ());
     }
 
-    /// Runs so many steps, or fewer if no event is left. Returns how many there were.
+    /// Runs at most `count` steps, until no event is left. Returns the number of steps.
     pub(crate) fn steps(&mut self, raw: &mut Raw, count: usize) -> usize {
         raw.flush();
         for step in 0..count {

@@ -30,7 +30,7 @@ pub(crate) mod procedures {
     pub(crate) const SOURCE: u32 = 3;
     /// Two numbers and two lengths: gives two items of data, each between numbers.
     pub(crate) const SOURCE_TWICE: u32 = 4;
-    /// A number and a length: gives the number and so many words that are not data.
+    /// A number and a length: gives the number and `length` words that are not data.
     pub(crate) const WORDS: u32 = 5;
     /// As `SINK_APART`, answered when the test releases it.
     pub(crate) const SINK_LATER: u32 = 6;

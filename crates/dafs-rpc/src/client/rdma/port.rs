@@ -2,8 +2,8 @@
 //!
 //! The threads follow the leader/followers pattern: one waiting thread is the leader and polls the
 //! adapter. The others sleep until their call ends or the leader leaves. So a program with one
-//! thread pays for no hand-over between threads, and no background thread stands between a reply
-//! and its waiter.
+//! thread pays for no hand-over between threads, and no background thread delays a reply on the way
+//! to its waiter.
 //!
 //! Invariants
 //! * A thread touches the driver only under its lock. A leader that spins yields the lock to
@@ -105,8 +105,8 @@ impl Shared {
     pub(super) fn lock(&self) -> Guard<'_> {
         match self.driver.try_lock() {
             Ok(guard) => return guard,
-            // After a panic under the lock a connection stands between two steps at worst, which is
-            // a valid state.
+            // A panic under the lock leaves a connection between two steps at worst, which is a
+            // valid state.
             Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {}
         }
