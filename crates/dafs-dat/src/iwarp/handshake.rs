@@ -153,7 +153,7 @@ pub(super) fn reply(
 /// ORD towards a peer that has not announced its IRD.
 const UNTOLD_READS: u16 = 1;
 
-/// Checks the answer to our request; returns the agreement and the peer's private data.
+/// Checks the answer to this side's request; returns the agreement and the peer's private data.
 pub(super) fn judge_reply(
     config: &IwarpConfig,
     frame: &Frame<'_>,

@@ -201,7 +201,7 @@ impl Transmitter {
         match message.source {
             Source::Answer(request) => Place::Tagged {
                 stag: request.sink_stag,
-                // The peer checks its own offsets; ours must only not overflow.
+                // The peer checks its own offsets; the addition must only not overflow here.
                 offset: request.sink_offset.wrapping_add(done),
             },
             Source::Work { operation: Operation::RdmaWrite, stag, address, .. } => {

@@ -58,7 +58,7 @@ impl Epoll {
     fn control(&self, what: i32, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
         self.fd.check()?;
         let mut event = libc::epoll_event { events, u64: token };
-        // SAFETY: the event is ours and lives through the call.
+        // SAFETY: the event is a local variable that lives through the call.
         let returned = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), what, fd, &mut event) };
         if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

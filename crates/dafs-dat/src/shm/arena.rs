@@ -5,7 +5,7 @@
 //! shared through a read-only descriptor.
 //!
 //! Invariants
-//! * A region of a peer is used only while its key stands in the peer's slot, and only within the
+//! * A region of a peer is used only while its key is in the peer's slot, and only within the
 //!   bounds and the access that the peer announced. Its mapping lives as long as any window to it.
 //! * The mappings of one peer are bounded. Those of all peers share a budget of the process, which
 //!   counts a mapping until its last window is dropped.

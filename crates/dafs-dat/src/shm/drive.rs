@@ -98,7 +98,7 @@ impl ShmAdapter {
         let (reports, rest) = match epoll::wait(&self.epoll, &mut space[..], Some(&zero)) {
             Ok(found) => found,
             Err(Errno::INTR) => return,
-            // The instance was ours and open, so the program has interfered.
+            // This adapter had the instance open, so the program has interfered.
             Err(_) => return self.descriptors.lose(),
         };
         if rest.is_empty() {
@@ -186,7 +186,7 @@ impl ShmAdapter {
     }
 
     /// Removes connections whose sleep word is set from the busy list, unless records arrived
-    /// meanwhile. A full fence must stand between setting the word and this call.
+    /// meanwhile. A full fence is required between setting the word and this call.
     fn drop_idle(&mut self) {
         let conns = &mut self.conns;
         self.busy.retain(|&name| {

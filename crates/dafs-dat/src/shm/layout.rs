@@ -95,8 +95,8 @@ impl Control {
     }
 
     /// True if the peer must be rung after records were published (`records`) or room was freed;
-    /// clears its sleep word, so that it is rung once. A full fence must stand between the
-    /// publication and this call.
+    /// clears its sleep word, so that it is rung once. A full fence is required between
+    /// the publication and this call.
     pub(super) fn take_peer_sleep(&self, records: bool) -> bool {
         let wanted = if records { WANTS_RECORDS } else { WANTS_ROOM & !WANTS_RECORDS };
         let word = self.peer_sleep();

@@ -1,7 +1,7 @@
 //! The regions that this side shares with a peer, and the control packets of a connection.
 //!
 //! Invariants
-//! * A key stands in its slot before the peer learns of the slot, and is removed from it before
+//! * A key is in its slot before the peer learns of the slot, and is removed from it before
 //!   `deregister` returns.
 //! * Sharing a region is only an optimisation: the ring reaches all memory that cannot be shared.
 
@@ -112,7 +112,7 @@ impl Conn {
     }
 
     /// Wakes the peer if it sleeps, and sends queued packets again that the socket did not take. A
-    /// full fence must stand before this call.
+    /// full fence is required before this call.
     pub(super) fn ring_doorbell(&mut self) {
         if !self.packets.is_empty() {
             self.send_packets();

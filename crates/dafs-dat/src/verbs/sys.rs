@@ -57,7 +57,7 @@ impl Device {
     /// All devices that the connection manager knows. Their contexts stay open.
     pub(super) fn all(library: &'static Library) -> Result<Vec<Device>, VerbsError> {
         let mut count = 0;
-        // SAFETY: writes the number; the list has so many contexts. The list is never freed, which
+        // SAFETY: writes `count`; the list has `count` contexts. The list is never freed, which
         // keeps the contexts open.
         let list = unsafe { (library.get_devices)(&mut count) };
         if list.is_null() {
