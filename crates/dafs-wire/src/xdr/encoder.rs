@@ -41,7 +41,7 @@ impl<'v> Encoder<'v> {
     }
 
     /// Replaces the bytes from `position` on, such as a head whose content becomes known later. It
-    /// has no effect when so many have not been written.
+    /// has no effect when they reach beyond the written bytes.
     #[inline]
     pub fn patch(&mut self, position: usize, bytes: &[u8]) {
         let end = position.saturating_add(bytes.len());
