@@ -5,7 +5,7 @@ use dafs_store::Spread as How;
 use dafs_store::{
     Capabilities, Cred, Device, DeviceKey, DeviceTrouble, FileCopy, FileId, FsId, LayoutForm,
     Layouts, MemoryOptions, MemoryStore, NfsAddresses, Packing, Placement, Result, SetAttr,
-    SetTime, StoreError, Stripes, Waits,
+    SetTime, Store, StoreError, Stripes, Waits,
 };
 use dafs_testkit::stores::layer::{Layer, Layered};
 use std::num::NonZeroU32;
