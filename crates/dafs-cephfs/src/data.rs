@@ -22,10 +22,10 @@ use crate::server;
 use crate::stripes::Stripes;
 use crate::sys::{Handle, Inode, Mount, NO_SNAPSHOT, Perm};
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{Uses, check_ranges, continued, continued_to_end, seek_dense};
+use dafs_store::backend::{Uses, continued, continued_to_end};
 use dafs_store::{
-    Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, Result,
-    SeekWhat, Stability, StoreError, Wait,
+    Attr, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, PartOfFile, Result,
+    Stability, StoreError, Wait,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
@@ -457,52 +457,13 @@ impl OpenFile for CephDataFile {
         self.data.sync(self.object)
     }
 
-    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
-        Ok(())
-    }
-
-    fn set_size(&self, _size: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
-        seek_dense(self.attr()?.size, offset, what)
-    }
-
-    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn copy_from(
-        &self,
-        _source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        check_ranges(false, source_offset, offset, len)?;
-        Err(StoreError::NotSupported)
-    }
-
-    fn clone_range_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
     fn attr(&self) -> Result<Attr> {
         let inode = self.data.inode(self.object)?;
         attr(&inode.stat(&Perm::new(inode.mount(), &server())?)?)
     }
 }
+
+impl PartOfFile for CephDataFile {}
 
 impl DataFile for CephDataFile {
     fn use_begins(&self) -> u64 {

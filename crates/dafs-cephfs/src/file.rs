@@ -9,6 +9,7 @@ use dafs_mem::VolatileSlice;
 use dafs_store::backend::{check_ranges, continued, copy_piece, seek_dense};
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
+    WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -109,6 +110,12 @@ impl OpenFile for CephFile {
         self.handle.sync()
     }
 
+    fn attr(&self) -> Result<Attr> {
+        attr(&self.inode.stat(&Perm::new(self.inode.mount(), &server())?)?)
+    }
+}
+
+impl WholeFile for CephFile {
     fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
         if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
             return Err(StoreError::Invalid);
@@ -169,9 +176,5 @@ impl OpenFile for CephFile {
         _len: u64,
     ) -> Result<()> {
         Err(StoreError::NotSupported)
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        attr(&self.inode.stat(&Perm::new(self.inode.mount(), &server())?)?)
     }
 }

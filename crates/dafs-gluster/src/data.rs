@@ -24,10 +24,10 @@ use crate::limits::{
 use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
-use dafs_store::backend::{Uses, check_ranges, continued, continued_to_end, seek_dense};
+use dafs_store::backend::{Uses, continued, continued_to_end};
 use dafs_store::{
-    Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, Result,
-    SeekWhat, Stability, StoreError, Wait,
+    Attr, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, PartOfFile, Result,
+    Stability, StoreError, Wait,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
@@ -429,51 +429,12 @@ impl OpenFile for GlusterDataFile {
         self.data.sync(&self.gfid)
     }
 
-    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
-        Ok(())
-    }
-
-    fn set_size(&self, _size: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
-        seek_dense(self.attr()?.size, offset, what)
-    }
-
-    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn copy_from(
-        &self,
-        _source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        check_ranges(false, source_offset, offset, len)?;
-        Err(StoreError::NotSupported)
-    }
-
-    fn clone_range_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
     fn attr(&self) -> Result<Attr> {
         self.data.attr(&self.gfid)
     }
 }
+
+impl PartOfFile for GlusterDataFile {}
 
 impl DataFile for GlusterDataFile {
     fn use_begins(&self) -> u64 {

@@ -8,7 +8,7 @@ use dafs_mem::VolatileSlice;
 use dafs_store::backend::{check_ranges, continued, copy_piece};
 use dafs_store::{
     Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
-    Wait,
+    Wait, WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -187,6 +187,12 @@ impl OpenFile for GlusterFile {
         self.handle.sync()
     }
 
+    fn attr(&self) -> Result<Attr> {
+        attr(&self.handle.stat()?)
+    }
+}
+
+impl WholeFile for GlusterFile {
     fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
         if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
             return Err(StoreError::Invalid);
@@ -261,10 +267,6 @@ impl OpenFile for GlusterFile {
         _len: u64,
     ) -> Result<()> {
         Err(StoreError::NotSupported)
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        attr(&self.handle.stat()?)
     }
 }
 

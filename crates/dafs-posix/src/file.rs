@@ -14,7 +14,7 @@ use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use dafs_store::backend::{FILE_BYTES_MAX, before, continued};
 use dafs_store::{
     Attr, CacheAdvice, Cred, FileId, Kind, OpenFile, OpenMode, Result, SeekWhat, Stability,
-    StoreError, Wait,
+    StoreError, Wait, WholeFile,
 };
 use rustix::fs::{Advice, OFlags};
 use rustix::io::Errno;
@@ -274,6 +274,21 @@ impl OpenFile for PosixFile {
         Ok(rustix::fs::fsync(&self.fd)?)
     }
 
+    fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
+        self.share_with(copy.as_fd())
+    }
+
+    fn clone_back(&self, copy: &std::fs::File) -> Result<()> {
+        self.replace_by(copy.as_fd())
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.export.check_file_contained(&self.node, Wait::Allowed)?;
+        self.export.node_attr(&self.node, &stat_fd(self.fd.as_fd())?)
+    }
+}
+
+impl WholeFile for PosixFile {
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
         let advice = match advice {
             CacheAdvice::Normal => Advice::Normal,
@@ -325,19 +340,6 @@ impl OpenFile for PosixFile {
         len: u64,
     ) -> Result<()> {
         self.clone_range(source, source_offset, offset, len)
-    }
-
-    fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
-        self.share_with(copy.as_fd())
-    }
-
-    fn clone_back(&self, copy: &std::fs::File) -> Result<()> {
-        self.replace_by(copy.as_fd())
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        self.export.check_file_contained(&self.node, Wait::Allowed)?;
-        self.export.node_attr(&self.node, &stat_fd(self.fd.as_fd())?)
     }
 }
 

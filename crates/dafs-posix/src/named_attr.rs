@@ -21,7 +21,8 @@ use dafs_store::backend::{
 };
 use dafs_store::{
     AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FileId, Kind,
-    OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability, StoreError, Wait, XATTR_BYTES_MAX,
+    OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability, StoreError, Wait, WholeFile,
+    XATTR_BYTES_MAX,
 };
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -423,6 +424,14 @@ impl OpenFile for NamedAttrFile {
         self.make_stable()
     }
 
+    fn attr(&self) -> Result<Attr> {
+        let _server = self.export.identity.server()?;
+        let size = value(&self.node, &self.name)?.len() as u64;
+        self.export.one_attr(&self.node, &self.name, size)
+    }
+}
+
+impl WholeFile for NamedAttrFile {
     fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
         Ok(())
     }
@@ -466,11 +475,5 @@ impl OpenFile for NamedAttrFile {
         _len: u64,
     ) -> Result<()> {
         Err(StoreError::NotSupported)
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        let _server = self.export.identity.server()?;
-        let size = value(&self.node, &self.name)?.len() as u64;
-        self.export.one_attr(&self.node, &self.name, size)
     }
 }

@@ -5,6 +5,7 @@ use dafs_mem::VolatileSlice;
 use dafs_store::backend::before;
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, Result, SeekWhat, Stability, Store, StoreError, Wait,
+    WholeFile,
 };
 use dafs_testkit::stores::layer::{Layer, Layered};
 use std::any::Any;
@@ -133,16 +134,29 @@ impl OpenFile for SimFile {
         self.inner.write_at(&before(views, verdict.bytes), offset, stability, wait)
     }
 
-    fn set_size(&self, size: u64) -> Result<()> {
-        self.inner.set_size(size)
-    }
-
     fn commit(&self, offset: u64, len: u64) -> Result<()> {
         self.inner.commit(offset, len)
     }
 
     fn sync(&self) -> Result<()> {
         self.inner.sync()
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        let mut attr = self.inner.attr()?;
+        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        chance.looks += 1;
+        let every = chance.faults.danger_stale_every;
+        let stale = every > 0 && chance.looks.is_multiple_of(every) && chance.size < attr.size;
+        let before = std::mem::replace(&mut chance.size, attr.size);
+        attr.size = if stale { before } else { attr.size };
+        Ok(attr)
+    }
+}
+
+impl WholeFile for SimFile {
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.inner.set_size(size)
     }
 
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
@@ -179,16 +193,5 @@ impl OpenFile for SimFile {
         len: u64,
     ) -> Result<()> {
         self.inner.clone_range_from(source, source_offset, offset, len)
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        let mut attr = self.inner.attr()?;
-        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
-        chance.looks += 1;
-        let every = chance.faults.danger_stale_every;
-        let stale = every > 0 && chance.looks.is_multiple_of(every) && chance.size < attr.size;
-        let before = std::mem::replace(&mut chance.size, attr.size);
-        attr.size = if stale { before } else { attr.size };
-        Ok(attr)
     }
 }

@@ -292,7 +292,7 @@ pub trait Store: Send + Sync + 'static {
 
 /// An open file. Rights were checked when it was opened; it stays usable after its last name is
 /// gone.
-pub trait OpenFile: Send + Sync + 'static {
+pub trait OpenFile: WholeFile + Send + Sync + 'static {
     /// The file behind this one, by which a store knows its own when it is handed two. What wraps a
     /// file hands on the wrapped one's answer.
     fn as_any(&self) -> &dyn Any;
@@ -342,6 +342,30 @@ pub trait OpenFile: Send + Sync + 'static {
     /// Makes all data stable, and the attributes of the file with it.
     fn sync(&self) -> Result<()>;
 
+    /// Makes `copy`, an empty file beside the store, share all content of this one: a write to either
+    /// changes that one alone. [`StoreError::NotSupported`] where the two cannot share. Needs an open
+    /// with read access; may wait for a device.
+    fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
+        let _ = copy;
+        Err(StoreError::NotSupported)
+    }
+
+    /// Gives this file the content and size of `copy`, which [`clone_to`](Self::clone_to) has made.
+    /// When it fails, it may have been done in part. Needs an open with write access; may wait for a
+    /// device.
+    fn clone_back(&self, copy: &std::fs::File) -> Result<()> {
+        let _ = copy;
+        Err(StoreError::NotSupported)
+    }
+
+    /// Current attributes; works after removal.
+    fn attr(&self) -> Result<Attr>;
+}
+
+/// What only a whole file has: a size, holes, space, and content for others to copy. An operation has no default
+/// here, so that none can be forgotten where a file is wrapped: each type of files has all of them, or says that
+/// it is a [`PartOfFile`].
+pub trait WholeFile {
     /// Advice about future use.
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()>;
 
@@ -384,23 +408,37 @@ pub trait OpenFile: Send + Sync + 'static {
         offset: u64,
         len: u64,
     ) -> Result<()>;
+}
 
-    /// Makes `copy`, an empty file beside the store, share all content of this one: a write to either
-    /// changes that one alone. [`StoreError::NotSupported`] where the two cannot share. Needs an open
-    /// with read access; may wait for a device.
-    fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
-        let _ = copy;
+/// A file that a data server has a part of. It is read and written there, and can do nothing else.
+pub trait PartOfFile: OpenFile {}
+
+impl<T: PartOfFile> WholeFile for T {
+    fn advise(&self, _: u64, _: u64, _: CacheAdvice) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_size(&self, _: u64) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 
-    /// Gives this file the content and size of `copy`, which [`clone_to`](Self::clone_to) has made.
-    /// When it fails, it may have been done in part. Needs an open with write access; may wait for a
-    /// device.
-    fn clone_back(&self, copy: &std::fs::File) -> Result<()> {
-        let _ = copy;
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        ranges::seek_dense(self.attr()?.size, offset, what)
+    }
+
+    fn allocate(&self, _: u64, _: u64) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 
-    /// Current attributes; works after removal.
-    fn attr(&self) -> Result<Attr>;
+    fn deallocate(&self, _: u64, _: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn copy_from(&self, _: &dyn OpenFile, _: u64, _: u64, _: u64) -> Result<u64> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn clone_range_from(&self, _: &dyn OpenFile, _: u64, _: u64, _: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
 }

@@ -9,6 +9,7 @@ use dafs_store::backend::{
 };
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
+    WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -226,6 +227,12 @@ impl OpenFile for StripedFile {
         self.state.sync_meta(&*self.meta)
     }
 
+    fn attr(&self) -> Result<Attr> {
+        self.meta.attr().map(shown)
+    }
+}
+
+impl WholeFile for StripedFile {
     fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
         if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
             return Err(StoreError::Invalid);
@@ -288,9 +295,5 @@ impl OpenFile for StripedFile {
         _len: u64,
     ) -> Result<()> {
         Err(StoreError::NotSupported)
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        self.meta.attr().map(shown)
     }
 }

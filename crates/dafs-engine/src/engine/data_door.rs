@@ -15,8 +15,8 @@ use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
 use dafs_service::{DataRole, Export, ForeignUse, Handle, ServiceError, StateRef, Ticket, Usage};
 use dafs_store::{
-    Attr, CacheAdvice, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, Result, SeekWhat,
-    StoreError, Wait, fill,
+    Attr, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, PartOfFile, Result, StoreError,
+    Wait, fill,
 };
 use dafs_wire::dafs::{
     self, AuthRequest, FileHandle, Request, Stability, Status, WriteDirect, WriteInline,
@@ -215,47 +215,9 @@ impl OpenFile for Judged {
         self.file.sync()
     }
 
-    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
-        Ok(())
-    }
-
-    fn set_size(&self, _size: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn seek(&self, _offset: u64, _what: SeekWhat) -> Result<Option<u64>> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn copy_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<u64> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn clone_range_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
     fn attr(&self) -> Result<Attr> {
         self.file.attr()
     }
 }
+
+impl PartOfFile for Judged {}

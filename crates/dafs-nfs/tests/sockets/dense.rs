@@ -8,10 +8,9 @@ use dafs_nfs_client::mount::{
 };
 use dafs_service::{DataRole, Export, ForeignStates, ForeignUse, Service, ServiceConfig};
 use dafs_store::{
-    Attr, CacheAdvice, Capabilities, DataFile, DataFiles, Device, DeviceKey, FILE_ID_BYTES, FileId,
-    FsId, FsStat, Kind, LayoutForm, Layouts, MemoryOptions, MemoryStore, NfsAddresses, OpenFile,
-    Packing, Placement, Result, SeekWhat, Spread, Stability, Store, StoreError, Stripes, TimeSpec,
-    Wait,
+    Attr, Capabilities, DataFile, DataFiles, Device, DeviceKey, FILE_ID_BYTES, FileId, FsId,
+    FsStat, Kind, LayoutForm, Layouts, MemoryOptions, MemoryStore, NfsAddresses, OpenFile, Packing,
+    PartOfFile, Placement, Result, Spread, Stability, Store, StoreError, Stripes, TimeSpec, Wait,
 };
 use dafs_testkit::stores::layer::{Layer, Layered};
 use dafs_wire::nfs4::*;
@@ -162,34 +161,6 @@ impl OpenFile for Component {
         Ok(())
     }
 
-    fn advise(&self, _: u64, _: u64, _: CacheAdvice) -> Result<()> {
-        Ok(())
-    }
-
-    fn set_size(&self, _: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn seek(&self, _: u64, _: SeekWhat) -> Result<Option<u64>> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn allocate(&self, _: u64, _: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn deallocate(&self, _: u64, _: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn copy_from(&self, _: &dyn OpenFile, _: u64, _: u64, _: u64) -> Result<u64> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn clone_range_from(&self, _: &dyn OpenFile, _: u64, _: u64, _: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
     /// Of what has none: those that a data server does not know.
     fn attr(&self) -> Result<Attr> {
         let time = TimeSpec::default();
@@ -211,6 +182,8 @@ impl OpenFile for Component {
         })
     }
 }
+
+impl PartOfFile for Component {}
 
 impl DataFile for Component {
     fn use_begins(&self) -> u64 {

@@ -10,7 +10,7 @@ use crate::handle::Handle;
 use dafs_mem::VolatileSlice;
 use dafs_store::{
     AppendFailure, AppendWitness, Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat,
-    Stability, StoreError, Wait, append_before,
+    Stability, StoreError, Wait, WholeFile, append_before,
 };
 use std::any::Any;
 use std::sync::{Arc, RwLockReadGuard};
@@ -144,6 +144,12 @@ impl OpenFile for CountedFile {
         self.inner.sync()
     }
 
+    fn attr(&self) -> Result<Attr> {
+        self.inner.attr()
+    }
+}
+
+impl WholeFile for CountedFile {
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
         self.inner.advise(offset, len, advice)
     }
@@ -190,9 +196,5 @@ impl OpenFile for CountedFile {
         let changed = if len == 0 { whole } else { len };
         let _together = self.enter(offset, changed, Wait::Allowed)?;
         self.inner.clone_range_from(source, source_offset, offset, len)
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        self.inner.attr()
     }
 }

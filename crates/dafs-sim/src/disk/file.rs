@@ -3,7 +3,7 @@
 use super::{Plug, Shared};
 use dafs_mem::VolatileSlice;
 use dafs_store::{
-    Attr, CacheAdvice, FileId, OpenFile, Result, SeekWhat, Stability, StoreError, Wait,
+    Attr, CacheAdvice, FileId, OpenFile, Result, SeekWhat, Stability, StoreError, Wait, WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -80,6 +80,13 @@ impl OpenFile for DiskFile {
         self.commit(0, 0)
     }
 
+    fn attr(&self) -> Result<Attr> {
+        self.plug.look()?;
+        self.inner.attr()
+    }
+}
+
+impl WholeFile for DiskFile {
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
         self.plug.look()?;
         self.inner.advise(offset, len, advice)
@@ -123,10 +130,5 @@ impl OpenFile for DiskFile {
         let changed = if len == 0 { rest()? } else { len };
         let clone = |file: &dyn OpenFile| file.clone_range_from(source, source_offset, offset, len);
         self.change(offset, changed, clone)
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        self.plug.look()?;
-        self.inner.attr()
     }
 }

@@ -7,7 +7,7 @@ use crate::limits::COPY_BYTES_MAX;
 use crate::ranges::{check_range, check_ranges, copy_piece};
 use crate::{
     Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
-    Wait,
+    Wait, WholeFile,
 };
 use dafs_mem::VolatileSlice;
 use std::any::Any;
@@ -104,6 +104,12 @@ impl OpenFile for MemoryFile {
         Ok(())
     }
 
+    fn attr(&self) -> Result<Attr> {
+        Ok(self.object.attr())
+    }
+}
+
+impl WholeFile for MemoryFile {
     fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
         Ok(())
     }
@@ -183,10 +189,6 @@ impl OpenFile for MemoryFile {
             return Ok(());
         }
         self.change(|content| content.take_over(copy, offset, len))
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        Ok(self.object.attr())
     }
 }
 

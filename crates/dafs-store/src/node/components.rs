@@ -8,11 +8,10 @@
 use super::{ComponentHandle, DirectoryNode, Node};
 use crate::data::nameless;
 use crate::limits::FILE_BYTES_MAX;
-use crate::ranges::{check_ranges, seek_dense};
 use crate::vectors::{after, before};
 use crate::{
-    Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, Kind, NAME_BYTES_MAX, OpenFile,
-    Result, SeekWhat, Stability, StoreError, TimeSpec, Wait,
+    Attr, DataFile, DataFiles, FileId, FsId, FsStat, Kind, NAME_BYTES_MAX, OpenFile, PartOfFile,
+    Result, Stability, StoreError, TimeSpec, Wait,
 };
 use dafs_mem::VolatileSlice;
 use siphasher::sip::SipHasher24;
@@ -221,47 +220,6 @@ impl OpenFile for ComponentFile {
         self.commit(0, 0)
     }
 
-    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
-        Ok(())
-    }
-
-    fn set_size(&self, _size: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
-        seek_dense(self.attr()?.size, offset, what)
-    }
-
-    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn copy_from(
-        &self,
-        _source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        check_ranges(false, source_offset, offset, len)?;
-        Err(StoreError::NotSupported)
-    }
-
-    fn clone_range_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
     /// What is known here: the component's size and times. Those of the file are the metadata
     /// server's.
     fn attr(&self) -> Result<Attr> {
@@ -281,6 +239,8 @@ impl OpenFile for ComponentFile {
         })
     }
 }
+
+impl PartOfFile for ComponentFile {}
 
 impl DataFile for ComponentFile {
     fn use_begins(&self) -> u64 {

@@ -5,7 +5,7 @@ use dafs_mem::VolatileSlice;
 use dafs_store::backend::before;
 use dafs_store::{
     Attr, CacheAdvice, Capabilities, CreateHow, FileId, MemoryStore, OpenFile, Result, SeekWhat,
-    Stability, StoreError, Wait, Waits,
+    Stability, StoreError, Wait, Waits, WholeFile,
 };
 use dafs_testkit::stores::layer::{Call, Layer, Layered};
 use std::any::Any;
@@ -201,6 +201,12 @@ impl OpenFile for DiskFile {
         self.inner.sync()
     }
 
+    fn attr(&self) -> Result<Attr> {
+        self.inner.attr()
+    }
+}
+
+impl WholeFile for DiskFile {
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
         self.inner.advise(offset, len, advice)
     }
@@ -239,9 +245,5 @@ impl OpenFile for DiskFile {
         len: u64,
     ) -> Result<()> {
         self.inner.clone_range_from(source, source_offset, offset, len)
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        self.inner.attr()
     }
 }
