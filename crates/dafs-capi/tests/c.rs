@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "../../dafs-client/tests/served/mod.rs"]
-mod served;
-
-use served::Served;
+use dafs_testkit::{Served, pattern};
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -59,8 +56,7 @@ fn program(source: &str, served: &Served, more: &[&str]) -> String {
         .arg(&lib)
         .args(["-ldafs", "-Wl,-rpath"])
         .arg(&lib));
-    let output =
-        run(Command::new("timeout").arg("120").arg(&binary).arg(served.url.to_string()).args(more));
+    let output = run(Command::new("timeout").arg("120").arg(&binary).arg(served.url()).args(more));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -87,7 +83,7 @@ fn what_the_page_shows_works() {
     let blocks: Vec<&str> = blocks.collect();
     let [begin, chain] = blocks[..] else { panic!("the page has {} blocks", blocks.len()) };
     let served = Served::new();
-    let begin = begin.replace("dafs://server/", &served.url.to_string());
+    let begin = begin.replace("dafs://server/", &served.url());
     let text = format!(
         r#"
 #include <dafs.h>
@@ -135,7 +131,7 @@ fn everything_there_is() {
 #[test]
 fn bad_input_is_an_error_code() {
     let served = Served::new();
-    std::fs::write(served.path().join("file"), served::pattern(1 << 20)).unwrap();
+    std::fs::write(served.path().join("file"), pattern(1 << 20)).unwrap();
     for transport in ["1", "2"] {
         let said = program("tests/c/bad_input.c", &served, &[transport]);
         assert!(said.ends_with("done\n"), "{said}");
@@ -145,7 +141,7 @@ fn bad_input_is_an_error_code() {
 #[test]
 fn descriptors_that_a_program_takes_away_are_missed_and_not_used() {
     let served = Served::new();
-    std::fs::write(served.path().join("file"), served::pattern(1 << 16)).unwrap();
+    std::fs::write(served.path().join("file"), pattern(1 << 16)).unwrap();
     for transport in ["1", "2"] {
         let said = program("tests/c/descriptors.c", &served, &[transport]);
         assert!(said.ends_with("done\n"), "{said}");
@@ -160,7 +156,7 @@ fn the_application_tells_who_the_user_is() {
     let line = dafs_engine::password_line("anna", uid, gid, &[], b"secret");
     std::fs::write(&path, line + "\n").unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    let served = Served::with(|config| config.auth.password_file = Some(path));
+    let served = Served::with(|setup| setup.auth.password_file = Some(path));
     for transport in ["1", "2"] {
         let said = program("tests/c/credentials.c", &served, &[transport]);
         assert!(said.ends_with("done\n"), "{said}");

@@ -26,7 +26,7 @@ fn a_connection_that_is_replaced_asks_again() {
         let passwords = tempfile::TempDir::new().unwrap();
         let path = passwords.path().join("users");
         set_password(&path, "first");
-        let mut served = Served::with(|config| config.auth.password_file = Some(path.clone()));
+        let mut served = Served::with(|setup| setup.auth.password_file = Some(path.clone()));
         let password = Arc::new(Mutex::new("first"));
         let asked = Arc::new(AtomicUsize::new(0));
         let (current, count) = (password.clone(), asked.clone());
@@ -56,7 +56,7 @@ fn what_the_application_cannot_tell_is_an_error() {
     let passwords = tempfile::TempDir::new().unwrap();
     let path = passwords.path().join("users");
     set_password(&path, "first");
-    let served = Served::with(|config| config.auth.password_file = Some(path));
+    let served = Served::with(|setup| setup.auth.password_file = Some(path));
     let refused = |authentication| {
         let options = ConnectOptions { authentication, ..ConnectOptions::default() };
         let error = Client::connect(&served.url, &options).unwrap_err();

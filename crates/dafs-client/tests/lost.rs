@@ -89,7 +89,7 @@ fn disconnecting_ends_the_session_in_order() {
         let error = client.ping().unwrap_err();
         assert!(error.to_string().contains("closed by this side"), "{error}");
         drop(client);
-        while served.server.as_ref().unwrap().counts().sessions > 0 {
+        while served.counts().sessions > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         let client = served.client(transport);
@@ -97,7 +97,7 @@ fn disconnecting_ends_the_session_in_order() {
         drop(client);
         clone.ping().unwrap();
         drop(clone);
-        while served.server.as_ref().unwrap().counts().sessions > 0 {
+        while served.counts().sessions > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -228,7 +228,7 @@ fn a_fork_of_the_process_is_told_so() {
 #[test]
 fn leaving_is_not_slept_over() {
     for transport in TRANSPORTS {
-        let served = Served::with(|config| config.lease_time = Duration::from_secs(2));
+        let served = Served::with(|setup| setup.lease_time = Duration::from_secs(2));
         for wait in [WaitPolicy::Sleep, WaitPolicy::Adaptive { spin: 1 }, WaitPolicy::default()] {
             for _ in 0..5 {
                 let client = served.client_with(|options| {

@@ -1,5 +1,23 @@
-//! What the tests of several crates share.
+//! Fixtures that the tests of several crates share.
+//!
+//! Invariants
+//! * Nothing here depends on a client, so that the unit tests of the clients may use it.
+//! * Nothing here depends on `dafs-server`, so that tests of clients are not built anew with every engine.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[allow(missing_docs, reason = "messages of the protocol, by their names there")]
+pub mod raw;
+
+mod served;
 pub mod stores;
+mod wire;
+
+pub use served::{Served, Setup};
+pub use wire::Wire;
+
+/// Bytes that differ from their neighbours.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
+}

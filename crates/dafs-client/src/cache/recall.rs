@@ -222,26 +222,16 @@ mod tests {
     use super::*;
     use crate::delegation::DelegationKind;
     use crate::served::{Served, Wire};
-    use crate::{CacheOptions, ConnectOptions, Create, DafsUrl, Stability, within};
-    use dafs_server::{Config, Server};
+    use crate::{CacheOptions, Create, Stability, within};
     use std::time::Duration;
-    use tempfile::TempDir;
 
     /// A server with a file, and a client with a cache that has it open.
-    fn served() -> (TempDir, TempDir, Server, Client, File) {
-        let (dir, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let mut config = Config::for_directory(dir.path().to_owned());
-        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
-        config.state_directory = Some(state.path().to_owned());
-        config.exports[0].options.squash = dafs_service::Squash::None;
-        let server = Server::start(&config).unwrap();
-        let url = DafsUrl::parse(&server.url()).unwrap();
-        let cache = Some(CacheOptions::default());
-        let client =
-            Client::connect(&url, &ConnectOptions { cache, ..ConnectOptions::default() }).unwrap();
+    fn served() -> (Served, Client, File) {
+        let served = Served::new();
+        let client = served.client_with(|options| options.cache = Some(CacheOptions::default()));
         let options = OpenOptions::read_write().create(Create::New).mode(0o600);
         let file = client.open(b"file", &options).unwrap();
-        (dir, state, server, client, file)
+        (served, client, file)
     }
 
     /// A delegation of a file that has none, as if it had just come.
@@ -258,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_recall_that_comes_with_the_delegation_is_not_overtaken() {
-        let (_dir, _state, server, client, file) = served();
+        let (mut served, client, file) = served();
         let cached = file.cached_file();
         let granted = granted(&cached);
         cached.hold(granted, |_| {
@@ -277,20 +267,20 @@ mod tests {
         drop(cached);
         file.close().unwrap();
         client.disconnect().unwrap();
-        server.stop();
+        served.stop();
     }
 
     /// What was not stable may have gone with the server, or with a device of its.
     #[test]
     fn how_long_a_file_is_after_a_loss_is_asked_anew() {
-        let (dir, _state, server, client, file) = served();
+        let (mut served, client, file) = served();
         let cached = file.cached_file();
         let unstable = Stability::Unstable;
         for restarted in [true, false] {
             file.write_at(b"0123456789", 0, unstable).unwrap();
             file.commit(0, 0).unwrap();
             file.write_at(b"X", 0, unstable).unwrap();
-            assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"0123456789");
+            assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"0123456789");
             // As if there had been more.
             cached.cache.lock().content.set_size(cached.id, 20);
             if restarted {
@@ -306,28 +296,28 @@ mod tests {
         drop(cached);
         file.close().unwrap();
         client.disconnect().unwrap();
-        server.stop();
+        served.stop();
     }
 
     #[test]
     fn a_file_whose_recalls_nobody_would_hear_of_is_open_all_the_same() {
-        let (dir, _state, server, client, file) = served();
+        let (mut served, client, file) = served();
         let cached = file.cached_file();
         let granted = granted(&cached);
         cached.hold(granted, |_| Err(Error::Memory("no thread".into())));
         assert_eq!(readiness(&cached), Readiness::No);
         file.write_at(b"through", 0, Stability::Unstable).unwrap();
-        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"through");
+        assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"through");
         file.close().unwrap();
         assert!(cached.cache.lock().files.is_empty(), "nothing is left of it");
         drop(cached);
         client.disconnect().unwrap();
-        server.stop();
+        served.stop();
     }
 
     #[test]
     fn nothing_is_written_back_by_right_of_a_lost_delegation() {
-        let (dir, _state, server, client, file) = served();
+        let (mut served, client, file) = served();
         let unstable = Stability::Unstable;
         let second = client.open(b"file", &OpenOptions::read_write()).unwrap();
         file.write_at(b"committed", 0, unstable).unwrap();
@@ -344,7 +334,7 @@ mod tests {
         assert!(matches!(file.write_at(b"?", 0, unstable), Err(Error::DelegationLost)));
         // Told once; without a delegation a write goes to the server.
         file.write_at(b"C", 0, unstable).unwrap();
-        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"CommitteS");
+        assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"CommitteS");
         // A recall that comes late finds nothing to do.
         cached.recall(false);
         assert!(cached.attributes().is_none());
@@ -352,7 +342,7 @@ mod tests {
         file.close().unwrap();
         second.close().unwrap();
         client.disconnect().unwrap();
-        server.stop();
+        served.stop();
     }
 
     #[test]

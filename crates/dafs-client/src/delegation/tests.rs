@@ -213,8 +213,7 @@ fn what_nobody_holds_is_given_back() {
 #[test]
 fn delegations_outlive_a_restart_of_the_server() {
     for transport in TRANSPORTS {
-        let mut served =
-            Served::with(|config| config.nfs.grace_time = Some(Duration::from_secs(2)));
+        let mut served = Served::with(|setup| setup.grace_time = Some(Duration::from_secs(2)));
         std::fs::write(served.path().join("file"), b"0123456789").unwrap();
         let one = served.client(transport);
         let (holder, news) = hold(&one, Some(b"late"), Some(7777));

@@ -1,25 +1,21 @@
-//! A real server in this process, on a directory of its own, and clients of it.
+//! Clients of a real server in this process.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 #![allow(unreachable_pub, reason = "the module is compiled into several tests")]
 
+pub use dafs_testkit::pattern;
+
 use dafs_client::{Client, ConnectOptions, DafsUrl, TransportChoice, WaitPolicy};
-use dafs_server::{Config, Server};
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use tempfile::TempDir;
+use dafs_testkit::Setup;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 
 pub const TRANSPORTS: [TransportChoice; 2] = [TransportChoice::Iwarp, TransportChoice::Shm];
 
+/// A server.
 pub struct Served {
-    pub server: Option<Server>,
+    server: dafs_testkit::Served,
     pub url: DafsUrl,
-    pub dir: TempDir,
-    _state: TempDir,
-    config: Config,
 }
 
 impl Served {
@@ -27,24 +23,10 @@ impl Served {
         Self::with(|_| {})
     }
 
-    pub fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let (dir, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let mut config = Config::for_directory(dir.path().to_owned());
-        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
-        config.state_directory = Some(state.path().to_owned());
-        config.threads = 1;
-        // Root squashing is the server's business; these tests may run as root.
-        config.exports[0].options.squash = dafs_service::Squash::None;
-        change(&mut config);
-        let server = Server::start(&config).unwrap();
+    pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
+        let server = dafs_testkit::Served::with(change);
         let url = DafsUrl::parse(&server.url()).unwrap();
-        // A restarted server has the address of the one before.
-        config.listen = vec![format!("127.0.0.1:{}", url.port()).parse().unwrap()];
-        Self { server: Some(server), url, dir, _state: state, config }
-    }
-
-    pub fn path(&self) -> &Path {
-        self.dir.path()
+        Self { server, url }
     }
 
     pub fn client(&self, transport: TransportChoice) -> Client {
@@ -57,73 +39,36 @@ impl Served {
         change(&mut options);
         Client::connect(&self.url, &options).unwrap()
     }
+}
 
-    pub fn stop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
-    }
+impl Deref for Served {
+    type Target = dafs_testkit::Served;
 
-    pub fn start(&mut self) {
-        self.server = Some(Server::start(&self.config).unwrap());
+    fn deref(&self) -> &Self::Target {
+        &self.server
     }
 }
 
-/// A wire between a client and a server that is cut when so many bytes have gone over it.
-pub struct Wire {
-    pub address: SocketAddr,
-    pub cuts: Arc<AtomicU64>,
-    /// Nothing goes over it while this is locked.
-    pub held: Arc<Mutex<()>>,
+impl DerefMut for Served {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.server
+    }
+}
+
+/// A wire between a client and a server that breaks.
+pub struct Wire(dafs_testkit::Wire);
+
+impl Deref for Wire {
+    type Target = dafs_testkit::Wire;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 impl Wire {
-    /// `lengths` yields how many bytes the next connection lasts, in both directions together.
-    pub fn new(
-        server: SocketAddr,
-        mut lengths: impl FnMut() -> Option<u64> + Send + 'static,
-    ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let cuts = Arc::new(AtomicU64::new(0));
-        let counted = cuts.clone();
-        let held = Arc::new(Mutex::new(()));
-        let holds = held.clone();
-        std::thread::spawn(move || {
-            for client in listener.incoming() {
-                let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else { return };
-                let left = lengths().map(|bytes| Arc::new(AtomicU64::new(bytes)));
-                for (from, to) in [(&client, &server), (&server, &client)] {
-                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let (left, counted) = (left.clone(), counted.clone());
-                    let holds = holds.clone();
-                    std::thread::spawn(move || {
-                        let mut bytes = [0; 4096];
-                        while let Ok(count @ 1..) = from.read(&mut bytes) {
-                            let mut pass = count;
-                            if let Some(left) = &left {
-                                let spend = |left: u64| Some(left.saturating_sub(count as u64));
-                                let before = left
-                                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, spend)
-                                    .unwrap();
-                                pass = pass.min(before as usize);
-                            }
-                            drop(holds.lock());
-                            if to.write_all(&bytes[..pass]).is_err() {
-                                break;
-                            }
-                            if pass < count {
-                                counted.fetch_add(1, Ordering::SeqCst);
-                                break;
-                            }
-                        }
-                        let _ = from.shutdown(Shutdown::Both);
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
-            }
-        });
-        Self { address, cuts, held }
+    pub fn new(server: SocketAddr, lengths: impl FnMut() -> Option<u64> + Send + 'static) -> Self {
+        Self(dafs_testkit::Wire::new(server, lengths))
     }
 
     pub fn client(&self) -> Client {
@@ -142,9 +87,4 @@ impl Wire {
         change(&mut options);
         Client::connect(&url, &options).ok()
     }
-}
-
-/// Bytes that differ from their neighbours.
-pub fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
 }

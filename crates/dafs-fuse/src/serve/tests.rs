@@ -1,18 +1,16 @@
 //! Requests carried out with a server of this process, without a kernel.
 
-#[path = "../../../dafs-client/tests/served/mod.rs"]
-mod served;
-
 use super::{Answer, Server};
 use crate::kernel::{Agreed, Caller, Device, Errno, LockWanted, NodeId, Operation, Request};
 use crate::limits::{HANDED_READ_BYTES_MAX, HANDED_READS_MAX, WRITE_BYTES_MAX, XATTR_BYTES_MAX};
 use crate::locking::Wanted;
 use crate::nodes::ROOT;
 use crate::tree::{Outcome, Tree};
-use dafs_client::{Client, IoBuffer, TransportChoice};
+use dafs_client::{Client, ConnectOptions, DafsUrl, IoBuffer, TransportChoice};
 use dafs_mem::Site;
-use served::{Served, Wire, pattern};
+use dafs_testkit::{Served, Wire, pattern};
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +26,12 @@ fn request(unique: u64, node: NodeId, operation: Operation<'_>) -> Request<'_> {
     Request { unique, node, caller: Caller { uid: 0, gid: 0 }, thread: 0, operation }
 }
 
+fn connect(address: SocketAddr) -> Client {
+    let url = DafsUrl::parse(&format!("dafs://{address}/")).unwrap();
+    let transport = TransportChoice::Iwarp;
+    Client::connect(&url, &ConnectOptions { transport, ..ConnectOptions::default() }).unwrap()
+}
+
 /// A mount, perhaps over a wire that can be held.
 struct Mounted {
     served: Served,
@@ -41,14 +45,14 @@ struct Mounted {
 impl Mounted {
     fn new() -> Self {
         let served = Served::new();
-        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
-        let client = wire.client();
+        let wire = Wire::new(served.address, || None);
+        let client = connect(wire.address);
         Self::of(served, client, Some(wire))
     }
 
     fn without_wire() -> Self {
         let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let client = connect(served.address);
         Self::of(served, client, None)
     }
 

@@ -1,7 +1,6 @@
 //! A server whose files are spread over three data servers, in its process or as on other machines, and
 //! clients of both.
 
-use crate::client::{Answer, BackCall, Client};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Address, Instant};
 use dafs_server::{
@@ -9,6 +8,7 @@ use dafs_server::{
     NodePlace, Server,
 };
 use dafs_service::{Admits, Squash};
+use dafs_testkit::raw::{Answer, BackCall, Client};
 use dafs_wire::dafs::*;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "../../../dafs-engine/tests/protocol/common/client.rs"]
-#[allow(dead_code, unreachable_pub, reason = "what it can do more is for others")]
-mod client;
 mod harness;
 mod holders;
 mod late;

@@ -31,7 +31,7 @@ impl Conflict {
     }
 
     /// Has the server recall the layout; the recall is not answered yet.
-    fn recalled(&mut self) -> (crate::client::BackCall, XBcLayoutRecall) {
+    fn recalled(&mut self) -> (dafs_testkit::raw::BackCall, XBcLayoutRecall) {
         let cut = self.cut();
         assert_eq!(self.other.status(&cut), Status::Delay);
         let call = self.holder.channel.called();

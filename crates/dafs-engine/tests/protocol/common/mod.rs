@@ -3,12 +3,11 @@
 
 #![allow(unreachable_pub, reason = "the module is part of one test program")]
 
-mod client;
 mod disguise;
 mod requests;
 mod store;
 
-pub use client::{Answer, Client, SERVER};
+pub use dafs_testkit::raw::{Answer, Client, SERVER};
 pub use disguise::{Disguise, Mask};
 pub use requests::*;
 pub use store::{Disk, OnDisk};

@@ -1,0 +1,197 @@
+//! A DAFS server in this process, on a directory of its own: engine, service and store, with what outlives
+//! a restart.
+
+use dafs_dat::connections::Connections;
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
+use dafs_dat::{Adapter, Instant, Wake, shm_socket_name};
+use dafs_engine::{
+    AuthConfig, Authenticator, Clock, EngineCounts, Reactor, Registry, SessionLimits, Shared,
+    ThreadPool,
+};
+use dafs_service::{
+    Export, ExportOptions, FileFences, FileRecords, Namespace, Service, ServiceConfig, Squash,
+    StateFile, WriteVerifier,
+};
+use dafs_store::{ExportSecret, PosixOptions, PosixStore};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long a server that stops waits for blocking calls.
+const STOP_TIME: Duration = Duration::from_secs(5);
+
+/// How a server is made.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Proofs of identity.
+    pub auth: AuthConfig,
+    /// How long a silent client keeps its opens.
+    pub lease_time: Duration,
+    /// How long clients may reclaim after a restart; the lease time if not set.
+    pub grace_time: Option<Duration>,
+}
+
+/// A server that listens on a loopback port, for iWARP and shared memory.
+pub struct Served {
+    running: Option<Running>,
+    /// Where it listens, also after a restart.
+    pub address: SocketAddr,
+    dir: TempDir,
+    state: TempDir,
+    secret: ExportSecret,
+    setup: Setup,
+}
+
+impl Served {
+    /// A server as it is by default.
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// A server with another setup.
+    pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
+        let lease_time = Duration::from_secs(30);
+        let mut setup = Setup { auth: AuthConfig::default(), lease_time, grace_time: None };
+        change(&mut setup);
+        let mut served = Self {
+            running: None,
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            dir: TempDir::new().unwrap(),
+            state: TempDir::new().unwrap(),
+            secret: ExportSecret::generate().unwrap(),
+            setup,
+        };
+        served.start();
+        served
+    }
+
+    /// Where clients connect.
+    pub fn url(&self) -> String {
+        format!("dafs://{}/", self.address)
+    }
+
+    /// The directory that it serves.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What its engine held lately.
+    pub fn counts(&self) -> EngineCounts {
+        let running = self.running.as_ref().unwrap();
+        running.reactors.iter().map(|reactor| reactor.gauge().counts()).sum()
+    }
+
+    /// Ends it, with its connections; what it keeps in files stays.
+    pub fn stop(&mut self) {
+        self.running = None;
+    }
+
+    /// Starts it again at the same address.
+    pub fn start(&mut self) {
+        let listener = TcpListener::bind(self.address).unwrap();
+        self.address = listener.local_addr().unwrap();
+        self.running = Some(Running::start(self, listener));
+    }
+
+    fn service(&self) -> Service {
+        let options = PosixOptions::new(self.secret);
+        let store = PosixStore::open(self.path(), options).unwrap();
+        // Root squashing is not what these tests are about; they may run as root.
+        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        let namespace = Namespace::new(vec![Export::new("", Arc::new(store), options)]).unwrap();
+        let config = ServiceConfig {
+            grace_time: self.setup.grace_time.unwrap_or(self.setup.lease_time),
+            secret: [random(), random()],
+            ..ServiceConfig::new(self.setup.lease_time, (random() as u32).max(1))
+        };
+        let state = self.state.path();
+        let file = StateFile::New([1; 16]);
+        let records = FileRecords::open(&state.join("clients"), file).unwrap();
+        let fences = FileFences::open(&state.join("fences"), file).unwrap();
+        let now_ns = Instant::now().0;
+        let service = Service::with_records(config, namespace, Box::new(records), now_ns).unwrap();
+        let service = service.with_fences(Box::new(fences)).unwrap();
+        service.keep_undo_in(&state.join("undo")).unwrap();
+        service
+    }
+}
+
+impl Default for Served {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The threads of a server. Dropping it ends them.
+struct Running {
+    service: Arc<Service>,
+    reactors: [Reactor; 1],
+    clocks: Vec<Clock>,
+    pools: [Arc<ThreadPool>; 2],
+}
+
+impl Running {
+    fn start(served: &Served, listener: TcpListener) -> Self {
+        // Each file and connection of a test takes a descriptor.
+        let mut descriptors = getrlimit(Resource::Nofile);
+        descriptors.current = descriptors.maximum;
+        setrlimit(Resource::Nofile, descriptors).unwrap();
+        let service = Arc::new(served.service());
+        let limits = SessionLimits::default();
+        let connections = Connections::new(limits.connections());
+        let [pool, proofs] = [ThreadPool::new(), ThreadPool::with_threads(1)].map(Arc::new);
+        let shared = Shared {
+            service: service.clone(),
+            authenticator: Arc::new(Authenticator::new(&served.setup.auth).unwrap()),
+            registry: Arc::new(Registry::counting_in([random(), random()], connections.clone())),
+            pool: pool.clone(),
+            limits,
+            write_verifier: Arc::new(WriteVerifier::new(random())),
+            clock: Instant::now,
+            proofs: proofs.clone(),
+            data: None,
+        };
+        service.tell_of_lost_data(shared.write_verifier.clone());
+        let undo = pool.clone();
+        service.undo_elsewhere(Arc::new(move |job| dafs_engine::Pool::submit(&*undo, job)));
+        let clocks = [Clock::start, Clock::start_fencing, Clock::start_sweeping];
+        let clocks = clocks.iter().map(|start| start(service.clone()).unwrap()).collect();
+        let adapters = adapters(&connections, listener);
+        let name = "dafs-reactor".to_owned();
+        let reactor = Reactor::start(name, Arc::new(shared), adapters, Wake::Adaptive).unwrap();
+        Self { service, reactors: [reactor], clocks, pools: [pool, proofs] }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        Reactor::stop(&mut self.reactors);
+        self.clocks.clear();
+        // What they still do keeps the records open, which the next server on them would find locked.
+        self.pools.iter().all(|pool| pool.finish(STOP_TIME));
+        self.service.settle_records();
+    }
+}
+
+/// iWARP at a listener, and shared memory beside it.
+fn adapters(connections: &Arc<Connections>, listener: TcpListener) -> Vec<Box<dyn Adapter>> {
+    let name = shm_socket_name(listener.local_addr().unwrap());
+    let mut iwarp = IwarpAdapter::new(IwarpConfig::default()).unwrap();
+    iwarp.count_in(connections.clone());
+    iwarp.add_listener(listener).unwrap();
+    let config = ShmConfig { shareable_buffers_max: 0, ..ShmConfig::default() };
+    let mut shm = ShmAdapter::new(config).unwrap();
+    shm.count_in(connections.clone());
+    shm.add_listener(shm::bind_listener(&name).unwrap()).unwrap();
+    vec![Box::new(iwarp), Box::new(shm)]
+}
+
+/// A number that another run does not have.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
