@@ -1,4 +1,4 @@
-//! Every bound of the server, in one place. Those that an administrator may change are defaults of
+//! Every bound of the DAFS front end, in one place. Those that an administrator may change are defaults of
 //! [`SessionLimits`]; the others are fixed.
 
 use dafs_dat::connections::ConnectionLimits;

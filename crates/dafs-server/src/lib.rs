@@ -1,7 +1,7 @@
 //! The server: its configuration, and all that it is assembled from.
 //!
 //! Invariants
-//! * Front ends are crates of their own (`dafs-engine`, `dafs-nfs`); only [`Server`] knows both.
+//! * Front ends are crates of their own (`dafs-engine`, `dafs-nfs`); only this crate knows both.
 //! * Semantics live in `dafs-service`; nothing here decides what a file operation means.
 
 mod admin;
