@@ -23,5 +23,5 @@ pub use engine::{
     Engine, EngineCounts, JobDone, JobResult, Registry, SessionFacts, Shared, Ticker,
 };
 pub use limits::{FENCE_DRAIN_TIME, SessionLimits};
-pub use pool::{Inbox, Job, Pool, ThreadPool};
+pub use pool::{Inbox, ThreadPool};
 pub use reactor::{Gauge, Reactor};

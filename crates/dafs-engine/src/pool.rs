@@ -10,29 +10,13 @@
 //!   and nothing else. There are as many lanes as such exports, and one.
 
 use crate::limits::{POOL_KEPT_SHARE, POOL_THREADS_MAX};
-use dafs_service::{Origin, Owner, Place, Turn, Turns};
+use dafs_service::{Job, Origin, Owner, Place, Pool, Turn, Turns};
 use dafs_store::vital;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Something to run that may wait.
-pub type Job = Box<dyn FnOnce() + Send>;
-
-/// Runs jobs elsewhere. The simulator brings its own.
-pub trait Pool: Send + Sync {
-    /// Takes a job of the server's own; never waits.
-    fn submit(&self, job: Job);
-
-    /// Takes a job of a client. It may wait for other machines: those of one lane never keep the jobs of
-    /// others from running, however long they wait; lane 0 is that of jobs that wait for none.
-    fn submit_to(&self, place: Place, job: Job) {
-        let _ = place;
-        self.submit(job);
-    }
-}
 
 #[derive(Debug)]
 struct Contents<T> {

@@ -2,7 +2,7 @@
 //!
 //! Semantics live in `dafs-service`; here are sessions, replay, and the way between wire and service.
 //! Nothing here knows a socket or a clock: calls come from the RPC server with the time in them, and
-//! what may wait goes to a [`Pool`].
+//! what may wait goes to a [`Pool`](dafs_service::Pool).
 
 pub mod limits;
 
@@ -23,4 +23,4 @@ mod wire_handle;
 
 pub use admission::{Admission, Origin, Who};
 pub use handler::NfsHandler;
-pub use shared::{Job, NfsCounts, NfsOptions, NfsShared, Pool};
+pub use shared::{NfsCounts, NfsOptions, NfsShared};

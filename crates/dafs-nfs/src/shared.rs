@@ -16,29 +16,13 @@ use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::BackError;
 use dafs_service::{
-    AttrAnswer, ClientKey, DataRole, Export, Flavour, Front, Handle, Place, Service, StateRef,
-    WriteVerifier,
+    AttrAnswer, ClientKey, DataRole, Export, Flavour, Front, Handle, Job, Place, Pool, Service,
+    StateRef, WriteVerifier,
 };
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::Status;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-
-/// Something to run that may wait.
-pub type Job = Box<dyn FnOnce() + Send>;
-
-/// Runs jobs elsewhere.
-pub trait Pool: Send + Sync {
-    /// Takes a job of the server's own; never waits.
-    fn submit(&self, job: Job);
-
-    /// Takes a job of a client. It may wait for other machines: those of one lane never keep the jobs of
-    /// others from running; lane 0 is that of jobs that wait for none.
-    fn submit_to(&self, place: Place, job: Job) {
-        let _ = place;
-        self.submit(job);
-    }
-}
 
 /// Who this server is to NFS clients.
 #[derive(Debug, Clone)]

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::{
     AcceptStatus, AuthSys, Credential, Groups, Handled, LocalCall, LocalEvent, LocalReactor,
     Rejection, Reply, VersionRange,
 };
 use dafs_service::{
-    Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
+    Export, ExportOptions, Job, Namespace, Pool, Service, ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore};
 use dafs_wire::mount3::{self, Path, decode_mounted};

@@ -43,6 +43,7 @@ mod metrics;
 mod names;
 mod network;
 mod open;
+mod pool;
 mod pseudo;
 mod records;
 mod replies;
@@ -81,6 +82,7 @@ pub use metrics::{
 pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};
 pub use open::{OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, RemoveMode, Share};
+pub use pool::{Job, Pool};
 pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};
 pub use replies::{EndedSession, Entry, Kept, KeptReply, NoReply, RequestKey, SessionReplies};
 pub use state::{StateId, StateKind, StateRef};

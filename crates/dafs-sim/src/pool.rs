@@ -2,7 +2,7 @@
 
 use dafs_dat::Instant;
 use dafs_dat::sim::SimRng;
-use dafs_engine::{Job, Pool};
+use dafs_service::{Job, Pool};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -5,13 +5,12 @@ use crate::pool::{PoolSchedule, SimPool};
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
 use dafs_engine::{
-    AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Pool, Registry, SessionLimits, Shared,
-    Ticker,
+    AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared, Ticker,
 };
 use dafs_journal::{Disk, Spawn};
 use dafs_service::durable::Journal;
 use dafs_service::{
-    ClientRecords, Export, ExportOptions, FenceRecords, Namespace, Service, ServiceConfig,
+    ClientRecords, Export, ExportOptions, FenceRecords, Namespace, Pool, Service, ServiceConfig,
     ServiceCounts, WriteVerifier,
 };
 use dafs_store::Store;

@@ -10,8 +10,8 @@ use dafs_engine::{
     ThreadPool,
 };
 use dafs_service::{
-    Export, ExportOptions, FileFences, FileRecords, Namespace, Service, ServiceConfig, Squash,
-    StateFile, WriteVerifier,
+    Export, ExportOptions, FileFences, FileRecords, Namespace, Pool, Service, ServiceConfig,
+    Squash, StateFile, WriteVerifier,
 };
 use dafs_store::{ExportSecret, PosixOptions, PosixStore};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -158,7 +158,7 @@ impl Running {
         };
         service.tell_of_lost_data(shared.write_verifier.clone());
         let undo = pool.clone();
-        service.undo_elsewhere(Arc::new(move |job| dafs_engine::Pool::submit(&*undo, job)));
+        service.undo_elsewhere(Arc::new(move |job| undo.submit(job)));
         let clocks = [Clock::start, Clock::start_fencing, Clock::start_sweeping];
         let clocks = clocks.iter().map(|start| start(service.clone()).unwrap()).collect();
         let adapters = adapters(&connections, listener);

@@ -52,7 +52,7 @@ pub use work::{JobDone, JobResult};
 
 use crate::auth::Authenticator;
 use crate::limits::SessionLimits;
-use crate::pool::{Inbox, Pool};
+use crate::pool::Inbox;
 use accept::{accept, channel};
 use back::{BackFront, Mail};
 use connection::{Connection, Phase, Session};
@@ -62,7 +62,7 @@ use dafs_dat::{
     Adapter, Address, Completion, DisconnectReason, EndpointId, Event, Instant, ListenerId,
     Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
 };
-use dafs_service::{DataRole, Drain, Service, WriteVerifier};
+use dafs_service::{DataRole, Drain, Pool, Service, WriteVerifier};
 use drain::{Asked, UnderWay};
 use memory::{Replies, ReplySlot};
 use request::Context;

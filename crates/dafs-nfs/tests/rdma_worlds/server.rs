@@ -2,10 +2,11 @@
 
 use dafs_dat::sim::SimNetwork;
 use dafs_dat::{Adapter, Address, Instant};
-use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config, Group, RdmaReactor};
 use dafs_service::{
-    Admits, Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
+    Admits, Export, ExportOptions, Job, Namespace, Pool, Service, ServiceConfig, Squash,
+    WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore};
 use std::sync::{Arc, Mutex};

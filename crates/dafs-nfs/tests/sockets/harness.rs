@@ -1,12 +1,12 @@
 //! A server on a loopback port, with two reactors and a pool of two threads.
 
 use dafs_dat::Wake;
-use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_nfs_client::{Connection, Identity, Options, Session, connect};
 use dafs_rpc::Injector;
 use dafs_rpc::server::{Config, Group};
 use dafs_service::{
-    Admits, DataRole, Export, ExportOptions, Namespace, Service, ServiceConfig, Squash,
+    Admits, DataRole, Export, ExportOptions, Job, Namespace, Pool, Service, ServiceConfig, Squash,
     WriteVerifier,
 };
 use dafs_store::{DataStore, MemoryOptions, MemoryStore, Store};

@@ -2,16 +2,16 @@
 //! a clock that the test turns.
 
 use dafs_journal::sim::SimDisk;
-use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::{
     AuthSys, BackCall, Credential, Groups, Handled, Handler, LocalCall, LocalEvent, LocalReactor,
     Rejection, Reply,
 };
 use dafs_service::durable::Journal;
 use dafs_service::{
-    Admits, ClientKind, ClientRecord, ClientRecords, DataRole, Export, ExportOptions, LockChange,
-    LockRecord, Namespace, Owner, Place, RecordsError, Service, ServiceConfig, Squash,
-    WriteVerifier,
+    Admits, ClientKind, ClientRecord, ClientRecords, DataRole, Export, ExportOptions, Job,
+    LockChange, LockRecord, Namespace, Owner, Place, Pool, RecordsError, Service, ServiceConfig,
+    Squash, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;

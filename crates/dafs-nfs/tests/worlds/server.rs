@@ -4,14 +4,14 @@
 //! Invariants
 //! * Every answer is read completely and compared with its request before anybody sees it.
 
-use dafs_nfs::{Admission, Job, NfsCounts, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs::{Admission, NfsCounts, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::{
     AuthSys, BackCall, BackError, Credential, Groups, Handled, Handler, LocalCall, LocalEvent,
     LocalReactor, Rejection, Reply,
 };
 use dafs_service::{
-    ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord, Namespace,
-    RecordsError, Service, ServiceConfig, ServiceCounts, Squash, WriteVerifier,
+    ClientRecord, ClientRecords, Export, ExportOptions, Job, LockChange, LockRecord, Namespace,
+    Pool, RecordsError, Service, ServiceConfig, ServiceCounts, Squash, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;

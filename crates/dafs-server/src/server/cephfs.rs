@@ -10,8 +10,8 @@ use crate::config::{CephFsConfig, DataServerPlace, ExportConfig};
 use dafs_cephfs::{
     CephData, CephOptions, CephStore, DataPlace, DataServerOptions, OpenError, in_network,
 };
-use dafs_engine::{Pool, ThreadPool};
-use dafs_service::{Admits, Export, Service, WriteVerifier};
+use dafs_engine::ThreadPool;
+use dafs_service::{Admits, Export, Pool, Service, WriteVerifier};
 use dafs_store::{DataFiles, ExportSecret, NfsAddresses, Store};
 use std::net::TcpListener;
 use std::path::Path;

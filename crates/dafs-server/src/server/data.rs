@@ -6,7 +6,7 @@
 
 use super::adapters::adapters;
 use super::listen::Listener;
-use super::nfs::{self, Elsewhere};
+use super::nfs;
 use super::nfs_rdma::RdmaDoors;
 use super::{Random, StartError};
 use crate::admin::NodeReport;
@@ -15,11 +15,11 @@ use crate::metrics::Labels;
 use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
 use dafs_dat::connections::Connections;
-use dafs_engine::{Authenticator, Pool, Reactor, Registry, Shared};
+use dafs_engine::{Authenticator, Reactor, Registry, Shared};
 use dafs_nfs::{NfsHandler, NfsShared};
 use dafs_rpc::server::{Group, Statistics};
 use dafs_service::{
-    Admits, DataRole, Export, ExportOptions, ForeignStates, Namespace, NoRecords, Service,
+    Admits, DataRole, Export, ExportOptions, ForeignStates, Namespace, NoRecords, Pool, Service,
     ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::vital;
@@ -184,7 +184,7 @@ impl DataServer {
         let role = DataRole { files: files.clone(), states };
         let nfs = NfsShared::new_data_server(
             service.clone(),
-            Arc::new(Elsewhere(pool.clone())),
+            pool.clone(),
             write_verifier,
             nfs::admission(),
             nfs::options(config, &identity, random.secret),

@@ -41,14 +41,14 @@ use dafs_cluster::{DataNodeError, JoinError, SecretError};
 use dafs_dat::connections::Connections;
 use dafs_dat::verbs::VerbsError;
 use dafs_engine::{
-    Authenticator, Clock, EngineCounts, Gauge, PasswordFileError, Pool, Reactor, Registry, Shared,
+    Authenticator, Clock, EngineCounts, Gauge, PasswordFileError, Reactor, Registry, Shared,
     ThreadPool,
 };
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
 use dafs_service::{
     ClientRecords, Door, Export, FileFences, FileRecords, Namespace, NamespaceError, NoRecords,
-    RecordsError, Service, ServiceConfig, ServiceCounts, UndoError, WriteVerifier,
+    Pool, RecordsError, Service, ServiceConfig, ServiceCounts, UndoError, WriteVerifier,
 };
 use dafs_store::StoreError;
 use dafs_store::own::OwnError;

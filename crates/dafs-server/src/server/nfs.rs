@@ -9,7 +9,6 @@ use dafs_dat::connections::Connections;
 use dafs_engine::Shared;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config as RpcConfig, Group};
-use dafs_service::Place;
 use dafs_store::vital;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,19 +28,6 @@ pub(super) struct NfsServer {
     threads: Vec<JoinHandle<()>>,
     /// Before the threads end, clients are no longer sent here.
     registration: Option<Registration>,
-}
-
-/// The pool of blocking calls, as the front doors want it.
-pub(super) struct Elsewhere(pub(super) Arc<dyn dafs_engine::Pool>);
-
-impl dafs_nfs::Pool for Elsewhere {
-    fn submit(&self, job: dafs_nfs::Job) {
-        self.0.submit(job);
-    }
-
-    fn submit_to(&self, place: Place, job: dafs_nfs::Job) {
-        self.0.submit_to(place, job);
-    }
 }
 
 /// Numbers of one run, and of one server.
@@ -69,8 +55,7 @@ impl NfsServer {
         let addresses = listeners.iter().map(std::net::TcpListener::local_addr);
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         let options = options(config, &identity.server, identity.secret);
-        let pool = Arc::new(Elsewhere(shared.pool.clone()));
-        let verifier = shared.write_verifier.clone();
+        let (pool, verifier) = (shared.pool.clone(), shared.write_verifier.clone());
         let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission(), options);
         let threads = config.threads.clamp(1, THREADS_MAX);
         let tcp_threads = if listeners.is_empty() { 0 } else { threads };

@@ -15,14 +15,14 @@ pub use store::{Disk, OnDisk};
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
 use dafs_engine::{
-    AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
-    SessionLimits, Shared, Ticker, password_line,
+    AuthConfig, Authenticator, Engine, EngineCounts, Inbox, OwnIdentity, Registry, SessionLimits,
+    Shared, Ticker, password_line,
 };
 use dafs_journal::sim::SimDisk;
 use dafs_service::durable::Journal;
 use dafs_service::{
-    ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord, Namespace, Owner,
-    Place, RecordsError, Service, ServiceConfig, WriteVerifier,
+    ClientRecord, ClientRecords, Export, ExportOptions, Job, LockChange, LockRecord, Namespace,
+    Owner, Place, Pool, RecordsError, Service, ServiceConfig, WriteVerifier,
 };
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store, Waits};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};

@@ -10,10 +10,10 @@ mod random;
 
 use super::*;
 use crate::admission::Admission;
-use crate::shared::{Job, NfsOptions, Pool};
+use crate::shared::NfsOptions;
 use dafs_rpc::{CallerProcess, LocalReactor};
 use dafs_service::{
-    Export, ExportOptions, Flavour, Namespace, ServiceConfig, Squash, WriteVerifier,
+    Export, ExportOptions, Flavour, Job, Namespace, Pool, ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::{Cred, MemoryOptions, MemoryStore};
 use dafs_wire::nfs3::{
