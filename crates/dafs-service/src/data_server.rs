@@ -32,11 +32,14 @@ pub trait ForeignStates: Send + Sync {
     /// Why not, as for the client; `Delay` while the metadata server cannot be asked.
     fn check(&self, wanted: &ForeignUse<'_>) -> crate::Result<Option<Duration>>;
 
-    /// How far the file reaches that a component is of. Asked only for components that do not know.
+    /// How far the file reaches that a component is of. Asked only for components that do not know; those
+    /// of a file system that all of its clients see alike do.
     ///
     /// # Errors
     /// [`StoreError::Busy`] while that cannot be told.
-    fn size(&self, component: &FileId) -> Result<u64, StoreError>;
+    fn size(&self, _component: &FileId) -> Result<u64, StoreError> {
+        Err(StoreError::Busy)
+    }
 }
 
 /// What makes a front door that of a data server.

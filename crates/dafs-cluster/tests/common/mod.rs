@@ -6,7 +6,6 @@ use dafs_cluster::{
 };
 use dafs_mem::{Site, VolatileSlice};
 use dafs_service::{ForeignStates, ForeignUse, ServiceError};
-use dafs_store::FileId;
 use dafs_store::node::ComponentId;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -155,10 +154,6 @@ impl ForeignStates for Answering {
         self.questions.fetch_add(1, Ordering::SeqCst);
         let age = *self.age.lock().expect("a lock");
         self.refusal.lock().expect("a lock").map_or(Ok(age), Err)
-    }
-
-    fn size(&self, _component: &FileId) -> dafs_store::Result<u64> {
-        unreachable!("servers name components by their ids")
     }
 }
 

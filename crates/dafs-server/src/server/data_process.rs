@@ -334,11 +334,6 @@ impl ForeignStates for FarEngine {
         let component = (self.component)(&file_of(handle)?)?;
         self.judge.check((owner, identity), (&component, handle), state, write)
     }
-
-    /// Data servers see for themselves.
-    fn size(&self, _file: &FileId) -> Result<u64, StoreError> {
-        Err(StoreError::Busy)
-    }
 }
 
 /// The metadata server behind the control connection.
