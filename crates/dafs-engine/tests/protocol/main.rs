@@ -22,6 +22,7 @@ mod keys;
 mod locks;
 mod malformed;
 mod opens;
+mod procedures;
 mod responses;
 mod sessions;
 mod shared_state;
