@@ -9,11 +9,12 @@ use dafs_engine::{
     AuthConfig, Authenticator, Clock, EngineCounts, Reactor, Registry, SessionLimits, Shared,
     ThreadPool,
 };
+use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
     Export, ExportOptions, FileFences, FileRecords, Namespace, Pool, Service, ServiceConfig,
     Squash, StateFile, WriteVerifier,
 };
-use dafs_store::{ExportSecret, PosixOptions, PosixStore};
+use dafs_store::ExportSecret;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
