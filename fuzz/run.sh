@@ -3,9 +3,9 @@
 # those named. Exit status 0 means that nothing was found; an input that crashes, hangs or eats
 # memory ends up in artifacts/TARGET/ and fails the run.
 #
-# To add a target: fuzz_targets/NAME.rs, its [[bin]] entry in Cargo.toml, and perhaps a few small
-# inputs in seeds/NAME/. Nothing has to be changed here. What a run finds worth keeping is in
-# corpus/NAME/ and is used by the next one; it is not checked in.
+# To add a target: its body in ../crates/dafs-fuzz, src/bin/NAME.rs here, and a few small inputs in
+# seeds/NAME/, which the tests of dafs-fuzz replay. Nothing has to be changed here. What a run finds
+# worth keeping is in corpus/NAME/ and is used by the next one; it is not checked in.
 #
 # To look into a finding: run.sh 0 builds; then target/HOST/release/NAME artifacts/NAME/FILE
 # replays it with a backtrace (RUST_BACKTRACE=1).
@@ -23,9 +23,8 @@ seconds=${1:-10}
     echo "run.sh: '$seconds' is not a number of seconds; usage: run.sh [SECONDS] [TARGET...]" >&2
     exit 2
 }
-mapfile -t all < <(sed -n '/^\[\[bin\]\]/,/^$/s/^name = "\(.*\)"$/\1/p' Cargo.toml)
 targets=("$@")
-[[ ${#targets[@]} != 0 ]] || targets=("${all[@]}")
+[[ ${#targets[@]} != 0 ]] || mapfile -t targets < <(basename -s .rs src/bin/*.rs)
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 export CARGO_TARGET_DIR=${FUZZ_TARGET_DIR:-$PWD/target}

@@ -1,0 +1,48 @@
+//! The bodies of the fuzz targets: one module each, whose `run` takes an input.
+//!
+//! libFuzzer calls them from the programs in `fuzz/`, which are built apart, with coverage counters.
+//! The test `seeds` calls them with the inputs in `fuzz/seeds`.
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "test code; a panic is a finding"
+)]
+
+pub mod cluster_frames;
+pub mod dafs_attributes;
+pub mod dafs_entries;
+pub mod dafs_request;
+pub mod dafs_response;
+mod iwarp;
+pub mod iwarp_connection;
+pub mod iwarp_ddp;
+pub mod iwarp_mpa;
+pub mod iwarp_rdmap;
+pub mod iwarp_receive;
+pub mod journal_scan;
+#[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
+#[path = "../../dafs-rpc/tests/rdma_sim/net.rs"]
+mod net;
+pub mod nfs3_args;
+pub mod nfs3_results;
+pub mod nfs4_attributes;
+pub mod nfs4_callback;
+pub mod nfs4_compound;
+pub mod nfs4_layouts;
+pub mod nfs4_state;
+#[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
+#[path = "../../dafs-rpc/tests/rdma_sim/program.rs"]
+mod program;
+#[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
+#[path = "../../dafs-rpc/tests/rdma_sim/raw.rs"]
+mod raw;
+pub mod rpc_header;
+pub mod rpc_stream;
+pub mod rpcrdma_client;
+pub mod rpcrdma_header;
+pub mod rpcrdma_private_data;
+pub mod rpcrdma_server;
+mod rpcrdma_steps;
+pub mod shm_packets;

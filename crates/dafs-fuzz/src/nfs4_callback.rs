@@ -1,0 +1,37 @@
+//! NFSv4 callback compounds, arguments and results: byte 0 chooses the direction (bit 0); the
+//! message follows.
+
+use dafs_wire::nfs4::{CbCompoundArgs, CbCompoundResult, CbOp, CbOpResult};
+use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+
+fn encoded(value: &impl Encode) -> Vec<u8> {
+    let mut out = Vec::new();
+    value.encode(&mut Encoder::new(&mut out));
+    out
+}
+
+fn args(d: &mut Decoder<'_>) {
+    let Ok(head) = CbCompoundArgs::decode(d) else { return };
+    for _ in 0..head.op_count {
+        let Ok(op) = CbOp::decode(d) else { return };
+        let again = encoded(&op);
+        let twice = CbOp::decode(&mut Decoder::new(&again)).unwrap();
+        assert_eq!(encoded(&twice), again);
+    }
+}
+
+fn results(d: &mut Decoder<'_>) {
+    let Ok(head) = CbCompoundResult::decode(d) else { return };
+    for _ in 0..head.op_count {
+        let Ok(result) = CbOpResult::decode(d) else { return };
+        let again = encoded(&result);
+        let twice = CbOpResult::decode(&mut Decoder::new(&again)).unwrap();
+        assert_eq!(encoded(&twice), again);
+    }
+}
+
+pub fn run(input: &[u8]) {
+    let Some((choice, message)) = input.split_first() else { return };
+    let mut d = Decoder::new(message);
+    if choice & 1 == 0 { args(&mut d) } else { results(&mut d) }
+}

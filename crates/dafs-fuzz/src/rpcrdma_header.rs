@@ -1,0 +1,39 @@
+//! The header of RPC-over-RDMA.
+//!
+//! Checked: no panic, bounded lists, exact lengths; what decodes is the same bytes when it is
+//! encoded again; what is refused names the transaction that the message begins with, and can be
+//! answered in a way that is understood and not answered again.
+
+use dafs_wire::rpcrdma::{Body, Header, limits};
+use dafs_wire::xdr::{Encode, Encoder};
+
+fn encoded(header: &Header) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    header.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
+pub fn run(data: &[u8]) {
+    match Header::decode(data) {
+        Ok((header, len)) => {
+            assert_eq!(encoded(&header), data[..len]);
+            assert_eq!(header.encoded_bytes(), len);
+            if let Body::Message(chunks) | Body::NoMessage(chunks) = header.body {
+                let apart = chunks.writes.iter().chain(&chunks.reply);
+                let named = apart.map(|chunk| 1 + chunk.segments.len()).sum::<usize>();
+                assert!(chunks.reads.len() + named <= limits::SEGMENTS_MAX);
+            }
+        }
+        Err(error) => {
+            let xid = data.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+            assert_eq!(error.xid, xid);
+            assert!(!error.to_string().is_empty());
+            if let Some(fault) = error.fault {
+                let xid = error.xid.expect("what is answered has a transaction");
+                let answer = Header { xid, credits: 1, body: Body::Error(fault) };
+                let bytes = encoded(&answer);
+                assert_eq!(Header::decode(&bytes), Ok((answer, bytes.len())));
+            }
+        }
+    }
+}
