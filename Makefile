@@ -6,6 +6,7 @@ FUZZ_SECONDS ?= 60
 CRASH_SECONDS ?= 600
 SOAK_SEEDS ?= 10000..200000
 PARTS ?=
+SINCE ?=
 SETUP := @scripts/setup.sh
 # A compiler outside of PATH, such as in ~/.cargo/bin, is found by env.sh.
 CARGO := @source scripts/env.sh && cargo
@@ -14,8 +15,9 @@ CARGO := @source scripts/env.sh && cargo
 
 help:
 	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
-	@echo 'make test       all that must hold before a change goes in (PARTS="lint tests" for some)'
-	@echo 'make test-long  the same with longer simulations and fuzzing'
+	@echo 'make test       all that must hold before a change goes in (PARTS="lint tests" for some;'
+	@echo '                SINCE=main adds the long parts that the changes since then are about)'
+	@echo 'make test-long  all parts, with longer simulations and fuzzing'
 	@echo 'make soak       simulated crashes of the seeds SOAK_SEEDS (now $(SOAK_SEEDS))'
 	@echo 'make crashes    servers and clients killed, power cut: three times CRASH_SECONDS (now $(CRASH_SECONDS))'
 	@echo 'make bench      speed and memory against raw sockets, local files, NFS-Ganesha'
@@ -32,7 +34,7 @@ run:
 
 test:
 	$(SETUP) build test lab
-	@scripts/test.sh $(PARTS)
+	@SINCE=$(SINCE) scripts/test.sh $(PARTS)
 
 test-long:
 	$(SETUP) build test lab

@@ -1,7 +1,10 @@
 #!/bin/bash
 # test.sh [--long] [PART...] -- everything that must hold before a change goes in; `make test` and
 # `make test-long` call it. PARTs are shell patterns that choose among the parts by name, such as
-# `clippy` or `'e2e/*'`.
+# `lint` or `'e2e/*'`; a part that is named in full runs, however long it takes.
+#
+# The parts are listed in parts.txt. With SINCE=REV in the environment the run has the long parts, too, that
+# are about a file which differs from that commit.
 #
 # A part is a command: exit status 0 is a pass, 77 a skip whose reason is its last line of output,
 # anything else a failure. All parts run, whatever the ones before them did.
@@ -14,10 +17,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 # shellcheck source=scripts/env.sh
 source scripts/env.sh
 
-ignored=()
 if [[ ${1:-} == --long ]]; then
     shift
-    ignored=(-- --include-ignored)
     export DAFS_TEST_LONG=1
 fi
 chosen=("$@")
@@ -31,19 +32,44 @@ logs=$target/test-logs
 rm -rf "$logs"
 mkdir -p "$logs"
 
-passed=() failed=() skipped=()
+passed=() failed=() skipped=() took=()
 # The parts under way, by process, and the build of the guest.
 declare -A names=() starts=() limits=()
 guest_build=
 # Tests with processes and in namespaces of their own mostly wait, so two of them run at a time.
 beside_max=2
 
+# The files that differ from the commit SINCE, with those that git does not know yet.
+changed=()
+if [[ ${SINCE:-} ]]; then
+    mapfile -t changed < <(git diff --name-only --no-renames "$SINCE" -- && git ls-files --others --exclude-standard)
+    [[ ${#changed[@]} != 0 ]] || git diff --quiet "$SINCE" -- || exit 2
+    echo "${#changed[@]} files differ from $(git log -1 --format='%h (%s)' "$SINCE" 2>/dev/null || echo "$SINCE")"
+fi
+
+# is_touched PATH... -- has one of these files, or one in these folders, changed?
+is_touched() {
+    local path file
+    for path in "$@"; do
+        for file in ${changed[@]+"${changed[@]}"}; do
+            [[ $file != "$path" && $file != "$path"/* ]] || return 0
+        done
+    done
+    return 1
+}
+
+# is_chosen NAME WHEN PATH... -- does this part belong to the run?
 is_chosen() {
-    local pattern
+    local name=$1 when=$2 pattern
+    shift 2
+    for pattern in ${chosen[@]+"${chosen[@]}"}; do
+        [[ $name != "$pattern" ]] || return 0
+    done
+    [[ $when == always || ${DAFS_TEST_LONG:-} ]] || is_touched "$@" || return 1
     [[ ${#chosen[@]} != 0 ]] || return 0
     for pattern in "${chosen[@]}"; do
         # shellcheck disable=SC2053
-        [[ $1 != $pattern ]] || return 0
+        [[ $name != $pattern ]] || return 0
     done
     return 1
 }
@@ -69,6 +95,7 @@ begin() {
 book() {
     local name=${names[$1]} seconds=$((SECONDS - starts[$1])) status=$2 log reason=''
     log=$logs/${name//\//-}.log
+    took+=("$seconds $name")
     case $status in
     0)
         passed+=("$name")
@@ -92,7 +119,6 @@ book() {
 # part NAME LIMIT_SECONDS COMMAND... -- run one part, alone, and book its result.
 part() {
     local process
-    is_chosen "$1" || return 0
     await_besides 0
     begin "$@"
     wait "$process"
@@ -102,7 +128,6 @@ part() {
 # beside NAME LIMIT_SECONDS COMMAND... -- the same for a part that may run beside others of its kind.
 beside() {
     local process
-    is_chosen "$1" || return 0
     await_besides $((beside_max - 1))
     begin "$@"
 }
@@ -126,9 +151,16 @@ lint() {
     cargo clippy --locked --workspace --all-targets -- -D warnings
 }
 
+tests() {
+    local ignored=()
+    [[ ! ${DAFS_TEST_LONG:-} ]] || ignored=(-- --include-ignored)
+    cargo test --locked --no-fail-fast --workspace --lib --bins --tests ${ignored[@]+"${ignored[@]}"}
+}
+
 fuzz() {
-    [[ -x fuzz/run.sh ]] || { echo "there is no fuzz/run.sh"; return 77; }
-    fuzz/run.sh "$1"
+    local seconds=10
+    [[ ! ${DAFS_TEST_LONG:-} ]] || seconds=120
+    fuzz/run.sh "${FUZZ_SECONDS:-$seconds}"
 }
 
 # Waits for the build in the background, which holds the lock, or does it.
@@ -140,21 +172,33 @@ guest() {
 # The guest's kernel takes as long as all else together, so it is built beside the rest, and
 # yields to it.
 build_guest_in_background() {
-    is_chosen guest || return 0
     timeout 3000 nice -n 5 bash -c 'lab/lab.sh check && lab/lab.sh build' \
         >"$logs/guest-background.log" 2>&1 </dev/null &
     guest_build=$!
 }
 
+# lab_test [VARIABLE=VALUE...] SCRIPT
 lab_test() {
     lab/lab.sh check || return 77
-    "$1"
+    env "$@"
 }
-# A test of mounts, over RDMA.
-lab_test_over() { LAB_TRANSPORT=$1 lab_test "$2"; }
-# The same past the server, to three data servers.
-lab_test_spread() { LAB_LAYOUTS=$1 lab_test "$2"; }
-export -f format lint fuzz guest lab_test lab_test_over lab_test_spread
+export -f format lint tests fuzz guest lab_test
+
+# The slowest test binaries, by what the harness says at the end of each. The first source that cargo notes
+# beside a binary tells its crate.
+slowest_binaries() {
+    awk '
+        / Running .*\(.*\)$/ {
+            binary = $NF
+            gsub(/[()]/, "", binary)
+            source = binary
+            if ((getline line < (binary ".d")) > 0 && match(line, /crates\/[^ ]*\.rs/))
+                source = substr(line, RSTART, RLENGTH)
+            close(binary ".d")
+        }
+        /^test result:.* finished in / { printf "%8.1f s  %s\n", $NF, source }' "$1" |
+        sort -rn | head -n 20
+}
 
 # The lines of the log $1 that say what has failed, for whoever sees no more than the end of a run.
 causes() {
@@ -174,6 +218,14 @@ causes() {
 
 summary() {
     local line
+    if [[ ${#took[@]} -gt 1 ]]; then
+        printf '\nthe slowest parts:\n'
+        printf '%s\n' "${took[@]}" | sort -rn | head -n 20 | awk '{ printf "%8d s  %s\n", $1, $2 }'
+    fi
+    if [[ -f $logs/tests.log ]]; then
+        printf '\nthe slowest test binaries:\n'
+        slowest_binaries "$logs/tests.log"
+    fi
     printf '\n%d parts in %d s\n' $((${#passed[@]} + ${#failed[@]} + ${#skipped[@]})) "$SECONDS"
     for line in ${failed[@]+"${failed[@]}"}; do
         echo "FAILED   $line"
@@ -187,40 +239,24 @@ summary() {
 
 trap 'kill "${!names[@]}" $guest_build 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
-build_guest_in_background
-part tidy 60 scripts/tidy.sh
-part format 60 format
-part lint 1800 lint
-part build 1800 cargo build --locked --workspace --bins --examples --lib
-part dependencies 120 scripts/dependencies.sh
-part tests 2700 cargo test --locked --no-fail-fast --workspace --lib --bins --tests ${ignored[@]+"${ignored[@]}"}
-part doc-tests 900 cargo test --locked --workspace --doc
-# A second build of twelve crates, so in longer runs alone.
-[[ ! ${DAFS_TEST_LONG:-} ]] || part fuzz 3600 fuzz "${FUZZ_SECONDS:-120}"
-for script in scripts/e2e/*.sh; do
-    [[ ! -x $script ]] || beside "e2e/$(basename "$script" .sh)" 900 "$script"
+# The table is read once, so that a run goes by the table that it began with.
+mapfile -t table < <(grep -vE '^(#|$)' scripts/parts.txt)
+rows=()
+for row in "${table[@]}"; do
+    read -r name when _ <<<"$row"
+    read -ra about <<<"${row#* : }"
+    read -ra words <<<"${row%% : *}"
+    # The script that the part runs is the last word of its command.
+    ! is_chosen "$name" "$when" "${about[@]}" "${words[-1]}" || rows+=("${row%% : *}")
 done
-part guest 3000 guest
-for script in lab/tests/*.sh; do
-    [[ ! -x $script ]] || beside "lab/$(basename "$script" .sh)" 900 lab_test "$script"
-done
-over_siw=(features files programs recovery sharing)
-over_rxe=(client rdma)
-[[ ! ${DAFS_TEST_LONG:-} ]] || over_rxe+=("${over_siw[@]}")
-for test in "${over_siw[@]}" pnfs cluster; do
-    beside "lab/nfs-$test-siw" 600 lab_test_over siw "lab/tests/nfs-$test.sh"
-done
-for test in "${over_rxe[@]}"; do
-    beside "lab/nfs-$test-rxe" 600 lab_test_over rxe "lab/tests/nfs-$test.sh"
-done
-# The same past the server. Stripes stand for all layouts here; nfs-ceph and nfs-gluster go past the server
-# on the other two, whose whole list of tests belongs to a longer run.
-spread=(stripes)
-[[ ! ${DAFS_TEST_LONG:-} ]] || spread+=(cephfs glusterfs)
-for layouts in "${spread[@]}"; do
-    for test in locks sharing files programs recovery; do
-        beside "lab/nfs-$test-$layouts" 900 lab_test_spread "$layouts" "lab/tests/nfs-$test.sh"
-    done
+for row in ${rows[@]+"${rows[@]}"}; do [[ $row != guest\ * ]] || build_guest_in_background; done
+for row in ${rows[@]+"${rows[@]}"}; do
+    read -r name _ limit_seconds command <<<"$row"
+    read -ra words <<<"$command"
+    case $name in
+    */*) beside "$name" "$limit_seconds" "${words[@]}" ;;
+    *) part "$name" "$limit_seconds" "${words[@]}" ;;
+    esac
 done
 await_besides 0
 summary

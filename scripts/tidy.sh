@@ -85,6 +85,25 @@ done | rule "scripts that may not be executed"
 # A pipe's reader that leaves at the first hit makes the writer fail, and with `pipefail` the whole pipe,
 # whenever the writer has more to say: `grep X >/dev/null` reads to the end.
 search '[^|]\| *grep -[a-zA-Z]*q' 'scripts/e2e/*.sh' | rule "readers that leave before the end of a pipe"
+# The table of parts has every test, each variation under its own name, and names paths that exist, all crates
+# among them.
+parts() { grep -vE '^(#|$)' scripts/parts.txt; }
+parts | while read -r name when limit_seconds command; do
+    about=${command#* : }
+    read -ra words <<<"${command%% : *}"
+    [[ $when =~ ^(always|long)$ && $limit_seconds =~ ^[0-9]+$ && $command == *' : '* ]] ||
+        echo "$name: not PART WHEN SECONDS COMMAND : PATH..."
+    [[ $name != */* ]] || {
+        wanted=${name%%/*}/$(basename "${words[-1]}" .sh)
+        for word in "${words[@]}"; do [[ $word != *=* ]] || wanted+=-${word#*=}; done
+        [[ $name == "$wanted" ]] || echo "$name: is $wanted"
+    }
+    for path in $about; do [[ -e $path ]] || echo "$name: there is no $path"; done
+done | rule "rows of scripts/parts.txt"
+parts | cut -d' ' -f1 | sort | uniq -d | rule "parts that are in scripts/parts.txt twice"
+for path in scripts/e2e/*.sh lab/tests/*.sh crates/*; do
+    [[ ! -x $path ]] || parts | grep -E "[ :]$path( |/|\$)" >/dev/null || echo "$path"
+done | rule "tests and crates that no row of scripts/parts.txt names"
 # Not about names that a sourced file sets or uses, nor about commas in arguments.
 if command -v shellcheck >/dev/null; then
     files '*.sh' 'lab/guest/*' .ci/run |
