@@ -6,10 +6,21 @@
 
 #[path = "rdma/common.rs"]
 mod common;
+#[path = "rdma_client/world.rs"]
+mod scripted;
 
 use common::*;
 use dafs_mem::{Site, copied_bytes};
+use dafs_rpc::client::{Options, Request};
 use dafs_wire::rpcrdma::Chunks;
+use dafs_wire::xdr::{Apart, Encoder, Payload};
+
+// One test, because the counters are the process's.
+#[test]
+fn bulk_data_is_not_copied() {
+    a_server_does_not_copy();
+    a_client_does_not_copy();
+}
 
 /// Bytes of data that this crate has copied so far, and bytes that copies moved through shared
 /// memory. Other copies of a transport are subject of its own tests.
@@ -18,8 +29,7 @@ fn copied() -> u64 {
     sites.into_iter().map(copied_bytes).sum()
 }
 
-#[test]
-fn bulk_data_is_not_copied() {
+fn a_server_does_not_copy() {
     const LEN: usize = 200_000;
     for kind in [Kind::Iwarp, Kind::Shm] {
         let mut world = World::new(kind);
@@ -43,4 +53,40 @@ fn bulk_data_is_not_copied() {
         world.call(&mut client, LONG, &words(&[9000]), Chunks { reply, ..Chunks::default() });
         assert!(copied() - before >= 9000);
     }
+}
+
+/// What the server has written into the memory that a call offers is there.
+fn a_client_does_not_copy() {
+    const LEN: usize = 99_999;
+    let copied = || copied_bytes(Site::RpcPlacement) + copied_bytes(Site::RpcRdmaLong);
+    let mut world = scripted::World::new(Some(4096));
+    let client = world.connect(Options::default(), None);
+    let memory = client.allocate(1 << 20).unwrap();
+    let sinks = [memory.slice(0..100_000).unwrap(), memory.slice(200_000..200_050).unwrap()];
+    let request = Request::new(scripted::PROCEDURE, &[b"read"], 100);
+    let pending = client.submit_request(&Request { sinks: &sinks, ..request }).unwrap();
+    let call = world.receive();
+    let segments = call.chunks().writes.iter().map(|chunk| chunk.segments[0]);
+    let segments: Vec<_> = segments.collect();
+    let before = copied();
+    world.write(segments[0], &pattern(LEN));
+    let mut results = Vec::new();
+    let mut encoder = Encoder::new(&mut results);
+    encoder.payload(Payload::Apart(Apart { index: 0, len: LEN }));
+    encoder.opaque(b"inline");
+    let writes = segments.iter().zip([LEN, 0]);
+    let writes = writes.map(|(&segment, len)| scripted::chunk(segment, len)).collect();
+    let chunks = scripted::message(Chunks { writes, ..Chunks::default() });
+    world.send(call.header.xid, 1, chunks, &scripted::success(call.header.xid, &results));
+    world.until(|_| pending.is_answered());
+    let results = pending.wait().unwrap();
+    let mut decoder = results.decoder();
+    let first = decoder.payload(1 << 20).unwrap();
+    assert_eq!(memory.slice(0..100_000).unwrap().take(first), LEN);
+    assert_eq!(copied() - before, 0);
+    assert!(memory.view().slice(0, LEN).unwrap().to_vec(Site::Inspect) == pattern(LEN));
+    // The counters count: data in the message itself goes to its place by a copy.
+    let second = decoder.payload(50).unwrap();
+    assert_eq!(memory.slice(200_000..200_050).unwrap().take(second), 6);
+    assert_eq!(copied() - before, 6);
 }
