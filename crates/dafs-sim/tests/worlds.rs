@@ -1,7 +1,12 @@
-//! A thousand worlds of broken connections, their replay, and proof that bugs are found.
+//! Worlds of broken connections, their replay, and proof that bugs are found.
 
+use dafs_dat::sim::seeds_of_the_day;
 use dafs_sim::{Danger, Failure, Profile, Report, WorldOptions, check};
 use std::ops::Range;
+
+/// Worlds of the day, and with `DAFS_TEST_LONG`.
+const WORLDS: u64 = 300;
+const WORLDS_LONG: u64 = 3_000;
 
 fn options(seed: u64, profile: Profile) -> WorldOptions {
     WorldOptions { seed, profile, ..WorldOptions::default() }
@@ -30,16 +35,20 @@ fn assert_eventful(reports: &[Report]) {
     assert_eq!(sum(|report| report.network.violations), 0, "a rule of the transport was broken");
 }
 
-// Two tests, so that two threads share the thousand.
+// Two tests, so that two threads share the worlds.
 #[test]
-fn worlds_0_to_499_can_be_explained() {
-    assert_eventful(&run(0..500, Profile::Mixed));
+fn the_first_half_of_the_worlds_can_be_explained() {
+    let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
+    assert_eventful(&run(seeds.start..seeds.start.midpoint(seeds.end), Profile::Mixed));
 }
 
 #[test]
-fn worlds_500_to_999_can_be_explained() {
-    let mut reports = run(500..800, Profile::Mixed);
-    reports.extend(run(800..1000, Profile::Rough));
+fn the_second_half_of_the_worlds_can_be_explained() {
+    let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
+    let middle = seeds.start.midpoint(seeds.end);
+    let rough = middle.midpoint(seeds.end);
+    let mut reports = run(middle..rough, Profile::Mixed);
+    reports.extend(run(rough..seeds.end, Profile::Rough));
     assert_eventful(&reports);
 }
 

@@ -25,6 +25,7 @@ mod faults;
 mod limits;
 mod network;
 mod rng;
+mod seeds;
 mod teardown;
 mod transfer;
 
@@ -33,6 +34,7 @@ pub use digest::SimDigest;
 pub use fabric::SimCounts;
 pub use faults::SimFaults;
 pub use rng::SimRng;
+pub use seeds::seeds_of_the_day;
 
 use crate::{EndpointId, Instant, RegionTable};
 use connection::{Side, Stage};

@@ -12,10 +12,10 @@ mod server;
 mod world;
 
 use client::Tally;
-use dafs_dat::sim::{SimFaults, SimNetwork};
+use dafs_dat::sim::{SimFaults, SimNetwork, seeds_of_the_day};
 use world::World;
 
-/// How many worlds a test looks at, and with `DAFS_TEST_LONG`.
+/// Worlds of the day, and with `DAFS_TEST_LONG`.
 const WORLDS: u64 = 100;
 const WORLDS_LONG: u64 = 5000;
 
@@ -38,9 +38,8 @@ fn every_request_is_carried_out_once_in_every_world() {
         println!("{:?}", run(seed.parse().unwrap()));
         return;
     }
-    let long = std::env::var_os("DAFS_TEST_LONG").is_some();
-    let worlds = if long { WORLDS_LONG } else { WORLDS };
-    let seen = (0..worlds).fold(Tally::default(), |all, seed| all.plus(run(seed)));
+    let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
+    let seen = seeds.fold(Tally::default(), |all, seed| all.plus(run(seed)));
     // A test of worlds in which nothing happens would show nothing.
     assert!(seen.is_rich(), "{seen:?}");
 }

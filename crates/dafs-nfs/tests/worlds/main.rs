@@ -13,10 +13,12 @@ mod play;
 mod server;
 mod world;
 
+use dafs_dat::sim::seeds_of_the_day;
 use world::World;
 
-/// How many worlds a test looks at; `DAFS_WORLDS` says otherwise.
-const WORLDS: u64 = 600;
+/// Worlds of the day, and with `DAFS_TEST_LONG`.
+const WORLDS: u64 = 1_000;
+const WORLDS_LONG: u64 = 6_000;
 
 #[test]
 fn every_answer_is_true_in_every_world() {
@@ -24,8 +26,8 @@ fn every_answer_is_true_in_every_world() {
         World::new(seed.parse().unwrap(), true).run();
         return;
     }
-    let worlds = std::env::var("DAFS_WORLDS").map_or(Ok(WORLDS), |worlds| worlds.parse()).unwrap();
-    let seen = (0..worlds).map(|seed| World::new(seed, false).run());
+    let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
+    let seen = seeds.map(|seed| World::new(seed, false).run());
     let seen = seen.reduce(|all, one| all.plus(&one)).unwrap();
     // A test of worlds in which nothing happens would show nothing.
     assert!(seen.is_rich(), "{seen:?}");

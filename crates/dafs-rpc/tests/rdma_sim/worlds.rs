@@ -5,12 +5,12 @@
 
 use crate::caller::{Caller, Tally};
 use crate::net::{Net, SERVER_HOST};
-use dafs_dat::sim::{SimFaults, SimNetwork, SimRng};
+use dafs_dat::sim::{SimFaults, SimNetwork, SimRng, seeds_of_the_day};
 use dafs_rpc::client::Options;
 use dafs_rpc::server::Config;
 use std::time::Duration;
 
-/// The number of worlds of a test, and with `DAFS_TEST_LONG`.
+/// Worlds of the day, and with `DAFS_TEST_LONG`.
 const WORLDS: u64 = 150;
 const WORLDS_LONG: u64 = 5000;
 /// Steps of a world before it is brought to its end.
@@ -165,9 +165,8 @@ fn every_call_is_answered_once_or_lost_with_its_connection() {
         println!("{:?}", run(seed.parse().unwrap()));
         return;
     }
-    let long = std::env::var_os("DAFS_TEST_LONG").is_some();
-    let worlds = if long { WORLDS_LONG } else { WORLDS };
-    let seen = (0..worlds).fold(Tally::default(), |all, seed| all.plus(&run(seed).1));
+    let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
+    let seen = seeds.fold(Tally::default(), |all, seed| all.plus(&run(seed).1));
     // A test of worlds without events would show nothing.
     assert!(seen.is_rich(), "{seen:?}");
 }
