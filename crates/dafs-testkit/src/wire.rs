@@ -30,6 +30,8 @@ impl Wire {
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else { return };
+                client.set_nodelay(true).unwrap();
+                server.set_nodelay(true).unwrap();
                 let left = lengths().map(|bytes| Arc::new(AtomicU64::new(bytes)));
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());

@@ -56,6 +56,8 @@ impl Tamper {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else {
                     continue;
                 };
+                client.set_nodelay(true).unwrap();
+                server.set_nodelay(true).unwrap();
                 let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 std::thread::spawn(move || pass(from, to));
                 let shared = accepting.clone();

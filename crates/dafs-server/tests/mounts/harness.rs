@@ -180,6 +180,8 @@ impl Relay {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(target)) else {
                     continue;
                 };
+                client.set_nodelay(true).unwrap();
+                server.set_nodelay(true).unwrap();
                 accepting.made.fetch_add(1, Ordering::SeqCst);
                 let mut all = accepting.connections.lock().unwrap();
                 all.push(client.try_clone().unwrap());

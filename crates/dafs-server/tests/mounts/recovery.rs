@@ -78,7 +78,9 @@ fn many_transfers_survive_cuts() {
         let mut writes = Vec::new();
         for at in 0..COUNT {
             let offset = (at * PIECE) as u64;
-            writes.push(file.submit_write(piece(at), offset, StableHow::FileSync).unwrap());
+            // The device need not be waited for each time.
+            let how = if at % 10 == 0 { StableHow::FileSync } else { StableHow::Unstable };
+            writes.push(file.submit_write(piece(at), offset, how).unwrap());
             if at % 100 == 50 {
                 served.relay(way).cut();
             }
