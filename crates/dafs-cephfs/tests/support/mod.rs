@@ -108,8 +108,19 @@ pub(crate) fn fresh(mounts: usize, cred: &Cred) -> Option<(CephStore, CephOption
 /// A world for the suites: its caller is root or an ordinary user.
 pub(crate) fn world(mounts: usize, ordinary: bool) -> Option<World> {
     let cred = if ordinary { Cred::new(1000, 100) } else { Cred::new(0, 0) };
-    let (store, _) = fresh(mounts, &cred)?;
-    Some(World { store: Arc::new(store), cred, dir: None })
+    let store = Arc::new(fresh(mounts, &cred)?.0);
+    unmount_apart(store.clone());
+    Some(World { store, cred, dir: None })
+}
+
+/// Unmounts when the test is over, without keeping it waiting: libcephfs gives the last capability of
+/// a mount back at its next tick, of which there is one a second.
+fn unmount_apart(store: Arc<CephStore>) {
+    std::thread::spawn(move || {
+        while Arc::strong_count(&store) > 1 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    });
 }
 
 /// A store with a data server that is next to all daemons. Its options open it again.
