@@ -72,6 +72,8 @@ END
 
 # squat USER WAY NAME... -- the user has these names.
 squat() {
+    # Else the word of the last one may be taken for that of this one, which opens the file when it gets to.
+    : >"$work/squatted"
     python3 "$work/squat.py" "$@" >"$work/squatted" &
     squatter=$!
     started+=("$squatter")
