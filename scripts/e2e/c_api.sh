@@ -4,7 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 
 archive=${DAFS_TARGET:-$PWD/target/debug}/libdafs_capi.a
-cargo build --locked --quiet -p dafs-capi || fail "the library cannot be built"
+[[ -f $archive ]] || cargo build --locked --quiet -p dafs-capi || fail "the library cannot be built"
 command -v cc >/dev/null || skip "there is no C compiler"
 command -v pkg-config >/dev/null || skip "there is no pkg-config"
 command -v valgrind >/dev/null || skip "there is no valgrind"

@@ -8,9 +8,10 @@ command -v fio >/dev/null || skip "there is no fio; install it with: scripts/set
 command -v dpkg-source >/dev/null ||
     skip "there is no dpkg-source; install dpkg-dev with: scripts/setup.sh test"
 fio/headers.sh >/dev/null 2>"$work/said" || skip "no headers of fio: $(tail -n 1 "$work/said")"
-cargo build --locked --quiet -p dafs-capi || fail "the library cannot be built"
+archive=${DAFS_TARGET:-$PWD/target/debug}/libdafs_capi.a
+[[ -f $archive ]] || cargo build --locked --quiet -p dafs-capi || fail "the library cannot be built"
 prefix=$work/prefix
-crates/dafs-capi/install.sh "${DAFS_TARGET:-$PWD/target/debug}/libdafs_capi.a" "$prefix"
+crates/dafs-capi/install.sh "$archive" "$prefix"
 fio/install.sh "$prefix"
 engine=$prefix/lib/libdafs_fio.so
 
