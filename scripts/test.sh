@@ -44,7 +44,8 @@ changed=()
 if [[ ${SINCE:-} ]]; then
     mapfile -t changed < <(git diff --name-only --no-renames "$SINCE" -- && git ls-files --others --exclude-standard)
     [[ ${#changed[@]} != 0 ]] || git diff --quiet "$SINCE" -- || exit 2
-    echo "${#changed[@]} files differ from $(git log -1 --format='%h (%s)' "$SINCE" 2>/dev/null || echo "$SINCE")"
+    commit=$(git log -1 --format='%h (%s)' "$SINCE" 2>/dev/null)
+    echo "${#changed[@]} files differ from ${commit:-$SINCE}"
 fi
 
 # is_touched PATH... -- has one of these files, or one in these folders, changed?

@@ -16,7 +16,7 @@ fio/install.sh "$prefix"
 engine=$prefix/lib/libdafs_fio.so
 
 mkdir "$work/tree" "$work/here"
-arguments=(--lease 2)
+arguments=(--lease 5)
 ! is_root || arguments+=(--no-root-squash)
 serve "$work/tree" "${arguments[@]}"
 jobs=$PWD/fio/jobs example=$PWD/docs/fio.md capi=$PWD/crates/dafs-capi
