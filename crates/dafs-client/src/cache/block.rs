@@ -1,8 +1,9 @@
-//! One block of a file: where it lies, and what is known of its bytes.
+//! One block of a file: its place in memory, and the state of its bytes.
 //!
 //! Invariants
-//! * What is changed or on its way to the server is known; what is on its way from the server is not.
-//! * What is on its way to the server is not changed.
+//! * Dirty bytes, and those being written to the server, are known; bytes being read from it are
+//!   not.
+//! * Bytes being written to the server do not change.
 
 use super::content::TransferId;
 use super::pool::Place;
@@ -17,17 +18,17 @@ pub(super) type Moving = SmallVec<[(Range<u32>, TransferId); 1]>;
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) place: Place,
-    /// Bytes that are as the file's content is.
+    /// Valid bytes.
     pub(super) known: Ranges,
-    /// Bytes that the server has not been sent.
+    /// Bytes not yet sent to the server.
     pub(super) dirty: Ranges,
     /// Bytes that the server is writing here.
     pub(super) filling: Moving,
     /// Bytes that the server is reading here.
     pub(super) flushing: Moving,
-    /// A late answer may still write to it, so that nothing may be put here any more.
+    /// A late answer may still write to it, so it must not be reused.
     pub(super) is_doomed: bool,
-    /// Its place in the order of use; 0 while it cannot be thrown out.
+    /// Its place in the order of use; 0 while it cannot be evicted.
     pub(super) stamp: u64,
 }
 
@@ -44,7 +45,7 @@ impl Block {
         }
     }
 
-    /// True when it can be thrown out.
+    /// True when it can be evicted.
     pub(super) fn is_idle(&self) -> bool {
         self.dirty.is_empty() && self.filling.is_empty() && self.flushing.is_empty()
     }
@@ -56,14 +57,14 @@ impl Block {
         moving.iter().find(overlaps).map(|part| part.1)
     }
 
-    /// Forgets what is known of `range`, except what the server has not got.
+    /// Invalidates `range`, except bytes that the server has not got.
     pub(super) fn forget(&mut self, range: Range<u32>) {
         self.known.remove(range);
         let kept = self.dirty.iter().chain(self.flushing.iter().map(|part| part.0.clone()));
         kept.for_each(|part| self.known.insert(part));
     }
 
-    /// What it is to be asked for of `range`.
+    /// The parts of `range` that must be requested.
     pub(super) fn unknown(&self, range: Range<u32>) -> SmallVec<[Range<u32>; 2]> {
         let mut gaps = SmallVec::new();
         for gap in self.known.gaps(range) {

@@ -1,12 +1,12 @@
-//! What is kept of files, as a state machine: which bytes are known and where, which have to be
-//! written, what is to be asked of the server, what is thrown out. It moves no byte itself.
+//! Cached content of files, as a state machine: which bytes are valid and where, which are dirty,
+//! the requests to send, and eviction. It moves no byte itself.
 //!
 //! Invariants
-//! * Memory holds at most the blocks of the pool. A block in use by a request, or with changed data,
-//!   is not thrown out; of the others the one not used for longest is.
-//! * Nobody changes bytes that a request is reading or writing.
-//! * Changed bytes are counted until the server has them, or until their loss has been told.
-//! * What the server answers to a request for bytes that were forgotten meanwhile is not believed.
+//! * Memory holds at most the blocks of the pool. A block in use by a request, or with dirty data,
+//!   is not evicted; of the others the least recently used one is.
+//! * Bytes do not change while a request reads or writes them.
+//! * Dirty bytes are counted until the server has them, or until their loss has been reported.
+//! * The answer to a request for bytes that were invalidated meanwhile is discarded.
 
 use super::block::Block;
 use super::pool::{Place, Pool};
@@ -18,12 +18,12 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Requests that write changed data and are made at a time; one more block's may be added.
+/// Write-back requests made at a time; one more block's may be added.
 const WRITES_AT_ONCE: usize = 16;
 
 const BLOCK: u64 = CACHE_BLOCK_BYTES as u64;
 
-/// A file that is kept.
+/// A cached file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FileId(u64);
 
@@ -35,7 +35,7 @@ pub(super) struct TransferId(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) slab: u32,
-    /// Where it begins in the slab, in bytes.
+    /// Its offset in the slab, in bytes.
     pub(super) start: u32,
     /// In bytes.
     pub(super) len: u32,
@@ -47,13 +47,13 @@ pub(super) type Segments = SmallVec<[Segment; 2]>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub(super) id: TransferId,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub(super) offset: u64,
     pub(super) memory: Segment,
 }
 
 impl Transfer {
-    /// Where it ends in the file.
+    /// Its end in the file.
     pub(super) fn end(&self) -> u64 {
         self.offset + u64::from(self.memory.len)
     }
@@ -61,38 +61,38 @@ impl Transfer {
 
 pub(super) type Transfers = SmallVec<[Transfer; 4]>;
 
-/// What a reader or writer has to do.
+/// The next step of a reader or writer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The bytes are, or go, here.
+    /// Copy the bytes from or to these segments.
     Copy(Segments),
-    /// Something is not known and nobody has asked for it.
+    /// Some bytes are not valid and have not been requested.
     Unknown,
-    /// A request has to be over first.
+    /// Wait until a request is over.
     Wait(TransferId),
-    /// There is no room: another slab, or an end of requests and changed data, would make some.
+    /// There is no room: another slab, or the end of requests and of dirty data, would make some.
     Full,
 }
 
-/// How a write of changed data ended.
+/// The end of a write-back request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flushed {
-    /// So many bytes were taken; the rest has to be sent again.
+    /// The server took so many bytes; the rest has to be sent again.
     Written(u32),
-    /// None was, and never will be: the data is given up.
+    /// It took none, and never will: the data is given up.
     Failed,
-    /// The same, but the server may still read it.
+    /// As `Failed`, but the server may still read the memory.
     Lost,
 }
 
-/// How a read ended.
+/// The end of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// So many bytes came, and whether the file ends there.
+    /// The number of bytes read, and true at the end of the file.
     Read(u32, bool),
-    /// None came, and none will.
+    /// No bytes came, and none will.
     Refused,
-    /// None came, but the server may still write some.
+    /// No bytes came, but the server may still write some.
     Lost,
 }
 
@@ -102,7 +102,7 @@ struct InFlight {
     offset: u64,
     memory: Segment,
     is_write: bool,
-    /// What it brings has been forgotten.
+    /// The bytes that it brings have been invalidated.
     is_stale: bool,
 }
 
@@ -110,20 +110,20 @@ struct InFlight {
 struct FileContent {
     size: u64,
     blocks: BTreeMap<u64, Block>,
-    /// Bytes changed and not written, with those on their way.
+    /// Dirty bytes, with those being written.
     unwritten: u64,
-    /// Those on their way.
+    /// Bytes being written.
     flushing: u64,
     in_flight: usize,
 }
 
-/// What is kept of all files.
+/// The cached content of all files.
 #[derive(Debug)]
 pub(super) struct Content {
     pool: Pool,
     files: FxHashMap<FileId, FileContent>,
     in_flight: FxHashMap<TransferId, InFlight>,
-    /// The blocks that can be thrown out, in the order of their last use.
+    /// The blocks that can be evicted, in the order of their last use.
     order: BTreeMap<u64, (FileId, u64)>,
     numbers: u64,
     unwritten: u64,
@@ -152,12 +152,12 @@ impl Content {
         &mut self.pool
     }
 
-    /// Bytes changed and not written.
+    /// Dirty bytes.
     pub(super) fn unwritten(&self) -> u64 {
         self.unwritten
     }
 
-    /// Bytes that have been asked for and have not come.
+    /// Bytes that have been requested and have not come.
     pub(super) fn filling(&self) -> u64 {
         self.filling
     }
@@ -168,7 +168,7 @@ impl Content {
         id
     }
 
-    /// Ends a file of which nothing is in flight and nothing unwritten.
+    /// Removes a file without requests in flight and without dirty data.
     pub(super) fn remove_file(&mut self, file: FileId) {
         self.forget(file, 0..u64::MAX);
         if let Some(content) = self.files.remove(&file) {
@@ -185,7 +185,7 @@ impl Content {
         self.files.get(&file).map_or(0, |file| file.size)
     }
 
-    /// Sets the size; what is known beyond it has been forgotten.
+    /// Sets the size; bytes beyond it have been invalidated.
     pub(super) fn set_size(&mut self, file: FileId, size: u64) {
         if let Some(file) = self.files.get_mut(&file) {
             file.size = size;
@@ -196,17 +196,17 @@ impl Content {
         self.files.get(&file).map_or(0, |file| file.unwritten)
     }
 
-    /// Bytes changed that no request is writing.
+    /// Dirty bytes that no request is writing.
     pub(super) fn unsent_of(&self, file: FileId) -> u64 {
         self.files.get(&file).map_or(0, |file| file.unwritten - file.flushing)
     }
 
-    /// The request that was made last, of all.
+    /// The newest request of all.
     pub(super) fn newest(&self) -> TransferId {
         TransferId(self.numbers)
     }
 
-    /// The request in flight for a file that was made first, if `writes` of those that write.
+    /// The oldest request in flight for a file; with `writes` the oldest write.
     pub(super) fn first_in_flight(&self, file: FileId, writes: bool) -> Option<TransferId> {
         if self.files.get(&file)?.in_flight == 0 {
             return None;
@@ -217,13 +217,13 @@ impl Content {
         self.in_flight.iter().filter(theirs).map(|(id, _)| *id).min()
     }
 
-    /// The files with changed data.
+    /// The files with dirty data.
     pub(super) fn unwritten_files(&self) -> Vec<FileId> {
         let changed = self.files.iter().filter(|(_, file)| file.unwritten > 0);
         changed.map(|(id, _)| *id).collect()
     }
 
-    /// Where the bytes of `range`, which lies inside the file, are.
+    /// The place of the bytes of `range`, which lies inside the file.
     pub(super) fn read(&mut self, file: FileId, range: Range<u64>) -> Step {
         let Some(content) = self.files.get(&file) else { return Step::Unknown };
         debug_assert!(range.end <= content.size);
@@ -245,7 +245,7 @@ impl Content {
         Step::Copy(segments)
     }
 
-    /// Makes room for `range` and takes it as changed: the caller puts the bytes there at once.
+    /// Makes room for `range` and marks it as dirty: the caller copies the bytes there at once.
     pub(super) fn write(&mut self, file: FileId, range: Range<u64>) -> Step {
         let Some(content) = self.files.get(&file) else { return Step::Full };
         for (number, part) in parts(range.clone()) {
@@ -279,14 +279,14 @@ impl Content {
             content.unwritten += more;
             self.unwritten += more;
             block.check();
-            // It has changed data now, and cannot be thrown out.
+            // It has dirty data now, and cannot be evicted.
             self.order.remove(&std::mem::take(&mut block.stamp));
         }
         Step::Copy(segments)
     }
 
-    /// Asks for what is not known of `range`, rounded to pages and cut at the end of the file, as far
-    /// as there is room.
+    /// Requests the bytes of `range` that are not valid, rounded to pages and cut at the end of the
+    /// file, as far as there is room.
     pub(super) fn fetch(&mut self, file: FileId, range: Range<u64>) -> Transfers {
         let size = self.size(file);
         let page = |at: u64| at / CACHE_PAGE_BYTES * CACHE_PAGE_BYTES;
@@ -322,7 +322,7 @@ impl Content {
         transfers
     }
 
-    /// The requests that write the changed data of `range`, at most `bytes_max` of it.
+    /// The requests that write the dirty data of `range` back, at most `bytes_max` of it.
     pub(super) fn flush(&mut self, file: FileId, range: Range<u64>, bytes_max: u64) -> Transfers {
         let mut transfers = Transfers::new();
         let numbers = self.numbers_of(file, &range);
@@ -359,7 +359,7 @@ impl Content {
         })
     }
 
-    /// A read has ended; yields memory that is to be filled with zeros at once.
+    /// Ends a read; yields memory that must be filled with zeros at once.
     pub(super) fn filled(&mut self, id: TransferId, how: Filled) -> Segments {
         let mut zeros = Segments::new();
         let Some(flight) = self.leave(id) else { return zeros };
@@ -382,7 +382,7 @@ impl Content {
                     .known
                     .insert(from_server.start.max(part.start)..from_server.end.min(part.end));
             }
-            // Up to the size the file has zeros where the server has nothing yet.
+            // Up to the size, bytes that the server does not have yet are zeros.
             let behind = part_of(number, &(read.max(start + u64::from(part.start))..whole.end));
             if zeroed && behind.start < behind.end {
                 block.known.insert(behind.clone());
@@ -396,7 +396,7 @@ impl Content {
         zeros
     }
 
-    /// A write has ended; yields the bytes that were given up.
+    /// Ends a write; yields the bytes that were given up.
     pub(super) fn flushed(&mut self, id: TransferId, how: Flushed) -> u64 {
         let Some(flight) = self.leave(id) else { return 0 };
         let Some(content) = self.files.get_mut(&flight.file) else { return 0 };
@@ -426,8 +426,8 @@ impl Content {
         if given_up { done - whole.start } else { 0 }
     }
 
-    /// Forgets what is known of `range`, except what the server has not got, and believes nothing
-    /// that is on its way from there.
+    /// Invalidates `range`, except bytes that the server has not got, and marks reads in flight as
+    /// stale.
     pub(super) fn forget(&mut self, file: FileId, range: Range<u64>) {
         for number in self.numbers_of(file, &range) {
             let Some(content) = self.files.get_mut(&file) else { return };
@@ -447,7 +447,7 @@ impl Content {
         }
     }
 
-    /// Gives up changed data of a file that is not on its way; yields how much that was, in bytes.
+    /// Gives up dirty data of a file that is not being written; yields how much that was, in bytes.
     pub(super) fn give_up(&mut self, file: FileId) -> u64 {
         let mut given_up = 0;
         for number in self.numbers_of(file, &(0..u64::MAX)) {
@@ -463,7 +463,7 @@ impl Content {
         given_up
     }
 
-    /// The blocks there are of `range`.
+    /// The existing blocks of `range`.
     fn numbers_of(&self, file: FileId, range: &Range<u64>) -> Vec<u64> {
         if range.is_empty() {
             return Vec::new();
@@ -491,7 +491,7 @@ impl Content {
         Some(flight)
     }
 
-    /// Sees to it that there is such a block, one of those that are wanted together.
+    /// Makes sure that a block exists, one of those that are wanted together.
     fn ensure(&mut self, file: FileId, number: u64, wanted: &Range<u64>) -> bool {
         let Some(content) = self.files.get(&file) else { return false };
         if content.blocks.contains_key(&number) {
@@ -500,7 +500,7 @@ impl Content {
         let before = number.checked_sub(1).and_then(|before| content.blocks.get(&before));
         let wish = before.and_then(|block| block.place.next());
         let count = (wanted.end - number).min(CACHE_SLAB_BLOCKS.into()) as usize;
-        // New memory is better than what others may want again.
+        // New memory is better than a block that may be used again.
         while self.pool.free_blocks() < count && !self.pool.can_grow() {
             if !self.throw_out(file, wanted) {
                 break;
@@ -510,11 +510,11 @@ impl Content {
         if let Some(content) = self.files.get_mut(&file) {
             content.blocks.insert(number, Block::new(place));
         }
-        // Not in the order until it has something to lose.
+        // Not in the order until it has valid bytes.
         true
     }
 
-    /// Throws out the block not used for longest, but none of those that the caller is about to use.
+    /// Evicts the least recently used block, except those that the caller is about to use.
     fn throw_out(&mut self, file: FileId, wanted: &Range<u64>) -> bool {
         let is_wanted = |entry: &(FileId, u64)| entry.0 == file && wanted.contains(&entry.1);
         let found = self.order.iter().find(|(_, entry)| !is_wanted(entry));
@@ -542,7 +542,7 @@ impl Content {
         }
     }
 
-    /// A block has perhaps become one that can be thrown out, or that nobody needs.
+    /// Updates a block that may have become evictable or useless.
     fn settle(&mut self, file: FileId, number: u64) {
         let Some(content) = self.files.get(&file) else { return };
         let Some(block) = content.blocks.get(&number) else { return };
@@ -556,7 +556,7 @@ impl Content {
         }
     }
 
-    /// A block has been used.
+    /// Marks a block as used.
     fn touch(&mut self, file: FileId, number: u64) {
         let newest = self.numbers;
         let Some(content) = self.files.get_mut(&file) else { return };
@@ -596,7 +596,7 @@ impl Content {
     }
 }
 
-/// Keeps the lists of a block short: what could be asked for again is forgotten.
+/// Keeps the range lists of a block short: bytes that can be requested again are invalidated.
 fn simplify(block: &mut Block) {
     if block.known.count() > CACHE_RANGES_MAX {
         block.forget(0..CACHE_BLOCK_BYTES);
@@ -608,14 +608,14 @@ fn blocks(range: &Range<u64>) -> Range<u64> {
     range.start / BLOCK..range.end.div_ceil(BLOCK)
 }
 
-/// What of a block is in `range`.
+/// The part of a block that is in `range`.
 fn part_of(number: u64, range: &Range<u64>) -> Range<u32> {
     let start = number * BLOCK;
     let inside = |at: u64| at.saturating_sub(start).min(BLOCK) as u32;
     inside(range.start)..inside(range.end)
 }
 
-/// The blocks of a range that is not empty, and what of each is in it.
+/// The blocks of a range that is not empty, and the part of each that is in it.
 fn parts(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u32>)> {
     blocks(&range).map(move |number| (number, part_of(number, &range)))
 }
@@ -635,7 +635,7 @@ fn push(segments: &mut Segments, segment: Segment) {
 }
 
 /// Adds a part to the last request if it follows that in the file and in memory, else as a new one;
-/// yields which.
+/// yields the request's id.
 fn join(transfers: &mut Transfers, numbers: &mut u64, offset: u64, memory: Segment) -> TransferId {
     if let Some(last) = transfers.last_mut()
         && last.offset + u64::from(last.memory.len) == offset

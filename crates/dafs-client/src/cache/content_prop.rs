@@ -1,4 +1,4 @@
-//! What is kept of files against a plain model: a file as the server has it, and as its user does.
+//! The cached content against a plain model: a file as the server has it, and as its user sees it.
 
 use super::content::{
     Content, FileId, Filled, Flushed, Segments, Step, Transfer, TransferId, Transfers,
@@ -7,7 +7,7 @@ use crate::limits::{CACHE_BLOCK_BYTES, CACHE_SLAB_BLOCKS, CACHE_SLAB_BYTES};
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// Enough for more than the memory of one slab.
+/// More than the memory of one slab.
 const FILE_BYTES: u64 = 40 * CACHE_BLOCK_BYTES as u64;
 
 #[derive(Debug, Clone)]
@@ -16,13 +16,13 @@ enum Action {
     Ahead(u64, u64),
     Write(u64, u64, u8),
     WriteBack(u64, u64, u64),
-    /// Lets one request end: which, and how.
+    /// Ends one request in the given way.
     End(prop::sample::Index, How),
-    /// Somebody works on the server's file directly, after what has to be written was.
+    /// Another use of the same client bypasses the cache, after dirty data has been written back.
     Direct(u64, u64, u8),
     Truncate(u64),
     GiveUp,
-    /// Nothing is kept any more, and then somebody else changes the file.
+    /// A recall: the cache is emptied, and then another client changes the file.
     Recall(u64, u64, u8),
 }
 
@@ -39,7 +39,7 @@ fn length() -> impl Strategy<Value = u64> {
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    // Mostly where others have been before.
+    // Mostly at places used before.
     let at = || prop_oneof![2 => 0..4 * u64::from(CACHE_BLOCK_BYTES), 1 => 0..FILE_BYTES];
     prop_oneof![
         6 => (at(), length()).prop_map(|(at, len)| Action::Read(at, len)),
@@ -66,7 +66,8 @@ fn how() -> impl Strategy<Value = How> {
 /// A read in flight.
 struct Asked {
     transfer: Transfer,
-    /// What the server has found, if it looked at once; else it looks when the read ends.
+    /// The data that the server has read, if it did so at once; else it reads when the request
+    /// ends.
     found: Option<Vec<u8>>,
 }
 
@@ -79,7 +80,7 @@ struct World {
     user: Vec<u8>,
     reads: Vec<Asked>,
     writes: Vec<Transfer>,
-    /// At most so many blocks may not be used any more, because the server may still write there.
+    /// Bound of the blocks that may not be reused, because the server may still write there.
     doomed: u64,
 }
 
@@ -120,7 +121,7 @@ impl World {
         assert!(data.is_empty());
     }
 
-    /// What the server has of a range.
+    /// The server's data of a range.
     fn look(&self, transfer: &Transfer) -> Vec<u8> {
         let start = (transfer.offset as usize).min(self.server.len());
         let end = (transfer.end() as usize).min(self.server.len());
@@ -135,7 +136,7 @@ impl World {
             How::Short(bytes) if (bytes as usize) < there => (bytes as usize, false),
             _ => (there, there < memory.len as usize),
         };
-        // A server that fails may have written rubbish.
+        // A server that fails may have written garbage.
         let data = match how {
             How::Badly | How::Lost => vec![0xbd; memory.len as usize],
             _ => found[..bytes].to_vec(),
@@ -154,7 +155,7 @@ impl World {
         self.compare(transfer.offset..transfer.end());
     }
 
-    /// What is known of a range is as its user sees it.
+    /// Compares the valid bytes of a range with the user's view.
     fn compare(&mut self, range: Range<u64>) {
         let end = range.end.min(self.content.size(self.file));
         let block = u64::from(CACHE_BLOCK_BYTES);
@@ -169,7 +170,7 @@ impl World {
         }
     }
 
-    /// Lets the request end that somebody waits for.
+    /// Ends the request that a caller waits for.
     fn end(&mut self, id: TransferId) {
         if let Some(at) = self.reads.iter().position(|read| read.transfer.id == id) {
             let read = self.reads.swap_remove(at);
@@ -217,13 +218,14 @@ impl World {
         }
     }
 
-    /// True when there may be too little memory left for a range, even with nothing else in it.
+    /// True when the remaining memory may be too small for a range, even when it is otherwise
+    /// empty.
     fn is_too_small_for(&self, range: &Range<u64>) -> bool {
         let all = self.slabs.len() as u64 * u64::from(CACHE_SLAB_BLOCKS);
         all.saturating_sub(self.doomed) < blocks(range)
     }
 
-    /// What was given up is again as the server has it.
+    /// Data that was given up reverts to the server's.
     fn revert(&mut self, range: Range<u64>) {
         for at in range {
             self.user[at as usize] = self.server.get(at as usize).copied().unwrap_or(0);
@@ -280,7 +282,7 @@ impl World {
                     let reads = self.content.fetch(self.file, range.clone());
                     if !self.send(reads) && !self.grow() {
                         if self.reads.is_empty() && self.writes.is_empty() {
-                            // All is changed: another would read past the cache.
+                            // All is dirty: another caller would bypass the cache to read.
                             return;
                         }
                         self.settle();
@@ -311,7 +313,7 @@ impl World {
                         let was_empty = self.reads.is_empty() && self.writes.is_empty();
                         let was_written = self.content.unwritten() == 0;
                         if was_empty && was_written && self.is_too_small_for(&range) {
-                            // Another would write past the cache.
+                            // Another caller would bypass the cache to write.
                             return;
                         }
                         self.write_back_all();
@@ -398,7 +400,7 @@ impl World {
     }
 }
 
-/// How many blocks a range that is not empty touches.
+/// The number of blocks that a range, which is not empty, touches.
 fn blocks(range: &Range<u64>) -> u64 {
     let block = u64::from(CACHE_BLOCK_BYTES);
     range.end.div_ceil(block) - range.start / block

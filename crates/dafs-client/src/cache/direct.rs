@@ -1,10 +1,10 @@
-//! Uses of files beside the cache: direct transfers, requests of the caller's own making, chains,
-//! batches, attributes.
+//! Uses of files that bypass the cache: direct transfers, requests of the caller's own making,
+//! chains, batches, attributes.
 //!
 //! Invariants
 //! * Such a use sees everything that was written through the cache before it.
-//! * From before one that changes a file until its end nothing is kept of what it changes, and no
-//!   changed data is collected: whatever is asked of the server meanwhile may be old.
+//! * From before one that changes a file until its end, the cache holds no data of the range that
+//!   it changes and takes no dirty data: answers of the server meanwhile may be stale.
 
 use super::Cache;
 use super::content::FileId;
@@ -16,14 +16,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a request does to file content.
+/// The effect of a request on file content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Nothing, and it tells nothing of it.
+    /// None: it neither depends on content nor changes it.
     None,
-    /// It tells something of a file.
+    /// It depends on the content of a file.
     Look(FileHandle),
-    /// It tells something of files that cannot be named here.
+    /// It depends on files that cannot be named here.
     LookAtAny,
     /// It changes a range of a file, and perhaps its size.
     Change(FileHandle, Range<u64>),
@@ -31,10 +31,10 @@ pub(crate) enum Use {
     ChangeAny,
 }
 
-/// A use that changes files and is under way; it ends with this.
+/// A use that changes files and is under way; dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct DirectUse {
-    // Numbers alone: it may end under the lock of the driver.
+    // Only counters: it may end under the lock of the driver.
     counts: SmallVec<[Arc<AtomicUsize>; 1]>,
 }
 
@@ -47,7 +47,7 @@ impl Drop for DirectUse {
 }
 
 impl Use {
-    /// What a request does; with `takes` it gets its file from an earlier one.
+    /// The effect of a request; with `takes` it gets its file from an earlier one.
     pub(crate) fn of(request: &Request<'_>, takes: bool) -> Self {
         let what = match request {
             Request::ReadInline(args) => Self::Look(args.fh),
@@ -57,16 +57,16 @@ impl Use {
             Request::Verify(args) | Request::NVerify(args) => Self::Look(args.fh),
             Request::Commit(args) => Self::Look(args.fh),
             Request::XSeek(args) => Self::Look(args.fh),
-            // What was written under the lock is undone.
+            // The server undoes writes under the lock.
             Request::LockU(args) if args.lock_type == LockType::Abort => {
                 Self::Change(args.fh, 0..u64::MAX)
             }
-            // Who locks next must see what was written under it.
+            // The next holder of the lock must see writes under it.
             Request::LockU(args) => Self::Look(args.fh),
             Request::ReadDirInline(_) | Request::ReadDirDirect(_) => Self::LookAtAny,
             Request::WriteInline(args) => change(args.fh, args.offset, args.data.len() as u64),
             Request::WriteDirect(args) => Self::Change(args.fh, args.offset..u64::MAX),
-            // Where the file ends nothing is known yet.
+            // The end of the file is not known yet.
             Request::AppendInline(args) => Self::Change(args.fh, u64::MAX..u64::MAX),
             Request::AppendDirect(args) => Self::Change(args.fh, u64::MAX..u64::MAX),
             Request::SetAttrInline(args) => Self::of_attributes(args.fh, &args.attributes),
@@ -90,12 +90,12 @@ impl Use {
     fn of_attributes(file: FileHandle, attributes: &Attributes<'_>) -> Self {
         match attributes.object_size {
             Some(size) => Self::Change(file, size..u64::MAX),
-            // A time that is set must not be overtaken by data written before.
+            // Data written before must not overwrite a time that is set.
             None => Self::Look(file),
         }
     }
 
-    /// What two requests do together.
+    /// The combined effect of two requests.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::None, other) | (other, Self::None) => other,
@@ -111,8 +111,8 @@ fn change(file: FileHandle, offset: u64, len: u64) -> Use {
 }
 
 impl Cache {
-    /// Must be called before a file is used beside the cache; what it yields is kept until the use
-    /// is over.
+    /// Called before a use of a file that bypasses the cache; the caller keeps the result until the
+    /// use is over.
     pub(crate) fn before(&self, client: &Client, what: &Use) -> Option<DirectUse> {
         match what {
             Use::None => {}
@@ -147,7 +147,7 @@ impl Cache {
             file.direct_count += 1;
             counts.push(file.direct.clone());
             drop(state);
-            // Nothing more is collected, so this comes to an end.
+            // No more dirty data is taken, so this comes to an end.
             self.write_back(client, id);
             let mut state = self.lock();
             state.content.forget(id, range.clone());

@@ -1,8 +1,8 @@
 //! Reads and writes of open files through the cache.
 //!
 //! Invariants
-//! * Whatever the cache cannot do is done by the server, and the caller sees no difference.
-//! * A read or write ends after a bounded number of looks into the cache.
+//! * An operation that the cache cannot do goes to the server, and the caller sees no difference.
+//! * A read or write makes a bounded number of attempts to use the cache.
 
 use super::content::{FileId, Step, TransferId};
 use super::run::Run;
@@ -21,8 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-/// A file that one or more open files of a client share the cache for. It is the holder of the file's
-/// delegation.
+/// A cached file, which open files of a client share. It is the holder of the file's delegation.
 #[derive(Debug)]
 pub(crate) struct CachedFile {
     pub(super) client: Client,
@@ -31,21 +30,21 @@ pub(crate) struct CachedFile {
     pub(super) id: FileId,
 }
 
-/// What an open file has of the cache.
+/// An open file's share in the cache.
 #[derive(Debug)]
 pub(crate) struct CacheUse {
     pub(super) file: Arc<CachedFile>,
     pub(super) owner: Owner,
     stream: ForkMutex<Stream>,
-    /// There if a delegation is asked for when it has been read in sequence.
+    /// Present if the cache asks for a delegation after sequential reads.
     run: Option<ForkMutex<Run>>,
     reads: bool,
     writes: bool,
 }
 
-/// What a look into the cache has led to.
+/// The result of an attempt to use the cache.
 enum Look {
-    /// The bytes that the reader has got.
+    /// The number of bytes that the reader has got.
     Done(Result<usize, Gone>),
     Wait(TransferId),
     Send(Vec<Order>),
@@ -55,13 +54,13 @@ enum Look {
     Pass,
 }
 
-/// What is moved at a time.
+/// The pieces that are moved one at a time.
 fn pieces(memory: CheckedSlice<'_>) -> impl Iterator<Item = CheckedSlice<'_>> {
     let starts = (0..memory.len()).step_by(CACHE_PIECE_BYTES);
     starts.filter_map(move |at| memory.slice(at, CACHE_PIECE_BYTES.min(memory.len() - at)))
 }
 
-/// What is left of it behind so many bytes, which it has.
+/// The rest of the memory behind `bytes`.
 fn behind(memory: CheckedSlice<'_>, bytes: usize) -> CheckedSlice<'_> {
     debug_assert!(bytes <= memory.len());
     let rest = memory.len().checked_sub(bytes).and_then(|rest| memory.slice(bytes, rest));
@@ -69,7 +68,7 @@ fn behind(memory: CheckedSlice<'_>, bytes: usize) -> CheckedSlice<'_> {
 }
 
 impl CacheUse {
-    /// `reads` and `writes` tell what may be done through the cache.
+    /// `reads` and `writes` tell which operations may use the cache.
     pub(super) fn new(file: Arc<CachedFile>, owner: Owner, reads: bool, writes: bool) -> Self {
         let readers_only = file.cache.options.readers_only;
         let run = (readers_only && reads && !writes).then(ForkMutex::default);
@@ -81,7 +80,7 @@ impl CacheUse {
         self.file.client.shared().check_process()
     }
 
-    /// Keeps everybody else out of it.
+    /// Holds the locks, for tests.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
         (self.stream.lock_here(), self.run.as_ref().map(ForkMutex::lock_here))
@@ -108,7 +107,7 @@ impl CacheUse {
                 Some(bytes) => bytes?,
                 None => {
                     drop(self.before(&Use::Look(self.file.handle)));
-                    // All that is left, so that several pieces of it are in flight.
+                    // All the rest, so that several pieces of it are in flight.
                     return Ok(done + crate::transfer::read_slice(file, behind(target, done), at)?);
                 }
             };
@@ -120,7 +119,7 @@ impl CacheUse {
         Ok(done)
     }
 
-    /// Asks for a delegation if this read was one of many that follow each other.
+    /// Asks for a delegation if this read ended a long sequential run.
     fn ask(&self, offset: u64, bytes: u64, is_whole: bool) {
         let Some(run) = &self.run else { return };
         let is_time = run.lock_here().read(offset, bytes, is_whole);
@@ -166,7 +165,7 @@ impl CacheUse {
         None
     }
 
-    /// One look of a reader, and what is to be read ahead for it.
+    /// One attempt of a reader, and its read-ahead.
     fn look(
         &self,
         target: CheckedSlice<'_>,
@@ -237,12 +236,12 @@ impl CacheUse {
             let at = offset.saturating_add(done as u64);
             let bytes = piece.len();
             if kept && piece.may_go() {
-                // The cache is told first what it will have, so no copy into it may fail.
+                // The cache marks the range as dirty first, so the copy into it must not fail.
                 own = piece.to_vec(Site::ClientStaging)?;
                 piece = CheckedSlice::from_mut(&mut own);
             }
             if !(kept && self.write_piece(piece, at)) {
-                // All that is left, so that several pieces of it are in flight.
+                // All the rest, so that several pieces of it are in flight.
                 let rest = behind(source, done);
                 let range = at..at.saturating_add(rest.len() as u64);
                 let _used = self.before(&Use::Change(self.file.handle, range));
@@ -275,7 +274,7 @@ impl CacheUse {
             let unwritten = state.content.unwritten_of(*id);
             let Some(kept) = state.file(*id) else { return false };
             if unwritten > 0 && !kept.is_owned_by(&self.owner) {
-                // A loss must be told to whom it concerns.
+                // A loss must be reported to the open file that wrote the data.
                 drop(state);
                 cache.write_back(client, *id);
                 continue;
@@ -310,7 +309,7 @@ impl CacheUse {
         false
     }
 
-    /// Keeps a writer from getting too far ahead of the server.
+    /// Throttles a writer that is too far ahead of the server.
     fn hold_back(&self) {
         let CachedFile { client, cache, id, .. } = &*self.file;
         loop {
@@ -327,52 +326,51 @@ impl CacheUse {
         }
     }
 
-    /// Writes back what was written through the cache.
+    /// Writes back dirty data of this open file.
     ///
-    /// # Errors
-    /// Why that, or an earlier write-back, has failed.
+    /// # Errors The error of this write-back, or of an earlier one.
     pub(crate) fn write_back(&self) -> Result<()> {
         self.check_process()?;
         let CachedFile { client, cache, id, .. } = &*self.file;
-        // Nobody else becomes the owner of changed data before ours is written.
+        // Dirty data has one owner, which does not change before it is written.
         if cache.lock().file(*id).is_some_and(|file| file.is_owned_by(&self.owner)) {
             cache.write_back(client, *id);
         }
         self.told()
     }
 
-    /// Tells once why data was given up that this open file has written.
+    /// Reports once why dirty data of this open file was given up.
     fn told(&self) -> Result<()> {
         let CachedFile { cache, id, .. } = &*self.file;
         cache.lock().told(*id, self.owner.state_id).map_or(Ok(()), Err)
     }
 
-    /// Unstable data is gone with the server's run.
+    /// Forgets all, because unstable data is gone with the server's run.
     pub(crate) fn forget(&self) {
         self.file.forget();
     }
 
-    /// What says so, for those who must not take the cache's lock.
+    /// The flag that reports a loss without taking the cache's lock.
     pub(crate) fn lost(&self) -> Option<Arc<AtomicBool>> {
         let CachedFile { cache, id, .. } = &*self.file;
         cache.lock().file(*id).map(|file| file.lost.clone())
     }
 
-    /// Uses the file beside the cache; see [`Cache::before`].
+    /// Announces a use of the file that bypasses the cache; see [`Cache::before`].
     pub(crate) fn before(&self, what: &Use) -> Option<super::DirectUse> {
-        // The use itself tells a fork what it is.
+        // The use itself detects a fork.
         self.check_process().ok()?;
         self.file.cache.before(&self.file.client, what)
     }
 }
 
 impl CachedFile {
-    /// What is kept may be more than the server has.
+    /// Invalidates the content: the cache may hold data that the server has lost.
     pub(super) fn forget(&self) {
         self.cache.lock().unload(self.id);
     }
 
-    /// Learns the size, from the server, which knows it once nothing is unwritten.
+    /// Gets the size from the server, which knows it once all dirty data is written.
     fn load(&self) -> Result<(), Error> {
         self.cache.write_back(&self.client, self.id);
         let now = |file: &mut FileState| (file.direct_count, file.restarts);
@@ -380,7 +378,7 @@ impl CachedFile {
         let attributes = self.client.attributes_now(&self.handle)?;
         let mut state = self.cache.lock();
         let Some(file) = state.file(self.id) else { return Ok(()) };
-        // Otherwise somebody may have changed it since, and it is asked for again.
+        // Otherwise the file may have changed since, and the caller asks again.
         let is_current = Some(now(file)) == asked && file.readiness(false) == Readiness::Unloaded;
         if is_current {
             file.is_loaded = true;
@@ -391,7 +389,7 @@ impl CachedFile {
     }
 }
 
-/// The time as it is told in attributes.
+/// The current time, as attributes hold it.
 fn now() -> Time {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Time {

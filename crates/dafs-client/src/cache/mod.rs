@@ -1,32 +1,33 @@
-//! A cache of file content in the client: what was read is kept, what is written is collected, and
-//! sequential readers are read ahead for.
+//! A cache of file content in the client: a read cache, a write-back cache, and read-ahead for
+//! sequential readers.
 //!
-//! It keeps content of a file only while the server has promised to ask before anybody else changes
-//! the file: by right of a read delegation what was read, by right of a write delegation what is
-//! written, too. All open files of one client that are the same file share what is kept.
+//! It holds content of a file only under a delegation, the server's promise to recall it before
+//! anybody else changes the file: a read delegation allows to cache reads, a write delegation
+//! writes, too. All open files of one client that are the same file share its content.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `content`, `block`, `pool`, `ranges` | which bytes are known, changed, in flight, and where; no I/O |
-//! | `stream` | who reads in sequence, and how far ahead to read for it |
-//! | `run` | who reads in sequence for so long that a delegation is asked for |
-//! | `state` | what is kept of each file beside its content, under the one lock |
-//! | `moves` | requests that fill memory and write changed data back |
+//! | `content`, `block`, `pool`, `ranges` | valid, dirty and moving bytes, and their memory |
+//! | `stream` | detection of sequential readers, and their read-ahead |
+//! | `run` | sequential runs after which a delegation is asked for |
+//! | `state` | the state of each file beside its content, under the one lock |
+//! | `moves` | requests that fill memory and write dirty data back |
 //! | `file` | reads and writes through the cache |
-//! | `direct` | uses of a file beside the cache, which are kept right |
+//! | `direct` | uses of a file that bypass the cache, and their coherence |
 //! | `recall` | delegations come and go |
 //!
 //! Invariants
-//! * Without a delegation nothing is kept and nothing unwritten, so every operation goes to the server.
-//! * What is kept is used only while the client knows that its lease holds.
-//! * Data is copied in and out under the lock, in one step with the check that it may be; the lock is
-//!   never held while a request is made or waited for.
-//! * This lock is taken before that of the driver, never under it. So what ends under the driver's
-//!   lock ([`DirectUse`]) takes none, and holders of delegations are called without it.
-//! * Changed data of a file belongs to one open file at a time, which is told of a loss.
-//! * A use of a file beside the cache sees what was written before it; while one that changes the
-//!   file is under way, nothing is kept of it.
-//! * Whatever the application calls makes sure that this is no fork before it takes the lock.
+//! * Without a delegation no data is cached and none is dirty, so every operation goes to the
+//!   server.
+//! * Cached data is used only while the client knows that its lease holds.
+//! * Data is copied in and out under the lock, atomically with the check that it may be; the lock
+//!   is never held while a request is made or waited for.
+//! * This lock is taken before the driver's, never under it. So the end of a [`DirectUse`] under
+//!   the driver's lock takes none, and holders of delegations are called without it.
+//! * Dirty data of a file belongs to one open file at a time, which gets the error of its loss.
+//! * A use of a file that bypasses the cache sees all writes before it; while one that changes the
+//!   file is under way, no data of it is cached.
+//! * Every entry point of the application checks that this is no fork before it takes the lock.
 
 mod block;
 mod content;
@@ -53,24 +54,24 @@ use crate::limits::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, READ_AHEAD_BYTES_DEFAU
 use state::State;
 use std::sync::{Condvar, MutexGuard};
 
-/// What a client may keep of files. There may be more of it one day, so it is best written with
+/// Options of a client's cache. Fields may be added, so it is best written with
 /// `..CacheOptions::new(bytes)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheOptions {
     /// The most memory it takes, in bytes; rounded down to MiB, and at least 4 MiB.
     pub bytes: usize,
-    /// The most data that is changed and not written back yet, in bytes; at most half of `bytes`.
+    /// The most dirty data, in bytes; at most half of `bytes`.
     pub unwritten_bytes: u64,
-    /// The most that is read ahead for a sequential reader at a time, in bytes; 0 for nothing.
+    /// The most that is read ahead for a sequential reader at a time, in bytes; 0 for none.
     pub read_ahead_bytes: u64,
-    /// Ask the server for its promise only for files that are opened for reading alone, and when they
-    /// have been read in sequence for a while; keep nothing that is written. For programs most of
-    /// which have no use for a cache, and which may be killed at any time.
+    /// Ask for delegations only for files that are open for reading alone, and only after they have
+    /// been read in sequence for a while; cache no writes. It suits programs that mostly have no
+    /// use for a cache, and that may be killed at any time.
     pub readers_only: bool,
 }
 
 impl CacheOptions {
-    /// With so much memory.
+    /// Options with so much memory.
     pub fn new(bytes: usize) -> Self {
         Self {
             bytes,
@@ -80,7 +81,7 @@ impl CacheOptions {
         }
     }
 
-    /// With so much memory, for sequential readers alone.
+    /// Options with so much memory, for sequential readers alone.
     pub fn for_readers(bytes: usize) -> Self {
         Self { unwritten_bytes: 0, readers_only: true, ..Self::new(bytes) }
     }
@@ -97,7 +98,7 @@ impl Default for CacheOptions {
 pub(crate) struct Cache {
     options: CacheOptions,
     state: ForkMutex<State>,
-    /// A request has ended, or one that is in flight can be waited for.
+    /// Signals that a request has ended, or that one in flight can be waited for.
     changed: Condvar,
 }
 
@@ -114,12 +115,12 @@ impl Cache {
         Self { options, state: ForkMutex::new(State::new(bytes)), changed: Condvar::new() }
     }
 
-    /// Whether delegations are asked for when files are opened.
+    /// True when delegations are asked for at the open.
     pub(crate) fn wants_at_open(&self) -> bool {
         !self.options.readers_only
     }
 
-    /// Keeps everybody else out of it.
+    /// Holds the lock, for tests.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
         self.lock()

@@ -1,8 +1,8 @@
-//! Requests that fill the memory of the cache, and that write changed data back.
+//! Requests that fill the memory of the cache, and that write dirty data back.
 //!
 //! Invariants
-//! * Each request ends once: by the thread that waits for it, or that finds it done.
-//! * Nobody who waits for a request holds anything that its end needs.
+//! * Each request ends once: by the thread that waits for it, or by one that finds it done.
+//! * A thread that waits for a request holds no lock that its end needs, so there is no deadlock.
 
 use super::Cache;
 use super::content::{FileId, TransferId};
@@ -22,19 +22,19 @@ use std::ops::Range;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// How long a caller that can be stopped waits at a time.
+/// The time that an interruptible caller waits at once.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// For whom somebody waits.
+/// The time limit of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// For all who rely on it.
+    /// None, because others rely on it.
     Endless,
-    /// For a caller, who may have little time.
+    /// The caller's limit.
     OfCaller,
 }
 
-/// Changed data that is sent before anything is waited for, in bytes.
+/// Dirty data that is sent before the first wait, in bytes.
 const FLUSH_BYTES: u64 = (PIPELINE_BYTES * PIPELINE_DEPTH) as u64;
 
 impl Cache {
@@ -92,14 +92,14 @@ impl Cache {
         self.changed.notify_all();
     }
 
-    /// Waits until a request is over; yields what went wrong with it, to the one that waited.
+    /// Waits until a request is over; yields its error, to the thread that waited.
     ///
-    /// Others rely on it, so it takes no notice of how little time this caller has.
+    /// Others rely on the request, so this ignores the caller's limit.
     pub(super) fn wait(&self, id: TransferId) -> Option<Error> {
         self.wait_as(id, Patience::Endless)
     }
 
-    /// As [`wait`](Self::wait), but no longer than the thread may; the request goes on.
+    /// As [`wait`](Self::wait), within the limit of the thread; the request goes on.
     pub(super) fn wait_in_limit(&self, id: TransferId) -> Option<Error> {
         self.wait_as(id, Patience::OfCaller)
     }
@@ -120,7 +120,7 @@ impl Cache {
                 drop(state);
                 let result = match left {
                     Some(left) => pending.wait_moved_for(left),
-                    // It ends early when the caller is to stop, which has a limit from then on.
+                    // It ends early when the caller is interrupted, which sets a limit.
                     None if stoppable => pending.wait_moved_for(LONG),
                     None => limit::without(|| pending.end_moved()),
                 };
@@ -153,7 +153,7 @@ impl Cache {
                 None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
             if stoppable {
-                // Whoever is asked may use the client.
+                // The interruption callback may use the client.
                 drop(state);
                 limit::is_stopped();
                 state = self.lock();
@@ -179,10 +179,10 @@ impl Cache {
         found
     }
 
-    /// Makes room for blocks; false when there is none to be had without throwing out what is needed.
+    /// Makes room for blocks; false when there is none unless needed data is evicted.
     pub(super) fn make_room(&self, client: &Client) -> bool {
         if self.lock().content.pool().can_grow() {
-            // Registering memory takes the lock of the driver, so ours is not held meanwhile.
+            // Registering memory takes the lock of the driver, so this lock is not held meanwhile.
             match buffer::allocate(client.shared(), CACHE_SLAB_BYTES) {
                 Ok(slab) => {
                     self.lock().add_slab(slab);
@@ -203,22 +203,22 @@ impl Cache {
         any
     }
 
-    /// Begins to write changed data back, without waiting for it.
+    /// Begins to write dirty data back, without waiting for it.
     pub(super) fn start_write_back(&self, client: &Client, id: FileId, mut state: Guard<'_>) {
         let Some((writer, orders)) = orders(&mut state, id, &(0..u64::MAX)) else { return };
         drop(state);
         self.send_writes(client, &writer, orders);
     }
 
-    /// Writes the data back that was changed before, and waits for it. Errors are told to the writer
-    /// when it asks next.
+    /// Writes back the data that was dirty before, and waits for it. The writer gets errors with
+    /// its next call.
     ///
-    /// It goes through the file once, so it comes to an end beside a writer that goes on; what the
-    /// server puts off, it goes back to.
+    /// It goes through the file once, so it terminates beside an active writer; it retries requests
+    /// that the server answers with DELAY.
     pub(super) fn write_back(&self, client: &Client, id: FileId) {
         let mut backoff = Backoff::new(client.shared().deadline());
         while let Some(error) = self.write_back_once(client, id) {
-            // The limit of who happens to wait for it is none of the data's.
+            // The limit of the thread that happens to wait must not lose data.
             if !limit::without(|| backoff.pause()) {
                 let mut state = self.lock();
                 if state.content.give_up(id) > 0 {
@@ -228,7 +228,7 @@ impl Cache {
         }
     }
 
-    /// Yields what was put off, if anything was.
+    /// Yields the error of the retries, if there was one.
     fn write_back_once(&self, client: &Client, id: FileId) -> Option<Error> {
         let mut state = self.lock();
         let retries = state.file(id)?.retries;
@@ -243,7 +243,7 @@ impl Cache {
             ids.into_iter().for_each(|id| drop(self.wait(id)));
             state = self.lock();
         }
-        // Others may have begun to write some of it.
+        // Another thread may have begun to write some of it.
         let newest = state.content.newest();
         while let Some(flight) = state.content.first_in_flight(id, true)
             && flight <= newest
@@ -256,7 +256,7 @@ impl Cache {
         put_off.then_some(Error::TooMany)
     }
 
-    /// Writes the changed data of all files back.
+    /// Writes the dirty data of all files back.
     pub(super) fn write_back_all(&self, client: &Client) {
         let files = self.lock().content.unwritten_files();
         files.into_iter().for_each(|file| self.write_back(client, file));
@@ -265,14 +265,14 @@ impl Cache {
 
 type Guard<'a> = std::sync::MutexGuard<'a, State>;
 
-/// Where changed data goes, for whom, and by what right.
+/// The target of dirty data, its owner, and its delegation.
 struct Writer {
     handle: FileHandle,
     owner: Owner,
     delegation: StateId,
 }
 
-/// What is to be sent of the changed data of a range.
+/// The requests for the dirty data of a range.
 fn orders(state: &mut State, id: FileId, range: &Range<u64>) -> Option<(Writer, Vec<Order>)> {
     let file = state.files.get(&id)?;
     let (handle, owner) = (file.handle, file.owner.clone()?);

@@ -1,11 +1,11 @@
-//! Where blocks lie in memory: slabs of registered memory, cut into blocks.
+//! The place of blocks in memory: slabs of registered memory, cut into blocks.
 //!
-//! Blocks that follow each other in a file are put behind each other in memory where that is
-//! possible, so that one request moves many of them.
+//! Blocks that follow each other in a file are adjacent in memory where possible, so that one
+//! request moves many of them.
 //!
 //! Invariants
-//! * A block is free or belongs to one place in one file; what a late answer of the server may still
-//!   write to is neither, for good.
+//! * A block is free or belongs to one place in one file; a block to which a late answer of the
+//!   server may still write is neither, for good.
 
 use crate::limits::{CACHE_BLOCK_BYTES, CACHE_SLAB_BLOCKS};
 
@@ -17,12 +17,12 @@ const _: () = assert!(CACHE_SLAB_BLOCKS == u16::BITS);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) slab: u32,
-    /// Which block of the slab.
+    /// The index of the block in the slab.
     pub(super) block: u32,
 }
 
 impl Place {
-    /// Where it begins in its slab, in bytes.
+    /// Its offset in its slab, in bytes.
     pub(super) fn start(self) -> u32 {
         self.block * CACHE_BLOCK_BYTES
     }
@@ -56,7 +56,7 @@ impl Pool {
         self.free.len() < self.slabs_max
     }
 
-    /// There is no memory for more slabs.
+    /// Stops growth, because there is no memory for more slabs.
     pub(super) fn stop_growing(&mut self) {
         self.slabs_max = self.free.len();
     }
@@ -68,8 +68,8 @@ impl Pool {
         self.free_blocks += CACHE_SLAB_BLOCKS as usize;
     }
 
-    /// A free block: this one if it is free, else the first of a row of `count` free ones, or of the
-    /// longest row there is.
+    /// Takes a free block: `wish` if it is free, else the first of a row of `count` free ones, or
+    /// of the longest row.
     pub(super) fn take(&mut self, wish: Option<Place>, count: usize) -> Option<Place> {
         let place = wish.filter(|place| self.is_free(*place)).or_else(|| self.row(count))?;
         self.free[place.slab as usize] &= !(1 << place.block);
@@ -103,7 +103,7 @@ impl Pool {
     }
 }
 
-/// The longest row of ones: how long, and where it begins.
+/// The longest row of ones: its length and its start.
 fn longest_row(bits: u16) -> (u32, u32) {
     let mut best = (0, 0);
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! Which bytes of a block: a short list of ranges.
+//! A set of bytes of a block: a short list of ranges.
 //!
 //! Invariants
 //! * The ranges are in order, none is empty, and no two overlap or touch.
@@ -15,12 +15,12 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// How many ranges it takes to name the bytes.
+    /// The number of ranges.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// How many bytes are in it.
+    /// The number of bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().map(|&(start, end)| u64::from(end - start)).sum()
     }
@@ -33,7 +33,7 @@ impl Ranges {
         if range.is_empty() {
             return;
         }
-        // Those that overlap or touch become one with it.
+        // Ranges that overlap or touch are merged.
         let first = self.0.partition_point(|&(_, end)| end < range.start);
         let after = self.0.partition_point(|&(start, _)| start <= range.end);
         if first == after {

@@ -1,9 +1,9 @@
-//! How files come to the cache and leave it, and their delegations with them.
+//! How files enter and leave the cache, and their delegations with them.
 //!
 //! Invariants
-//! * A delegation goes back only when nothing is unwritten and nothing kept that it was for, or when
-//!   its loss is told to the writer.
-//! * Giving it back needs nothing that a reader or writer holds, and nothing of the application.
+//! * A delegation is returned only when no data under it is dirty or cached, or when the writer
+//!   gets the error of its loss.
+//! * Returning it needs no lock that a reader or writer holds, and nothing of the application.
 
 use super::file::{CacheUse, CachedFile};
 use super::state::{Held, HeldStage, Owner};
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Cache {
-    /// Takes an open file in, with the delegation that came with it.
+    /// Adds an open file, with the delegation that came with it.
     pub(crate) fn enter(
         self: &Arc<Self>,
         file: &File,
@@ -59,8 +59,8 @@ impl Cache {
 }
 
 impl CacheUse {
-    /// An open file leaves: what it has written is written back, and what is kept of the file goes
-    /// with the last one. Yields what is left to be told of its writes.
+    /// Removes an open file: its dirty data is written back, and the last one drops the cached
+    /// content. Yields the error of its writes that is left to be reported.
     pub(crate) fn leave(self) -> Result<()> {
         self.file.client.shared().check_process()?;
         let written = self.write_back();
@@ -77,8 +77,8 @@ impl CacheUse {
             state.by_handle.remove(handle);
         }
         state.content.forget(*id, 0..u64::MAX);
-        // What was asked for ahead must not come to memory that has another owner: who has no time to wait
-        // for it leaves it to others, and the memory is the file's until then.
+        // Read-ahead must not land in memory of another owner. If the caller's limit ends this
+        // wait, others complete it, and the memory belongs to the file until then.
         while let Some(flight) = state.content.first_in_flight(*id, false) {
             drop(state);
             cache.wait_in_limit(flight);
@@ -99,8 +99,8 @@ impl CacheUse {
 }
 
 impl CachedFile {
-    /// Takes a delegation, or gives it back; `register` sees to it that this file hears of recalls, and
-    /// tells whether the delegation is still there.
+    /// Takes a delegation, or returns it; `register` makes this file the holder that gets recalls,
+    /// and tells whether the delegation still exists.
     pub(super) fn hold(
         self: &Arc<Self>,
         granted: Granted,
@@ -127,7 +127,7 @@ impl CachedFile {
         {
             match (&is_held, held.stage) {
                 (Ok(true), HeldStage::Coming) => held.stage = HeldStage::There,
-                // It has been recalled meanwhile, and who does that gives it back.
+                // It has been recalled meanwhile, and the recall returns it.
                 (Ok(true), _) => {}
                 _ => file.held = None,
             }
@@ -140,7 +140,7 @@ impl CachedFile {
         }
     }
 
-    /// Nothing more is kept by right of the delegation that is held, if there is one.
+    /// Stops caching under the delegation that is held, if there is one.
     fn begin_to_stop(&self) -> Option<StateId> {
         let mut state = self.cache.lock();
         let held = state.file(self.id)?.held.as_mut()?;
@@ -148,7 +148,7 @@ impl CachedFile {
         Some(held.state_id)
     }
 
-    /// Stops keeping anything; yields the delegation, if it was held and nobody else gives it back.
+    /// Stops caching; yields the delegation, if it was held and no other thread returns it.
     fn stop(&self) -> Option<StateId> {
         let state_id = self.begin_to_stop()?;
         self.cache.write_back(&self.client, self.id);
@@ -188,7 +188,7 @@ impl Recalled for CachedFile {
         let mut state = self.cache.lock();
         let Some(file) = state.file(self.id) else { return };
         file.held = None;
-        // Others may have changed the file since, so it must not be written back any more.
+        // Others may have changed the file since, so dirty data must not be written back any more.
         let lost = state.content.give_up(self.id);
         state.unload(self.id);
         if lost > 0 {
@@ -198,13 +198,13 @@ impl Recalled for CachedFile {
 }
 
 impl Client {
-    /// To be called before files are used beside the cache, if there is one.
+    /// Called before files are used bypassing the cache, if there is one.
     pub(crate) fn before(&self, what: impl FnOnce() -> super::Use) -> Option<DirectUse> {
         let layouts = self.layouts().filter(|layouts| layouts.are_used());
         if self.cache().is_none() && layouts.is_none() {
             return None;
         }
-        // The use itself tells a fork what it is.
+        // The use itself detects a fork.
         self.shared().check_process().ok()?;
         let what = what();
         if let Some(layouts) = layouts {
@@ -234,7 +234,7 @@ mod tests {
         (served, client, file)
     }
 
-    /// A delegation of a file that has none, as if it had just come.
+    /// Takes the file's delegation, or makes one up, as if it had just come.
     fn granted(file: &CachedFile) -> Granted {
         let mut state = file.cache.lock();
         let held = state.file(file.id).unwrap().held.take();
@@ -258,7 +258,7 @@ mod tests {
         assert_ne!(readiness(&cached), Readiness::No);
         cached.cache.lock().file(cached.id).unwrap().held = None;
         cached.hold(granted, |_| {
-            // The server wants it back at once, and what was written before is on its way there.
+            // The server recalls it at once, and dirty data is being written back.
             assert_eq!(cached.begin_to_stop(), Some(granted.state_id));
             Ok(true)
         });
@@ -270,7 +270,7 @@ mod tests {
         served.stop();
     }
 
-    /// What was not stable may have gone with the server, or with a device of its.
+    /// Unstable data may be lost with the server, or with one of its devices.
     #[test]
     fn how_long_a_file_is_after_a_loss_is_asked_anew() {
         let (mut served, client, file) = served();
@@ -332,10 +332,10 @@ mod tests {
         second.write_at(b"S", 8, unstable).unwrap();
         second.commit(0, 0).unwrap();
         assert!(matches!(file.write_at(b"?", 0, unstable), Err(Error::DelegationLost)));
-        // Told once; without a delegation a write goes to the server.
+        // The error is reported once; without a delegation a write goes to the server.
         file.write_at(b"C", 0, unstable).unwrap();
         assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"CommitteS");
-        // A recall that comes late finds nothing to do.
+        // A late recall finds nothing to do.
         cached.recall(false);
         assert!(cached.attributes().is_none());
         drop(cached);
@@ -356,7 +356,7 @@ mod tests {
         let mut left = 0;
         for _ in 0..20 {
             let file = client.open(b"file", &OpenOptions::read()).unwrap();
-            // Now it is known how long it is.
+            // Now its size is known.
             assert_eq!(file.read_at(&mut [0], 2 << 20).unwrap(), 1);
             let held = wire.held.lock().unwrap();
             within(Duration::from_millis(5), || {

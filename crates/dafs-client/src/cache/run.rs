@@ -1,14 +1,13 @@
-//! Delegations that are asked for when somebody has read a file in sequence for a while, and not when it is
-//! opened: most programs read little of a file, and each delegation that is held makes whoever changes the
-//! file wait for its return.
+//! Delegations that are asked for after sequential reads, and not at the open: most programs read
+//! little of a file, and each delegation delays clients that change the file until it is returned.
 //!
 //! Invariants
-//! * Nobody waits for the connection that delegations need: until it is there, reads go to the server.
-//!   Nor for long for a server that puts the question off.
-//! * It takes reads that follow each other, and that bring all they ask for: who reads a short file at once,
-//!   or long pieces here and there, has no use for it.
-//! * Who has been refused asks again when twice as much has been read in sequence, in however many runs, so an
-//!   open file asks a few times at most.
+//! * No caller waits for the back-control channel: until it is there, reads go to the server. A
+//!   caller does not wait long for a server that answers DELAY, either.
+//! * Only sequential reads that return all that they ask for count: a reader of a short file, or of
+//!   long pieces here and there, does not benefit.
+//! * After a refusal it asks again when twice as much has been read in sequence, in however many
+//!   runs, so an open file asks a few times at most.
 
 use super::file::CachedFile;
 use crate::delegation::DelegationKind;
@@ -20,22 +19,22 @@ use dafs_wire::dafs as wire;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Reads of one open file that follow each other.
+/// Sequential reads of one open file.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// Where the next one begins, if there was one.
+    /// The offset at which the next one begins, if there was one.
     next: Option<u64>,
-    /// What they have brought, in bytes.
+    /// The bytes that they have read.
     bytes: u64,
-    /// What has been read in sequence since a delegation was asked for last, in bytes.
+    /// The bytes read in sequence since a delegation was asked for last.
     since_bytes: u64,
-    /// How much that is to be before it is asked for again.
+    /// The number of such bytes at which it is asked for again.
     pause_bytes: u64,
 }
 
 impl Run {
-    /// A read that has brought so many bytes, which is all it asked for if it `is_whole`; true when it is
-    /// time to ask for a delegation.
+    /// Records a read of so many bytes, which is all that it asked for if it `is_whole`; true when
+    /// it is time to ask for a delegation.
     pub(super) fn read(&mut self, offset: u64, bytes: u64, is_whole: bool) -> bool {
         let follows = self.next == Some(offset);
         if !follows {
@@ -46,14 +45,14 @@ impl Run {
         if follows {
             self.since_bytes = self.since_bytes.saturating_add(bytes);
         }
-        // Behind one that was cut short the file ends.
+        // A short read means the end of the file.
         follows
             && is_whole
             && self.bytes >= READ_AHEAD_RUN_BYTES
             && self.since_bytes >= self.pause_bytes
     }
 
-    /// A delegation has been asked for.
+    /// Records that a delegation has been asked for.
     pub(super) fn asked(&mut self, how: Asked) {
         match how {
             Asked::NotYet => return,
@@ -66,14 +65,14 @@ impl Run {
     }
 }
 
-/// What has come of a question for a delegation.
+/// The outcome of asking for a delegation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// There is a delegation.
+    /// The delegation was granted.
     Held,
-    /// The server could not have been asked yet.
+    /// The server could not be asked yet.
     NotYet,
-    /// There is none to be had now.
+    /// The server grants none now.
     Refused,
 }
 
@@ -91,7 +90,8 @@ impl CachedFile {
         let options = OpenOptions::read().direct(true);
         let claim = wire::OpenClaim::Null { dir: self.handle, path: wire::Path::new(&[]) };
         let owner = OPENS.fetch_add(1, Ordering::Relaxed);
-        // The delegation outlives the open file that it comes with. Without one all goes on as before.
+        // The delegation outlives the open file that it comes with. Without one the reads go on as
+        // before.
         let open = || self.client.open_granted(claim, None, &options, owner, true);
         let opened = limit::within(READ_AHEAD_ASK_TIME, open);
         let Ok((_file, Some(granted))) = opened else { return Asked::Refused };
@@ -113,7 +113,8 @@ mod tests {
 
     const PIECE: u64 = 32 << 10;
 
-    /// How often a run of so many bytes from `start` on asks, and is told the same each time.
+    /// The number of times that a run of so many bytes from `start` on asks, with the same answer
+    /// each time.
     fn asks(run: &mut Run, start: u64, bytes: u64, told: Asked) -> usize {
         let mut asked = 0;
         for offset in (start..start + bytes).step_by(PIECE as usize) {
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(asks(&mut run, 0, READ_AHEAD_RUN_BYTES, Asked::Refused), 1);
         let (start, rest) = (READ_AHEAD_RUN_BYTES, 15 * READ_AHEAD_RUN_BYTES);
         assert_eq!(asks(&mut run, start, rest, Asked::Refused), 4);
-        // Who begins again and again does not ask each time.
+        // A reader that starts over again and again does not ask each time.
         let again = (0..100).map(|_| asks(&mut run, 0, 2 * READ_AHEAD_RUN_BYTES, Asked::Refused));
         assert_eq!(again.sum::<usize>(), 3);
     }
@@ -149,7 +150,7 @@ mod tests {
         }
         let mut run = Run::default();
         assert!(!run.read(0, u64::MAX, true), "the first follows nothing");
-        // A file that is shorter than what is read at a time, up to where it ends.
+        // A file that is shorter than one read, read to its end.
         let mut run = Run::default();
         for _ in 0..3 {
             assert!(!run.read(0, 2 * READ_AHEAD_RUN_BYTES, false));

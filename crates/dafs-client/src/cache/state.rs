@@ -1,10 +1,10 @@
-//! What is kept of each file beside its content, and the requests in flight.
+//! The state of each file beside its content, and the requests in flight.
 //!
 //! Invariants
-//! * Data is kept of a file only while its delegation is held and not on its way back, its size is
-//!   known, and nobody changes it beside the cache.
-//! * While the size is not known nothing is collected, so the server knows it as soon as what was
-//!   collected before is written back.
+//! * Data of a file is cached only while its delegation is held and not being returned, its size is
+//!   known, and no use that bypasses the cache changes it.
+//! * While the size is not known no dirty data is taken, so the server knows it as soon as earlier
+//!   dirty data is written back.
 
 use super::content::{
     Content, FileId, Filled, Flushed, Segment, Segments, Transfer, TransferId, Transfers,
@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Who has written the changed data of a file.
+/// The open file that has written the dirty data of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Owner {
     pub(super) state_id: StateId,
@@ -38,18 +38,18 @@ pub(super) struct Held {
     pub(super) stage: HeldStage,
 }
 
-/// How far a delegation is on its way; it never goes back.
+/// The stages of a delegation, which only move forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeldStage {
-    /// Nobody would hear of a recall yet.
+    /// No holder is registered for recalls yet.
     Coming,
-    /// Data may be kept by right of it.
+    /// Data may be cached under it.
     There,
-    /// What was kept by right of it is being given up.
+    /// The data that was cached under it is being dropped.
     Leaving,
 }
 
-/// What is kept of a file beside its content.
+/// The state of a file beside its content.
 #[derive(Debug)]
 pub(super) struct FileState {
     pub(super) handle: FileHandle,
@@ -58,31 +58,31 @@ pub(super) struct FileState {
     pub(super) held: Option<Held>,
     /// The size is known.
     pub(super) is_loaded: bool,
-    /// A COMMIT has told that the server has lost data. Told under the lock of the driver, so it is
-    /// acted on with the next look.
+    /// Set when a COMMIT has found that the server has lost data. It is set under the lock of the
+    /// driver, so the next attempt to use the cache acts on it.
     pub(super) lost: Arc<AtomicBool>,
-    /// Restarts of the server that had been seen when data was kept last.
+    /// Restarts of the server that had been seen when data was cached last.
     pub(super) restarts: u64,
-    /// Uses beside the cache that change the file and are under way.
+    /// Uses that bypass the cache and change the file, under way.
     pub(super) direct: Arc<AtomicUsize>,
     /// Such uses so far.
     pub(super) direct_count: u64,
     /// The change attribute when the delegation came, as far as is known.
     pub(super) granted_change: Option<u64>,
-    /// When data was written last by right of the delegation.
+    /// The time of the last write under the delegation.
     pub(super) modified: Time,
     pub(super) owner: Option<Owner>,
-    /// Why data was given up that an open file thinks is written.
+    /// The errors of dirty data that was given up, by the open file that wrote it.
     pub(super) errors: SmallVec<[(StateId, Error); 1]>,
-    /// How often data was to be written and was not taken, or not all of it.
+    /// The number of write-backs that the server refused or took in part.
     pub(super) retries: u64,
 }
 
-/// Whether data of a file may be kept.
+/// The answer to "may data of a file be cached?".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
     Ready,
-    /// As soon as the size is known.
+    /// Yes, as soon as the size is known.
     Unloaded,
     No,
 }
@@ -133,7 +133,7 @@ struct Flight {
     pending: Option<Pending<usize>>,
 }
 
-/// A request to be sent, with the memory it is about.
+/// A request to be sent, with its memory.
 pub(super) struct Order {
     pub(super) transfer: Transfer,
     pub(super) buffer: IoBuffer,
@@ -170,8 +170,9 @@ impl State {
         self.files.get_mut(&id)
     }
 
-    /// Whether data of a file may be kept. What was kept when the server went is not what it had: it may
-    /// have lost what was not stable, and others on its host may have changed the file meanwhile.
+    /// Tells whether data of a file may be cached. A restart of the server invalidates cached data:
+    /// the server may have lost unstable data, and others on its host may have changed the file
+    /// meanwhile.
     pub(super) fn readiness(&mut self, id: FileId, writes: bool, restarts: u64) -> Readiness {
         if let Some(file) = self.files.get_mut(&id)
             && (file.restarts != restarts || file.lost.load(Ordering::Acquire))
@@ -183,7 +184,7 @@ impl State {
         self.files.get(&id).map_or(Readiness::No, |file| file.readiness(writes))
     }
 
-    /// Keeps nothing of a file but what the server has not got, not even how long it is.
+    /// Invalidates all of a file but dirty data, its size included.
     pub(super) fn unload(&mut self, id: FileId) {
         self.content.forget(id, 0..u64::MAX);
         if let Some(file) = self.files.get_mut(&id) {
@@ -191,7 +192,7 @@ impl State {
         }
     }
 
-    /// Adds memory, unless somebody else was faster.
+    /// Adds memory, unless another thread has won the race.
     pub(super) fn add_slab(&mut self, slab: IoBuffer) {
         if self.content.pool().can_grow() {
             self.content.pool().grow();
@@ -204,10 +205,9 @@ impl State {
         slab.slice(segment.start as usize, segment.len as usize)
     }
 
-    /// Copies kept data to a reader.
+    /// Copies cached data to a reader.
     ///
-    /// # Errors
-    /// The reader's memory is not there.
+    /// # Errors The reader's memory is not mapped.
     pub(super) fn copy_out(
         &self,
         segments: &Segments,
@@ -224,7 +224,7 @@ impl State {
         Ok(done)
     }
 
-    /// Copies written data, which is there, to where it is kept.
+    /// Copies written data, which is certainly mapped, into the cache.
     pub(super) fn copy_in(&self, segments: &Segments, source: CheckedSlice<'_>) {
         debug_assert!(!source.may_go());
         let mut done = 0;
@@ -235,7 +235,7 @@ impl State {
         assert_eq!(done, source.len(), "a writer's data is kept whole");
     }
 
-    /// Takes requests as in flight; they have to be sent at once.
+    /// Registers requests as in flight; the caller sends them at once.
     pub(super) fn order(
         &mut self,
         file: FileId,
@@ -253,14 +253,14 @@ impl State {
         orders
     }
 
-    /// A request has been sent and can be waited for.
+    /// Marks a request as sent, so that it can be waited for.
     pub(super) fn sent(&mut self, id: TransferId, pending: Pending<usize>) {
         if let Some(flight) = self.flights.get_mut(&id) {
             flight.pending = Some(pending);
         }
     }
 
-    /// Blocks of all memory there is.
+    /// Blocks of all memory.
     #[cfg(test)]
     pub(super) fn blocks(&self) -> usize {
         self.slabs.len() * crate::limits::CACHE_SLAB_BLOCKS as usize
@@ -275,13 +275,13 @@ impl State {
         self.flights.get_mut(&id)?.pending.take()
     }
 
-    /// The requests that nobody waits for.
+    /// The requests without a waiting thread.
     pub(super) fn unattended(&self) -> Vec<TransferId> {
         let unattended = self.flights.iter().filter(|(_, flight)| flight.pending.is_some());
         unattended.map(|(id, _)| *id).collect()
     }
 
-    /// A request is over; yields what went wrong with it.
+    /// Ends a request; yields its error.
     pub(super) fn ended(&mut self, id: TransferId, result: Result<Moved>) -> Option<Error> {
         let flight = self.flights.remove(&id)?;
         let error = match flight.is_write {
@@ -306,12 +306,12 @@ impl State {
         error
     }
 
-    /// Whether anything is in flight of a file that nobody has open any more.
+    /// True while requests of a closed file are in flight.
     pub(super) fn has_left(&self) -> bool {
         self.flights.values().any(|flight| !self.files.contains_key(&flight.file))
     }
 
-    /// Ends the content of a file that nobody has open any more, as soon as nothing of it is in flight.
+    /// Removes the content of a closed file, as soon as none of its requests is in flight.
     pub(super) fn end_content(&mut self, id: FileId) {
         if !self.files.contains_key(&id) && self.content.first_in_flight(id, false).is_none() {
             self.content.remove_file(id);
@@ -350,7 +350,7 @@ impl State {
         error
     }
 
-    /// Data was given up: the open file that has written it will be told.
+    /// Records that data was given up, for the open file that has written it.
     pub(super) fn failed(&mut self, id: FileId, error: Error) {
         let Some(file) = self.files.get_mut(&id) else { return };
         let Some(owner) = &file.owner else { return };
@@ -360,7 +360,7 @@ impl State {
         }
     }
 
-    /// Why data was given up that an open file has written; told once.
+    /// The reason why data of an open file was given up; reported once.
     pub(super) fn told(&mut self, id: FileId, writer: StateId) -> Option<Error> {
         let file = self.files.get_mut(&id)?;
         let at = file.errors.iter().position(|(other, _)| *other == writer)?;
@@ -368,7 +368,7 @@ impl State {
     }
 }
 
-/// True when nothing of a request was done, and it can be made again later.
+/// True when the request was not carried out, and can be retried later.
 pub(super) fn may_be_repeated(error: &Error) -> bool {
     error.is_passing() || matches!(error, Error::TooMany)
 }

@@ -1,27 +1,27 @@
-//! Who reads in sequence, and how far ahead to read for it.
+//! Detection of sequential readers, and the size of their read-ahead.
 //!
 //! Invariants
-//! * Nothing is read ahead for reads that do not follow each other, except behind one of the start of
-//!   the file, which most readers go on from.
-//! * What is read ahead is at most a window and a half, and the window is bounded.
+//! * There is no read-ahead for random reads, except behind a read of the start of the file, from
+//!   which most readers go on.
+//! * The read-ahead is at most a window and a half, and the window is bounded.
 
 use crate::limits::READ_AHEAD_BYTES_MIN;
 use std::ops::Range;
 
-/// What is known of one reader of a file.
+/// The state of one reader of a file.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    /// Where it goes on if it reads in sequence.
+    /// The offset of its next read if it reads in sequence.
     next: u64,
-    /// How much is read ahead at a time, in bytes.
+    /// The bytes that are read ahead at a time.
     window: u64,
-    /// Up to where that has been done.
+    /// The end of the read-ahead so far.
     until: u64,
 }
 
 impl Stream {
-    /// A read of `len` bytes at `offset`; yields what is to be fetched behind it now, which may be
-    /// nothing.
+    /// Records a read of `len` bytes at `offset`; yields the range to read ahead now, which may be
+    /// empty.
     pub(super) fn advance(&mut self, offset: u64, len: u64, window_max: u64) -> Range<u64> {
         let end = offset.saturating_add(len);
         if offset != self.next {
@@ -71,7 +71,7 @@ mod tests {
         for jump in [77, 3, 900, 12] {
             assert!(stream.advance(jump * PAGE, PAGE, MAX).is_empty());
         }
-        // Two that follow each other begin anew, with a small window.
+        // Two sequential reads start a new window, a small one.
         let ahead = stream.advance(13 * PAGE, PAGE, MAX);
         assert_eq!(ahead, 14 * PAGE..14 * PAGE + READ_AHEAD_BYTES_MIN);
         assert!(stream.advance(u64::MAX - 1, PAGE, MAX).is_empty());
