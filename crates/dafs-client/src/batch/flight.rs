@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Transfer;
 
-/// What the session is to be told of transfers, without their tags.
+/// The transfers as calls of the session, without their tags.
 pub(super) fn calls_of(transfers: &[Transfer]) -> Vec<BatchCall> {
     let call = |transfer: &Transfer| BatchCall {
         tag: 0,
@@ -30,7 +30,7 @@ pub(super) struct Flights {
     slots: Vec<Option<Slot>>,
     /// Transfers whose result has not been taken.
     left: usize,
-    /// Where to begin to look: results come about in order.
+    /// The index at which the search for results begins: they come about in order.
     next: usize,
 }
 
@@ -61,7 +61,7 @@ impl Flights {
         self.slots.iter().flatten().all(|slot| self.shared.is_done(slot))
     }
 
-    /// The next result, with the place of its transfer; `None` when all have been taken.
+    /// The next result, with the index of its transfer; `None` when all have been taken.
     pub(super) fn next(
         &mut self,
         time: Option<Duration>,
@@ -81,7 +81,7 @@ impl Flights {
                 Some((place, done))
             })
         };
-        // What is left of the wait is short, and the memory is not the caller's before its end.
+        // The rest of the wait is short, and the caller may not reuse the memory before its end.
         let (place, done) = match time {
             None => limit::without(|| self.shared.wait_any(None, take))?,
             time => self.shared.wait_any(time, take)?,
@@ -92,8 +92,8 @@ impl Flights {
         Ok(Some((place, result)))
     }
 
-    /// Waits no longer than this thread may for the next result; then all end as soon as the server has
-    /// let go of their memory.
+    /// Waits for the next result until the limit of this thread; after that, all transfers end as
+    /// soon as the server has released their memory.
     fn hold_to_limit(&self) -> Result<()> {
         let any_done = |driver: &mut Driver| {
             let mut slots = self.slots.iter().flatten();
@@ -108,7 +108,7 @@ impl Flights {
         }
     }
 
-    /// Tells the server to wait for no window any longer.
+    /// Asks the server not to wait for the window any longer (HURRY_UP).
     pub(super) fn hurry(&self, place: usize) -> Result<()> {
         match self.slots.get(place) {
             Some(Some(slot)) => self.shared.hurry_transfer(slot),
@@ -116,8 +116,8 @@ impl Flights {
         }
     }
 
-    /// Takes back what has not been handed to the server, and hurries the rest; the places of what was
-    /// taken back.
+    /// Cancels the transfers that have not been handed to the server, and hurries the others;
+    /// returns the indexes of those cancelled.
     pub(super) fn cancel(&mut self) -> Result<Vec<usize>> {
         let mut taken = Vec::new();
         for place in 0..self.slots.len() {
@@ -145,7 +145,7 @@ impl Drop for Flights {
     }
 }
 
-/// What became of a transfer that was taken back.
+/// The result of a cancelled transfer.
 pub(super) fn canceled() -> Result<usize> {
     Err(Error::Canceled)
 }

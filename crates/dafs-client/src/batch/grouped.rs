@@ -1,4 +1,4 @@
-//! Batches whose results go to a completion group, and the reading of what a batch was answered with.
+//! Batches whose results go to a completion group, and the parsing of a batch's answer.
 
 use super::flight::calls_of;
 use super::{Batch, Transfer, message_len, what_they_do, with_request};
@@ -10,7 +10,7 @@ use crate::outcome::failure_of;
 use dafs_wire::dafs::{CompletionNotification, Outcome, Procedure, Reply, Status};
 use std::sync::Arc;
 
-/// The transfers of one message, with the caller's word for each.
+/// The transfers of one message, with the caller's `user_data` for each.
 #[derive(Debug)]
 pub(crate) struct Sent {
     transfers: Vec<Transfer>,
@@ -22,7 +22,7 @@ impl Sent {
         self.transfers.len()
     }
 
-    /// What became of each.
+    /// The result of each transfer.
     pub(crate) fn results(
         self,
         done: Done,
@@ -56,7 +56,8 @@ impl Batch {
     ) -> Result<Vec<OperationId>> {
         let Self { client, transfers, hints } = self;
         let user_data: Vec<u64> = (0..transfers.len()).map(user_data).collect();
-        // All of it or nothing: once the first message is under way it is too late to refuse.
+        // A batch is accepted or refused as a whole: once the first message is under way it is too
+        // late to refuse.
         group.reserve(transfers.len())?;
         let used = client.before(|| what_they_do(&transfers)).map(Arc::new);
         let shared = client.shared();
@@ -90,7 +91,7 @@ impl Batch {
                     group.give_back(transfers.len());
                     return Err(error);
                 }
-                // Others are under way already, so these have their completions, too.
+                // Other messages are under way already, so these transfers get completions, too.
                 Err(error) => {
                     shared.refuse_in(group, left, &error);
                     operations.extend(left.iter().map(|_| OperationId::NONE));
@@ -105,7 +106,7 @@ impl Batch {
     }
 }
 
-/// What became of each transfer of a message, or why its answer cannot be believed.
+/// The result of each transfer of a message, or the reason why its answer is invalid.
 pub(super) fn results(
     transfers: &[Transfer],
     reply: &ReplyMessage,

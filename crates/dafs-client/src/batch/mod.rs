@@ -1,16 +1,16 @@
-//! Many reads and writes in few messages (DAFS 13.2): scattered in files and in memory, put in order
-//! by the server.
+//! Many reads and writes in few messages (DAFS 13.2): scattered in files and in memory, put in
+//! order by the server.
 //!
-//! A batch travels in as many messages as it needs. They are answered when all their transfers are
-//! over; or, for an asynchronous batch ([`Batch::asynchronous`]), the server reports the transfers one
-//! by one as they are over, on a second connection, and may gather and order them meanwhile. The caller
-//! need not wait in either case.
+//! A batch travels in as many messages as it needs. The server answers a message when all its
+//! transfers are over. For an asynchronous batch ([`Batch::asynchronous`]) it reports transfers one
+//! by one, on the back-control channel, and may gather and order them meanwhile. The caller need
+//! not wait in either case.
 //!
 //! Invariants
-//! * Each transfer has exactly one result. After a lost connection what has no result is sent again,
-//!   so a write may be done twice (DAFS 12).
-//! * A batch write is unstable; [`File::commit`] makes it stable, or tells that it was lost. The answer
-//!   does not tell the write verifier, so that is asked for before (DAFS O53).
+//! * Each transfer has exactly one result. After a lost connection transfers without a result are
+//!   sent again, so a write may be done twice (DAFS 12).
+//! * A batch write is unstable; [`File::commit`] makes it stable, or reports its loss. The answer
+//!   does not name the write verifier, so the client asks for it before (DAFS O53).
 
 mod flight;
 mod grouped;
@@ -50,16 +50,16 @@ const RANGE_BYTES: usize = 16;
 const REPLY_AROUND_BYTES: usize = HEADER_BYTES + 8 + 8;
 const COMPLETION_BYTES: usize = 24;
 
-/// Where the ids of synchronous batches begin: beyond all that the session gives to asynchronous ones,
+/// The first id of synchronous batches: beyond all that the session gives to asynchronous ones,
 /// because an id must be unique among all that are outstanding (DAFS O55).
 const SYNCHRONOUS_IDS: u64 = 1 << 63;
 
-/// Reads and writes that are put together before they are sent.
+/// Reads and writes that are collected before they are sent.
 #[derive(Debug)]
 pub struct Batch {
     client: Client,
     transfers: Vec<Transfer>,
-    /// There for an asynchronous one.
+    /// Present for an asynchronous one.
     hints: Option<BatchHints>,
 }
 
@@ -70,7 +70,7 @@ struct Transfer {
     /// Nearly always one, as are the pieces.
     chunks: SmallVec<[FileChunk; 1]>,
     pieces: Pieces,
-    /// Of a write: what the file knows of its unstable data, and the verifier before.
+    /// For a write: the file's record of unstable data, and the verifier before.
     writes: Option<(Arc<Uncommitted>, Verifier)>,
 }
 
@@ -80,14 +80,14 @@ impl Transfer {
     }
 }
 
-/// A batch under way. Dropping it gives up the results, not the transfers.
+/// A batch under way. Dropping it abandons the results, not the transfers.
 #[must_use = "a transfer whose result is not looked at may have failed"]
 pub struct PendingBatch {
     shared: Arc<Shared>,
     transfers: Vec<Transfer>,
     /// The messages, with the transfers that went in each.
     messages: Vec<(Option<Slot>, Range<usize>)>,
-    /// Those of an asynchronous batch.
+    /// The transfers of an asynchronous batch.
     flights: Option<Flights>,
     results: Vec<Result<usize>>,
     /// Results that [`PendingBatch::next`] has not handed out.
@@ -105,13 +105,13 @@ impl Client {
 
 impl Batch {
     /// Adds a read of `ranges` of a file, as offset and length, into `memory`; the two need not be
-    /// cut alike, but have the same sum. Returns its place among the results, which is the number of
-    /// bytes read: fewer than asked for when a range ends behind the end of the file, and then what
-    /// the ranges behind that one yield is not counted.
+    /// cut alike, but have the same sum. Returns its index among the results. The result is the
+    /// number of bytes read: fewer than asked for when a range ends behind the end of the file, and
+    /// then bytes of the ranges behind that one are not counted.
     ///
     /// # Errors
-    /// A file of another client, a range outside its buffer, sums that differ, too many ranges, more than
-    /// the server takes at once.
+    /// A file of another client, a range outside its buffer, sums that differ, too many ranges,
+    /// more than the server takes at once.
     pub fn read(
         &mut self,
         file: &File,
@@ -125,12 +125,13 @@ impl Batch {
     }
 
     /// Adds a write of `memory` to `ranges` of a file, as [`Batch::read`] does. Its result is the
-    /// number of bytes written, from the start; the rest is the caller's to write.
+    /// number of bytes written, from the start; the caller writes the rest.
     ///
-    /// The first write since a COMMIT asks the server for its write verifier and waits for that.
+    /// The first write since a COMMIT asks the server for its write verifier and waits for the
+    /// answer.
     ///
     /// # Errors
-    /// As [`Batch::read`], and that of the question.
+    /// As [`Batch::read`], and those of asking for the verifier.
     pub fn write(
         &mut self,
         file: &File,
@@ -181,13 +182,14 @@ impl Batch {
         Ok(Transfer { handle, state_id, chunks, pieces, writes: None })
     }
 
-    /// Lets the server take up to `window` to gather and order the transfers with others before it
-    /// begins, and report each by itself, over a second connection that is made for it
-    /// (DAFS 13.2). `together` asks for reports of so many transfers at a time from now on, in this
-    /// session; 0 leaves that as it is. When nothing else is under way all is reported at once.
+    /// Lets the server wait up to `window` to gather and order the transfers with others before it
+    /// begins. It reports each by itself, over the back-control channel, which is made for it (DAFS
+    /// 13.2). `together` asks for reports of so many transfers at a time from now on, in this
+    /// session; 0 leaves that number as it is. The server reports at once when no other transfer is
+    /// under way.
     ///
-    /// Worth it for many transfers whose results are wanted as they come, or not soon; what is wanted
-    /// soon costs less without.
+    /// This pays for many transfers whose results are wanted one by one, or not soon; a synchronous
+    /// batch is cheaper for results that are wanted soon.
     #[must_use]
     pub fn asynchronous(self, window: Duration, together: u32) -> Self {
         Self { hints: Some(BatchHints { window, completions: together }), ..self }
@@ -206,8 +208,8 @@ impl Batch {
     /// Sends the batch; the results can be waited for later.
     ///
     /// # Errors
-    /// Too many operations, a session that is over. Some messages may have been sent then; nobody
-    /// waits for their results.
+    /// Too many operations, a session that is over. Some messages may have been sent then; their
+    /// results are lost.
     pub fn submit(self) -> Result<PendingBatch> {
         let Self { client, transfers, hints } = self;
         let used = client.before(|| what_they_do(&transfers));
@@ -238,12 +240,12 @@ impl Batch {
         self.client.is_same(client)
     }
 
-    /// Sends the batch and waits for all results. What the server has no time for just now is asked
-    /// for again.
+    /// Sends the batch and waits for all results. Transfers that the server answers with DELAY are
+    /// retried.
     ///
     /// # Errors
-    /// Those of [`Batch::submit`], and the end of the session. What became of a transfer is told by
-    /// its result.
+    /// Those of [`Batch::submit`], and the end of the session. Errors of a transfer are in its
+    /// result.
     pub fn run(self) -> Result<Vec<Result<usize>>> {
         let (client, hints) = (self.client.clone(), self.hints);
         let mut backoff = Backoff::new(client.shared().deadline());
@@ -276,7 +278,7 @@ impl PendingBatch {
         })
     }
 
-    /// True when [`wait`](Self::wait) will not block. Moves things along without blocking.
+    /// True when [`wait`](Self::wait) will not block. Makes progress without blocking.
     pub fn is_done(&self) -> bool {
         if let Some(flights) = &self.flights {
             return flights.is_done();
@@ -288,15 +290,14 @@ impl PendingBatch {
     /// Waits for all results, in the order in which the transfers were added.
     ///
     /// # Errors
-    /// The end of the session, or an answer that cannot be understood. What became of a transfer is
-    /// told by its result.
+    /// The end of the session, or an invalid answer. Errors of a transfer are in its result.
     pub fn wait(mut self) -> Result<Vec<Result<usize>>> {
         self.finish(None)?;
         Ok(std::mem::take(&mut self.results))
     }
 
-    /// Waits for all results for up to `time` per message. After [`Error::TimedOut`] it can be asked
-    /// again.
+    /// Waits for all results for up to `time` per message. After [`Error::TimedOut`] the caller may
+    /// wait again.
     ///
     /// # Errors
     /// As [`wait`](Self::wait), and [`Error::TimedOut`].
@@ -305,9 +306,9 @@ impl PendingBatch {
         Ok(std::mem::take(&mut self.results))
     }
 
-    /// Waits for the next transfer that is over, for up to `time`: its place among those that were
-    /// added, and its result. `None` when all have been handed out. Those of a batch that is not
-    /// asynchronous come by the message.
+    /// Waits for the next transfer that is over, for up to `time`: its index among those that were
+    /// added, and its result. `None` when all have been handed out. Results of a synchronous batch
+    /// come by the message.
     ///
     /// # Errors
     /// As [`wait_deadline`](Self::wait_deadline).
@@ -330,8 +331,8 @@ impl PendingBatch {
         Ok(self.ready.pop_front().map(|place| (place, self.results[place].clone())))
     }
 
-    /// Asks the server not to wait for the window of an asynchronous batch any longer, for the transfer
-    /// at `place` (HURRY_UP). Its result comes as always.
+    /// Asks the server not to wait for the window of an asynchronous batch any longer, for the
+    /// transfer at `place` (HURRY_UP). Its result comes as always.
     ///
     /// # Errors
     /// The end of the session.
@@ -339,9 +340,9 @@ impl PendingBatch {
         self.flights.as_ref().map_or(Ok(()), |flights| flights.hurry(place))
     }
 
-    /// Takes back the transfers of an asynchronous batch that the server has not been asked for yet, and
-    /// hurries the others: those cannot be taken back. Each still has its result, which is
-    /// [`Error::Canceled`] for those that were taken back; returns how many that are.
+    /// Cancels the transfers of an asynchronous batch that have not been sent to the server yet,
+    /// and hurries the others, which cannot be cancelled. Each still has its result, which is
+    /// [`Error::Canceled`] for cancelled ones; returns how many that are.
     ///
     /// # Errors
     /// The end of the session.
@@ -393,7 +394,7 @@ impl PendingBatch {
     }
 }
 
-/// How many transfers from the first fit one message, and so do their answers.
+/// The number of transfers, from the first, that fit one message, and whose answers fit one.
 fn message_len(info: &SessionInfo, transfers: &[Transfer]) -> usize {
     let mut room = (info.request_bytes as usize).saturating_sub(AROUND_BYTES);
     let replies = (info.response_bytes as usize).saturating_sub(REPLY_AROUND_BYTES);
@@ -403,7 +404,7 @@ fn message_len(info: &SessionInfo, transfers: &[Transfer]) -> usize {
         room = room.saturating_sub(transfer.wire_bytes());
         fits
     };
-    // One that does not fit alone is refused when it is encoded.
+    // A transfer that does not fit alone is refused when it is encoded.
     transfers.iter().take(count_max).take_while(fits).count().max(1)
 }
 
@@ -450,7 +451,7 @@ fn with_request<T>(
     send(&request, memory)
 }
 
-/// What transfers do to the content of their files.
+/// The effect of transfers on the content of their files.
 fn what_they_do(transfers: &[Transfer]) -> Use {
     let of = |transfer: &Transfer| match transfer.writes {
         Some(_) => Use::Change(transfer.handle, 0..u64::MAX),
@@ -464,7 +465,7 @@ impl Drop for PendingBatch {
         let left = self.messages.iter().any(|(slot, _)| slot.is_some())
             || self.flights.as_ref().is_some_and(|flights| flights.left() > 0);
         if left {
-            // Nobody will know when its writes are over, so nothing is kept of their files any more.
+            // The end of its writes will not be seen, so their files are never cached again.
             std::mem::forget(self.used.take());
         }
         for (slot, _) in &mut self.messages {
