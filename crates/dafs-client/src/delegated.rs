@@ -1,10 +1,11 @@
-//! Delegations for callers that keep content of files themselves, such as a mount whose kernel does.
+//! Delegations for callers that cache content of files themselves, such as a mount whose kernel
+//! does.
 //!
 //! Invariants
-//! * A delegation is given back once, whoever drops it: by [`ReadDelegation::give_back`], or without
-//!   waiting when it is dropped.
-//! * A caller hears of a recall only through its [`Keeper`], and after [`ReadDelegation::hear`]. Until
-//!   then nothing may be kept by right of the delegation.
+//! * A delegation is returned once: by [`ReadDelegation::give_back`], or without waiting when it is
+//!   dropped.
+//! * A caller is notified of a recall only through its [`Keeper`], and after
+//!   [`ReadDelegation::hear`]. Until then it may cache nothing under the delegation.
 
 use crate::attributes::FileHandle;
 use crate::client::Client;
@@ -17,20 +18,22 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Who keeps content of files by right of delegations. It is called on threads that do nothing
-/// else, one call at a time for each delegation, without a lock of the client, and may use the client.
+/// A holder that caches content of files under delegations. The client calls it on threads that do
+/// nothing else, one call at a time for each delegation, without a lock of the client, so it may
+/// use the client.
 pub trait Keeper: Send + Sync {
-    /// The server wants the delegation of a file back, because somebody else is about to change it, or
-    /// has, on the server's own host. What was kept is to be given up, and then the delegation, within
-    /// the lease; here or later.
+    /// The server recalls the delegation of a file, because another client is about to change it,
+    /// or because a process on the server's own host has. The keeper drops what it caches and then
+    /// returns the delegation, within the lease; here or later.
     fn recalled(&self, file: &FileHandle);
 
     /// The delegation of a file is gone: others may have changed the file since.
     fn lost(&self, file: &FileHandle);
 }
 
-/// The server's promise to ask before anybody else changes a file, its attributes, or its names: until
-/// then what was read may be kept (DAFS 4.2). It outlives the open file that it came with.
+/// A read delegation: the server's promise to recall it before anybody else changes a file, its
+/// attributes, or its names. Until then the holder may cache what it reads (DAFS 4.2). It outlives
+/// the open file that it came with.
 #[derive(Debug)]
 pub struct ReadDelegation {
     client: Client,
@@ -38,12 +41,12 @@ pub struct ReadDelegation {
     state_id: StateId,
     /// Restarts of the server before it was granted.
     restarts: u64,
-    /// There while somebody hears of recalls.
+    /// Present while a keeper is notified of recalls.
     holder: Option<Arc<Holder>>,
     is_back: bool,
 }
 
-/// Passes on what the server wants.
+/// Forwards recalls and losses to the keeper.
 struct Holder {
     keeper: Weak<dyn Keeper>,
     handle: FileHandle,
@@ -66,7 +69,7 @@ impl Recalled for Holder {
     }
 
     fn attributes(&self) -> Option<HeldAttributes> {
-        // Nobody asks the holder of a read delegation.
+        // The server sends BC_GETATTR to holders of write delegations only.
         None
     }
 
@@ -78,8 +81,9 @@ impl Recalled for Holder {
 }
 
 impl Client {
-    /// Opens a file that is known by its handle to read it, and takes the delegation that the server
-    /// may grant with it. The first call makes the connection over which the server can recall it.
+    /// Opens a file that is known by its handle to read it, and takes the delegation that the
+    /// server may grant with it. The first call makes the back-control channel, over which the
+    /// server can recall it.
     ///
     /// # Errors
     /// As [`Client::open_handle`].
@@ -89,21 +93,21 @@ impl Client {
         let owner = OPENS.fetch_add(1, Ordering::Relaxed);
         let restarts = self.shared().restarts_heard();
         let (mut file, granted) = self.open_granted(claim, None, &options, owner, true)?;
-        // What the client's own cache has of the file is still seen.
+        // Reads still see the content of the client's own cache.
         file.enter_cache(None, &options);
         let Some(Granted { kind, state_id, recall }) = granted else { return Ok((file, None)) };
         let (client, handle) = (self.clone(), *file.handle());
         let (holder, is_back) = (None, false);
         let delegation = ReadDelegation { client, handle, state_id, restarts, holder, is_back };
-        // What is wanted back already goes back at once.
+        // A delegation that is recalled already is returned at once.
         let is_good = kind == DelegationKind::Read && !recall;
         Ok((file, is_good.then_some(delegation)))
     }
 
-    /// How long the server keeps its promises to this client for certain, from now on. Zero when it has
-    /// not answered for too long, or keepers have not heard for long what it has to say: what is kept by
-    /// right of a delegation is to be given up then. After a restart of the server as well
-    /// ([`SessionStats::restarts`](crate::SessionStats::restarts)).
+    /// The time from now on for which the server certainly keeps its promises to this client. It is
+    /// zero when the server has not answered for too long, or when keepers have been slow to take
+    /// notice of recalls: the holder then drops what it caches under delegations. It does so after
+    /// a restart of the server as well ([`SessionStats::restarts`](crate::SessionStats::restarts)).
     pub fn promised(&self) -> Duration {
         let shared = self.shared();
         if shared.is_hard_of_hearing() { Duration::ZERO } else { shared.promised() }
@@ -111,11 +115,11 @@ impl Client {
 }
 
 impl ReadDelegation {
-    /// Lets a keeper hear of recalls; from now on content may be kept. False when the delegation is
-    /// gone already.
+    /// Registers a keeper for recalls; from now on content may be cached. False when the delegation
+    /// is gone already.
     ///
     /// # Errors
-    /// The end of the session; there is no thread.
+    /// The end of the session; the thread could not be started.
     pub fn hear(&mut self, keeper: Weak<dyn Keeper>) -> Result<bool> {
         let (handle, client) = (self.handle, self.client.clone());
         let holder = Arc::new(Holder { keeper, handle, client, state_id: self.state_id });
@@ -124,18 +128,18 @@ impl ReadDelegation {
         self.client.shared().hold(self.state_id, weak)
     }
 
-    /// Whether what is kept by right of it may be used now: the server has answered within the lease,
-    /// nothing has been heard from it that keepers have not heard, and it is the run of it that
-    /// granted this. A new one may have lost what the former had not made stable.
+    /// True when content cached under it may be used now: the server has answered within the lease,
+    /// keepers have taken notice of all recalls so far, and the server has not restarted since it
+    /// granted this. A restarted server may have lost data that was not stable.
     pub fn is_good(&self) -> bool {
         let shared = self.client.shared();
         shared.is_in_lease() && shared.restarts_heard() == self.restarts
     }
 
-    /// Gives it back. Nothing is kept any more by right of it. One that is gone is left alone.
+    /// Returns the delegation. The holder has dropped all that it cached under it. A delegation
+    /// that is gone is left alone.
     ///
-    /// # Errors
-    /// The server's answer. It is gone in any case.
+    /// # Errors The server's answer. The delegation is gone in any case.
     pub fn give_back(mut self) -> Result<()> {
         self.is_back = true;
         self.client.return_delegation(self.state_id)

@@ -1,12 +1,14 @@
 //! Delegations: the server's promise to ask before anybody else changes a file (DAFS 4.2, 10.1).
 //!
-//! Whoever wants to keep data of a file says so when it opens it, and registers what was granted with
-//! [`Client::hold`]. A delegation without a holder is given back by itself.
+//! A caller that wants to cache data of a file asks for a delegation when it opens it, and
+//! registers what was granted with [`Client::hold`]. The client returns a delegation without a
+//! holder by itself.
 //!
 //! Invariants
-//! * What the server wants back is told to its holder once, or given back here when there is none.
-//! * Holders are called without a lock of the client held, so they may use the client. Recalls and
-//!   losses come one at a time for each holder, in order, on a thread that does nothing else.
+//! * Each recall is passed to its holder once; without a holder the client returns the delegation
+//!   here.
+//! * Holders are called without a lock of the client held, so they may use the client. Each holder
+//!   gets recalls and losses one at a time, in order, on a thread that does nothing else.
 
 use crate::client::Client;
 use crate::driver::Shared;
@@ -22,12 +24,12 @@ mod caller;
 
 use caller::{Caller, Notice};
 
-/// What a delegation allows.
+/// The caching that a delegation allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DelegationKind {
-    /// To keep what was read: nobody writes meanwhile.
+    /// Caching of reads: no other client writes meanwhile.
     Read,
-    /// To keep what is written, too: nobody else has the file open meanwhile.
+    /// Caching of writes, too: no other client has the file open meanwhile.
     Write,
 }
 
@@ -35,9 +37,9 @@ pub(crate) enum DelegationKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) kind: DelegationKind,
-    /// Its name for as long as it is held, also across restarts of the server.
+    /// Its state-id for as long as it is held, also across restarts of the server.
     pub(crate) state_id: StateId,
-    /// The server wants it back already.
+    /// The server recalls it already.
     pub(crate) recall: bool,
 }
 
@@ -53,7 +55,7 @@ impl Granted {
     }
 }
 
-/// What the holder of a write delegation says of the file in place of the server (BC_GETATTR).
+/// The answer of a write delegation's holder to BC_GETATTR, in place of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldAttributes {
     /// Differs from the server's when there is data that the server has not.
@@ -66,29 +68,29 @@ pub(crate) struct HeldAttributes {
 
 /// The holder of a delegation.
 pub(crate) trait Recalled: Send + Sync {
-    /// The server wants it back; with `truncate` because the file is about to be cut to nothing, so
-    /// data that has not been written need not be. The holder writes what it must and calls
-    /// [`Client::return_delegation`], here or later, within the lease. It may block.
+    /// The server recalls the delegation; with `truncate` because the file is about to be truncated
+    /// to zero, so that dirty data need not be written. The holder writes back what it must and
+    /// calls [`Client::return_delegation`], here or later, within the lease. It may block.
     fn recall(&self, truncate: bool);
 
-    /// The attributes as the holder has them; `None` when it does not know, and then the delegation is
-    /// recalled. It must not block.
+    /// The attributes as the holder has them; `None` when it does not know them, and then the
+    /// delegation is recalled. It must not block.
     fn attributes(&self) -> Option<HeldAttributes>;
 
-    /// The delegation is gone and nothing is to be returned: the session is over, or a server that
-    /// has restarted did not grant it again. Others may have changed the file since.
+    /// The delegation is gone and must not be returned: the session is over, or a restarted server
+    /// did not grant it again. Others may have changed the file since.
     fn lost(&self);
 }
 
 impl Client {
-    /// Makes the connection over which the server can call, for as long as this client lives, without
-    /// waiting for it. Only then are delegations granted.
+    /// Starts to make the back-control channel, over which the server can call, for as long as this
+    /// client lives; does not wait for it. The server grants delegations only over such a channel.
     pub(crate) fn listen(&self) -> Result<()> {
         self.shared().listen()
     }
 
     /// Registers the holder of a delegation; false when it is gone already, because the server
-    /// wanted it back meanwhile.
+    /// recalled it meanwhile.
     ///
     /// # Errors
     /// The end of the session.
@@ -96,11 +98,10 @@ impl Client {
         self.shared().hold(granted.state_id, holder)
     }
 
-    /// Gives a delegation back. All data that was kept by right of it has been written. One that is
-    /// gone, or on its way back, is left alone.
+    /// Returns a delegation (DELEGRETURN). All data that was cached under it has been written back.
+    /// One that is gone, or is being returned, is left alone.
     ///
-    /// # Errors
-    /// The server's answer. The delegation is gone in any case.
+    /// # Errors The server's answer. The delegation is gone in any case.
     pub(crate) fn return_delegation(&self, state_id: StateId) -> Result<()> {
         if !self.shared().release(state_id)? {
             return Ok(());
@@ -109,9 +110,9 @@ impl Client {
         self.ask(&request, |reply| matches!(reply, Reply::DelegReturn).then_some(()))
     }
 
-    /// True while the server keeps its promises to this client for certain: it has answered within
-    /// the lease, and all holders have heard what it had to say. What is kept by right of a delegation
-    /// must not be believed otherwise.
+    /// True while the server certainly keeps its promises to this client: it has answered within
+    /// the lease, and all holders have taken notice of its recalls. Otherwise content cached under
+    /// a delegation must not be used.
     pub(crate) fn is_in_lease(&self) -> bool {
         self.shared().is_in_lease()
     }
@@ -124,14 +125,15 @@ mod tests;
 #[derive(Default)]
 pub(crate) struct Holders {
     by_name: FxHashMap<StateId, Weak<dyn Recalled>>,
-    /// There once a holder has been.
+    /// Set once a first holder is registered.
     caller: Option<Arc<Caller>>,
-    /// News that have not reached their holders; these may think that they hold what is gone.
+    /// Notices that have not reached their holders, which may still rely on delegations that are
+    /// gone.
     unheard: Arc<AtomicUsize>,
 }
 
 impl Holders {
-    /// Adds one; starts the thread that calls it with the first.
+    /// Adds a holder; the first one starts the thread that calls holders.
     pub(crate) fn insert(
         &mut self,
         name: StateId,
@@ -145,12 +147,12 @@ impl Holders {
         Ok(())
     }
 
-    /// How much is on its way to holders, for a look without the lock.
+    /// The number of notices on their way to holders, to be read without the lock.
     pub(crate) fn unheard(&self) -> &Arc<AtomicUsize> {
         &self.unheard
     }
 
-    /// For how long a holder has not heard what there is for it.
+    /// The age of the oldest notice that its holder has not taken.
     pub(crate) fn unheard_for(&self) -> Duration {
         self.caller.as_ref().map_or(Duration::ZERO, |caller| caller.waiting())
     }
@@ -163,7 +165,7 @@ impl Holders {
         self.by_name.get(&name).cloned()
     }
 
-    /// Tells the holder; false when there is none.
+    /// Queues a notice for the holder; false when there is none.
     pub(crate) fn tell(&mut self, name: StateId, news: News) -> bool {
         let holder = match news {
             News::Recall { .. } => self.get(name),
@@ -193,7 +195,7 @@ impl std::fmt::Debug for Holders {
     }
 }
 
-/// What a holder is told.
+/// The notices that a holder gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum News {
     Recall { truncate: bool },

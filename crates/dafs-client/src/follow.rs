@@ -1,5 +1,5 @@
-//! Reads that nobody waits for: what is to follow them is called by whichever thread drives the client, so
-//! that no other one has to be woken for it.
+//! Reads with a continuation: the thread that drives the client calls it, so that no other thread
+//! has to be woken.
 
 use crate::buffer::IoBuffer;
 use crate::cache::Use;
@@ -9,29 +9,32 @@ use crate::operations::Then;
 use crate::outcome::moved;
 use std::ops::Range;
 
-/// What one read has brought.
+/// The result of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadPart {
     /// Bytes read, which may be fewer than asked for.
     pub bytes: usize,
-    /// Whether the file ends behind them.
+    /// True when the file ends behind them.
     pub is_end: bool,
 }
 
 impl File {
-    /// Reads into `range` of `buffer` from `offset`, and calls `then` with the buffer and what was read, or
-    /// the server's answer that nothing was, as [`submit_read`](Self::submit_read) yields it: which may be
-    /// less than asked for, or DELAY. `then` is called once, by whichever thread drives the client at that
-    /// moment: it holds up all others, so that it must not wait for anything, least of all for this client,
-    /// nor for a lock that a thread may have while it calls this client. What it panics with is reported
-    /// and ends nothing else. The client lives until it has been called.
+    /// Reads into `range` of `buffer` from `offset`, and calls `then` with the buffer and the
+    /// result. As for [`submit_read`](Self::submit_read), the result may be less than asked for, or
+    /// an error such as DELAY.
     ///
-    /// If another thread drives the client this returns at once, else when no such read is left; the caller
-    /// drives until then. That is for threads that serve requests one by one, of which some do nothing but
-    /// pass answers on while the others take requests.
+    /// `then` is called once, by the thread that drives the client at that moment. It delays all
+    /// other operations, so it must not wait: not for this client, nor for a lock that another
+    /// thread may hold while it calls this client. A panic in it is reported and ends nothing else.
+    /// The client lives until `then` has been called.
+    ///
+    /// If another thread drives the client this returns at once, else when no such read is left;
+    /// the caller drives until then. This suits threads that serve requests one by one: some pass
+    /// answers on while the others take requests.
     ///
     /// # Errors
-    /// A range outside the buffer, too many operations, a session that is over. `then` is not called.
+    /// A range outside the buffer, too many operations, a session that is over. `then` is not
+    /// called.
     pub fn read_then(
         &self,
         buffer: IoBuffer,

@@ -1,9 +1,10 @@
-//! Tells holders what the server wants: what they do may take long and needs the client.
+//! The threads that notify holders of recalls and losses: a holder may take long and uses the
+//! client.
 //!
 //! Invariants
-//! * One holder is told one thing at a time, in order. One that takes long keeps the others waiting only
-//!   when [`CALLERS_MAX`] do.
-//! * What was to be told before the end is told.
+//! * A holder is notified of one thing at a time, in order. A slow holder delays the others only
+//!   when [`CALLERS_MAX`] holders are slow.
+//! * Every notice that was queued before the end is delivered.
 
 use super::{News, Recalled};
 use crate::driver::Shared;
@@ -16,12 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What a holder is to be told.
+/// A notice for a holder.
 pub(super) struct Notice {
     pub(super) name: StateId,
     pub(super) holder: Weak<dyn Recalled>,
     pub(super) news: News,
-    /// When it came.
+    /// When it was queued.
     since: Instant,
 }
 
@@ -30,17 +31,17 @@ impl Notice {
         Self { name, holder, news, since: Instant::now() }
     }
 
-    /// Where the holder is, to tell it from others while it is there.
+    /// The holder's address, which tells it from others while it exists.
     fn place(&self) -> usize {
         self.holder.as_ptr().cast::<()>().addr()
     }
 }
 
-/// The threads that call holders: one that stays, and others while that is not enough.
+/// The threads that call holders: a permanent one, and temporary ones while that is not enough.
 pub(super) struct Caller {
     state: Mutex<State>,
     changed: Condvar,
-    /// News that have not reached their holders, for a look without the lock.
+    /// Notices that have not reached their holders, to be read without the lock.
     unheard: Arc<AtomicUsize>,
     shared: Weak<Shared>,
     itself: Weak<Self>,
@@ -49,9 +50,9 @@ pub(super) struct Caller {
 #[derive(Default)]
 struct State {
     notices: VecDeque<Notice>,
-    /// The holders that are being told something.
+    /// The holders that are being called.
     telling: Vec<usize>,
-    /// Threads that wait for something to tell.
+    /// Threads that wait for a notice.
     idle: usize,
     threads: usize,
     stop: bool,
@@ -97,7 +98,7 @@ impl Caller {
         self.changed.notify_all();
     }
 
-    /// For how long something has waited to be told.
+    /// The age of the oldest queued notice.
     pub(super) fn waiting(&self) -> Duration {
         self.state().notices.front().map_or(Duration::ZERO, |notice| notice.since.elapsed())
     }
@@ -105,14 +106,14 @@ impl Caller {
     fn run(&self, stays: bool) {
         while let Some(notice) = self.next(stays) {
             let place = notice.place();
-            // A holder that panics is told no more of this; others are still told.
+            // A panic of a holder ends this notice only; others are still delivered.
             let _ = confined(|| self.tell(notice));
             self.state().telling.retain(|told| *told != place);
         }
     }
 
     fn tell(&self, Notice { name, holder, news, .. }: Notice) {
-        // One that is wanted back is held until the holder has given it back.
+        // The delegation stays valid until the holder returns it, so the recall counts as heard.
         if matches!(news, News::Recall { .. }) {
             self.unheard.fetch_sub(1, Ordering::Release);
         }
@@ -120,7 +121,7 @@ impl Caller {
             (Some(holder), News::Recall { truncate }) => holder.recall(truncate),
             (Some(holder), News::Lost) => holder.lost(),
             (None, News::Lost) => {}
-            // It left without giving it back.
+            // The holder was dropped without returning the delegation.
             (None, News::Recall { .. }) => {
                 if let Some(shared) = self.shared.upgrade() {
                     shared.leave_delegation(name);
@@ -132,8 +133,8 @@ impl Caller {
         }
     }
 
-    /// The first that can be told now. What cannot, is looked for by whoever tells the same holder
-    /// something else.
+    /// The first notice that can be delivered now. A notice whose holder is busy is left to the
+    /// thread that is calling this holder.
     fn next(&self, stays: bool) -> Option<Notice> {
         let mut state = self.state();
         loop {
@@ -144,7 +145,8 @@ impl Caller {
                 return Some(notice);
             }
             if state.stop || !stays {
-                // In the same step, or somebody would count on a thread that looks no more.
+                // Under the same lock: a producer must not count on a thread that has stopped
+                // looking.
                 state.threads -= 1;
                 return None;
             }
@@ -161,13 +163,13 @@ mod tests {
     use crate::delegation::HeldAttributes;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// So long nobody waits who waits for nothing.
+    /// A timeout that is reached only when a notice is missing.
     const LONG: Duration = Duration::from_secs(20);
 
     struct Holder {
         told: Sender<(u32, News)>,
         number: u32,
-        /// Holds a recall up.
+        /// Blocks a recall.
         gate: Option<Mutex<Receiver<()>>>,
     }
 
@@ -246,7 +248,7 @@ mod tests {
         assert!(begun.iter().zip(1..).all(|(told, number)| *told == (number, RECALL)));
         push(&quick, RECALL);
         assert_eq!(tells.recv_timeout(LONG).unwrap(), (1000, RECALL), "others take long");
-        // Now so many take long that nobody is told anything.
+        // All threads are in slow holders now, so no notice is delivered.
         push(&slow[0], RECALL);
         assert_eq!(tells.recv_timeout(LONG).unwrap(), (0, RECALL));
         push(&quick, News::Lost);

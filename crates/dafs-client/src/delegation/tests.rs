@@ -8,14 +8,14 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// What a holder is told.
+/// A notice that a holder has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Recall { truncate: bool },
     Lost,
 }
 
-/// An open file, beside the cache, which would keep its delegation.
+/// An open file that bypasses the cache, which would keep its delegation.
 #[derive(Clone, Copy)]
 struct Opened {
     handle: FileHandle,
@@ -42,13 +42,13 @@ impl Opened {
     }
 }
 
-/// A holder that gives back what is wanted back, after it has written something.
+/// A holder that writes something and then returns a recalled delegation.
 struct Holder {
     client: Client,
     file: Opened,
     name: StateId,
     told: Sender<Told>,
-    /// Written before the delegation is given back.
+    /// Written before the delegation is returned.
     late: Option<&'static [u8]>,
     size: Option<u64>,
 }
@@ -102,7 +102,8 @@ fn open(client: &Client, name: &[u8]) -> (Opened, Option<Granted>) {
     opened.unwrap()
 }
 
-/// Opens the file until a delegation comes along: the server may not know yet that it can call.
+/// Opens the file until a delegation comes along: the server may not know yet that the back-control
+/// channel works.
 fn open_granted(client: &Client) -> (Opened, Granted) {
     loop {
         match open(client, b"file") {
@@ -146,7 +147,7 @@ fn whoever_comes_waits_for_the_holder_and_sees_what_it_wrote() {
         assert_eq!(content(&two), b"late456789");
         assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
         assert!(news.try_recv().is_err(), "it was told once");
-        // Nothing is left to be returned, and its open is not concerned.
+        // Returning it again does nothing, and its open stays valid.
         one.return_delegation(holder.name).unwrap();
         holder.file.write(&one, b"more");
         assert_eq!(content(&two), b"more456789");
@@ -182,7 +183,8 @@ fn what_nobody_holds_is_given_back() {
     for transport in TRANSPORTS {
         let served = served();
         let (one, two) = (served.client(transport), served.client(transport));
-        // Granted and never held, of a holder that is gone, and not wanted.
+        // A delegation that is granted and never held, one of a dropped holder, and one that is not
+        // recalled.
         let (file, granted) = open_granted(&one);
         assert_eq!(content(&two), b"0123456789");
         let (told, _news) = channel();
@@ -221,8 +223,8 @@ fn delegations_outlive_a_restart_of_the_server() {
         served.start();
         one.ping().unwrap();
         assert_eq!(one.stats().restarts, 1);
-        // It is not lost: it is wanted back, by the other client or, when the server takes the end of
-        // its former run for a local user of the file, before.
+        // It is not lost but recalled: by the other client, or earlier, when the restarted server
+        // takes the end of its former run for a local user of the file.
         let two = served.client(transport);
         assert_eq!(content(&two), b"late456789");
         assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
@@ -236,7 +238,8 @@ fn recalls_come_over_the_next_channel_when_one_is_lost() {
     let served = served();
     let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut number = 0;
-    // The second connection is the channel; it breaks with the first recall, or before.
+    // The second connection is the back-control channel; it breaks with the first recall, or
+    // before.
     let wire = Wire::new(server, move || {
         number += 1;
         (number == 2).then_some(700)
@@ -258,7 +261,7 @@ fn a_client_that_leaves_keeps_nobody_waiting() {
     assert!(news.try_recv().is_err());
 }
 
-/// A holder whose recall takes its time.
+/// A holder whose recall blocks.
 struct Slow {
     begun: Sender<()>,
     go_on: Mutex<Receiver<()>>,
