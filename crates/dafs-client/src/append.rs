@@ -1,9 +1,9 @@
-//! Writes whose place is the end of the file at that moment (DAFS 13.3).
+//! Appends: the server chooses the offset, the end of the file at that moment (DAFS 13.3).
 //!
 //! Invariants
-//! * An append is one request, whole or not at all; it is never cut into pieces.
-//! * After a lost connection it is never done twice: either the server says what became of it, or
-//!   the caller is told that nobody knows.
+//! * An append is one request and atomic; it is never cut into pieces.
+//! * The client never retries an append over a new connection: either the server's replay cache has
+//!   the answer, or the caller gets [`Error::InDoubt`].
 
 use crate::attributes::Stability;
 use crate::buffer::IoBuffer;
@@ -25,9 +25,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl File {
-    /// Writes all of `source` at the end of the file and returns where that was. Nothing of any other
-    /// writer comes in between, and the data is stable when this returns: `stability` says which kind
-    /// is meant and is not `Unstable`. Long data is staged; [`File::append_from`] avoids that.
+    /// Writes all of `source` at the end of the file and returns its offset there. No data of
+    /// another writer lies in between, and the data is stable when this returns: `stability` says
+    /// which kind of stable and is not `Unstable`. Long data is staged; [`File::append_from`]
+    /// avoids that.
     ///
     /// # Errors
     /// The server's answer, with nothing written: WRITE_TOOBIG for more than
@@ -41,10 +42,9 @@ impl File {
         self.append_staged(unsafe { CheckedSlice::from_ref(source) }, stability)
     }
 
-    /// As [`File::append`], out of memory that may be taken away meanwhile. Nothing is copied to it.
+    /// As [`File::append`], out of memory that may be unmapped meanwhile. No data is copied to it.
     ///
-    /// # Errors
-    /// As there, and [`Error::BadMemory`], with nothing written.
+    /// # Errors As [`File::append`], and [`Error::BadMemory`], with nothing written.
     pub fn append_checked(&self, source: CheckedSlice<'_>, stability: Stability) -> Result<u64> {
         check(stability)?;
         if self.client().shared().appends_inline(source.len())? {
@@ -90,11 +90,12 @@ impl File {
         })
     }
 
-    /// Starts to write `range` of `buffer` at the end of the file, as [`File::append_from`]; yields where that
-    /// is. Of several that are in flight the server may take any first. Sent as [`File::submit_read`].
+    /// Starts to append `range` of `buffer` to the file, as [`File::append_from`]; yields the
+    /// offset of the data. The server may carry out several in flight in any order. Sent as
+    /// [`File::submit_read`].
     ///
     /// # Errors
-    /// As [`File::submit_read`], and as [`File::append_from`] for what is not allowed.
+    /// As [`File::submit_read`], and as [`File::append_from`] for invalid arguments.
     pub fn submit_append(
         &self,
         buffer: &IoBuffer,
@@ -132,8 +133,8 @@ impl File {
         })
     }
 
-    /// Has `send` send the request for an append out of a buffer: with the data in it if that is short, for
-    /// one round trip, else with the memory that it names.
+    /// Has `send` send the request for an append out of a buffer: short data travels inline, for
+    /// one round trip, and longer data as the memory that the request names.
     fn with_append<T>(
         &self,
         buffer: &IoBuffer,
@@ -188,7 +189,7 @@ fn check(stability: Stability) -> Result<()> {
     }
 }
 
-/// Where the data of an append begins, by the answer to it.
+/// The offset of an append's data, by the answer to it.
 pub(crate) fn appended(reply: &ReplyMessage, server: &Arc<str>) -> Result<u64> {
     let procedure = reply.procedure();
     let broken = |reason: &dyn Display| Error::Protocol {

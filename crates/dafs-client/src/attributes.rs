@@ -2,7 +2,7 @@
 
 pub use dafs_wire::dafs::{AccessMask, FileHandle, ObjectType, SetTime, Stability, Time};
 
-/// Who owns an object, as the server names them.
+/// The owner of an object, as the server names it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Owner {
     /// A number on the server.
@@ -24,10 +24,10 @@ impl Owner {
     }
 }
 
-/// Attributes of an object. What the server does not keep is zero or `None`.
+/// Attributes of an object. An attribute that the server does not keep is zero or `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
+    /// Kind of object.
     pub kind: ObjectType,
     /// Permission bits with setuid, setgid and sticky: 0o7777.
     pub mode: u32,
@@ -134,13 +134,13 @@ pub struct FsStatus {
     pub write_bytes_max: Option<u64>,
     /// Longest append, in bytes.
     pub append_bytes_max: Option<u64>,
-    /// The size the server likes for reads and writes, in bytes.
+    /// The preferred size of reads and writes, in bytes.
     pub io_bytes_preferred: Option<u64>,
     /// The lease period in seconds.
     pub lease_seconds: Option<u32>,
 }
 
-/// A device, socket or pipe to be made.
+/// A device, socket or pipe to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpecialFile {
     /// A block device.

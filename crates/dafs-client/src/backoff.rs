@@ -1,7 +1,7 @@
-//! Trying again what the server has no room or no time for just now.
+//! Retries with exponential backoff of requests that the server answers with DELAY or GRACE.
 //!
 //! Invariants
-//! * All attempts together take no longer than the deadline of one operation, and than the limit of
+//! * All attempts together take no longer than the deadline of one operation, nor than the limit of
 //!   the thread.
 
 use crate::limit::{self, Limit};
@@ -10,7 +10,7 @@ use dafs_dat::Instant;
 use dafs_wire::dafs::Status;
 use std::time::Duration;
 
-/// True for answers that say: nothing was done, ask again soon (DAFS 15).
+/// True for answers that say: nothing was done, retry soon (DAFS 15).
 pub(crate) fn is_passing(status: Status) -> bool {
     matches!(status, Status::Delay | Status::Grace)
 }
@@ -19,7 +19,7 @@ pub(crate) fn is_passing(status: Status) -> bool {
 #[derive(Debug)]
 pub(crate) struct Backoff {
     deadline: Option<Duration>,
-    /// When to give up; set with the first pause, so that a first success costs no clock.
+    /// The time of the timeout; set with the first pause, so that a first success reads no clock.
     until: Option<Instant>,
     pause: Duration,
 }

@@ -14,11 +14,10 @@ use std::sync::{Arc, Condvar, Weak};
 
 /// Memory that the server reads and writes directly. Cheap to clone; clones are the same memory.
 ///
-/// It may be dropped while operations use it: the memory stays until they are over. What is in it
-/// while an operation is in flight is anybody's guess, so it is only seen through
-/// [`VolatileSlice`].
+/// It may be dropped while operations use it: the memory stays until they are over. Its content is
+/// undefined while an operation is in flight, so it is only seen through [`VolatileSlice`].
 ///
-/// Over shared memory the server may still write what a lost session was asking for. After an
+/// Over shared memory the server may still write data that a lost session had requested. After an
 /// operation failed because the session ended, or by its deadline, drop the buffers that
 /// [`Client::buffer`] made, which is safe at any time, and put no other data in them.
 #[derive(Debug, Clone)]
@@ -28,7 +27,7 @@ pub struct IoBuffer {
     _borrowed: Option<Borrowed>,
 }
 
-/// A handle on memory of the caller's. Its end ends the registration if it was the last one.
+/// A handle on memory of the caller's. The last handle ends the registration when it is dropped.
 #[derive(Debug, Clone)]
 struct Borrowed {
     shared: Weak<Shared>,
@@ -39,7 +38,8 @@ impl Drop for Borrowed {
     fn drop(&mut self) {
         match self.shared.upgrade() {
             Some(shared) => shared.reap(),
-            // Without the session there is no registration either, once it has gone altogether.
+            // The session has ended, and its registrations with it, once the last reference is
+            // gone.
             None => self.end.wait(),
         }
     }
@@ -52,7 +52,7 @@ pub(crate) struct End {
     changed: Condvar,
 }
 
-/// Tells of the end when it is dropped.
+/// Announces the end when it is dropped.
 pub(crate) struct Ending<'a>(pub(crate) &'a End);
 
 impl Drop for Ending<'_> {
@@ -124,13 +124,13 @@ impl Client {
     ///
     /// # Safety
     /// `bytes` bytes at `address` must stay mapped, readable and writable until the buffer, its
-    /// clones and every operation on them are gone, and nobody may hold a Rust reference into them
-    /// while an operation is in flight.
+    /// clones and every operation on them are gone. No Rust reference into them may exist while an
+    /// operation is in flight.
     ///
     /// # Errors
     /// Too many registrations, or the session is over.
     pub unsafe fn register(&self, address: *mut u8, bytes: usize) -> Result<IoBuffer> {
-        // SAFETY: the caller's promise is that of `Buffer::borrowed`.
+        // SAFETY: the caller's promise is the one that `Buffer::borrowed` asks for.
         let buffer = unsafe { Buffer::borrowed(address, bytes) };
         let mut driver = self.shared().lock()?;
         let memory = driver.register(Arc::new(buffer)).map_err(|e| self.shared().failed(&e))?;
@@ -164,9 +164,10 @@ mod tests {
         let buffer = unsafe { client.register(memory.as_mut_ptr(), memory.len()).unwrap() };
         let borrowed = buffer._borrowed.clone().unwrap();
         drop(client);
-        // Over, as far as others see: the session waits for nobody.
+        // Dropping the client ends the session, as others see it: the session does not wait for
+        // buffers.
         drop(buffer);
-        // And what it does while the session is still ending.
+        // The drop of a handle while the session is still ending.
         let ending = Borrowed { shared: Weak::new(), end: Arc::default() };
         assert!(!Arc::ptr_eq(&ending.end, &borrowed.end));
         let end = ending.end.clone();

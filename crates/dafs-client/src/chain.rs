@@ -1,9 +1,9 @@
-//! Chains: several requests in one round trip, of which each may take up what those before it have
-//! found (DAFS 8). With them what many programs do most, reading or making a small file, costs one
+//! Chains: several requests in one round trip, each of which may take the handle or state-id that
+//! those before it have found (DAFS 8). With a chain, reading or creating a small file costs one
 //! round trip.
 //!
 //! Invariants
-//! * What is not known to be carried out is never reported as if it had been, nor the other way.
+//! * A request of unknown outcome is never reported as carried out, nor as not carried out.
 
 use crate::attributes::{Attributes, FileHandle, SetAttributes, Stability};
 use crate::cache::Use;
@@ -24,17 +24,17 @@ use dafs_wire::dafs::{
 use dafs_wire::path::SplitPath;
 use std::sync::atomic::Ordering;
 
-/// What a request takes from those before it in its chain, in place of what it says itself.
+/// The values that a request takes from those before it in its chain, in place of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Takes {
-    /// Nothing.
+    /// Neither the handle nor the state-id.
     #[default]
     Nothing,
     /// The handle.
     Handle,
     /// The state-id.
     StateId,
-    /// Both.
+    /// The handle and the state-id.
     Both,
 }
 
@@ -66,11 +66,10 @@ impl<'a> Chain<'a> {
 
     /// Sends it in one piece and waits for the answers: one for each request.
     ///
-    /// # Errors
-    /// That it cannot be sent. [`Error::Argument`]: the requests do not form a chain (DAFS 8), as
-    /// when one that changes the file system comes behind one that fetches;
-    /// [`Error::ChainTooLong`]. Those of single requests are in the result; behind the first one
-    /// that failed they are [`Error::ChainBroken`].
+    /// # Errors The chain cannot be sent: [`Error::Argument`] when the requests do not form a chain
+    /// (DAFS 8), as when one that changes the file system comes behind one that fetches;
+    /// [`Error::ChainTooLong`]. The errors of single requests are in the result; behind the first
+    /// failure they are [`Error::ChainBroken`].
     pub fn run(&self) -> Result<Vec<Result<ReplyMessage>>> {
         let mut failed = None;
         let _used = self.client.before(|| self.what_it_does());
@@ -78,7 +77,8 @@ impl<'a> Chain<'a> {
         if results.iter().all(|result| matches!(result, Err(Error::Unsendable(_))))
             && !results.is_empty()
         {
-            // It was taken while the session was being connected anew, and there are fewer credits now.
+            // The chain was accepted while the session reconnected, and there are fewer credits
+            // now.
             let credits = self.client.stats().credits.into();
             return Err(Error::ChainTooLong { members: self.members.len(), credits });
         }
@@ -101,9 +101,9 @@ impl<'a> Chain<'a> {
         Ok(results)
     }
 
-    /// What its requests do to file content.
+    /// The effect of its requests on file content.
     fn what_it_does(&self) -> Use {
-        // The file that was made last in it is nobody else's business.
+        // No other open can know the file that the chain created last.
         let mut is_new = false;
         let mut what = Use::None;
         for (request, flags) in &self.members {
@@ -123,8 +123,8 @@ impl<'a> Chain<'a> {
         what
     }
 
-    /// As [`Chain::run`], if nothing in it changes anything: what a lost connection leaves open is
-    /// asked again, and so is what the server puts off.
+    /// As [`Chain::run`], for chains without side effects: requests that a lost connection leaves
+    /// in doubt are retried, and so are those answered with DELAY.
     fn ask(&self) -> Result<Vec<ReplyMessage>> {
         self.client.shared().patiently(|| self.run()?.into_iter().collect())
     }
@@ -138,7 +138,8 @@ pub struct FileStart {
     pub handle: FileHandle,
     /// Its first bytes.
     pub data: Vec<u8>,
-    /// True when there are no more; the server may not say so if the last one was asked for.
+    /// True when the file ends there; the server may not report the end if exactly the last byte
+    /// was asked for.
     pub is_whole: bool,
 }
 
@@ -148,8 +149,8 @@ impl Client {
         Chain { client: self.clone(), members: Vec::new() }
     }
 
-    /// The object called `name` in a directory and its attributes, in one round trip if the session has
-    /// two credits at the moment. Symbolic links are not followed.
+    /// The object called `name` in a directory and its attributes, in one round trip if the session
+    /// has two credits at the moment. Symbolic links are not followed.
     ///
     /// # Errors
     /// The server's answer.
@@ -163,7 +164,7 @@ impl Client {
         let lookup = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&path) });
         let chain = self.chain().then(lookup, Takes::Nothing);
         let replies = match chain.then(Request::GetAttrInline(get), Takes::Handle).ask() {
-            // A session that has just been connected anew may have one, be it while this waits.
+            // A session that has just reconnected may have one credit, even while this waits.
             Err(Error::ChainTooLong { .. }) => {
                 let handle = self.lookup(dir, name)?;
                 return Ok((handle, self.attributes(&handle)?));
@@ -183,7 +184,7 @@ impl Client {
 
     /// Up to `bytes_max` bytes from the start of the file at `path`, without opening it: in one
     /// round trip if that fits a message and no symbolic link is on the way. Links are followed.
-    /// Share reservations of others are respected; none is made.
+    /// Share reservations of others are respected; no reservation is made.
     ///
     /// # Errors
     /// The server's answer.
@@ -298,7 +299,7 @@ impl Client {
         let room = (self.session().request_bytes as usize).saturating_sub(WRITE_INLINE_DATA_AT);
         let created = self.shared().patiently(|| self.create(open, room, data, stability));
         let mut replies = match created {
-            // A session that has been connected anew may have fewer credits than before.
+            // A session that has reconnected may have fewer credits than before.
             Err(Error::ChainTooLong { .. }) => {
                 return self.create_in_steps(dir, name, attributes, data, stability);
             }
@@ -391,7 +392,7 @@ impl Client {
         }
     }
 
-    /// Takes what is wanted from the answer to a member of a chain.
+    /// Extracts a value from the answer to a member of a chain.
     fn take<T>(
         &self,
         reply: Option<&ReplyMessage>,
@@ -406,8 +407,8 @@ impl Client {
     }
 }
 
-/// Adds the data of a READ of `asked` bytes to `data`; yields whether the file ends there. `None`
-/// when the server answered with too much, or with nothing that would lead anywhere.
+/// Adds the data of a READ of `asked` bytes to `data`; yields true at the end of the file. `None`
+/// when the server answered with too much, or with no progress.
 fn take_data(reply: &Reply<'_>, asked: u32, data: &mut Vec<u8>) -> Option<bool> {
     let Reply::ReadInline(reply) = reply else { return None };
     let stuck = reply.data.is_empty() && !reply.eof && asked > 0;

@@ -15,8 +15,7 @@ use dafs_wire::dafs::{Outcome, Reply, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A session with a server, shared by all clones and threads. The last clone that is dropped ends
-/// it.
+/// A session with a server, shared by all clones and threads. Dropping the last clone ends it.
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -26,11 +25,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the server that `url` names and opens a session. The path of the URL is not
-    /// looked at.
+    /// Connects to the server that `url` names and opens a session. The path of the URL is
+    /// ignored.
     ///
     /// # Errors
-    /// What failed and what to do about it.
+    /// The cause, with the remedy.
     pub fn connect(url: &DafsUrl, options: &ConnectOptions) -> Result<Self> {
         let cache = options.cache.map(|options| Arc::new(Cache::new(options)));
         let options = crate::connect::options_of(url, options);
@@ -45,7 +44,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Which transport is in use, and why.
+    /// The transport in use, and the reason for it.
     pub fn transport(&self) -> &Transport {
         self.shared.transport()
     }
@@ -55,7 +54,7 @@ impl Client {
         self.shared.server()
     }
 
-    /// What the session agreed on.
+    /// The parameters that the session negotiated.
     pub fn session(&self) -> &SessionInfo {
         self.shared.info()
     }
@@ -75,7 +74,7 @@ impl Client {
         usize::try_from(self.shared.info().write_bytes_max).unwrap_or(usize::MAX)
     }
 
-    /// Asks the server for a sign of life; returns the round trip.
+    /// Sends a NULL to the server; returns the round-trip time.
     ///
     /// # Errors
     /// The end of the session.
@@ -85,7 +84,7 @@ impl Client {
         Ok(start.elapsed())
     }
 
-    /// Sends what has been submitted and not sent yet.
+    /// Sends requests that were submitted and not sent yet.
     ///
     /// # Errors
     /// The end of the session.
@@ -98,14 +97,14 @@ impl Client {
         self.shared.stats()
     }
 
-    /// True when there is a connection to the server now, as far as is known; false while a lost one
-    /// is being replaced, and for good when the session is over.
+    /// True when there is a connection to the server now, as far as is known; false while a lost
+    /// one is being replaced, and for good when the session is over.
     pub fn is_connected(&self) -> bool {
         self.shared.is_connected()
     }
 
-    /// True when the session is over for good, and in a fork of the process that connected: only a new
-    /// client will do.
+    /// True when the session is over for good, and in a fork of the process that connected: only a
+    /// new client will do.
     pub fn is_over(&self) -> bool {
         self.shared.is_over()
     }
@@ -139,8 +138,8 @@ impl Client {
         &self.lent
     }
 
-    /// Sends one request, waits, and takes what is wanted from a successful answer: for procedures
-    /// that have no method of their own.
+    /// Sends one request, waits, and extracts a value from a successful answer with `take`: for
+    /// procedures that have no method of their own.
     ///
     /// # Errors
     /// The server's answer; [`Error::Protocol`] when `take` finds nothing in it.
@@ -153,7 +152,7 @@ impl Client {
         self.ask_server(request, take)
     }
 
-    /// As [`ask`](Self::ask), for what does not concern the cache.
+    /// As [`ask`](Self::ask), for requests that the cache does not need to see.
     pub(crate) fn ask_server<T>(
         &self,
         request: &Request<'_>,
@@ -162,7 +161,7 @@ impl Client {
         self.shared.ask(request, take)
     }
 
-    /// Takes what is wanted from an answer, as [`ask`](Self::ask) does.
+    /// Extracts a value from an answer, as [`ask`](Self::ask) does.
     pub(crate) fn taken<T>(
         &self,
         reply: &ReplyMessage,
@@ -173,7 +172,7 @@ impl Client {
 }
 
 impl Shared {
-    /// As [`Client::ask`], for what concerns neither the cache nor layouts.
+    /// As [`Client::ask`], for requests that neither the cache nor layouts need to see.
     pub(crate) fn ask<T>(
         &self,
         request: &Request<'_>,
@@ -182,7 +181,7 @@ impl Shared {
         self.taken(&self.call(request)?, take)
     }
 
-    /// The same, and a server that puts it off has said so.
+    /// As [`ask`](Self::ask), without retries: DELAY is returned as an error.
     pub(crate) fn ask_once<T>(
         &self,
         request: &Request<'_>,
@@ -192,7 +191,7 @@ impl Shared {
         self.taken(&self.wait_reply(&slot, None)?, take)
     }
 
-    /// Takes what is wanted from an answer.
+    /// Extracts a value from an answer.
     pub(crate) fn taken<T>(
         &self,
         reply: &ReplyMessage,
@@ -208,7 +207,7 @@ impl Shared {
         }
     }
 
-    /// Which client of the server this is.
+    /// The identity of this client at the server.
     pub(crate) fn identity(&self) -> Result<ClientIdentity> {
         let driver = self.lock()?;
         let config = &driver.core().config;

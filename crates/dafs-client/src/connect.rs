@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The options that are gone by: where the URL says something, that.
+/// The effective options: values of the URL override those given.
 pub(crate) fn options_of(url: &DafsUrl, options: &ConnectOptions) -> ConnectOptions {
     let of_url = |said: Option<Duration>, otherwise| match said {
         Some(Duration::ZERO) => None,
@@ -54,10 +54,11 @@ pub(crate) fn open_data_server(
     Target::new(server, options.clone(), is_data_server).open(&[address])
 }
 
-/// Opens a session with the server that `url` names. What that says is in the options.
+/// Opens a session with the server that `url` names. The options of the URL are in `options`
+/// already.
 pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared>> {
     if url.user().is_some() && matches!(options.authentication, Authentication::None) {
-        // Whoever wrote the URL would believe to be that user, and would be this process.
+        // The author of the URL would expect to act as that user, and would act as this process.
         return Err(Error::Argument("the URL names a user, and nothing proves to be that user"));
     }
     if let (Some(user), Authentication::Text { id, .. }) = (url.user(), &options.authentication)
@@ -65,7 +66,7 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
     {
         return Err(TWO_USERS);
     }
-    // Here, where the loader of programs may be waited for.
+    // Done here, where waiting for the dynamic loader is allowed.
     dafs_mem::prepare_copies();
     let host = url.host();
     let server = if host.contains(':') {
@@ -77,13 +78,13 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
     target.open(&target.resolve(url)?)
 }
 
-/// Why one address did not work.
+/// The reason why one address did not work.
 enum Attempt {
-    /// Nobody is there; another address or transport may do.
+    /// No server listens there; another address or transport may do.
     Unreachable(String),
     /// The server was reached and the session was not opened.
     Refused(Failure),
-    /// The caller wants nothing more to be tried.
+    /// The caller wants no further attempts.
     Stopped,
 }
 
@@ -96,10 +97,10 @@ impl Attempt {
 struct Target {
     options: ConnectOptions,
     server: Arc<str>,
-    /// It only moves data.
+    /// The session only moves data.
     is_data_server: bool,
     until: Instant,
-    /// How long that is from the beginning.
+    /// The whole timeout, from the beginning.
     after: Duration,
 }
 
@@ -118,7 +119,7 @@ impl Target {
         for address in addresses {
             match self.try_address(*address) {
                 Ok(shared) => return Ok(shared),
-                // A server that was reached has the last word.
+                // The answer of a server that was reached is final.
                 Err(Attempt::Refused(failure @ Failure::Protocol(_))) => {
                     return Err(self.error(&format_args!(
                         "what was reached there does not answer as a DAFS server does ({failure}); \
@@ -177,7 +178,8 @@ impl Target {
         for name in shm_socket_candidates(address) {
             let usual = ShmConfig::default();
             let shareable_buffers_max = match self.is_data_server {
-                // What is given up there is done another way, in the same memory.
+                // The client redoes a transfer that it gives up at a data server, in the same
+                // memory, so the data server must not reach it any more.
                 true => 0,
                 false => usual.shareable_buffers_max,
             };
@@ -294,7 +296,7 @@ impl Target {
     }
 }
 
-/// True when the address is one of this machine: what is sent there would come from there.
+/// True when the address is one of this machine: packets sent there would come from that address.
 fn is_local(address: SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
@@ -347,7 +349,7 @@ fn process_ids() -> CredentialIds {
         let count = libc::getgroups(groups.len() as libc::c_int, groups.as_mut_ptr());
         (libc::geteuid(), libc::getegid(), count)
     };
-    // With more groups than we send the call fails, and none are sent.
+    // With more groups than the list holds the call fails, and none are sent.
     groups.truncate(usize::try_from(count).unwrap_or(0));
     CredentialIds { uid, gid, groups }
 }
@@ -362,7 +364,7 @@ mod tests {
         let local = |text: &str| is_local(text.parse().unwrap());
         assert!(local("127.0.0.1:20490") && local("127.8.8.8:1") && local("[::1]:20490"));
         assert!(local("[::ffff:127.0.0.1]:20490"));
-        // Addresses for documentation (RFC 5737, RFC 3849) belong to nobody.
+        // Addresses for documentation (RFC 5737, RFC 3849) belong to no host.
         assert!(!local("192.0.2.1:20490") && !local("[2001:db8::1]:20490"));
     }
 

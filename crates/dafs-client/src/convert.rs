@@ -1,4 +1,4 @@
-//! Between the attributes of the wire and those of the interface.
+//! Conversion between the attributes of the wire and those of the interface.
 //!
 //! Owners and groups travel as strings (DAFS 14). Numbers are sent and understood in decimal, as
 //! NFS does where no names are mapped.
@@ -41,7 +41,7 @@ pub(crate) const FS_WANTED: FsAttrMask = FsAttrMask::LEASE_TIME
     .union(FsAttrMask::SPACE_TOTAL)
     .union(FsAttrMask::PREF_IO_SIZE);
 
-/// Takes over what the server sent. `object` is the handle if the server sends none.
+/// Converts attributes that the server sent. `object` is the handle if the server sends none.
 pub(crate) fn attributes(found: &wire::Attributes<'_>, object: &FileHandle) -> Attributes {
     let device = found.raw_dev.unwrap_or_default();
     Attributes {
@@ -73,7 +73,7 @@ fn owner(text: Option<&[u8]>) -> Owner {
     }
 }
 
-/// Takes over what the server sent.
+/// Converts attributes that the server sent.
 pub(crate) fn fs_status(found: &wire::FsAttributes<'_>) -> FsStatus {
     FsStatus {
         space_total: found.space_total,

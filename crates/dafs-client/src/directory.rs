@@ -33,7 +33,7 @@ pub struct ReadDir {
     dir: FileHandle,
     cookie: u64,
     verifier: Verifier,
-    /// With their cookies.
+    /// Entries with their cookies.
     page: VecDeque<(u64, DirEntry)>,
     end: bool,
 }
@@ -77,7 +77,7 @@ impl Iterator for ReadDir {
 }
 
 impl ReadDir {
-    /// Whether the server is asked for the next entry; else it was told with others before.
+    /// True when the next entry needs a request; otherwise a page already holds it.
     #[must_use]
     pub fn is_to_ask(&self) -> bool {
         self.page.is_empty() && !self.end
@@ -103,7 +103,7 @@ impl ReadDir {
 
 impl ReadDir {
     /// Fetches the next page: directly into registered memory, or inline when checksums are on,
-    /// because a direct listing does not say how many bytes its checksum covers.
+    /// because the reply to a direct listing does not say how many bytes its checksum covers.
     fn fetch(&mut self) -> Result<()> {
         if self.client.session().checksums { self.fetch_inline() } else { self.fetch_direct() }
     }
@@ -171,7 +171,8 @@ impl ReadDir {
         end: bool,
     ) -> Result<()> {
         for entry in entries.iter() {
-            // What a server calls an entry must be one, or a copy of the tree would leave it.
+            // An invalid name of an entry would let a copy of the tree escape from its target
+            // directory.
             if component(entry.name).is_err() {
                 let reason = "a directory entry has a name that cannot be one";
                 return Err(self.client.shared().broken(&reason));

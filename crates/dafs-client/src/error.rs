@@ -1,4 +1,4 @@
-//! What can go wrong, worded for the person who must act.
+//! Errors, worded for the person who must act.
 
 use crate::url::UrlError;
 use dafs_dat::{PostError, RegisterError};
@@ -12,7 +12,7 @@ use thiserror::Error;
 /// Shorthand for client results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,27 +25,27 @@ pub enum Error {
     /// The file, or the batch, belongs to another client, whose handles mean nothing here.
     #[error("the file or batch was made by another client than the one that is to use it")]
     ForeignFile,
-    /// Memory that the caller named is not mapped, or may not be written, or was taken away while the
-    /// operation used it. Then of a read any part of the rest may have been filled, and a write may have
-    /// been done in part. The session goes on, if need be over another connection.
+    /// Memory that the caller named is not mapped, or may not be written, or was unmapped while the
+    /// operation used it. Then a read may have filled any part of the remaining memory, and a write
+    /// may have been done in part. The session goes on, if need be over another connection.
     #[error("the memory given for a transfer is not mapped, or is read-only")]
     BadMemory,
-    /// Memory is to be taken back that an operation uses.
+    /// Memory cannot be withdrawn while an operation uses it.
     #[error("the memory is in use by an operation; wait for that first")]
     BusyMemory,
-    /// The caller has given the operation up. If it was with the server when its connection was lost,
-    /// it may have been carried out; else it was not.
+    /// The caller has cancelled the operation. If the server had the request when its connection
+    /// was lost, it may have been carried out; else it was not.
     #[error("the operation was cancelled")]
     Canceled,
-    /// It was not carried out, because a request of the same chain before it has failed.
+    /// The request was not carried out, because an earlier one of the same chain has failed.
     #[error(
         "{} was not carried out, because number {member} of the chain has failed",
         procedure.name()
     )]
     ChainBroken {
-        /// What was asked.
+        /// The procedure of the request.
         procedure: Procedure,
-        /// Which one failed, counted from zero.
+        /// The index of the request that failed, counted from zero.
         member: usize,
     },
     /// A chain is sent in one piece, so it needs a credit for each request: nothing was sent.
@@ -61,13 +61,13 @@ pub enum Error {
     Connect {
         /// The server as the user named it.
         server: Arc<str>,
-        /// What happened and what to do.
+        /// The cause and the remedy.
         reason: Arc<str>,
     },
-    /// The operation was not answered in time. The server may or may not have done it, or do it
-    /// yet; what it opens or locks too late is given back. The session goes on, if need be over another
-    /// connection: a DAFS request cannot be taken back, so one that names memory of the caller's costs
-    /// the connection.
+    /// The operation timed out. The server may or may not have done it, or may do it yet; an open
+    /// or a lock that it grants too late is released again. The session goes on, if need be over
+    /// another connection: DAFS cannot cancel a request, so one that names memory of the caller's
+    /// costs the connection.
     #[error("the server at {server} did not answer within {after:?}; check it, then try again")]
     Deadline {
         /// The server.
@@ -75,8 +75,8 @@ pub enum Error {
         /// The deadline.
         after: Duration,
     },
-    /// Others were allowed to change the file before what was written through the cache had reached
-    /// the server.
+    /// Dirty data of the cache was lost: the delegation was revoked before it had been written
+    /// back, so others were allowed to change the file.
     #[error(
         "data that was written is lost: the server took back the right to keep it here before it \
          was written there; others may have changed the file, so look at it and write again"
@@ -85,8 +85,8 @@ pub enum Error {
     /// The process that opened the client was another one.
     #[error("this process was forked after the client had connected; connect again in the child")]
     Forked,
-    /// The connection was lost while the server worked on this, and the server no longer knows
-    /// whether it was done. The session goes on.
+    /// The connection was lost while the server worked on this, and the server's replay cache no
+    /// longer has the answer. The session goes on.
     #[error(
         "{} may or may not have been done: the connection to the server at {server} was lost and \
          its record of the answer with it; look at what it was to change, and repeat it if nothing \
@@ -96,7 +96,7 @@ pub enum Error {
     InDoubt {
         /// The server.
         server: Arc<str>,
-        /// What was asked.
+        /// The procedure of the request.
         procedure: Procedure,
     },
     /// The session ended.
@@ -104,11 +104,11 @@ pub enum Error {
     Lost {
         /// The server.
         server: Arc<str>,
-        /// Why.
+        /// The cause.
         reason: Arc<str>,
     },
-    /// The operation could not be sent in time, because the connection is lost or other operations are
-    /// in its way. The server has not done it and will not. The session goes on.
+    /// The operation was not sent in time, because the connection is lost or other operations are
+    /// ahead of it. The server has not done it and will not. The session goes on.
     #[error(
         "not sent to the server at {server} within {after:?}, so nothing was done; try again later"
     )]
@@ -118,7 +118,7 @@ pub enum Error {
         /// The deadline.
         after: Duration,
     },
-    /// Memory could not be had or registered.
+    /// Memory could not be allocated or registered.
     #[error("no memory for transfers: {0}")]
     Memory(Arc<str>),
     /// The server broke the protocol in an answer; the session is over.
@@ -126,13 +126,13 @@ pub enum Error {
     Protocol {
         /// The server.
         server: Arc<str>,
-        /// What was wrong.
+        /// The violation.
         reason: Arc<str>,
     },
     /// The server refused.
     #[error("{} failed: {}", procedure.name(), answer(*procedure, *status))]
     Status {
-        /// What was asked.
+        /// The procedure of the request.
         procedure: Procedure,
         /// The answer.
         status: Status,
@@ -143,14 +143,15 @@ pub enum Error {
     /// Too many symbolic links in one path.
     #[error("more than {0} symbolic links in one path; it probably leads in a circle")]
     SymlinkLoop(u32),
-    /// Nothing happened within the time that the caller gave; the operation goes on.
+    /// The wait timed out; the operation goes on.
     #[error("not done within {0:?}")]
     TimedOut(Duration),
     /// More operations are waiting than the client keeps.
     #[error("too many operations are in flight; wait for some of them")]
     TooMany,
-    /// The operation waited for a lost connection to be replaced, and over the new one it cannot be
-    /// sent: the server takes shorter messages or fewer at a time than before. The session goes on.
+    /// The operation waited for a lost connection to be replaced, and it cannot be sent over the
+    /// new one: the server takes shorter messages or fewer at a time than before. The session goes
+    /// on.
     #[error("not sent, because the server takes less since the connection was replaced: {0}")]
     Unsendable(Arc<str>),
     /// A URL that cannot be parsed.
@@ -179,8 +180,7 @@ impl Error {
         }
     }
 
-    /// True when there is something that is no part of the export: a file system is mounted there on the
-    /// server.
+    /// True for an object outside the export: another file system is mounted there on the server.
     pub fn is_mount_point(&self) -> bool {
         match self {
             Self::Status { procedure, status } => is_mount_point(*procedure, *status),
@@ -188,13 +188,14 @@ impl Error {
         }
     }
 
-    /// True when the server put the operation off: nothing was done, and it can be asked again.
+    /// True when the server answered DELAY or GRACE: nothing was done, and the request can be
+    /// retried.
     pub(crate) fn is_passing(&self) -> bool {
         self.status().is_some_and(crate::backoff::is_passing)
     }
 
-    /// True when the session is over, or the server is so far away that further operations will
-    /// probably fail too.
+    /// True when the session is over, or when the server is unreachable so that further operations
+    /// will probably fail too.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
@@ -222,7 +223,7 @@ impl Error {
             Self::InDoubt { .. } | Self::Lost { .. } => libc::ECONNRESET,
             Self::Memory(_) => libc::ENOMEM,
             Self::Protocol { .. } => libc::EPROTO,
-            // The server, or this client there, has as many files open as may be.
+            // The server has as many files open as it allows, or as it allows this client.
             Self::Status { procedure: Procedure::Open, status: Status::Resource } => libc::ENFILE,
             Self::Status { status, .. } => status_errno(*status),
             Self::SymlinkLoop(_) => libc::ELOOP,
@@ -234,7 +235,7 @@ impl Error {
     }
 }
 
-/// RENAME and LINK are answered the same where two names lie apart.
+/// For RENAME and LINK the same status means that the two names lie in different file systems.
 fn is_mount_point(procedure: Procedure, status: Status) -> bool {
     status == Status::XDev && !matches!(procedure, Procedure::Rename | Procedure::Link)
 }

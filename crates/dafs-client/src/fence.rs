@@ -1,4 +1,4 @@
-//! Fences: who may use a file or a file system at all (DAFS 11).
+//! Fences: access lists of clients for a file or a whole file system (DAFS 11).
 
 use crate::attributes::FileHandle;
 use crate::client::Client;
@@ -9,17 +9,17 @@ use dafs_wire::dafs::{
 
 pub use dafs_wire::dafs::FenceObject;
 
-/// A change of a fence list. Names are fence ids of DAFS sessions; `nfs:OWNER` is an NFSv4 client by
-/// what it calls itself, and `addr:ADDRESS/BITS` is NFS clients by where they are.
+/// A change of a fence list. Names are fence ids of DAFS sessions; `nfs:OWNER` is an NFSv4 client
+/// by its owner string, and `addr:ADDRESS/BITS` is NFS clients by address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceChange<'a> {
     /// Everybody has access.
     Clear,
-    /// Only these have access; nobody if there are none.
+    /// Only these have access; an empty list shuts everybody out.
     Set(&'a [&'a [u8]]),
-    /// These have access, too. Where there was no list, only these.
+    /// These have access, too. A new list contains only these.
     Add(&'a [&'a [u8]]),
-    /// These have no access any more. There must be a list.
+    /// These lose access. There must be a list.
     Remove(&'a [&'a [u8]]),
 }
 
@@ -28,7 +28,7 @@ impl Client {
     /// is no list and everybody has access.
     ///
     /// # Errors
-    /// The server's answer: `Perm` for who neither owns the file nor is trusted, `Fenced`.
+    /// The server's answer: `Perm` for a caller who neither owns the file nor is trusted, `Fenced`.
     pub fn fence_list(
         &self,
         object: &FileHandle,
@@ -55,12 +55,12 @@ impl Client {
     }
 
     /// Changes the list of an object, or of the file system that holds it. When this returns, no
-    /// request of those who have no access any more is under way, and none will be carried out.
+    /// request of clients that lost access is under way, and none will be carried out.
     ///
     /// # Errors
-    /// The server's answer: `Perm` for who neither owns the file nor is trusted, `Fenced` for who has
-    /// been shut out, `Inval` for what is no name. When the session is lost instead, the change may
-    /// have been made; it does no harm to ask for it again.
+    /// The server's answer: `Perm` for a caller who neither owns the file nor is trusted, `Fenced`
+    /// for a caller without access, `Inval` for an invalid name. When the session is lost instead,
+    /// the change may have been made; it is idempotent, so retry it.
     pub fn set_fence(
         &self,
         object: &FileHandle,

@@ -27,22 +27,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use dafs_wire::dafs::AccessPattern;
 
-/// Numbers the opens of this process, so that each has an owner of its own and closing one never
-/// undoes another (DAFS 10.1).
+/// Numbers the opens of this process, so that each has an owner of its own and the CLOSE of one
+/// never ends another (DAFS 10.1).
 pub(crate) static OPENS: AtomicU64 = AtomicU64::new(1);
 
-/// An open file. Dropping it closes it without waiting for the server, unless data servers are used: what was begun
-/// there comes to its end before, and the last open of a file makes stable what was written there, so that the server
-/// can know of it.
-/// [`File::close`] tells whether that worked.
+/// An open file. Dropping it closes it without waiting for the server, unless it uses data servers:
+/// then transfers under way there complete before, and the last open of a file commits there, so
+/// that the server can learn of it. [`File::close`] reports errors of that.
 #[derive(Debug)]
 pub struct File {
     opened: Arc<Opened>,
-    /// Who has it open, to the server.
+    /// The open's owner at the server.
     owner: u64,
     /// Restarts of the server that the session had seen when the file was opened.
     restarts: u64,
-    /// What it has of the client's cache, if there is one.
+    /// Its share in the client's cache, if there is one.
     cached: Option<CacheUse>,
     closed: bool,
 }
@@ -70,15 +69,15 @@ impl Client {
                         && matches!(options.create, Create::Never | Create::IfMissing) => {}
                 other => return other,
             }
-            // The name is a symbolic link: go on with what it says, which may have yet to be made.
+            // The name is a symbolic link: go on at its target, which may not exist yet.
             let text = self.readlink(&self.lookup(&dir, &name)?)?;
             Place { dir, name } = self.place_to_open(&dir, &text, options)?;
         }
         Err(Error::SymlinkLoop(SYMLINKS_FOLLOWED_MAX))
     }
 
-    /// Where the file at `path` is. A path that asks for a directory names no file: NOTDIR if there is
-    /// something else, ISDIR if there is a directory or something is to be made.
+    /// The directory and name of the file at `path`. A path that asks for a directory names no
+    /// file: NOTDIR if the object is none, ISDIR if it is one or if it should be created.
     fn place_to_open(&self, dir: &FileHandle, path: &[u8], options: &OpenOptions) -> Result<Place> {
         let split = SplitPath::of(path);
         if !split.name.is_empty() {
@@ -116,7 +115,7 @@ impl Client {
         let claim = wire::OpenClaim::Null { dir: *dir, path: wire::Path::new(&path) };
         let file = self.open_claimed(claim, create, options)?;
         // An exclusive create carries its verifier in place of the attributes (DAFS 10.1), and only
-        // an unchecked create cuts an existing file.
+        // an unchecked create truncates an existing file.
         let mut after = SetAttributes::default();
         if options.create == Create::Exclusive {
             after = options.attributes;
@@ -130,18 +129,18 @@ impl Client {
         Ok(file)
     }
 
-    /// Opens a file that is known by its handle, whatever it is called by now, if anything. Whether
-    /// the options say to create does not matter, and nothing is cut.
+    /// Opens a file that is known by its handle, even if it has been renamed or removed. The
+    /// options to create and to truncate are ignored.
     ///
     /// # Errors
     /// The server's answer: `Stale` when the file is gone.
     pub fn open_handle(&self, handle: &FileHandle, options: &OpenOptions) -> Result<File> {
-        // An empty path is the object itself.
+        // An empty path names the object itself.
         let claim = wire::OpenClaim::Null { dir: *handle, path: wire::Path::new(&[]) };
         self.open_claimed(claim, None, options)
     }
 
-    /// Opens what a claim names.
+    /// Opens the object that a claim names.
     pub(crate) fn open_claimed(
         &self,
         claim: wire::OpenClaim<'_>,
@@ -152,7 +151,7 @@ impl Client {
         self.open_owned(claim, create, options, owner)
     }
 
-    /// Opens what a claim names, for this owner.
+    /// Opens the object that a claim names, for this owner.
     pub(crate) fn open_owned(
         &self,
         claim: wire::OpenClaim<'_>,
@@ -166,7 +165,8 @@ impl Client {
         Ok(file)
     }
 
-    /// The same beside the cache. What is granted is the caller's, who `wants` a delegation.
+    /// As [`open_owned`](Self::open_owned), bypassing the cache. The caller, who `wants` a
+    /// delegation, gets the one granted.
     pub(crate) fn open_granted(
         &self,
         claim: wire::OpenClaim<'_>,
@@ -188,8 +188,8 @@ impl Client {
             share_deny: options.deny,
             share_key: wire::ShareKey(options.share_key),
         });
-        // What was written through the cache belongs before the cut, and nothing that is kept of the
-        // file outlives it.
+        // Dirty data of the cache precedes the truncation, and no cached content of the file
+        // survives it.
         let cuts = matches!(create, Some(wire::CreateMode::Unchecked { attributes })
             if attributes.object_size.is_some());
         if cuts {
@@ -239,12 +239,12 @@ impl File {
         &self.opened.writes
     }
 
-    /// Writes back what was written through the cache.
+    /// Writes back dirty data of the cache.
     pub(crate) fn write_back(&self) -> Result<()> {
         self.cached.as_ref().map_or(Ok(()), CacheUse::write_back)
     }
 
-    /// Keeps everybody else out of all that has a lock.
+    /// Locks everything of the file that has a lock.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
         (self.cached.as_ref().map(CacheUse::hold), self.opened.writes.hold())
@@ -255,7 +255,7 @@ impl File {
         self.cached.as_ref().map(CacheUse::file).cloned().unwrap_or_else(|| panic!("no cache"))
     }
 
-    /// To be called before the file is used beside the cache.
+    /// Called before the file is used bypassing the cache.
     pub(crate) fn before(&self, what: impl FnOnce() -> Use) -> Option<DirectUse> {
         self.cached.as_ref().and_then(|cached| cached.before(&what()))
     }
@@ -265,12 +265,12 @@ impl File {
         self.before(|| Use::Change(self.opened.handle, offset..offset.saturating_add(len)))
     }
 
-    /// Who has it open, to the server.
+    /// The open's owner at the server.
     pub(crate) fn owner(&self) -> u64 {
         self.owner
     }
 
-    /// What transfers go by.
+    /// The part of the open that transfers use, and that may outlive the file.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -279,7 +279,7 @@ impl File {
         self.opened.state_id
     }
 
-    /// That it was opened with this client, so that a request of that client's may name it.
+    /// Checks that it was opened with this client, so that a request of that client may name it.
     ///
     /// # Errors
     /// [`Error::ForeignFile`].
@@ -301,10 +301,9 @@ impl File {
         self.read_checked(CheckedSlice::from_mut(target), offset)
     }
 
-    /// As [`File::read_at`], into memory that may be taken away meanwhile.
+    /// As [`File::read_at`], into memory that may be unmapped meanwhile.
     ///
-    /// # Errors
-    /// As there, and [`Error::BadMemory`].
+    /// # Errors As [`File::read_at`], and [`Error::BadMemory`].
     pub fn read_checked(&self, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         match &self.cached {
             Some(cached) => cached.read(self, target, offset),
@@ -321,10 +320,11 @@ impl File {
         self.write_checked(unsafe { CheckedSlice::from_ref(source) }, offset, stability)
     }
 
-    /// As [`File::write_at`], out of memory that may be taken away meanwhile. Nothing is copied to it.
+    /// As [`File::write_at`], out of memory that may be unmapped meanwhile. No data is copied to
+    /// it.
     ///
-    /// # Errors
-    /// As there, and [`Error::BadMemory`]: what is before the missing part may have been written.
+    /// # Errors As [`File::write_at`], and [`Error::BadMemory`]: bytes before the missing part may
+    /// have been written.
     pub fn write_checked(
         &self,
         source: CheckedSlice<'_>,
@@ -414,8 +414,8 @@ impl File {
             .submit_in(group, kind, |driver, tag| driver.submit(tag, &request, None))
     }
 
-    /// Writes back what a cache keeps, and tells the COMMIT of `len` bytes (0: all) with what judges its
-    /// answer.
+    /// Writes back dirty data of the cache, and returns the COMMIT of `len` bytes (0: all) and the
+    /// watch that judges its answer.
     pub(crate) fn watched_commit(
         &self,
         offset: u64,
@@ -429,7 +429,7 @@ impl File {
         Ok((request, CommitWatch { writes, mark, whole, lost }))
     }
 
-    /// The COMMIT of `len` bytes (0: all), and whether it is of the whole file.
+    /// The COMMIT of `len` bytes (0: all), and true if it covers the whole file.
     fn commit_request(&self, offset: u64, len: u64) -> (Request<'static>, bool) {
         // A range that does not fit the field is widened to the end of the file.
         let count = u32::try_from(len).unwrap_or(0);
@@ -437,9 +437,9 @@ impl File {
         (Request::Commit(request), (offset, count) == (0, 0))
     }
 
-    /// What is to be told of a batch write that has been answered, with the verifier of now: the
-    /// answer does not name it, and one from before the write finds every loss. A write of nothing
-    /// tells it.
+    /// The record to update when a batch write is answered, with the current verifier. The answer
+    /// does not name one, and a verifier from before the write detects every loss. A write of no
+    /// bytes asks the server for it.
     pub(crate) fn watch_batch(&self) -> Result<(Arc<Uncommitted>, Verifier)> {
         self.client().shared().check_process()?;
         let verifier = match self.opened.writes.verifier() {
@@ -483,7 +483,7 @@ impl File {
         if self.opened.writes.committed(mark, verifier, whole) {
             Ok(())
         } else {
-            // What is kept may be more than the server has.
+            // The cache may hold data that the server has lost.
             if let Some(cached) = &self.cached {
                 cached.forget();
             }
@@ -499,7 +499,7 @@ impl File {
         self.client().attributes(&self.opened.handle)
     }
 
-    /// Changes attributes under this open, so that the size may be changed by whoever may write.
+    /// Changes attributes under this open, so that a caller who may write can change the size.
     ///
     /// # Errors
     /// The server's answer.
@@ -508,7 +508,7 @@ impl File {
         self.client().set_attributes_with(&self.opened.handle, state_id, change)
     }
 
-    /// Cuts the file or extends it with zeros.
+    /// Truncates the file or extends it with zeros.
     ///
     /// # Errors
     /// The server's answer.
@@ -516,8 +516,8 @@ impl File {
         self.set_attributes(&SetAttributes { size: Some(size), ..SetAttributes::default() })
     }
 
-    /// Tells the server how a range is going to be used (DAFS 13.4). `prefetch` asks it to read the
-    /// range ahead now.
+    /// Gives the server a hint of how a range is going to be used (DAFS 13.4). `prefetch` asks it
+    /// to read the range ahead now.
     ///
     /// # Errors
     /// The server's answer; PREFETCH_NOT_SUPPORTED when it cannot read ahead.
@@ -528,7 +528,7 @@ impl File {
         access_pattern: AccessPattern,
         prefetch: bool,
     ) -> Result<()> {
-        /// Read weight 7 in bits 1 to 3: prefetch with low weights is ignored (DAFS 13.4).
+        /// Read weight 7 in bits 1 to 3: the server ignores prefetch with low weights (DAFS 13.4).
         const PREFETCH: u32 = 0x1 | 7 << 1;
         let request = Request::CacheHint(wire::CacheHint {
             fh: self.opened.handle,
@@ -540,13 +540,14 @@ impl File {
         self.client().ask(&request, |reply| matches!(reply, Reply::CacheHint).then_some(()))
     }
 
-    /// Finds out whether unstable data that was written through this open file is gone, which it may
-    /// be when the server has restarted. Costs nothing when it has not; else it is a
-    /// [`commit`](Self::commit). What a data server has lost by itself only a commit, or the closing, finds out.
+    /// Detects the loss of unstable data that was written through this open file, which is possible
+    /// when the server has restarted. It costs nothing when the server has not; else it is a
+    /// [`commit`](Self::commit). Only a commit or the close detects data that a data server has
+    /// lost by itself.
     ///
     /// # Errors
-    /// Those of a commit: with [`Error::WritesLost`] everything since the last one must be written
-    /// again.
+    /// As [`commit`](Self::commit): after [`Error::WritesLost`] everything since the last one must
+    /// be written again.
     pub fn check_writes(&self) -> Result<()> {
         self.client().shared().check_process()?;
         let restarted = self.client().stats().restarts != self.restarts;
@@ -556,8 +557,8 @@ impl File {
     /// Closes the file.
     ///
     /// # Errors
-    /// The server's answer; [`Error::WritesLost`] when the server has restarted and unstable data
-    /// went with it. The file is closed then.
+    /// The server's answer; [`Error::WritesLost`] when the server has restarted and has lost
+    /// unstable data. The file is closed then.
     pub fn close(mut self) -> Result<()> {
         let written = self.leave_cache();
         let writes = written.and(self.leave_layout()).and(self.check_writes());
@@ -565,13 +566,13 @@ impl File {
         let request = Request::Close(self.close_arguments());
         let done = self.client().ask(&request, |reply| matches!(reply, Reply::Close).then_some(()));
         if let Err(Error::Deadline { .. } | Error::NotSent { .. }) = done {
-            // The caller is told, and the server is to hear of it as soon as it is there again.
+            // The caller gets the error, and the close is sent again when the server is back.
             self.client().shared().close_file(self.close_arguments());
         }
         done.and(writes)
     }
 
-    /// Writes back what was written through the cache, and leaves it.
+    /// Writes back dirty data of the file, and leaves the cache.
     fn leave_cache(&mut self) -> Result<()> {
         self.cached.take().map_or(Ok(()), CacheUse::leave)
     }
@@ -584,7 +585,7 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         if !self.closed {
-            // Who wants to know whether that worked closes the file.
+            // A caller that wants to know of errors uses `close`.
             let _ = self.leave_cache();
             let _ = self.leave_layout();
             self.client().shared().close_file(self.close_arguments());

@@ -1,11 +1,11 @@
-//! Whether this process is a fork of the one that made something, and locks that a fork leaves alone.
+//! Detection of forks, and locks that a fork never takes.
 //!
-//! A system call per operation to ask for the process id would cost more than the check is worth. The
-//! kernel empties a page of ours in every child instead, however the child was made.
+//! A system call per operation to ask for the process id would cost more than the check is worth.
+//! The kernel empties a page of ours in every child instead, however the child was made.
 //!
 //! Invariants
-//! * A fork takes no lock of its parent's: a thread that it has not may have held it, and then it is
-//!   held for ever.
+//! * A fork takes no lock that its parent made: a thread that the fork lacks may have held it, and
+//!   would hold it for ever.
 //! * A fork drops nothing that such a lock protects: it may be half changed.
 
 use crate::error::{Error, Result};
@@ -16,10 +16,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The number of this process; zero in one that has just been forked.
 static CURRENT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// In place of the page, where the kernel empties none.
+/// In place of the page, on a kernel that wipes no page in a child.
 static TOLD: AtomicU32 = AtomicU32::new(0);
 
-/// The last number that this process or those before it have had.
+/// The last number that this process or its ancestors have had.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
@@ -32,8 +32,8 @@ pub(crate) fn count() -> u32 {
     if current.is_null() {
         current = install();
     }
-    // SAFETY: what is installed is a static or a page that is never unmapped, both aligned for the
-    // number and only used as an atomic. A child may find it empty, which is a number.
+    // SAFETY: the pointer is to a static or to a page that is never unmapped, both aligned for the
+    // number and only used as an atomic. A child may find it wiped, which is a valid number.
     let current = unsafe { &*current };
     match current.load(Ordering::Relaxed) {
         0 => number(current),
@@ -51,24 +51,24 @@ fn number(current: &AtomicU32) -> u32 {
     }
 }
 
-/// No `Once` for this: a fork would wait for a thread that it has not.
+/// Without `Once`, on which a fork would deadlock waiting for a thread that it lacks.
 #[cold]
 fn install() -> *mut AtomicU32 {
     let new = emptied_page().unwrap_or_else(|| {
         // SAFETY: the handler only stores to an atomic, which is allowed in a forked child. If it
-        // cannot be installed either, forks are not noticed.
+        // cannot be installed either, forks are not detected.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         std::ptr::from_ref(&TOLD).cast_mut()
     });
     let null = std::ptr::null_mut();
     match CURRENT.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => new,
-        // Another thread was faster; the page, if it is one, is never used.
+        // Another thread won the race; this thread's page, if it is one, is never used.
         Err(known) => known,
     }
 }
 
-/// A page that is empty in every child.
+/// A page that the kernel wipes in every child.
 fn emptied_page() -> Option<*mut AtomicU32> {
     const BYTES: usize = 4096;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
@@ -83,7 +83,7 @@ fn emptied_page() -> Option<*mut AtomicU32> {
     }
 }
 
-/// A mutex of the process that made it.
+/// A mutex that only the process that made it can lock.
 #[derive(Debug)]
 pub(crate) struct ForkMutex<T> {
     forks: u32,
@@ -101,16 +101,16 @@ impl<T> ForkMutex<T> {
         if self.forks != count() {
             return Err(Error::Forked);
         }
-        // What these protect is whole between any two steps.
+        // The protected data is consistent between any two steps, so poison is ignored.
         Ok(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// For those who have made sure that this is no fork.
+    /// For callers who have made sure that this is no fork.
     ///
     /// # Panics
-    /// In a fork, which is better than to wait for ever.
+    /// In a fork, where waiting would be a deadlock.
     pub(crate) fn lock_here(&self) -> MutexGuard<'_, T> {
-        // INVARIANT: every way in from the application has asked before.
+        // INVARIANT: every entry point of the application has checked before.
         self.lock().expect("the caller has made sure that this is no fork")
     }
 }

@@ -1,11 +1,11 @@
-//! Completion groups: where the results of operations are fetched that nobody waits for one by one.
+//! Completion groups: results of operations that a program collects together.
 //!
 //! Invariants
-//! * Every operation that was submitted to a group yields exactly one completion, also when the session
-//!   ends.
+//! * Every operation that was submitted to a group yields exactly one completion, also when the
+//!   session ends.
 //! * The event descriptor is readable exactly while there are completions to fetch.
-//! * What is in flight and what has not been fetched are bounded together, so a group that nobody
-//!   looks at does not grow.
+//! * Operations in flight and completions not fetched are bounded together, so a group that is
+//!   never polled does not grow.
 
 use crate::attributes::Stability;
 use crate::batch::Batch;
@@ -23,8 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Operations whose results are fetched together, by whichever thread asks. Clones are the same
-/// group.
+/// Operations whose results are fetched together, by any thread. Clones are the same group.
 ///
 /// ```no_run
 /// # use dafs_client::{Client, ConnectOptions, DafsUrl, OpenOptions};
@@ -50,25 +49,25 @@ pub struct CompletionGroup {
     state: Arc<GroupState>,
 }
 
-/// One operation that is over.
+/// One completed operation.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Completion {
-    /// What the caller gave with the operation.
+    /// The value that the caller gave with the operation.
     pub user_data: u64,
-    /// Its name, as it was returned when it was submitted.
+    /// Its id, as the submission returned it.
     pub operation: OperationId,
-    /// The bytes moved, which may be fewer than asked for; 0 for a commit; for an append, which is done
-    /// whole or not at all, where it begins in the file.
+    /// The bytes moved, which may be fewer than asked for; 0 for a commit; for an append, which is
+    /// atomic, its offset in the file.
     pub result: Result<usize>,
 }
 
-/// Names an operation of one client; no name is used twice.
+/// The id of an operation of one client; no id is used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OperationId(pub(crate) u64);
 
 impl OperationId {
-    /// The name of no operation.
+    /// The id of no operation.
     pub(crate) const NONE: Self = Self(u64::MAX);
 
     /// As a number, for interfaces to other languages.
@@ -76,7 +75,7 @@ impl OperationId {
         self.0
     }
 
-    /// From what [`to_u64`](Self::to_u64) gave; any other number names no operation.
+    /// The inverse of [`to_u64`](Self::to_u64); any other number names no operation.
     pub fn from_u64(number: u64) -> Self {
         Self(number)
     }
@@ -87,18 +86,18 @@ impl OperationId {
 pub(crate) struct GroupState {
     ready: ForkMutex<VecDeque<Completion>>,
     in_flight: AtomicUsize,
-    /// In flight, or not fetched yet.
+    /// Operations in flight, and completions not fetched yet.
     held: AtomicUsize,
     event: OnceLock<Wakeup>,
-    /// Somebody sleeps on the descriptor, so that somebody else must move things along.
+    /// A thread sleeps on the descriptor, so the mover thread must make progress for it.
     watched: AtomicBool,
 }
 
 impl GroupState {
-    /// Takes room for `count` more operations: each becomes a completion, or is given back.
+    /// Reserves room for `count` more operations: each becomes a completion, or is given back.
     ///
     /// # Errors
-    /// [`Error::TooMany`]: there is none.
+    /// [`Error::TooMany`]: there is no room.
     pub(crate) fn reserve(&self, count: usize) -> Result<()> {
         let take =
             |held: usize| held.checked_add(count).filter(|held| *held <= GROUP_OPERATIONS_MAX);
@@ -106,22 +105,22 @@ impl GroupState {
         taken.map_err(|_| Error::TooMany).map(drop)
     }
 
-    /// Gives back room that was not used.
+    /// Gives back reserved room that was not used.
     pub(crate) fn give_back(&self, count: usize) {
         self.held.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Operations are under way, in room that was reserved for them.
+    /// Counts operations that started in reserved room.
     pub(crate) fn begun(&self, count: usize) {
         self.in_flight.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// They were not under way after all. Their room stays reserved.
+    /// Takes back [`begun`](Self::begun): the operations did not start. Their room stays reserved.
     pub(crate) fn not_begun(&self, count: usize) {
         self.in_flight.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Operations are over that [`begun`](Self::begun) counted.
+    /// Ends operations that [`begun`](Self::begun) counted.
     pub(crate) fn finished(&self, completions: impl IntoIterator<Item = Completion>) {
         let mut ready = self.ready.lock_here();
         let before = ready.len();
@@ -135,8 +134,8 @@ impl GroupState {
         }
     }
 
-    /// Operations that could not be submitted are over with this error, in room that was reserved for
-    /// them. Called under the lock of the driver: those who wait for the group must hear of it.
+    /// Completes operations that could not be submitted with this error, in room that was reserved
+    /// for them. Called under the lock of the driver, because waiters of the group must be woken.
     pub(crate) fn refuse(&self, user_data: &[u64], error: &Error) {
         self.begun(user_data.len());
         self.finished(user_data.iter().map(|&user_data| Completion {
@@ -146,8 +145,8 @@ impl GroupState {
         }));
     }
 
-    /// Completions that were taken are there again, before all others. Called under the lock of the driver:
-    /// those who wait for the group must hear of it.
+    /// Puts completions that were taken back, ahead of all others. Called under the lock of the
+    /// driver, because waiters of the group must be woken.
     pub(crate) fn put_back(&self, completions: Vec<Completion>) {
         let mut ready = self.ready.lock_here();
         let was_empty = ready.is_empty();
@@ -234,11 +233,11 @@ impl CompletionGroup {
     }
 
     /// Starts to make `len` bytes from `offset` stable (0: to the end of the file), as
-    /// [`File::commit`]. Writes that are in flight now are not covered. What a client's cache keeps
-    /// is written back before this returns.
+    /// [`File::commit`]. Writes that are in flight now are not covered. Dirty data of the client's
+    /// cache is written back before this returns.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and that of the writing back.
+    /// As [`read`](Self::read), and those of the write-back.
     pub fn commit(
         &self,
         user_data: u64,
@@ -250,11 +249,11 @@ impl CompletionGroup {
         file.commit_in(&self.state, user_data, offset, len)
     }
 
-    /// Starts to write `range` of `buffer` at the end of the file, as [`File::append_from`]. Of several that
-    /// are in flight the server may take any first.
+    /// Starts to append `range` of `buffer` to the file, as [`File::append_from`]. The server may
+    /// carry out several in flight in any order.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and as [`File::append_from`] for what is not allowed.
+    /// As [`read`](Self::read), and as [`File::append_from`] for invalid arguments.
     pub fn append(
         &self,
         user_data: u64,
@@ -267,12 +266,13 @@ impl CompletionGroup {
         file.append_in(&self.state, user_data, buffer, range, stability)
     }
 
-    /// Sends a batch; each of its transfers has a completion of its own, with what `user_data` says of
-    /// its place in the batch.
+    /// Sends a batch; each of its transfers has a completion of its own, with the value that
+    /// `user_data` returns for its index in the batch.
     ///
     /// # Errors
-    /// As [`Batch::submit`], and as [`read`](Self::read): nothing was sent then. A batch that was sent in
-    /// part is no error here: its transfers all have their completions, which tell.
+    /// As [`Batch::submit`], and as [`read`](Self::read): nothing was sent then. A batch that was
+    /// sent in part is no error here: each of its transfers has a completion that says what
+    /// happened.
     pub fn batch(
         &self,
         batch: Batch,
@@ -285,10 +285,10 @@ impl CompletionGroup {
         batch.submit_in(&self.state, user_data)
     }
 
-    /// Moves things along and appends what has completed to `completions`; returns how many. Never
-    /// blocks, and makes no system call that its transport does not need: over shared memory that is one to
-    /// wake a server that sleeps, and at each 128th poll, or after 20 microseconds, a look whether it has
-    /// gone; over TCP each poll tries to receive.
+    /// Makes progress and appends finished operations to `completions`; returns how many. Never
+    /// blocks, and makes no system call that its transport does not need. Over shared memory it
+    /// makes one to wake a server that sleeps, and one at each 128th poll, or after 20
+    /// microseconds, to detect that the server has gone. Over TCP each poll tries to receive.
     pub fn poll(&self, completions: &mut Vec<Completion>) -> usize {
         self.poll_up_to(completions, usize::MAX)
     }
@@ -299,18 +299,18 @@ impl CompletionGroup {
         if shared.check_process().is_err() {
             return 0;
         }
-        // Submissions leave with a poll also when results wait already.
+        // A poll sends queued submissions, even when results wait already.
         shared.move_along(self.state.in_flight.load(Ordering::Relaxed) > 0);
         self.state.take(completions, max)
     }
 
-    /// As [`poll`](Self::poll), but waits until at least `count` have been fetched or nothing is in
-    /// flight in the group any more, as the wait policy says: 1 waits for any, `usize::MAX` for all.
-    /// Several threads may wait; each completion goes to one of them.
+    /// As [`poll`](Self::poll), but waits until at least `count` have been fetched or the group has
+    /// no operation in flight any more, as the wait policy says: 1 waits for any, `usize::MAX` for
+    /// all. Several threads may wait; each completion goes to one of them.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] when `time` has passed first; what had completed is in `completions`. With no
-    /// time it looks once.
+    /// [`Error::TimedOut`] when `time` has passed first; finished operations are in `completions`.
+    /// A `time` of zero polls once.
     pub fn wait(
         &self,
         completions: &mut Vec<Completion>,
@@ -344,8 +344,8 @@ impl CompletionGroup {
         })
     }
 
-    /// Gives completions back that were fetched and could not be passed on: they are fetched again, before all
-    /// others.
+    /// Gives completions back that were fetched and could not be passed on: they are fetched again,
+    /// ahead of all others.
     pub fn put_back(&self, completions: Vec<Completion>) {
         if self.client.shared().check_process().is_ok() {
             self.client.shared().put_back_in(&self.state, completions);
@@ -357,7 +357,7 @@ impl CompletionGroup {
         self.state.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Gives an operation up if the server cannot reach its memory now, as [`Pending::cancel`] says;
+    /// Cancels an operation if the server cannot reach its memory now, as [`Pending::cancel`] says;
     /// true when it is over. Its completion comes as always.
     ///
     /// [`Pending::cancel`]: crate::Pending::cancel
@@ -365,8 +365,8 @@ impl CompletionGroup {
         self.client.shared().cancel_tag(operation.0)
     }
 
-    /// Asks the server not to wait for the window of an asynchronous batch any longer, for one of its
-    /// transfers (HURRY_UP).
+    /// Asks the server not to wait any longer for the window of an asynchronous batch, for one of
+    /// its transfers (HURRY_UP).
     ///
     /// # Errors
     /// The end of the session.
@@ -374,10 +374,10 @@ impl CompletionGroup {
         self.client.shared().hurry_tag(operation.0)
     }
 
-    /// A descriptor that is readable while completions wait to be fetched, for `epoll` and its like.
-    /// Readable or not is all that it says; it must not be read. From the first call on a thread of
-    /// the client's moves the group's operations along, so whoever can wait or poll does better
-    /// without.
+    /// A descriptor that is readable while completions wait to be fetched, for `epoll` and its
+    /// like. Only its readiness has a meaning; it must not be read. From the first call on, a
+    /// thread of the client's makes progress for the group, so a caller that can wait or poll is
+    /// faster without.
     ///
     /// # Errors
     /// No descriptor or thread could be had, or this process is a fork.
@@ -385,7 +385,7 @@ impl CompletionGroup {
         let shared = self.client.shared();
         shared.check_process()?;
         let memory = |error: std::io::Error| Error::Memory(error.to_string().into());
-        // First, so that whoever finds the group watched can rely on the thread.
+        // First, so that a group marked as watched can rely on the thread.
         shared.start_mover()?;
         if self.state.event.get().is_none() {
             let event = Wakeup::new().map_err(memory)?;
@@ -393,7 +393,7 @@ impl CompletionGroup {
             if !ready.is_empty() {
                 event.ring();
             }
-            // Another thread may have been first; then this one's is not needed.
+            // Another thread may have won the race; then this event is dropped.
             let _ = self.state.event.set(event);
         }
         if !self.state.watched.swap(true, Ordering::Relaxed) {

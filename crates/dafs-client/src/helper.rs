@@ -1,10 +1,10 @@
-//! One thread per client for what nobody waits for: leases that must be kept alive, operations
-//! that were started and left alone.
+//! One thread per client for work that has no waiter: keeping the lease alive, and operations that
+//! were started and left alone.
 //!
 //! Invariants
 //! * The thread holds no reference to the client while it sleeps, so it does not keep it alive.
-//! * It moves things along only when nobody else has done so since its last look, and never waits for
-//!   those who do.
+//! * It makes progress only when no other thread has done so since its last look, and never waits
+//!   for those that do.
 //! * A panic does not end the thread: the lease is kept alive.
 
 use crate::driver::Shared;
@@ -19,17 +19,17 @@ use std::time::Duration;
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
-/// How long the thread rests after a panic, which will come again if its cause is still there.
+/// The pause after a panic, which will come again if its cause is still there.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
-/// Ticks without anything to do before the thread goes back to long sleeps.
+/// Ticks without work before the thread goes back to long sleeps.
 const IDLE_TICKS: u32 = 50;
 
 #[derive(Debug, Default)]
 struct Bell {
     state: Mutex<State>,
     changed: Condvar,
-    /// The thread sleeps until something is submitted.
+    /// The thread sleeps until a submission.
     deaf: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Helper {
             .map(drop)
     }
 
-    /// Something was submitted that perhaps nobody will wait for.
+    /// Called after a submission that may have no waiter.
     pub(crate) fn attend(&self) {
         // The common case is a thread that ticks or a caller that will wait; one load.
         if self.bell.deaf.load(Ordering::Relaxed) {
@@ -62,7 +62,7 @@ impl Helper {
         }
     }
 
-    /// There is something to do for the thread alone.
+    /// Wakes the thread for work that only it does.
     pub(crate) fn wake(&self) {
         self.bell.ring(false);
     }
@@ -96,7 +96,7 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
     loop {
         let Some(client) = shared.upgrade() else { return };
         let time = confined(|| look(bell, &client, &mut seen, &mut idle_ticks));
-        // This may be the last reference, and then its end stops this thread.
+        // This may be the last reference; dropping it then stops this thread.
         drop(client);
         if !bell.sleep(time.unwrap_or(AFTER_PANIC)) {
             return;
@@ -105,12 +105,12 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
     }
 }
 
-/// Does what nobody else does; gives the time to the next look.
+/// Does the work that no other thread does; returns the time to the next look.
 fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> Duration {
     let Some(mut driver) = client.lock_if_free() else {
-        // The thread that has the lock looks after things, and would only be kept up.
+        // The thread that has the lock makes progress, and this one would only delay it.
         client.answer_questions();
-        // One look at least has to tell that nothing is left alone.
+        // At least one look must confirm that no operation is left without a waiter.
         *idle_ticks = (*idle_ticks + 1).min(IDLE_TICKS - 1);
         return HELPER_TICK;
     };
@@ -122,7 +122,7 @@ fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> D
     if due || (alone && !is_driven) {
         client.progress_beside(&mut driver);
     }
-    // A thread that has driven lately hears the server, and probably will.
+    // A thread that has driven lately receives the server's calls, and will probably go on.
     let listens_every = match is_driven {
         true => listens_every.map(|time| time.max(BACK_TICK_DRIVEN)),
         false => listens_every,
@@ -133,7 +133,7 @@ fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> D
         HELPER_TICK
     } else {
         bell.deaf.store(true, Ordering::Relaxed);
-        // Also while another thread listens: nobody tells of its leaving.
+        // Also while another thread listens: no wake-up announces that it stops.
         let time = driver.next_timeout().map_or(SLEEP_MAX, |at| at.since(now));
         time.min(listens_every.unwrap_or(SLEEP_MAX)).clamp(HELPER_TICK, SLEEP_MAX)
     };

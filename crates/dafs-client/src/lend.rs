@@ -1,11 +1,13 @@
-//! Registrations of memory that belongs to the application, kept for the next time.
+//! A cache of registrations of memory that belongs to the application.
 //!
-//! Registering costs more than a small transfer, and most programs use the same memory again and again.
+//! Registering costs more than a small transfer, and most programs use the same memory again and
+//! again.
 //!
 //! Invariants
-//! * What is kept is bounded in bytes and in number; what an operation uses is never thrown out.
-//! * Every registration that was lent and has not ended is known here, kept or not.
-//! * Memory is looked at before it is registered, so that a wrong address is an error and no crash.
+//! * The cache is bounded in bytes and in number; a registration that an operation uses is never
+//!   evicted.
+//! * Every registration that was lent and has not ended is known here, cached or not.
+//! * Memory is probed before it is registered, so that a wrong address is an error and no crash.
 
 use crate::buffer::IoBuffer;
 use crate::client::Client;
@@ -16,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// How many registrations that begin before an address are asked whether they cover it.
+/// The number of registrations before an address that a lookup tries.
 const NEIGHBOURS: usize = 8;
 
 /// Memory of the application's that the server can reach: a range of a registered buffer.
@@ -24,21 +26,21 @@ const NEIGHBOURS: usize = 8;
 pub struct Lent {
     /// The registration, which may be longer than what was asked for.
     pub buffer: IoBuffer,
-    /// Where in it the memory lies.
+    /// The memory's range in the registration.
     pub range: Range<usize>,
 }
 
-/// What is registered, by its first address.
+/// Registrations, by their first address.
 #[derive(Debug, Default)]
 pub(crate) struct Registrations {
     by_start: BTreeMap<usize, Registration>,
     bytes: usize,
     /// Counts uses.
     clock: u64,
-    /// Those that were not kept: too long, too many, or beside another one. Each ends with its last
-    /// handle, and its memory goes when the adapter has let go of it, too.
+    /// Registrations that were not cached: too long, too many, or at the address of another one.
+    /// Each ends with its last handle; its memory goes when the adapter has released it, too.
     passing: Vec<(Range<usize>, Weak<Buffer>)>,
-    /// How many of them there may be before those that have ended are sorted out.
+    /// The length of `passing` at which ended ones are removed.
     passing_max: usize,
 }
 
@@ -62,8 +64,8 @@ impl Registrations {
         None
     }
 
-    /// Takes a new registration in. Returns those to be ended, which the caller drops when it no longer
-    /// holds the lock.
+    /// Adds a new registration. Returns the evicted ones, which the caller drops after it has
+    /// released the lock.
     fn enter(&mut self, start: usize, buffer: &IoBuffer) -> Vec<IoBuffer> {
         let mut over = Vec::new();
         if !self.keep(start, buffer, &mut over) {
@@ -77,7 +79,7 @@ impl Registrations {
         over
     }
 
-    /// Keeps a registration, if there is room or can be made.
+    /// Caches a registration, if there is room or can be made.
     fn keep(&mut self, start: usize, buffer: &IoBuffer, over: &mut Vec<IoBuffer>) -> bool {
         if buffer.len() > LENT_BYTES_MAX {
             return false;
@@ -110,7 +112,7 @@ impl Registrations {
         Some(registration.buffer)
     }
 
-    /// Takes out all that overlaps; nothing if an operation uses any of it.
+    /// Removes all that overlap; removes nothing if an operation uses any of it.
     fn forget(&mut self, memory: &Range<usize>) -> Result<Vec<IoBuffer>> {
         let overlapping = |(start, known): &(&usize, &Registration)| {
             **start < memory.end && *start + known.buffer.len() > memory.start
@@ -130,21 +132,22 @@ impl Registrations {
 }
 
 impl Client {
-    /// Lets the server reach memory of the caller's, registering it if it is not registered yet. The
-    /// registration is kept for the next time, within [`limits::LENT_BYTES_MAX`] and
-    /// [`limits::LENT_REGISTRATIONS_MAX`]; those that have not been used for longest make room.
+    /// Lets the server reach memory of the caller's, registering it if it is not registered yet.
+    /// The registration is cached for the next time, within [`limits::LENT_BYTES_MAX`] and
+    /// [`limits::LENT_REGISTRATIONS_MAX`]; the least recently used are evicted.
     ///
     /// [`limits::LENT_BYTES_MAX`]: crate::limits::LENT_BYTES_MAX
     /// [`limits::LENT_REGISTRATIONS_MAX`]: crate::limits::LENT_REGISTRATIONS_MAX
     ///
     /// # Safety
-    /// As [`Client::register`], and the memory must stay mapped until [`forget_memory`] has been called
-    /// for it, or the client and all its clones are gone.
+    /// As [`Client::register`], and the memory must stay mapped until [`forget_memory`] has been
+    /// called for it, or the client and all its clones are gone.
     ///
     /// [`forget_memory`]: Client::forget_memory
     ///
     /// # Errors
-    /// [`Error::BadMemory`]: it is not mapped, or may not be written. Those of [`Client::register`].
+    /// [`Error::BadMemory`]: it is not mapped, or may not be written. Those of
+    /// [`Client::register`].
     pub unsafe fn lend(&self, address: *mut u8, bytes: usize) -> Result<Lent> {
         let start = address as usize;
         let end = start.checked_add(bytes).ok_or(Error::BadMemory)?;
@@ -161,16 +164,16 @@ impl Client {
         Ok(Lent { buffer, range: 0..bytes })
     }
 
-    /// Ends the registrations of any of `bytes` bytes at `address` that [`Client::lend`] has made, kept
-    /// or not. To be called before memory is unmapped that was lent; memory that a heap takes back needs
-    /// it not.
+    /// Ends the registrations of any of `bytes` bytes at `address` that [`Client::lend`] has made,
+    /// cached or not. Call it before lent memory is unmapped; memory that goes back to a heap does
+    /// not need it.
     ///
     /// # Errors
     /// [`Error::BusyMemory`]: an operation or a buffer uses it, and nothing is changed.
     pub fn forget_memory(&self, address: *const u8, bytes: usize) -> Result<()> {
         let start = address as usize;
         let memory = start..start.saturating_add(bytes);
-        // What nobody uses any more may not have ended yet.
+        // Registrations without a user may not have ended yet.
         self.shared().reap();
         let over = self.lent().lock()?.forget(&memory)?;
         drop(over);
@@ -178,7 +181,7 @@ impl Client {
     }
 }
 
-/// True when every byte can be written and read. Private pages that were shared are copied for that.
+/// True when every byte can be written and read. The kernel copies private pages that were shared.
 pub fn is_writable(address: *const u8, bytes: usize) -> bool {
     populate(address, bytes, libc::MADV_POPULATE_WRITE)
 }
@@ -205,15 +208,15 @@ fn populate(address: *const u8, bytes: usize, advice: i32) -> bool {
         }
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR | libc::EAGAIN) => {}
-            // Not unmapped, but nothing that can be filled in: memory of a device, or locked in by
-            // something else. Or a kernel before 5.14, which cannot tell.
+            // The memory is mapped but cannot be populated: memory of a device, or locked by
+            // another user. Or the kernel is older than 5.14 and does not know the advice.
             Some(libc::EINVAL) => return is_advice_unknown(),
             _ => return false,
         }
     }
 }
 
-/// True where the kernel does not know the advice even for memory that is certainly good.
+/// True when the kernel rejects the advice even for memory that is certainly good.
 fn is_advice_unknown() -> bool {
     let good = 0u8;
     let page = (&raw const good as usize & !(page_bytes() - 1)) as *mut libc::c_void;
@@ -266,7 +269,7 @@ mod tests {
         for at in 0..=LENT_REGISTRATIONS_MAX {
             // SAFETY: leaked, and never transferred.
             drop(unsafe { client.lend(address(at), 1).unwrap() });
-            // The first one is used all the time.
+            // The first registration is used all the time.
             // SAFETY: as above.
             drop(unsafe { client.lend(address(0), 1).unwrap() });
         }
@@ -291,12 +294,12 @@ mod tests {
         // SAFETY: as above.
         let long = unsafe { client.lend(address, 8192).unwrap() };
         drop(short);
-        // Both begin here, and one of them was not kept.
+        // Both begin here, and one of them was not cached.
         assert!(busy(0) && busy(8191));
         assert!(!busy(8192));
         drop(long);
         client.forget_memory(address, 8192).unwrap();
-        // The place of one that is in use is not given to another.
+        // A registration in use is not evicted.
         let kept: Vec<_> = (0..LENT_REGISTRATIONS_MAX)
             // SAFETY: as above.
             .map(|at| unsafe { client.lend(address.wrapping_add(at), 1).unwrap() })

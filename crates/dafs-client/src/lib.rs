@@ -17,34 +17,40 @@
 //!
 //! | layer | what it does |
 //! |---|---|
-//! | [`core`] | the session as a state machine: credits, streams, replies. No sockets, clocks, threads |
-//! | `driver` | one session and its adapter, driven by whoever waits |
+//! | [`core`] | the session as a state machine: credits, streams, replies. No I/O, clock, thread |
+//! | `driver` | one session and its adapter, driven by the threads that wait (leader, followers) |
 //! | the rest | files, names, paths, buffers |
 //!
 //! Offsets, lengths and sizes are in bytes.
 //!
 //! # Errors of all calls
 //!
-//! Where a method names "the server's answer" as its error, that is [`Error::Status`]. Beside it, every
-//! call that asks the server may end with [`Error::Deadline`] (not answered in
-//! [`ConnectOptions::deadline`], or in the time of [`within`]), [`Error::NotSent`], [`Error::Lost`] (the session is over; with
-//! [`ConnectOptions::recovery`] only when that time is over, too), [`Error::Protocol`],
-//! [`Error::TooMany`], [`Error::Unsendable`] or [`Error::Forked`]; one that must not be done twice, as
-//! making, removing and renaming, also with [`Error::InDoubt`].
+//! A method that names "the server's answer" as its error returns [`Error::Status`]. Any call that
+//! asks the server may also end with one of these:
 //!
-//! # Giving up
+//! * [`Error::Deadline`]: no answer within [`ConnectOptions::deadline`], or within the time of
+//!   [`within`];
+//! * [`Error::NotSent`]: the request was not sent within that time;
+//! * [`Error::Lost`]: the session is over; with [`ConnectOptions::recovery`] only when that time is
+//!   over, too;
+//! * [`Error::Protocol`], [`Error::TooMany`], [`Error::Unsendable`] or [`Error::Forked`];
+//! * [`Error::InDoubt`]: only for requests that are not idempotent, such as CREATE, REMOVE and
+//!   RENAME.
 //!
-//! A lost connection shows as latency. A caller that cannot wait calls [`within`] a time of its own, or
-//! has [`Pending::wait_deadline`] and [`Pending::cancel`]; the session goes on recovering for the
-//! others. No call waits for ever for one request: what the server may take its time for, as a COMMIT,
-//! ends after ten times [`ConnectOptions::deadline`] even if the server answers others.
+//! # Timeouts
+//!
+//! The application sees a lost connection as latency. A caller that cannot wait sets a timeout with
+//! [`within`], or uses [`Pending::wait_deadline`] and [`Pending::cancel`]; the session goes on
+//! recovering for the others. No call waits for ever for one request: a slow procedure such as
+//! COMMIT times out after ten times [`ConnectOptions::deadline`], even if the server answers
+//! others.
 //!
 //! Invariants
 //! * Every operation completes exactly once, also when the server or the connection is lost.
-//! * The server moves the data: a direct read or write costs this process no copy. Where one is
-//!   made it is counted (the sites `Client...` of `dafs_mem::Site`).
+//! * The server moves the data: a direct read or write costs this process no copy. Every copy that
+//!   is made is counted (the sites `Client...` of `dafs_mem::Site`).
 //! * Registered memory outlives every operation on it.
-//! * Whatever the server sends is checked before it is believed.
+//! * Every field that the server sends is validated before it is used.
 
 mod append;
 mod attributes;
@@ -96,7 +102,7 @@ mod url;
 mod wakeup;
 mod xattrs;
 
-// What serves the tests beside the crate serves those inside it.
+// The fixture of the integration tests serves the unit tests, too.
 #[cfg(test)]
 extern crate self as dafs_client;
 #[cfg(test)]
@@ -140,8 +146,8 @@ pub use dafs_mem::{Site, VolatileSlice};
 pub use dafs_wire::dafs::{Procedure, Status, Verifier};
 pub use dafs_wire::path::SplitPath;
 
-/// A number of this process that its forks do not have: what was made under another one belongs to a
-/// process before the fork. Costs no system call.
+/// A number of this process that its forks do not share: an object made under another number
+/// belongs to a process before the fork. Costs no system call.
 pub fn process_number() -> u32 {
     fork::count()
 }
@@ -150,7 +156,7 @@ pub fn process_number() -> u32 {
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     if getrandom::fill(&mut bytes).is_err() {
-        // Only identities are made of this, never keys: time and process are different enough.
+        // The bytes make identities, never keys, so time and process id are different enough.
         let time = dafs_dat::Instant::now().0 ^ u64::from(std::process::id()) << 40;
         for (byte, fill) in bytes.iter_mut().zip(time.to_ne_bytes().iter().cycle()) {
             *byte = *fill;

@@ -1,4 +1,4 @@
-//! How long a thread lets the calls that it makes take, and what may stop them earlier.
+//! Timeouts and interruption of the calls that a thread makes.
 
 use crate::limits::STOP_PERIOD;
 use dafs_dat::Instant;
@@ -10,15 +10,15 @@ thread_local! {
     static STOP: Cell<Option<Stop>> = const { Cell::new(None) };
 }
 
-/// What may stop the calls of a thread.
+/// A callback that may interrupt the calls of a thread.
 #[derive(Debug, Clone, Copy)]
 struct Stop {
     ask: fn() -> bool,
-    /// Since when they are to stop.
+    /// When the callback first asked to stop.
     said: Option<Instant>,
 }
 
-/// When the calls of a thread have to be over, and after which time that is.
+/// The time at which the calls of a thread must be over, and the timeout that it came from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
     pub(crate) at: Instant,
@@ -26,7 +26,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// That of this thread.
+    /// The limit of this thread.
     pub(crate) fn current() -> Option<Self> {
         match STOP.get() {
             Some(Stop { said: Some(at), .. }) => Some(Self { at, after: Duration::ZERO }),
@@ -35,22 +35,24 @@ impl Limit {
     }
 }
 
-/// Lets all calls that `work` makes on this thread, of whatever client, take no longer than `time` in
-/// all. One that is not over by then returns [`Error::NotSent`] if the server has certainly not done
-/// it, and [`Error::Deadline`] if it may have, or may yet; the session goes on for others. Within
-/// another limit the earlier end counts.
+/// Limits all calls that `work` makes on this thread, of any client, to `time` in all. A call that
+/// is not over by then returns [`Error::NotSent`] if the server has certainly not done it, and
+/// [`Error::Deadline`] if it may have, or may yet; the session goes on for others. Within another
+/// limit the earlier end counts.
 ///
-/// No operation of a call that has returned can reach memory of the caller's any more; that may cost
-/// the connection, see [`Error::Deadline`]. Registered memory over shared memory is the exception to the
-/// time: a server of this host whose process is stopped may still reach it, so that such a transfer returns
-/// when the session is given up only. What was started without waiting for it, as by
-/// [`File::submit_read`], goes on when `work` is over.
+/// After a call has returned, none of its operations can reach memory of the caller's any more;
+/// that may cost the connection, see [`Error::Deadline`]. Operations that were started without
+/// waiting, as by [`File::submit_read`], go on when `work` is over.
 ///
-/// What is left of transfers at data servers when a file is closed, or when one of them fails, is the other: it is seen to
-/// its end, as [`ConnectOptions::deadline`] says.
+/// Two kinds of transfers may take longer than `time`. Over shared memory a server of this host
+/// whose process is stopped may still reach a registered buffer, so that such a transfer returns
+/// only when the session is given up.
 ///
-/// Without this a call waits for as long as [`ConnectOptions::deadline`] says. What was written through
-/// the client's cache is written back by that alone, so that a short limit loses no data.
+/// The client also completes the rest of transfers at data servers when a file is closed, or when a
+/// data server fails, as [`ConnectOptions::deadline`] says.
+///
+/// Without this a call waits for as long as [`ConnectOptions::deadline`] says. That deadline alone
+/// limits the write-back of the client's cache, so that a short limit loses no data.
 ///
 /// ```no_run
 /// # let url = dafs_client::DafsUrl::parse("dafs://server/")?;
@@ -70,34 +72,35 @@ pub fn within<T>(time: Duration, work: impl FnOnce() -> T) -> T {
     with(Some(limit), work)
 }
 
-/// Lets all calls that `work` makes on this thread be stopped: while one waits, `stop` is asked several
-/// times a second, without a lock of the client's, and when it has said yes this call and all that follow
-/// in `work` end as if the time of [`within`] was over. For programs whose users may interrupt them.
+/// Lets the calls that `work` makes on this thread be interrupted. While one waits, the client
+/// calls `stop` several times a second, without a lock of its own. Once `stop` returns true, this
+/// call and all that follow in `work` end as if the time of [`within`] was over. It is for programs
+/// whose users may interrupt them.
 ///
-/// What is stopped by this is what waits for a server. A call that waits for what a client's cache writes
-/// back ends with that, and one that asks for the layout of a file, or tells by it what was written, does so first.
+/// Only waiting for a server is interrupted. A call that waits for the cache's write-back ends with
+/// that. A call that asks for the layout of a file, or commits one, does so first.
 pub fn interruptible<T>(stop: fn() -> bool, work: impl FnOnce() -> T) -> T {
     stoppable(Some(Stop { ask: stop, said: None }), work)
 }
 
-/// Whether calls of this thread can be stopped, and have not been yet.
+/// True when calls of this thread can be interrupted, and have not been yet.
 pub(crate) fn can_be_stopped() -> bool {
     matches!(STOP.get(), Some(Stop { said: None, .. }))
 }
 
-/// Asks whether this thread's calls are to stop. No lock may be held.
+/// Asks the callback whether this thread's calls are to stop. No lock may be held.
 pub(crate) fn is_stopped() -> bool {
     let Some(stop) = STOP.get() else { return false };
     if stop.said.is_some() {
         return true;
     }
-    // It may make calls itself.
+    // The callback may make calls itself.
     let said = stoppable(None, stop.ask).then(Instant::now);
     STOP.set(Some(Stop { said, ..stop }));
     said.is_some()
 }
 
-/// For what nobody is to be asked in the midst of. Who has been told to stop before has.
+/// Runs work during which the callback is not called. Work that was interrupted before stays so.
 pub(crate) fn unstopped<T>(work: impl FnOnce() -> T) -> T {
     match can_be_stopped() {
         true => stoppable(None, work),
@@ -105,12 +108,12 @@ pub(crate) fn unstopped<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Whether the calls of this thread have no time left.
+/// True when the calls of this thread have no time left.
 pub(crate) fn is_over() -> bool {
     Limit::current().is_some_and(|limit| limit.at <= Instant::now())
 }
 
-/// Sleeps for up to `time`, which is long, and looks whether it is to stop; true if it is.
+/// Sleeps for up to `time`, which is long, and asks the callback meanwhile; true if it is to stop.
 pub(crate) fn is_stopped_in(time: Duration, sleep: impl FnOnce(Duration)) -> bool {
     match STOP.get() {
         None => {
@@ -125,7 +128,7 @@ pub(crate) fn is_stopped_in(time: Duration, sleep: impl FnOnce(Duration)) -> boo
     }
 }
 
-/// For what the client does for itself while it happens to have the thread of a caller.
+/// Runs internal work of the client on a caller's thread, without the caller's limit.
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     stoppable(None, || with(None, work))
 }
@@ -175,7 +178,7 @@ mod tests {
                 assert!(unstopped(is_stopped), "it has been said");
                 assert_eq!(after(), Some(0));
                 assert_eq!(without(after), None);
-                // It has been said for all that follows.
+                // The interruption holds for all that follows.
                 assert!(is_stopped_in(Duration::MAX, |_| panic!("asleep")));
             },
         );

@@ -33,7 +33,7 @@ pub const INLINE_WRITE_HEADER_BYTES: u32 = 512;
 /// Reads and writes up to this many bytes travel inline on transports that do not map memory.
 pub const INLINE_BYTES_DEFAULT: u32 = 8192;
 
-/// Requests that may wait for a credit before `submit` says that it is full.
+/// Requests that may wait for a credit before `submit` reports that the queue is full.
 pub const QUEUED_REQUESTS_MAX: usize = 4096;
 
 /// Operations of all kinds that one client keeps track of at a time.
@@ -75,7 +75,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Time for connecting and opening the session.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Host names that a process looks up at a time; a resolver that does not answer keeps a thread for each.
+/// Concurrent lookups of host names in a process; a resolver that does not answer keeps a thread
+/// for each.
 pub const LOOKUPS_MAX: usize = 64;
 
 /// Time for one operation to be answered.
@@ -85,50 +86,52 @@ pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
 /// can be sent, because every credit is in use.
 pub const UNPROBED_DEADLINE_FACTOR: u32 = 10;
 
-/// The first pause before an operation is tried again that the server put off.
+/// The first pause before an operation is retried that the server answered with DELAY or GRACE.
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// The longest such pause; each is twice as long as the one before.
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How often a call that can be stopped looks whether it is to stop.
+/// The interval at which an interruptible call asks whether it is to stop.
 pub(crate) const STOP_PERIOD: Duration = Duration::from_millis(200);
 
-/// The longest pause before a lock is asked for again; a server keeps a turn for a second.
+/// The longest pause before a denied lock is retried; a server keeps a place in its queue for a
+/// second.
 pub(crate) const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// Times that a spinning leader looks whether those who wanted the lock have got it. About as long as it
-/// takes one to wake up on another CPU.
+/// Polls of a spinning leader while it watches whether threads that wanted the lock have got it.
+/// About as long as one of them takes to wake up on another CPU.
 pub const CONTENDER_SPINS: u32 = 100;
 
 /// Bells of threads that wait for a leader, kept for others.
 pub(crate) const BELLS_KEPT: usize = 32;
 
-/// Polls before an adaptive waiter goes to sleep. A poll with nothing to find, and the offer of the
-/// CPU to others after it, take a few tenths of a microsecond to one microsecond.
+/// Polls before an adaptive waiter sleeps. A poll that finds nothing, and the yield of the CPU
+/// after it, take a few tenths of a microsecond to one microsecond.
 pub const SPIN_POLLS: u32 = 100;
 
-/// Polls before an adaptive waiter goes to sleep at least, however little polling has helped.
+/// The lower bound of polls before an adaptive waiter sleeps, however little polling has helped.
 pub const SPIN_POLLS_MIN: u32 = 4;
 
-/// A sleep shorter than this would have been better spent polling: going to sleep and waking up take
+/// A sleep shorter than this would have been better spent polling: sleeping and waking up take
 /// about as long.
 pub const SPIN_WORTH: Duration = Duration::from_micros(50);
 
-/// Time between two waits from which on the second one is slept through, but for a few polls. About four
+/// The time between two waits from which on the second one sleeps after a few polls. About four
 /// times as long as polling lasts.
 pub const SPIN_GAP_MAX: Duration = Duration::from_micros(200);
 
-/// Polls before a waiter begins to offer the CPU to others.
+/// Polls before a waiter begins to yield the CPU.
 pub const SPINS_BEFORE_YIELD: u32 = 8;
 
-/// The lease assumed until the server has told its own.
+/// The lease assumed until the server has reported its own.
 pub const LEASE_ASSUMED: Duration = Duration::from_secs(30);
 
-/// Idle time after which a client that was told to shrink burns its extra receives with NULLs.
+/// Idle time after which a client that must shrink its credits uses up its extra receives with
+/// NULLs.
 pub const SHRINK_DELAY: Duration = Duration::from_millis(10);
 
-/// How often the helper thread looks after operations that nobody waits for.
+/// The interval at which the helper thread makes progress for operations without a waiter.
 pub const HELPER_TICK: Duration = Duration::from_millis(2);
 
 /// How long a client goes on trying to recover a session before its calls fail.
@@ -140,26 +143,26 @@ pub const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(2);
 /// The longest such pause.
 pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Which part of the time that the server has been away is waited for between two attempts: a
-/// server that comes back is found after that part at the latest.
+/// The pause between two attempts is this fraction of the time that the server has been away: a
+/// server that comes back is found after that fraction at the latest.
 pub const RECONNECT_PAUSE_FRACTION: u32 = 32;
 
 /// Silence of the server after which an attempt to recover is given up and begun again.
 pub const RECOVERY_ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// The pause before a server that puts a question of recovery off is asked again.
+/// The pause before a recovery request is retried that the server answered with DELAY.
 pub const RECOVERY_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// The first pause before a request is asked again that a restarted server has put off.
+/// The first pause before a request is retried that a restarted server has answered with GRACE.
 pub const GRACE_PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// The longest such pause.
 pub const GRACE_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Which part of the time that the server has put requests off is waited for between two attempts.
+/// The pause between two attempts is this fraction of the time that the server has answered GRACE.
 pub const GRACE_PAUSE_FRACTION: u32 = 16;
 
-/// Authentication steps before the client gives up on a server that always asks for another.
+/// Authentication steps before the client gives up on a server that keeps asking for another.
 pub const AUTH_STEPS_MAX: u32 = 16;
 
 /// Supplementary groups sent with the credential of the process.
@@ -171,22 +174,22 @@ pub const BATCH_PIECES_MAX: usize = 64;
 /// Calls that the server may have outstanding on the back-control channel.
 pub(crate) const BACK_CREDITS: u16 = 8;
 
-/// How often the helper thread looks for calls of the server while delegations are held, and when
-/// nothing hangs on them; and where others poll all the time, which does the same.
+/// The intervals at which the helper thread looks for calls of the server: while delegations are
+/// held; while other threads poll, which receives the calls, too; and while no delegation is held.
 pub(crate) const BACK_TICK: Duration = Duration::from_millis(4);
 pub(crate) const BACK_TICK_DRIVEN: Duration = Duration::from_millis(40);
 pub(crate) const BACK_IDLE_TICK: Duration = Duration::from_secs(1);
 
-/// How long an open waits for the back-control channel before it goes without a delegation.
+/// The time that an open waits for the back-control channel before it goes on without a delegation.
 pub(crate) const BACK_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a back-control channel has to last for its loss not to count as one more in a row.
+/// A back-control channel that lasts this long ends a row of losses.
 pub(crate) const BACK_STABLE_TIME: Duration = Duration::from_secs(1);
 
 /// Transfers of asynchronous batches at the server at a time, of a session.
 pub(crate) const BATCH_OUTSTANDING_MAX: usize = 1024;
 
-/// Transfers of asynchronous batches that wait for that.
+/// Transfers of asynchronous batches that wait for room among those at the server.
 pub(crate) const BATCH_WAITING_MAX: usize = OPERATIONS_MAX;
 
 /// The unit in which a cache keeps file data, in bytes.
@@ -204,46 +207,45 @@ pub const CACHE_BYTES_MIN: usize = 4 * CACHE_SLAB_BYTES;
 /// The size of a cache unless the caller says otherwise, in bytes.
 pub const CACHE_BYTES_DEFAULT: usize = 64 << 20;
 
-/// What a cache fetches is rounded to this, in bytes.
+/// Fetches of a cache are rounded to this, in bytes.
 pub(crate) const CACHE_PAGE_BYTES: u64 = 4096;
 
-/// How many parts of a block may be known, or changed, before the block is made simpler.
+/// The number of known, or of dirty, ranges of a block above which the block is made simpler.
 pub(crate) const CACHE_RANGES_MAX: usize = 32;
 
-/// What one read or write through a cache moves at a time, in bytes. Longer ones are cut.
+/// The size of the pieces that one read or write through a cache is cut into, in bytes.
 pub(crate) const CACHE_PIECE_BYTES: usize = 256 << 10;
 
-/// Changed bytes of one file from which on they are written back without waiting for more.
+/// Dirty bytes of one file from which on they are written back without waiting for more.
 pub(crate) const WRITE_BACK_BYTES: u64 = 1 << 20;
 
-/// What is read ahead for a sequential reader at first, in bytes.
+/// The initial read-ahead of a sequential reader, in bytes.
 pub(crate) const READ_AHEAD_BYTES_MIN: u64 = 128 << 10;
 
-/// The most that is read ahead at a time, unless the caller says otherwise, in bytes.
+/// The most bytes that are read ahead at a time, unless the caller says otherwise.
 pub const READ_AHEAD_BYTES_DEFAULT: u64 = 1 << 20;
 
-/// What is read of a file in sequence before its delegation is asked for, where that is not done at its
-/// opening, in bytes. Much more than programs read that look at the beginning of a file alone.
+/// Bytes read in sequence before the cache asks for a file's delegation, where it does not do so at
+/// the open. Many more than programs read that only look at the beginning of a file.
 pub const READ_AHEAD_RUN_BYTES: u64 = 4 << 20;
 
-/// How long a reader waits for the server's answer to that question at most, as while the server has it
-/// asked again and again.
+/// The longest wait of a reader for the answer to that request, in all, while the server answers
+/// DELAY.
 pub(crate) const READ_AHEAD_ASK_TIME: Duration = Duration::from_millis(250);
 
-/// How often a read or write looks into the cache before it goes to the server by itself.
+/// Attempts of a read or write to use the cache before it bypasses it.
 pub(crate) const CACHE_ATTEMPTS: u32 = 16;
 
-/// Threads that tell holders of delegations what the server wants, each one at a time.
+/// Threads that call holders of delegations, each one holder at a time.
 pub(crate) const CALLERS_MAX: usize = 32;
 
-/// Verifiers that what is written to one open file and not committed may come under, one after the other, and
-/// be told apart.
+/// Write verifiers under which unstable data of one open file is told apart.
 pub(crate) const VERIFIERS_MAX: usize = 8;
 
-/// Bytes of lent memory whose registrations are kept.
+/// The bound of cached registrations of lent memory, in bytes.
 pub const LENT_BYTES_MAX: usize = 1 << 30;
 
-/// Registrations of lent memory that are kept.
+/// The bound of cached registrations of lent memory, in number.
 pub const LENT_REGISTRATIONS_MAX: usize = 512;
 
 const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
@@ -257,17 +259,18 @@ const _: () = assert!(CACHE_PIECE_BYTES * 8 <= CACHE_BYTES_MIN);
 const _: () = assert!(CACHE_PIECE_BYTES.is_multiple_of(CACHE_BLOCK_BYTES as usize));
 const _: () = assert!((CACHE_BLOCK_BYTES as u64).is_multiple_of(CACHE_PAGE_BYTES));
 
-/// Devices that a client remembers; more, and it asks again.
+/// Devices that a client remembers; for more it asks the server again.
 pub(crate) const LAYOUT_DEVICES_MAX: usize = 256;
 
-/// In this time after a client was first refused a layout, it is asked for again soon.
+/// The time after the first refusal of a layout in which the client retries at short intervals.
 pub(crate) const LAYOUT_CHANNEL_TIME: Duration = Duration::from_secs(2);
 
-/// How often a client that has never had a layout asks again for the first one, after this time each: the
-/// server answers by another connection than it learns by that it can call.
+/// Retries of a client that has never had a layout, and the pause before each. The server may
+/// refuse at first, because it learns on another connection that it can call the client.
 pub(crate) const LAYOUT_CHANNEL_TRIES: u32 = 10;
 pub(crate) const LAYOUT_CHANNEL_PAUSE: Duration = Duration::from_millis(2);
 
-/// How often a write is sent again to a data server that found its session too old: the same client may write
-/// through the server at the same time, and there is that way for this one, too.
+/// Retries of a write at a data server that found its session too old. Writes of the same client
+/// through the server may make it too old each time, so in the end this write goes through the
+/// server, too.
 pub(crate) const OUTGROWN_TRIES: u32 = 2;

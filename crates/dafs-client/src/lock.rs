@@ -1,10 +1,10 @@
 //! Locks of byte ranges (DAFS 9).
 //!
 //! Invariants
-//! * A lock that is denied is asked for again until a deadline, with pauses short enough to keep its
-//!   turn at the server (DAFS 9.2).
-//! * What a file has locked is taken back when the server has restarted, like the file's open; what
-//!   could not be is reported at the next use of the file.
+//! * A denied lock is retried until a timeout, with pauses short enough to keep its place in the
+//!   server's queue (DAFS 9.2).
+//! * The locks of a file are reclaimed when the server has restarted, like the file's open; a
+//!   failed reclaim is reported at the next use of the file.
 
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -18,7 +18,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Which bytes to lock, and what for.
+/// The bytes of a lock, and its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRange {
     offset: u64,
@@ -29,13 +29,13 @@ pub struct LockRange {
 }
 
 impl LockRange {
-    /// All bytes, against everybody else.
+    /// All bytes, exclusive.
     pub fn exclusive() -> Self {
         let (persist, auto_recovery) = (false, false);
         Self { offset: 0, length: u64::MAX, exclusive: true, persist, auto_recovery }
     }
 
-    /// All bytes, against those who lock exclusively.
+    /// All bytes, shared: conflicts with exclusive locks only.
     pub fn shared() -> Self {
         Self { exclusive: false, ..Self::exclusive() }
     }
@@ -46,18 +46,19 @@ impl LockRange {
         Self { offset, length, ..self }
     }
 
-    /// Whether the lock outlives its holder: if that fails, the next one is told so
-    /// ([`LockError::Broken`]), and nobody reads or writes the bytes before somebody has repaired
-    /// them.
+    /// Makes the lock outlive its holder: if the holder fails, the next one gets
+    /// [`LockError::Broken`], and the server refuses reads and writes of the bytes until a client
+    /// has repaired them.
     #[must_use]
     pub fn persist(self, persist: bool) -> Self {
         Self { persist, ..self }
     }
 
-    /// Whether what anybody writes to the file under the lock is undone when the lock is lost or
-    /// [aborted](File::abort_lock): content and size, before the next one gets the lock. Unlocking
-    /// keeps it. Only for exclusive locks of all bytes (DAFS 9.5); what is overwritten is saved first,
-    /// so a write may need space at the server and fail with `NoSpc` where there is none.
+    /// Makes the server undo writes under the lock when the lock is lost or
+    /// [aborted](File::abort_lock): it restores content and size from the pre-image before the next
+    /// holder gets the lock. Unlocking keeps the writes. Only for exclusive locks of all bytes
+    /// (DAFS 9.5). The server saves bytes before they are overwritten, so a write may need space
+    /// there and fail with `NoSpc` where there is none.
     #[must_use]
     pub fn auto_recovery(self, auto_recovery: bool) -> Self {
         Self { auto_recovery, ..self }
@@ -73,7 +74,7 @@ impl LockRange {
         self.length
     }
 
-    /// Against everybody else.
+    /// True for an exclusive lock.
     pub fn is_exclusive(&self) -> bool {
         self.exclusive
     }
@@ -95,19 +96,19 @@ impl LockRange {
     }
 }
 
-/// Who has a lock, or had it.
+/// The holder of a lock, or its former holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockHolder {
     /// The server's key of the client, as administrators see it.
     pub client: u64,
-    /// The owner at that client.
+    /// The lock owner at that client.
     pub owner: Vec<u8>,
     /// First byte.
     pub offset: u64,
     /// Bytes; `u64::MAX` for all from there on.
     pub length: u64,
-    /// Against everybody else.
+    /// True for an exclusive lock.
     pub exclusive: bool,
 }
 
@@ -122,15 +123,15 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// Why a lock was not had.
+/// The reason why a lock was not granted.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody else has it.
+    /// Another owner holds a conflicting lock.
     #[error("locked by {0}")]
     Held(LockHolder),
-    /// Somebody else had it and has failed: the data may be half changed. Lock it for repair, look at
-    /// it and mend it, and unlock.
+    /// The holder of a conflicting lock has failed: the data may be half changed. Lock it for
+    /// repair, check and mend it, and unlock.
     #[error("the lock is broken: its holder, {0}, has failed and may have left the data half done")]
     Broken(LockHolder),
     /// Everything else.
@@ -139,19 +140,19 @@ pub enum LockError {
 }
 
 impl File {
-    /// Locks a range if nobody stands in the way now.
+    /// Locks a range if no lock conflicts now.
     ///
     /// # Errors
-    /// Who does; the server's answer.
+    /// `Held` names the holder of the conflicting lock; the server's answer.
     pub fn try_lock(&self, range: &LockRange) -> Result<(), LockError> {
         self.ask_for_lock(range, range.kind(false), range.options())
     }
 
-    /// Locks a range, and waits up to `patience` for those who stand in the way; for ever without
-    /// one. Others that come later do not overtake.
+    /// Locks a range, and waits up to `patience` for conflicting locks; for ever without one.
+    /// Requests that come later do not overtake it.
     ///
     /// # Errors
-    /// `Held` when the time is over, `Broken` at once; the server's answer.
+    /// `Held` at the timeout, `Broken` at once; the server's answer.
     pub fn lock(&self, range: &LockRange, patience: Option<Duration>) -> Result<(), LockError> {
         let until = patience.and_then(|patience| Instant::now().checked_add(patience));
         let mut pause = RETRY_PAUSE_MIN;
@@ -159,7 +160,8 @@ impl File {
         loop {
             let held = match self.ask_for_lock(range, range.kind(true), range.options()) {
                 Err(LockError::Held(holder)) => LockError::Held(holder),
-                // It was asked once more when the time of this thread was nearly over.
+                // The last attempt ended by the limit of this thread: report the conflict that it
+                // waited for.
                 Err(LockError::Other(Error::NotSent { .. } | Error::Deadline { .. }))
                     if before.is_some() && is_time_over() =>
                 {
@@ -182,18 +184,18 @@ impl File {
         }
     }
 
-    /// Takes over broken locks, which the range must cover entirely, to mend what they protect. The
-    /// lock is exclusive and persistent; [`File::unlock`] ends the repair.
+    /// Takes over broken locks, which the range must cover entirely, to repair the data under them.
+    /// The lock is exclusive and persistent; [`File::unlock`] ends the repair.
     ///
     /// # Errors
-    /// `Held`; the server's answer: `Inval` where nothing is broken, `LockRange` where only a part of
-    /// a broken lock is covered.
+    /// `Held`; the server's answer: `Inval` where no lock is broken, `LockRange` where only a part
+    /// of a broken lock is covered.
     pub fn lock_for_repair(&self, offset: u64, length: u64) -> Result<(), LockError> {
         let range = LockRange::exclusive().bytes(offset, length);
         self.ask_for_lock(&range, LockType::Write, LockOptions::REPAIR)
     }
 
-    /// Gives up what this file has locked in a range. Closing the file gives up all.
+    /// Unlocks a range of this file. Closing the file unlocks all.
     ///
     /// # Errors
     /// The server's answer: `LockRange` for a part of a persistent lock.
@@ -201,24 +203,27 @@ impl File {
         self.give_up(LockType::Write, offset, length)
     }
 
-    /// Undoes all that was written to the file since it was locked with
-    /// [auto-recovery](LockRange::auto_recovery), by whomever, and gives the lock up.
+    /// Undoes all writes to the file, of all clients, since it was locked with
+    /// [auto-recovery](LockRange::auto_recovery), and releases the lock.
     ///
     /// # Errors
-    /// The server's answer: `Inval` where there is no such lock; after another one it is still held.
+    /// The server's answer: `Inval` where there is no such lock; after any other error it is still
+    /// held.
     pub fn abort_lock(&self) -> Result<()> {
         self.give_up(LockType::Abort, 0, u64::MAX)
     }
 
     fn give_up(&self, lock_type: LockType, offset: u64, length: u64) -> Result<()> {
-        // Who locks next must see it. If that fails the lock is kept, and the error told.
+        // The next holder must see dirty data of the cache. If the write-back fails the lock is
+        // kept.
         self.write_back()?;
         let (fh, state_id) = (*self.handle(), self.state_id());
         let request = Request::LockU(LockU { fh, lock_type, state_id, offset, length });
         self.client().ask(&request, |reply| matches!(reply, Reply::LockU).then_some(()))
     }
 
-    /// Who would stand in the way of a lock by somebody else; `None` when nobody does.
+    /// The holder of a lock that conflicts with this one for another owner; `None` without a
+    /// conflict.
     ///
     /// # Errors
     /// `Broken`; the server's answer.
@@ -226,8 +231,8 @@ impl File {
         self.test_lock_of(range, b"")
     }
 
-    /// Who would stand in the way of a lock by this file; `None` when nobody does. What it has locked
-    /// itself does not.
+    /// The holder of a lock that conflicts with this one for this file; `None` without a conflict.
+    /// The file's own locks do not conflict.
     ///
     /// # Errors
     /// As [`File::test_lock`].
@@ -269,7 +274,7 @@ impl File {
         self.lock_answer(&self.request_for_lock(range, lock_type, options))
     }
 
-    /// Asks for a lock, without a place in the queue for it.
+    /// A request for a lock, without a place in the server's queue.
     pub(crate) fn lock_request(&self, range: &LockRange) -> Request<'static> {
         self.request_for_lock(range, range.kind(false), range.options())
     }
@@ -303,7 +308,7 @@ impl File {
     }
 }
 
-/// Whether the time is over within which the calls of this thread have to end.
+/// True when the calls of this thread have no time left.
 fn is_time_over() -> bool {
     Limit::current().is_some_and(|limit| limit.at <= dafs_dat::Instant::now())
 }

@@ -1,11 +1,11 @@
-//! One thread that moves things along while somebody sleeps outside of this library: a task whose
-//! waker is to be called, a thread in `epoll`; or while nobody else does and something is to follow. It is
-//! started when the first needs it.
+//! The mover thread. It makes progress while a program sleeps outside of this library: a task whose
+//! waker is to be called, or a thread in `epoll`; also for operations with a continuation while no
+//! other thread drives. The first user starts it.
 //!
 //! Invariants
-//! * The thread holds a reference to the client only while operations are in flight that somebody
-//!   sleeps for, or that something follows, so it does not keep the client alive.
-//! * Wakers are called without the driver's lock; one that panics ends itself alone.
+//! * The thread holds a reference to the client only while operations are in flight that are
+//!   watched or have a continuation, so it does not keep the client alive.
+//! * Wakers are called without the driver's lock; a panic of one does not affect others.
 //! * A panic does not end the thread.
 
 use crate::driver::Shared;
@@ -35,8 +35,8 @@ struct State {
 }
 
 impl Mover {
-    /// Starts the thread, if it does not run yet: before anything relies on it, so that nothing is
-    /// under way when that fails. Called without the driver's lock.
+    /// Starts the thread, if it does not run yet: before anything relies on it, so that no
+    /// operation is in flight when that fails. Called without the driver's lock.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -55,7 +55,7 @@ impl Mover {
         Ok(())
     }
 
-    /// There is something to move along.
+    /// Wakes the thread to make progress.
     pub(crate) fn attend(&self) {
         let mut state = self.bell.lock();
         debug_assert!(state.started, "who needs the thread has started it");
@@ -65,13 +65,13 @@ impl Mover {
         }
     }
 
-    /// No thread can be had, as in a process that has too many.
+    /// Makes the start of the thread fail, as in a process that has too many.
     #[cfg(test)]
     pub(crate) fn break_it(&self) {
         self.bell.lock().is_broken = true;
     }
 
-    /// Keeps everybody else out of what has a lock.
+    /// Holds the lock, for tests.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
         self.bell.lock()
@@ -102,9 +102,9 @@ impl Bell {
 fn run(bell: &Bell, shared: &Weak<Shared>) {
     while bell.sleep() {
         let Some(client) = shared.upgrade() else { return };
-        // The waiting threads see for themselves what became of a connection that fails so.
+        // Waiting threads detect by themselves that a connection has failed in this way.
         let _ = confined(|| client.move_watched());
-        // This may be the last reference, and then its end stops this thread.
+        // This may be the last reference; dropping it then stops this thread.
         drop(client);
     }
 }

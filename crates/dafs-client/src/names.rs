@@ -90,7 +90,7 @@ impl Client {
         self.ask(&request, |reply| matches!(reply, Reply::SetAttrInline(_)).then_some(()))
     }
 
-    /// Which of the rights in `wanted` the caller has.
+    /// The subset of `wanted` that the caller has.
     ///
     /// # Errors
     /// The server's answer.

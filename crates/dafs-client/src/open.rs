@@ -3,7 +3,7 @@
 use crate::attributes::SetAttributes;
 pub use dafs_wire::dafs::{ShareAccess, ShareDeny};
 
-/// What to do when the file is missing or exists.
+/// The rule for a file that is missing or exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Create {
     /// The file must exist.
@@ -13,8 +13,8 @@ pub enum Create {
     IfMissing,
     /// Make it; fail when it exists.
     New,
-    /// Make it; fail when it exists unless this very call made it, even if the connection broke
-    /// in between.
+    /// Make it; fail when it exists unless this very call made it, even if the connection broke in
+    /// between.
     Exclusive,
 }
 
@@ -62,7 +62,7 @@ impl OpenOptions {
         Self { access: ShareAccess::Both, ..Self::default() }
     }
 
-    /// Whether to make the file.
+    /// Sets the rule for a missing or existing file.
     #[must_use]
     pub fn create(self, create: Create) -> Self {
         Self { create, ..self }
@@ -81,13 +81,13 @@ impl OpenOptions {
         Self { attributes, ..self }
     }
 
-    /// Cuts an existing file to nothing.
+    /// Truncates an existing file to zero.
     #[must_use]
     pub fn truncate(self, truncate: bool) -> Self {
         Self { truncate, ..self }
     }
 
-    /// What others may not do while the file is open.
+    /// Denies others accesses while the file is open (share reservation).
     #[must_use]
     pub fn deny(self, deny: ShareDeny) -> Self {
         Self { deny, ..self }
@@ -100,15 +100,15 @@ impl OpenOptions {
         Self { deny_delete, ..self }
     }
 
-    /// Leaves the file out of the client's cache, if there is one: reads and writes go to the server.
-    /// For programs that keep data themselves.
+    /// Bypasses the client's cache for this open, if there is one: reads and writes go to the
+    /// server. For programs that cache data themselves.
     #[must_use]
     pub fn direct(self, direct: bool) -> Self {
         Self { direct, ..self }
     }
 
-    /// Opens only together with others that give the same key: while a file is open under another
-    /// key, KEY_MISMATCH (DAFS 10.2). Opens without a key are not concerned.
+    /// Opens only together with opens of the same key: KEY_MISMATCH while the file is open under
+    /// another key (DAFS 10.2). Opens without a key neither conflict nor are checked.
     #[must_use]
     pub fn share_key(self, key: u64) -> Self {
         Self { share_key: Some(key), ..self }

@@ -1,5 +1,5 @@
-//! What transfers go by of an open file. It may outlive the file under operations that nobody has waited for
-//! when the file is closed.
+//! The part of an open file that transfers use. It may outlive the file under operations that were
+//! not waited for before the close.
 
 use crate::attributes::{FileHandle, Stability};
 use crate::buffer::IoBuffer;
@@ -21,17 +21,17 @@ pub(crate) struct Opened {
     pub(crate) state_id: StateId,
     pub(crate) access: ShareAccess,
     pub(crate) writes: Arc<Uncommitted>,
-    /// What it has of its layout.
+    /// Its use of the file's layout.
     pub(crate) layout: LayoutUse,
 }
 
 impl Opened {
-    /// Whether it was opened for writing.
+    /// True when it was opened for writing.
     pub(crate) fn may_write(&self) -> bool {
         self.access != ShareAccess::Read
     }
 
-    /// Whom to tell of a write that is not stable when it is answered.
+    /// The record to update when a write with this stability is answered, if it is unstable.
     pub(crate) fn watch(&self, stability: Stability) -> Option<Arc<Uncommitted>> {
         (stability == Stability::Unstable).then(|| self.writes.clone())
     }

@@ -1,16 +1,16 @@
 //! The table of operations in flight, as the interface sees them.
 //!
 //! Invariants
-//! * An entry is used again only when its operation has completed and its result has been taken or
-//!   given up; a generation number makes a stale name of it harmless. One that has had all its
+//! * An entry is reused only when its operation has completed and its result has been taken or
+//!   abandoned; a generation number makes a stale tag of it harmless. One that has had all its
 //!   generations is never used again.
 //! * The table grows up to a bound and never shrinks, so starting an operation allocates nothing
 //!   once it is warm.
-//! * `watched` counts the operations in flight that somebody sleeps for outside of this library, and
-//!   `followed` those that something follows which nobody waits for. `ahead` counts those that nobody
-//!   needs before he comes and waits for them.
-//! * No waker is cloned or dropped here, nor what follows an operation, because that may run any code of
-//!   the application's: the callers get them to call or drop when the lock is free.
+//! * `watched` counts the operations in flight for which a program sleeps outside of this library,
+//!   and `followed` those with a continuation and without a waiter. `ahead` counts read-ahead:
+//!   operations whose result is not needed before a thread waits for it.
+//! * No waker is cloned or dropped here, nor a continuation called, because that may run any code
+//!   of the application's: the callers get them to call or drop when the lock is free.
 
 use crate::batch::Sent;
 use crate::cache::DirectUse;
@@ -24,15 +24,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Bits of a tag that say which entry it means.
+/// Bits of a tag that hold the entry's index.
 const INDEX_BITS: u32 = 16;
 
-/// The last generation of an entry; no operation has the number that is all ones.
+/// The last generation of an entry; the tag that is all ones belongs to no operation.
 const GENERATION_MAX: u64 = (1 << (u64::BITS - INDEX_BITS)) - 2;
 
 const _: () = assert!(OPERATIONS_MAX <= 1 << INDEX_BITS);
 
-/// Names an operation.
+/// The handle of an operation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     index: u32,
@@ -52,19 +52,20 @@ impl Slot {
 #[derive(Debug)]
 enum State {
     Free,
-    /// In flight, and somebody wants the result: a thread, or a task that is to be woken.
+    /// In flight, and the result is wanted: by a thread, or by a task with a waker.
     Awaited(Option<Waker>),
     /// In flight; the result goes to a group.
     Grouped(Grouped),
-    /// In flight; this is called with the result.
+    /// In flight, with a continuation that is called with the result.
     Followed(Then),
-    /// In flight, and nobody wants the result.
+    /// In flight, and the result is not wanted.
     Abandoned,
     /// Over, result not taken yet.
     Done(Done),
 }
 
-/// What is called with the result of an operation, by whoever has polled, when the lock is free.
+/// The continuation of an operation. The thread that polled its completion calls it when the lock
+/// is free.
 pub(crate) struct Then(Box<dyn FnOnce(Done) + Send>);
 
 impl Then {
@@ -72,7 +73,7 @@ impl Then {
         Self(Box::new(call))
     }
 
-    /// To be called without any lock. A panic has been reported, and ends nothing else.
+    /// Called without any lock. A panic has been reported, and ends nothing else.
     pub(crate) fn call(self, done: Done) {
         let _ = catch_unwind(AssertUnwindSafe(|| (self.0)(done)));
     }
@@ -84,7 +85,7 @@ impl std::fmt::Debug for Then {
     }
 }
 
-/// What an operation of a group is.
+/// The group and kind of an operation.
 #[derive(Debug)]
 pub(crate) struct Grouped {
     pub(crate) group: Arc<GroupState>,
@@ -93,11 +94,11 @@ pub(crate) struct Grouped {
 
 #[derive(Debug)]
 pub(crate) enum GroupedKind {
-    /// A read or write, with the caller's word for it.
+    /// A read or write, with the caller's `user_data`.
     Transfer(u64),
-    /// A COMMIT, with the caller's word for it.
+    /// A COMMIT, with the caller's `user_data`.
     Commit(u64, CommitWatch),
-    /// An append, with the caller's word for it.
+    /// An append, with the caller's `user_data`.
     Append(u64),
     /// A message with transfers of a batch.
     Batch(Sent),
@@ -117,28 +118,28 @@ impl GroupedKind {
 struct Entry {
     generation: u64,
     state: State,
-    /// Whom to tell of a write that is not stable.
+    /// The record to update when an unstable write is answered.
     writes: Option<Arc<Uncommitted>>,
-    /// Ends with the operation.
+    /// A use of a file, which ends with the operation.
     used: Option<Arc<DirectUse>>,
     watched: bool,
     ahead: bool,
 }
 
-/// What became of a completion.
+/// The action that a completion requires.
 #[derive(Debug)]
 pub(crate) enum Finished {
-    /// It waits in its entry, or nobody wanted it.
+    /// None: the result waits in its entry, or was abandoned.
     Kept,
-    /// It waits in its entry, and a task is to be woken.
+    /// The result waits in its entry, and a task is to be woken.
     Wake(Waker),
-    /// It is a group's.
+    /// The result belongs to a group.
     Grouped(Grouped, Done),
-    /// It is to be called when the lock is free.
+    /// The continuation is to be called when the lock is free.
     Followed(Then, Done),
 }
 
-/// The table.
+/// The operations of a session.
 #[derive(Debug)]
 pub(crate) struct Operations {
     entries: Vec<Entry>,
@@ -153,22 +154,23 @@ impl Operations {
         Self { entries: Vec::new(), free: Vec::new(), watched: 0, followed: 0, ahead: 0 }
     }
 
-    /// Operations in flight that must be moved along because nobody waits for them here.
+    /// Operations in flight for which the mover thread must make progress.
     pub(crate) fn watched(&self) -> usize {
         self.watched
     }
 
-    /// Operations in flight that something follows.
+    /// Operations in flight that have a continuation.
     pub(crate) fn followed(&self) -> usize {
         self.followed
     }
 
-    /// Operations in flight that can be left alone for a while.
+    /// Operations in flight that need no progress for a while.
     pub(crate) fn ahead(&self) -> usize {
         self.ahead
     }
 
-    /// Nobody needs an operation in flight before he comes and waits for it.
+    /// Marks an operation in flight as read-ahead: its result is not needed before a thread waits
+    /// for it.
     pub(crate) fn is_ahead(&mut self, slot: &Slot) {
         let entry = &mut self.entries[slot.index as usize];
         if matches!(entry.state, State::Awaited(_)) && !std::mem::replace(&mut entry.ahead, true) {
@@ -176,14 +178,14 @@ impl Operations {
         }
     }
 
-    /// It is over, or nobody is to come.
+    /// Ends that mark: the operation is over, waited for or abandoned.
     fn is_behind(&mut self, index: u32) {
         if std::mem::take(&mut self.entries[index as usize].ahead) {
             self.ahead -= 1;
         }
     }
 
-    /// Something follows an operation that was started just now, instead of somebody's waiting for it.
+    /// Gives an operation that was started just now a continuation, in place of a waiter.
     pub(crate) fn follow(&mut self, slot: Slot, then: Then) {
         let entry = &mut self.entries[slot.index as usize];
         debug_assert!(matches!(entry.state, State::Awaited(None)), "it has just been started");
@@ -191,7 +193,7 @@ impl Operations {
         self.followed += 1;
     }
 
-    /// All that was to follow operations which end with this.
+    /// Removes the continuations of all operations that end now.
     pub(crate) fn take_followed(&mut self) -> Vec<Then> {
         let mut all = Vec::new();
         for entry in &mut self.entries {
@@ -205,7 +207,7 @@ impl Operations {
         all
     }
 
-    /// A new operation that somebody will wait for; `None` when there are too many.
+    /// A new operation with a waiter; `None` when there are too many.
     pub(crate) fn open(&mut self) -> Option<Slot> {
         self.insert(State::Awaited(None))
     }
@@ -227,7 +229,7 @@ impl Operations {
         Some(slot)
     }
 
-    /// Somebody sleeps on a group's descriptor from now on.
+    /// Marks the operations of a group as watched: a thread sleeps on the group's descriptor.
     pub(crate) fn watch_group(&mut self, group: &Arc<GroupState>) {
         for entry in &mut self.entries {
             if let State::Grouped(grouped) = &entry.state
@@ -240,7 +242,7 @@ impl Operations {
         }
     }
 
-    /// A task waits for an operation in flight. Returns the waker that is not needed (any more).
+    /// Sets the waker of an operation in flight. Returns a waker that is not needed (any more).
     #[must_use = "it is dropped when the lock is free"]
     pub(crate) fn wake(&mut self, slot: &Slot, waker: Waker) -> Option<Waker> {
         let entry = &mut self.entries[slot.index as usize];
@@ -289,7 +291,8 @@ impl Operations {
         self.entries.get_mut(index as usize).filter(|entry| entry.generation == generation)
     }
 
-    /// The operation was not started after all. The room that its group had for it stays taken.
+    /// Removes an operation that was not started after all. The room that its group reserved for it
+    /// stays taken.
     pub(crate) fn forget(&mut self, slot: Slot) {
         self.entries[slot.index as usize].writes = None;
         if let State::Grouped(grouped) = self.release(slot.index) {
@@ -297,21 +300,21 @@ impl Operations {
         }
     }
 
-    /// The operation is a write of this file.
+    /// Marks the operation as a write of this file.
     pub(crate) fn watch(&mut self, tag: u64, writes: Option<Arc<Uncommitted>>) {
         if let Some(entry) = self.entry(tag) {
             entry.writes = writes;
         }
     }
 
-    /// The operation is a use of a file beside the cache.
+    /// Ties a use of a file that bypasses the cache to the operation.
     pub(crate) fn keep(&mut self, tag: u64, used: Option<Arc<DirectUse>>) {
         if let Some(entry) = self.entry(tag) {
             entry.used = used;
         }
     }
 
-    /// An operation has completed.
+    /// Ends an operation.
     pub(crate) fn finish(&mut self, tag: u64, done: Done) -> Finished {
         let index = Slot::of(tag).index;
         if self.entry(tag).is_none() {
@@ -356,7 +359,7 @@ impl Operations {
         matches!(self.entries[slot.index as usize].state, State::Done(_))
     }
 
-    /// True when nothing is to be expected of an operation any more that a thread waits for.
+    /// True when an operation that a thread waits for has ended.
     pub(crate) fn is_over(&self, tag: u64) -> bool {
         let Slot { index, generation } = Slot::of(tag);
         let entry = self.entries.get(index as usize);
@@ -376,7 +379,7 @@ impl Operations {
         }
     }
 
-    /// Nobody wants the result any more. Returns whom it was to wake.
+    /// Abandons the result. Returns the waker that was to be called.
     pub(crate) fn abandon(&mut self, slot: Slot) -> Option<Waker> {
         self.entry(slot.tag())?;
         self.is_behind(slot.index);
@@ -518,7 +521,7 @@ mod tests {
         let slot = operations.open().unwrap();
         let first = slot.tag();
         operations.forget(slot);
-        // Where 32 bits would begin anew.
+        // The generation at which 32 bits would wrap around.
         operations.entries[0].generation = 1 << 32;
         let slot = operations.open().unwrap();
         assert!(!operations.is_in_flight(first) && slot.tag() != first);

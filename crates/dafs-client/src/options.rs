@@ -16,7 +16,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which transport to use.
+/// The transport to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TransportChoice {
     /// Shared memory when the server runs on this host and offers it, else iWARP over TCP.
@@ -63,14 +63,14 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// Which transport a client uses, and why. Prints as one sentence.
+/// The transport that a client uses, and the reason. Prints as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transport {
-    /// Which.
+    /// The kind of transport.
     pub kind: TransportKind,
-    /// Where it is connected to, in the transport's terms.
+    /// The remote address, in the transport's notation.
     pub address: String,
-    /// Why this one.
+    /// The reason for this choice.
     pub why: String,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// How a thread waits for an answer.
+/// The way a thread waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitPolicy {
     /// Polls until it is there. Lowest latency, burns the CPU.
@@ -100,7 +100,7 @@ impl Default for WaitPolicy {
     }
 }
 
-/// On whose behalf requests are made, if the server trusts this client to say so.
+/// The identity on whose behalf requests are made, if the server trusts this client to name it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Credential {
     /// The effective user, group and supplementary groups of this process.
@@ -119,7 +119,7 @@ pub enum Credential {
     Session,
 }
 
-/// How the client proves who it is.
+/// The way the client authenticates.
 #[derive(Clone, Default)]
 pub enum Authentication {
     /// Not at all; the server accepts it only from addresses that it trusts.
@@ -132,17 +132,17 @@ pub enum Authentication {
         /// The password.
         password: String,
     },
-    /// A mechanism of the caller's. Asked for a fresh exchange at every connect.
+    /// A mechanism of the caller's, which starts a fresh exchange at every connect.
     Custom(Arc<dyn Authenticator>),
 }
 
 impl Authentication {
-    /// A name and a password as [`Text`](Self::Text) that `tell` is asked for at every connect, also when a
-    /// lost connection is replaced: so they need not stay in memory, and may change while the session
-    /// lasts. Why there are none goes to the user.
+    /// Authenticates as [`Text`](Self::Text) with the name and password that `tell` returns at
+    /// every connect, also when a lost connection is replaced. So they need not stay in memory, and
+    /// may change while the session lasts. An error of `tell` is shown to the user.
     ///
-    /// Called by whichever thread is at work then, with the session locked: it must not use the client,
-    /// and everything of the session waits until it returns.
+    /// The thread that connects calls it with the session locked: it must not use the client, and
+    /// the whole session waits until it returns.
     pub fn callback<F>(tell: F) -> Self
     where
         F: Fn() -> Result<(String, String), String> + Send + Sync + 'static,
@@ -151,7 +151,7 @@ impl Authentication {
     }
 }
 
-/// Asks a function of the application's.
+/// Calls a function of the application's.
 struct Told<F>(F);
 
 impl<F> Authenticator for Told<F>
@@ -186,14 +186,14 @@ impl fmt::Debug for Authentication {
 /// Everything about a connection that is not in the URL.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Which transport. A URL with `transport=`, `wait=`, `checksums=` or `connect-timeout=` has the last
-    /// word.
+    /// The transport to use. A URL with `transport=`, `wait=`, `checksums=` or `connect-timeout=`
+    /// overrides these options.
     pub transport: TransportChoice,
-    /// How threads wait.
+    /// The way threads wait.
     pub wait: WaitPolicy,
-    /// Whose rights to use.
+    /// The credential of requests.
     pub credential: Credential,
-    /// How to prove it.
+    /// The authentication of the session.
     pub authentication: Authentication,
     /// DAFS checksums over messages and data.
     pub checksums: bool,
@@ -203,17 +203,18 @@ pub struct ConnectOptions {
     pub byte_order: ByteOrder,
     /// Time for connecting and opening the session.
     pub connect_timeout: Duration,
-    /// Time for one operation to be answered, after which it fails and the connection is given up.
-    /// What waits for stable storage, or for its turn, has as long since the server's last answer to
-    /// anything, and ten times as long in all. `None` waits as long as the transport does. A URL with
-    /// `deadline=SECONDS` has the last word (0 for `None`); [`within`](crate::within) sets a shorter
-    /// time for the calls of one thread. Over shared memory an operation on a buffer of
-    /// [`Client::buffer`](crate::Client::buffer) that was with the server may end later, when the
-    /// server has said that it does not use the buffer any more.
+    /// The time in which an operation must be answered; then it fails and the connection is given
+    /// up. A procedure that waits for stable storage or for its turn in a queue has as long since
+    /// the server's last answer to anything, and ten times as long in all. `None` waits as long as
+    /// the transport does. A URL with `deadline=SECONDS` overrides this (0 for `None`);
+    /// [`within`](crate::within) sets a shorter time for the calls of one thread.
+    ///
+    /// Over shared memory an operation on a buffer of [`Client::buffer`](crate::Client::buffer)
+    /// that the server has received may end later, when the server has released the buffer.
     pub deadline: Option<Duration>,
-    /// Time for replacing a lost connection, until the server answers the application again. In it
-    /// nothing is told to the application, whose calls only take longer; each keeps its deadline.
-    /// `None` ends the session with its connection. A URL with `recovery=SECONDS` has the last word.
+    /// The time for replacing a lost connection, until the server answers the application again. In
+    /// it the application sees only latency; each call keeps its deadline. `None` ends the session
+    /// with its connection. A URL with `recovery=SECONDS` overrides this.
     pub recovery: Option<Duration>,
     /// Requests that may be outstanding, as proposed to the server.
     pub requests: u16,
@@ -223,17 +224,17 @@ pub struct ConnectOptions {
     /// Names this client to the server across restarts of the session; `None` makes one of the
     /// host name, the process id and a random number.
     pub client_id: Option<String>,
-    /// The client whose place this process takes ([`Client::identity`](crate::Client::identity)); its
-    /// name goes before `client_id`.
+    /// The client whose place this process takes ([`Client::identity`](crate::Client::identity));
+    /// its name overrides `client_id`.
     pub identity: Option<ClientIdentity>,
-    /// Whether to keep file content in this process, as far as the server's delegations allow; `None`
-    /// sends every read and write to the server.
+    /// Caches file content in this process, as far as the server grants delegations; `None` sends
+    /// every read and write to the server.
     pub cache: Option<CacheOptions>,
-    /// Whether to read and write at data servers, where the server tells where files lie. A URL with
-    /// `pnfs=` has the last word. Not unless asked for: to submit an operation may then wait for the server and for data
-    /// servers.
+    /// Reads and writes at data servers, where the server grants layouts (pNFS). A URL with `pnfs=`
+    /// overrides this. Off by default: the submission of an operation may then wait for the server
+    /// and for data servers.
     pub data_servers: bool,
-    /// The identity for fencing (DAFS 11). That of a URL with `fence-id=NAME` goes before it.
+    /// The identity for fencing (DAFS 11). A URL with `fence-id=NAME` overrides this.
     pub fence_id: Option<String>,
 }
 
@@ -262,19 +263,19 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Proves who the user is, and acts as that user, also where a server would believe this process to be
-    /// another one.
+    /// Authenticates, and acts as the user proven, even on a server that would trust this process
+    /// to be another one.
     pub fn prove(&mut self, authentication: Authentication) {
         self.authentication = authentication;
         self.credential = Credential::Session;
     }
 
-    /// Proves to be `user`, or the user that `url` names, by a password. Without any of them nothing is
-    /// proven.
+    /// Authenticates by password as `user`, or as the user that `url` names. Without user and
+    /// password there is no authentication.
     ///
     /// # Errors
-    /// [`Error::Argument`] when there is a user and no password, or the other way round, or there are two
-    /// users.
+    /// [`Error::Argument`] for a user without a password, a password without a user, or two
+    /// different users.
     pub fn prove_by_password(
         &mut self,
         url: &DafsUrl,
@@ -298,7 +299,7 @@ impl ConnectOptions {
     }
 }
 
-/// Whoever wrote the URL would believe to be the user that it names.
+/// The author of the URL would expect to act as the user that it names.
 pub(crate) const TWO_USERS: Error =
     Error::Argument("the URL names a user, and another one is to be proven; leave one of them out");
 

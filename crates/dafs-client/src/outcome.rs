@@ -1,4 +1,4 @@
-//! From how a call ended to what the caller is told.
+//! From the end of a call to the result for the caller.
 
 use crate::append;
 use crate::core::{Done, Failure};
@@ -27,7 +27,7 @@ pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
     }
 }
 
-/// What a read or write moved.
+/// The bytes that a read or write moved.
 pub(crate) fn moved(done: Done, server: &Arc<str>) -> Result<Moved> {
     match done {
         Done::Read { bytes, end_of_file } => Ok(Moved { bytes: bytes as usize, end_of_file }),
@@ -36,20 +36,20 @@ pub(crate) fn moved(done: Done, server: &Arc<str>) -> Result<Moved> {
     }
 }
 
-/// What a COMMIT under way is to make stable.
+/// The writes that a COMMIT under way is to make stable.
 #[derive(Debug)]
 pub(crate) struct CommitWatch {
     pub(crate) writes: Arc<Uncommitted>,
-    /// Where it began.
+    /// The writes that were answered before it was sent.
     pub(crate) mark: Mark,
-    /// It is of the whole file.
+    /// True when it covers the whole file.
     pub(crate) whole: bool,
-    /// Tells the cache of a loss.
+    /// Set to notify the cache of a loss.
     pub(crate) lost: Option<Arc<AtomicBool>>,
 }
 
 impl CommitWatch {
-    /// Whether it has made stable what it was sent for.
+    /// Checks that it has made stable the writes that it was sent for.
     pub(crate) fn judge(&self, done: Done, server: &Arc<str>) -> Result<()> {
         let Done::Answered(reply) = done else { return Err(failure_of(done, server)) };
         let procedure = reply.procedure();
@@ -65,20 +65,20 @@ impl CommitWatch {
             return Ok(());
         }
         if let Some(lost) = &self.lost {
-            // What is kept may be more than the server has.
+            // The cache may hold data that the server has lost.
             lost.store(true, Ordering::Release);
         }
         Err(Error::WritesLost)
     }
 }
 
-/// Where the data of an append begins.
+/// The offset of an append's data.
 pub(crate) fn appended(done: Done, server: &Arc<str>) -> Result<u64> {
     let Done::Answered(reply) = done else { return Err(failure_of(done, server)) };
     append::appended(&reply, server)
 }
 
-/// The same as a group tells it.
+/// As [`appended`], as the value of a group's completion.
 pub(crate) fn appended_word(done: Done, server: &Arc<str>) -> Result<usize> {
     usize::try_from(appended(done, server)?).map_err(|_| Error::Protocol {
         server: server.clone(),

@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! * Names are raw bytes; only the slash, "." and ".." mean something.
-//! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a circle ends.
+//! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a loop ends.
 //! * An absolute link text starts at the root of the server's name space.
-//! * A slash, "." or ".." at the end of a path asks for a directory, also of a link's text (POSIX 4.13).
+//! * A slash, "." or ".." at the end of a path asks for a directory, also of a link's text (POSIX
+//!   4.13).
 
 use crate::attributes::{Attributes, FileHandle};
 use crate::client::Client;
@@ -16,10 +17,10 @@ use dafs_wire::dafs::{Procedure, Reply, Request, Status};
 use dafs_wire::path::{SplitPath, is_dots};
 use std::collections::VecDeque;
 
-/// What to do when the last component of a path is a symbolic link.
+/// The rule for a path whose last component is a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Go where it points.
+    /// Follow the link.
     Yes,
     /// Stop at the link itself.
     No,
@@ -34,7 +35,7 @@ pub struct Found {
     pub attributes: Attributes,
 }
 
-/// Where a new name would go.
+/// The place of a new name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The directory.
@@ -43,7 +44,7 @@ pub struct Place {
     pub name: Vec<u8>,
 }
 
-/// How many components go into one LOOKUP.
+/// The most components of one LOOKUP.
 pub(crate) const COMPONENTS_PER_LOOKUP: usize = 64;
 
 impl Client {
@@ -72,8 +73,8 @@ impl Client {
     }
 
     /// The directory that holds the last component of `path`, and that component, which need not
-    /// exist. Links before it are followed. A slash behind the component asks for a directory of that
-    /// name: then it must exist, and a link to a directory is none.
+    /// exist. Links before it are followed. A slash behind the component asks for a directory of
+    /// that name: then it must exist, and a link to a directory is none.
     ///
     /// # Errors
     /// As [`Client::resolve`]; a path that ends in "." or "..", or the root, names no entry.
@@ -93,8 +94,8 @@ impl Client {
         Ok(place)
     }
 
-    /// As [`Client::resolve_parent_from`], for a new directory: a slash behind the last component changes
-    /// nothing.
+    /// As [`Client::resolve_parent_from`], for a new directory: a slash behind the last component
+    /// is ignored.
     ///
     /// # Errors
     /// As [`Client::resolve`]; EXIST for a path that ends in "." or "..", and for the root.
@@ -106,12 +107,12 @@ impl Client {
         self.place(dir, path)
     }
 
-    /// As [`Client::resolve_parent_from`], for something new that is no directory, such as a link: a path
-    /// that asks for a directory has no place for it.
+    /// As [`Client::resolve_parent_from`], for a new object that is no directory, such as a link: a
+    /// path that asks for a directory is refused.
     ///
     /// # Errors
-    /// As [`Client::resolve_new_directory_from`]; EXIST or NOENT when there is a slash behind the last
-    /// component.
+    /// As [`Client::resolve_new_directory_from`]; EXIST or NOENT when there is a slash behind the
+    /// last component.
     pub fn resolve_new_from(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
         let place = self.resolve_new_directory_from(dir, path)?;
         if SplitPath::of(path).wants_directory {
@@ -121,8 +122,8 @@ impl Client {
         Ok(place)
     }
 
-    /// The places of both names of a rename, each from a directory. A slash behind either asks for a
-    /// directory that is renamed.
+    /// The places of both names of a rename, each from a directory. A slash behind either asks for
+    /// a directory to be renamed.
     ///
     /// # Errors
     /// As [`Client::resolve_parent`].
@@ -138,10 +139,11 @@ impl Client {
         Ok((old, new))
     }
 
-    /// Removes what a path names: an empty directory, or something that is none, as `is_directory` says.
+    /// Removes the object that a path names: an empty directory, or another object, as
+    /// `is_directory` says.
     ///
     /// # Errors
-    /// The server's answer; ISDIR or NOTDIR for what is of the other kind.
+    /// The server's answer; ISDIR or NOTDIR for an object of the other kind.
     pub fn remove_from(&self, dir: &FileHandle, path: &[u8], is_directory: bool) -> Result<()> {
         let refuse = |status| Err(Error::Status { procedure: Procedure::Remove, status });
         let split = SplitPath::of(path);
@@ -150,7 +152,7 @@ impl Client {
             return refuse(if is_directory { Status::NotEmpty } else { Status::IsDir });
         }
         let place = self.resolve_parent_from(dir, path)?;
-        // One procedure removes either kind (DAFS 6), so the kind is looked at first.
+        // One procedure removes either kind (DAFS 6), so the kind is checked first.
         let (_, found) = self.lookup_attributes(&place.dir, &place.name)?;
         match (found.is_directory(), is_directory) {
             (true, false) => refuse(Status::IsDir),
@@ -159,7 +161,7 @@ impl Client {
         }
     }
 
-    /// Gives what a path names another name. A symbolic link gets the name itself.
+    /// Makes a hard link to the object that a path names. A symbolic link is linked itself.
     ///
     /// # Errors
     /// The server's answer; PERM for a directory.
@@ -209,13 +211,13 @@ fn no_directory() -> Error {
     Error::Status { procedure: Procedure::Lookup, status: Status::NotDir }
 }
 
-/// A path on its way.
+/// The state of a path's resolution.
 struct Walk<'a> {
     client: &'a Client,
     at: FileHandle,
     left: VecDeque<Vec<u8>>,
     links: u32,
-    /// Set when the straight way has met a link; from then on every component is looked at.
+    /// Set when a batched LOOKUP has met a link; from then on every component is looked up alone.
     careful: bool,
 }
 
@@ -226,8 +228,8 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// Puts the components of `path` before what is left. An absolute path starts at the root. When
-    /// the whole is to end at a directory, its last component is ".".
+    /// Puts the components of `path` before the remaining ones. An absolute path starts at the
+    /// root. The last component is "." when the whole must end at a directory.
     fn prepend(&mut self, path: &[u8]) -> Result<()> {
         let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
         if path.len() + waiting > PATH_BYTES_MAX {
@@ -247,8 +249,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Tries all that is left in few requests, which works as long as there is no link. Returns the
-    /// object at the end of the path.
+    /// Looks up all remaining components in few requests, which works as long as there is no link.
+    /// Returns the object at the end of the path.
     fn run_ahead(&mut self, follow: Follow) -> Result<Option<Found>> {
         while !self.careful && !self.left.is_empty() {
             if is_dots(&self.left[0]) {
@@ -277,7 +279,7 @@ impl<'a> Walk<'a> {
                         self.careful = true;
                         break;
                     }
-                    // What comes next may be "..", which means something else behind a link.
+                    // The next component may be "..", which means something else behind a link.
                     let attributes = self.client.attributes(&handle)?;
                     if attributes.is_symlink() {
                         self.careful = true;
@@ -302,7 +304,7 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// Takes one component and looks at what it is.
+    /// Looks up one component and checks its kind.
     fn step(&mut self, follow: Follow) -> Result<Option<Found>> {
         let Some(name) = self.left.pop_front() else { return Ok(None) };
         if is_dots(&name) {

@@ -1,8 +1,8 @@
 //! Operations in flight.
 //!
 //! Invariants
-//! * What an operation has brought about is told once, to whoever takes the result, and not before: who drops
-//!   it has not heard of it, so that a loss which a COMMIT has found is told again by the next one.
+//! * The outcome of an operation is reported once, to the caller that takes the result, and not
+//!   before. A dropped result was not reported, so the next COMMIT reports a loss again.
 
 use crate::core::Done;
 use crate::driver::{Driver, Shared, Slot};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The result of an operation that has been started: the bytes moved by a read or write, where an append
-/// begins in the file, nothing of a commit. Dropping it gives up the result, not the operation: what a data
-/// server has not done of it is done through the server, later perhaps than what was begun afterwards, and
-/// before its file is closed.
+/// The result of an operation that has been started: the bytes moved by a read or write, the offset
+/// of an append, nothing of a commit. Dropping it abandons the result, not the operation. The
+/// client completes through the server the part that a data server has not done. That may be later
+/// than operations started afterwards, but is before the file is closed.
 #[must_use = "an operation whose result is not looked at may have failed"]
 pub struct Pending<T> {
     shared: Arc<Shared>,
@@ -25,18 +25,18 @@ pub struct Pending<T> {
     tell: Tell<T>,
 }
 
-/// Where an operation is under way.
+/// The way of an operation.
 enum Way {
     Server(Slot),
     DataServers(Box<Flight>),
-    /// Its result has been taken.
+    /// The result has been taken.
     Over,
 }
 
-/// Makes a result of how an operation has ended.
+/// Converts the end of an operation into its result.
 type Tell<T> = Box<dyn Fn(Done, &Arc<str>) -> Result<T> + Send + Sync>;
 
-/// What a read or write moved.
+/// The result of a read or write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moved {
     pub(crate) bytes: usize,
@@ -51,8 +51,8 @@ impl Pending<usize> {
         Self::submit_to(shared, start, bytes)
     }
 
-    /// As [`submit`](Self::submit); it leaves with [`Shared::send_ahead`], and nobody looks after it before
-    /// somebody waits for it.
+    /// As [`submit`](Self::submit), for read-ahead: [`Shared::send_ahead`] sends it, and no thread
+    /// makes progress for it before one waits for it.
     pub(crate) fn submit_ahead(
         shared: &Arc<Shared>,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
@@ -84,9 +84,9 @@ impl Pending<usize> {
 
 const TAKEN: Error = Error::Argument("the result has been taken already");
 
-/// What data servers have moved, as the server would have told it.
+/// The result of data servers, as the server would have returned it.
 fn read(moved: Moved) -> Done {
-    // INVARIANT: it is no longer than the server would have taken it.
+    // INVARIANT: it is no longer than the longest transfer that the server takes.
     Done::Read { bytes: moved.bytes as u32, end_of_file: moved.end_of_file }
 }
 
@@ -95,7 +95,7 @@ fn bytes(done: Done, server: &Arc<str>) -> Result<usize> {
 }
 
 impl<T> Pending<T> {
-    /// Starts an operation of which `tell` makes the result.
+    /// Starts an operation whose result `tell` makes.
     pub(crate) fn submit_to(
         shared: &Arc<Shared>,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
@@ -105,8 +105,8 @@ impl<T> Pending<T> {
         Ok(Self { shared: shared.clone(), way: Way::Server(slot), tell: Box::new(tell) })
     }
 
-    /// True when [`wait`](Self::wait) will not block, unless data servers have not done all that they were
-    /// asked for, and the server is still to be asked. Moves things along without blocking.
+    /// True when [`wait`](Self::wait) will not block, unless data servers have left a part undone
+    /// that the server is still to do. Makes progress without blocking.
     pub fn is_done(&self) -> bool {
         match &self.way {
             Way::Server(slot) => self.shared.is_done(slot),
@@ -124,7 +124,7 @@ impl<T> Pending<T> {
         (self.tell)(done, self.shared.server_name())
     }
 
-    /// Waits for the result for up to `time`. After [`Error::TimedOut`] it can be asked again.
+    /// Waits for the result for up to `time`. After [`Error::TimedOut`] the caller may wait again.
     ///
     /// # Errors
     /// That of the operation, the end of the session, or [`Error::TimedOut`].
@@ -133,21 +133,23 @@ impl<T> Pending<T> {
         (self.tell)(done, self.shared.server_name())
     }
 
-    /// Gives the operation up if the server cannot reach its memory now: because it has not been sent
-    /// yet, or because its connection was lost and is being replaced. Over shared memory that is not
-    /// enough for the memory of [`Client::buffer`](crate::Client::buffer). Returns true when the operation
-    /// is over; [`wait`](Self::wait) returns at once then, with [`Error::Canceled`] if nothing came
-    /// of the operation before. Never blocks; other operations go on.
+    /// Cancels the operation if the server cannot reach its memory now: because it has not been
+    /// sent yet, or because its connection was lost and is being replaced. Over shared memory a
+    /// lost connection is not enough for the memory of [`Client::buffer`](crate::Client::buffer).
+    /// Returns true when the operation is over; [`wait`](Self::wait) returns at once then, with
+    /// [`Error::Canceled`] if the operation had no result before. Never blocks; other operations go
+    /// on.
     ///
-    /// False means that the operation is with the server, which cannot be told to forget it, as DAFS has
-    /// no such request, or that the server may still move its data. It ends with its answer or with [`ConnectOptions::deadline`]. Wait for that
-    /// before the memory is used for something else, or drop this together with the buffer.
+    /// False means that the server has the operation, which DAFS has no request to cancel, or that
+    /// the server may still move its data. It ends with its answer or with
+    /// [`ConnectOptions::deadline`]. Wait for that before the memory is used for something else, or
+    /// drop this together with the buffer.
     ///
     /// [`ConnectOptions::deadline`]: crate::ConnectOptions::deadline
     pub fn cancel(&mut self) -> bool {
         match &mut self.way {
             Way::Server(slot) => self.shared.cancel(slot),
-            // There is no telling which of them has begun.
+            // The parts at data servers may have begun, so they are not cancelled one by one.
             Way::DataServers(flight) => flight.cancel(),
             Way::Over => true,
         }
@@ -166,7 +168,7 @@ impl<T> Pending<T> {
     }
 }
 
-/// For use in tasks of any executor. A thread of the client's wakes them, which costs some microseconds
+/// For use in tasks of any executor. The mover thread wakes them, which costs some microseconds
 /// more than [`wait`](Pending::wait) does. The output is that of `wait`.
 impl<T> Future for Pending<T> {
     type Output = Result<T>;
@@ -181,8 +183,8 @@ impl<T> Future for Pending<T> {
         if let Way::Server(slot) = std::mem::replace(way, Way::Over)
             && result.is_err()
         {
-            // Not all errors are results: where nobody could be had to wake the task, the operation may
-            // still be under way.
+            // Not every error is a result: the operation may still be in flight when no thread
+            // could be started to wake the task.
             shared.abandon(slot);
         }
         Poll::Ready(result.and_then(|done| (self.tell)(done, self.shared.server_name())))

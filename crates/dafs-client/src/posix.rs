@@ -1,4 +1,4 @@
-//! What the server says, in the words of POSIX: for fronts whose callers know files and no servers.
+//! The server's answers in terms of POSIX, for front ends whose callers know files and no servers.
 
 use crate::attributes::{Attributes, FileHandle, ObjectType, Owner, SetAttributes, Time};
 use crate::client::Client;
@@ -7,11 +7,11 @@ use crate::open::OpenOptions;
 use dafs_wire::dafs::Status;
 use std::ffi::c_int;
 
-/// Whom files belong to whose owner has no number.
+/// The number of an owner that the server names without a number.
 pub const NOBODY: u32 = 65534;
 
-/// The error number for callers who take "try again" for something else than "the server is busy": one that
-/// puts things off for longer than the deadline is as good as one that is not there.
+/// The error number for callers that read EAGAIN in another way than "the server is busy": a server
+/// that answers DELAY for longer than the deadline counts as unreachable.
 pub fn errno(error: &Error) -> c_int {
     match error.status() {
         Some(Status::Resource) if error.to_errno() == libc::ENFILE => libc::ENFILE,
@@ -20,7 +20,7 @@ pub fn errno(error: &Error) -> c_int {
     }
 }
 
-/// The bits of a mode that say what an object is.
+/// The bits of a mode that hold the object's type.
 pub fn type_bits(kind: ObjectType) -> u32 {
     match kind {
         ObjectType::Directory | ObjectType::AttrDirectory => libc::S_IFDIR,
@@ -33,7 +33,7 @@ pub fn type_bits(kind: ObjectType) -> u32 {
     }
 }
 
-/// The mode, as `stat` tells it.
+/// The mode, as `stat` returns it.
 pub fn mode(of: &Attributes) -> u32 {
     type_bits(of.kind) | of.mode & 0o7777
 }
@@ -48,8 +48,8 @@ pub fn blocks(of: &Attributes) -> u64 {
     of.space_used.div_ceil(512)
 }
 
-/// The three times of an object, each of which a server need not keep: it is taken for that of the
-/// content then.
+/// The three times of an object. The time of the content replaces one that the server does not
+/// keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// Last access.
@@ -61,7 +61,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Those of an object.
+    /// The times of an object.
     pub fn of(attributes: &Attributes) -> Self {
         Self::from_kept(attributes.accessed, attributes.modified, attributes.changed)
     }
@@ -76,8 +76,8 @@ impl Times {
     }
 }
 
-/// What `chown` does when it is to leave both alone: setuid and setgid end all the same, and the time of
-/// change moves. It never fails for want of ownership where there is nothing to end.
+/// Does `chown` with neither owner nor group: it still clears setuid and setgid, and updates the
+/// time of change. Where there is nothing to clear, it does not fail for lack of ownership.
 ///
 /// # Errors
 /// The server's answer.
@@ -93,7 +93,7 @@ pub fn chown_to_same(client: &Client, object: &FileHandle) -> Result<()> {
     }
 }
 
-/// How to open a file as the access mode in `flags` says, and nothing else in them.
+/// The options for the access mode in `flags`; other flags are ignored.
 pub fn open_options(flags: c_int) -> OpenOptions {
     match flags & libc::O_ACCMODE {
         libc::O_RDONLY => OpenOptions::read(),

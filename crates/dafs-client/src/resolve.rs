@@ -1,10 +1,10 @@
-//! From the name of a host to its addresses, for no longer than the caller waits.
+//! Host name resolution that takes no longer than the caller waits.
 //!
 //! Invariants
-//! * The system's resolver waits for as long as it likes, so it does that on a thread of its own. What nobody
-//!   waits for any more ends by itself, and there are no more than [`LOOKUPS_MAX`] of these threads. Who comes
-//!   when there are so many waits for one of them to end.
-//! * Those of a process are not counted in its forks, where nothing of them is left.
+//! * The system's resolver has no timeout, so it runs on a thread of its own. A thread without a
+//!   waiter ends by itself. There are at most [`LOOKUPS_MAX`] of these threads; a further caller
+//!   waits until one of them ends.
+//! * The threads of a process are not counted in its forks, where they do not exist.
 
 use crate::limit;
 use crate::limits::LOOKUPS_MAX;
@@ -14,18 +14,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// In the lower half how many names are being looked up, in the upper one in which process.
+/// The number of lookups under way in the lower half, the process that counts them in the upper
+/// half.
 static LOOKUPS: AtomicU64 = AtomicU64::new(0);
 
-/// How often who waits for a thread to end looks whether one has.
+/// The interval at which a caller looks whether a thread has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Why there are no addresses.
+/// The reason why there are no addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unresolved {
-    /// In words.
+    /// The error in words.
     Failed(String),
-    /// The caller wants nothing more to be tried.
+    /// The caller wants no further attempts.
     Stopped,
 }
 
@@ -56,7 +57,7 @@ impl Lookup {
         begun.is_ok().then_some(Self)
     }
 
-    /// Waits until there may be one more.
+    /// Waits until there is room for a lookup.
     fn begin_until(until: Instant) -> Result<Self, Unresolved> {
         loop {
             if let Some(lookup) = Self::begin() {
@@ -121,7 +122,7 @@ fn look_up(
 mod tests {
     use super::*;
 
-    /// Answers when the other end goes away.
+    /// A resolver that blocks until the sender is dropped.
     fn silent() -> (std::sync::mpsc::Sender<()>, impl FnOnce() -> std::io::Result<Vec<SocketAddr>>)
     {
         let (end, ended) = std::sync::mpsc::channel::<()>();

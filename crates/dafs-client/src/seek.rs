@@ -1,12 +1,12 @@
-//! Where files have data, and where they have holes: an extension (X_SEEK), as SEEK of NFSv4.2.
+//! SEEK: where files have data, and where they have holes; an extension (X_SEEK), as in NFSv4.2.
 
 use crate::error::Result;
 use crate::file::File;
 use dafs_wire::dafs::{Reply, Request, SeekWhat, Status, XSeek};
 
 impl File {
-    /// Where data begins at `offset` or behind it; `None` if there is none up to the end of the file.
-    /// All counts as data where the server or its file system keeps no holes apart.
+    /// The start of data at `offset` or behind it; `None` if there is none up to the end of the
+    /// file. A server or file system that does not track holes reports all as data.
     ///
     /// # Errors
     /// The server's answer.
@@ -14,8 +14,8 @@ impl File {
         self.seek(offset, SeekWhat::Data)
     }
 
-    /// Where a hole begins at `offset` or behind it. The end of the file counts as one; `None` for an
-    /// offset there or behind it.
+    /// The start of a hole at `offset` or behind it. The end of the file counts as one; `None` for
+    /// an offset there or behind it.
     ///
     /// # Errors
     /// The server's answer.
@@ -34,7 +34,7 @@ impl File {
         match found {
             Ok(found) => Ok((!found.eof || what == SeekWhat::Hole).then_some(found.offset)),
             Err(error) if error.status() == Some(Status::Nxio) => Ok(None),
-            // A server that does not know the extension.
+            // The server does not know the extension.
             Err(error) if error.status() == Some(Status::NotSupp) => {
                 let size = self.attributes()?.size;
                 let found = if what == SeekWhat::Hole { size } else { offset };

@@ -1,5 +1,5 @@
-//! Unstable writes of callers who keep the data until it is stable, and so need no open file to watch it
-//! for them.
+//! Unstable writes of callers that keep the data until it is stable, and so need no open file to
+//! watch it for them.
 
 use crate::attributes::FileHandle;
 use crate::buffer::IoBuffer;
@@ -11,26 +11,26 @@ use dafs_wire::dafs::{Commit, Reply, Request, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How what was written stands with the server.
+/// The state of written data at the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It is stable.
     Stable,
-    /// It is stable as soon as a COMMIT that is sent later is answered with this verifier (DAFS 13.2);
-    /// one that is answered with another says that it is gone.
+    /// A COMMIT that is sent later makes it stable if the answer has this verifier (DAFS 13.2);
+    /// another verifier means that the data is gone.
     Unstable(Verifier),
-    /// Some of it is gone already: the server's verifier changed while it was written.
+    /// Some of the data is gone already: the server's verifier changed while it was written.
     Lost,
 }
 
-/// What becomes of writes whose data is kept.
+/// The state of writes whose data the caller keeps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kept {
-    /// Of those through the server.
+    /// The writes through the server.
     pub(crate) through: Arc<Uncommitted>,
-    /// Of those at data servers.
+    /// The writes at data servers.
     pub(crate) beside: Arc<Uncommitted>,
-    /// That of the server before the first of them, if it is known.
+    /// The server's verifier before the first of them, if it is known.
     pub(crate) verifier: Option<Verifier>,
 }
 
@@ -45,8 +45,8 @@ impl Kept {
     }
 }
 
-/// How what went both ways stands. `known` is the server's verifier of before, and `losses` tells that of data
-/// servers of now.
+/// Combines the states of both ways. `known` is the server's verifier from before, and `losses`
+/// returns the current verifier of data servers.
 fn together(
     (through, known): (Standing, Option<Verifier>),
     beside: Standing,
@@ -61,15 +61,15 @@ fn together(
         (Standing::Unstable(server), Standing::Unstable(beside)) => {
             Standing::Unstable(both(server, beside))
         }
-        // The server's is needed only so that what a COMMIT tells is the same.
+        // The server's verifier is included only to match the answer of `commit`.
         (Standing::Stable, Standing::Unstable(beside)) => {
             known.map_or(Standing::Lost, |server| Standing::Unstable(both(server, beside)))
         }
     }
 }
 
-/// The verifier of a server and data servers together: that of the server while data servers have lost
-/// nothing.
+/// Combines the verifiers of the server and of data servers: it equals the server's while data
+/// servers have lost nothing.
 fn both(server: Verifier, beside: Verifier) -> Verifier {
     let mut all = server.0;
     all.iter_mut().zip(beside.0).for_each(|(byte, other)| *byte ^= other);
@@ -77,8 +77,8 @@ fn both(server: Verifier, beside: Verifier) -> Verifier {
 }
 
 impl File {
-    /// Writes all of `range` of `buffer` at `offset`, and tells what has to become of it. The open file does
-    /// not watch it: neither [`File::commit`] nor [`File::close`] tells its loss.
+    /// Writes all of `range` of `buffer` at `offset`, and returns the state of the data. The open
+    /// file does not watch it: neither [`File::commit`] nor [`File::close`] reports its loss.
     ///
     /// # Errors
     /// The server's answer.
@@ -98,8 +98,8 @@ impl File {
 }
 
 impl Client {
-    /// Makes all stable that has been written to the file, by whomever; at data servers by this client, through
-    /// files that are open. Tells the verifier under which that was written which is stable now.
+    /// Makes all writes to the file stable, of all clients; at data servers only those of this
+    /// client, through files that are open. Returns the verifier of the writes that are stable now.
     ///
     /// # Errors
     /// The server's answer.
@@ -118,8 +118,8 @@ impl Client {
         Ok(both(server, beside))
     }
 
-    /// How often the server has been found to have restarted since the session began: what is unstable
-    /// may have been lost then.
+    /// The number of restarts of the server that were detected since the session began; each may
+    /// have lost unstable data.
     pub fn restarts(&self) -> u64 {
         self.shared().restarts_heard()
     }
@@ -138,7 +138,7 @@ mod tests {
         use Standing::{Lost, Stable, Unstable};
         let now = |through, beside, losses| together((through, Some(SERVER)), beside, || losses);
         assert_eq!(now(Stable, Stable, ONE), Stable);
-        // While nothing was lost there, that of the server is that of all.
+        // Without a loss at data servers the combined verifier is the server's.
         assert_eq!(now(Unstable(SERVER), Stable, NONE), Unstable(SERVER));
         assert_eq!(now(Stable, Unstable(NONE), NONE), Unstable(SERVER));
         assert_eq!(now(Unstable(SERVER), Unstable(NONE), NONE), Unstable(SERVER));
@@ -147,7 +147,7 @@ mod tests {
         assert_ne!(now(Stable, Unstable(NONE), ONE), Unstable(both(SERVER, ONE)));
         assert_eq!(now(Stable, Unstable(ONE), ONE), Unstable(both(SERVER, ONE)));
         assert_eq!(now(Unstable(SERVER), Stable, ONE), Unstable(both(SERVER, ONE)));
-        // The server's own.
+        // A loss at the server.
         assert_ne!(now(Stable, Unstable(NONE), NONE), Unstable(both(Verifier([8; 8]), NONE)));
         assert_eq!(now(Lost, Unstable(NONE), NONE), Lost);
         assert_eq!(now(Unstable(SERVER), Lost, NONE), Lost);

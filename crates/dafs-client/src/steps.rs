@@ -1,10 +1,9 @@
-//! Chains of what programs do with files and names, for those who do not want to write requests
-//! themselves.
+//! Chains of common steps with files and names, for callers that do not build requests themselves.
 //!
 //! Invariants
-//! * A step works on an open file, on an object whose handle is known, or on what the step before it has
-//!   found; never on what a caller has only said the name of.
-//! * Nothing is written that a restart of the server could lose unnoticed: writes are stable.
+//! * A step works on an open file, on an object whose handle is known, or on the result of the step
+//!   before it; never on a name that the caller gave alone.
+//! * Writes are stable, so a restart of the server loses none of them unnoticed.
 
 use crate::attributes::{AccessMask, Attributes, FileHandle, SetAttributes, Stability};
 use crate::client::Client;
@@ -24,63 +23,64 @@ use dafs_wire::dafs::{
 /// A directory that a step works in.
 #[derive(Debug, Clone, Copy)]
 pub enum StepIn {
-    /// This one.
+    /// The directory with this handle.
     Directory(FileHandle),
-    /// What the step before it has found.
+    /// The result of the step before it.
     Found,
 }
 
 /// A file that a step works on.
 #[derive(Debug, Clone, Copy)]
 pub enum StepOn<'a> {
-    /// An open one.
+    /// An open file.
     File(&'a File),
-    /// What the step before it has found, without opening it.
+    /// The result of the step before it, without opening it.
     Found,
 }
 
 /// One request of a chain.
 #[derive(Debug, Clone, Copy)]
 pub enum Step<'a> {
-    /// Finds what is below a directory by up to 64 names. Symbolic links are not followed.
+    /// Looks up up to 64 names, one below the other, from a directory. Symbolic links are not
+    /// followed.
     Lookup {
-        /// Where it begins.
+        /// The first directory.
         from: StepIn,
         /// The names.
         names: &'a [&'a [u8]],
     },
-    /// The attributes of what was found.
+    /// The attributes of the current object.
     Attributes,
-    /// Which of these rights the caller has on what was found.
+    /// The subset of these rights that the caller has on the current object.
     Access(AccessMask),
     /// Reads, no more than a message holds.
     Read {
-        /// What.
+        /// The file to read.
         on: StepOn<'a>,
-        /// From where.
+        /// The offset.
         offset: u64,
         /// The most bytes.
         bytes: usize,
     },
     /// Writes, no more than a message holds; stable when it is answered.
     Write {
-        /// To what.
+        /// The file to write.
         on: StepOn<'a>,
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// What.
+        /// The data.
         data: &'a [u8],
-        /// Which kind of stable; not `Unstable`.
+        /// The kind of stable; not `Unstable`.
         stability: Stability,
     },
-    /// Locks, without waiting for others.
+    /// Locks, without waiting for conflicting locks.
     Lock {
         /// The file.
         file: &'a File,
         /// The range.
         range: LockRange,
     },
-    /// Gives up what is locked in a range.
+    /// Unlocks a range.
     Unlock {
         /// The file.
         file: &'a File,
@@ -89,9 +89,9 @@ pub enum Step<'a> {
         /// Bytes; `u64::MAX` for all from there on.
         length: u64,
     },
-    /// Makes a directory, which is what is found then.
+    /// Makes a directory, which is the current object then.
     MakeDirectory {
-        /// Where.
+        /// The directory above.
         within: StepIn,
         /// Its name.
         name: &'a [u8],
@@ -100,26 +100,26 @@ pub enum Step<'a> {
     },
     /// Removes a name, or an empty directory.
     Remove {
-        /// Where.
+        /// The directory that holds the name.
         within: StepIn,
         /// The name.
         name: &'a [u8],
     },
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stepped {
-    /// The rights that there are.
+    /// The rights that the caller has.
     Access(AccessMask),
     /// The attributes.
     Attributes(Box<Attributes>),
-    /// It is done, and there is nothing to tell.
+    /// The step is done, and has no result.
     Done,
-    /// The handle of what was found or made.
+    /// The handle of the object found or made.
     Found(FileHandle),
-    /// What was read; fewer bytes than asked for only at the end of the file.
+    /// The data read; fewer bytes than asked for only at the end of the file.
     Read(Vec<u8>),
     /// The bytes written, which may be fewer than given.
     Written(usize),
@@ -139,13 +139,14 @@ impl Client {
     }
 
     /// Carries out steps in their order in one round trip, each only if the one before it has
-    /// succeeded: one result for each. Behind the first that failed they are [`Error::ChainBroken`].
-    /// A server that is short of room may answer one with DELAY: it was not done, and can be asked again.
+    /// succeeded: one result for each. Behind the first failure they are [`Error::ChainBroken`]. A
+    /// busy server may answer one with DELAY: it was not done, and can be retried.
     ///
     /// # Errors
-    /// Nothing was sent. [`Error::Argument`]: a step is not as it should be, or they do not form a chain
-    /// (DAFS 8): behind one that reads content or attributes nothing may write, make or remove; locks may
-    /// come anywhere. [`Error::ChainTooLong`]: the session has not a credit for each step at the moment.
+    /// Nothing was sent. [`Error::Argument`]: a step is invalid, or the steps do not form a chain
+    /// (DAFS 8): behind one that reads content or attributes none may write, make or remove; locks
+    /// may come anywhere. [`Error::ChainTooLong`]: the session has not a credit for each step at
+    /// the moment.
     pub fn run_steps(&self, steps: &[Step<'_>]) -> Result<Vec<Result<Stepped>>> {
         if steps.len() > usize::from(self.stats().credits.max(1)) {
             let credits = self.stats().credits.into();
@@ -160,7 +161,7 @@ impl Client {
             chain = self.with_step(chain, step, paths[place], attributes)?;
         }
         let results = chain.run()?;
-        // What the chain has found so far.
+        // The current object of the chain.
         let mut object = FileHandle::ZERO;
         let mut taken = |(step, reply): (&Step<'_>, Result<ReplyMessage>)| {
             object = used(step).unwrap_or(object);
@@ -289,7 +290,7 @@ fn used(step: &Step<'_>) -> Option<FileHandle> {
     }
 }
 
-/// What a step on an object wants of its answer; `None` if it has not got it.
+/// The result of a step, from its answer; `None` if the answer does not hold it.
 fn stepped(step: &Step<'_>, found: &Reply<'_>, object: &FileHandle) -> Option<Stepped> {
     Some(match (step, found) {
         (Step::Lookup { .. }, Reply::Lookup(found)) => Stepped::Found(found.fh),

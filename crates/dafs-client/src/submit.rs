@@ -1,4 +1,5 @@
-//! Reads, writes and commits that are started and waited for later, by the server or at data servers.
+//! Reads, writes and commits that are started and waited for later, through the server or at data
+//! servers.
 
 use crate::attributes::Stability;
 use crate::buffer::IoBuffer;
@@ -16,11 +17,12 @@ impl File {
     /// asked: at the end of the file, or because the range is longer than
     /// [`Client::read_bytes_max`](crate::Client::read_bytes_max).
     ///
-    /// A server that is short of room may answer with DELAY: nothing was read, and it can be
-    /// submitted again. The blocking calls do that by themselves.
+    /// A busy server may answer with DELAY: nothing was read, and the read can be submitted again.
+    /// The blocking calls retry by themselves.
     ///
-    /// It is sent at once if nothing else is in flight, else with the next call that waits or
-    /// polls; [`Client::flush`](crate::Client::flush) sends it in any case. What goes to data servers is sent at once.
+    /// It is sent at once if no other operation is in flight, else with the next call that waits or
+    /// polls; [`Client::flush`](crate::Client::flush) sends it in any case. Requests to data
+    /// servers are sent at once.
     ///
     /// # Errors
     /// A range outside the buffer, too many operations, a session that is over.
@@ -30,7 +32,7 @@ impl File {
         range: Range<usize>,
         offset: u64,
     ) -> Result<Pending<usize>> {
-        // What the cache has changed is written back before it is read elsewhere.
+        // Dirty data of the cache is written back before it is read elsewhere.
         drop(self.before(|| Use::Look(*self.handle())));
         let first = limited(&range, self.client().read_bytes_max());
         if let Some(beside) = begin_read(self.opened(), buffer, first, offset) {
@@ -39,7 +41,7 @@ impl File {
         self.start_read(buffer, range, offset)
     }
 
-    /// The same, whoever else may have the data.
+    /// As [`submit_read`](Self::submit_read), always through the server.
     pub(crate) fn read_at_server(
         &self,
         buffer: &IoBuffer,
@@ -61,7 +63,7 @@ impl File {
     }
 
     /// Starts a write of `range` of `buffer`. Yields the bytes written, which may be fewer than
-    /// asked; the rest is the caller's to write. Sent as [`File::submit_read`].
+    /// asked; the caller writes the rest. Sent as [`File::submit_read`].
     ///
     /// # Errors
     /// As [`File::submit_read`].
@@ -80,7 +82,7 @@ impl File {
         self.start_write(buffer, range, offset, stability, used)
     }
 
-    /// The same, whoever else may have the data.
+    /// As [`submit_write`](Self::submit_write), always through the server.
     pub(crate) fn write_at_server(
         &self,
         buffer: &IoBuffer,
@@ -109,16 +111,17 @@ impl File {
         })
     }
 
-    /// Starts to make `len` bytes from `offset` stable (0: to the end of the file). Writes that are in flight
-    /// now are not covered. What a client's cache keeps is written back before this returns, and what was written
-    /// at data servers is made stable there: this waits for both. Sent as [`File::submit_read`].
+    /// Starts to make `len` bytes from `offset` stable (0: to the end of the file). Writes that are
+    /// in flight now are not covered. Before it returns, it writes back dirty data of the client's
+    /// cache and commits at data servers, and waits for both. Sent as [`File::submit_read`].
     ///
-    /// A loss that it finds is told by [`Error::WritesLost`](crate::Error::WritesLost) to whoever takes the result. If that is dropped,
-    /// the next commit tells it.
+    /// Taking the result reports a loss that the COMMIT found, as
+    /// [`Error::WritesLost`](crate::Error::WritesLost). If the result is dropped, the next commit
+    /// reports it.
     ///
     /// # Errors
-    /// As [`File::submit_read`], and that of the writing back; [`Error::WritesLost`](crate::Error::WritesLost) for
-    /// what data servers have lost.
+    /// As [`File::submit_read`], and those of the write-back;
+    /// [`Error::WritesLost`](crate::Error::WritesLost) for data that data servers have lost.
     pub fn submit_commit(&self, offset: u64, len: u64) -> Result<Pending<()>> {
         self.client().shared().check_process()?;
         let (request, watch) = self.watched_commit(offset, len)?;
@@ -128,7 +131,7 @@ impl File {
     }
 }
 
-/// As much of a range as one request moves.
+/// The part of a range that one request moves.
 fn limited(range: &Range<usize>, bytes_max: usize) -> Range<usize> {
     range.start..range.end.min(range.start.saturating_add(bytes_max))
 }

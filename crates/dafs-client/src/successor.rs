@@ -1,12 +1,13 @@
-//! Going on in another process with what a client holds at the server.
+//! Handover: another process takes over the state that a client holds at the server.
 //!
-//! To the server, a client is a name and the number of one run of it (DAFS 4.1), and an open belongs to
-//! an owner of that client. A process that connects as the same run and opens the same files for the
-//! same owners has the same opens, and with them the locks: nobody gets in between. The process before
-//! it must be done with them by then, and end its session without closing anything.
+//! To the server, a client is a name and a verifier of its run (DAFS 4.1), and an open belongs to
+//! an owner of that client. A process that connects as the same run and opens the same files for
+//! the same owners has the same opens, and with them the locks, without a gap in which others could
+//! take them. By then the former process must have stopped using them, and it must end its session
+//! without closing anything.
 //!
 //! Invariants
-//! * Owners that one process has given to its opens are given by no later one for others.
+//! * A process never reuses an owner of its predecessors for another open.
 
 use crate::attributes::FileHandle;
 use crate::client::Client;
@@ -18,19 +19,19 @@ use crate::open::OpenOptions;
 use dafs_wire::dafs::{OpenClaim, Path};
 use std::sync::atomic::Ordering;
 
-/// Which client of the server this is, for a process that takes its place.
+/// The identity of a client at the server, for a process that takes its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// The name that it gave itself.
     pub name: Vec<u8>,
-    /// Which run of it.
+    /// The verifier of its run.
     pub verifier: [u8; 8],
-    /// Opens from here on have owners that it has not used.
+    /// The first owner that it has not used.
     pub next_owner: u64,
 }
 
 impl Client {
-    /// Which client this is. What it opens later is not counted.
+    /// The identity of this client. Opens that it makes later are not counted.
     ///
     /// # Errors
     /// The process is a fork of the one that connected.
@@ -38,8 +39,8 @@ impl Client {
         self.shared().identity()
     }
 
-    /// Opens what another process of the same client has open, for the same owner. `options` must ask
-    /// for what that had.
+    /// Opens a file that another process of the same client has open, for the same owner. `options`
+    /// must ask for the same accesses as that open.
     ///
     /// # Errors
     /// As [`Client::open_handle`].
@@ -48,7 +49,7 @@ impl Client {
         self.open_owned(claim, None, options, owner)
     }
 
-    /// Goes on with a listing behind what [`ReadDir::pause`] has told.
+    /// Goes on with a listing at the place that [`ReadDir::pause`] has returned.
     pub fn resume_dir(&self, dir: &FileHandle, place: ListingPlace) -> ReadDir {
         ReadDir::at(self, dir, place)
     }
@@ -59,36 +60,36 @@ pub(crate) fn next_owner() -> u64 {
     OPENS.load(Ordering::Relaxed)
 }
 
-/// Where a listing goes on.
+/// The place at which a listing goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListingPlace {
-    /// The server's, of the last entry that it has told.
+    /// The server's cookie of the last entry that it has sent.
     pub cookie: u64,
-    /// The server's, of the listing.
+    /// The server's verifier of the listing.
     pub verifier: [u8; 8],
-    /// There is nothing behind it.
+    /// True at the end of the listing.
     pub end: bool,
 }
 
 impl ReadDir {
-    /// The entries that the server has told and that were not taken, with their cookies, and where it goes
-    /// on behind them.
+    /// The entries that the server has sent and that were not taken, with their cookies, and the
+    /// place behind them.
     pub fn pause(&self) -> (Vec<(u64, DirEntry)>, ListingPlace) {
         self.rest_and_place()
     }
 }
 
 impl File {
-    /// Who has it open, to the server.
+    /// The open's owner at the server.
     pub fn open_owner(&self) -> u64 {
         self.owner()
     }
 
-    /// What it has locked.
+    /// The locks of this file.
     ///
     /// # Errors
-    /// The open or one of its locks was lost, because the server restarted or could not be reached for
-    /// longer than the lease.
+    /// The open or one of its locks was lost, because the server restarted or could not be reached
+    /// for longer than the lease.
     pub fn locks(&self) -> Result<Vec<LockRange>> {
         let driver = self.client().shared().lock()?;
         let held = driver.core().held.locks_held(self.state_id());

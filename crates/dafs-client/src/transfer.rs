@@ -1,10 +1,10 @@
-//! Blocking reads and writes: short ones continued, long ones cut into pieces of which several are
-//! in flight, memory that is not registered staged.
+//! Blocking reads and writes: short ones are continued, long ones are cut into pieces of which
+//! several are in flight, and memory that is not registered is staged.
 //!
 //! Invariants
-//! * Nothing of a transfer is in flight any more when its function returns, whatever it returns.
+//! * No part of a transfer is in flight any more when its function returns, whatever it returns.
 //! * A staging buffer goes back to the pool only when its transfer is over, so that late data never
-//!   lands in somebody else's.
+//!   lands in a buffer of another transfer.
 
 use crate::attributes::Stability;
 use crate::buffer::{self, IoBuffer};
@@ -92,8 +92,8 @@ fn write_through(
     write_short(file, buffer, range, offset, stability, writes.as_ref())
 }
 
-/// Writes all of the range unstably; `kept` is told of it instead of the file. Where it is not known what the
-/// server's verifier is, that way finds out.
+/// Writes all of the range unstably; `kept` records the write instead of the file. If the server's
+/// verifier is not known, a write through the server finds out.
 pub(crate) fn write_watched(
     file: &Arc<Opened>,
     buffer: &IoBuffer,
@@ -121,7 +121,7 @@ pub(crate) fn write_watched(
     Ok(len)
 }
 
-/// Writes what the server takes at a time, and what it left of that.
+/// Writes as much as the server takes at a time, and then the rest of it.
 pub(crate) fn write_short(
     file: &Opened,
     buffer: &IoBuffer,
@@ -192,16 +192,16 @@ impl Begun {
 /// One piece of a long transfer in flight.
 struct Part<Held> {
     begun: Begun,
-    /// Where it begins in the transfer, in bytes.
+    /// Its offset in the transfer, in bytes.
     at: usize,
     len: usize,
-    /// What it needs until it is over.
+    /// A resource that it needs until it is over.
     held: Held,
 }
 
-/// The pieces of one long transfer, oldest first. Its end waits for all of them, also when that
-/// end is an error or a panic: a piece that came late would write to memory, or to a part of the
-/// file, that the caller has gone on to use.
+/// The pieces of one long transfer, oldest first. Its end waits for all of them, also when that end
+/// is an error or a panic: a late piece would write to memory, or to a part of the file, that the
+/// caller has gone on to use.
 struct Pipeline<Held> {
     parts: VecDeque<Part<Held>>,
 }
@@ -219,8 +219,8 @@ impl<Held> Pipeline<Held> {
         self.parts.push_back(Part { begun, at, len, held });
     }
 
-    /// Waits for the oldest piece: where it begins, its length, what it moved, what it held. One
-    /// that the server put off has moved nothing, and the caller goes on with all of it.
+    /// Waits for the oldest piece: its offset, its length, the bytes moved, its resource. A piece
+    /// that was answered with DELAY has moved nothing, and the caller retries all of it.
     fn next(&mut self) -> Option<Result<(usize, usize, Moved, Held)>> {
         let Part { begun, at, len, held } = self.parts.pop_front()?;
         let moved = match begun.wait() {
@@ -331,7 +331,7 @@ pub(crate) fn read_slice(file: &File, target: CheckedSlice<'_>, offset: u64) -> 
     }
 }
 
-/// Copies what was read to where it belongs.
+/// Copies data to its place in the caller's memory.
 fn fill(target: CheckedSlice<'_>, at: usize, staging: &IoBuffer, bytes: usize) -> Result<()> {
     let part = target.slice(at, bytes).ok_or(OUTSIDE)?;
     part.copy_from(staging.view(), Site::ClientStaging)?;
@@ -384,7 +384,7 @@ pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
     }
 }
 
-/// Gives a buffer back that no transfer uses any more.
+/// Returns a buffer to the pool; no transfer uses it any more.
 pub(crate) fn put_staging(shared: &Shared, buffer: IoBuffer) {
     let Ok(mut kept) = shared.staging.lock() else { return };
     if kept.len() < STAGING_BUFFERS_KEPT {

@@ -1,10 +1,11 @@
-//! What one open file has written and not committed, as far as it takes to tell a loss.
+//! The unstable writes of one open file, as far as needed to detect a loss.
 //!
 //! Invariants
 //! * A write that was answered as unstable is watched from its answer until a COMMIT of the whole
-//!   file that was sent after that answer, or until its loss has been told.
-//! * A COMMIT is judged by the writes that were answered before it was sent, whenever its answer is looked at. A
-//!   loss is told to each COMMIT of those writes that was under way when it was found, and to none sent later.
+//!   file that was sent after that answer, or until its loss has been reported.
+//! * A COMMIT is judged by the writes that were answered before it was sent, however late its
+//!   answer is processed. Each COMMIT of those writes that was under way when a loss was found
+//!   reports it; none sent later does.
 
 use crate::fork::ForkMutex;
 use crate::limits::VERIFIERS_MAX;
@@ -13,7 +14,8 @@ use dafs_wire::dafs::Verifier;
 use std::collections::VecDeque;
 
 /// The unstable writes of one open file. The server may change its write verifier at any time,
-/// within a session too: what was written under another one than COMMIT returns is gone (DAFS O53).
+/// within a session too: data that was written under another verifier than COMMIT returns is gone
+/// (DAFS O53).
 #[derive(Debug, Default)]
 pub(crate) struct Uncommitted {
     state: ForkMutex<State>,
@@ -25,13 +27,13 @@ struct State {
     runs: VecDeque<Run>,
     /// Writes answered so far.
     answered: u64,
-    /// Of those the first ones whose fate has been told.
+    /// The number of writes, from the first, whose fate has been reported.
     settled: u64,
-    /// What was lost last of them.
+    /// The last of them that were lost.
     lost: Option<Run>,
 }
 
-/// Writes one after the other under one verifier; of more than one if there is none.
+/// Successive writes under one verifier; `None` stands for several verifiers.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     verifier: Option<Verifier>,
@@ -39,30 +41,30 @@ struct Run {
     last: u64,
 }
 
-/// Where a COMMIT began.
+/// The state at the start of a COMMIT.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     /// Writes answered by then.
     answered: u64,
-    /// Of those the first ones whose fate was told by then.
+    /// The number of writes whose fate was reported by then.
     settled: u64,
 }
 
 impl State {
-    /// Something is gone whatever a COMMIT says.
+    /// True when data is gone, by whatever verifier a COMMIT returns.
     fn is_lost(&self) -> bool {
         self.runs.len() > 1 || self.runs.front().is_some_and(|run| run.verifier.is_none())
     }
 }
 
 impl Uncommitted {
-    /// Keeps everybody else out of it.
+    /// Holds the lock, for tests.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
         self.state.lock_here()
     }
 
-    /// A write was answered as unstable.
+    /// Records a write that was answered as unstable.
     pub(crate) fn written(&self, verifier: Verifier) {
         let mut state = self.state.lock_here();
         state.answered += 1;
@@ -79,7 +81,7 @@ impl Uncommitted {
         self.state.lock_here().runs.front()?.verifier
     }
 
-    /// How what was written since the beginning stands.
+    /// The state of the writes since the beginning.
     pub(crate) fn standing(&self) -> Standing {
         let state = self.state.lock_here();
         match state.runs.front().and_then(|run| run.verifier) {
@@ -89,28 +91,28 @@ impl Uncommitted {
         }
     }
 
-    /// True when something may have been lost and only a COMMIT can tell; `restarted` says that the
+    /// True when data may have been lost and only a COMMIT can tell; `restarted` says that the
     /// server has restarted since the file was opened.
     pub(crate) fn is_in_doubt(&self, restarted: bool) -> bool {
         let state = self.state.lock_here();
         state.is_lost() || (restarted && !state.runs.is_empty())
     }
 
-    /// To be called before a COMMIT is sent.
+    /// Called before a COMMIT is sent.
     pub(crate) fn mark(&self) -> Mark {
         let state = self.state.lock_here();
         Mark { answered: state.answered, settled: state.settled }
     }
 
-    /// True when a COMMIT that was answered with `verifier` covers all that it was meant for;
-    /// `whole` says that this was the whole file.
+    /// True when a COMMIT that was answered with `verifier` covers all writes that it was sent for;
+    /// `whole` says that it covered the whole file.
     pub(crate) fn committed(&self, mark: Mark, verifier: Verifier, whole: bool) -> bool {
         let mut state = self.state.lock_here();
-        // What was stable under the verifier that it was written under came to grief afterwards.
+        // Writes that are stable under their own verifier are not concerned by a later loss.
         let was_told =
             state.lost.is_some_and(|run| run.last > mark.settled && run.verifier != Some(verifier));
         if mark.answered <= state.settled {
-            // One that was sent later has told it, or there was nothing to tell.
+            // A COMMIT that was sent later has reported it, or there was nothing to report.
             return !was_told;
         }
         let mut before = state.settled;
@@ -127,7 +129,8 @@ impl Uncommitted {
             state.settled = mark.answered;
             state.runs.retain(|run| run.last > mark.answered);
             state.lost = match (lost, state.lost) {
-                // Both stay known: an early COMMIT may be looked at behind both.
+                // Both losses stay known: the answer to an early COMMIT may be processed after
+                // both.
                 (Some(new), Some(old)) if old.verifier != new.verifier => {
                     Some(Run { verifier: None, ..new })
                 }

@@ -9,10 +9,10 @@ use crate::open::OpenOptions;
 use dafs_wire::dafs as wire;
 
 impl Client {
-    /// Makes and opens a file without a name, in the file system of a directory and as if in it.
-    /// [`File::link`] gives it a name, whole and at once, which is the way to publish a file that
-    /// nobody may see half done. Without a name it is gone when it is closed, or when this client or
-    /// the server fails. Whether the options say to create does not matter.
+    /// Makes and opens a file without a name, in the file system of a directory and with the
+    /// attributes of a file created there. [`File::link`] gives it a name atomically, which
+    /// publishes a file that others never see half written. Without a name it is gone when it is
+    /// closed, or when this client or the server fails. The options to create are ignored.
     ///
     /// # Errors
     /// The server's answer; NOTSUPP where the file system has no such files.
@@ -25,7 +25,7 @@ impl Client {
 }
 
 impl File {
-    /// Makes another name for the file, or its first.
+    /// Gives the file another name, or its first.
     ///
     /// # Errors
     /// The server's answer.

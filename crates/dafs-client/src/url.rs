@@ -16,16 +16,16 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What must be escaped in a path; everything else of ASCII stands for itself.
+/// The characters that must be escaped in a path; the rest of ASCII stands for itself.
 const PATH: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'`');
 
-/// What must be escaped in a user name.
+/// The characters that must be escaped in a user name.
 const USER: &AsciiSet = &PATH.add(b'/').add(b':').add(b'@').add(b'[').add(b']');
 
 const SCHEME: &str = "dafs://";
 
-/// Where a file is: server and path.
+/// The address of a file: server and path.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct DafsUrl {
     user: Option<String>,
@@ -35,7 +35,7 @@ pub struct DafsUrl {
     options: Options,
 }
 
-/// Why a URL was refused, with the remedy.
+/// The reason why a URL was refused, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UrlError {
@@ -51,7 +51,7 @@ pub enum UrlError {
     /// The path holds a zero byte.
     #[error("the path holds a zero byte (%00), which no file name can contain")]
     NulInPath,
-    /// The password belongs elsewhere.
+    /// The URL holds a password, which belongs elsewhere.
     #[error(
         "the URL holds a password, which others could read in the process list; \
          give it in a file instead"
@@ -60,7 +60,7 @@ pub enum UrlError {
     /// The port is not a number from 1 to 65535.
     #[error("\"{0}\" is not a port; give a number from 1 to 65535")]
     Port(String),
-    /// An option that there is not.
+    /// An unknown option.
     #[error(
         "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
          deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm, \
@@ -116,7 +116,7 @@ impl DafsUrl {
     /// Parses a URL.
     ///
     /// # Errors
-    /// What is wrong with it and how to write it.
+    /// The error in the text, with the correct notation.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let scheme = text.get(..SCHEME.len()).unwrap_or(text);
         if !scheme.eq_ignore_ascii_case(SCHEME) {
@@ -163,42 +163,42 @@ impl DafsUrl {
         &self.path
     }
 
-    /// Who the session is to fences (DAFS 11).
+    /// The session's identity for fencing (DAFS 11).
     pub fn fence_id(&self) -> Option<&str> {
         self.options.fence_id.as_deref()
     }
 
-    /// How long a lost connection may take to be replaced; zero for an error at once.
+    /// The time for replacing a lost connection; zero for an error at once.
     pub fn recovery(&self) -> Option<Duration> {
         self.options.recovery_seconds.map(seconds)
     }
 
-    /// How long one operation may take to be answered; zero for as long as it takes.
+    /// The time in which one operation must be answered; zero for no timeout.
     pub fn deadline(&self) -> Option<Duration> {
         self.options.deadline_seconds.map(seconds)
     }
 
-    /// How long connecting and opening the session may take.
+    /// The time for connecting and opening the session.
     pub fn connect_timeout(&self) -> Option<Duration> {
         self.options.connect_timeout_seconds.map(seconds)
     }
 
-    /// Which transport.
+    /// The transport to use.
     pub fn transport(&self) -> Option<TransportChoice> {
         self.options.transport
     }
 
-    /// How threads wait.
+    /// The way threads wait.
     pub fn wait(&self) -> Option<WaitPolicy> {
         self.options.wait.map(Wait::policy)
     }
 
-    /// Whether messages and data carry checksums.
+    /// True when messages and data carry checksums.
     pub fn checksums(&self) -> Option<bool> {
         self.options.checksums
     }
 
-    /// Whether files are read and written at data servers, where there are some.
+    /// True when files are read and written at data servers, where there are some (pNFS).
     pub fn data_servers(&self) -> Option<bool> {
         self.options.pnfs
     }
@@ -283,7 +283,7 @@ fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
     Ok((host, port))
 }
 
-/// Percent-decodes, refusing what the lenient decoder would pass through.
+/// Percent-decodes, and refuses input that the lenient decoder would pass through.
 fn unescape(text: &str) -> Result<Vec<u8>, UrlError> {
     let bytes = text.as_bytes();
     for (at, _) in bytes.iter().enumerate().filter(|&(_, &byte)| byte == b'%') {

@@ -1,15 +1,15 @@
 //! Waking a leader that sleeps.
 //!
 //! Invariants
-//! * A ring goes into a socket or nowhere: the program may have closed the descriptor and opened a file
-//!   by its number, which `write` would write into.
+//! * A ring goes into a socket or nowhere: the program may have closed the descriptor and reopened
+//!   its number as a file, into which `write` would write.
 
 use dafs_dat::descriptors::{Guarded, Watch, kept};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Rings that are taken back in one system call.
+/// Rings that one system call reads.
 const RINGS_PER_CALL: usize = 64;
 
 /// A pair of sockets beside the transport's own descriptor.
@@ -20,8 +20,8 @@ pub(crate) struct Wakeup {
     watch: Watch,
 }
 
-/// What one sleep waits for. The descriptors live as long as the client, which outlives the sleep
-/// of any thread that is inside one of its calls.
+/// The descriptors of one sleep. They live as long as the client, which outlives the sleep of any
+/// thread that is inside one of its calls.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     transport: RawFd,
@@ -36,7 +36,7 @@ impl Wakeup {
         if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptors are new and nobody else's.
+        // SAFETY: the descriptors are new and have no other owner.
         let [heard, rung] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let watch = Watch::new();
         Ok(Self {
@@ -56,7 +56,7 @@ impl Wakeup {
         unsafe { libc::send(self.rung.as_raw_fd(), one.as_ptr().cast(), one.len(), flags) };
     }
 
-    /// Takes back rings that have been heard.
+    /// Reads and discards rings.
     pub(crate) fn clear(&self) {
         if !self.heard.is_ours() {
             return;
@@ -64,7 +64,7 @@ impl Wakeup {
         let mut rings = [0u8; RINGS_PER_CALL];
         let flags = libc::MSG_DONTWAIT;
         loop {
-            // SAFETY: the buffer is valid for its length. An empty socket is no trouble.
+            // SAFETY: the buffer is valid for its length. An empty socket is no error.
             let count = unsafe {
                 libc::recv(self.heard.as_raw_fd(), rings.as_mut_ptr().cast(), rings.len(), flags)
             };
@@ -74,7 +74,8 @@ impl Wakeup {
         }
     }
 
-    /// False when the program was found to have closed it, which is looked at now and then.
+    /// False when the program was found to have closed a descriptor; the check runs from time to
+    /// time.
     pub(crate) fn is_intact(&self) -> bool {
         if self.watch.is_due() { self.heard.is_ours() } else { !self.watch.is_lost() }
     }
@@ -90,7 +91,7 @@ impl Wakeup {
 
 impl Sleeper {
     /// Sleeps until one of the descriptors is ready or `time` has passed; may return early. True
-    /// when the wake-up was rung.
+    /// when the bell was rung.
     pub(crate) fn sleep(&self, time: Option<Duration>) -> bool {
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut list = [wait(self.transport), wait(self.bell)];

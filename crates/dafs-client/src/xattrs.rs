@@ -1,8 +1,9 @@
-//! Extended attributes of users: small values beside the content of an object, by name. An extension of
-//! ours to the protocol; named attributes of DAFS, which are files, cannot be replaced in one step.
+//! Extended attributes of users: small values beside the content of an object, by name. They are
+//! our extension of the protocol; named attributes of DAFS, which are files, cannot be replaced
+//! atomically.
 //!
 //! Invariants
-//! * A value is replaced as a whole or not at all, whatever fails.
+//! * A value is replaced atomically, whatever fails.
 
 use crate::attributes::FileHandle;
 use crate::cache::Use;
@@ -77,7 +78,7 @@ impl Client {
         Ok(names)
     }
 
-    /// Sets an extended attribute: the value is there as a whole afterwards, or nothing has changed.
+    /// Sets an extended attribute atomically.
     ///
     /// # Errors
     /// The server's answer: NOSPC or FBIG when the file system there does not take so much.
@@ -154,7 +155,8 @@ impl Client {
         Ok((bytes, self.taken(&reply, take)?))
     }
 
-    /// Compares a checksum with what was decoded: encoded again, it is what the server has sent.
+    /// Verifies a checksum: the decoded value, encoded again, equals the bytes that the server
+    /// sent.
     fn check_sum(
         &self,
         told: Checksum,

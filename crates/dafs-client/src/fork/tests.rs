@@ -1,4 +1,4 @@
-//! A fork that touches what its parent has made, while threads that it has not hold every lock.
+//! A fork that uses its parent's objects, while threads that it lacks hold every lock.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -10,13 +10,13 @@ use crate::{
 };
 use std::os::fd::RawFd;
 
-/// Runs `work` in a fork, which has failed if that takes long.
+/// Runs `work` in a fork, which counts as failed after a timeout.
 fn in_fork(work: impl FnOnce() -> Option<&'static str>) {
-    // SAFETY: the child runs only what takes no lock of another thread, which is what the tests are
-    // about, and exits without running destructors of the parent's.
+    // SAFETY: the child runs only code that takes no lock of another thread, which is what the
+    // tests are about, and exits without running destructors of the parent's.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: has the child end if it hangs.
+        // SAFETY: the alarm ends the child if it hangs.
         unsafe { libc::alarm(20) };
         let wrong = work();
         if let Some(what) = wrong {
@@ -48,7 +48,7 @@ macro_rules! forked {
     };
 }
 
-/// Whatever the application calls, or drops, in a fork.
+/// Every call and drop that an application may do in a fork.
 fn touch(
     client: Client,
     file: File,
@@ -120,7 +120,7 @@ fn a_fork_waits_for_no_lock_of_its_parents() {
             let buffer = client.buffer(100).unwrap();
             let group = client.completion_group();
             group.read(1, &file, &buffer, 0..8, 0).unwrap();
-            // The places of the locks outlive the parent's names of them, which the child drops.
+            // The locks outlive the parent's handles on them, which the child drops.
             let (shared, kept, memory) =
                 (client.shared().clone(), client.cache().cloned(), buffer.memory().clone());
             let file = ManuallyDrop::new(file);
@@ -139,7 +139,7 @@ fn a_fork_waits_for_no_lock_of_its_parents() {
                 touch(client.clone(), file, doomed, buffer.clone(), group.clone())
             });
             drop(held);
-            // The parent has noticed nothing of it.
+            // The child has changed nothing in the parent.
             let mut found = [0; 10];
             assert_eq!(file.read_at(&mut found, 0).unwrap(), 10);
             assert_eq!(&found, b"not stable");
@@ -151,7 +151,7 @@ fn a_fork_waits_for_no_lock_of_its_parents() {
     }
 }
 
-/// What was made by another thread of the parent and would be dropped half changed.
+/// An object of another thread of the parent, which would be dropped half changed.
 #[test]
 fn a_fork_drops_nothing_that_a_lock_protects() {
     struct Loud(std::sync::Arc<AtomicU32>);
@@ -215,7 +215,7 @@ fn nothing_of_a_client_is_inherited_by_another_program() {
         for descriptor in descriptors().into_iter().filter(|fd| !before.contains(fd)) {
             // SAFETY: the call takes no memory.
             let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
-            // One that was closed meanwhile is no concern.
+            // A descriptor that was closed meanwhile is skipped.
             if flags >= 0 {
                 assert!(flags & libc::FD_CLOEXEC != 0, "descriptor {descriptor}, {transport:?}");
                 seen += 1;

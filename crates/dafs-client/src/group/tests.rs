@@ -1,5 +1,5 @@
-//! Groups, tasks and the thread that moves them along, where the library's inside is looked at or put
-//! into a state that is hard to come by.
+//! Groups, tasks and the mover thread, where a test needs the library's internal state or one that
+//! is hard to reach.
 
 use super::*;
 use crate::cache::CacheOptions;
@@ -31,7 +31,7 @@ fn batch(client: &Client, file: &File, buffer: &IoBuffer, count: usize) -> Batch
     batch
 }
 
-/// A client whose requests wait for a server that is away.
+/// A client whose requests wait for a server that is down.
 fn alone() -> (Served, Client, File, IoBuffer) {
     let mut served = Served::new();
     let client = served.client(TransportChoice::Iwarp);
@@ -44,7 +44,7 @@ fn alone() -> (Served, Client, File, IoBuffer) {
     (served, client, file, buffer)
 }
 
-/// Operations that nobody carries out.
+/// Operations that no server carries out.
 fn idle_operations(client: &Client, count: usize) -> Vec<Slot> {
     (0..count).map(|_| client.shared().submit(|_, _| Ok(())).unwrap()).collect()
 }
@@ -110,7 +110,7 @@ fn to_wait_for_nothing_is_to_look_once() {
     group.state.reserve(1).unwrap();
     group.state.begun(1);
     let drives = || client.shared().lock_regardless().drives();
-    // The helper thread may look, too, but not so often.
+    // The helper thread may poll, too, but not so often.
     let before = drives();
     for _ in 0..1000 {
         group.wait(&mut Vec::new(), 0, None).unwrap();
@@ -145,7 +145,7 @@ fn without_a_thread_nothing_that_is_under_way_fails() {
     while client.stats().in_flight > 0 {
         client.ping().unwrap();
     }
-    // The operation is over, and its place is free: nobody is to take its result.
+    // The operation is over, and its entry is free: its result is not to be taken.
     let idle = idle_operations(&client, OPERATIONS_MAX);
     idle.into_iter().for_each(|slot| client.shared().abandon(slot));
 }
@@ -178,7 +178,7 @@ fn a_waker_may_use_the_client_as_it_ends() {
         let mut pending = file.submit_read(&buffer, 0..BLOCK, 0).unwrap();
         assert!(poll(&mut pending, &first).is_pending());
         drop(first);
-        // The first one is not needed any more, and with the operation the second.
+        // The second waker replaces the first, and the end of the operation drops the second.
         assert!(poll(&mut pending, &second).is_pending());
         drop(second);
     });
@@ -233,7 +233,7 @@ fn a_lost_commit_makes_the_cache_look_again() {
     assert_eq!(read(), b"longer than before");
     std::fs::write(&path, b"short").unwrap();
     assert_eq!(read(), b"longer than before", "nobody has told the cache");
-    // As the answer to a write by a server that has lost it since.
+    // The state after a write that the server has answered and lost since.
     file.writes().written(Verifier([7; 8]));
     let group = client.completion_group();
     group.commit(0, &file, 0, 0).unwrap();

@@ -1,11 +1,11 @@
-//! What follows the question mark of a URL.
+//! The options behind the question mark of a URL.
 
 use super::{USER, UrlError, unescape};
 use crate::options::{TransportChoice, WaitPolicy};
 use percent_encoding::{AsciiSet, percent_encode};
 use std::fmt::{self, Display};
 
-/// What must be escaped in an option.
+/// The characters that must be escaped in an option.
 const OPTION: &AsciiSet = &USER.add(b'&').add(b'=').add(b'+');
 
 const FENCE_ID: &str = "fence-id";
@@ -26,7 +26,7 @@ const WAITS: [(&str, Wait); 3] =
     [("adaptive", Wait::Adaptive), ("poll", Wait::Poll), ("sleep", Wait::Sleep)];
 const ANSWERS: [(&str, bool); 2] = [("yes", true), ("no", false)];
 
-/// How threads wait, without a figure.
+/// The way threads wait, without a number of polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Wait {
     Adaptive,
@@ -74,7 +74,7 @@ impl Options {
                 RECOVERY => give(&mut options.recovery_seconds, Some(parse_seconds(value)?)),
                 DEADLINE => give(&mut options.deadline_seconds, Some(parse_seconds(value)?)),
                 CONNECT_TIMEOUT => {
-                    // Nobody can connect in no time.
+                    // A timeout of zero would refuse every connection.
                     let time = Some(parse_seconds(value)?).filter(|&time| time > 0);
                     give(&mut options.connect_timeout_seconds, time)
                 }
@@ -92,7 +92,7 @@ impl Options {
     }
 }
 
-/// Takes a value, if it is one. Whether it is the first.
+/// Sets an option, if the value is valid; true the first time, false for a duplicate.
 fn give<T>(place: &mut Option<T>, value: Option<T>) -> Option<bool> {
     Some(place.replace(value?).is_none())
 }
