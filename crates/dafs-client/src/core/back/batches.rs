@@ -1,15 +1,16 @@
-//! Asynchronous batches (DAFS 13.2): transfers that the server acknowledges at once and reports over
-//! the back-control channel when they are over.
+//! Asynchronous batches (DAFS 13.2): transfers that the server acknowledges at once and reports
+//! over the back-control channel when they are over.
 //!
 //! Invariants
-//! * A transfer that has been taken is in exactly one place until it completes: waiting, put off, or at
-//!   the server under a number that was never used before. It completes once.
-//! * What was at the server when the channel, or the session, was lost is handed over again: reads
-//!   and writes in place do no harm when they are done twice.
-//! * Memory stays lent to a server that was asked to move it until a completion says that it is over,
-//!   or another channel that the server has stopped all it was doing for the former: where the server
-//!   can map our memory, the end of a connection does not stop it. A transfer with such memory is not
-//!   taken back and does not end by its deadline, unless the connection of the session goes first.
+//! * An accepted transfer is in exactly one place until it completes: waiting, delayed, or at the
+//!   server under a number that was never used before. It completes once.
+//! * Transfers that the server had when the channel, or the session, was lost are submitted again:
+//!   reads and writes in place are idempotent.
+//! * The memory of a transfer that the server was asked for stays lent until a completion ends it,
+//!   or until another channel proves that the server has stopped all work for the former one. Where
+//!   the server can map the client's memory, the end of a connection does not stop it. A transfer
+//!   with such memory is not cancelled and does not time out, unless the session loses its
+//!   connection first.
 //! * Transfers at the server are bounded, whatever the application submits.
 
 use crate::backoff::is_passing;
@@ -55,7 +56,7 @@ pub struct BatchCall {
     pub chunks: Vec<FileChunk>,
     /// The memory, of the same length in all.
     pub pieces: Vec<Piece>,
-    /// Of a write: the write verifier from before it, which its completion does not tell.
+    /// For a write: the write verifier from before it, which its completion does not name.
     pub write: Option<Verifier>,
 }
 
@@ -64,7 +65,7 @@ impl BatchCall {
         self.pieces.iter().map(|piece| u64::from(piece.len())).sum()
     }
 
-    /// Looks at every byte of what it writes.
+    /// True for a write whose memory is unmapped. Touches every byte.
     fn sends_what_is_gone(&self) -> bool {
         self.write.is_some() && self.pieces.iter().any(Piece::is_gone)
     }
@@ -74,12 +75,13 @@ impl BatchCall {
     }
 }
 
-/// How a batch may be treated.
+/// Hints for the treatment of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchHints {
     /// Time that the server may take to gather and order work before it begins.
     pub window: Duration,
-    /// How many completions to report together from now on in this session; 0 leaves it as it is.
+    /// The number of completions to report together from now on in this session; 0 leaves it as it
+    /// is.
     pub completions: u32,
 }
 
@@ -95,7 +97,7 @@ struct Transfer {
     was_asked: bool,
 }
 
-/// What a request says of a transfer that depends on the connection.
+/// The parts of a request for a transfer that depend on the connection.
 struct Part {
     state_id: StateId,
     buffers: Vec<DirectBuffer>,
@@ -106,7 +108,8 @@ struct Part {
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
     waiting: VecDeque<Transfer>,
-    /// With when to hand them over again; earliest first, because the pauses are all alike.
+    /// Transfers answered with DELAY, with the time of the retry; earliest first, because the
+    /// pauses are all alike.
     put_off: VecDeque<(Instant, Transfer)>,
     /// At the server, by number.
     out: FxHashMap<u64, Transfer>,
@@ -118,24 +121,24 @@ pub(crate) struct Batches {
     hurries: VecDeque<u64>,
     /// Completions to report together.
     together: u32,
-    /// The server has taken too much; nothing more before this, or a completion.
+    /// The server has no room; no further transfers before this, or before a completion.
     hold: Option<Instant>,
-    /// No transfer is due before this; it may be too early, never too late.
+    /// A lower bound of all deadlines of transfers.
     first_due: Option<Instant>,
 }
 
 impl Batches {
-    /// True when nothing has been taken that is not over.
+    /// True when all accepted transfers are over.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.put_off.is_empty() && self.out.is_empty()
     }
 
-    /// True when the server cannot hand anything to the channel any more that it was sent before.
+    /// True when the server can no longer bring a batch that was sent before to the channel.
     pub(super) fn may_move(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// The channel is gone: nothing of it is reported any more.
+    /// The channel is gone: its transfers are queued again.
     pub(super) fn come_back(&mut self) {
         let mut out: Vec<(u64, Transfer)> = self.out.drain().collect();
         out.sort_unstable_by_key(|(number, _)| *number);
@@ -146,20 +149,20 @@ impl Batches {
         self.hold = None;
     }
 
-    /// The connection that they were sent on is gone.
+    /// Forgets messages whose connection is gone.
     pub(super) fn forget_messages(&mut self) {
         debug_assert!(self.out.is_empty(), "the channel goes first");
         self.messages.clear();
         self.look_at_all();
     }
 
-    /// The server moves nothing any more that it was asked to for a channel that is gone.
+    /// Ends all lending: the server has stopped the work for channels that are gone.
     pub(crate) fn settle(&mut self) {
         self.waiting.iter_mut().for_each(|transfer| transfer.is_lent = false);
         self.look_at_all();
     }
 
-    /// What was lent may be overdue.
+    /// Includes transfers that were lent, which may be overdue, in `first_due`.
     fn look_at_all(&mut self) {
         let due = self.waiting.iter().filter_map(|transfer| transfer.due);
         self.first_due = due.map(|(at, _)| at).chain(self.first_due).min();
@@ -180,7 +183,7 @@ impl Batches {
         self.hold.is_none() && self.out.len() < BATCH_OUTSTANDING_MAX
     }
 
-    /// How many of those that wait go in a message of `bytes` bytes.
+    /// The number of queued transfers that fit a message of `bytes` bytes.
     fn front_count(&self, bytes: usize) -> usize {
         let Some(first) = self.waiting.front() else { return 0 };
         let mut room = bytes.saturating_sub(AROUND_BYTES);
@@ -191,18 +194,17 @@ impl Batches {
             room = room.saturating_sub(wire_bytes);
             fits
         };
-        // One that does not fit alone is refused when it is encoded.
+        // A transfer that does not fit alone is refused when it is encoded.
         self.waiting.iter().take(count_max).take_while(fits).count().max(1)
     }
 }
 
 impl SessionCore {
-    /// Takes an asynchronous batch. Each transfer ends by itself, with [`Done::Read`],
-    /// [`Done::Written`], [`Done::Refused`] or [`Done::Lost`], in any order. The back-control channel
-    /// is made if it is not there. The window of the hints counts on top of the deadline.
+    /// Accepts an asynchronous batch. Each transfer ends by itself, with [`Done::Read`],
+    /// [`Done::Written`], [`Done::Refused`] or [`Done::Lost`], in any order. The back-control
+    /// channel is made if it does not exist. The window of the hints counts on top of the deadline.
     ///
-    /// # Errors
-    /// Why nothing of it was taken.
+    /// # Errors The reason why no transfer was accepted.
     pub fn submit_batch(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -241,7 +243,7 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Tells the server that a transfer is not to wait for its window any longer (HURRY_UP).
+    /// Asks the server not to wait for a transfer's window any longer (HURRY_UP).
     pub fn hurry_transfer(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64) {
         self.now = now;
         let batches = &mut self.back.batches;
@@ -261,8 +263,8 @@ impl SessionCore {
         self.pump(adapter, now);
     }
 
-    /// Takes a transfer back that the server cannot have done or be moving; false when it may, and then
-    /// it ends as it would have. Nothing completes for one that was taken back.
+    /// Cancels a transfer that the server cannot have done or be moving; false when it may, and
+    /// then it ends as it would have. A cancelled transfer has no completion.
     pub fn cancel_transfer(&mut self, tag: u64) -> bool {
         let batches = &mut self.back.batches;
         let before = batches.waiting.len() + batches.put_off.len();
@@ -271,7 +273,8 @@ impl SessionCore {
         before != batches.waiting.len() + batches.put_off.len()
     }
 
-    /// Hands over what can be handed over now; one message when other calls wait for credits.
+    /// Submits the transfers that can be submitted now; one message when other calls wait for
+    /// credits.
     pub(crate) fn pump_batches(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if !matches!(self.stage, Stage::Ready | Stage::Closing) || !self.back_takes_batches() {
             return;
@@ -280,7 +283,7 @@ impl SessionCore {
             && self.conn.has_room()
         {
             self.back.batches.hurries.pop_front();
-            // The transfer may be over by now, and the server does not mind.
+            // The transfer may be over by now, which the server tolerates.
             let request = Request::HurryUp(HurryUp { request_id: number });
             self.send_own(adapter, now, Purpose::Hurry, &request);
         }
@@ -296,10 +299,10 @@ impl SessionCore {
         }
     }
 
-    /// Hands the first `count` of those that wait to the server.
+    /// Submits the first `count` queued transfers to the server.
     fn send_batch(&mut self, adapter: &mut dyn Adapter, now: Instant, count: usize) {
         let transfers: Vec<Transfer> = self.back.batches.waiting.drain(..count).collect();
-        // One that a connection was lost for would cost the next as well.
+        // A transfer that has cost a connection would cost the next as well.
         let (gone, transfers): (Vec<Transfer>, Vec<Transfer>) =
             transfers.into_iter().partition(Transfer::is_gone);
         self.end_gone_transfers(gone);
@@ -346,14 +349,15 @@ impl SessionCore {
                 let expected = transfers.iter().map(Transfer::expected_bytes).sum();
                 let batches = &mut self.back.batches;
                 batches.last_number += numbers.len() as u64;
-                // It is at the server whatever comes of the sending: a failure ends the connection.
+                // The server has it whether the send succeeds or not: a failure ends the
+                // connection.
                 batches.out.extend(numbers.iter().copied().zip(transfers));
                 batches.messages.insert(message, numbers);
                 self.expect_back(adapter, expected, 0);
                 let (purpose, procedure) = (Purpose::Batch(message), Procedure::BatchSubmit);
                 self.send_encoded_own(adapter, now, purpose, procedure, header, bytes);
             }
-            // What does not fit alone will never fit.
+            // A transfer that does not fit alone will never fit.
             Err(error) => {
                 for transfer in transfers {
                     let failure = Failure::refused(&error);
@@ -363,14 +367,14 @@ impl SessionCore {
         }
     }
 
-    /// What is to be said of a transfer on this connection, or how it ends here.
+    /// The parts of a transfer for this connection, or the result with which it ends here.
     fn part_of(&self, call: &BatchCall) -> Result<Part, Done> {
         let buffers: Result<Vec<DirectBuffer>, Failure> =
             call.pieces.iter().map(Piece::current_buffer).collect();
         let state_id = self.held.current(call.state_id).map_err(refused)?;
         let buffers = buffers.map_err(Done::Lost)?;
         let checksum = match call.write {
-            // While it costs no connection.
+            // Detect unmapped memory while that costs no connection.
             Some(_) => self.checksum_of(call.pieces.iter().map(Piece::checked)),
             None => Ok(Checksum::ZERO),
         };
@@ -378,8 +382,8 @@ impl SessionCore {
         Ok(Part { state_id, buffers, checksum })
     }
 
-    /// Ends writes whose memory is gone, and all others of that kind that wait: each would cost a
-    /// connection.
+    /// Ends writes whose memory is unmapped, and all others of that kind that wait: each would cost
+    /// a connection.
     fn end_gone_transfers(&mut self, mut gone: Vec<Transfer>) {
         if gone.is_empty() {
             return;
@@ -394,7 +398,7 @@ impl SessionCore {
         }
     }
 
-    /// The server has taken a batch, or not.
+    /// Processes the answer to a BATCH_SUBMIT.
     pub(crate) fn on_batch_reply(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -404,9 +408,10 @@ impl SessionCore {
     ) -> Result<(), Failure> {
         let Some(numbers) = self.back.batches.messages.remove(&message) else { return Ok(()) };
         match reply.decode().map_err(Failure::protocol)? {
-            // A server that is busy may have run it at once.
+            // A busy server may have run it at once.
             Outcome::Ok(Reply::BatchSubmit(reply)) => {
-                // What has come back with its channel meanwhile is handed over again in any case.
+                // Transfers that returned with their channel meanwhile are submitted again in any
+                // case.
                 let out = &self.back.batches.out;
                 let back = numbers.into_iter().filter(|number| !out.contains_key(number));
                 let back: Vec<u64> = back.collect();
@@ -414,7 +419,7 @@ impl SessionCore {
             }
             Outcome::Ok(_) => return Err(Failure::protocol("an answer of another procedure")),
             Outcome::Error { status, .. } => {
-                // Those that are not there any more came back with their channel.
+                // Missing transfers have returned with their channel.
                 let out = &mut self.back.batches.out;
                 let mut transfers: Vec<Transfer> =
                     numbers.iter().filter_map(|number| out.remove(number)).collect();
@@ -443,7 +448,7 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Transfers are over. Of those in `back` nothing is to be told any more.
+    /// Ends transfers. Those in `back` are submitted again, so their completions are ignored.
     pub(super) fn on_completions(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -472,7 +477,7 @@ impl SessionCore {
                 }
                 Ok(done) => self.finish_transfer(&transfer, done),
                 Err(failure) => {
-                    // It is not over; whoever sees the failure decides what becomes of it.
+                    // It is not over; the handler of the failure decides about it.
                     self.back.batches.waiting.push_front(transfer);
                     return Err(failure);
                 }
@@ -518,12 +523,12 @@ impl SessionCore {
         Ok(Done::Read { bytes, end_of_file: false })
     }
 
-    /// The one place where a transfer of a batch completes.
+    /// The only place where a transfer of a batch completes.
     fn finish_transfer(&mut self, transfer: &Transfer, done: Done) {
         self.finish(Purpose::Caller(transfer.call.tag), done);
     }
 
-    /// The server wants no channel: what waits for one ends.
+    /// The server refuses the channel: the transfers that wait for it end.
     pub(super) fn refuse_batches(&mut self, status: Status) {
         let batches = &mut self.back.batches;
         let waiting = std::mem::take(&mut batches.waiting);
@@ -533,7 +538,7 @@ impl SessionCore {
         }
     }
 
-    /// The session is over.
+    /// Ends all transfers, with the session.
     pub(super) fn end_batches(&mut self, failure: &Failure) {
         let batches = std::mem::take(&mut self.back.batches);
         debug_assert!(batches.out.is_empty(), "the channel is gone");
@@ -549,7 +554,7 @@ impl SessionCore {
         [batches.first_due, put_off, batches.hold].into_iter().flatten().min()
     }
 
-    /// Does what is due: ends what has no time left, and hands over again what was put off.
+    /// Does the work that is due: ends transfers that have timed out, and retries delayed ones.
     pub(super) fn batches_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if self.back.batches.first_due.is_some_and(|at| at <= now) {
             self.expire_batches(adapter, now);
@@ -565,10 +570,10 @@ impl SessionCore {
     fn expire_batches(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         let overdue = |transfer: &Transfer| transfer.due.filter(|(at, _)| *at <= now);
         if let Some((_, after)) = self.back.batches.out.values().find_map(overdue) {
-            // A transfer cannot be taken back, so the channel is given up that could carry it out.
+            // DAFS cannot cancel a transfer, so the channel that could carry it out is given up.
             self.back_lost(adapter, Failure::Deadline(after));
         }
-        // Another channel would say that the server has stopped.
+        // No new channel has proved in time that the server has stopped.
         let given_up = |transfer: &&Transfer| {
             transfer.is_lent && transfer.expires_at(true).is_some_and(|at| at <= now)
         };
@@ -578,7 +583,7 @@ impl SessionCore {
             let after = transfer.due.map_or(OPERATION_DEADLINE, |(_, after)| after);
             self.fail(adapter, Failure::Deadline(after));
         }
-        // A server that cannot be reached is waited for no longer than by all other calls.
+        // The wait for an unreachable server is as long as for all other calls.
         let lends = matches!(self.stage, Stage::Ready | Stage::Closing);
         let batches = &mut self.back.batches;
         let mut over: Vec<Transfer> = Vec::new();
@@ -607,8 +612,8 @@ impl SessionCore {
         }
     }
 
-    /// The caller of a transfer waits no longer, after the time `after`. It ends as soon as the server
-    /// has let go of its memory.
+    /// The caller of a transfer has timed out, after the time `after`. The transfer ends as soon as
+    /// the server has released its memory.
     pub(in crate::core) fn give_up_transfer(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -625,7 +630,7 @@ impl SessionCore {
         }
     }
 
-    /// Tells the transport how much is still to be placed here over the channel.
+    /// Tells the transport how many bytes are still to be placed here over the channel.
     fn expect_back(&mut self, adapter: &mut dyn Adapter, more: u64, less: u64) {
         if let Some(channel) = self.back.channel()
             && more != less
@@ -638,14 +643,15 @@ impl SessionCore {
 }
 
 impl Transfer {
-    /// When it ends for want of time; with `lends` not before the server has had the time to stop what
-    /// it may be doing.
+    /// The time at which it times out; with `lends` not before the server has had the time to stop
+    /// its work on it.
     fn expires_at(&self, lends: bool) -> Option<Instant> {
         let more = if lends && self.is_lent { RECOVERY_ANSWER_TIME } else { Duration::ZERO };
         self.due.map(|(at, _)| at + more)
     }
 
-    /// Whether memory that it sends is gone. That is looked at where a connection may have been lost for it.
+    /// True when memory that it sends is unmapped. If a connection may have been lost for it, every
+    /// byte is touched.
     fn is_gone(&self) -> bool {
         if self.was_asked {
             return self.call.sends_what_is_gone();
@@ -653,7 +659,7 @@ impl Transfer {
         self.call.write.is_some() && self.call.pieces.iter().any(Piece::is_unreadable)
     }
 
-    /// Bytes that the server may write into our memory for it.
+    /// Bytes that the server may write into the client's memory for it.
     fn expected_bytes(&self) -> u64 {
         if self.call.write.is_some() { 0 } else { self.call.bytes() }
     }

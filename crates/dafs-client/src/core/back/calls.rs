@@ -1,9 +1,9 @@
-//! What the server calls for, and the answers.
+//! Calls of the server over the back-control channel, and their answers.
 //!
 //! Invariants
-//! * Each call has one answer. All but questions about attributes are answered at once; those hold a
-//!   credit until the application has answered.
-//! * An unknown call is refused; a message that is none ends the session.
+//! * Each call has one answer. BC_GETATTR holds a credit until the application has answered; all
+//!   others are answered at once.
+//! * An unknown call is refused; an invalid message ends the session.
 
 use super::{BackEvent, Phase};
 use crate::core::failure::Failure;
@@ -19,7 +19,7 @@ use dafs_wire::dafs::{
 enum Said<'a> {
     Yes(Reply<'a>),
     No(Status),
-    /// Not yet.
+    /// The application answers later.
     Later,
 }
 
@@ -58,7 +58,7 @@ impl SessionCore {
                     },
                     None => Said::No(Status::NotFound),
                 },
-                // The client has nothing to offer but these.
+                // The client serves no other procedures.
                 Ok(_) => Said::No(Status::NotSupp),
             },
         };
@@ -77,7 +77,7 @@ impl SessionCore {
         said: Result<&Reply<'_>, Status>,
     ) -> Result<(), Failure> {
         let (order, checksums) = (self.order, self.info.checksums);
-        // What was called for may have ended the channel.
+        // The processing of the call may have ended the channel.
         let Some(channel) = self.back.bound() else { return Ok(()) };
         let answer = ResponseHeader::answering(header, channel.credits());
         let mut message = vec![0; super::MESSAGE_BYTES];
@@ -85,7 +85,7 @@ impl SessionCore {
             Ok(reply) => encode_response(&mut message, order, &answer, reply),
             Err(status) => {
                 let answer = answer.with_status(status);
-                // The body of a refusal is empty whatever was asked.
+                // The body of a refusal is empty for every procedure.
                 encode_error(&mut message, order, &answer, Procedure::BcNull, &ErrorBody::None)
             }
         };
@@ -98,11 +98,12 @@ impl SessionCore {
         channel.send(adapter, &message)
     }
 
-    /// The server has called for it `since` then at the earliest.
+    /// Processes a recall, which the server may have sent as early as `since`.
     fn on_recall(&mut self, args: &BcRecall, since: Instant) -> Said<'static> {
         let held = &mut self.back.delegations;
         let Some(delegation) = held.find(args.state_id, self.info.client_id) else {
-            // It may have overtaken the reply that grants it; then it comes again.
+            // The recall may have overtaken the reply that grants the delegation; then the server
+            // sends it again.
             return Said::No(Status::BadStateId);
         };
         if held.recall(delegation, since) {
@@ -124,8 +125,8 @@ impl SessionCore {
         Said::Later
     }
 
-    /// Answers a question of the server's with what is asked of `answer`; `None` makes it recall the
-    /// delegation. A question that the channel has not survived is no longer of interest.
+    /// Answers a BC_GETATTR with attributes; `None` makes the server recall the delegation. A
+    /// question whose channel is gone is dropped.
     pub fn answer_question(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -148,7 +149,7 @@ impl SessionCore {
         }
     }
 
-    /// True when batches can be handed to the server.
+    /// True when batches can be submitted to the server.
     pub(super) fn back_takes_batches(&self) -> bool {
         matches!(&self.back.state, super::State::Open(channel) if channel.phase == Phase::Bound)
     }

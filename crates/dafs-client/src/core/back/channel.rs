@@ -1,10 +1,10 @@
-//! The second connection of a session: its messages, its receives, and the order of the server's calls
-//! (DAFS 7 with roles reversed).
+//! The second connection of a session: its messages, its receives, and the order of the server's
+//! calls (DAFS 7 with roles reversed).
 //!
 //! Invariants
-//! * Before credits are offered there is a receive for each of them, and one for the reply to the
-//!   offer; before a call is answered there is a receive for the next one.
-//! * A call that comes out of turn, or on a stream that has one already, is never carried out.
+//! * Before the client offers credits it posts a receive for each of them, and one for the reply to
+//!   the offer; before it answers a call it posts a receive for the next one.
+//! * A call that is out of sequence, or on a stream with an unanswered call, is never carried out.
 
 use crate::core::failure::Failure;
 use crate::core::messages::MessagePool;
@@ -15,11 +15,11 @@ use dafs_wire::dafs::RequestHeader;
 /// Messages of this channel are short, so they are the shortest that a server may be offered.
 pub(super) const MESSAGE_BYTES: usize = MESSAGE_BYTES_MIN as usize;
 
-/// Send slots beside those for answers: one is free again when its completion has been seen, which
-/// may be after the server's next call.
+/// Send slots beyond those for answers: a slot is free again when its completion has been polled,
+/// which may be after the server's next call.
 const SPARE_SENDS: usize = 16;
 
-/// How far the connection has come.
+/// The phases of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It is being made.
@@ -34,7 +34,7 @@ pub(super) enum Phase {
 struct Stream {
     /// The number of the last call; streams begin at 1.
     last: u16,
-    /// It has not been answered.
+    /// The call has not been answered.
     in_hand: bool,
 }
 
@@ -43,15 +43,15 @@ struct Stream {
 pub(super) struct Channel {
     pub(super) endpoint: EndpointId,
     pub(super) phase: Phase,
-    /// When the attempt is given up that has not led to a bound channel.
+    /// The timeout of the attempt to bind the channel.
     pub(super) due: Instant,
-    /// When the server was asked to bind it.
+    /// The sending time of CONNECT_BIND.
     pub(super) asked_at: Instant,
-    /// When it was bound.
+    /// The time when it was bound.
     pub(super) bound_at: Instant,
     pub(super) sends: MessagePool,
     pub(super) receives: MessagePool,
-    /// Bytes that the server may write into our memory for batches.
+    /// Bytes that the server may write into the client's memory for batches.
     pub(super) expected_bytes: u64,
     streams: Vec<Stream>,
 }
@@ -92,7 +92,7 @@ impl Channel {
         adapter.post_send(self.endpoint, slot.into(), &[segment]).map_err(Failure::lost)
     }
 
-    /// The message of `bytes` bytes in a receive slot, which is free again.
+    /// The message of `bytes` bytes in a receive slot, which is freed.
     pub(super) fn take_message(&mut self, slot: u32, bytes: usize) -> Result<Vec<u8>, Failure> {
         let mut message = vec![0; bytes.min(MESSAGE_BYTES)];
         self.receives.fetch(slot, 0, &mut message);
@@ -103,19 +103,19 @@ impl Channel {
         Ok(message)
     }
 
-    /// The server may have `credits` calls outstanding.
+    /// The channel is bound: the server may have `credits` calls outstanding.
     pub(super) fn bound(&mut self, credits: u16, now: Instant) {
         self.phase = Phase::Bound;
         self.bound_at = now;
         self.streams = vec![Stream::default(); usize::from(credits)];
     }
 
-    /// What every answer grants.
+    /// The credits that every answer grants.
     pub(super) fn credits(&self) -> u16 {
         self.streams.len() as u16
     }
 
-    /// A call begins.
+    /// Begins a call.
     pub(super) fn begin(&mut self, header: &RequestHeader) -> Result<(), Failure> {
         let (number, sequence) = (header.stream_id, header.seq_number);
         let Some(stream) = self.streams.get_mut(usize::from(number)) else {
@@ -132,14 +132,14 @@ impl Channel {
         Ok(())
     }
 
-    /// A call is being answered.
+    /// Ends a call, which is being answered.
     pub(super) fn end(&mut self, header: &RequestHeader) {
         if let Some(stream) = self.streams.get_mut(usize::from(header.stream_id)) {
             stream.in_hand = false;
         }
     }
 
-    /// Ends the connection at once; afterwards nothing of the server reaches this process over it.
+    /// Ends the connection at once; afterwards no data of the server reaches this process over it.
     pub(super) fn cut(mut self, adapter: &mut dyn Adapter) {
         adapter.abort(self.endpoint);
         self.sends.release(adapter);

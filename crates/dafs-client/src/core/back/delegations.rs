@@ -1,9 +1,10 @@
-//! The delegations of a session, under the names that the application knows.
+//! The delegations of a session, under the state-ids that the application knows.
 //!
 //! Invariants
-//! * A delegation is known to the application under one state-id for as long as it is held, as an open
-//!   is; the server's state-id of now is put in when a request is sent.
-//! * What is lost is told once and never sent to the server: its state-id may by now be another's.
+//! * The application knows a delegation under one state-id for as long as it is held, as it does an
+//!   open; the server's current state-id is filled in when a request is sent.
+//! * A lost delegation is reported once and never sent to the server: its state-id may denote
+//!   another one by now.
 
 use crate::core::timers::earlier;
 use dafs_dat::Instant;
@@ -15,13 +16,14 @@ use std::time::Duration;
 struct HeldDelegation {
     handle: FileHandle,
     kind: DelegationType,
-    /// The server's name of it.
+    /// The server's state-id of it.
     current: StateId,
-    /// The run of the server that knows it.
+    /// The run of the server that granted it.
     server: ClientId,
-    /// Since when the server has wanted it back, or could not say so; the application has been told.
+    /// The time since when the server has recalled it, or could not do so; the application has been
+    /// notified.
     recalled: Option<Instant>,
-    /// It is on its way back; nothing more is told of it.
+    /// It is being returned; the application gets no more notices of it.
     returning: bool,
 }
 
@@ -29,17 +31,17 @@ struct HeldDelegation {
 #[derive(Debug, Default)]
 pub(crate) struct Delegations {
     by_name: FxHashMap<StateId, HeldDelegation>,
-    /// When the first of them was granted by the server of now.
+    /// The time when the server's current run granted the first of them.
     held_since: Instant,
 }
 
 impl Delegations {
-    /// The server's name of a delegation.
+    /// The server's state-id of a delegation.
     pub(crate) fn current(&self, name: StateId) -> Result<StateId, Status> {
         self.by_name.get(&name).map(|held| held.current).ok_or(Status::StaleStateId)
     }
 
-    /// A delegation was granted by `server`; the name for the application.
+    /// Records a delegation that `server` granted; returns its state-id for the application.
     pub(crate) fn granted(
         &mut self,
         handle: FileHandle,
@@ -52,7 +54,7 @@ impl Delegations {
         let mut name = current;
         while name == StateId::ZERO || self.by_name.contains_key(&name) {
             let number = u64::from_ne_bytes(name.0);
-            // Odd, so every number comes before one comes twice.
+            // The step is odd, so the sequence covers all numbers before one repeats.
             name = StateId(number.wrapping_add(0x9e37_79b9_7f4a_7c15).to_ne_bytes());
         }
         let held = HeldDelegation { handle, kind, current, server, recalled, returning: false };
@@ -63,13 +65,14 @@ impl Delegations {
         Some(name)
     }
 
-    /// The server wants one back, or asks about its file: the name of it, if it is held.
+    /// The delegation that the server recalls, or asks about; its state-id for the application, if
+    /// it is held.
     pub(crate) fn find(&self, current: StateId, server: ClientId) -> Option<StateId> {
         let known = |held: &HeldDelegation| held.current == current && held.server == server;
         self.by_name.iter().find(|(_, held)| known(held)).map(|(name, _)| *name)
     }
 
-    /// The delegation of a file, for the server's questions.
+    /// The delegation of a file, for BC_GETATTR.
     pub(crate) fn of_file(&self, handle: &FileHandle, server: ClientId) -> Option<StateId> {
         let known = |held: &HeldDelegation| {
             held.handle == *handle && held.server == server && !held.returning
@@ -77,7 +80,7 @@ impl Delegations {
         self.by_name.iter().find(|(_, held)| known(held)).map(|(name, _)| *name)
     }
 
-    /// It is wanted back; true when the application is to be told.
+    /// Records a recall; true when the application must be notified.
     pub(crate) fn recall(&mut self, name: StateId, since: Instant) -> bool {
         let Some(held) = self.by_name.get_mut(&name) else { return false };
         let news = held.recalled.is_none() && !held.returning;
@@ -85,15 +88,16 @@ impl Delegations {
         news
     }
 
-    /// Whether data may still be written by right of it: it is held, and the server has not waited for
-    /// it for `patience`, after which it lets others in.
+    /// True while dirty data under it may be written: it is held, and the server has not waited for
+    /// its return for `patience`, after which it revokes it.
     pub(crate) fn may_write(&self, name: StateId, now: Instant, patience: Duration) -> bool {
         let held = self.by_name.get(&name);
         held.is_some_and(|held| held.recalled.is_none_or(|since| now < since + patience))
     }
 
-    /// The machine has been suspended for `time`, which has passed for the server, too. Yields what it may
-    /// have taken back unheard, because that is longer than its `patience`.
+    /// Accounts for a suspension of the machine for `time`, which has passed for the server, too.
+    /// Yields delegations that the server may have revoked meanwhile, because that is longer than
+    /// its `patience`.
     pub(crate) fn slept(
         &mut self,
         time: Duration,
@@ -107,29 +111,31 @@ impl Delegations {
         if time < patience { Vec::new() } else { self.recall_all(earlier(now, time)) }
     }
 
-    /// All that the application is to give back, because it could not be told later.
+    /// Recalls all delegations, because the server could not do so later; yields those to be
+    /// notified.
     pub(crate) fn recall_all(&mut self, since: Instant) -> Vec<StateId> {
         let names: Vec<_> = self.by_name.keys().copied().collect();
         names.into_iter().filter(|name| self.recall(*name, since)).collect()
     }
 
-    /// True while it is held and not on its way back.
+    /// True while it is held and not being returned.
     pub(crate) fn holds(&self, name: StateId) -> bool {
         self.by_name.get(&name).is_some_and(|held| !held.returning)
     }
 
-    /// The application gives it back; false when it does so already, or has it no more.
+    /// The application returns it; false when it is being returned already, or is not held any
+    /// more.
     pub(crate) fn returning(&mut self, name: StateId) -> bool {
         let held = self.by_name.get_mut(&name);
         held.is_some_and(|held| !std::mem::replace(&mut held.returning, true))
     }
 
-    /// It is back.
+    /// The return is complete.
     pub(crate) fn returned(&mut self, name: StateId) {
         self.by_name.remove(&name);
     }
 
-    /// What to ask a restarted server for with an open of a file.
+    /// The delegation to reclaim from a restarted server, with an open of a file.
     pub(crate) fn to_reclaim(&self, handle: &FileHandle, server: ClientId) -> DelegationType {
         let strange = |held: &&HeldDelegation| {
             held.handle == *handle && held.server != server && !held.returning
@@ -137,8 +143,8 @@ impl Delegations {
         self.by_name.values().find(strange).map_or(DelegationType::None, |held| held.kind)
     }
 
-    /// The answer to that. Yields what the server wants back at once; an answer that grants what was
-    /// not asked for leaves a delegation without a name, which is yielded as the error.
+    /// Processes the answer to that reclaim. Yields a delegation that the server recalls at once. A
+    /// delegation that was not asked for has no holder, and is yielded as the error.
     pub(crate) fn reclaimed(
         &mut self,
         handle: &FileHandle,
@@ -160,19 +166,19 @@ impl Delegations {
         Ok(news.then_some(*name))
     }
 
-    /// Forgets what another run of the server has granted and this one has not; the names that the
-    /// application is to be told.
+    /// Forgets delegations of another run of the server that this one has not granted again; yields
+    /// those whose holders must be notified.
     pub(crate) fn take_strange(&mut self, server: ClientId) -> Vec<StateId> {
         let gone = self.by_name.extract_if(|_, held| held.server != server);
         gone.filter(|(_, held)| !held.returning).map(|(name, _)| name).collect()
     }
 
-    /// Forgets all; the names that the application is to be told.
+    /// Forgets all; yields those whose holders must be notified.
     pub(crate) fn take_all(&mut self) -> Vec<StateId> {
         self.by_name.drain().filter(|(_, held)| !held.returning).map(|(name, _)| name).collect()
     }
 
-    /// The server's name of one that is not on its way back; it is from now on.
+    /// The server's state-id of the next delegation to return, which is marked as being returned.
     pub(crate) fn next_to_return(&mut self, server: ClientId) -> Option<StateId> {
         let held = |held: &&mut HeldDelegation| !held.returning && held.server == server;
         let next = self.by_name.values_mut().find(held)?;
@@ -180,7 +186,7 @@ impl Delegations {
         Some(next.current)
     }
 
-    /// Nothing was called for before that.
+    /// The server has sent no recall before this time.
     pub(crate) fn held_since(&self) -> Instant {
         self.held_since
     }
@@ -190,7 +196,7 @@ impl Delegations {
     }
 }
 
-/// What a reply calls the delegation that it grants.
+/// The state-id of the delegation that a reply grants.
 pub(super) fn granted_id(delegation: &Delegation<'_>) -> Option<StateId> {
     parts(delegation).map(|(_, state_id, _)| state_id)
 }
@@ -252,7 +258,7 @@ mod tests {
         assert_eq!(held.current(kept), Ok(id(2)));
         assert_eq!(held.take_strange(SECOND), [gone]);
         assert_eq!(held.current(gone), Err(Status::StaleStateId));
-        // The number of the lost one is another's now, and a name is never given twice.
+        // The number of the lost one belongs to another now, and a state-id is never reused.
         let other = held.granted(OTHER, &read(id(1), false), SECOND, NOW).unwrap();
         assert_ne!(other, kept);
         assert_eq!(held.find(id(2), SECOND), Some(kept));

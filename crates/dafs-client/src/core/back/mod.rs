@@ -1,6 +1,5 @@
 //! The back-control channel: a second connection, over which the server calls the client (DAFS 4.2,
-//! 13.2). It is made when somebody needs it: whoever wants delegations, or submits an asynchronous
-//! batch.
+//! 13.2). It is made for the first caller that wants delegations, or submits an asynchronous batch.
 //!
 //! ```text
 //!        wanted, and the session is ready        connected          CONNECT_BIND answered
@@ -10,16 +9,17 @@
 //! ```
 //!
 //! Invariants
-//! * The channel never outlives the connection of its session: it is cut first, so that memory is out
-//!   of its reach when it is withdrawn.
-//! * A loss of the channel alone costs the session nothing but the channel; what breaks the protocol
-//!   on it ends the session, as it would on the operation channel.
-//! * A new channel is not made while the server may still hand batches to the one before
+//! * The channel never outlives the connection of its session: it is cut first, so that it cannot
+//!   reach memory that is withdrawn.
+//! * A loss of the channel alone leaves the session intact; a protocol violation on it ends the
+//!   session, as on the operation channel.
+//! * A new channel is not made while the server may still bring batches to the one before
 //!   ([`Batches`]), so no batch is carried out on two.
-//! * While the server cannot call for long, delegations are given back by themselves.
-//! * Nobody goes by a delegation for longer than the server may wait for it after a call that has not
-//!   arrived. A channel that has been silent for long while delegations are held is taken for dead, and
-//!   a server calls more often than that.
+//! * When the server has not been able to call for long, the client returns its delegations by
+//!   itself.
+//! * A delegation is used no longer than the server may wait for its return after a recall that has
+//!   not arrived. A channel that has been silent for long while delegations are held is presumed
+//!   dead, and a server calls more often than that.
 
 mod batches;
 mod calls;
@@ -51,78 +51,79 @@ use dafs_wire::dafs::{
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Something that the server wants of the application.
+/// A call of the server to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackEvent {
-    /// A delegation is to be returned.
+    /// The server recalls a delegation.
     Recall {
-        /// Which.
+        /// The delegation.
         delegation: StateId,
-        /// The file is about to be cut to nothing.
+        /// The file is about to be truncated to zero.
         truncate: bool,
     },
-    /// Attributes are asked for, as the holder of a delegation has them; to be answered by
-    /// [`SessionCore::answer_question`].
+    /// BC_GETATTR: the server asks for attributes as the holder of a delegation has them; answered
+    /// with [`SessionCore::answer_question`].
     Question {
-        /// For the answer.
+        /// The number for the answer.
         question: u64,
-        /// Which delegation.
+        /// The delegation.
         delegation: StateId,
     },
     /// A delegation is gone, and others may have used its file since.
     Lost {
-        /// Which.
+        /// The delegation.
         delegation: StateId,
     },
 }
 
-/// How far the back-control channel is.
+/// The state of the back-control channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackStage {
-    /// Nobody wants it.
+    /// It has not been asked for.
     Off,
     /// It is being made, for the first time or again.
     Coming,
     /// The server may call.
     Bound,
-    /// The server does not want one; the answer says why.
+    /// The server refuses it, with this status.
     Refused(Status),
 }
 
 #[derive(Debug)]
 enum State {
     Off,
-    /// Not before this time.
+    /// No attempt before this time.
     Wait(Instant),
     Open(Channel),
     Refused(Status),
 }
 
-/// All that hangs on the channel.
+/// The state of the channel, and the state that depends on it.
 #[derive(Debug)]
 pub(crate) struct Back {
     wanted: bool,
-    /// The server has agreed to one.
+    /// The server supports one.
     agreed: bool,
     state: State,
     /// Losses in a row.
     losses: u32,
-    /// Since when the server cannot call.
+    /// The time since when the server cannot call.
     down_since: Option<Instant>,
-    /// When the server was last heard on a channel: all that it had called for before that has come.
+    /// The time when the server was last heard on a channel: all its calls before that have
+    /// arrived.
     heard_at: Instant,
     /// The same of the channels before this one.
     heard_before: Instant,
     pub(crate) batches: Batches,
     pub(crate) delegations: Delegations,
-    /// Delegations of this run of the server that nobody knows, to be given back.
+    /// Delegations of this run of the server without a holder, to be returned.
     strays: Vec<StateId>,
     /// At most one recall or loss for each delegation, and a question for each credit.
     events: VecDeque<BackEvent>,
     /// Questions that have not been answered.
     questions: Vec<(u64, RequestHeader, AttrMask)>,
     last_question: u64,
-    /// Who is asked when a layout is recalled, if there may be any.
+    /// The receiver of layout recalls, if there may be any.
     pub(crate) recalls: Option<Recalls>,
 }
 
@@ -160,12 +161,12 @@ impl Back {
         self.channel().filter(|channel| channel.phase == Phase::Bound)
     }
 
-    /// Whether the server agrees to a channel, in answer to CLIENT_CONNECT.
+    /// Records from CLIENT_CONNECT whether the server supports a channel.
     pub(crate) fn agreed(&mut self, agreed: bool) {
         self.agreed = agreed;
     }
 
-    /// An open is there again after a restart of the server, with `anew` as a new one.
+    /// An open was reclaimed after a restart of the server, or with `anew` opened anew.
     pub(crate) fn regained(
         &mut self,
         reply: &OpenReply<'_>,
@@ -173,7 +174,7 @@ impl Back {
         server: ClientId,
         now: Instant,
     ) {
-        // With a new open comes a new delegation, if any: others may have changed the file since.
+        // The delegation of a new open is a new one: others may have changed the file since.
         let regained = match anew {
             true => delegations::granted_id(&reply.delegation).map_or(Ok(None), Err),
             false => self.delegations.reclaimed(&reply.fh, &reply.delegation, server, now),
@@ -187,13 +188,13 @@ impl Back {
         }
     }
 
-    /// Nobody holds a delegation that has come.
+    /// A delegation has come that has no holder.
     pub(crate) fn tell_unwanted(&mut self, delegation: StateId) {
         self.events.push_back(BackEvent::Recall { delegation, truncate: false });
     }
 
-    /// The machine has been suspended for `time`. If the server has waited for a delegation for longer
-    /// than its `patience`, nobody can have been told.
+    /// Accounts for a suspension of the machine for `time`. A delegation for which the server has
+    /// waited longer than its `patience` is recalled here, because no recall can have arrived.
     pub(crate) fn slept(&mut self, time: Duration, now: Instant, patience: Duration) {
         self.heard_at = earlier(self.heard_at, time);
         self.heard_before = earlier(self.heard_before, time);
@@ -201,19 +202,19 @@ impl Back {
         news.into_iter().for_each(|delegation| self.tell_unwanted(delegation));
     }
 
-    /// When the server was last heard of what it wants of a holder, if delegations are held. Before all
-    /// time when it never was.
+    /// The time when the server was last heard on the channel, if delegations are held; zero if it
+    /// never was.
     pub(crate) fn heard_at(&self) -> Option<Instant> {
         (!self.delegations.is_empty()).then_some(self.heard_at)
     }
 
-    /// Since when the server may have wanted back what is held without having been heard.
+    /// The time since when the server may have recalled delegations without the recall arriving.
     fn unheard_since(&self) -> Instant {
         self.heard_at.max(self.delegations.held_since())
     }
 
-    /// Since when a recall that comes now may have been under way. What the channels before this one have
-    /// lost is said again in the first part of a lease.
+    /// The earliest time at which a recall that arrives now may have been sent first. A server
+    /// repeats recalls that earlier channels have lost in the first part of a lease.
     fn recalled_since(&self, lease: Duration, now: Instant) -> Instant {
         match &self.state {
             State::Open(channel) if has_caught_up(channel, lease, now) => self.unheard_since(),
@@ -221,13 +222,13 @@ impl Back {
         }
     }
 
-    /// Whether anybody has asked for the channel.
+    /// True when the channel has been asked for.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }
 
     fn tell_lost(&mut self, names: Vec<StateId>) {
-        // What has not been fetched of it is no news any more.
+        // The loss supersedes notices that have not been fetched.
         self.events.retain(|event| match event {
             BackEvent::Recall { delegation, .. } | BackEvent::Question { delegation, .. } => {
                 !names.contains(delegation)
@@ -239,8 +240,8 @@ impl Back {
 }
 
 impl SessionCore {
-    /// Asks for the back-control channel, for as long as the session lives. It comes when the session
-    /// is ready; [`back_stage`](Self::back_stage) tells.
+    /// Asks for the back-control channel, for as long as the session lives. It is made when the
+    /// session is ready; [`back_stage`](Self::back_stage) tells.
     pub fn want_back(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         self.now = now;
         if !self.back.wanted {
@@ -249,7 +250,7 @@ impl SessionCore {
         }
     }
 
-    /// How far it is.
+    /// The state of the channel.
     pub fn back_stage(&self) -> BackStage {
         match &self.back.state {
             _ if !self.back.wanted => BackStage::Off,
@@ -259,13 +260,13 @@ impl SessionCore {
         }
     }
 
-    /// What the server wants of the application.
+    /// The next call of the server to the application.
     pub fn take_back_event(&mut self) -> Option<BackEvent> {
         self.back.events.pop_front()
     }
 
-    /// How long a driver that has nothing else to do may leave the adapter alone, because the server
-    /// may call: for as long as it likes without a channel.
+    /// The longest time for which an idle driver may leave the adapter alone, because the server
+    /// may call; `None` without a channel.
     pub fn listens_every(&self) -> Option<Duration> {
         let State::Open(channel) = &self.back.state else { return None };
         let greeted =
@@ -277,17 +278,18 @@ impl SessionCore {
         Some(BACK_TICK)
     }
 
-    /// True while a delegation is held that is not on its way back.
+    /// True while a delegation is held and not being returned.
     pub(crate) fn holds_delegation(&self, name: StateId) -> bool {
         self.back.delegations.holds(name)
     }
 
-    /// A delegation is to be returned, and nothing more is told of it; false when it is not held.
+    /// Begins the return of a delegation, after which there are no more notices of it; false when
+    /// it is not held.
     pub(crate) fn give_up_delegation(&mut self, name: StateId) -> bool {
         self.back.delegations.returning(name)
     }
 
-    /// Whether the channel is of any use now.
+    /// True when the channel would be of use now.
     fn needs_back(&self) -> bool {
         let needed = match self.stage {
             Stage::Ready => true,
@@ -297,7 +299,7 @@ impl SessionCore {
         needed && self.back.wanted && self.back.batches.may_move()
     }
 
-    /// Makes the channel if it is wanted and can be made now.
+    /// Makes the channel if it has been asked for and can be made now.
     pub(crate) fn back_turn(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if !self.needs_back() {
             return;
@@ -327,7 +329,7 @@ impl SessionCore {
         matches!(&self.back.state, State::Open(channel) if channel.endpoint == endpoint)
     }
 
-    /// Takes an event of the channel's endpoint.
+    /// Processes an event of the channel's endpoint.
     pub(crate) fn on_back_event(&mut self, adapter: &mut dyn Adapter, event: Event, now: Instant) {
         let result = match event {
             Event::Completion(completion) => self.on_back_completion(adapter, completion, now),
@@ -338,7 +340,7 @@ impl SessionCore {
         };
         match result {
             Ok(()) => {}
-            // Another channel may do better.
+            // Another channel may succeed.
             Err(failure) if failure.is_passing() => self.back_lost(adapter, failure),
             Err(failure) => self.end(adapter, failure),
         }
@@ -420,12 +422,13 @@ impl SessionCore {
                 let credits = bind_credits(&reply)?;
                 if let Some(channel) = self.back.channel() {
                     channel.bound(credits, now);
-                    // What is lost from now on is lost on this channel. The answer may have waited.
+                    // Recalls that get lost from now on are lost on this channel. The answer may
+                    // have waited here, so its request counts.
                     self.back.heard_at = channel.asked_at;
                 }
                 self.back.down_since = None;
                 tracing::debug!(credits, "back-control channel bound");
-                // The server has let go of what it was doing for the former one.
+                // The server has stopped the work for the former channel.
                 self.back.batches.settle();
                 self.batches_on_time(adapter, now);
                 Ok(())
@@ -434,7 +437,7 @@ impl SessionCore {
             Outcome::Error { status, .. } if may_change(status) => {
                 Err(Failure::lost(format_args!("CONNECT_BIND failed: {status}")))
             }
-            // With its session the server ends the work, too, that is done for the former channel.
+            // With the session the server also ends the work for the former channel.
             Outcome::Error { status, .. } if self.back.batches.has_lent() => {
                 let failure = format_args!("the server binds no channel any more: {status}");
                 self.fail(adapter, Failure::lost(failure));
@@ -456,7 +459,7 @@ impl SessionCore {
         self.refuse_batches(status);
     }
 
-    /// The channel is gone; another one comes, unless the session ends.
+    /// The channel is gone; another one is made, unless the session ends.
     fn back_lost(&mut self, adapter: &mut dyn Adapter, failure: Failure) {
         let now = self.now;
         let stable = matches!(
@@ -473,7 +476,7 @@ impl SessionCore {
         self.back.down_since.get_or_insert(now);
     }
 
-    /// Ends the connection, if there is one; what was under way on it is not any more.
+    /// Ends the connection, if there is one, with all that was under way on it.
     fn close_back(&mut self, adapter: &mut dyn Adapter) {
         if let State::Open(channel) = std::mem::replace(&mut self.back.state, State::Off) {
             if has_caught_up(&channel, self.info.lease, self.now) {
@@ -495,7 +498,7 @@ impl SessionCore {
         self.back.down_since = self.back.wanted.then_some(self.now);
     }
 
-    /// The session is over, and all that was to come over the channel.
+    /// The session is over, and with it everything that depends on the channel.
     pub(crate) fn end_back(&mut self, adapter: &mut dyn Adapter, failure: &Failure) {
         self.cut_back(adapter);
         self.end_batches(failure);
@@ -503,13 +506,13 @@ impl SessionCore {
         self.back.tell_lost(names);
     }
 
-    /// What a server that has restarted did not grant again is lost.
+    /// Delegations that a restarted server did not grant again are lost.
     pub(crate) fn settle_delegations(&mut self) {
         let names = self.back.delegations.take_strange(self.info.client_id);
         self.back.tell_lost(names);
     }
 
-    /// Gives back what nobody knows.
+    /// Returns delegations without a holder.
     pub(crate) fn return_strays(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         while self.stage == Stage::Ready
             && self.conn.has_room()
@@ -519,8 +522,8 @@ impl SessionCore {
         }
     }
 
-    /// On the way out, when nothing is under way any more: gives back what is held, for others need
-    /// not wait for it. True when that is done as far as this side is concerned.
+    /// Before the end of a session without calls: returns all delegations, so that others need not
+    /// wait for them. True when this side has done so.
     pub(crate) fn is_settled(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
         let mut flights = self.conn.flights.iter().flatten();
         let settled = self.waiting.is_empty()
@@ -543,7 +546,7 @@ impl SessionCore {
         self.send_own(adapter, now, Purpose::Return, &request);
     }
 
-    /// The server cannot call, and will not before the leases are at stake.
+    /// The server cannot call, and a new channel may come too late for the leases.
     fn back_is_down(&mut self) {
         let since = self.back.down_since.unwrap_or(self.now).min(self.back.unheard_since());
         for delegation in self.back.delegations.recall_all(since) {
@@ -551,7 +554,7 @@ impl SessionCore {
         }
     }
 
-    /// When delegations are given back because the server cannot call.
+    /// The time at which delegations are returned because the server cannot call.
     fn down_until(&self) -> Option<Instant> {
         let since = self.back.down_since.filter(|_| !self.back.delegations.is_empty())?;
         let lease = self.info.lease;
@@ -559,7 +562,7 @@ impl SessionCore {
         Some((since + lease / 3).min(self.back.unheard_since() + lease / 2))
     }
 
-    /// When a channel is given up that has been silent for so long.
+    /// The time at which a silent channel is given up.
     fn silent_until(&self) -> Option<Instant> {
         let bound =
             matches!(&self.back.state, State::Open(channel) if channel.phase == Phase::Bound);
@@ -567,7 +570,7 @@ impl SessionCore {
             .then(|| self.back.unheard_since() + self.info.lease / 3)
     }
 
-    /// When something is to be done about the channel, unless an event comes first.
+    /// The time at which the channel needs work, unless an event comes first.
     pub(crate) fn back_timeout(&self) -> Option<Instant> {
         if !self.back.wanted {
             return None;
@@ -581,7 +584,7 @@ impl SessionCore {
         times.into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(crate) fn back_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if !self.back.wanted {
             return;
@@ -596,7 +599,7 @@ impl SessionCore {
             self.back_lost(adapter, Failure::Deadline(self.info.lease / 3));
         }
         if self.down_until().is_some_and(|at| at <= now) {
-            // Once; it is told again only after a channel was there.
+            // Once only, until another channel has been bound.
             self.back.down_since = None;
             self.back_is_down();
         }
@@ -605,17 +608,17 @@ impl SessionCore {
     }
 }
 
-/// True when all has come over a channel that could not be said on those before it.
+/// True when the server has had the time to repeat recalls that earlier channels have lost.
 fn has_caught_up(channel: &Channel, lease: Duration, now: Instant) -> bool {
     channel.phase == Phase::Bound && channel.bound_at + lease / 4 <= now
 }
 
-/// Whether CONNECT_BIND may be answered otherwise in a moment.
+/// True when a retry of CONNECT_BIND may soon have another answer.
 fn may_change(status: Status) -> bool {
     is_passing(status) || matches!(status, Status::Resource | Status::UnknownSession)
 }
 
-/// The credits that the server has taken.
+/// The credits that the server has accepted.
 fn bind_credits(reply: &ConnectBindReply<'_>) -> Result<u16, Failure> {
     let sizes = [reply.max_request_size, reply.max_response_size];
     let credits = u16::try_from(reply.max_requests).ok();
