@@ -1,4 +1,4 @@
-//! What became of the requests that were sent and not answered (DAFS 12).
+//! CHECK_RESPONSE and FETCH_RESPONSE: the fate of unanswered requests (DAFS 12).
 
 use super::super::call::{Done, Purpose, ReplyMessage, Task};
 use super::super::repeat::{Repeat, repeat};
@@ -7,7 +7,7 @@ use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{CheckResponse, DiscardResponses, HEADER_BYTES, Request, Status};
 
 impl SessionCore {
-    /// Asks about as many requests as there are credits for; true when all is known.
+    /// Asks about as many requests as there are credits for; true when the fate of all is known.
     pub(super) fn check_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
         self.ask_some(adapter, now, Step::Check, Verdict::Open, Verdict::Asked)
     }
@@ -34,7 +34,7 @@ impl SessionCore {
                 return false;
             }
             let doubt = &mut recovery.doubts[index];
-            // A loss on the way puts it back.
+            // The loss of the connection resets it.
             doubt.verdict = after;
             let question = CheckResponse {
                 session_id: doubt.sent.session,
@@ -51,7 +51,7 @@ impl SessionCore {
         false
     }
 
-    /// Tells the server to forget the old session; true when it has been told.
+    /// Tells the server to forget the old session (DISCARD_RESPONSES); true when that was sent.
     pub(super) fn discard_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
         while let Some(recovery) = in_step(&mut self.recovery, Step::Discard) {
             if recovery.discarded {
@@ -63,19 +63,19 @@ impl SessionCore {
             let session_id = recovery.discard;
             recovery.discarded = true;
             let request = Request::DiscardResponses(DiscardResponses { session_id });
-            // Whatever the server says: it forgets them in time by itself.
+            // The answer does not matter: the server forgets the replies in time by itself.
             self.send_own(adapter, now, Purpose::Discard, &request);
         }
         false
     }
 
-    /// The answer to a CHECK_RESPONSE.
+    /// Processes the answer to a CHECK_RESPONSE.
     pub(in crate::core) fn on_checked(&mut self, index: usize, status: Status) {
         let (now, order) = (self.now, self.order);
         let Some(recovery) = &mut self.recovery else { return };
         let Some(doubt) = recovery.doubts.get_mut(index) else { return };
         if doubt.verdict != Verdict::Asked {
-            // Its time was over while the answer was on the way.
+            // It timed out while the answer was on the way.
             return;
         }
         match status {
@@ -88,7 +88,7 @@ impl SessionCore {
                 doubt.verdict = Verdict::Open;
                 recovery.retry_later(now);
             }
-            // UNKNOWN_SESSION, or a server that keeps nothing.
+            // UNKNOWN_SESSION, or a server without a replay cache.
             _ => {
                 let procedure = doubt.sent.procedure;
                 if repeat(&doubt.call.task, procedure, order) == Repeat::Once {
@@ -102,7 +102,7 @@ impl SessionCore {
         }
     }
 
-    /// The answer to a FETCH_RESPONSE: the original status and body.
+    /// Processes the answer to a FETCH_RESPONSE: the original status and body.
     pub(in crate::core) fn on_fetched(
         &mut self,
         index: usize,
@@ -115,9 +115,9 @@ impl SessionCore {
         }
         let (tag, procedure) = (doubt.call.tag, doubt.sent.procedure);
         if is_without_reply(reply.status) {
-            // It was executed, but what came of it cannot be had: the reply, or the client, went away
-            // between the two questions, or the reply does not fit this connection. To believe that
-            // this is the reply would be to believe that the request has failed.
+            // It was executed, but its reply is not available: the reply, or the client's record,
+            // went away between the two questions, or the reply does not fit this connection. The
+            // status is that of the question, and not a failure of the request.
             doubt.verdict = Verdict::Asked;
             self.on_checked(index, Status::UnknownSession);
             return Ok(());
@@ -144,7 +144,7 @@ impl SessionCore {
                     }
                 }
             }
-            // INVARIANT: nobody asks about reads.
+            // INVARIANT: reads are never checked.
             Task::Read(_) => Done::InDoubt(procedure),
         };
         self.finish(Purpose::Caller(tag), done);
@@ -153,7 +153,7 @@ impl SessionCore {
 }
 
 /// True when the status is the server's answer to FETCH_RESPONSE itself: no request that changes
-/// anything is answered like this.
+/// state is answered like this.
 fn is_without_reply(status: Status) -> bool {
     matches!(
         status,

@@ -1,4 +1,4 @@
-//! From a lost connection to the next one, without the application (DAFS 12).
+//! Recovery: from a lost connection to the next one, without the application (DAFS 12).
 //!
 //! ```text
 //!           connection lost                 connected        proved who we are
@@ -10,16 +10,15 @@
 //! ```
 //!
 //! Invariants
-//! * A request that was sent and not answered, and that changes something, is sent again only after
-//!   the server has said that it was not executed, or when doing it twice is as good as once
-//!   ([`repeat`](super::repeat)).
-//! * Calls are sent again in the order in which they were sent first, and before all that waits.
-//! * Each other call ends by its own deadline, whatever recovery is doing; all calls end with the time
-//!   that recovery may take.
-//! * Memory that a lost connection could reach is withdrawn before anybody hears of the loss. What the
-//!   server may have mapped stays lent: its call neither ends, by its deadline or otherwise, nor is sent
-//!   again before the server has said that the old session is over.
-//! * An answer that breaks the rules ends the session; it never makes it try for ever.
+//! * An unanswered request that changes state is sent again only if the server has answered that it
+//!   was not executed, or if it is idempotent ([`repeat`](super::repeat)).
+//! * Calls are sent again in the order in which they were sent first, and before all queued calls.
+//! * Each other call ends by its own deadline, whatever recovery is doing; all calls end when
+//!   recovery times out.
+//! * Memory that a lost connection could reach is withdrawn before the loss is reported. Memory
+//!   that the server may have mapped stays lent: its call neither ends, by its deadline or
+//!   otherwise, nor is sent again before the server has confirmed the end of the old session.
+//! * An answer that breaks the rules ends the session, so recovery does not loop for ever.
 
 mod check;
 mod reclaim;
@@ -43,41 +42,41 @@ use dafs_wire::dafs::{ByteOrder, ClientId, SessionId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How far recovery has come.
+/// The steps of recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing is tried before this time.
+    /// No attempt before this time.
     Pause(Instant),
     /// The connection is being made and the session opened, up to the proof of identity.
     Open,
-    /// The server is asked what it has executed.
+    /// CHECK_RESPONSE: the server is asked which requests it has executed.
     Check,
-    /// The replies to that are fetched.
+    /// FETCH_RESPONSE: the replies to those are fetched.
     Fetch,
-    /// The server is told to forget them.
+    /// DISCARD_RESPONSES: the server is told to forget them.
     Discard,
-    /// The server may have restarted, and then all that was asked has to be answered first.
+    /// If the server has restarted, all earlier questions must be answered first.
     Compare,
     /// It has restarted: credential, root and limits are asked for again, one by one.
     Server,
-    /// The opens are taken back, and with each its locks.
+    /// The opens are reclaimed, and with each its locks.
     Opens,
-    /// What could not be taken back and need not have been is opened anew.
+    /// Opens that could not be reclaimed, and that conflict with no other, are opened anew.
     Anew,
 }
 
-/// What is known of a request that was sent and not answered.
+/// The fate of an unanswered request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// Nothing yet.
+    /// Not known.
     Open,
     /// The server has been asked.
     Asked,
-    /// It was executed; the reply is wanted.
+    /// It was executed; the reply has to be fetched.
     Executed,
     /// The reply has been asked for.
     Fetching,
-    /// It is to be sent again.
+    /// It has to be sent again.
     Again,
     /// The call is over.
     Over,
@@ -89,7 +88,7 @@ struct Doubt {
     call: Call,
     sent: Sent,
     verdict: Verdict,
-    /// Its call has completed; it matters only what the server has made of it.
+    /// Its call has completed; only its effect at the server matters.
     orphan: bool,
     /// The server may still move its data, for the old session.
     is_lent: bool,
@@ -100,7 +99,7 @@ impl Doubt {
         self.verdict != Verdict::Over && !self.orphan
     }
 
-    /// Its caller waits no longer. What is only interesting for its caller is over.
+    /// Its caller has timed out. A request without a lasting effect is over.
     fn let_go(&mut self, order: ByteOrder) -> Orphan {
         let orphan = match &self.call.task {
             Task::Message { bytes, .. } => orphan_of(bytes, order),
@@ -114,25 +113,25 @@ impl Doubt {
     }
 }
 
-/// What is known while a connection is being replaced.
+/// The state of recovery.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     step: Step,
-    /// Why the last connection, or the last attempt, ended.
+    /// The reason why the last connection, or the last attempt, ended.
     failure: Failure,
-    /// When recovery is given up.
+    /// The timeout of recovery.
     until: Instant,
-    /// When the last connection attempt began.
+    /// The start of the last connection attempt.
     attempt: Instant,
-    /// Nothing is asked before this: the server wants a rest.
+    /// No question before this: the server has answered DELAY.
     retry_at: Option<Instant>,
-    /// The server's name of this client when the session was last in order.
+    /// The server's id of this client when the session was last in order.
     client_id: ClientId,
     doubts: Vec<Doubt>,
     reclaim: Reclaim,
     /// The old session, whose replies the server may forget.
     discard: SessionId,
-    /// It has been told so on this connection.
+    /// The server was told so on this connection.
     discarded: bool,
 }
 
@@ -143,7 +142,8 @@ impl Recovery {
         doubts.filter(Doubt::is_awaited).map(|doubt| doubt.call)
     }
 
-    /// Gives up one of the calls; false when it is none of them, over, or lends its memory.
+    /// Cancels one of the calls; false when there is none of this tag, it is over, or its memory is
+    /// lent.
     pub(crate) fn give_up(&mut self, tag: u64) -> bool {
         let mut doubts = self.doubts.iter_mut();
         let doubt = doubts.find(|doubt| doubt.call.tag == tag && doubt.is_awaited());
@@ -154,7 +154,7 @@ impl Recovery {
         self.doubts.iter().any(Doubt::is_awaited)
     }
 
-    /// What was asked on a connection that is gone must be asked again.
+    /// Resets questions whose connection is gone, so that they are asked again.
     fn forget_questions(&mut self) {
         self.discarded = false;
         for doubt in &mut self.doubts {
@@ -171,14 +171,14 @@ impl Recovery {
     }
 }
 
-/// The recovery while it is at `step`. Each message may find the connection gone, which takes recovery
-/// back to its beginning; there is nothing more to ask then.
+/// The recovery while it is at `step`. Each message may find the connection gone, which takes
+/// recovery back to its beginning; then there are no more questions to ask.
 fn in_step(recovery: &mut Option<Box<Recovery>>, step: Step) -> Option<&mut Recovery> {
     recovery.as_deref_mut().filter(|recovery| recovery.step == step)
 }
 
-/// How long to wait before an attempt to connect, if the first of the connections that have come to
-/// nothing was lost at `lost_at`.
+/// The pause before an attempt to connect, if the first connection of the current row of failures
+/// was lost at `lost_at`.
 fn pause(lost_at: Option<Instant>, now: Instant) -> Duration {
     lost_at.map_or(Duration::ZERO, |at| {
         (now.since(at) / RECONNECT_PAUSE_FRACTION).clamp(RECONNECT_PAUSE_MIN, RECONNECT_PAUSE_MAX)
@@ -186,7 +186,7 @@ fn pause(lost_at: Option<Instant>, now: Instant) -> Duration {
 }
 
 impl SessionCore {
-    /// The connection has failed: makes another one if that is wanted and may help, else ends the
+    /// The connection has failed: recovers if that was asked for and may help, else ends the
     /// session.
     pub(crate) fn fail(&mut self, adapter: &mut dyn Adapter, failure: Failure) {
         let wanted = match self.stage {
@@ -202,7 +202,7 @@ impl SessionCore {
         }
     }
 
-    /// True when nobody waits for anything.
+    /// True when there is no call of the application.
     pub(crate) fn has_no_calls(&self) -> bool {
         let mut flights = self.conn.flights.iter().flatten();
         self.waiting.is_empty()
@@ -257,7 +257,7 @@ impl SessionCore {
         self.expire_calls(adapter, now);
     }
 
-    /// What an unanswered request leaves to be found out.
+    /// The doubt about an unanswered request.
     fn doubt(&mut self, stream: u16, flight: Flight) -> Option<Doubt> {
         let Purpose::Caller(tag) = flight.purpose else { return None };
         let sent = Sent {
@@ -292,7 +292,7 @@ impl SessionCore {
         Some(Doubt { call, sent, verdict, orphan, is_lent })
     }
 
-    /// Ends the calls whose time is over, which nothing on the way will be answered for.
+    /// Ends the calls that have timed out, which cannot be answered now.
     fn expire_calls(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         let Some(recovery) = &mut self.recovery else { return };
         let overdue = |call: &Call| call.due.filter(|(at, _)| *at <= now).map(|(_, after)| after);
@@ -301,7 +301,7 @@ impl SessionCore {
         for doubt in recovery.doubts.iter_mut().filter(free) {
             let Some(after) = overdue(&doubt.call) else { continue };
             let tag = doubt.call.tag;
-            // Members of chains complete together, and only when all is known of each.
+            // Members of chains complete together, and only when the fate of each is known.
             let orphan = match self.chains.holds(tag) {
                 true => Orphan::Nothing,
                 false => doubt.let_go(self.order),
@@ -337,8 +337,8 @@ impl SessionCore {
         }
     }
 
-    /// A call waits no longer that ends when the server has let go of its memory; false if it is none of
-    /// those.
+    /// The caller of a call with lent memory has timed out; the call ends when the server has
+    /// released the memory. False if there is no such call.
     pub(super) fn lent_is_overdue(&mut self, tag: u64, after: Duration) -> bool {
         let doubts = self.recovery.iter_mut().flat_map(|recovery| &mut recovery.doubts);
         let lent = |doubt: &&mut Doubt| doubt.is_lent && doubt.is_awaited();
@@ -352,7 +352,7 @@ impl SessionCore {
         doubts.any(|doubt| doubt.is_lent) || self.back.batches.has_lent()
     }
 
-    /// The server has said that nothing is done for the old session any more.
+    /// The server has confirmed that all work for the old session has ended.
     fn take_memory_back(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         let doubts = self.recovery.iter_mut().flat_map(|recovery| &mut recovery.doubts);
         let mut lent = false;
@@ -363,8 +363,7 @@ impl SessionCore {
         }
     }
 
-    /// The caller of a request that recovery has in hand waits no longer; `None` if it has no such
-    /// request.
+    /// The caller of a request in recovery has timed out; `None` if recovery has no such request.
     pub(super) fn recovery_lets_go(&mut self, tag: u64) -> Option<Orphan> {
         let order = self.order;
         let mut doubts = self.recovery.as_mut()?.doubts.iter_mut();
@@ -375,7 +374,7 @@ impl SessionCore {
         Some(doubt.let_go(order))
     }
 
-    /// When recovery has something to do by itself.
+    /// The time at which recovery has work, unless an event comes first.
     pub(crate) fn recovery_timeout(&self) -> Option<Instant> {
         let recovery = self.recovery.as_ref()?;
         let step = match recovery.step {
@@ -387,13 +386,13 @@ impl SessionCore {
         first.chain([step, recovery.until]).min()
     }
 
-    /// When an attempt to connect, or a server that has stopped answering, is given up.
+    /// The timeout of an attempt to connect, or of a server that has stopped answering.
     fn answer_due(&self, recovery: &Recovery) -> Instant {
         let rest = recovery.retry_at.unwrap_or(recovery.attempt);
         recovery.attempt.max(self.last_reply).max(rest) + RECOVERY_ANSWER_TIME
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(crate) fn recovery_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if self.first_deadline.is_some_and(|at| at <= now) {
             self.expire_calls(adapter, now);
@@ -428,7 +427,7 @@ impl SessionCore {
         }
     }
 
-    /// The server knows us again: goes on with what it did before.
+    /// The server has authenticated the client again: asks about requests before the loss.
     pub(crate) fn on_known_again(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if let Some(recovery) = &mut self.recovery {
             recovery.step = Step::Check;
@@ -445,7 +444,7 @@ impl SessionCore {
         self.advance(adapter, now);
     }
 
-    /// Asks what can be asked now, step by step.
+    /// Sends the questions that can be asked now, step by step.
     pub(crate) fn advance(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         while let Some((step, None)) = self.recovery.as_ref().map(|now| (now.step, now.retry_at)) {
             let next = match step {
@@ -477,21 +476,21 @@ impl SessionCore {
         }
     }
 
-    /// A server that has restarted knows this client by another name (DAFS 4.1).
+    /// True when the server has restarted: it gives this client another id (DAFS 4.1).
     fn has_restarted(&self) -> bool {
         let recovery = self.recovery.as_ref();
         recovery.is_some_and(|recovery| recovery.client_id != self.info.client_id)
     }
 
-    /// Everything is as it was: what was not done is sent again, then what has waited.
+    /// Ends recovery: calls that were not done are sent again, then queued ones.
     fn finish_recovery(&mut self) {
         let Some(recovery) = self.recovery.take() else { return };
-        // The server has not done these, and nobody wants them any more.
+        // The server has not done these, and they have no caller any more.
         for doubt in recovery.doubts.iter().filter(|doubt| doubt.orphan) {
             self.orphans.forget(doubt.call.tag);
         }
-        // What was to be sent out of memory that is gone would cost each connection, and there may be more of
-        // it among what waits.
+        // A call that sends unmapped memory would cost each connection, and there may be more of
+        // them in the queue.
         let (mut gone, again): (Vec<Call>, Vec<Call>) =
             recovery.into_calls().partition(|call| call.task.is_gone());
         if !gone.is_empty() {
@@ -513,17 +512,17 @@ impl SessionCore {
         self.mend_chains();
         self.settle_delegations();
         if self.waiting.is_empty() {
-            // Nothing is left that could take this connection down, too.
+            // No call is left that could take this connection down, too.
             self.lost_at = None;
         }
         self.stage = if self.closing { Stage::Closing } else { Stage::Ready };
-        // The rest of the server's silence counts from here.
+        // The server's silence counts from here again.
         self.last_reply = self.now;
         self.first_deadline =
             self.waiting.iter().filter_map(|call| call.due).map(|due| due.0).min();
     }
 
-    /// Keeps memory in mind for the next connection.
+    /// Remembers memory, to register it on the next connection.
     pub(crate) fn remember(&mut self, memory: &Arc<RegisteredMemory>) {
         if self.config.recovery.is_none() {
             return;
@@ -543,7 +542,7 @@ impl SessionCore {
         self.reap(adapter);
     }
 
-    /// Registers for this connection what the application holds.
+    /// Registers the application's memory on this connection.
     pub(crate) fn renew_memory(&mut self, adapter: &mut dyn Adapter) -> Result<(), Failure> {
         self.conn.established = true;
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;

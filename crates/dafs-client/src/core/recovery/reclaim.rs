@@ -1,10 +1,10 @@
-//! Opens and locks, from a server that has restarted (DAFS 9, 10.1, 12).
+//! Reclaiming opens and locks from a restarted server (DAFS 9, 10.1, 12).
 //!
 //! Invariants
-//! * A lock is asked for as soon as its own open is there: no other open holds it back.
-//! * What is not claimed comes last. A server puts new opens off until all that can be claimed has been,
-//!   and after that takes no claims any more.
-//! * What a server puts off for ever is given up before the session is.
+//! * A lock is reclaimed as soon as its own open has been: no other open delays it.
+//! * Opens that are not reclaimed come last. A server answers GRACE to new opens until all reclaims
+//!   are done, and accepts no reclaim after that.
+//! * A request that the server delays for ever is given up before the session is.
 
 use super::{Recovery, SessionCore, Step, in_step};
 use crate::backoff::is_passing;
@@ -15,18 +15,18 @@ use dafs_wire::dafs::{Open, OpenClaim, Outcome, Path, Reply, Request, StateId, S
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// What is still to be got back.
+/// The opens and locks still to be reclaimed.
 #[derive(Debug, Default)]
 pub(super) struct Reclaim {
     opens: VecDeque<StateId>,
-    /// Those that are opened anew, because they cannot be claimed.
+    /// Opens that are made anew, because they cannot be reclaimed.
     anew: VecDeque<StateId>,
     locks: VecDeque<(StateId, HeldLock)>,
-    /// Asked for and not answered, by number: no more than there are credits, however often the
-    /// server puts it off.
+    /// Unanswered requests, by number: no more than there are credits, however often the server
+    /// answers DELAY.
     asked: FxHashMap<usize, Asked>,
     last: usize,
-    /// Until when what is put off is asked again.
+    /// The time until which delayed requests are retried.
     until: Option<Instant>,
 }
 
@@ -37,7 +37,7 @@ enum Asked {
 }
 
 impl Reclaim {
-    /// What is to be asked next.
+    /// The next request.
     fn next(&mut self, step: Step) -> Option<Asked> {
         if let Some((name, lock)) = self.locks.pop_front() {
             return Some(Asked::Lock(name, lock));
@@ -49,7 +49,7 @@ impl Reclaim {
         name.map(|name| Asked::Open(name, true))
     }
 
-    /// It has not been asked for.
+    /// Puts a request back that was not sent.
     fn put_back(&mut self, next: Asked) {
         match next {
             Asked::Lock(name, lock) => self.locks.push_front((name, lock)),
@@ -58,7 +58,7 @@ impl Reclaim {
         }
     }
 
-    /// It is to be asked for again, behind all others.
+    /// Puts a request back for a retry, behind all others.
     fn again(&mut self, asked: Asked) {
         match asked {
             Asked::Lock(name, lock) => self.locks.push_back((name, lock)),
@@ -82,7 +82,7 @@ impl SessionCore {
     pub(super) fn begin_opens(&mut self) {
         let server = self.info.client_id;
         let opens = self.held.opens_to_reclaim(server).into();
-        // Of opens that came back before recovery had to begin again.
+        // Locks of opens that were reclaimed before recovery had to begin again.
         let mut locks = self.held.locks_to_reclaim(server);
         locks.retain(|(name, _)| self.held.open(*name).is_some_and(|open| open.is_at(server)));
         let now = self.now;
@@ -93,7 +93,8 @@ impl SessionCore {
         }
     }
 
-    /// Asks for as much as there are credits for; true when all is answered that belongs to this step.
+    /// Sends as many requests as there are credits for; true when all requests of this step are
+    /// answered.
     pub(super) fn reclaim_some(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -127,7 +128,7 @@ impl SessionCore {
         // Copied, because sending needs all of the session; it is a few dozen bytes.
         let open = open.clone();
         let claim = if anew {
-            // An empty path is the object itself.
+            // An empty path names the object itself.
             OpenClaim::Null { dir: open.handle, path: Path::new(&[]) }
         } else {
             let server = self.info.client_id;
@@ -155,7 +156,7 @@ impl SessionCore {
         lock: &HeldLock,
     ) {
         let Some(open) = self.held.open(name) else { return self.forget_question(number) };
-        // When another lock of it is gone, the open is as good as gone.
+        // When another lock of it is lost, the open is as good as lost.
         let Ok(current) = self.held.current(name) else { return self.forget_question(number) };
         let request = Request::Lock(lock.request(open.handle, current));
         self.send_own(adapter, now, Purpose::Reclaim(number), &request);
@@ -167,7 +168,7 @@ impl SessionCore {
         }
     }
 
-    /// The answer to one of these.
+    /// Processes the answer to one of these.
     pub(in crate::core) fn on_reclaimed(&mut self, number: usize, reply: &ReplyMessage) {
         let (now, server) = (self.now, self.info.client_id);
         let Some(recovery) = &mut self.recovery else { return };
@@ -183,8 +184,8 @@ impl SessionCore {
                     recovery.reclaim.locks.extend(self.held.locks_of(name, server));
                     self.back.regained(&open, anew, server, self.now);
                 }
-                // Too late, or the server cannot: nobody was kept out by this open, so it may as
-                // well be a new one.
+                // The grace period is over, or the server cannot reclaim. This open conflicts with
+                // no other, so a new one is as good.
                 _ if !anew
                     && !is_gone(reply.status)
                     && self.held.open(name).is_some_and(|open| open.is_harmless()) =>
@@ -207,7 +208,7 @@ impl SessionCore {
     }
 }
 
-/// True when the file is not there any more.
+/// True when the file does not exist any more.
 fn is_gone(status: Status) -> bool {
     matches!(status, Status::Stale | Status::BadHandle | Status::FhExpired | Status::NoEnt)
 }
