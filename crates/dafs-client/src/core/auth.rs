@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// What the client presents.
+/// A proof of identity that the client presents.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// Nothing.
+    /// No proof.
     None,
     /// A name and a password in clear text.
     Text {
@@ -36,7 +36,7 @@ impl fmt::Debug for Proof {
     }
 }
 
-/// What the server answered with.
+/// The server's answer to a proof.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Challenge {
     /// The mechanism's major status.
@@ -52,13 +52,13 @@ pub trait Authenticator: Send + Sync {
     /// The first proof of a session.
     ///
     /// # Errors
-    /// Why there is none, for the user.
+    /// The reason why there is none, for the user.
     fn begin(&self) -> Result<Proof, String>;
 
     /// The next proof, when the server asks for another round.
     ///
     /// # Errors
-    /// Why the exchange cannot go on, for the user.
+    /// The reason why the exchange cannot go on, for the user.
     fn next(&self, challenge: &Challenge) -> Result<Proof, String>;
 }
 

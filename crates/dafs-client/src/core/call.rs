@@ -1,4 +1,4 @@
-//! What can be asked of a session, and how it ends.
+//! The calls of a session, and their ends.
 
 use super::failure::Failure;
 use super::memory::{Piece, Pieces};
@@ -11,7 +11,7 @@ use dafs_wire::dafs::{
 use std::time::Duration;
 use thiserror::Error;
 
-/// When a call must have been answered, and after which time that is.
+/// The deadline of a call, and the timeout that it came from.
 pub(crate) type Due = Option<(Instant, Duration)>;
 
 /// Reads part of a file into registered memory.
@@ -23,7 +23,7 @@ pub struct ReadCall {
     pub state_id: StateId,
     /// First byte of the file to read.
     pub offset: u64,
-    /// Where the data goes; its length is how much is read at most.
+    /// The target of the data; its length is the most that is read.
     pub into: Piece,
 }
 
@@ -36,12 +36,13 @@ pub struct WriteCall {
     pub state_id: StateId,
     /// First byte of the file to write.
     pub offset: u64,
-    /// What must be on stable storage before the reply.
+    /// The data that must be on stable storage before the reply.
     pub stability: Stability,
     /// The data.
     pub from: Piece,
-    /// The delegation by whose right the data was kept, if any: once that is gone, others may have
-    /// written the file, and the data must not follow. Ends with [`Failure::DelegationLost`] then.
+    /// The delegation under which the data was cached, if any. Once it is gone, others may have
+    /// written the file, so the data must not be written: the call ends with
+    /// [`Failure::DelegationLost`].
     pub delegation: Option<StateId>,
 }
 
@@ -55,7 +56,7 @@ pub struct ReplyMessage {
 }
 
 impl ReplyMessage {
-    /// What it answers.
+    /// The procedure that it answers.
     pub fn procedure(&self) -> Procedure {
         self.procedure
     }
@@ -65,10 +66,9 @@ impl ReplyMessage {
         self.status
     }
 
-    /// What it says.
+    /// Decodes the body.
     ///
-    /// # Errors
-    /// What is wrong with the body.
+    /// # Errors The error in the body.
     pub fn decode(&self) -> Result<Outcome<'_>, DecodeError> {
         decode_response(&self.bytes, self.order, self.procedure).map(|(_, outcome)| outcome)
     }
@@ -88,7 +88,7 @@ pub enum Done {
     Written {
         /// Bytes written.
         bytes: u32,
-        /// What is stable.
+        /// The stability that the server reports.
         committed: Stability,
         /// Differs after a loss of uncommitted data.
         verifier: Verifier,
@@ -97,16 +97,16 @@ pub enum Done {
     Answered(ReplyMessage),
     /// A read or write was refused.
     Refused {
-        /// Which.
+        /// The procedure.
         procedure: Procedure,
-        /// Why.
+        /// The server's status.
         status: Status,
     },
-    /// The connection was lost, and the server no longer knows whether it has done this, which
-    /// must not be done twice. The session goes on.
+    /// The connection was lost, and the server no longer knows whether it has done this request,
+    /// which is not idempotent. The session goes on.
     InDoubt(Procedure),
-    /// The session ended before the answer came, or the call was given up. The server may or may
-    /// not have done it.
+    /// The session ended before the answer came, or the caller gave up. The server may or may not
+    /// have done it.
     Lost(Failure),
 }
 
@@ -119,7 +119,7 @@ pub struct Completed {
     pub done: Done,
 }
 
-/// Why a call was not taken. Nothing was sent and nothing will complete.
+/// The reason why a call was refused. No request was sent and none will complete.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -151,14 +151,14 @@ pub enum Refused {
     ForeignMemory,
 }
 
-/// What a caller has asked for, in a form that can be sent again on another connection.
+/// A caller's request, in a form that can be sent again on another connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Task {
     /// A read.
     Read(ReadCall),
     /// A write.
     Write(WriteCall),
-    /// An encoded request, to be given its header when it is sent. It names memory and opens as
+    /// An encoded request, which gets its header when it is sent. Its memory and opens are named as
     /// the application knows them.
     Message { bytes: Vec<u8>, memory: Pieces },
 }
@@ -174,7 +174,7 @@ impl Task {
     }
 }
 
-/// A call that has been taken and is not over.
+/// A call that was accepted and is not over.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) tag: u64,
@@ -184,7 +184,7 @@ pub(crate) struct Call {
     pub(crate) maybe_done: bool,
 }
 
-/// A name of a request that was sent, for asking what became of it (DAFS 12).
+/// The identity of a request that was sent, for CHECK_RESPONSE and FETCH_RESPONSE (DAFS 12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) session: SessionId,
@@ -192,7 +192,7 @@ pub(crate) struct Sent {
     pub(crate) procedure: Procedure,
 }
 
-/// What an outstanding request is for.
+/// The purpose of an outstanding request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Caller(u64),
@@ -201,12 +201,12 @@ pub(crate) enum Purpose {
     RegisterCredential,
     FindRoot,
     AskLimits,
-    /// A NULL that keeps leases alive or burns a receive.
+    /// A NULL that keeps leases alive or uses up a receive.
     Null,
     Disconnect,
-    /// What became of the request in doubt with this index.
+    /// CHECK_RESPONSE for the request in doubt with this index.
     Check(usize),
-    /// The reply to the request in doubt with this index.
+    /// FETCH_RESPONSE for the request in doubt with this index.
     Fetch(usize),
     /// An old session is no longer needed.
     Discard,
@@ -214,25 +214,25 @@ pub(crate) enum Purpose {
     Reclaim(usize),
     /// An asynchronous batch.
     Batch(u64),
-    /// A transfer of one is not to wait any longer.
+    /// HURRY_UP for a transfer of an asynchronous batch.
     Hurry,
-    /// A delegation that is given back because nobody has it any more.
+    /// The return of a delegation without a holder.
     Return,
-    /// An open or a lock that is given back because nobody waits for it any more.
+    /// The release of an open or a lock without an owner in the application.
     Stray(u64),
 }
 
-/// What the reply to an outstanding request means for the application's memory.
+/// The effect of the reply on the application's memory.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The reply goes to the caller as it is. The memory, if any, is kept registered until then.
-    /// There are no bytes when nothing will be sent again.
+    /// There are no bytes when the request will not be sent again.
     Message { bytes: Vec<u8>, memory: Pieces },
     /// The data comes in the reply.
     ReadInline(ReadCall),
     /// The data is in place when the reply comes.
     ReadDirect(ReadCall),
-    /// Nothing but the count is of interest.
+    /// Only the count is of interest.
     Write(WriteCall),
 }
 
@@ -242,7 +242,7 @@ impl Work {
         Self::Message { bytes: Vec::new(), memory: Pieces::new() }
     }
 
-    /// Bytes that the server may write into our memory for it.
+    /// Bytes that the server may write into the client's memory for it.
     pub(crate) fn expected_bytes(&self) -> u64 {
         match self {
             Self::ReadDirect(call) => call.into.len().into(),
@@ -251,7 +251,7 @@ impl Work {
         }
     }
 
-    /// Whether memory that it sends is gone.
+    /// True when memory that it sends is unmapped.
     pub(crate) fn is_gone(&self) -> bool {
         match self {
             Self::Message { memory, .. } => memory.iter().any(Piece::is_gone),
@@ -260,7 +260,7 @@ impl Work {
         }
     }
 
-    /// What was asked.
+    /// The caller's request.
     pub(crate) fn into_task(self) -> Task {
         match self {
             Self::Message { bytes, memory } => Task::Message { bytes, memory },
@@ -288,8 +288,7 @@ impl Flight {
         matches!(self.purpose, Purpose::Caller(_))
     }
 
-    /// True when the answer waits for stable storage, which may take any time on a server that is
-    /// well.
+    /// True when the answer waits for stable storage, which may take any time on a healthy server.
     pub(crate) fn is_slow(&self) -> bool {
         match &self.work {
             Work::Write(call) => call.stability != Stability::Unstable,

@@ -1,9 +1,9 @@
-//! Giving up single calls.
+//! Cancellation of single calls.
 //!
 //! Invariants
-//! * A call is given up only while no server can reach its memory: before it is sent, and between the
-//!   loss of the connection that it was sent on and its being sent again. Memory that the server may
-//!   have mapped is in its reach until it has said that the old session is over.
+//! * A call is cancelled only while no server can reach its memory: before it is sent, and between
+//!   the loss of its connection and the retransmission. The server can reach memory that it may
+//!   have mapped until it has confirmed the end of the old session.
 
 use super::call::{Done, Purpose};
 use super::failure::Failure;
@@ -11,11 +11,12 @@ use super::session::{SessionCore, Stage};
 use dafs_dat::{Adapter, Instant};
 
 impl SessionCore {
-    /// Gives a call up, which then ends with [`Failure::Canceled`]; true when it is over. Others go
-    /// on, also when the session is being recovered.
+    /// Cancels a call, which then ends with [`Failure::Canceled`]; true when it is over. Other
+    /// calls go on, also while the session recovers.
     ///
-    /// False leaves all as it is: the call is with the server, which cannot be told to forget it
-    /// (DAFS has no such request), or was and may still move its data, it belongs to a chain, or there is none of that tag any more.
+    /// False changes nothing. The server has the call, and DAFS has no request to cancel it; or the
+    /// server had it and may still move its data; or it belongs to a chain; or there is no call of
+    /// this tag any more.
     pub fn cancel(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64) -> bool {
         self.now = now;
         if self.chains.holds(tag) || !self.take_out(tag) {
@@ -24,7 +25,7 @@ impl SessionCore {
         self.finish(Purpose::Caller(tag), Done::Lost(Failure::Canceled));
         self.reap(adapter);
         match self.stage {
-            // It may have been what the end of the session was waiting for.
+            // The end of the session may have waited for this call.
             Stage::Closing => self.pump(adapter, now),
             Stage::Recovering if self.closing && self.has_no_calls() => {
                 self.end(adapter, Failure::Closed);
@@ -34,7 +35,7 @@ impl SessionCore {
         true
     }
 
-    /// Takes a call out of where it waits.
+    /// Removes a call from the queue in which it waits.
     fn take_out(&mut self, tag: u64) -> bool {
         self.take_unsent(tag).is_some()
             || self.cancel_transfer(tag)

@@ -1,14 +1,14 @@
-//! Chains: requests that leave in one piece and of which each takes up what those before it have
-//! found (DAFS 8).
+//! Chains: requests that leave in one piece, each of which may take the handle or state-id that
+//! those before it have found (DAFS 8).
 //!
-//! Members are calls like all others, with tags of their own. What they have in common is here.
+//! Members are calls like all others, with tags of their own. This module has the state that they
+//! share.
 //!
 //! Invariants
-//! * The members of a chain leave one behind the other with nothing between, when there are
-//!   credits for all of them.
+//! * The members of a chain are sent back to back, when there are credits for all of them.
 //! * All members complete together, in their order, when the last of them is over.
-//! * After a loss, members are sent again only as what is left of the chain: behind members that
-//!   are known to be done, whose handle and state-id are put in.
+//! * After a loss, the remaining members are sent again as a chain of their own: the handle and
+//!   state-id of members that are known to be done are filled in.
 
 use super::call::{Call, Done, Purpose, Refused, ReplyMessage, Task, Work};
 use super::failure::Failure;
@@ -36,7 +36,7 @@ pub struct ChainMember<'a> {
     pub tag: u64,
     /// The request. It must not name memory for direct transfer.
     pub request: Request<'a>,
-    /// What it takes from those before it: `FH`, `STATEID`, both or nothing.
+    /// The values that it takes from those before it: `FH`, `STATEID`, both or none.
     pub takes: ChainFlags,
 }
 
@@ -48,9 +48,9 @@ struct Member {
     saved: bool,
     /// It is sent without one before it.
     first: bool,
-    /// The request as it is asked for.
+    /// The request as the application made it.
     bytes: Vec<u8>,
-    /// How it ended, and the run of the server that said so.
+    /// Its end, and the run of the server that reported it.
     done: Option<(Done, ClientId)>,
 }
 
@@ -65,9 +65,9 @@ impl Member {
 #[derive(Debug)]
 pub(crate) struct Chain {
     members: Vec<Member>,
-    /// Members without an end.
+    /// Members that are not over.
     left: usize,
-    /// Some of it has been sent on a connection.
+    /// A part of it has been sent on a connection.
     sent: bool,
 }
 
@@ -76,16 +76,16 @@ pub(crate) struct Chain {
 pub(crate) struct Chains {
     last: u64,
     chains: FxHashMap<u64, Chain>,
-    /// Where members are: chain and index.
+    /// The place of each member: chain and index.
     places: FxHashMap<u64, (u64, usize)>,
 }
 
-/// What the end of a call means for its chain.
+/// The effect of a call's end on its chain.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// It is in none.
+    /// It belongs to no chain.
     Alone(Done),
-    /// Others of its chain are not over.
+    /// Other members are not over.
     Kept,
     /// It was the last one.
     Chain(Chain),
@@ -99,7 +99,7 @@ struct Passed {
 }
 
 impl Passed {
-    /// Puts into a request what it takes; false when that is not known.
+    /// Fills in the values that a request takes; false when they are not known.
     fn fill(&self, takes: ChainFlags, request: &mut Request<'_>) -> bool {
         let mut known = true;
         if takes.contains(ChainFlags::FH)
@@ -115,7 +115,7 @@ impl Passed {
         known
     }
 
-    /// A request has been carried out.
+    /// Records the values of a request that has been carried out.
     fn go_on(&mut self, request: &mut Request<'_>, reply: &ReplyMessage) {
         self.fh = chain_handle(request).copied().or(self.fh);
         let state_id = chain_state_id(request).copied().filter(|id| *id != StateId::ZERO);
@@ -148,18 +148,19 @@ impl Chains {
         self.chains.get(chain)?.members.get(*index)
     }
 
-    /// True when the server was told to keep the reply although the request changes nothing.
+    /// True when the server was asked to keep the reply although the request changes nothing.
     pub(crate) fn is_saved(&self, tag: u64) -> bool {
         self.member(tag).is_some_and(|member| member.saved)
     }
 
-    /// What a member asks for.
+    /// The request of a member.
     pub(crate) fn task(&self, tag: u64) -> Option<Task> {
         let bytes = self.member(tag)?.bytes.clone();
         Some(Task::Message { bytes, memory: Pieces::new() })
     }
 
-    /// How many of the calls in front leave in one piece; `None` when the first is in no chain.
+    /// The number of queued calls, from the first, that leave in one piece; `None` when the first
+    /// is in no chain.
     pub(crate) fn in_front(&self, waiting: &VecDeque<Call>) -> Option<usize> {
         if self.places.is_empty() {
             return None;
@@ -173,7 +174,7 @@ impl Chains {
         Some(1 + waiting.iter().skip(1).take_while(next).count())
     }
 
-    /// A call is over.
+    /// Ends a member.
     pub(crate) fn end(&mut self, tag: u64, done: Done, server: ClientId) -> Ended {
         if self.places.is_empty() {
             return Ended::Alone(done);
@@ -205,7 +206,8 @@ impl Chains {
     }
 }
 
-/// Looks whether the server would take the members as a chain, and which of them it is to keep.
+/// Checks that the server would accept the members as a chain, and finds those whose replies it
+/// must keep.
 fn form(members: &[ChainMember<'_>]) -> Result<(), Refused> {
     let mut fetched = false;
     for (index, member) in members.iter().enumerate() {
@@ -229,12 +231,11 @@ fn form(members: &[ChainMember<'_>]) -> Result<(), Refused> {
 }
 
 impl SessionCore {
-    /// Takes requests that are carried out in their order, each only if the one before it has
-    /// succeeded; what comes behind one that failed is answered with `CHAIN_BROKEN`. They leave
-    /// together as soon as there are credits for all of them. Each ends with [`Done::Answered`].
+    /// Submits requests that are carried out in their order, each only if the one before it has
+    /// succeeded; those behind a failure are answered with `CHAIN_BROKEN`. They leave together as
+    /// soon as there are credits for all of them. Each ends with [`Done::Answered`].
     ///
-    /// # Errors
-    /// Why none of them was taken.
+    /// # Errors The reason why none of them was accepted.
     pub fn submit_chain(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -246,7 +247,7 @@ impl SessionCore {
         form(members)?;
         let credits = match self.stage {
             Stage::Ready => self.conn.streams.usable(),
-            // How many the next connection has is not known.
+            // The credits of the next connection are not known yet.
             _ => self.config.requests_max,
         };
         if members.len() > usize::from(credits) {
@@ -291,8 +292,8 @@ impl SessionCore {
         Ok(self.scratch[..bytes].to_vec())
     }
 
-    /// Sends the first `count` calls that wait, which are a chain, or ends them; false when there
-    /// are not enough credits now.
+    /// Sends the first `count` queued calls, which are a chain, or ends them; false when there are
+    /// not enough credits now.
     pub(super) fn send_chain(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -305,14 +306,15 @@ impl SessionCore {
         }
         let calls: Vec<Call> = self.waiting.drain(..count).collect();
         if count > credits {
-            // There were more when it was taken.
+            // There were more credits when the chain was accepted.
             let failure = unsendable(Refused::ChainTooLong { members: count, credits });
             for call in calls {
                 self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));
             }
             return true;
         }
-        // All are put together before the first leaves: the server waits for what was announced.
+        // All are encoded before the first leaves: the server waits for the members that were
+        // announced.
         let mut requests = Vec::with_capacity(count);
         let mut calls = calls.into_iter().peekable();
         while let Some(call) = calls.peek() {
@@ -336,7 +338,7 @@ impl SessionCore {
                 self.finish(Purpose::Caller(call.tag), Done::Lost(unsendable(refused)));
             }
             if self.stage == Stage::Over || self.conn.endpoint != endpoint {
-                // The connection is gone, and recovery has those that were sent.
+                // The connection is gone, and recovery has the members that were sent.
                 let rest: Vec<Call> = requests.map(|(_, (call, _))| call).collect();
                 self.take_back(rest);
                 return true;
@@ -357,7 +359,7 @@ impl SessionCore {
         }
     }
 
-    /// The request of a member as it must be sent now.
+    /// The request of a member, with the current names of its objects.
     fn named(&mut self, tag: u64) -> Result<Vec<u8>, Done> {
         let lost = |refused: Refused| Done::Lost(unsendable(refused));
         let Some(member) = self.chains.member(tag) else { return Err(Done::Lost(Failure::Closed)) };
@@ -400,7 +402,7 @@ impl SessionCore {
         let procedure = request.procedure();
         let mut header = self.next_header(procedure)?;
         let kept = self.chains.task(call.tag).filter(|_| self.config.recovery.is_some());
-        // From the chain: to be named, and to be kept with what is under way.
+        // One copy from the chain to rename it, one to keep it with the outstanding requests.
         count_data(&request, &[Site::ClientKept; 2]);
         count_data(&request, &[Site::ClientInlineWrite; 2]);
         let work = match kept {
@@ -429,8 +431,8 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Whether an answer is noted when it comes. What a member of a chain did may be known only
-    /// from those before it, whose answers may come later; what was opened is known at once.
+    /// True when an answer is noted as soon as it comes. The effect of a member may depend on the
+    /// answers to those before it, which may come later; an OPEN is noted at once.
     pub(crate) fn notes_now(&self, purpose: Purpose, procedure: Procedure) -> bool {
         match purpose {
             Purpose::Caller(tag) => procedure == Procedure::Open || !self.chains.holds(tag),
@@ -438,7 +440,7 @@ impl SessionCore {
         }
     }
 
-    /// All members are over.
+    /// Completes a chain whose members are all over.
     pub(super) fn finish_chain(&mut self, chain: Chain) {
         let mut passed = Passed::default();
         for member in chain.members {
@@ -458,8 +460,8 @@ impl SessionCore {
         }
     }
 
-    /// Everything is known of what was sent on the connection that was lost: settles what is left
-    /// of each chain. It waits, in its order.
+    /// Called when the fate of every request that was sent on the lost connection is known:
+    /// computes the remainder of each chain, which is queued again, in its order.
     pub(super) fn mend_chains(&mut self) {
         let mut over = Vec::new();
         for chain in self.chains.chains.values_mut().filter(|chain| chain.sent) {
@@ -480,11 +482,11 @@ impl SessionCore {
 }
 
 impl Chain {
-    /// Makes what is left a chain of its own. Yields the members that end here, and of each whether
+    /// Makes the remainder a chain of its own. Yields the members that end here, each with true if
     /// it is known not to have been carried out.
     fn mend(&mut self, order: ByteOrder) -> Vec<(u64, bool)> {
         let mut passed = Passed::default();
-        // How the chain ended before this member, and whether one before it is sent again.
+        // The way the chain ended before this member, and true when one before it is sent again.
         let (mut ended, mut linked) = (None, false);
         let mut over = Vec::new();
         for index in 0..self.members.len() {
@@ -513,8 +515,8 @@ impl Chain {
                 // It stays behind the one that is sent again.
                 continue;
             }
-            // Those behind it that were carried out show that it was, too, and only its answer is
-            // lost. A fetch is not repeated without the lock under which it was made.
+            // Later members that were carried out prove that this one was, too, and only its answer
+            // is lost. A fetch is not repeated without the lock under which it was made.
             let executed = behind.iter().any(Member::is_executed);
             let unlocked = behind.iter().any(|later| {
                 later.is_executed() && later.procedure.class() == Class::LockModifying
@@ -532,7 +534,7 @@ impl Chain {
             };
             let Some(bytes) = filled.filter(|_| !(fetch && unlocked)) else {
                 over.push((member.tag, false));
-                // What comes behind it is as doubtful, unless it is over.
+                // The members behind it are in doubt as well, unless they are over.
                 ended = Some(false);
                 continue;
             };

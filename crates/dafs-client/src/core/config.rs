@@ -1,4 +1,4 @@
-//! What a session is opened with, and what came out of it.
+//! The options with which a session is opened, and the parameters that were negotiated.
 
 use super::auth::Authenticator;
 use crate::limits::{
@@ -21,12 +21,12 @@ pub struct CredentialIds {
     pub groups: Vec<u32>,
 }
 
-/// How to open a session.
+/// Options of a session.
 #[derive(Clone)]
 pub struct SessionConfig {
-    /// Names the client across its sessions (DAFS 4.1).
+    /// The name of the client across its sessions (DAFS 4.1).
     pub client_id_string: Vec<u8>,
-    /// One run of the client (DAFS 4.1).
+    /// The verifier of one run of the client (DAFS 4.1).
     pub client_verifier: Verifier,
     /// Distinguishes clients on one port (DAFS 3.2).
     pub client_differentiator: [u8; 4],
@@ -34,7 +34,7 @@ pub struct SessionConfig {
     pub session_differentiator: [u8; 4],
     /// The identity for fencing.
     pub fence_id: Option<Vec<u8>>,
-    /// Where proofs of identity come from.
+    /// The source of proofs of identity.
     pub authenticator: Arc<dyn Authenticator>,
     /// The ids to register when the server trusts this client; `None` uses the session's default.
     pub credential: Option<CredentialIds>,
@@ -52,18 +52,18 @@ pub struct SessionConfig {
     pub requests_max: u16,
     /// Where padded inline write data begins, in bytes; 0 does without padding.
     pub inline_write_header_bytes: u32,
-    /// Whether inline write data is padded to there (DAFS 13.1). Worth it for servers whose
-    /// receive has a page-aligned second segment; otherwise the padding is only sent along.
+    /// Pads inline write data to that offset (DAFS 13.1). It pays for servers whose receive has a
+    /// page-aligned second segment; otherwise the padding is only sent along.
     pub pad_writes: bool,
     /// Reads and writes up to this many bytes go inline.
     pub inline_bytes: u32,
-    /// How long a lost connection may take to be replaced, from its loss to the first answer to
-    /// the application; `None` ends the session with its connection.
+    /// The time for replacing a lost connection, from its loss to the first answer to the
+    /// application; `None` ends the session with its connection.
     pub recovery: Option<Duration>,
-    /// True when the transport maps memory, so that nothing is gained by sending data inline.
+    /// True when the transport maps memory, so that inline data brings no gain.
     pub always_direct: bool,
-    /// The other end is a data server, which only moves data: it has no root, and credentials mean
-    /// nothing to it.
+    /// The other end is a data server, which only moves data: it has no root, and ignores
+    /// credentials.
     pub is_data_server: bool,
 }
 
@@ -104,15 +104,15 @@ impl SessionConfig {
     }
 }
 
-/// What the server agreed to.
+/// The parameters that the server agreed to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
-    /// The server's name of the session.
+    /// The session's id at the server.
     pub session_id: SessionId,
-    /// The server's name of this client.
+    /// The client's id at the server.
     pub client_id: ClientId,
-    /// True when the server lets this client speak for its users.
+    /// True when the server lets this client act for its users.
     pub trusted: bool,
     /// True when messages and data carry checksums.
     pub checksums: bool,
@@ -120,12 +120,12 @@ pub struct SessionInfo {
     pub request_bytes: u32,
     /// Longest response, in bytes.
     pub response_bytes: u32,
-    /// Requests outstanding that the server agreed to; [`SessionStats::credits`] tells what it
+    /// Requests outstanding that the server agreed to; [`SessionStats::credits`] is what it
     /// grants now.
     ///
     /// [`SessionStats::credits`]: super::SessionStats::credits
     pub requests: u16,
-    /// Where padded inline write data begins; 0 when the server does not do that.
+    /// The offset of padded inline write data; 0 when the server does not pad.
     pub inline_write_header_bytes: u32,
     /// The root directory of the server.
     pub root: FileHandle,

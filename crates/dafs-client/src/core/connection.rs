@@ -1,4 +1,4 @@
-//! What belongs to one connection and goes with it.
+//! The state of one connection, which ends with it.
 
 use super::call::Flight;
 use super::messages::MessagePool;
@@ -12,7 +12,7 @@ pub(crate) struct Connection {
     pub(crate) domain: ProtectionDomain,
     /// `None` between two attempts to connect.
     pub(crate) endpoint: Option<EndpointId>,
-    /// The peer was reached, and was shown the memory.
+    /// The peer has answered, and can reach the memory.
     pub(crate) established: bool,
     pub(crate) streams: Streams,
     /// Requests outstanding, by stream.
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// A connection to be, for up to `requests_max` requests at a time.
+    /// A connection to be made, for up to `requests_max` requests at a time.
     pub(crate) fn new(
         adapter: &mut dyn Adapter,
         requests_max: u16,
@@ -36,8 +36,8 @@ impl Connection {
     ) -> Self {
         let domain = adapter.protection_domain();
         let requests_max = requests_max.max(1);
-        // A send slot is free again when its completion has been seen, which may be after the
-        // reply; the spare ones keep the next request from waiting for that.
+        // A send slot is free again when its completion has been polled, which may be after the
+        // reply; spare ones let the next request go ahead.
         let slots = usize::from(requests_max) + 16;
         Self {
             domain,
@@ -54,7 +54,7 @@ impl Connection {
         }
     }
 
-    /// True when a request may be sent as far as credits and message buffers are concerned.
+    /// True when credits and message buffers allow a request.
     pub(crate) fn has_room(&self) -> bool {
         self.streams.available() && self.sends.available() && self.receives.available()
     }
@@ -69,8 +69,8 @@ impl Connection {
             && receives >= count
     }
 
-    /// Ends it at once and takes the requests out of it that have not been answered, in the order
-    /// in which they were sent. Afterwards nothing of the peer reaches this process.
+    /// Ends the connection at once and removes the unanswered requests from it, in the order in
+    /// which they were sent. Afterwards no data of the peer reaches this process.
     pub(crate) fn cut(&mut self, adapter: &mut dyn Adapter) -> Vec<(u16, Flight)> {
         if let Some(endpoint) = self.endpoint.take() {
             adapter.abort(endpoint);

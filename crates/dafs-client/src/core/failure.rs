@@ -1,4 +1,4 @@
-//! Why a session ended, before it is told which server it belonged to.
+//! The reasons why a session ended, before the name of its server is added.
 
 use dafs_mem::Gone;
 use std::fmt::Display;
@@ -10,22 +10,23 @@ use thiserror::Error;
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The application gave this call up; the session goes on.
+    /// The application cancelled this call; the session goes on.
     #[error("the call was cancelled")]
     Canceled,
-    /// The application has taken away, or made read-only, memory that the call uses; the session goes on.
+    /// The application has unmapped, or made read-only, memory that the call uses; the session goes
+    /// on.
     #[error(transparent)]
     Gone(#[from] Gone),
-    /// The data was kept by right of a delegation that is gone; the session goes on.
+    /// The data was cached under a delegation that is gone; the session goes on.
     #[error("the delegation that the data was kept by is gone")]
     DelegationLost,
     /// The application closed the session.
     #[error("the session was closed by this side")]
     Closed,
-    /// The session could not be opened: the server said no, or cannot do what was asked.
+    /// The session could not be opened: the server refused, or cannot do what was asked.
     #[error("{0}")]
     Refused(Arc<str>),
-    /// The call does not fit the connection that there is now; the session goes on.
+    /// The call does not fit the current connection; the session goes on.
     #[error("{0}")]
     Unsendable(Arc<str>),
     /// A request was not answered in time.
@@ -69,7 +70,7 @@ impl Failure {
         Self::Unsendable(reason.to_string().into())
     }
 
-    /// True when another connection may do better.
+    /// True when another connection may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Deadline(_) | Self::Lost(_) | Self::Corrupt(_))
     }

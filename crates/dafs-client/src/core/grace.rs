@@ -1,9 +1,10 @@
-//! Requests that a restarted server puts off until its former clients are back (DAFS 9.1).
+//! Requests that a restarted server answers with GRACE until its former clients are back (DAFS
+//! 9.1).
 //!
 //! Invariants
-//! * A call that is put off is asked again before its deadline, or its caller is told of GRACE.
-//! * The pauses grow from one call to the next, so the calls are due in the order in which they were
-//!   put off.
+//! * Such a call is retried before its deadline, or its caller gets GRACE.
+//! * The pauses grow from one call to the next, so the retries are due in the order in which the
+//!   calls were answered.
 
 use super::call::{Call, Flight, Purpose};
 use super::session::SessionCore;
@@ -12,15 +13,16 @@ use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::Status;
 
 impl SessionCore {
-    /// Puts a request off that was answered with GRACE, which says that it was not done. Hands it
-    /// back if it was answered otherwise or has no time left.
+    /// Schedules a retry of a request that was answered with GRACE, which says that it was not
+    /// done. Returns it if it was answered otherwise or has no time left.
     pub(crate) fn put_off(&mut self, flight: Flight, status: Status) -> Option<Flight> {
         let since = *self.grace_since.get_or_insert(self.now);
         let pause = self.now.since(since) / GRACE_PAUSE_FRACTION;
         let again = self.now + pause.clamp(GRACE_PAUSE_MIN, GRACE_PAUSE_MAX);
         let in_time = flight.deadline.is_none_or(|(at, _)| again < at);
         match flight.purpose {
-            // A member of a chain has broken it, so those behind it are answered already.
+            // A member that was answered with GRACE has broken its chain, so those behind it are
+            // answered already.
             Purpose::Caller(tag)
                 if status == Status::Grace
                     && !self.chains.holds(tag)
@@ -37,12 +39,12 @@ impl SessionCore {
         }
     }
 
-    /// When the next request that was put off is to be asked again.
+    /// The time of the next retry.
     pub(crate) fn put_off_until(&self) -> Option<Instant> {
         self.put_off.front().map(|(at, _)| *at)
     }
 
-    /// Asks again what was put off until `now`.
+    /// Queues the calls whose retry is due.
     pub(crate) fn ask_again(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         while self.put_off_until().is_some_and(|at| at <= now) {
             self.waiting.extend(self.put_off.pop_front().map(|(_, call)| call));
@@ -50,7 +52,7 @@ impl SessionCore {
         self.pump(adapter, now);
     }
 
-    /// All that was put off waits like everything else.
+    /// Queues all of these calls, as if they were new.
     pub(crate) fn stop_putting_off(&mut self) {
         self.grace_since = None;
         let put_off = std::mem::take(&mut self.put_off);

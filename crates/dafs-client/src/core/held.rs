@@ -1,11 +1,12 @@
-//! What the application holds at the server: opens and their locks, as far as it takes to get them
-//! back from a server that has restarted.
+//! State that the application holds at the server: opens and their locks, as far as needed to
+//! reclaim them from a restarted server.
 //!
 //! Invariants
-//! * An open is known to the application under one state-id for as long as it lives, that of its
-//!   first OPEN; the server's state-id of now is put in when a request is sent. No two opens have one
-//!   name, also when a later run of the server gives out the number of an earlier one.
-//! * What could not be got back is never sent to the server: its state-id may by now be another's.
+//! * The application knows an open under one state-id for as long as it lives, the one of its first
+//!   OPEN; the server's current state-id is filled in when a request is sent. No two opens have one
+//!   such name, also when a later run of the server reuses the state-id of an earlier one.
+//! * The state-id of an open that could not be reclaimed is never sent to the server: it may denote
+//!   another open now.
 
 use crate::lock::LockRange;
 use dafs_wire::dafs::{
@@ -14,7 +15,7 @@ use dafs_wire::dafs::{
 };
 use rustc_hash::FxHashMap;
 
-/// A byte range that is held.
+/// A byte-range lock that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldLock {
     pub(crate) lock_type: LockType,
@@ -23,7 +24,7 @@ pub(crate) struct HeldLock {
     first: u64,
     /// Last byte.
     last: u64,
-    /// The run of the server that knows it.
+    /// The run of the server that granted it.
     server: ClientId,
 }
 
@@ -36,20 +37,20 @@ pub(crate) struct HeldOpen {
     pub(crate) deny: ShareDeny,
     pub(crate) key: ShareKey,
     pub(crate) disposition: DeleteDisposition,
-    /// The server's name of it.
+    /// The server's state-id of it.
     current: StateId,
-    /// The run of the server that knows it.
+    /// The run of the server that granted it.
     server: ClientId,
-    /// Why it, or one of its locks, could not be got back.
+    /// The reason why it, or one of its locks, could not be reclaimed.
     lost: Option<Status>,
     locks: Vec<HeldLock>,
 }
 
-/// All of one session, under the names that the application knows.
+/// The opens of one session, by the state-ids that the application knows.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     opens: FxHashMap<StateId, HeldOpen>,
-    /// Some open is called otherwise than at first, or is lost.
+    /// Some open has another state-id than at first, or is lost.
     changed: bool,
 }
 
@@ -59,7 +60,7 @@ impl HeldOpen {
         self.server == server
     }
 
-    /// True when nobody was kept out by it: taking it anew is as good as having kept it.
+    /// True when it conflicts with no other open: a new open is as good as a reclaimed one.
     pub(crate) fn is_harmless(&self) -> bool {
         self.deny == ShareDeny::None
             && self.key == ShareKey(None)
@@ -70,8 +71,8 @@ impl HeldOpen {
 
 impl HeldLock {
     fn new(lock: &Lock, server: ClientId) -> Self {
-        // A lock is held as one kind or the other; waiting and repairing are ways to get it. What
-        // was repaired outlives its owner (DAFS O34).
+        // A held lock is shared or exclusive; waiting and repair are ways to get it. A repaired
+        // lock is persistent (DAFS O34).
         let lock_type = match lock.lock_type {
             LockType::Read | LockType::ReadWait => LockType::Read,
             _ => LockType::Write,
@@ -84,7 +85,7 @@ impl HeldLock {
         Self { lock_type, options, first, last, server }
     }
 
-    /// How to ask for it again.
+    /// The request that reclaims it.
     pub(crate) fn request(&self, fh: FileHandle, state_id: StateId) -> Lock {
         let length = match self.last {
             u64::MAX => u64::MAX,
@@ -109,7 +110,7 @@ impl HeldLock {
             .auto_recovery(self.options.contains(LockOptions::AUTORECOVERY))
     }
 
-    /// What is left of it without a range: nothing, one piece or two.
+    /// The remainder of it without a range: no piece, one or two.
     fn without(self, first: u64, last: u64) -> impl Iterator<Item = Self> {
         let apart = self.last < first || last < self.first;
         let before = (!apart && self.first < first).then(|| Self { last: first - 1, ..self });
@@ -127,7 +128,7 @@ fn range(offset: u64, length: u64) -> (u64, u64) {
 }
 
 impl Held {
-    /// The server's name of an open of now; the status with which it was lost.
+    /// The server's current state-id of an open; the status with which the open was lost.
     pub(crate) fn current(&self, name: StateId) -> Result<StateId, Status> {
         if !self.changed {
             return Ok(name);
@@ -139,7 +140,8 @@ impl Held {
         }
     }
 
-    /// As [`current`](Self::current), for closing: an open whose locks are gone is still one.
+    /// As [`current`](Self::current), for closing: an open whose locks are gone can still be
+    /// closed.
     pub(crate) fn current_for_close(
         &self,
         name: StateId,
@@ -152,7 +154,7 @@ impl Held {
         }
     }
 
-    /// An open was granted by `server`; the name for the application.
+    /// Records an open that `server` granted; returns its state-id for the application.
     pub(crate) fn opened(
         &mut self,
         request: &Open<'_>,
@@ -161,13 +163,14 @@ impl Held {
     ) -> StateId {
         let current = reply.state_id;
         if current == StateId::ZERO {
-            // The server knows from before its restart that the file was made, and has no open for
-            // us any more. It is reclaimed like all others, under a name of our own.
+            // The server knows from before its restart that the file was created, and has no open
+            // of this client any more. The open is reclaimed like all others, under a name made up
+            // here.
             let mut wish = [0; 8];
             wish.copy_from_slice(&reply.fh.file[..8]);
             return self.hold(self.free_name(StateId(wish)), request, reply, server);
         }
-        // The same owner has it open already: one open, with the rights of both (DAFS 10.1).
+        // The same owner has it open already: one open, with the accesses of both (DAFS 10.1).
         let known = |open: &HeldOpen| open.current == current && open.server == server;
         let mut name = current;
         if self.changed {
@@ -203,7 +206,7 @@ impl Held {
         name
     }
 
-    /// A name that no open has.
+    /// A state-id that no open has.
     fn free_name(&self, wish: StateId) -> StateId {
         let mut number = u64::from_ne_bytes(wish.0);
         loop {
@@ -211,7 +214,8 @@ impl Held {
             if !self.opens.contains_key(&name) && number != 0 && number != u64::MAX {
                 return name;
             }
-            // Odd, so every number comes before one comes twice; there are fewer opens.
+            // The step is odd, so the sequence covers all numbers before one repeats; there are
+            // fewer opens.
             number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
         }
     }
@@ -255,7 +259,7 @@ impl Held {
         self.opens.get(&name)
     }
 
-    /// What an open has locked; the status with which it, or one of its locks, was lost.
+    /// The locks of an open; the status with which it, or one of its locks, was lost.
     pub(crate) fn locks_held(&self, name: StateId) -> Result<Vec<LockRange>, Status> {
         let Some(open) = self.opens.get(&name) else { return Ok(Vec::new()) };
         match open.lost {
@@ -273,7 +277,7 @@ impl Held {
         names
     }
 
-    /// The locks of opens that are there, which this run of the server does not know.
+    /// The locks of existing opens that this run of the server does not know.
     pub(crate) fn locks_to_reclaim(&self, server: ClientId) -> Vec<(StateId, HeldLock)> {
         let opens = self.opens.iter().filter(|(_, open)| open.lost.is_none());
         let locks = opens.flat_map(|(name, open)| open.locks.iter().map(|lock| (*name, *lock)));
@@ -282,7 +286,7 @@ impl Held {
         locks
     }
 
-    /// Those of one open.
+    /// The locks to reclaim of one open.
     pub(crate) fn locks_of(
         &self,
         name: StateId,
@@ -292,7 +296,7 @@ impl Held {
         locks.filter(move |lock| lock.server != server).map(move |lock| (name, *lock))
     }
 
-    /// An open is there again.
+    /// Records that an open was reclaimed.
     pub(crate) fn reclaimed(&mut self, name: StateId, current: StateId, server: ClientId) {
         if let Some(open) = self.opens.get_mut(&name) {
             (open.current, open.server) = (current, server);
@@ -300,14 +304,15 @@ impl Held {
         }
     }
 
-    /// A lock is there again.
+    /// Records that a lock was reclaimed.
     pub(crate) fn lock_reclaimed(&mut self, name: StateId, lock: &HeldLock, server: ClientId) {
         let open = self.opens.get_mut(&name);
         let locks = open.into_iter().flat_map(|open| &mut open.locks);
         locks.filter(|held| *held == lock).for_each(|held| held.server = server);
     }
 
-    /// An open, or one of its locks, is gone for good. Whoever goes on using it is told so.
+    /// Records that an open, or one of its locks, is lost for good. Later uses of it get this
+    /// status.
     pub(crate) fn lost(&mut self, name: StateId, status: Status) {
         if let Some(open) = self.opens.get_mut(&name) {
             open.lost = Some(status);
@@ -401,11 +406,11 @@ mod tests {
         assert_eq!(held.opens_to_reclaim(SECOND), [first]);
         held.reclaimed(first, id(5), SECOND);
         assert_eq!(held.current(first), Ok(id(5)));
-        // The restarted server gives out the number that the application knows as another open.
+        // The restarted server reuses a state-id that the application knows as another open.
         let second = open(&mut held, id(1), SECOND);
         assert_ne!(second, first);
         assert_eq!(held.current(second), Ok(id(1)));
-        // The same owner again: one open, under its old name.
+        // The same owner again: one open, under its old state-id.
         assert_eq!(open(&mut held, id(5), SECOND), first);
         held.closed(first);
         assert!(held.open(first).is_none());

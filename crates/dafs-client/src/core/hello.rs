@@ -6,15 +6,15 @@ use dafs_wire::dafs::{ByteOrder, REQUEST_MAGIC};
 /// This connection is the operation channel.
 const CHANNEL_OPERATION: u32 = 0x01;
 
-/// It is the channel for calls of the server.
+/// This connection is the back-control channel, for calls of the server.
 const CHANNEL_BACK_CONTROL: u32 = 0x02;
 
-/// The 16 bytes that open a session's first connection.
+/// The 16 bytes of private data of a session's first connection.
 pub(crate) fn private_data(config: &SessionConfig) -> [u8; 16] {
     block(config, CHANNEL_OPERATION)
 }
 
-/// Those of its second one.
+/// The private data of its back-control channel.
 pub(crate) fn back_private_data(config: &SessionConfig) -> [u8; 16] {
     block(config, CHANNEL_BACK_CONTROL)
 }

@@ -1,15 +1,16 @@
 //! The application's registered memory.
 //!
 //! Invariants
-//! * A registration lives until nobody holds it any more: neither the application nor an operation
-//!   in flight. So a buffer that is dropped in mid-transfer breaks nothing.
-//! * The memory is not given back before the registration has ended: the adapter keeps a buffer
-//!   that owns its memory until then, and for memory of the caller's the last holder sees to it
-//!   that [`SessionCore::reap`](super::SessionCore::reap) runs before the caller hears of it. So
-//!   the server can never reach memory that has been given back.
+//! * A registration lives as long as the application or an operation in flight holds it. So a
+//!   buffer may be dropped in mid-transfer.
+//! * Memory is freed only after its registration has ended. The adapter keeps a buffer that owns
+//!   its memory until then. For borrowed memory the last holder makes sure that
+//!   [`SessionCore::reap`](super::SessionCore::reap) runs before the drop returns. So the server
+//!   can never reach memory that has been freed.
 //! * A registration belongs to one connection. When that is lost it ends at once, and the next
-//!   connection gets another one under a new key; what the application holds goes on working. So a
-//!   request may name memory as it was first registered: it is renamed when it is sent.
+//!   connection makes another one under a new key; the application's handle stays valid. So a
+//!   request may name memory as it was first registered: the session renames it when it sends the
+//!   request.
 
 use super::failure::Failure;
 use crate::fork::ForkMutex;
@@ -23,7 +24,7 @@ use std::sync::{Arc, MutexGuard};
 /// The memory that one request names; nearly always none or one piece.
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
-/// Registrations that nobody uses any more and that wait for the adapter's driver.
+/// Registrations without a user, which wait for the adapter's driver to end them.
 #[derive(Debug, Default)]
 pub(crate) struct Graveyard {
     occupied: AtomicBool,
@@ -41,7 +42,7 @@ impl Graveyard {
 
     /// The registrations to end, if there are any.
     pub(crate) fn exhume(&self) -> Vec<RegionId> {
-        // A cheap look first: this runs with every request.
+        // A cheap check first: this runs with every request.
         if !self.occupied.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -54,7 +55,7 @@ impl Graveyard {
 #[derive(Debug)]
 pub struct RegisteredMemory {
     buffer: Arc<Buffer>,
-    /// As the application knows it: its first registration.
+    /// Its name for the application: its first registration.
     name: MemoryRegion,
     /// `None` while there is no connection to register it for.
     region: ForkMutex<Option<MemoryRegion>>,
@@ -82,8 +83,8 @@ impl RegisteredMemory {
         }
     }
 
-    /// The application never sees the memory, so nobody puts it to another use while an operation may
-    /// still be under way on it.
+    /// Marks memory that the application never sees, so that it is not reused while an operation
+    /// may still be under way on it.
     pub(crate) fn keep_private(&self) {
         self.private.store(true, Ordering::Relaxed);
     }
@@ -92,7 +93,7 @@ impl RegisteredMemory {
         self.private.load(Ordering::Relaxed)
     }
 
-    /// True when the end of a connection is not the end of the server's reach.
+    /// True when the server may reach it even after the end of a connection.
     pub(crate) fn is_mappable(&self) -> bool {
         self.mappable
     }
@@ -126,13 +127,13 @@ impl RegisteredMemory {
         &self.buffer
     }
 
-    /// Keeps everybody else out of it.
+    /// Holds the locks, for tests.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
         (self.region(), self.graveyard.regions.lock_here())
     }
 
-    /// Takes the registration out, to be ended.
+    /// Removes the registration, to end it.
     pub(crate) fn withdraw(&self) -> Option<RegionId> {
         self.region().take().map(|region| region.id)
     }
@@ -142,7 +143,7 @@ impl RegisteredMemory {
         self.region().is_some()
     }
 
-    /// Gives it a new registration, with a new connection.
+    /// Gives it a new registration, on a new connection.
     pub(crate) fn renew(&self, region: MemoryRegion) {
         let old = self.region().replace(region);
         debug_assert!(old.is_none(), "memory has one registration at a time");
@@ -167,7 +168,7 @@ pub struct Piece {
     memory: Arc<RegisteredMemory>,
     offset: usize,
     len: u32,
-    /// What of its memory had been found missing when the operation began.
+    /// The buffer's counter of losses when the operation began.
     losses: u64,
 }
 
@@ -181,7 +182,7 @@ impl Piece {
         Some(Self { memory: memory.clone(), offset, len, losses })
     }
 
-    /// Takes in `next` if that lies right behind it; false if it does not.
+    /// Merges `next` if that lies right behind it; false if it does not.
     pub(crate) fn extend(&mut self, next: &Self) -> bool {
         let end = self.offset + self.len as usize;
         let behind = end == next.offset && Arc::ptr_eq(&self.memory, &next.memory);
@@ -201,12 +202,12 @@ impl Piece {
         self.len == 0
     }
 
-    /// The memory, which is there.
+    /// The memory, which is mapped.
     pub fn view(&self) -> VolatileSlice<'_> {
         self.checked().view()
     }
 
-    /// The memory, which the application may have taken away.
+    /// The memory, which the application may have unmapped.
     pub(crate) fn checked(&self) -> CheckedSlice<'_> {
         self.first(self.len)
     }
@@ -218,18 +219,18 @@ impl Piece {
         self.memory.buffer.checked(self.offset, len).expect("a piece lies inside its memory")
     }
 
-    /// Whether any of the memory was found missing since the operation began.
+    /// True when any of the memory was found unmapped since the operation began.
     pub(crate) fn is_lost(&self) -> bool {
         self.memory.buffer.is_lost(self.offset..self.offset + self.len as usize, self.losses)
     }
 
-    /// Whether what is to be sent out of it was found missing since the operation began.
+    /// True when memory to be sent was found unmapped since the operation began.
     pub(crate) fn is_unreadable(&self) -> bool {
         let range = self.offset..self.offset + self.len as usize;
         self.memory.buffer.is_unreadable(range, self.losses)
     }
 
-    /// The same, or it is missing now. Looks at every byte.
+    /// As [`is_unreadable`](Self::is_unreadable), or it is unmapped now. Touches every byte.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_unreadable() || self.checked().look().is_err()
     }
@@ -238,7 +239,7 @@ impl Piece {
         &self.memory
     }
 
-    /// The registration of now.
+    /// The current registration.
     fn region(&self) -> Result<MemoryRegion, Failure> {
         let region = *self.memory.region();
         region.ok_or_else(|| Failure::memory("it is not registered for this connection"))
@@ -248,19 +249,19 @@ impl Piece {
         Ok(self.region()?.local(self.offset, self.len as usize))
     }
 
-    /// How a request names it that is handed to the session. The session renames it when it sends
+    /// The name by which a request is given to the session. The session renames it when it sends
     /// the request over another connection than its first.
     pub fn direct_buffer(&self) -> DirectBuffer {
         self.in_region(&self.memory.name, self.offset, self.len)
     }
 
-    /// How it is named on the connection of now.
+    /// Its name on the current connection.
     pub(crate) fn current_buffer(&self) -> Result<DirectBuffer, Failure> {
         Ok(self.in_region(&self.region()?, self.offset, self.len))
     }
 
-    /// How a part of its memory is named on the connection of now, given as the application names
-    /// it; `None` when that is not in this memory.
+    /// The current name of a part of its memory, which is given by the application's name; `None`
+    /// when that is not in this memory.
     pub(crate) fn rename(&self, buffer: &DirectBuffer) -> Result<Option<DirectBuffer>, Failure> {
         let name = &self.memory.name;
         let offset = buffer.address.checked_sub(name.address).and_then(|at| at.try_into().ok());

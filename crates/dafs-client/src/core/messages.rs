@@ -3,10 +3,10 @@
 //! Invariants
 //! * A slot is in exactly one place: the free list, or one posted send or receive.
 //! * The pool never holds more than the slots it was made for.
-//! * The memory is private: a transport that maps memory of peers has no part in messages, and
-//!   nobody else can write here.
-//! * Control information moves between a slot and private memory as a whole before it is looked
-//!   at, so that nothing changes between check and use.
+//! * The memory is private: a transport that maps memory of peers does not share it, and no other
+//!   process can write here.
+//! * Control information is copied as a whole between a slot and private memory before it is
+//!   parsed, so that it cannot change between check and use.
 
 use super::failure::Failure;
 use dafs_dat::{Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain};
@@ -48,19 +48,19 @@ impl MessagePool {
         self.message_bytes
     }
 
-    /// True when [`take`](Self::take) will yield a slot as far as the bound is concerned.
+    /// True when the bound allows [`take`](Self::take) to yield a slot.
     pub(crate) fn available(&self) -> bool {
         !self.free.is_empty() || self.chunks.len() * SLOTS_PER_CHUNK < self.slots_max
     }
 
-    /// How many slots can be taken now.
+    /// The number of slots that can be taken now.
     pub(crate) fn room(&self) -> usize {
         let chunks_max = self.slots_max.div_ceil(SLOTS_PER_CHUNK);
         self.free.len() + (chunks_max - self.chunks.len()) * SLOTS_PER_CHUNK
     }
 
-    /// Takes a free slot; allocates more memory when there is none. `None` when the pool has given
-    /// out all it was made for.
+    /// Takes a free slot; allocates more memory when there is none. `None` when all slots are in
+    /// use.
     pub(crate) fn take(&mut self, adapter: &mut dyn Adapter) -> Result<Option<u32>, Failure> {
         if let Some(slot) = self.free.pop() {
             return Ok(Some(slot));
@@ -79,7 +79,7 @@ impl MessagePool {
         Ok(Some(first))
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub(crate) fn put(&mut self, slot: u32) {
         debug_assert!(!self.free.contains(&slot));
         self.free.push(slot);
@@ -106,8 +106,9 @@ impl MessagePool {
         assert!(message.len() <= self.stride, "a message fits its slot");
         let (chunk, at) = self.place(slot);
         let target = self.chunks[chunk].1.as_ptr();
-        // SAFETY: the slot lies inside its chunk, which `self` keeps mapped, and the message fits, checked
-        // above; `message` is private memory, so the ranges do not overlap; nobody has a reference there.
+        // SAFETY: the slot lies inside its chunk, which `self` keeps mapped, and the message fits,
+        // checked above; `message` is private memory, so the ranges do not overlap; no reference to
+        // the slot exists.
         unsafe {
             std::ptr::copy_nonoverlapping(message.as_ptr(), target.add(at), message.len());
         }

@@ -1,4 +1,4 @@
-//! What answers change in what the application holds.
+//! The effect of answers on the state that the application holds.
 
 use super::call::ReplyMessage;
 use super::session::SessionCore;
@@ -6,15 +6,15 @@ use dafs_wire::dafs::{
     ClientId, HEADER_BYTES, Outcome, Procedure, Reply, Request, StateId, Status, decode_request,
 };
 
-/// Where the state-id stands in a reply to OPEN (DAFS 6).
+/// The offset of the state-id in a reply to OPEN (DAFS 6).
 const OPEN_STATE_ID_AT: usize = HEADER_BYTES + 64;
 
-/// Where that of its delegation stands, if there is one.
+/// The offset of the state-id of its delegation, if there is one.
 const DELEGATION_STATE_ID_AT: usize = HEADER_BYTES + 112;
 
 impl SessionCore {
-    /// Looks at the answer of `server` to the request in `asked`, and gives a new open the name under
-    /// which the application is to know it.
+    /// Records the effect of `server`'s answer to the request in `asked`, and puts the state-id for
+    /// the application into the answer to an OPEN.
     pub(crate) fn take_note(&mut self, asked: &[u8], reply: &mut ReplyMessage, server: ClientId) {
         use Procedure as P;
         let noted = matches!(
@@ -24,7 +24,7 @@ impl SessionCore {
         if !noted {
             return;
         }
-        // Nothing is kept where nothing is recovered.
+        // Without recovery the request has not been kept.
         let Ok((_, request)) = decode_request(asked, self.order, 0) else { return };
         self.take_note_of(&request, reply, server);
     }
@@ -76,7 +76,7 @@ fn rename(reply: &mut [u8], at: usize, name: StateId) {
     }
 }
 
-/// True when the server says that there is nothing to close.
+/// True when the server reports that there is nothing to close.
 fn is_dead(status: Status) -> bool {
     matches!(
         status,

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * One request is outstanding until the session is ready.
-//! * What the server answers is checked against what was proposed (DAFS 4.4).
+//! * The server's parameters are checked against those proposed (DAFS 4.4).
 
 use super::auth::{Challenge, Proof};
 use super::call::{Purpose, ReplyMessage};
@@ -24,7 +24,8 @@ impl SessionCore {
     pub(crate) fn credential_for(&self, procedure: Procedure) -> CredHandle {
         use dafs_wire::dafs::Class;
         match procedure {
-            // These need none (DAFS 12), and a server that has restarted knows ours no more.
+            // These need none (DAFS 12), and a restarted server no longer knows the client's
+            // credential.
             Procedure::CheckResponse | Procedure::FetchResponse => CredHandle::SESSION,
             _ if procedure.class() == Class::Special => CredHandle::SESSION,
             _ => self.cred_handle,
@@ -60,13 +61,13 @@ impl SessionCore {
             max_response_size: self.conn.receives.message_bytes() as u32,
             max_requests: self.config.requests.into(),
             inline_write_header_size: self.config.inline_write_header_bytes,
-            // Made when it is needed, and only then.
+            // The channel is made only when it is needed.
             use_back_control_channel: !self.config.is_data_server,
             use_rdma_read_channel: false,
         }
     }
 
-    /// Takes the answer to one step and goes on to the next.
+    /// Processes the answer to one step and goes on to the next.
     pub(crate) fn on_opening_reply(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -131,7 +132,7 @@ impl SessionCore {
                 let refusal = refusal(purpose, reply.procedure, status);
                 let passing = matches!(status, Status::Delay | Status::Grace | Status::Resource);
                 return Err(match refusal {
-                    // A server that has just come back may not be ready yet.
+                    // A server that has just restarted may not be ready yet.
                     Failure::Refused(reason) if passing && self.recovery.is_some() => {
                         Failure::Lost(reason)
                     }
@@ -145,7 +146,7 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Checks what the server made of the proposal.
+    /// Checks the parameters in the server's answer.
     fn accept_options(&mut self, answer: &ClientConnectAuthReply<'_>) -> Result<(), Failure> {
         let options = &answer.options;
         let size = |what: &str, stated: u32, ours: usize| {
@@ -178,8 +179,8 @@ impl SessionCore {
         self.info.client_id = answer.client_id;
         self.info.checksums = options.use_checksums;
         self.back.agreed(options.use_back_control_channel);
-        // What may be sent now is told by the headers alone: a server may agree to many requests
-        // and grant one until it knows who asks.
+        // Only the credits in headers count: a server may agree to many requests and grant one
+        // until the client has authenticated.
         self.info.requests = requests;
         self.info.inline_write_header_bytes = padding;
         self.scratch.resize(self.info.request_bytes as usize, 0);
@@ -224,7 +225,7 @@ impl SessionCore {
         }
     }
 
-    /// Registers the credential, if there is one and the server lets us, and goes on.
+    /// Registers the credential, if there is one and the server trusts the client, and goes on.
     pub(crate) fn meet_server(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         self.cred_handle = CredHandle::SESSION;
         match self.config.credential.clone() {
@@ -254,7 +255,7 @@ pub(super) fn auth_request(proof: &Proof) -> Result<AuthRequest<'_>, Failure> {
     })
 }
 
-/// Why the session could not be opened, with what to do about it.
+/// The reason why the session could not be opened, with the remedy.
 fn refusal(purpose: Purpose, procedure: Procedure, status: Status) -> Failure {
     let remedy = match (purpose, status) {
         (Purpose::Connect | Purpose::Authenticate, Status::NotAuthorized | Status::Acces) => {

@@ -1,14 +1,14 @@
-//! What the server does for callers who wait no longer.
+//! Orphans: calls that the server still processes after their callers have timed out.
 //!
-//! A request cannot be taken back. Whoever waits no longer for an OPEN or a LOCK does not have what it
-//! got, and must not keep others out with it.
+//! DAFS cannot cancel a request. A caller that has timed out on an OPEN or a LOCK does not own the
+//! result, which must not conflict with others.
 //!
 //! Invariants
-//! * A call completes once for its caller. What becomes of it at the server afterwards comes here, and
+//! * A call completes once for its caller. Its later fate at the server is handled here, and
 //!   nowhere else.
-//! * An open or a lock that nobody has is given back as soon as it is known to be there: with the late
+//! * An open or a lock without an owner is released as soon as it is known to exist: with the late
 //!   answer, or when recovery has found out.
-//! * Memory of the caller's is out of the server's reach when its call has completed.
+//! * The server cannot reach memory of the caller's when its call has completed.
 
 use super::call::{Call, Completed, Done, Purpose, Work};
 use super::failure::Failure;
@@ -25,18 +25,18 @@ use dafs_wire::dafs::{
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// What is left of a call that has completed before it was answered.
+/// The remaining state of a call that has completed before it was answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Orphan {
     /// An open file.
     Open,
-    /// A lock, by the name of its open.
+    /// A lock, by the state-id of its open.
     Lock(LockU),
-    /// Nothing that would have to be undone.
+    /// No state that would have to be undone.
     Nothing,
 }
 
-/// Something that is there for nobody.
+/// An open or a lock without an owner.
 #[derive(Debug)]
 struct Stray {
     number: u64,
@@ -44,36 +44,36 @@ struct Stray {
     asked: bool,
 }
 
-/// By the names that the application would have known.
+/// By the state-ids that the application would have known.
 #[derive(Debug, Clone, Copy)]
 enum StrayRequest {
     Close(FileHandle, StateId),
     Unlock(LockU),
 }
 
-/// All of one session.
+/// The orphans of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     /// By the tag of the call; no more than there are requests in flight and in doubt.
     calls: FxHashMap<u64, Orphan>,
     strays: Vec<Stray>,
     last: u64,
-    /// The server has put one off.
+    /// The server has answered a release with DELAY.
     hold: Option<Instant>,
 }
 
 impl Orphans {
-    /// What is left of a call that was on a connection which is gone: `None` if somebody waits for it.
+    /// The orphan of a call whose connection is gone: `None` if a caller waits for it.
     pub(super) fn of(&self, tag: u64) -> Option<Orphan> {
         self.calls.get(&tag).copied()
     }
 
-    /// Nothing more comes of a call; true when nobody waits for it.
+    /// Forgets a call that has no further effect; true when it was an orphan.
     pub(super) fn forget(&mut self, tag: u64) -> bool {
         self.calls.remove(&tag).is_some()
     }
 
-    /// What was asked on a connection that is gone must be asked again.
+    /// Marks releases as not sent, because their connection is gone.
     pub(crate) fn forget_questions(&mut self) {
         self.hold = None;
         self.strays.iter_mut().for_each(|stray| stray.asked = false);
@@ -84,7 +84,7 @@ impl Orphans {
         self.strays.push(Stray { number: self.last, request, asked: false });
     }
 
-    /// The application wants a lock that overlaps these after all.
+    /// Keeps locks that overlap one that the application asks for after all.
     pub(crate) fn wanted(&mut self, lock: &Lock) {
         let same = |other: &LockU| {
             let end = |offset: u64, length: u64| offset.saturating_add(length);
@@ -104,7 +104,7 @@ impl Orphans {
     }
 }
 
-/// What a request gets its caller, as far as that has to be undone.
+/// The state that a request creates, as far as that has to be undone.
 pub(super) fn orphan_of(bytes: &[u8], order: ByteOrder) -> Orphan {
     match decode_request(bytes, order, 0) {
         Ok((_, Request::Open(_))) => Orphan::Open,
@@ -120,7 +120,7 @@ pub(super) fn orphan_of(bytes: &[u8], order: ByteOrder) -> Orphan {
     }
 }
 
-/// True when the server could still reach memory that the caller has.
+/// True when the server could still reach memory that the caller uses.
 fn reaches_memory(work: &Work) -> bool {
     names_memory(work, |memory| !memory.is_private())
 }
@@ -141,13 +141,14 @@ fn names_memory(work: &Work, such: impl Fn(&RegisteredMemory) -> bool) -> bool {
 }
 
 impl SessionCore {
-    /// Ends a call whose caller waits no longer, after the time `after`: with [`Failure::Unsent`] when
-    /// the server has certainly not done it, with [`Failure::Deadline`] when it may have, or may yet.
-    /// Other calls go on.
+    /// Ends a call whose caller has timed out, after the time `after`: with [`Failure::Unsent`]
+    /// when the server has certainly not done it, with [`Failure::Deadline`] when it may have, or
+    /// may yet. Other calls go on.
     ///
-    /// A call that is with the server and names memory of the application's costs the connection, and
-    /// with it the session if that is not recovered: the server could still reach the memory. Where it
-    /// may have mapped that, the call ends when it has let go of it.
+    /// If the server has the call and it names memory of the application's, the connection is cut,
+    /// because the server could still reach the memory; the session ends, too, if it is not
+    /// recovered. If the server may have mapped the memory, the call ends when the server has
+    /// released it.
     pub fn give_up(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64, after: Duration) {
         self.now = now;
         if !self.chains.holds(tag)
@@ -169,7 +170,8 @@ impl SessionCore {
                 Work::Message { bytes, .. } => orphan_of(bytes, self.order),
                 _ => Orphan::Nothing,
             };
-            // Where nothing is kept for another connection the answer itself says what it is.
+            // Without recovery the request was not kept, and the procedure says what the answer
+            // creates.
             let orphan = match (orphan, flight.procedure) {
                 (Orphan::Nothing, Procedure::Open) => Orphan::Open,
                 (orphan, _) => orphan,
@@ -179,7 +181,7 @@ impl SessionCore {
                 self.fail(adapter, Failure::Deadline(after));
             }
         } else if self.lent_is_overdue(tag, after) {
-            // The end of recovery is its end.
+            // The call ends when recovery ends.
         } else if let Some(orphan) = self.recovery_lets_go(tag) {
             match orphan {
                 Orphan::Nothing => {
@@ -188,7 +190,7 @@ impl SessionCore {
                 orphan => self.let_go(tag, orphan, after),
             }
         } else if self.chains.holds(tag) {
-            // It completes with the others of its chain, which are given up one after the other.
+            // It completes with the others of its chain, which are given up one by one.
             self.let_go(tag, Orphan::Nothing, after);
         } else {
             self.give_up_transfer(adapter, now, tag, after);
@@ -203,7 +205,7 @@ impl SessionCore {
         self.orphans.calls.insert(tag, orphan);
     }
 
-    /// The one way out for what is over.
+    /// The only place where ended calls leave.
     pub(crate) fn complete(&mut self, tag: u64, done: Done) {
         match self.orphans.calls.remove(&tag) {
             None => self.completed.push_back(Completed { tag, done }),
@@ -211,14 +213,14 @@ impl SessionCore {
         }
     }
 
-    /// The server has answered a call that nobody waits for.
+    /// Processes the answer to an orphaned call.
     fn on_orphan(&mut self, orphan: Orphan, done: &Done) {
         let Done::Answered(reply) = done else { return };
         match (orphan, reply.decode()) {
             (Orphan::Open | Orphan::Nothing, Ok(Outcome::Ok(Reply::Open(opened)))) => {
                 tracing::debug!("closing a file that was opened too late");
                 if let Some(granted) = Granted::of(&opened) {
-                    // It has no holder, so it is given back.
+                    // It has no holder, so it is returned.
                     self.back.tell_unwanted(granted.state_id);
                 }
                 self.orphans.add(StrayRequest::Close(opened.fh, opened.state_id));
@@ -231,7 +233,7 @@ impl SessionCore {
         }
     }
 
-    /// Gives back what is there for nobody, as far as there is room.
+    /// Releases opens and locks without an owner, as far as there is room.
     pub(super) fn return_orphans(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if self.orphans.hold.is_some_and(|at| at > now) {
             return;
@@ -244,7 +246,7 @@ impl SessionCore {
             let server = self.info.client_id;
             let keeps_track = self.config.recovery.is_some() || self.back.is_wanted();
             let request = match request {
-                // It was closed behind it in one chain.
+                // A later member of its chain closed it.
                 StrayRequest::Close(_, name) if keeps_track && self.held.open(name).is_none() => {
                     Err(Status::StaleStateId)
                 }
@@ -262,13 +264,13 @@ impl SessionCore {
                     self.orphans.strays[at].asked = true;
                     self.send_own(adapter, now, Purpose::Stray(number), &request);
                 }
-                // It went with the server's last run.
+                // It was lost with the server's last run.
                 Err(_) => self.returned(number),
             }
         }
     }
 
-    /// The answer to one of these.
+    /// The answer to a release.
     pub(super) fn on_returned(&mut self, number: u64, status: Status) {
         if !is_passing(status) {
             return self.returned(number);
@@ -289,18 +291,18 @@ impl SessionCore {
         }
     }
 
-    /// When one that was put off is asked again.
+    /// The time at which a release answered with DELAY is retried.
     pub(super) fn orphans_timeout(&self) -> Option<Instant> {
         self.orphans.hold
     }
 
-    /// Asks again what was put off.
+    /// Retries releases that were answered with DELAY.
     pub(super) fn orphans_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         self.orphans.hold = None;
         self.return_orphans(adapter, now);
     }
 
-    /// Takes out a call that is not with the server.
+    /// Removes a call that the server does not have.
     pub(super) fn take_unsent(&mut self, tag: u64) -> Option<Call> {
         if let Some(at) = self.waiting.iter().position(|call| call.tag == tag) {
             return self.waiting.remove(at);
@@ -310,7 +312,7 @@ impl SessionCore {
     }
 }
 
-/// How a call ends that has waited for too long to be sent.
+/// The end of a call that has waited for too long to be sent.
 pub(super) fn overdue(call: &Call, after: Duration) -> Failure {
     if call.maybe_done { Failure::Deadline(after) } else { Failure::Unsent(after) }
 }

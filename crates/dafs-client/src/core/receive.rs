@@ -1,4 +1,4 @@
-//! Replies on their way in. Whatever a server sends is checked here before anything believes it.
+//! Incoming replies. Every field that a server sends is validated here before it is used.
 
 use super::call::{Done, Flight, Purpose, ReplyMessage, Work, WriteCall};
 use super::failure::Failure;
@@ -14,11 +14,11 @@ use dafs_wire::dafs::{
 /// Every reply to a read or write has its fixed section within this many bytes.
 const HEAD_BYTES: usize = 64;
 
-/// Where a reply header says how long the message is (DAFS 5.3).
+/// The offset of the message's length in a reply header (DAFS 5.3).
 const LENGTH_AT: usize = 32;
 
 impl SessionCore {
-    /// Takes the message of `bytes` bytes in receive slot `slot`.
+    /// Processes the message of `bytes` bytes in receive slot `slot`.
     pub(crate) fn on_message(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -37,9 +37,9 @@ impl SessionCore {
         self.expect(adapter, 0, flight.work.expected_bytes());
         self.stats.answered += 1;
         self.last_reply = now;
-        // What is asked for the sake of recovery says nothing about the requests that wait for its
-        // end: the next of them may take the connection down as it did the last. Nor does it say
-        // that the server still keeps what it promised to the session before.
+        // An answer during recovery says nothing about the requests that wait for its end: the next
+        // of them may take the connection down as it did the last. Nor does it prove that the
+        // server still keeps its promises to the session before.
         let in_order = self.recovery.is_none() && flight.purpose != Purpose::Discard;
         if in_order {
             self.promised_from = self.promised_from.max(Some(flight.sent_at));
@@ -59,7 +59,7 @@ impl SessionCore {
                 self.finish(purpose, Done::Answered(reply));
             }
             Ok(done) => self.finish(purpose, done),
-            // Another connection may bring it as it should be.
+            // Over another connection the answer may arrive intact.
             Err(failure) if failure.is_passing() => {
                 self.conn.flights[usize::from(header.stream_id)] = Some(flight);
                 return Err(failure);
@@ -70,7 +70,7 @@ impl SessionCore {
             }
         }
         if in_order {
-            // The session works, so the next loss is another one.
+            // The session works, so the next loss starts a new recovery.
             self.lost_at = None;
             self.answered_at = now;
         }
@@ -78,7 +78,7 @@ impl SessionCore {
         Ok(())
     }
 
-    /// What a reply means for its request.
+    /// The result of a request, from its reply.
     fn result(
         &mut self,
         slot: u32,
@@ -108,7 +108,7 @@ impl SessionCore {
         }
     }
 
-    /// The answer to a request of the session's own.
+    /// Processes the answer to a request of the session's own.
     fn on_own_reply(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -144,8 +144,8 @@ impl SessionCore {
         }
     }
 
-    /// The start of the message in private memory, as a message of its own: its length field is
-    /// checked against the true length and then set to what was fetched.
+    /// Copies the start of the message into private memory, as a message of its own: its length
+    /// field is checked against the true length and then set to the number of bytes copied.
     fn fetch_head<'a>(
         &self,
         slot: u32,
@@ -278,7 +278,7 @@ impl SessionCore {
                 Ok(_) => return Err(Failure::protocol("a write was answered otherwise")),
                 Err(error) => return Err(Failure::protocol(error)),
             };
-        // What the file has of it is the metadata server's to say.
+        // The metadata server decides about the file's size and times.
         let least = match self.config.is_data_server {
             true => stability.min(Stability::DataSync),
             false => stability,
@@ -294,8 +294,8 @@ impl SessionCore {
     }
 }
 
-/// Nothing read and no end of the file either would keep a reader going for ever, or make it take
-/// a file for shorter than it is.
+/// A read of no bytes before the end of the file would keep a reader going for ever, or make it
+/// take the file for shorter than it is.
 fn check_progress(bytes: u32, end_of_file: bool, into: &Piece) -> Result<(), Failure> {
     if bytes == 0 && !end_of_file && !into.is_empty() {
         return Err(Failure::protocol("a read yielded nothing before the end of the file"));

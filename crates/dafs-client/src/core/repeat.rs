@@ -1,27 +1,28 @@
-//! Which requests may be sent twice.
+//! Idempotence: the requests that may be sent twice.
 //!
 //! Invariants
-//! * The class follows from the request alone, so whoever submits one need not think of recovery.
-//! * What is not known to be harmless counts as harmful.
+//! * The class follows from the request alone, so callers need not think of recovery.
+//! * A request that is not known to be idempotent counts as not idempotent.
 
 use super::call::Task;
 use dafs_wire::dafs::{
     ByteOrder, Class, CreateMode, OpenClaim, Procedure, ReadWrite, Request, decode_request,
 };
 
-/// What sending a request a second time would do.
+/// The effect of sending a request a second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Nothing at all: it changes nothing, or the server keeps no record of it and takes it twice.
+    /// None: it changes nothing, or the server keeps no record of it and accepts it twice.
     Free,
-    /// The second leaves what the first has left. It matters only to others, who may have changed
-    /// it in between, so the server is asked first; if it does not know, it is done again.
+    /// Idempotent: the second leaves the state that the first has left. It matters only to others,
+    /// who may have changed that state in between, so the server is asked first; if it does not
+    /// know, the request is repeated.
     Same,
-    /// Something else than the first: an entry made twice, data appended twice. Never.
+    /// Not idempotent: an entry made twice, data appended twice. Never repeated.
     Once,
 }
 
-/// How a request may be treated.
+/// The class of a request.
 pub(crate) fn repeat(task: &Task, procedure: Procedure, order: ByteOrder) -> Repeat {
     match task {
         Task::Read(_) => Repeat::Free,
@@ -41,13 +42,13 @@ pub(crate) fn repeat(task: &Task, procedure: Procedure, order: ByteOrder) -> Rep
 fn of_modifying(request: &Request<'_>) -> Repeat {
     match request {
         Request::LockT(_) => Repeat::Free,
-        // What was read may not have come, though the server knows that it was.
+        // The data may not have arrived, though the server knows that it was read.
         Request::BatchSubmit(args)
             if args.requests.iter().any(|part| part.rw_flag == ReadWrite::Read) =>
         {
             Repeat::Free
         }
-        // The batch is protected only as a whole, and clients send it again (DAFS 12).
+        // The replay cache protects the batch only as a whole, and clients send it again (DAFS 12).
         Request::BatchSubmit(_)
         | Request::Close(_)
         | Request::Commit(_)
@@ -63,12 +64,14 @@ fn of_modifying(request: &Request<'_>) -> Repeat {
         Request::Open(args) => match (args.claim, args.create) {
             // A second one makes a second file.
             (OpenClaim::CreateUnlinked { .. }, _) => Repeat::Once,
-            // The verifier, or nothing at all, makes the second one find what the first has made.
+            // The verifier, or the lack of a create, makes the second one find the file of the
+            // first.
             (_, None | Some(CreateMode::Exclusive { .. })) => Repeat::Same,
             (_, Some(CreateMode::Unchecked { attributes })) if attributes.object_size.is_none() => {
                 Repeat::Same
             }
-            // GUARDED would meet its own file; cutting a file twice may cut what came in between.
+            // GUARDED would fail on the file that it made; a second truncation may cut data written
+            // in between.
             (_, Some(_)) => Repeat::Once,
         },
         _ => Repeat::Once,
@@ -99,7 +102,7 @@ mod tests {
         }))
     }
 
-    /// A reply that the server has kept comes without the data.
+    /// The server keeps replies without their data.
     #[test]
     fn a_batch_that_reads_is_sent_again() {
         assert_eq!(batch(&[ReadWrite::Write, ReadWrite::Write]), Repeat::Same);

@@ -1,5 +1,5 @@
-//! Putting into a request what has changed since the application asked for it: the keys of its
-//! memory and the state-ids of its opens.
+//! Fills the current names of objects into a request, which may have changed since the application
+//! made it: the keys of its memory and the state-ids of its opens.
 
 use super::back::Delegations;
 use super::failure::Failure;
@@ -12,7 +12,7 @@ use dafs_wire::dafs::{
     Status, WriteDirect, WriteInline, XGetXattr, XLayoutGet, XSeek,
 };
 
-/// What is called otherwise on the connection of now.
+/// The names that objects have on the current connection.
 pub(crate) struct Names<'a> {
     /// The memory of the request.
     pub(crate) memory: &'a [Piece],
@@ -24,12 +24,12 @@ pub(crate) struct Names<'a> {
     pub(crate) server: ClientId,
 }
 
-/// Why a request cannot be sent any more.
+/// The reason why a request cannot be sent any more.
 #[derive(Debug)]
 pub(crate) enum Nameless {
     /// Its memory is not registered.
     Memory(Failure),
-    /// Its open is gone; the status tells how.
+    /// Its open is gone, with this status.
     Open(Status),
 }
 
@@ -52,7 +52,8 @@ impl Names<'_> {
                 return Ok(renamed);
             }
         }
-        // Memory that the session was not told of has no registration here; the server will say so.
+        // Memory that the session does not know has no registration here; the server will refuse
+        // it.
         Ok(buffer)
     }
 
@@ -60,7 +61,7 @@ impl Names<'_> {
         buffers.iter().map(|buffer| self.buffer(buffer)).collect()
     }
 
-    /// Hands the request to `then` as it must be sent now.
+    /// Hands the request to `then` with the current names.
     pub(crate) fn apply<R>(
         &self,
         request: &Request<'_>,

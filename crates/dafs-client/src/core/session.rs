@@ -1,12 +1,12 @@
-//! One DAFS session as a state machine without I/O of its own: it posts work to an adapter that it
-//! is handed, is fed the adapter's events and the time, and queues what has completed.
+//! One DAFS session as a state machine without I/O of its own: it posts work to the adapter that
+//! each call passes, is fed the adapter's events and the time, and queues completed calls.
 //!
 //! Invariants
-//! * Every call taken completes exactly once: answered, refused by the server, or lost with the
+//! * Every accepted call completes exactly once: answered, refused by the server, or lost with the
 //!   session (`completed` grows by one entry per call, in `finish` alone).
 //! * A receive is posted before each request, so that its reply always finds one (DAFS 7).
 //! * Outstanding requests never exceed the credits; see [`Streams`](super::streams::Streams).
-//! * After the end of a session nothing is sent and nothing is in flight.
+//! * After the end of a session no request is sent and none is in flight.
 //! * Between the loss of a connection and the end of recovery no call of the application is sent.
 
 use super::back::Back;
@@ -29,21 +29,21 @@ use dafs_wire::dafs::{ByteOrder, CredHandle};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// Where a session stands.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The transport connection is being made.
     Connecting,
     /// The session is being opened: options, authentication, credential, root, limits.
     Opening,
-    /// Calls are taken and sent.
+    /// Calls are accepted and sent.
     Ready,
-    /// The connection was lost and another one is being made, or what the server did before is
-    /// being found out. Calls are taken and sent later.
+    /// The connection was lost and another one is being made, or the outcome of earlier requests is
+    /// being found out. Calls are accepted and sent later.
     Recovering,
-    /// DISCONNECT has been sent, or waits for what is in flight.
+    /// DISCONNECT has been sent, or waits for requests in flight.
     Closing,
-    /// Nothing more will happen.
+    /// The final state.
     Over,
 }
 
@@ -51,7 +51,7 @@ pub enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SessionStats {
-    /// Requests that the server lets us have outstanding.
+    /// Requests that the server allows to be outstanding.
     pub credits: u16,
     /// Requests outstanding.
     pub in_flight: u16,
@@ -87,41 +87,42 @@ pub struct SessionCore {
     pub(crate) memories: Vec<Weak<RegisteredMemory>>,
     pub(crate) held: Held,
     pub(crate) chains: Chains,
-    /// The back-control channel and what hangs on it.
+    /// The back-control channel and the state that depends on it.
     pub(crate) back: Back,
     /// Calls that wait for a credit, or for a connection.
     pub(crate) waiting: VecDeque<Call>,
-    /// Calls that a restarted server has put off, with when to ask again; earliest first.
+    /// Calls that a restarted server has answered with GRACE, with the time of the retry; earliest
+    /// first.
     pub(crate) put_off: VecDeque<(Instant, Call)>,
-    /// When the server first put a request off since the connection was made.
+    /// The time of the first GRACE since the connection was made.
     pub(crate) grace_since: Option<Instant>,
-    /// There while a lost connection is being replaced.
+    /// Present while a lost connection is being replaced.
     pub(crate) recovery: Option<Box<Recovery>>,
-    /// When the first of the connections was lost that have come to nothing since.
+    /// The loss of the first in the current row of connections that have failed.
     pub(crate) lost_at: Option<Instant>,
-    /// The application wants the session to end.
+    /// The application has asked for the end of the session.
     pub(crate) closing: bool,
-    /// What is left of calls that have completed before they were answered.
+    /// Calls that have completed before they were answered.
     pub(crate) orphans: Orphans,
     pub(crate) completed: VecDeque<Completed>,
-    /// Where messages are put together.
+    /// The buffer in which messages are encoded.
     pub(crate) scratch: Vec<u8>,
     pub(crate) info: SessionInfo,
     pub(crate) cred_handle: CredHandle,
     pub(crate) next_analyzer: u64,
     pub(crate) desired: u16,
     pub(crate) demand_peak: u16,
-    /// The time that the caller told last.
+    /// The time that the caller passed last.
     pub(crate) now: Instant,
     pub(crate) last_request: Instant,
-    /// When the last reply came, or recovery was over.
+    /// The time of the last reply, or of the end of recovery.
     pub(crate) last_reply: Instant,
-    /// When the latest request was sent that has been answered in a session that was in order; none
-    /// has before the first reply.
+    /// The sending time of the latest request that was answered in a session in order; `None`
+    /// before the first reply.
     pub(crate) promised_from: Option<Instant>,
-    /// When the last reply came in a session that was in order.
+    /// The time of the last reply in a session in order.
     pub(crate) answered_at: Instant,
-    /// No request is due before this; it may be too early, never too late.
+    /// A lower bound of all deadlines of requests.
     pub(crate) first_deadline: Option<Instant>,
     pub(crate) failure: Option<Failure>,
     pub(crate) stats: SessionStats,
@@ -131,8 +132,7 @@ impl SessionCore {
     /// Starts to connect. [`handle`](Self::handle) takes it from there; the session is open when
     /// [`stage`](Self::stage) says so.
     ///
-    /// # Errors
-    /// What the transport can tell at once.
+    /// # Errors Those that the transport detects at once.
     pub fn connect(
         adapter: &mut dyn Adapter,
         config: SessionConfig,
@@ -187,12 +187,12 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Where the session stands.
+    /// The state of the session.
     pub fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// What was agreed on; complete once the session is ready. A recovery may change it.
+    /// The negotiated parameters; complete once the session is ready. A recovery may change them.
     pub fn info(&self) -> &SessionInfo {
         &self.info
     }
@@ -202,22 +202,23 @@ impl SessionCore {
         self.order
     }
 
-    /// Why the session is over.
+    /// The reason why the session is over.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
 
-    /// The next call that is over.
+    /// The next completed call.
     pub fn take_completed(&mut self) -> Option<Completed> {
         self.completed.pop_front()
     }
 
-    /// True when nothing is outstanding or waiting, requests of our own included.
+    /// True when no request is outstanding or waiting, those of the session's own included.
     pub fn is_idle(&self) -> bool {
         self.is_idle_but_for(0)
     }
 
-    /// True when no more than so many calls are outstanding or waiting, and nothing else is under way.
+    /// True when no more than so many calls are outstanding or waiting, and there is no recovery
+    /// and no batch.
     pub fn is_idle_but_for(&self, calls: usize) -> bool {
         let outstanding = usize::from(self.conn.streams.outstanding());
         outstanding + self.waiting.len() + self.put_off.len() <= calls
@@ -225,7 +226,7 @@ impl SessionCore {
             && self.back.batches.is_idle()
     }
 
-    /// How often the server was found to have restarted.
+    /// The number of restarts of the server that were detected.
     pub fn restarts(&self) -> u64 {
         self.stats.restarts
     }
@@ -263,15 +264,15 @@ impl SessionCore {
         memory.belongs_to(&self.graveyard)
     }
 
-    /// Ends registrations that nobody holds any more. To be called after every step that may have
-    /// dropped memory and before its result is seen.
+    /// Ends registrations without a holder. Called after every step that may have dropped memory
+    /// and before its result is seen.
     pub fn reap(&mut self, adapter: &mut dyn Adapter) {
         for region in self.graveyard.exhume() {
             adapter.deregister(region);
         }
     }
 
-    /// Takes one event of the adapter. Events of other endpoints are left alone.
+    /// Processes one event of the adapter. Events of other endpoints are ignored.
     pub fn handle(&mut self, adapter: &mut dyn Adapter, event: Event, now: Instant) {
         self.now = now;
         let ours = self.conn.endpoint;
@@ -327,7 +328,7 @@ impl SessionCore {
             (Operation::Receive, WorkStatus::Ok(bytes)) => {
                 self.conn.posted -= 1;
                 let result = self.on_message(adapter, slot, bytes as usize, now);
-                // Unless the connection has ended meanwhile, and with it its message buffers.
+                // The connection may have ended meanwhile, and with it its message buffers.
                 if self.conn.endpoint == Some(completion.endpoint) {
                     self.conn.receives.put(slot);
                 }
@@ -348,13 +349,13 @@ impl SessionCore {
         }
     }
 
-    /// Sends what can be sent now.
+    /// Sends calls as far as possible.
     fn go_on(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         self.advance(adapter, now);
         self.pump(adapter, now);
     }
 
-    /// Ends the session in order, once nothing is in flight any more: no further call is taken.
+    /// Ends the session in order, once no call is in flight any more: no further call is accepted.
     pub fn close(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         self.now = now;
         self.closing = true;
@@ -364,18 +365,18 @@ impl SessionCore {
                 self.pump(adapter, now);
             }
             Stage::Connecting | Stage::Opening => self.end(adapter, Failure::Closed),
-            // Nobody waits for what a recovery could still achieve.
+            // No call needs the result of the recovery.
             Stage::Recovering if self.has_no_calls() => self.end(adapter, Failure::Closed),
             Stage::Recovering | Stage::Closing | Stage::Over => {}
         }
     }
 
-    /// Ends the session at once; everything in flight is lost.
+    /// Ends the session at once; all calls in flight are lost.
     pub fn abort(&mut self, adapter: &mut dyn Adapter) {
         self.end(adapter, Failure::Closed);
     }
 
-    /// The end for good.
+    /// The final end of the session.
     pub(crate) fn end(&mut self, adapter: &mut dyn Adapter, failure: Failure) {
         if self.stage == Stage::Over {
             return;
@@ -394,13 +395,13 @@ impl SessionCore {
         for call in doubts.chain(std::mem::take(&mut self.waiting)) {
             self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));
         }
-        // With the session the server takes back all that was held in it.
+        // The server releases all state of the session.
         self.orphans = Orphans::default();
         self.first_deadline = None;
         self.reap(adapter);
     }
 
-    /// The one place where a call completes.
+    /// The only place where a call completes.
     pub(crate) fn finish(&mut self, purpose: Purpose, done: Done) {
         if let Purpose::Caller(tag) = purpose {
             let server = self.info.client_id;
@@ -412,7 +413,7 @@ impl SessionCore {
         }
     }
 
-    /// Tells the transport how much is still to be placed here.
+    /// Tells the transport how many bytes are still to be placed here.
     pub(crate) fn expect(&mut self, adapter: &mut dyn Adapter, more: u64, less: u64) {
         if more != less {
             self.conn.expected_bytes =
@@ -424,7 +425,7 @@ impl SessionCore {
     }
 
     /// Frees the message buffers of a session that is over, and the application's memory that was
-    /// given back since its end.
+    /// dropped since its end.
     pub fn release(&mut self, adapter: &mut dyn Adapter) {
         self.abort(adapter);
         self.reap(adapter);

@@ -7,7 +7,7 @@
 //!   65535 to 0; a stream that expired and comes back goes on where it stopped.
 //! * `granted` follows `max(granted - 1, target)` with every reply and nothing else.
 
-/// Who may send, and with which transaction id.
+/// The credits and streams of a connection, and the next transaction ids.
 #[derive(Debug)]
 pub(crate) struct Streams {
     granted: u16,
@@ -26,7 +26,8 @@ pub(crate) struct Transaction {
 }
 
 impl Streams {
-    /// The state before the connect request: one credit. `limit` bounds what we ever use.
+    /// The state before the connect request: one credit. `limit` bounds the streams that are ever
+    /// used.
     pub(crate) fn new(limit: u16) -> Self {
         let limit = limit.max(1);
         let words = usize::from(limit).div_ceil(64);
@@ -40,7 +41,7 @@ impl Streams {
         }
     }
 
-    /// Requests that the server lets us have outstanding.
+    /// Requests that the server allows to be outstanding.
     pub(crate) fn granted(&self) -> u16 {
         self.granted
     }
@@ -50,7 +51,7 @@ impl Streams {
         self.outstanding
     }
 
-    /// The most we can use of what the server grants.
+    /// The usable part of what the server grants.
     pub(crate) fn usable(&self) -> u16 {
         self.granted.min(self.limit)
     }
@@ -88,13 +89,13 @@ impl Streams {
         Some(taken)
     }
 
-    /// A reply has come for `stream`, with the server's target.
+    /// Records a reply on `stream`, with the server's target.
     pub(crate) fn replied(&mut self, stream: u16, target: u16) {
         let (word, bit) = (usize::from(stream) / 64, usize::from(stream) % 64);
         debug_assert!(self.busy[word] & (1 << bit) != 0);
         self.busy[word] &= !(1 << bit);
         self.outstanding -= 1;
-        // A target of 0 would end the session by itself; there is always at least one credit.
+        // A target of 0 would end the session; there is always at least one credit.
         self.target = target.max(1);
         self.granted = (self.granted - 1).max(self.target);
     }

@@ -1,10 +1,10 @@
-//! Requests on their way out.
+//! Outgoing requests.
 //!
 //! Invariants
-//! * A call that has been taken is in exactly one place until it completes: waiting, outstanding, or
-//!   in the hands of recovery.
-//! * A request is kept as the application asked for it; what a lost connection has changed since
-//!   (keys of memory, state-ids of opens) is put in each time it is sent.
+//! * An accepted call is in exactly one place until it completes: waiting, outstanding, or in
+//!   recovery.
+//! * A request is kept as the application made it; names that changed with a lost connection (keys
+//!   of memory, state-ids of opens) are filled in each time it is sent.
 
 use super::call::{
     Call, Done, Due, Flight, Purpose, ReadCall, Refused, ReplyMessage, Task, Work, WriteCall,
@@ -32,19 +32,18 @@ pub(super) struct Outgoing {
     pub(super) procedure: Procedure,
     pub(super) header: RequestHeader,
     pub(super) work: Work,
-    /// How much of it is in `scratch`.
+    /// The part of it in `scratch`.
     pub(super) bytes: usize,
-    /// What is gathered behind that.
+    /// The data that is gathered behind that.
     pub(super) data: Option<Piece>,
 }
 
 impl SessionCore {
-    /// Takes any request. `memory` is what the request names for direct transfer, by
+    /// Accepts any request. `memory` is the memory that the request names for direct transfer, by
     /// [`Piece::direct_buffer`]; it stays registered until the answer. Ends with
     /// [`Done::Answered`].
     ///
-    /// # Errors
-    /// Why it was not taken.
+    /// # Errors The reason why it was not accepted.
     pub fn submit(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -73,10 +72,9 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Takes a read.
+    /// Accepts a read.
     ///
-    /// # Errors
-    /// Why it was not taken.
+    /// # Errors The reason why it was not accepted.
     pub fn submit_read(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -94,10 +92,9 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Takes a write.
+    /// Accepts a write.
     ///
-    /// # Errors
-    /// Why it was not taken.
+    /// # Errors The reason why it was not accepted.
     pub fn submit_write(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -141,7 +138,7 @@ impl SessionCore {
         Ok(())
     }
 
-    /// True when a new call may overtake nothing and has what it needs.
+    /// True when a new call overtakes no other and has the resources that it needs.
     fn can_send(&self) -> bool {
         self.stage == Stage::Ready && self.waiting.is_empty() && self.conn.has_room()
     }
@@ -156,7 +153,8 @@ impl SessionCore {
         self.demand_peak = self.demand_peak.max(wanted);
     }
 
-    /// Sends what waits, as far as credits reach; then closes, if that is wanted.
+    /// Sends waiting calls, as far as credits reach; then closes the session, if that was asked
+    /// for.
     pub(crate) fn pump(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         if self.back.is_wanted() {
             self.back_turn(adapter, now);
@@ -172,7 +170,7 @@ impl SessionCore {
                 break;
             }
             let Some(Call { tag, due, task, .. }) = self.waiting.pop_front() else { break };
-            // It may have waited for its turn for longer than an answer may take.
+            // It may have waited for a credit for longer than an answer may take.
             let due = unless_silent(due, self.answered_at);
             let result = match task {
                 Task::Read(call) => self.send_read(adapter, now, tag, due, call),
@@ -182,8 +180,8 @@ impl SessionCore {
                 }
             };
             if let Err(refused) = result {
-                // The call had been taken, so it must complete. It fitted a message of the
-                // connection before this one, or its memory could not be had again.
+                // The accepted call must complete. It fitted a message of the connection before
+                // this one, or its memory could not be registered again.
                 self.finish(Purpose::Caller(tag), Done::Lost(unsendable(refused)));
             }
         }
@@ -276,10 +274,10 @@ impl SessionCore {
         let mut bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
         let mut work = Work::own();
         if matches!(purpose, Purpose::Caller(_)) {
-            // Who may be called keeps an eye on delegations, too.
+            // A client with a back-control channel tracks delegations, too.
             let keep = self.config.recovery.is_some() || self.back.is_wanted();
             let kept = if keep { self.scratch[..bytes].to_vec() } else { Vec::new() };
-            // Into the message, and with it into the memory that it is sent from.
+            // One copy into the message, and one into the memory that it is sent from.
             count_data(request, &[Site::ClientInlineWrite; 2]);
             count_data(request, if keep { &[Site::ClientKept] } else { &[] });
             if self.stats.recoveries > 0 {
@@ -308,8 +306,8 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Answers a request that names an open which is gone, in the server's stead: the server may
-    /// know another open by that name.
+    /// Answers a request that names a lost open, in place of the server: there, the state-id may
+    /// denote another open.
     fn refuse_here(
         &mut self,
         purpose: Purpose,
@@ -325,7 +323,7 @@ impl SessionCore {
         Ok(())
     }
 
-    /// What the server would answer.
+    /// The answer that the server would give.
     pub(super) fn reply_here(
         &self,
         procedure: Procedure,
@@ -413,7 +411,8 @@ impl SessionCore {
         let padded_to = (self.config.pad_writes && padding != 0).then_some(padding);
         let data_at = padded_to.map_or(WRITE_INLINE_DATA_AT, |at| at as usize);
         let inline = self.fits_inline(byte_count, data_at, self.info.request_bytes);
-        // While it costs the connection nothing; a sum over the message looks as well.
+        // Detect unmapped memory while it does not cost the connection; a checksum of the message
+        // touches every byte, too.
         let sum = match inline {
             true if self.info.checksums => Ok(Checksum::ZERO),
             true => call.from.checked().look().map(|()| Checksum::ZERO),
@@ -482,7 +481,7 @@ impl SessionCore {
             && data_at + bytes as usize <= message_bytes as usize
     }
 
-    /// Whether data of this length can be appended within a message.
+    /// True when data of this length can be appended within a message.
     pub(crate) fn appends_inline(&self, bytes: usize) -> bool {
         let message_bytes = self.info.request_bytes;
         let short = u32::try_from(bytes).ok();
@@ -492,15 +491,14 @@ impl SessionCore {
     /// The checksum that travels with direct data, when checksums are on (DAFS O20).
     ///
     /// # Errors
-    /// The data is not there.
+    /// The data is unmapped.
     pub(crate) fn data_checksum(&self, data: CheckedSlice<'_>) -> Result<Checksum, Gone> {
         self.checksum_of(std::iter::once(data))
     }
 
-    /// The same of data in several pieces, one behind the other.
+    /// As [`data_checksum`](Self::data_checksum), for data in several pieces, one behind the other.
     ///
-    /// # Errors
-    /// The data is not there.
+    /// # Errors The data is unmapped.
     pub(crate) fn checksum_of<'a>(
         &self,
         data: impl IntoIterator<Item = CheckedSlice<'a>>,
@@ -513,8 +511,8 @@ impl SessionCore {
         Ok(sums.finish())
     }
 
-    /// The header of the next request. The caller has made sure that there is a credit. Nothing is
-    /// taken yet, so a request that does not fit changes nothing.
+    /// The header of the next request. The caller has made sure that there is a credit. No credit
+    /// is used yet, so a request that does not fit changes nothing.
     pub(super) fn next_header(&self, procedure: Procedure) -> Result<RequestHeader, Refused> {
         let next = self.conn.streams.peek().ok_or(Refused::Full)?;
         Ok(RequestHeader {
@@ -527,8 +525,8 @@ impl SessionCore {
         })
     }
 
-    /// Sends one request: a receive first, then the message. It is outstanding whatever comes of
-    /// that, so a failure ends it with its connection.
+    /// Sends one request: a receive first, then the message. It is outstanding in any case, so a
+    /// failure ends it with its connection.
     pub(super) fn transmit(&mut self, adapter: &mut dyn Adapter, now: Instant, message: Outgoing) {
         let Outgoing { purpose, due: deadline, procedure, header, work, bytes, data } = message;
         let taken = self.conn.streams.take();
@@ -590,7 +588,7 @@ pub(super) fn count_data(request: &Request<'_>, sites: &[Site]) {
     sites.iter().for_each(|site| count_copy(*site, data.len()));
 }
 
-/// How a call ends that was taken and cannot be sent.
+/// The end of an accepted call that cannot be sent.
 pub(super) fn unsendable(refused: Refused) -> Failure {
     match refused {
         Refused::Over(failure) => failure,
@@ -610,7 +608,7 @@ pub(super) fn due(now: Instant, deadline: Option<Duration>) -> Due {
 /// whose checksum field is zero.
 ///
 /// # Errors
-/// The data is not there.
+/// The data is unmapped.
 fn seal_volatile(head: &mut [u8], data: CheckedSlice<'_>) -> Result<(), Gone> {
     let mut sums = Fletcher32::new();
     sums.update(head);

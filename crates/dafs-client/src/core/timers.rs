@@ -1,4 +1,4 @@
-//! What happens because time passes: deadlines, keep-alives, giving credits back.
+//! Timers: deadlines, keep-alives, giving credits back.
 
 use super::call::{Due, Purpose};
 use super::failure::Failure;
@@ -9,7 +9,7 @@ use dafs_wire::dafs::Request;
 use std::time::Duration;
 
 impl SessionCore {
-    /// When [`on_time`](Self::on_time) has something to do, unless an event comes first.
+    /// The time at which [`on_time`](Self::on_time) has work, unless an event comes first.
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.stage == Stage::Over {
             return None;
@@ -24,7 +24,7 @@ impl SessionCore {
         times.into_iter().flatten().chain(self.orphans_timeout()).min()
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         self.now = now;
         if self.back_timeout().is_some_and(|at| at <= now) {
@@ -46,7 +46,8 @@ impl SessionCore {
             return;
         }
         if self.keep_alive_at() <= now {
-            // Nobody needed what was asked for a while ago: wish for what was used since then.
+            // The credits asked for earlier were not needed: ask for as many as were used since
+            // then.
             self.desired = self.demand_peak.max(1);
             self.demand_peak = 0;
             self.send_null(adapter, now, OPERATION_DEADLINE);
@@ -55,21 +56,21 @@ impl SessionCore {
         }
     }
 
-    /// Without a credit there is nothing to send a NULL with; what is outstanding renews the leases.
+    /// A NULL needs a credit; without one, outstanding requests renew the leases.
     fn can_send_null(&self) -> bool {
         self.stage == Stage::Ready && self.waiting.is_empty() && self.conn.has_room()
     }
 
-    /// Until when the server keeps what it has promised for certain, opens and delegations: a part of
-    /// the lease from when a request was sent that it has answered. The answer itself may have waited
-    /// here for longer than the lease, as in a process that was stopped. While delegations are held
-    /// the server must have been heard on the back-control channel, too: it may have called for them,
-    /// and it waits for no longer than a lease.
+    /// The time until which the server certainly keeps its promises, opens and delegations: a part
+    /// of the lease, from the sending time of a request that it has answered. The answer itself may
+    /// have waited here for longer than the lease, as in a process that was stopped. While
+    /// delegations are held, the same holds for the back-control channel: the server may have
+    /// recalled them there, and it waits for a recall no longer than a lease.
     pub fn promised_until(&self) -> Instant {
         let heard_at = self.back.heard_at();
         let from = self.promised_from;
         match from.map(|at| heard_at.map_or(at, |heard_at| at.min(heard_at))) {
-            // Before all time is before a sleep longer than that.
+            // An earlier time would be before a suspension longer than the clock.
             Some(at) if self.stage != Stage::Over && at > Instant(0) => {
                 at + self.info.lease * 2 / 3
             }
@@ -77,8 +78,8 @@ impl SessionCore {
         }
     }
 
-    /// The machine has been suspended for so long, which the clock of the session does not tell. What the
-    /// server has promised has run on meanwhile.
+    /// Accounts for a suspension of the machine, which the clock of the session does not count. The
+    /// lease has run on meanwhile.
     pub fn slept(&mut self, time: Duration) {
         self.promised_from = self.promised_from.map(|at| earlier(at, time));
         for flight in self.conn.flights.iter_mut().flatten() {
@@ -87,13 +88,14 @@ impl SessionCore {
         self.back.slept(time, self.now, self.patience_of_server());
     }
 
-    /// How long the server waits for a delegation before it lets others in, less a part for the way.
+    /// The time that the server waits for the return of a delegation before it revokes it, less a
+    /// part for the transmission.
     pub(super) fn patience_of_server(&self) -> Duration {
         self.info.lease * 2 / 3
     }
 
     /// Any request renews all leases (DAFS 7), so only silence needs a keep-alive; a third of the
-    /// lease leaves room for two that go wrong.
+    /// lease leaves room for two that fail.
     fn keep_alive_at(&self) -> Instant {
         const INTERVAL_MIN: Duration = Duration::from_secs(1);
         self.last_request + (self.info.lease / 3).max(INTERVAL_MIN)
@@ -104,12 +106,12 @@ impl SessionCore {
         self.send_own_within(adapter, now, Purpose::Null, &Request::Null, deadline);
     }
 
-    /// Gives the connection up if a request is overdue: it cannot be taken back, and whatever comes after
-    /// it would wait behind a server that has stopped answering.
+    /// Gives the connection up if a request is overdue: DAFS cannot cancel it, and later requests
+    /// would wait behind a server that has stopped answering.
     ///
-    /// What waits for stable storage may take long on a server that is well, and so may what waits
-    /// for its credit. Those are overdue only when the session is silent as well, and before that
-    /// is believed a NULL asks the server for a sign of life.
+    /// Requests that wait for stable storage may take long on a healthy server, and so may requests
+    /// that wait for a credit. They are overdue only when the session is silent as well. Before the
+    /// client assumes that, it sends a NULL as a probe.
     fn check_deadlines(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         let prompt = self.conn.flights.iter().flatten().filter(|flight| !flight.is_slow());
         let first = prompt.filter_map(|flight| flight.deadline).min_by_key(|(at, _)| *at);
@@ -137,8 +139,8 @@ impl SessionCore {
         self.first_deadline = first.into_iter().chain(silent).chain(probe).map(|(at, _)| at).min();
     }
 
-    /// When to give up a session that has nothing to say about a slow request at `at`; `None` when
-    /// a probe will tell.
+    /// The time at which to give up a silent session with a slow request that is due at `at`;
+    /// `None` when a probe will tell.
     fn patience(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -160,11 +162,11 @@ impl SessionCore {
         Some((at + patience, after + patience))
     }
 
-    /// Looks at what a reply leaves to be done: a client that was told to shrink and has nothing
-    /// to send burns its extra receives with NULLs (DAFS 7).
+    /// Updates the shrinking of credits after a reply: a client that must shrink and has no request
+    /// to send uses up its extra receives with NULLs (DAFS 7).
     pub(crate) fn after_reply(&mut self, purpose: Purpose, now: Instant) {
         if self.stage == Stage::Ready && self.conn.streams.must_shrink() && self.is_idle() {
-            // Between two calls of a busy client there is no need to hurry.
+            // Between two calls of a busy client a delay is fine.
             let delay = if purpose == Purpose::Null { Duration::ZERO } else { SHRINK_DELAY };
             self.conn.shrink_at = Some(now + delay);
         } else {
@@ -173,14 +175,14 @@ impl SessionCore {
     }
 }
 
-/// When a call is overdue that may take its time on a server that is well, as what waits for stable
-/// storage or for its turn: not before the server has been silent for as long. Its last answer in a
-/// session that was in order came at `answered_at`.
+/// The deadline of a call that may be slow on a healthy server, because it waits for stable storage
+/// or for its turn: not before the server has been silent for as long. Its last answer in a session
+/// in order came at `answered_at`.
 pub(super) fn unless_silent(due: Due, answered_at: Instant) -> Due {
     due.map(|(at, after)| (at.max(answered_at + after), after))
 }
 
-/// Before a sleep of that length.
+/// The instant moved back by the length of a suspension.
 pub(in crate::core) fn earlier(at: Instant, time: Duration) -> Instant {
     Instant(at.0.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }
