@@ -1,4 +1,4 @@
-//! What hangs on the back-control channel: delegations, and batches that are not waited for.
+//! The driver's part in the back-control channel: delegations, asynchronous batches and read-ahead.
 
 use super::{Driver, Leader, Shared, Slot, awake_or_not, coarse_now};
 use crate::core::{BackStage, BatchCall, BatchHints, Refused, Stage};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 impl Shared {
-    /// Asks for the connection over which the server can call.
+    /// Asks for the back-control channel, over which the server can call.
     pub(crate) fn listen(&self) -> Result<()> {
         let mut driver = self.lock()?;
         let inner = &mut *driver;
@@ -25,7 +25,8 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`listen`](Self::listen); whether the server may call already. `None` when it never will.
+    /// As [`listen`](Self::listen); true when the server may call already. `None` when it never
+    /// will.
     pub(crate) fn is_listening(&self) -> Option<bool> {
         self.listen().ok()?;
         match self.lock().ok()?.core.back_stage() {
@@ -35,8 +36,8 @@ impl Shared {
         }
     }
 
-    /// As [`listen`](Self::listen), and waits for it as long as it is worth. Whether the server will
-    /// call is its own affair.
+    /// As [`listen`](Self::listen), and waits for it up to [`BACK_WAIT`]. It returns without an
+    /// error if there is no channel by then.
     pub(crate) fn await_back(&self) -> Result<()> {
         self.listen()?;
         let driver = self.lock()?;
@@ -49,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// Gives a delegation back that nobody holds, without waiting.
+    /// Returns a delegation without a holder, without waiting.
     pub(crate) fn leave_delegation(&self, name: StateId) {
         let Ok(mut driver) = self.lock() else { return };
         driver.holders.remove(name);
@@ -74,14 +75,14 @@ impl Shared {
         Ok(true)
     }
 
-    /// A delegation has no holder any more; false when it need not be returned.
+    /// Removes the holder of a delegation; false when it need not be returned.
     pub(crate) fn release(&self, name: StateId) -> Result<bool> {
         let mut driver = self.lock()?;
         driver.holders.remove(name);
         Ok(driver.core.give_up_delegation(name))
     }
 
-    /// Restarts of the server that those who listen to it have been told of.
+    /// Restarts of the server that the holders of delegations have been notified of.
     pub(crate) fn restarts_heard(&self) -> u64 {
         self.restarts.load(Ordering::Acquire)
     }
@@ -90,8 +91,8 @@ impl Shared {
         !self.promised().is_zero() && self.unheard.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the server has waited for long for somebody who has not heard that yet: it may have let
-    /// others change what is kept here.
+    /// True when a notice has waited for its holder so long that the server may have revoked the
+    /// delegation and let others change the file.
     pub(crate) fn is_hard_of_hearing(&self) -> bool {
         if self.unheard.load(Ordering::Acquire) == 0 {
             return false;
@@ -100,19 +101,20 @@ impl Shared {
         driver.holders.unheard_for() > driver.core.info().lease / 3
     }
 
-    /// How long the server's promises hold for certain.
+    /// The time from now on for which the server certainly keeps its promises.
     pub(crate) fn promised(&self) -> Duration {
-        // In a fork nobody hears of their end.
+        // A fork gets no recalls.
         match self.check_process() {
             Ok(()) => Instant(self.lease_until.load(Ordering::Acquire)).since(awake_or_not()),
             Err(_) => Duration::ZERO,
         }
     }
 
-    /// Asks the holders what the server wants to know of them, and answers it. Called by the helper
-    /// thread, without the lock.
+    /// Passes BC_GETATTR questions to the holders, and answers them. Called by the helper thread,
+    /// without the lock.
     pub(crate) fn answer_questions(&self) {
-        // Whoever polls would be kept up by somebody who wants the lock every few milliseconds.
+        // Without a question it does not take the lock, which would disturb a polling thread every
+        // few milliseconds.
         if !self.asked.swap(false, Ordering::Acquire) {
             return;
         }
@@ -126,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that what was submitted leaves: at once when nothing else is under way or the
+    /// Makes sure that submitted requests are sent: at once when no other is in flight or the
     /// leader sleeps, else with the next poll.
     pub(super) fn sent(&self, driver: &mut Driver) {
         match driver.leader {
@@ -141,8 +143,8 @@ impl Shared {
         }
     }
 
-    /// Starts an operation that nobody needs before he comes and waits for it. It leaves with
-    /// [`send_ahead`](Self::send_ahead).
+    /// Starts a read-ahead operation, whose result is not needed before a thread waits for it.
+    /// [`send_ahead`](Self::send_ahead) sends it.
     pub(crate) fn submit_ahead(
         &self,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
@@ -153,7 +155,7 @@ impl Shared {
         Ok(slot)
     }
 
-    /// Sends what was submitted ahead, and wakes nobody for it who looks now and then anyway.
+    /// Sends read-ahead, and wakes no thread that polls from time to time anyway.
     pub(crate) fn send_ahead(&self) {
         let Ok(mut driver) = self.lock() else { return };
         match driver.leader {
@@ -168,8 +170,8 @@ impl Shared {
         }
     }
 
-    /// Hears what the server wants, and how far it is with what was submitted ahead, unless somebody has
-    /// done that lately. For who finds in memory what he asks for.
+    /// Polls for calls of the server and for read-ahead, unless a thread has done so lately. For
+    /// readers that find their data in memory.
     pub(crate) fn hear_now_and_then(&self) {
         let now = coarse_now();
         if now.since(Instant(self.heard_at.load(Ordering::Relaxed))) < BACK_TICK {
@@ -181,8 +183,8 @@ impl Shared {
         }
     }
 
-    /// Sends what was submitted if nobody else is about to: the leader sleeps, and the caller will
-    /// wait for it.
+    /// Sends submitted requests if no other thread is about to: the leader sleeps, and the caller
+    /// will wait for the answer.
     pub(super) fn hurry(&self, driver: &mut Driver) {
         if driver.leader == Leader::Sleeping {
             driver.adapter.flush();
@@ -190,7 +192,7 @@ impl Shared {
         }
     }
 
-    /// Hands an asynchronous batch over; `writes` are told what was written and is not stable.
+    /// Submits an asynchronous batch; `writes` records unstable writes.
     pub(crate) fn submit_batch(
         &self,
         mut calls: Vec<BatchCall>,
@@ -221,7 +223,7 @@ impl Shared {
         self.wait(driver, time, take)
     }
 
-    /// A transfer of a batch is not to wait for its window.
+    /// Asks the server not to wait for the window of a transfer.
     pub(crate) fn hurry_transfer(&self, slot: &Slot) -> Result<()> {
         let mut guard = self.lock()?;
         let driver = &mut *guard;
@@ -230,7 +232,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a transfer of a batch back; hands the slot back when it is too late.
+    /// Cancels a transfer of a batch; returns the slot when it is too late.
     pub(crate) fn cancel_transfer(&self, slot: Slot) -> Result<Option<Slot>> {
         let mut driver = self.lock()?;
         if !driver.core.cancel_transfer(slot.tag()) {
@@ -249,7 +251,7 @@ mod tests {
 
     const PIECE: usize = 32 << 10;
 
-    /// Reads in sequence; tells whether anything was ahead that nobody looked after.
+    /// Reads in sequence; true if there was read-ahead without a thread that makes progress.
     fn read(client: &Client, file: &File, want: &[u8]) -> bool {
         let (mut found, mut was_ahead) = (vec![0; PIECE], false);
         for (at, want) in (0..).step_by(PIECE).zip(want.chunks(PIECE)) {
@@ -280,7 +282,7 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let file = other.open(b"file", &OpenOptions::write()).unwrap();
-                    // What is there already: this waits until the delegation has come back.
+                    // The write changes no byte: it waits until the delegation has been returned.
                     file.write_at(&data[7..8], 7, Stability::Unstable).unwrap();
                     is_written.store(true, Ordering::Release);
                 });

@@ -1,5 +1,5 @@
-//! What those ask of the driver who read and write at data servers: of the session with the metadata server
-//! its names, of those with data servers that they move along while nobody waits for them.
+//! The driver's part in transfers at data servers. The session with the metadata server translates
+//! names; sessions with data servers make progress for transfers without a waiter.
 
 use super::{Shared, Slot};
 use crate::attributes::FileHandle;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 impl Shared {
-    /// Who is asked when the server recalls a layout.
+    /// Sets the receiver of layout recalls.
     pub(crate) fn hear_recalls(&self, recalls: Recalls) -> Result<()> {
         self.lock()?.core.back.recalls = Some(recalls);
         self.helper.wake();
         Ok(())
     }
 
-    /// What the server calls an open now.
+    /// The server's current state-id of an open.
     pub(crate) fn current_open(&self, name: StateId) -> Result<StateId> {
         let current = self.lock()?.core.held.current(name);
         current.map_err(|status| Error::Status { procedure: Procedure::ReadDirect, status })
@@ -36,8 +36,9 @@ impl Shared {
         registered.map_err(|error| self.failed(&error))
     }
 
-    /// Has an operation moved along by a thread of its session's, and `waker` called when it is over. True if
-    /// that is so already, or if there is no thread to be had, so that it has to be waited for.
+    /// Has the mover thread of this session make progress for an operation, and call `waker` when
+    /// it is over. True if it is over already, or if no thread could be started, so that the caller
+    /// must wait for it.
     pub(crate) fn attend(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> bool {
         if self.start_mover().is_err() {
             return true;

@@ -1,18 +1,17 @@
-//! A clock for those who look at it all the time.
+//! A cheap clock for frequent use, and the time of suspensions.
 
 use dafs_dat::Instant;
 use std::time::Duration;
 
-/// A difference that is no sleep: two clocks are not read at the same time.
+/// A difference below this is no suspension: two clocks are not read at the same time.
 const JITTER: Duration = Duration::from_millis(10);
 
-/// The machine's monotonic clock as the kernel last noted it: some milliseconds late, very cheap.
+/// The machine's monotonic clock as the kernel last updated it: some milliseconds late, very cheap.
 pub(crate) fn coarse_now() -> Instant {
     read(libc::CLOCK_MONOTONIC_COARSE)
 }
 
-/// As the monotonic clock, which stands still while the machine is suspended, and with the time of that:
-/// what others have promised runs out meanwhile.
+/// The boot-time clock, which also runs while the machine is suspended, as the server's leases do.
 pub(crate) fn awake_or_not() -> Instant {
     read(libc::CLOCK_BOOTTIME)
 }
@@ -24,7 +23,7 @@ fn read(clock: libc::clockid_t) -> Instant {
     Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// How long the machine has been suspended so far.
+/// The time for which the machine has been suspended so far.
 #[derive(Debug)]
 pub(super) struct Asleep {
     total: Duration,
@@ -39,7 +38,7 @@ impl Asleep {
         awake_or_not().since(Instant::now())
     }
 
-    /// The time slept since this was asked last, if there was any.
+    /// The time suspended since the last call, if there was any.
     pub(super) fn more(&mut self) -> Option<Duration> {
         self.up_to(Self::now())
     }
@@ -53,7 +52,7 @@ impl Asleep {
         Some(more)
     }
 
-    /// A time of the monotonic clock in the words of the other one.
+    /// Converts a time of the monotonic clock to the boot-time clock.
     pub(super) fn awake_or_not(&self, at: Instant) -> Instant {
         at + self.total
     }

@@ -1,9 +1,11 @@
-//! Operations that nobody waits for: whoever polls calls what follows them.
+//! Operations with a continuation and without a waiter: the thread that polls calls the
+//! continuation.
 //!
 //! Invariants
-//! * What follows an operation is called once, without the driver's lock, also when the session ends.
-//! * While there is any such operation somebody leads: whoever starts one while nobody does leads until
-//!   none is left; who stops leading before that hands over to a follower, or to the mover.
+//! * A continuation is called once, without the driver's lock, also when the session ends.
+//! * While there is such an operation, some thread leads. A thread that starts one without a leader
+//!   leads until none is left; a leader that stops before that hands over to a follower, or to the
+//!   mover thread.
 
 use super::waiter::Waiter;
 use super::{Driver, Leader, Shared, coarse_now};
@@ -14,7 +16,7 @@ use crate::operations::Then;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What is to be called when the lock is free. It is called at the latest when this is dropped.
+/// Continuations to be called when the lock is free, at the latest when this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Followed(Vec<(Then, Done)>);
 
@@ -43,15 +45,16 @@ impl Drop for Followed {
 }
 
 impl Shared {
-    /// Starts an operation that `then` follows. Leads if nobody does, until no such operation is left.
+    /// Starts an operation with the continuation `then`. Without a leader it leads until no such
+    /// operation is left.
     pub(crate) fn start_followed(
         self: &Arc<Self>,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
         then: Then,
     ) -> Result<()> {
-        // A fork has no thread that would give up the lock of the mover.
+        // A fork has no thread that would release the lock of the mover.
         self.check_process()?;
-        // Who leads now may leave.
+        // The current leader may stop.
         self.start_mover()?;
         let mut driver = self.lock()?;
         let slot = driver.operations.open().ok_or(Error::TooMany)?;
@@ -66,8 +69,9 @@ impl Shared {
             return Ok(());
         }
         let time = Limit::current().map(|limit| limit.at.since(coarse_now()));
-        // It ends early when this thread has no more time, and then the mover goes on. So it does after a
-        // panic, of which this caller must hear nothing: what it has begun will be followed.
+        // The wait ends early when this thread's limit is over, and then the mover goes on. It also
+        // does after a panic, which this caller must not see: the continuation of its operation
+        // will be called.
         let waiter = Waiter::new(self, time, None);
         let lead = || waiter.run(driver, |driver| (!driver.is_followed()).then_some(()));
         let _ = catch_unwind(AssertUnwindSafe(lead));
@@ -84,7 +88,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
-    /// Longer than anything takes here that is not stuck.
+    /// A timeout that is reached only by a deadlock.
     const STUCK: Duration = Duration::from_secs(20);
 
     const LEN: usize = 4096;
@@ -116,7 +120,7 @@ mod tests {
                     let (file, said) = (&file, said.clone());
                     scope.spawn(move || {
                         for number in 0..READS {
-                            // Others wait for theirs in the ordinary way meanwhile.
+                            // Other threads wait for ordinary requests meanwhile.
                             if number % 3 == 0 {
                                 file.client().ping().unwrap();
                             }
@@ -158,16 +162,16 @@ mod tests {
         let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
         let client = wire.client();
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
-        // It would lead sooner or later.
+        // The helper would lead sooner or later.
         client.shared().helper.stop();
         let (said, hears) = channel();
-        // Who begins it has no time to wait for it.
+        // The thread that begins it has no time to wait for it.
         let held = wire.held.lock().unwrap();
         crate::within(Duration::from_millis(10), || read(&file, 0, &said));
         assert!(hears.try_recv().is_err());
         drop(held);
         assert!(hears.recv_timeout(STUCK).unwrap().2.is_ok());
-        // Another thread leads when it begins, and leaves.
+        // Another thread leads when it begins, and stops.
         let shared = client.shared();
         shared.lock_regardless().leader = Leader::Polling;
         let held = wire.held.lock().unwrap();

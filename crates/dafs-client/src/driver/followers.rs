@@ -1,38 +1,38 @@
 //! Threads that wait while another one leads.
 //!
-//! Each has a bell of its own, so that a leader wakes those whose results are there and nobody else.
+//! Each has a bell of its own, so that a leader wakes exactly the threads whose results are there.
 //!
 //! Invariants
-//! * Everything here happens under the driver's lock, but for the ringing: whoever is rung needs that
+//! * Everything here happens under the driver's lock, except the ringing: a woken thread needs that
 //!   lock first, and would only wait for it.
-//! * Who is rung is not on the list any more. It looks for its result, leads if nobody does, or enters
-//!   the list again.
-//! * A bell that is rung late, when another thread has it already, wakes that one for nothing; all look
-//!   again after they were woken.
+//! * A thread that is rung is not on the list any more. It looks for its result, leads without a
+//!   leader, or enters the list again.
+//! * A late ring, when another thread uses the bell already, is a spurious wake-up of that thread;
+//!   all threads check again after a wake-up.
 
 use crate::limits::BELLS_KEPT;
 use smallvec::SmallVec;
 use std::sync::{Arc, Condvar};
 
-/// What one thread sleeps on.
+/// The condition variable that one thread sleeps on.
 pub(super) type Bell = Arc<Condvar>;
 
 /// Bells to be rung when the lock is free.
 pub(super) type Bells = SmallVec<[Bell; 4]>;
 
-/// The list.
+/// The list of followers.
 #[derive(Debug, Default)]
 pub(super) struct Followers {
-    /// Who came last is the last.
+    /// In the order of arrival.
     waiting: Vec<Follower>,
-    /// Bells that nobody has.
+    /// Bells without a thread.
     free: Vec<Bell>,
 }
 
 #[derive(Debug)]
 struct Follower {
     bell: Bell,
-    /// The operation that it waits for; without one it wants to look whenever any is over.
+    /// The operation that it waits for; without one it wakes whenever any is over.
     tag: Option<u64>,
 }
 
@@ -41,14 +41,14 @@ impl Followers {
         self.waiting.is_empty()
     }
 
-    /// Somebody begins to wait.
+    /// Adds a waiting thread.
     pub(super) fn enter(&mut self, tag: Option<u64>) -> Bell {
         let bell = self.free.pop().unwrap_or_default();
         self.waiting.push(Follower { bell: bell.clone(), tag });
         bell
     }
 
-    /// Somebody has stopped waiting, rung or not.
+    /// Removes a thread that has stopped waiting, rung or not.
     pub(super) fn depart(&mut self, bell: Bell) {
         if let Some(at) = self.waiting.iter().position(|one| Arc::ptr_eq(&one.bell, &bell)) {
             self.waiting.remove(at);
@@ -58,8 +58,8 @@ impl Followers {
         }
     }
 
-    /// Takes those off the list who have something to look at: operations are over, those for which
-    /// `is_done` among them.
+    /// Removes the followers to be woken: operations are over, those for which `is_done` is true
+    /// among them.
     pub(super) fn take_done(&mut self, mut is_done: impl FnMut(u64) -> bool, bells: &mut Bells) {
         self.waiting.retain(|one| {
             let stays = one.tag.is_some_and(|tag| !is_done(tag));
@@ -70,14 +70,14 @@ impl Followers {
         });
     }
 
-    /// Takes somebody off the list who is to lead: who came last, because its answer will be the last
-    /// to come, and so it leads for longest.
+    /// Removes the follower that is to lead: the last to arrive, because its answer will be the
+    /// last to come, and so it leads for longest.
     pub(super) fn take_next(&mut self, bells: &mut Bells) {
         bells.extend(self.waiting.pop().map(|one| one.bell));
     }
 }
 
-/// Wakes them. The driver's lock should be free.
+/// Wakes the threads. The driver's lock should be free.
 pub(super) fn ring(bells: &mut Bells) {
     bells.drain(..).for_each(|bell| bell.notify_one());
 }

@@ -1,4 +1,4 @@
-//! What completion groups and tasks ask of the driver.
+//! The driver's part in completion groups and tasks.
 
 #[cfg(test)]
 use super::Leader;
@@ -50,22 +50,22 @@ impl Shared {
         Ok(operation)
     }
 
-    /// Operations are over that were not started, in room that has been reserved for them.
+    /// Completes operations that were not started, in room that has been reserved for them.
     pub(crate) fn refuse_in(&self, group: &GroupState, user_data: &[u64], error: &Error) {
         let mut driver = self.lock_regardless();
         group.refuse(user_data, error);
         self.wake_waiters(&mut driver);
     }
 
-    /// Completions of a group are to be fetched once more.
+    /// Puts completions of a group back.
     pub(crate) fn put_back_in(&self, group: &GroupState, completions: Vec<Completion>) {
         let mut driver = self.lock_regardless();
         group.put_back(completions);
         self.wake_waiters(&mut driver);
     }
 
-    /// Sees to it that what was submitted to a group leaves: at once if nothing else is under way, else
-    /// with the next poll, which sends all at once.
+    /// Makes sure that operations of a group are sent: at once if no other is in flight, else with
+    /// the next poll, which sends all at once.
     fn leave_soon(&self, mut driver: Guard<'_>, group: &GroupState) {
         self.sent(&mut driver);
         drop(driver);
@@ -74,8 +74,8 @@ impl Shared {
         }
     }
 
-    /// Hands an asynchronous batch over whose results go to a group, which has room for them; `writes`
-    /// are told what was written and is not stable.
+    /// Submits an asynchronous batch whose results go to a group, which has room for them; `writes`
+    /// records unstable writes.
     pub(crate) fn submit_batch_in(
         &self,
         group: &Arc<GroupState>,
@@ -112,8 +112,7 @@ impl Shared {
         Ok(operations)
     }
 
-    /// Polls once, unless another thread does. With `patient` what that thread has under its lock is
-    /// waited for.
+    /// Polls once, unless another thread does. With `patient` it waits for the lock of that thread.
     pub(crate) fn move_along(&self, patient: bool) {
         let driver = match self.lock_if_free() {
             None if patient => Some(self.lock_regardless()),
@@ -124,7 +123,7 @@ impl Shared {
         }
     }
 
-    /// Gives an operation of a group up if that is possible now; true when it is over.
+    /// Cancels an operation of a group if that is possible now; true when it is over.
     pub(crate) fn cancel_tag(&self, tag: u64) -> bool {
         let Ok(mut guard) = self.lock() else { return true };
         let driver = &mut *guard;
@@ -138,7 +137,7 @@ impl Shared {
         !driver.operations.is_in_flight(tag)
     }
 
-    /// A transfer of a batch is not to wait for its window.
+    /// Asks the server not to wait for the window of a transfer.
     pub(crate) fn hurry_tag(&self, tag: u64) -> Result<()> {
         let mut guard = self.lock()?;
         let driver = &mut *guard;
@@ -147,7 +146,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Somebody sleeps on a group's descriptor from now on.
+    /// Marks a group as watched: a thread sleeps on its descriptor.
     pub(crate) fn watch_group(&self, group: &Arc<GroupState>) {
         let mut driver = self.lock_regardless();
         driver.operations.watch_group(group);
@@ -158,12 +157,12 @@ impl Shared {
         }
     }
 
-    /// Sees to it that there is a thread for those who sleep elsewhere.
+    /// Makes sure that the mover thread runs.
     pub(crate) fn start_mover(self: &Arc<Self>) -> Result<()> {
         self.mover.start(self).map_err(|error| Error::Memory(error.to_string().into()))
     }
 
-    /// Whether a leader that sleeps while `work` is done is woken by it.
+    /// True if `work` wakes a leader that sleeps.
     #[cfg(test)]
     pub(crate) fn wakes_a_sleeper(&self, work: impl FnOnce(&Self)) -> bool {
         use std::os::fd::AsRawFd;
@@ -176,7 +175,7 @@ impl Shared {
         unsafe { libc::poll(wait.as_mut_ptr(), 1, 0) == 1 }
     }
 
-    /// No thread can be had for those who sleep elsewhere.
+    /// Makes the start of the mover thread fail.
     #[cfg(test)]
     pub(crate) fn break_mover(&self) {
         self.mover.break_it();
@@ -187,8 +186,8 @@ impl Shared {
         self.mover.hold()
     }
 
-    /// The result of an operation, if it is over; else `waker` is called when it is. After an error the
-    /// operation may still be under way.
+    /// The result of an operation, if it is over; else `waker` is called when it is. After an error
+    /// the operation may still be in flight.
     pub(crate) fn poll_done(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> Poll<Result<Done>> {
         let done = |done: Done| Poll::Ready(Ok(done));
         let mut driver = match self.lock() {
@@ -221,14 +220,14 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Moves things along as long as somebody sleeps for them elsewhere, or something follows them and
-    /// nobody else leads. Called by the mover.
+    /// Makes progress for watched operations, and for those with a continuation while no other
+    /// thread leads. Called by the mover thread.
     pub(crate) fn move_watched(&self) {
         loop {
             let mut wakers = Vec::new();
             let driver = self.lock_regardless();
             if !driver.is_watched() && driver.wakers.is_empty() && driver.is_led() {
-                // Who leaves the lead while something is to follow says so.
+                // A leader that stops while continuations are left wakes this thread again.
                 return;
             }
             let waited = self.wait(driver, None, |driver| {
@@ -237,7 +236,7 @@ impl Shared {
                 (!wakers.is_empty() || !needed).then_some(needed)
             });
             for waker in wakers.drain(..) {
-                // The panic has been reported, and the others are to be woken all the same.
+                // The panic has been reported, and the other wakers must still be called.
                 let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
             if !matches!(waited, Ok(true)) {

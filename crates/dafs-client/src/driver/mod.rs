@@ -1,16 +1,17 @@
 //! One session and its adapter, shared by threads.
 //!
-//! Whoever waits drives: one waiting thread is the leader and polls the adapter, the others wait
-//! until it hands over. No thread of ours stands between an answer and its waiter.
+//! A waiting thread drives: one of them is the leader and polls the adapter, the others wait until
+//! it hands over. No thread of the library stands between an answer and its waiter.
 //!
 //! Invariants
 //! * The driver is only touched under its lock. A leader holds it while it polls, neither while it
 //!   spins in between nor while it sleeps.
 //! * While a leader sleeps the adapter is armed, or the leader's wake-up has been rung: every
-//!   thread that touches the adapter meanwhile sees to that before it unlocks.
-//! * A leader that stops leading wakes a follower, if there is one. A follower whose operation is over
-//!   is woken by whoever has polled. One that waits for no single operation is woken whenever any is
-//!   over, and when the session or its back-control channel has come to another stage; no other is.
+//!   thread that touches the adapter meanwhile makes sure of that before it unlocks.
+//! * A leader that stops leading wakes a follower, if there is one. The thread that has polled
+//!   wakes the followers whose operations are over. It wakes a follower that waits for no single
+//!   operation whenever any is over, and when the session or its back-control channel has changed
+//!   its stage. It wakes no other.
 
 mod back;
 mod beside;
@@ -59,7 +60,7 @@ use std::time::Duration;
 use waiter::Waiter;
 pub(crate) use {crate::operations::Slot, clock::coarse_now};
 
-/// Who drives.
+/// The state of the lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leader {
     Nobody,
@@ -67,7 +68,7 @@ enum Leader {
     Sleeping,
 }
 
-/// Something held at the server that nobody wants any more.
+/// State at the server that the application has released.
 #[derive(Debug, Clone, Copy)]
 enum Leave {
     File(Close),
@@ -80,52 +81,53 @@ pub(crate) struct Driver {
     core: SessionCore,
     events: Vec<Event>,
     operations: Operations,
-    /// Tasks to be woken, which must not happen under the lock: they may drop what locks it.
+    /// Wakers to be called without the lock: they may drop objects that take it.
     wakers: Vec<Waker>,
-    /// What follows operations that are over, and is called without the lock for the same reason.
+    /// Continuations of completed operations, which are called without the lock for the same
+    /// reason.
     followed: Vec<(Then, Done)>,
-    /// What is given up as soon as there is room for one more operation; at most all that is held.
+    /// State to release as soon as there is room for one more operation; at most all that is held.
     leaves: VecDeque<Leave>,
-    /// Operations that open files and keep the delegation that comes along.
+    /// OPENs whose callers keep the delegation that comes along.
     keeping: FxHashSet<u64>,
     holders: Holders,
-    /// What the server asks the holders, for the helper thread: it may call them.
+    /// BC_GETATTR questions to the holders, for the helper thread, which may call them.
     questions: VecDeque<(u64, Weak<dyn Recalled>)>,
-    /// There are some; for a look without the lock.
+    /// True when there are some, to be read without the lock.
     asked: Arc<AtomicBool>,
     helper: Helper,
-    /// Until when the server keeps its promises for certain, on the clock that knows of sleep.
+    /// The time until which the server certainly keeps its promises, on the boot-time clock.
     lease_until: Arc<AtomicU64>,
-    /// That on the other clock.
+    /// The same on the monotonic clock.
     promised_until: Instant,
     asleep: Asleep,
-    /// Restarts of the server seen.
+    /// Restarts of the server that were detected.
     restarts: Arc<AtomicU64>,
     leader: Leader,
     followers: Followers,
     spinning: Spinning,
-    /// The stages that waiters have been woken for last.
+    /// The stages of which waiters have been notified.
     told: (Stage, BackStage),
-    /// Counts the times that anybody moved things along, for the helper to see whether it must.
+    /// Counts polls of all threads, so that the helper sees whether it must poll itself.
     drives: u64,
     deadline: Option<Duration>,
     server: Arc<str>,
 }
 
-/// What all clones of a client share.
+/// The state that all clones of a client share.
 pub(crate) struct Shared {
     /// Dropped by hand: a fork must leave the descriptors alone that it shares with its parent.
     driver: ManuallyDrop<Mutex<Driver>>,
-    /// Threads that want the lock and did not find it free.
+    /// Threads that wait for the lock.
     contenders: AtomicU32,
     wakeup: Wakeup,
     helper: Helper,
     mover: Mover,
     asked: Arc<AtomicBool>,
     lease_until: Arc<AtomicU64>,
-    /// When somebody who waits for nothing has polled last.
+    /// The time of the last poll of a thread that waits for no answer.
     heard_at: AtomicU64,
-    /// What holders of delegations have not been told yet.
+    /// The number of notices that holders of delegations have not taken yet.
     unheard: Arc<AtomicUsize>,
     restarts: Arc<AtomicU64>,
     forks: u32,
@@ -135,10 +137,10 @@ pub(crate) struct Shared {
     order: ByteOrder,
     info: SessionInfo,
     deadline: Option<Duration>,
-    /// How long a call waits at most for one operation, whatever the server is doing.
+    /// The longest wait of a call for one operation, whatever the server is doing.
     patience: Option<Duration>,
     pub(crate) staging: ForkMutex<Vec<IoBuffer>>,
-    /// For those who outlive it, and have memory that was registered in it.
+    /// For borrowed buffers that outlive the session in which they were registered.
     end: Arc<End>,
 }
 
@@ -208,7 +210,7 @@ impl Shared {
     }
 
     pub(crate) fn stats(&self) -> SessionStats {
-        // In a fork the lock may be one that is held for ever.
+        // In a fork the lock may be held for ever.
         self.lock().map_or_else(|_| SessionStats::default(), |driver| driver.core.stats())
     }
 
@@ -226,7 +228,7 @@ impl Shared {
         Ok(self.lock_regardless())
     }
 
-    /// To be called before any lock is taken, by everything that the application calls.
+    /// Called before any lock is taken, by every entry point of the application.
     ///
     /// # Errors
     /// [`Error::Forked`] when this process is a fork of the one that connected.
@@ -238,8 +240,8 @@ impl Shared {
     pub(crate) fn lock_if_free(&self) -> Option<Guard<'_>> {
         match self.driver.try_lock() {
             Ok(guard) => Some(guard),
-            // A panic under the lock leaves the state machine as it was between two steps at
-            // worst; its own checks decide about the session.
+            // A panic under the lock leaves the state machine between two of its steps; its own
+            // checks decide about the session.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -265,7 +267,7 @@ impl Shared {
         Error::Memory(error.to_string().into())
     }
 
-    /// The error for an answer that cannot be understood.
+    /// The error for an invalid answer.
     pub(crate) fn broken(&self, reason: &dyn Display) -> Error {
         Error::Protocol { server: self.server.clone(), reason: reason.to_string().into() }
     }
@@ -282,7 +284,7 @@ impl Shared {
         }
     }
 
-    /// Whether data of this length is appended within a message.
+    /// True when data of this length is appended within a message.
     pub(crate) fn appends_inline(&self, bytes: usize) -> Result<bool> {
         Ok(self.lock()?.core.appends_inline(bytes))
     }
@@ -324,7 +326,7 @@ impl Shared {
         Piece::new(buffer.memory(), range.start, len).ok_or(BAD_RANGE)
     }
 
-    /// Starts an operation whose result somebody will wait for.
+    /// Starts an operation with a waiter.
     pub(crate) fn submit(
         &self,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
@@ -369,22 +371,22 @@ impl Shared {
         Ok(slots)
     }
 
-    /// Hands out what a submission has ended at once, and wakes those who wait for it: nothing will
-    /// arrive that does.
+    /// Delivers results that a submission has produced at once, and wakes their waiters: no event
+    /// will do so.
     fn tell(&self, driver: &mut Driver) {
         if driver.hand_out() > 0 {
             self.wake_waiters(driver);
         }
     }
 
-    /// Something has come about that somebody may wait for, and no event will tell of it.
+    /// Wakes waiters for a change that no event announces.
     fn wake_waiters(&self, driver: &mut Driver) {
         let mut bells = Bells::new();
         driver.call_done(&mut bells);
         ring(&mut bells);
         match driver.leader {
             Leader::Sleeping => self.wakeup.ring(),
-            // The leader looks before it sleeps.
+            // The leader checks before it sleeps.
             Leader::Polling => {}
             Leader::Nobody if driver.followed.is_empty() => {}
             Leader::Nobody => self.mover.attend(),
@@ -399,16 +401,16 @@ impl Shared {
         self.sent(&mut driver);
     }
 
-    /// Must be called by whoever touched the adapter while the leader sleeps.
+    /// Called by every thread that touched the adapter while the leader sleeps.
     fn keep_armed(&self, driver: &mut Driver) {
         if driver.leader == Leader::Sleeping && !driver.adapter.arm().unwrap_or(false) {
             self.wakeup.ring();
         }
     }
 
-    /// Ends the registrations that nobody holds any more.
+    /// Ends registrations without a holder.
     pub(crate) fn reap(&self) {
-        // In a fork the memory is a copy that no server knows of.
+        // In a fork the memory is a copy that no server knows.
         let Ok(mut driver) = self.lock() else { return };
         let inner = &mut *driver;
         inner.core.reap(&mut *inner.adapter);
@@ -425,7 +427,7 @@ impl Shared {
         }
     }
 
-    /// Makes attempts until the server no longer puts it off, or the time of one operation is over.
+    /// Retries while the server answers DELAY or GRACE, within the time of one operation.
     pub(crate) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let mut backoff = Backoff::new(self.deadline);
         loop {
@@ -436,7 +438,7 @@ impl Shared {
         }
     }
 
-    /// Sends one request and waits for its answer. A server that puts it off is asked again.
+    /// Sends one request and waits for its answer. Retries while the server answers DELAY or GRACE.
     pub(crate) fn call(&self, request: &Request<'_>) -> Result<ReplyMessage> {
         self.call_with(request, None)
     }
@@ -450,7 +452,7 @@ impl Shared {
         self.call_keeping(request, memory, false)
     }
 
-    /// Opens a file; with `keep` the delegation that may come along is the caller's.
+    /// Opens a file; with `keep` the caller keeps the delegation that may come along.
     pub(crate) fn call_open(&self, request: &Request<'_>, keep: bool) -> Result<ReplyMessage> {
         if keep {
             self.await_back()?;
@@ -529,8 +531,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the end of an operation, for up to `time`. Without one it is over afterwards in any
-    /// case: the operation ends with the patience of its caller.
+    /// Waits for the end of an operation, for up to `time`. Without a time it is over afterwards in
+    /// any case: the operation times out with its caller.
     fn wait_slot(&self, driver: Guard<'_>, slot: &Slot, time: Option<Duration>) -> Result<Done> {
         let take = |driver: &mut Driver| driver.operations.take(slot);
         if time.is_some() {
@@ -538,14 +540,15 @@ impl Shared {
         }
         let (left, after) = self.patience();
         let waited = Waiter::new(self, left, Some(slot.tag())).coarse().run(driver, take);
-        // One that was stopped has a limit from then on.
+        // An interruption sets a limit.
         match (waited, Limit::current().map(|limit| limit.after).or(after)) {
             (Err(Error::TimedOut(_)), Some(after)) => self.give_up(slot, after),
             (waited, _) => waited,
         }
     }
 
-    /// How long a caller that names no time waits for one operation, and what it is told that it was.
+    /// The longest wait for one operation of a caller that passes no time, and the timeout to
+    /// report.
     fn patience(&self) -> (Option<Duration>, Option<Duration>) {
         match Limit::current() {
             Some(Limit { at, after }) => (Some(at.since(coarse_now())), Some(after)),
@@ -553,17 +556,17 @@ impl Shared {
         }
     }
 
-    /// Ends an operation whose caller waits no longer.
+    /// Ends an operation whose caller has timed out.
     fn give_up(&self, slot: &Slot, after: Duration) -> Result<Done> {
         self.end_soon(slot, after)?;
         let driver = self.lock()?;
-        // It may have to wait for the server to let go of its memory.
+        // The server may have to release its memory first.
         let waiter = Waiter::new(self, None, Some(slot.tag()));
         waiter.run(driver, |driver| driver.operations.take(slot))
     }
 
-    /// Nobody waits any longer for an operation: it ends now, or as soon as the server has let go of
-    /// its memory.
+    /// Ends an operation whose caller has timed out: now, or as soon as the server has released its
+    /// memory.
     pub(crate) fn end_soon(&self, slot: &Slot, after: Duration) -> Result<()> {
         let mut driver = self.lock()?;
         if driver.operations.is_done(slot) {
@@ -584,7 +587,7 @@ impl Shared {
         driver.operations.is_done(slot)
     }
 
-    /// Gives an operation up if that is possible now; true when it is over.
+    /// Cancels an operation if that is possible now; true when it is over.
     pub(crate) fn cancel(&self, slot: &Slot) -> bool {
         // A fork has no operations of its own.
         let Ok(mut driver) = self.lock() else { return true };
@@ -599,13 +602,13 @@ impl Shared {
     pub(crate) fn abandon(&self, slot: Slot) {
         if let Ok(mut driver) = self.lock() {
             let waker = driver.operations.abandon(slot);
-            // It may drop what takes the lock.
+            // The waker may drop an object that takes the lock.
             drop(driver);
             drop(waker);
         }
     }
 
-    /// Polls once from a thread that will not stay.
+    /// Polls once from a thread that does not become the leader.
     pub(crate) fn progress_beside(&self, driver: &mut Driver) {
         if driver.leader == Leader::Polling {
             return;
@@ -655,7 +658,7 @@ impl Shared {
         let limit = Limit::current().map(|limit| limit.at.since(Instant::now()));
         let time = [time, limit].into_iter().flatten().min();
         if time.is_some_and(|time| time.is_zero()) {
-            // There is no time to wait, but what has come is to be seen.
+            // There is no time to wait, but completions that have arrived must be seen.
             self.progress_beside(&mut driver);
         }
         Waiter::new(self, time, tag).run(driver, done)
@@ -669,14 +672,15 @@ impl Drop for Shared {
         }
         self.helper.stop();
         self.mover.stop();
-        // Dropped in the opposite order: the application's wakers may drop what waits for the end.
+        // Dropped in the opposite order: the application's wakers may drop objects that wait for
+        // the end.
         let mut wakers = Vec::new();
         let mut followed = Followed::default();
         let _ending = Ending(&self.end);
         // SAFETY: the driver is taken once, here, and not used afterwards.
         let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
         let mut driver = driver.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // The server frees the session at once when it is told; it would notice anyway.
+        // The server frees the session at once when it is told; otherwise it would detect the loss.
         driver.core.close(&mut *driver.adapter, Instant::now());
         driver.adapter.flush();
         driver.progress(Instant::now());

@@ -1,4 +1,5 @@
-//! What is done under the driver's lock: results handed out, things given up that nobody wants.
+//! Work under the driver's lock: delivering results, and releasing state that the application has
+//! dropped.
 
 use super::clock::Asleep;
 use super::followers::{Bells, Followers};
@@ -69,11 +70,10 @@ impl Driver {
         &mut *self.adapter
     }
 
-    /// Polls the adapter once and hands out what has completed; returns how much there is for waiters to
-    /// look at.
+    /// Polls the adapter once and delivers completions; returns the number of events for waiters.
     pub(crate) fn progress(&mut self, now: Instant) -> usize {
         self.drives = self.drives.wrapping_add(1);
-        // Before the server's next write is let in.
+        // Before the server's next write is processed.
         self.core.reap(&mut *self.adapter);
         let mut events = std::mem::take(&mut self.events);
         let seen = self.adapter.poll(now, &mut events);
@@ -90,9 +90,10 @@ impl Driver {
         if seen > 0 {
             self.adapter.flush();
         }
-        // An operation may have held memory last whose owner waits for nothing but its result.
+        // An operation may have been the last holder of memory whose owner waits only for its
+        // result.
         self.core.reap(&mut *self.adapter);
-        // Before whoever asks gets an answer of the new run of a server.
+        // Before a caller gets an answer of the server's new run.
         self.restarts.store(self.core.restarts(), Ordering::Release);
         let count = self.hand_out();
         if self.core.back_stage() != BackStage::Off {
@@ -104,8 +105,8 @@ impl Driver {
         count
     }
 
-    /// The program has closed what is not its own. No other connection can be waited for either, so
-    /// the session is over.
+    /// The program has closed descriptors of the library. No other connection can be waited for
+    /// either, so the session is over.
     pub(super) fn lose_descriptors(&mut self) {
         self.core.end(&mut *self.adapter, Failure::lost(Watch::LOST));
     }
@@ -115,7 +116,7 @@ impl Driver {
         &mut self.holders
     }
 
-    /// Passes on what the server wants of the holders of delegations.
+    /// Passes the server's calls on to the holders of delegations.
     pub(super) fn hear(&mut self) {
         while let Some(event) = self.core.take_back_event() {
             match event {
@@ -139,12 +140,13 @@ impl Driver {
                 }
             }
         }
-        // Last, so that nobody relies on it who has not heard of a loss before it.
+        // Last, so that the lease is not extended before a holder is notified of a loss before
+        // that.
         if self.core.promised_until() != self.promised_until {
             self.notice_sleep();
             self.promised_until = self.core.promised_until();
             let until = match self.promised_until {
-                // Nothing is promised.
+                // No promise holds.
                 Instant(0) => Instant(0),
                 until => self.asleep.awake_or_not(until),
             };
@@ -152,7 +154,7 @@ impl Driver {
         }
     }
 
-    /// Promises have run on while the machine was suspended.
+    /// Accounts for a suspension of the machine, during which leases have run on.
     fn notice_sleep(&mut self) {
         if let Some(time) = self.asleep.more() {
             tracing::debug!(?time, "the machine has been suspended");
@@ -171,14 +173,14 @@ impl Driver {
         self.adapter.flush();
     }
 
-    /// Nobody holds a delegation.
+    /// Returns a delegation without a holder.
     pub(super) fn leave_delegation(&mut self, name: StateId) {
         if self.core.give_up_delegation(name) {
             self.leaves.push_back(Leave::Delegation(name));
         }
     }
 
-    /// Gives up what nobody wants any more, as far as there is room.
+    /// Releases state that the application has dropped, as far as there is room.
     pub(super) fn leave_all(&mut self) {
         while let Some(leave) = self.leaves.front() {
             let request = match *leave {
@@ -186,14 +188,14 @@ impl Driver {
                 Leave::Delegation(state_id) => Request::DelegReturn(DelegReturn { state_id }),
             };
             let Some(slot) = self.operations.open() else { return };
-            // Nobody waits, but what stays open keeps others out: it has all the time that a server
-            // which is away needs to come back.
+            // There is no waiter, but an open may conflict with others: the request has no timeout,
+            // so that an unreachable server can come back.
             let (adapter, now) = (&mut *self.adapter, coarse_now());
             match self.core.submit(adapter, now, slot.tag(), &request, None, None) {
-                // Nobody is to be woken by it.
+                // There is no waker to call.
                 Ok(()) => drop(self.operations.abandon(slot)),
                 Err(Refused::Full) => return self.operations.forget(slot),
-                // With the session the server takes back all that was held in it.
+                // With the session the server releases all of its state.
                 Err(_) => {
                     self.operations.forget(slot);
                     return self.leaves.clear();
@@ -203,8 +205,8 @@ impl Driver {
         }
     }
 
-    /// Gives completed calls to whoever asked for them. Returns how much there is for waiters to look at:
-    /// these calls, and one more when the session or its back-control channel is at another stage.
+    /// Delivers completed calls to their owners. Returns the number of events for waiters: these
+    /// calls, and one more when the session or its back-control channel has changed its stage.
     pub(crate) fn hand_out(&mut self) -> usize {
         let stages = (self.core.stage(), self.core.back_stage());
         let mut count = usize::from(std::mem::replace(&mut self.told, stages) != stages);
@@ -221,7 +223,7 @@ impl Driver {
         count
     }
 
-    /// Takes those followers off their list who have something to look at, after operations are over.
+    /// Removes the followers to be woken from their list, after operations have completed.
     pub(super) fn call_done(&mut self, bells: &mut Bells) {
         if !self.followers.is_empty() {
             let operations = &self.operations;
@@ -252,8 +254,7 @@ impl Driver {
         group.finished([Completion { user_data, operation, result }]);
     }
 
-    /// A delegation that nobody has asked for is given back at once: it would only keep others
-    /// waiting.
+    /// Returns a delegation that was not asked for at once: it would only delay other clients.
     pub(super) fn leave_unwanted(&mut self, tag: u64, done: &Done) {
         let wanted = self.keeping.remove(&tag);
         if let Done::Answered(reply) = done
@@ -270,7 +271,7 @@ impl Driver {
         self.core.submit_read(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
     }
 
-    /// `writes` is told when the data was written and is not stable.
+    /// `writes` is updated when the write is answered as unstable.
     pub(crate) fn submit_write(
         &mut self,
         tag: u64,
@@ -285,7 +286,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The operation is a use of a file beside the cache.
+    /// Ties a use of a file that bypasses the cache to the operation.
     pub(crate) fn keep(&mut self, tag: u64, used: Option<Arc<DirectUse>>) {
         self.operations.keep(tag, used);
     }
@@ -311,8 +312,9 @@ impl Driver {
         self.core.register(&mut *self.adapter, buffer)
     }
 
-    /// True when operations are in flight that no thread is looking after. What is read ahead is looked
-    /// after by its reader, and where that does not come by whoever looks for calls of the server.
+    /// True when operations are in flight for which no thread makes progress. A reader makes
+    /// progress for its own read-ahead, and otherwise the thread that polls for calls of the server
+    /// does.
     pub(crate) fn is_unattended(&self) -> bool {
         let ahead = self.listens_every().map_or(0, |_| self.operations.ahead());
         let is_idle = self.core.is_idle_but_for(ahead) && self.leaves.is_empty();
@@ -324,12 +326,12 @@ impl Driver {
         self.operations.take(slot)
     }
 
-    /// True while somebody sleeps outside of this library for an operation in flight.
+    /// True while a program sleeps outside of this library for an operation in flight.
     pub(super) fn is_watched(&self) -> bool {
         self.operations.watched() > 0
     }
 
-    /// True while something is to follow an operation for which no thread waits.
+    /// True while an operation without a waiter has a continuation.
     pub(super) fn is_followed(&self) -> bool {
         self.operations.followed() > 0 || !self.followed.is_empty()
     }
@@ -338,12 +340,12 @@ impl Driver {
         self.operations.is_done(slot)
     }
 
-    /// How often somebody must look for calls of the server.
+    /// The longest time between polls for calls of the server.
     pub(crate) fn listens_every(&self) -> Option<Duration> {
         self.core.listens_every()
     }
 
-    /// True while a thread sees to it that things move along.
+    /// True while a thread leads.
     pub(crate) fn is_led(&self) -> bool {
         self.leader != Leader::Nobody
     }
@@ -352,7 +354,7 @@ impl Driver {
         self.drives
     }
 
-    /// When somebody must poll even if nothing arrives.
+    /// The time at which a thread must poll even if no event arrives.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         [self.core.next_timeout(), self.adapter.next_timeout()].into_iter().flatten().min()
     }

@@ -1,7 +1,8 @@
-//! How long it is worth polling before sleeping, learnt from how it went.
+//! The number of polls before a waiter sleeps, learnt from earlier waits.
 //!
-//! Who waits all the time is served best by polling. Who has much to do between two answers gains little by
-//! having one a little earlier, and pays for polling with a part of that time: such a one sleeps.
+//! A thread that waits all the time is served best by polling. A thread with much work between two
+//! answers gains little by an earlier answer, and pays for polling with a part of its time: it
+//! sleeps.
 
 use crate::limits::{SPIN_GAP_MAX, SPIN_POLLS_MIN, SPIN_WORTH};
 use dafs_dat::{CpuOffers, Instant};
@@ -10,7 +11,7 @@ use dafs_dat::{CpuOffers, Instant};
 pub(super) struct Spinning {
     polls: u32,
     offers: CpuOffers,
-    /// When somebody waited last, as far as that was not over at once.
+    /// The time of the last wait that was not over at once.
     waited_at: Instant,
 }
 
@@ -21,36 +22,36 @@ impl Default for Spinning {
 }
 
 impl Spinning {
-    /// Polls before sleeping, `most` at most. `now` may be some milliseconds late.
+    /// The number of polls before sleeping, `most` at most. `now` may be some milliseconds late.
     pub(super) fn polls(&mut self, most: u32, now: Instant) -> u32 {
         self.polls = self.polls.min(most);
         if self.offers.are_dear(now) { 0 } else { self.polls }
     }
 
-    /// Something came while polling.
+    /// An event came while polling.
     pub(super) fn helped(&mut self) {
         self.polls = self.polls.saturating_mul(2);
     }
 
-    /// True when so much time has passed since the last wait that this one should be slept through.
+    /// True when the last wait was so long ago that this one should sleep.
     pub(super) fn is_seldom(&self, now: Instant) -> bool {
         now.since(self.waited_at) > SPIN_GAP_MAX
     }
 
-    /// The CPU was offered to others between two polls.
+    /// The CPU was yielded between two polls.
     pub(super) fn offered(&mut self, before: Instant, after: Instant) {
         self.offers.made(after.since(before), after);
         self.waited_at = after;
     }
 
-    /// All polling was in vain, and then it took so long.
+    /// All polling was in vain, and the sleep after it took so long.
     pub(super) fn slept(&mut self, before: Instant, after: Instant) {
         self.waited_at = after;
         let time = after.since(before);
         self.polls = match time < SPIN_WORTH {
             true => u32::MAX,
-            // Answers take longer than polling lasts, for instance because this CPU has others to
-            // serve, whom polling keeps waiting.
+            // Answers take longer than polling lasts, for instance because polling keeps other work
+            // of this CPU waiting.
             false => (self.polls / 2).max(SPIN_POLLS_MIN),
         };
     }

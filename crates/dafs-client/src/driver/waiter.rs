@@ -1,12 +1,14 @@
-//! One thread that waits: it leads and polls the adapter, or follows whoever does.
+//! One thread that waits: it leads and polls the adapter, or follows the leader.
 //!
 //! Invariants
 //! * The leader's state in the driver is right whenever the lock is free: `Sleeping` while it
-//!   sleeps, `Polling` while it only lets others have the lock, `Nobody` after it left, also by a panic.
-//! * No wake-up is lost. A follower is on the list from before it gives up the lock until it is rung;
-//!   who rings it has taken it off the list under the lock, and rings it when that is free again, in any
-//!   case (a sleep on a bell notices what is rung after the lock was given up). Whoever leaves while
-//!   nobody leads takes one off to lead; and who was taken off and leaves at once does the same.
+//!   sleeps, `Polling` while it only lets others have the lock, `Nobody` after it left, also by a
+//!   panic.
+//! * No wake-up is lost. A follower is on the list from before it releases the lock until it is
+//!   rung. The thread that rings it has removed it from the list under the lock, and always rings
+//!   it once the lock is free: a sleep on a bell notices rings after the release of the lock.
+//! * A thread that leaves without a leader removes a follower from the list to lead; a thread that
+//!   was removed to lead and leaves at once does the same.
 
 use super::followed::Followed;
 use super::followers::{Bells, ring};
@@ -20,26 +22,26 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Empty polls between looks at the exact clock.
+/// Empty polls between readings of the exact clock.
 const POLLS_PER_CLOCK: u32 = 64;
 
 /// One thread that waits.
 pub(super) struct Waiter<'a> {
     shared: &'a Shared,
     time: Option<Duration>,
-    /// Some milliseconds more do not matter.
+    /// A timeout that is some milliseconds late is fine.
     coarse: bool,
-    /// When to give up; set with the first look at the clock.
+    /// The timeout; set with the first reading of the clock.
     until: Option<Instant>,
-    /// When to look whether to stop.
+    /// The time at which to ask the interruption callback.
     look: Option<Instant>,
     /// The operation whose end it waits for, if it is one.
     tag: Option<u64>,
     leading: bool,
-    /// It has its result, or will not have it.
+    /// It has its result, or has given up.
     left: bool,
     spins: u32,
-    /// To be rung when it gives up the lock.
+    /// To be rung when it releases the lock.
     bells: Bells,
     /// To be called then.
     followed: Followed,
@@ -63,7 +65,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// For a time that is long, or not the caller's concern.
+    /// For a timeout that is long, or not the caller's concern.
     pub(super) fn coarse(mut self) -> Self {
         self.coarse = true;
         self
@@ -87,7 +89,7 @@ impl<'a> Waiter<'a> {
                 }
             }
             if self.look.is_some_and(|look| coarse_now() >= look) {
-                // Whoever is asked may need what this thread or another one holds.
+                // The interruption callback may need locks of this thread or another one.
                 self.leave(driver);
                 let stopped = limit::is_stopped();
                 driver = self.shared.lock_regardless();
@@ -112,7 +114,7 @@ impl<'a> Waiter<'a> {
             }
             self.leading = true;
             driver.leader = Leader::Polling;
-            // The exact time matters only now and then: deadlines are seconds away.
+            // The exact time matters rarely: deadlines are seconds away.
             let now = match self.spins % POLLS_PER_CLOCK {
                 n if n == POLLS_PER_CLOCK - 1 => Instant::now(),
                 _ => coarse_now(),
@@ -126,7 +128,7 @@ impl<'a> Waiter<'a> {
                 self.spins = 0;
                 driver.call_done(&mut self.bells);
             }
-            // Whatever the poll has brought about must not be slept over.
+            // It must not sleep over an effect of its own poll.
             if let Some(result) = done(&mut driver) {
                 self.leave(driver);
                 return Ok(result);
@@ -179,7 +181,8 @@ impl<'a> Waiter<'a> {
         self.shared.lock_regardless()
     }
 
-    /// Gives up the lock for those who have something to look at or to submit, and for what follows.
+    /// Releases the lock for threads that have completions to see or requests to submit, and for
+    /// continuations.
     fn lend(&mut self, driver: Guard<'a>) -> Guard<'a> {
         let is_needed = !self.bells.is_empty() || !self.followed.is_empty();
         if !is_needed && self.shared.contenders.load(Ordering::Relaxed) == 0 {
@@ -194,7 +197,7 @@ impl<'a> Waiter<'a> {
     fn sleep(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
         driver.adapter.flush();
         if !matches!(driver.adapter.arm(), Ok(true)) {
-            // There is something to poll for, or the descriptor is of no use: look again.
+            // There are events to poll, or the descriptor is of no use: poll again.
             return self.lend(driver);
         }
         let now = Instant::now();
@@ -233,8 +236,8 @@ impl<'a> Waiter<'a> {
         driver
     }
 
-    /// Leaves. If nobody leads then, a follower has to; one that was woken and leaves at once
-    /// because its result is there passes the turn on here.
+    /// Leaves. Without another leader a follower must lead; a thread that was woken to lead and
+    /// leaves at once, because its result is there, passes the lead on here.
     fn leave(&mut self, mut driver: Guard<'a>) {
         if std::mem::take(&mut self.leading) {
             driver.leader = Leader::Nobody;
@@ -261,8 +264,8 @@ impl<'a> Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        // Only a panic gets here without having left; its frames have given up the lock. It may have
-        // led, or have been taken off the list to lead.
+        // Only a panic gets here without having left; its frames have released the lock. The thread
+        // may have led, or have been removed from the list to lead.
         if !self.left {
             let driver = self.shared.lock_regardless();
             self.leave(driver);
@@ -279,17 +282,17 @@ mod tests {
     use crate::{Client, Result};
     use std::sync::mpsc::{Receiver, channel};
 
-    /// Longer than anything takes here that is not stuck.
+    /// A timeout that is reached only by a deadlock.
     const STUCK: Duration = Duration::from_secs(20);
 
-    /// A client to be driven by this thread and another one that does `work` and says its result, and
-    /// the driver under its lock: that one follows, and nobody leads.
+    /// A client to be driven by this thread and another one that does `work` and sends its result,
+    /// and the driver under its lock: the other one follows, and there is no leader.
     fn followed<T: Send + 'static>(
         client: &Client,
         work: impl FnOnce(&Client) -> T + Send + 'static,
     ) -> (Guard<'_>, Receiver<T>) {
         let shared = client.shared();
-        // The other one takes this one for the leader.
+        // The other thread sees this one as the leader.
         shared.lock_regardless().leader = Leader::Polling;
         let (said, hears) = channel();
         let other = client.clone();
@@ -350,7 +353,7 @@ mod tests {
             let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
             let wire = Wire::new(server, || None);
             let client = wire.client();
-            // It would lead sooner or later.
+            // The helper would lead sooner or later.
             client.shared().helper.stop();
             let held = wire.held.lock().unwrap();
             let (driver, hears) = followed(&client, |client| client.ping());
@@ -373,7 +376,7 @@ mod tests {
         drop(driver);
         shared.listen().unwrap();
         let driver = shared.lock_regardless();
-        // Leads until the other one, which has nobody else to wake it, has seen it.
+        // Leads until the other thread, which only this one can wake, has its result.
         let waiter = Waiter::new(shared, Some(STUCK), None);
         waiter.run(driver, |_| hears.try_recv().ok()).unwrap().unwrap();
     }
@@ -404,7 +407,7 @@ mod tests {
                 const { std::cell::RefCell::new(None) };
         }
         CLIENT.set(Some(client.clone()));
-        // Whoever is asked may use the client.
+        // The interruption callback may use the client.
         let stop = || CLIENT.take().unwrap().ping().is_ok();
         let waited = limit::interruptible(stop, || {
             client.shared().wait_any(None, |_| -> Option<()> { None })
