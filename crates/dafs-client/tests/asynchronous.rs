@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const BLOCK: usize = 4096;
 
-/// A window that no test waits for.
+/// A window longer than any test.
 const LONG: Duration = Duration::from_secs(9);
 
 fn file(client: &Client) -> File {
@@ -62,7 +62,7 @@ fn results_come_one_by_one_and_once() {
             assert!(seen.iter().all(|seen| *seen));
             file.commit(0, 0).unwrap();
             assert!(std::fs::read(served.path().join("file")).unwrap() == data);
-            // Back in one transfer that is scattered on both sides, and one behind the end.
+            // Read back in one transfer that is scattered on both sides, and in one behind the end.
             let back = client.buffer(data.len()).unwrap();
             let mut batch = client.batch();
             let half = data.len() / 2;
@@ -119,7 +119,7 @@ fn completions_are_gathered_as_wished() {
     let mut first = [0, 1].map(|_| pending.next(None).unwrap().unwrap().0);
     first.sort_unstable();
     assert_eq!(first, [0, 1]);
-    // Nothing else is under way: it is reported at once.
+    // No other transfer is under way, so the server reports it at once.
     pending.hurry(2).unwrap();
     assert_eq!(pending.next(None).unwrap().unwrap().0, 2);
     assert!(pending.next(None).unwrap().is_none());
@@ -131,7 +131,7 @@ fn what_was_canceled_is_told_and_not_done() {
     let served = Served::new();
     let client = served.client(TRANSPORTS[0]);
     let file = file(&client);
-    // More than are handed to a server at a time.
+    // More than are submitted to a server at a time.
     let count = 3000;
     let buffer = filled(&client, &vec![7; count * BLOCK]);
     let mut pending = writes(&client, &file, &buffer).asynchronous(LONG, 0).submit().unwrap();
@@ -178,7 +178,7 @@ fn every_transfer_has_one_result_over_a_wire_that_breaks() {
     let mut total = 0;
     for seed in 0..6 {
         let mut number = 0;
-        // Both connections of the session go over it.
+        // Both connections of the session use it.
         let wire = Wire::new(server, move || {
             number += 1;
             (number < 16).then_some(20_000 + (seed * 7_919 + number * 15_431) % 200_000)

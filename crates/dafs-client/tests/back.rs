@@ -1,5 +1,5 @@
-//! The back-control channel of the session core: bound, called, lost, and what a hostile server makes
-//! of it.
+//! The back-control channel of the session core: bound, called, lost, and attacked by a hostile
+//! server.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -49,7 +49,7 @@ fn open(owner: &[u8]) -> Request<'_> {
     })
 }
 
-/// Opens a file and tells the name of the delegation that came along.
+/// Opens a file and returns the state-id of the delegation that came along.
 fn granted(world: &mut World, owner: &[u8]) -> Option<StateId> {
     let tag = world.ask(&open(owner));
     world.run_all(&[tag]);
@@ -61,7 +61,7 @@ fn granted(world: &mut World, owner: &[u8]) -> Option<StateId> {
     }
 }
 
-/// The statuses with which the client has answered, once there are so many.
+/// The statuses of the client's answers, once there are so many.
 fn answers(world: &mut World, count: usize) -> Vec<Status> {
     world.run(|world| world.server.back.answers.len() >= count);
     std::mem::take(&mut world.server.back.answers).iter().map(|answer| answer.1).collect()
@@ -147,7 +147,7 @@ fn delegations_are_recalled_once_asked_about_and_given_back() {
     };
     assert_eq!(delegation, name);
     assert!(world.server.back.answers.is_empty());
-    // What was not asked is not told.
+    // The answer holds only the attributes that were asked for.
     let known = Attributes { change: Some(3), object_size: Some(7), ..Attributes::default() };
     world.core.answer_question(&mut world.adapter, question, Some(&known));
     world.core.answer_question(&mut world.adapter, question, Some(&known));
@@ -169,7 +169,7 @@ fn delegations_are_recalled_once_asked_about_and_given_back() {
     assert_eq!(world.server.back.returned, [name]);
     world.server.call(0, &recall(name));
     assert_eq!(answers(&mut world, 1), [Status::BadStateId]);
-    // What is held at the end is given back before the session ends.
+    // Delegations that are held at the end are returned before the session ends.
     let second = granted(&mut world, b"two").unwrap();
     world.core.close(&mut world.adapter, world.now);
     world.run(|world| world.core.stage() == Stage::Over);
@@ -193,7 +193,7 @@ fn a_restarted_server_grants_delegations_again_or_they_are_lost() {
             continue;
         }
         assert_eq!(world.core.take_back_event(), None);
-        // It has another name there, and the old one here.
+        // The server has another state-id for it, and the client the old one.
         let current = delegation_id(world.server.back.granted);
         assert_ne!(current, name);
         world.server.call(0, &recall(current));
@@ -261,7 +261,7 @@ fn what_was_promised_before_a_restart_is_not_believed_for_its_answers() {
     granted(&mut world, b"one").unwrap();
     let until = world.core.promised_until();
     assert!(until > world.now);
-    // A server that is away for longer than a lease, and then has others first.
+    // A server that is unreachable for longer than a lease, and then serves others first.
     world.server.past.deaf = true;
     world.server.restart(false);
     world.run_for(Duration::from_secs(40));
@@ -282,7 +282,7 @@ fn an_answer_that_waited_renews_no_promise() {
     let tag = world.ask(&Request::Null);
     world.server.poll(world.now);
     let asked = world.now;
-    // The process is stopped for longer than a lease while the answer lies there.
+    // The process is stopped for longer than a lease while the answer waits here.
     world.now = world.now + Duration::from_secs(100);
     world.run_all(&[tag]);
     assert!(world.core.promised_until() <= asked + world.core.info().lease);
@@ -335,7 +335,7 @@ fn a_server_that_wants_no_channel_is_left_alone() {
     assert_eq!(world.core.back_stage(), BackStage::Refused(Status::NotSupp));
     world.run_for(Duration::from_secs(60));
     assert_eq!(world.server.back.binds, 1);
-    // What cannot be made just now is tried again.
+    // A channel that cannot be made now is retried.
     let mut world = World::open(config());
     world.server.back.refusal = Some(Status::Resource);
     world.core.want_back(&mut world.adapter, world.now);
@@ -371,7 +371,7 @@ fn transfers_end_one_by_one_as_they_are_reported() {
         world.run_all(&tags[..2]);
         assert!(matches!(world.done[&tags[0]], Done::Read { bytes: 100, .. }));
         assert!(matches!(world.done[&tags[1]], Done::Refused { status: Status::NoSpc, .. }));
-        // What the server has no time for is handed over again by itself.
+        // The client submits a transfer that was answered with DELAY again by itself.
         world.server.report(&[completion(taken[2].id, Status::Delay, 0)]);
         world.run(|world| world.server.back.taken.len() == 5);
         let again = world.server.back.taken[4].id;
@@ -430,7 +430,7 @@ fn memory_that_goes_is_looked_for_where_a_channel_was_lost_and_nowhere_else() {
     // SAFETY: a page of the test's own.
     assert_eq!(unsafe { libc::mprotect(memory.as_ptr().cast(), PAGE, libc::PROT_NONE) }, 0);
     let tags = submit(&mut world, &registered, COUNT);
-    // Nobody reads it all once more for a connection that was lost some time ago.
+    // A loss of the connection some time ago does not make it touch every byte again.
     world.run(|world| world.server.back.taken.len() >= 1024);
     assert!(world.done.keys().all(|tag| !tags.contains(tag)));
     let asked = world.server.back.taken.len();
@@ -484,7 +484,7 @@ fn an_overloaded_server_is_asked_again() {
     let ids = [0, 1].map(|at| world.server.back.taken[at].id);
     world.server.report(&ids.map(|id| completion(id, Status::Ok, 1)));
     world.run_all(&tags);
-    // What it refuses for good ends all of it.
+    // A final refusal ends the whole batch.
     world.server.script = Box::new(|_, request| match request {
         Request::BatchSubmit(_) => Answer::Status(Status::Fenced),
         _ => Answer::File,
@@ -508,7 +508,7 @@ fn a_transfer_without_an_end_ends_by_its_deadline() {
     for tag in tags {
         assert!(matches!(world.done[&tag], Done::Lost(Failure::Deadline(_))));
     }
-    // The channel that could carry it out is gone; the later one goes on over the next.
+    // The channel that could carry it out is gone; the later transfer goes on over the next one.
     world.run(|world| world.server.back.taken.len() == 4);
     assert_eq!(world.server.back.binds, 2);
     let id = world.server.back.taken[3].id;
@@ -636,7 +636,7 @@ fn more_calls_than_credits_end_the_channel_alone() {
     let mut world = bound(config());
     world.server.back.grants = Grants::Write;
     granted(&mut world, b"one").unwrap();
-    // Each of these holds its credit, because nobody answers.
+    // Each of these holds its credit, because the application does not answer.
     let getattr = GetAttrInline { fh: ROOT, attributes: AttrMask::OBJECT_SIZE };
     for stream in 0..world.server.back.offered as u16 {
         world.server.call(stream, &Request::BcGetAttr(getattr));
@@ -646,7 +646,7 @@ fn more_calls_than_credits_end_the_channel_alone() {
     world.server.call(0, &Request::BcNull);
     world.run(|world| world.server.back.binds == 2 && world.server.back.bound);
     assert_eq!((world.core.stage(), world.core.stats().recoveries), (Stage::Ready, 0));
-    // The questions went with their channel.
+    // The questions were dropped with their channel.
     assert_eq!(world.core.take_back_event(), None);
 }
 
@@ -666,7 +666,7 @@ fn damaged_bodies_are_refused_and_never_believed() {
     let completions = [completion(1, Status::Ok, 1)];
     let completions = Seq::new(&completions);
     let request = Request::BcBatchCompletion(BatchCompletions { completions });
-    // All words of the body set to what leads out of the message, one after the other.
+    // Each word of the body in turn is set to a value that points out of the message.
     for (sequence, at) in (1u16..).zip((HEADER_BYTES..HEADER_BYTES + 8).step_by(4)) {
         let mut message = world.server.encode_call(1, sequence, &request);
         message[at..at + 4].copy_from_slice(&[0xff; 4]);

@@ -33,7 +33,7 @@ fn blocks_all_over_a_file_go_in_one_batch() {
             });
             let options = OpenOptions::read_write().create(Create::New).mode(0o640);
             let file = client.open(b"/file", &options).unwrap();
-            // More than one message carries.
+            // More than fit one message.
             let count = 300;
             let data = pattern(count * BLOCK);
             let buffer = client.buffer(data.len()).unwrap();
@@ -84,12 +84,12 @@ fn transfers_fail_one_by_one() {
     let writer = client.open(b"/file", &OpenOptions::read_write()).unwrap();
     let mut batch = client.batch();
     batch.read(&file, &[(0, 10)], &[at(&buffer, 0..10)]).unwrap();
-    // Ends behind the end of the file.
+    // The range ends behind the end of the file.
     batch.read(&file, &[(90, 50)], &[at(&buffer, 10..60)]).unwrap();
     batch.write(&writer, &[(100, 3)], &[at(&buffer, 0..3)]).unwrap();
     let results = batch.run().unwrap();
     assert!(matches!(results[..], [Ok(10), Ok(10), Ok(3)]), "{results:?}");
-    // An open that is gone.
+    // An open that is closed.
     let mut batch = client.batch();
     batch.read(&file, &[(0, 10)], &[at(&buffer, 0..10)]).unwrap();
     batch.read(&writer, &[(0, 10)], &[at(&buffer, 0..10)]).unwrap();

@@ -1,4 +1,4 @@
-//! The client's cache on a real server: it spares requests, and nobody sees anything stale.
+//! The client's cache on a real server: it saves requests, and no reader sees stale data.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -18,7 +18,7 @@ fn caching(served: &Served, transport: TransportChoice) -> Client {
     served.client_with(|options| {
         options.transport = transport;
         options.cache = Some(CacheOptions::new(8 << 20));
-        // Sums that are taken while data is changed would not match.
+        // Checksums computed while data changes would not match.
         options.checksums = transport == TransportChoice::Iwarp;
     })
 }
@@ -65,7 +65,7 @@ fn what_was_read_is_not_asked_for_again() {
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         read_all(&file, 10_000, &data);
         assert_eq!(requests(&client, || read_all(&file, 10_000, &data)), 0);
-        // Another open file of the same client shares what is kept.
+        // Another open file of the same client shares the cached data.
         let again = client.open(b"file", &OpenOptions::read()).unwrap();
         assert_eq!(requests(&client, || read_all(&again, 333_333, &data)), 0);
         file.close().unwrap();
@@ -126,14 +126,14 @@ fn own_changes_are_seen_by_all_that_looks_at_the_file() {
         assert_eq!(&found[..9], b"end!?more");
         file.write_at(b"X", 2, unstable).unwrap();
         assert_eq!(client.read_file(b"/file", 8).unwrap().data, b"01X3AB67");
-        // A cut, and what is written behind it.
+        // A truncation, and a write behind it.
         file.write_at(b"Y", 50_000, unstable).unwrap();
         file.set_size(6).unwrap();
         assert_eq!(file.attributes().unwrap().size, 6);
         file.write_at(b"z", 8, unstable).unwrap();
         assert_eq!(file.read_at(&mut found, 0).unwrap(), 9);
         assert_eq!(&found[..9], b"01X3AB\0\0z");
-        // Buffers of the caller's own, in the middle of what is kept.
+        // Buffers of the caller's own, in the middle of cached data.
         let buffer = client.buffer(PAGE).unwrap();
         file.read_into(&buffer, 0..9, 0).unwrap();
         assert_eq!(buffer.slice(0, 9).unwrap().to_vec(Site::Inspect), b"01X3AB\0\0z");
@@ -153,14 +153,14 @@ fn own_changes_are_seen_by_all_that_looks_at_the_file() {
         batch.run().unwrap().remove(0).unwrap();
         assert_eq!(file.read_at(&mut found, 0).unwrap(), 15);
         assert_eq!(&found[..15], b"*dirirect???dir");
-        // Whoever opens it anew with a cut.
+        // Another open truncates the file.
         file.write_at(b"lost", 0, unstable).unwrap();
         let other = client.open(b"file", &read_write().truncate(true)).unwrap();
         assert_eq!(file.read_at(&mut found, 0).unwrap(), 0);
         other.write_at(b"new", 0, unstable).unwrap();
         assert_eq!(file.read_at(&mut found, 0).unwrap(), 3);
         assert_eq!(&found[..3], b"new");
-        // Changes of two open files belong to each of them.
+        // Dirty data of two open files belongs to each of them.
         file.write_at(b"F", 0, unstable).unwrap();
         other.write_at(b"O", 1, unstable).unwrap();
         file.commit(0, 0).unwrap();
@@ -175,7 +175,7 @@ fn own_changes_are_seen_by_all_that_looks_at_the_file() {
     }
 }
 
-/// A generator whose seed is printed, so that a failure can be had again.
+/// A generator whose seed is printed, so that a failure can be reproduced.
 struct Random(u64);
 
 impl Random {
@@ -198,7 +198,7 @@ impl Random {
     }
 }
 
-/// A file as it must be, and the open files of each client.
+/// The expected content of a file, and the open files of each client.
 struct Shared {
     name: Vec<u8>,
     content: Vec<u8>,
@@ -216,7 +216,7 @@ fn two_caching_clients_always_see_each_others_data() {
         caching(&served, TransportChoice::Iwarp),
         served.client_with(|options| {
             options.transport = TransportChoice::Shm;
-            // So little that much of it is thrown out.
+            // So little memory that many blocks are evicted.
             options.cache = Some(CacheOptions { unwritten_bytes: 300_000, ..CacheOptions::new(0) });
         }),
     ];
@@ -228,13 +228,13 @@ fn two_caching_clients_always_see_each_others_data() {
             Shared { name, content, open: [None, None] }
         })
         .collect();
-    // A delegation comes once to a file, so files are taken up one after the other.
+    // A file gets a delegation only once, so the test goes from file to file.
     for step in 0..STEPS {
         let first = step * (FILES - 4) / STEPS;
         if step % (STEPS / 4) == STEPS / 8 {
             served.stop();
             served.start();
-            // The server grants nothing new before both have asked for something new.
+            // The server grants no new delegation before both clients have sent a new request.
             std::thread::scope(|scope| {
                 for client in &clients {
                     scope.spawn(|| drop(client.open(b"scratch", &read_write()).unwrap()));
@@ -332,7 +332,7 @@ fn two_caching_clients_always_see_each_others_data() {
     served.stop();
 }
 
-/// A server that restarts on a host that does not loses nothing, but its clients cannot know.
+/// A server that restarts on a running host loses no data, but its clients cannot know that.
 fn no_more_than_told(result: Result<(), Error>) {
     assert!(matches!(result, Ok(()) | Err(Error::WritesLost)), "{result:?}");
 }
@@ -356,7 +356,7 @@ fn a_recall_in_the_middle_of_reads_and_writes_loses_nothing() {
             let (count, over) = (AtomicU64::new(0), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    // Each write is known to be over before the next one is begun.
+                    // Each write is known to be over before the next one begins.
                     for number in 1.. {
                         let number: u64 = number;
                         let page = number.to_be_bytes().repeat(PAGE / 8);
@@ -390,7 +390,7 @@ fn a_recall_in_the_middle_of_reads_and_writes_loses_nothing() {
     }
 }
 
-/// Reads the counter, which has reached what is known already and never goes back.
+/// Reads the counter: it is at least at the known value, and never decreases.
 fn look(file: &File, count: &AtomicU64, last: u64) -> u64 {
     let known = count.load(Ordering::SeqCst).max(last);
     let mut page = vec![0; PAGE];
@@ -412,7 +412,7 @@ fn holders_are_asked_for_the_size_of_what_they_have_not_written() {
     file.write_at(&pattern(5000), 0, Stability::Unstable).unwrap();
     assert_eq!(std::fs::metadata(served.path().join("file")).unwrap().len(), 0);
     assert_eq!(other.attributes(file.handle()).unwrap().size, 5000);
-    // That did not take the delegation away.
+    // The write did not cost the delegation.
     let sent = requests(&holder, || {
         file.write_at(&pattern(5000), 5000, Stability::Unstable).unwrap();
     });
@@ -430,7 +430,8 @@ fn a_restart_of_the_server_loses_nothing_that_was_not_written_back() {
         write_all(&file, 10_000, &data);
         served.stop();
         served.start();
-        // Whatever became of the delegation: nobody else was there, so all is well or it is told.
+        // The delegation may be lost or not: there was no other client, so the data is intact or
+        // its loss is reported.
         read_all(&file, 7000, &data);
         file.write_at(b"after", 300_000, Stability::Unstable).unwrap();
         file.commit(0, 0).unwrap();
@@ -451,7 +452,7 @@ fn what_local_processes_do_while_the_server_is_away_is_seen() {
     served.stop();
     std::fs::write(served.path().join("file"), "behind").unwrap();
     served.start();
-    // The first answer tells of the restart.
+    // The first answer reveals the restart.
     client.ping().unwrap();
     read_all(&file, 100, b"behind");
 }
@@ -476,10 +477,10 @@ fn data_that_cannot_be_written_back_is_told_once_and_read_as_the_server_has_it()
     read_all(&file, 100, b"as it was");
     file.write_at(b"changed", 0, Stability::Unstable).unwrap();
     file.commit(0, 0).unwrap();
-    // Told with the close if nobody asks before.
+    // The close reports the loss if no call has before.
     file.write_at(b"again", 0, Stability::Unstable).unwrap();
     fence(FenceChange::Set(&[b"admin"]));
-    // Whoever wants the file gets it, although what is kept of it can go nowhere.
+    // Another client gets the file, although dirty data of it cannot be written back.
     admin.open(b"file", &OpenOptions::read_write()).unwrap().close().unwrap();
     file.close().unwrap_err();
     assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"changedas");

@@ -133,7 +133,7 @@ fn what_comes_behind_a_failure_is_not_done() {
             assert!(matches!(result, Err(Error::ChainBroken { member: 1, .. })), "{results:?}");
         }
         assert!(served.path().join("one").exists() && !served.path().join("two").exists());
-        // The next request is on its own.
+        // The next request is no member of the chain.
         client.ping().unwrap();
     }
 }
@@ -285,8 +285,8 @@ fn chains_of_many_threads_do_not_mix() {
     }
 }
 
-/// Does `work` with a connection that is cut after each number of bytes; it must succeed, and see to
-/// what is left behind.
+/// Does `work` with a connection that is cut after each number of bytes; it must succeed, and clean
+/// up after itself.
 fn cut_everywhere(served: &Served, work: impl Fn(&Client, u64)) {
     let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut cuts = 0;
@@ -325,11 +325,11 @@ fn a_file_is_made_once_over_a_wire_that_breaks_anywhere() {
     cut_everywhere(&served, |client, bytes| {
         let (root, name) = (client.root(), format!("{bytes}"));
         let mode = SetAttributes::mode(0o640);
-        // A second OPEN would meet the file of the first.
+        // A second OPEN would fail on the file of the first.
         let stability = Stability::Unstable;
         client.create_file(&root, name.as_bytes(), &mode, &content, stability).unwrap();
         assert!(std::fs::read(served.path().join(&name)).unwrap() == content);
-        // The open is closed: nobody is kept from taking the file for himself.
+        // The file is closed, so it conflicts with no share reservation.
         client.remove(&root, name.as_bytes()).unwrap();
     });
 }
@@ -353,7 +353,7 @@ fn a_chain_of_changes_is_done_once_over_a_wire_that_breaks_anywhere() {
     });
 }
 
-/// The server may leave a session no more than one, as when it has just been connected anew.
+/// The server may leave a session one credit, as when it has just reconnected.
 #[test]
 fn with_one_credit_names_and_small_files_take_more_trips() {
     for transport in TRANSPORTS {

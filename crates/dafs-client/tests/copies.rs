@@ -1,5 +1,5 @@
-//! What the counters of copies say about each way of moving data. Alone in its process, because
-//! the counters belong to the process.
+//! The counters of copies for each way of moving data. Alone in its process, because the counters
+//! belong to the process.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -9,7 +9,7 @@ use dafs_client::{CacheOptions, Create, OpenOptions, Stability, TransportChoice}
 use dafs_mem::{Site, copied_bytes};
 use served::{Served, TRANSPORTS, pattern};
 
-/// Bytes copied since `before`, by site, without the test's own looks.
+/// Bytes copied since `before`, by site, without the inspections of the test.
 fn copied(before: &[u64]) -> Vec<(Site, u64)> {
     let since = |(site, before): (&Site, &u64)| (*site, copied_bytes(*site) - before);
     let all = Site::ALL.iter().zip(before).map(since);
@@ -36,7 +36,7 @@ fn bulk_data_is_placed_once() {
         }
         assert!(buffer.view().to_vec(Site::Inspect) == pattern(BYTES));
         // Messages pass the rings and the staging area of the transport; the 16 MiB of data must
-        // not show.
+        // not be counted.
         let found = copied(&before);
         let total: u64 = found.iter().map(|(_, bytes)| bytes).sum();
         assert!(total < 64 << 10, "{transport:?}: {found:?}");
@@ -56,14 +56,14 @@ fn bulk_data_is_placed_once() {
     assert!(found.contains(&(Site::ClientInlineRead, 4096)), "{found:?}");
     assert!(!found.iter().any(|(site, _)| *site == Site::ClientInlineWrite), "{found:?}");
 
-    // What is appended is put into a message, and kept until it is answered.
+    // Appended data is copied into a message, and into the copy that is kept until the answer.
     let before = snapshot();
     file.append(&pattern(4096), Stability::DataSync).unwrap();
     let found = copied(&before);
     assert!(found.contains(&(Site::ClientInlineWrite, 2 * 4096)), "{found:?}");
     assert!(found.contains(&(Site::ClientKept, 4096)), "{found:?}");
 
-    // The same for those that are not waited for.
+    // The same for operations of a group.
     let group = client.completion_group();
     let before = snapshot();
     group.append(0, &file, &buffer, 0..100, Stability::DataSync).unwrap();

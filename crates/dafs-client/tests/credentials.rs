@@ -1,4 +1,4 @@
-//! Users and passwords that the application tells when it is asked.
+//! Users and passwords that the application returns when it is asked.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -40,7 +40,7 @@ fn a_connection_that_is_replaced_asks_again() {
         });
         client.ping().unwrap();
         assert_eq!(asked.load(Ordering::SeqCst), 1);
-        // The password changes while nobody is connected.
+        // The password changes while there is no connection.
         served.stop();
         set_password(&path, "second");
         *password.lock().unwrap() = "second";

@@ -1,4 +1,4 @@
-//! Delegations of callers that keep content themselves.
+//! Delegations of callers that cache content themselves.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// Gives its delegation back when that is wanted, and tells so before.
+/// Returns its delegation when it is recalled, and reports that before.
 struct One {
     held: Mutex<Option<ReadDelegation>>,
     told: Mutex<Sender<FileHandle>>,
@@ -30,12 +30,12 @@ impl Keeper for One {
     }
 }
 
-/// Opens and closes a file; what is left is the delegation.
+/// Opens and closes a file; returns the delegation.
 fn delegated(client: &Client, handle: &FileHandle) -> ReadDelegation {
     loop {
         let (file, delegation) = client.open_delegated(handle).unwrap();
         file.close().unwrap();
-        // The server may not know yet that it can call.
+        // The server may not know yet that the back-control channel works.
         if let Some(delegation) = delegation {
             return delegation;
         }
@@ -55,7 +55,7 @@ fn who_writes_waits_for_who_keeps_and_names_and_modes_count_as_well() {
             |two, _, name| two.remove(&two.root(), name).unwrap(),
         ];
         for (number, change) in changes.into_iter().enumerate() {
-            // A file that was recalled is not delegated again so soon.
+            // The server grants no delegation of a file that it has recently recalled.
             let name = number.to_string();
             std::fs::write(served.path().join(&name), b"0123").unwrap();
             let file = one.lookup(&one.root(), name.as_bytes()).unwrap();
@@ -66,7 +66,7 @@ fn who_writes_waits_for_who_keeps_and_names_and_modes_count_as_well() {
             assert!(delegation.hear(Arc::downgrade(&as_keeper)).unwrap());
             assert!(delegation.is_good() && one.promised() > Duration::ZERO);
             *keeper.held.lock().unwrap() = Some(delegation);
-            // What the client does itself does not concern it, nor what others read.
+            // Uses by the same client do not conflict with the delegation, nor do reads of others.
             let own = one.open_handle(&file, &OpenOptions::read_write()).unwrap();
             own.close().unwrap();
             two.open_handle(&file, &OpenOptions::read()).unwrap().close().unwrap();

@@ -155,8 +155,8 @@ fn threads_share_a_client() {
     }
 }
 
-/// Threads follow and lead in turn all the time here, some of which give up waiting early. One that is not
-/// woken ends with an error instead.
+/// Threads follow and lead in turn all the time here, and some time out early. A lost wake-up ends
+/// with an error.
 #[test]
 fn nobody_waits_in_vain_however_threads_wait() {
     const ROUNDS: usize = 150;
@@ -188,7 +188,7 @@ fn nobody_waits_in_vain_however_threads_wait() {
                     let begun = std::time::Instant::now();
                     within(&|| {
                         let mut pending = file.submit_read(buffer, range(1), 0).unwrap();
-                        // Early, again and again.
+                        // Early timeouts, again and again.
                         let read = loop {
                             match pending.wait_deadline(Duration::from_micros(20)) {
                                 Err(Error::TimedOut(_)) if begun.elapsed() < TIME => {}

@@ -1,5 +1,6 @@
 //! Random reads, writes and changes of size of one file, checked against a model in memory: through
-//! staging buffers, through a cache, from and to registered memory, and with many in flight in a group.
+//! staging buffers, through a cache, from and to registered memory, and with many in flight in a
+//! group.
 //!
 //! `DAFS_TEST_LONG` makes it 100,000 operations each, half of them over each transport.
 
@@ -16,7 +17,7 @@ use served::{Served, TRANSPORTS};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Where the file ends at most, in bytes.
+/// The largest size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// The longest read or write, in bytes.
@@ -69,7 +70,7 @@ impl Random {
     }
 }
 
-/// How data is moved.
+/// A way of moving data.
 trait Way {
     /// Reads a range, which must yield `expected`.
     fn read(&mut self, file: &File, range: Range<u64>, expected: &[u8], random: &mut Random);
@@ -77,7 +78,7 @@ trait Way {
     /// Writes at an offset of a file of `size` bytes.
     fn write(&mut self, file: &File, offset: u64, data: &[u8], size: u64, random: &mut Random);
 
-    /// Waits for all that is in flight.
+    /// Waits for all operations in flight.
     fn settle(&mut self) {}
 }
 
@@ -96,20 +97,20 @@ impl Way for Staged {
     }
 }
 
-/// From and to memory that the server reaches: the library's, or the application's.
+/// From and to memory that the server can reach: the library's, or the application's.
 struct Registered {
     buffer: IoBuffer,
     own: &'static mut [u8],
 }
 
 impl Registered {
-    /// A place for so many bytes.
+    /// A range of memory for so many bytes.
     fn place(&mut self, file: &File, len: usize, random: &mut Random) -> (IoBuffer, Range<usize>) {
         let at = random.below((self.own.len() - len + 1) as u64) as usize;
         if random.below(2) == 0 {
             return (self.buffer.clone(), at..at + len);
         }
-        // SAFETY: leaked, and touched by nobody but through the buffer while a transfer is under way.
+        // SAFETY: leaked, and only touched through the buffer while a transfer is under way.
         let lent = unsafe { file.client().lend(self.own[at..].as_mut_ptr(), len).unwrap() };
         (lent.buffer, lent.range)
     }
@@ -134,19 +135,19 @@ impl Way for Registered {
 
 /// An operation in flight.
 struct Flight {
-    /// What of the file its result hangs on, or hangs on it.
+    /// The range of the file that it depends on or changes.
     reach: Range<u64>,
     bytes: usize,
-    /// Of a read.
+    /// For a read.
     expected: Option<Vec<u8>>,
 }
 
-/// Many in flight, as long as none of them hangs on another.
+/// Many in flight, as long as none depends on another.
 struct Grouped {
     client: Client,
     group: CompletionGroup,
     buffer: IoBuffer,
-    /// What is under way in each part of the buffer.
+    /// The operation under way in each part of the buffer.
     flights: [Option<Flight>; PLACES],
     completions: Vec<Completion>,
 }
@@ -185,7 +186,7 @@ impl Grouped {
         })
     }
 
-    /// Finds a place for an operation once it hangs on none that is under way.
+    /// Finds a place for an operation once it depends on none that is under way.
     fn enter(&mut self, reach: Range<u64>, bytes: usize, expected: Option<Vec<u8>>) -> usize {
         if !self.is_free(&reach, expected.is_none()) {
             self.fetch(usize::MAX);
@@ -251,7 +252,7 @@ impl Way for Grouped {
 
     fn write(&mut self, file: &File, offset: u64, data: &[u8], size: u64, random: &mut Random) {
         let range = offset..offset + data.len() as u64;
-        // Behind the end of the file it makes zeros up to where it begins, too.
+        // A write behind the end of the file also makes the gap zero.
         let place = self.enter(offset.min(size)..range.end, data.len(), None);
         let memory = self.buffer.slice(place * PLACE_BYTES, data.len()).unwrap();
         memory.copy_from(data, Site::Inspect);
@@ -264,7 +265,7 @@ impl Way for Grouped {
     }
 }
 
-/// Says where a test has failed.
+/// Reports the place at which a test has failed.
 struct Place {
     seed: u64,
     step: u64,

@@ -1,4 +1,4 @@
-//! Calls that are cancelled or overdue, and how long a session goes on for them.
+//! Calls that are cancelled or time out, and the session that goes on for the others.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -25,7 +25,7 @@ fn world(credits: u16) -> World {
     World::open_with(recovering(), |server| {
         server.file = pattern(50_000);
         (server.initial_credits, server.target) = (credits, credits);
-        // No lease to keep alive in the time of the test.
+        // The lease needs no keep-alive in the time of the test.
         server.lease_seconds = 1_000_000;
     })
 }
@@ -80,7 +80,7 @@ fn calls_are_given_up_while_the_session_is_recovered_for_others() {
     }
     world.run_for(Duration::from_secs(1));
     assert!([made, read, late].iter().all(|tag| is_cancelled(&world.done[tag])));
-    // Memory of a call that was given up goes when its owner drops it.
+    // The memory of a cancelled call is freed when its owner drops it.
     drop(piece);
     world.server.past.deaf = false;
     world.run_all(&[other]);
@@ -145,7 +145,7 @@ fn every_call_ends_once_whenever_it_is_cancelled_and_none_is_done_twice() {
     assert!(cancelled > 300, "{cancelled} calls were cancelled");
 }
 
-/// A COMMIT that takes long on a server that is well outlives the loss of its connection.
+/// A COMMIT that is slow on a healthy server outlives the loss of its connection.
 #[test]
 fn what_waits_for_a_slow_disk_outlives_its_connection() {
     let mut world = world(8);
@@ -162,7 +162,7 @@ fn what_waits_for_a_slow_disk_outlives_its_connection() {
     assert!(is_ok(&world.done[&tag]), "{:?}", world.done[&tag]);
 }
 
-/// So does what waits for its turn while the server answers others.
+/// So does a call that waits for its turn while the server answers others.
 #[test]
 fn what_waits_for_its_turn_outlives_its_connection() {
     let mut world = world(1);
@@ -184,15 +184,15 @@ fn what_waits_for_its_turn_outlives_its_connection() {
     assert!(tags.iter().all(|tag| is_ok(&world.done[tag])));
 }
 
-/// Data that never comes as its checksum says is not asked for without end or pause, also when the
-/// caller has all the time in the world.
+/// Data whose checksum never matches is not retried without end or pause, even for a caller without
+/// a timeout.
 #[test]
 fn data_that_is_always_corrupt_ends_the_session() {
     let config = SessionConfig { checksums: true, ..recovering() };
     let mut world = World::open_with(config, |server| server.file = pattern(50_000));
     world.server.script = Box::new(|_, request| match request {
         Request::ReadDirect(_) => Answer::Spoil(|reply| {
-            // Behind the end of file and the count; the checksum of the message is made anew.
+            // Behind the end of file and the count; the checksum of the message is recomputed.
             reply[HEADER_BYTES + 8] ^= 1;
             reply[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
             seal(reply);
@@ -212,7 +212,7 @@ fn data_that_is_always_corrupt_ends_the_session() {
     assert!((10..500).contains(&connects), "{connects} connections");
 }
 
-/// The time for recovery begins anew with each loss, however long the session had nothing to do.
+/// Each loss begins with the full time for recovery, however long the session was idle.
 #[test]
 fn a_second_restart_after_a_long_silence_is_recovered_from() {
     let mut world = world(8);
@@ -227,8 +227,8 @@ fn a_second_restart_after_a_long_silence_is_recovered_from() {
     assert_eq!(world.core.stats().restarts, 3);
 }
 
-/// Answers that speak of the question and not of the request: it was executed, so it is not told to
-/// have failed, nor done again if that is not the same.
+/// Statuses of the question and not of the request: it was executed, so the client neither reports
+/// its failure nor repeats it if it is not idempotent.
 #[test]
 fn a_reply_that_cannot_be_had_is_no_failure_of_the_request() {
     for status in [Status::TooSmall, Status::StaleClientId, Status::NotAuthenticated] {
@@ -265,8 +265,8 @@ fn what_does_not_fit_the_new_connection_is_told_so_and_the_session_goes_on() {
     assert_eq!(world.core.stage(), Stage::Ready);
 }
 
-/// A server that puts writes off for as long as is said, and grants delegations, so that a client keeps
-/// what is written.
+/// A server that answers writes with DELAY while the flag is set, and grants delegations, so that a
+/// client caches writes.
 fn putting_off(is_busy: Arc<AtomicBool>) -> Live {
     Live::start(
         move |server| {
@@ -308,7 +308,7 @@ fn who_has_no_time_left_takes_no_data_along_that_is_kept() {
         let asked = client.stats().answered;
         std::thread::scope(|scope| {
             let looking = scope.spawn(|| look(&client, &file));
-            // It has been put off a few times before the server has time.
+            // It has been answered with DELAY a few times before the server has time.
             while client.stats().answered < asked + 10 && !looking.is_finished() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -386,7 +386,7 @@ fn a_pending_operation_can_be_cancelled() {
     assert!(matches!(first.wait_deadline(Duration::from_millis(1)), Err(Error::TimedOut(_))));
 }
 
-/// The caller of `close` has its answer; the file must not stay open at the server for that.
+/// The caller of `close` has its answer; the file must not stay open at the server.
 #[test]
 fn a_close_without_an_answer_is_made_up_for() {
     let closes = Arc::new(AtomicUsize::new(0));
@@ -406,7 +406,7 @@ fn a_close_without_an_answer_is_made_up_for() {
     let file = client.open(b"file", &OpenOptions::read()).unwrap();
     let error = file.close().unwrap_err();
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
-    // Should it not come, the test does not hang.
+    // If it does not come, the test ends with an error.
     let end = std::time::Instant::now() + Duration::from_secs(60);
     while closes.load(Ordering::Relaxed) < 2 {
         assert!(std::time::Instant::now() < end, "the file stays open");

@@ -1,5 +1,5 @@
-//! Memory that the application takes away under an operation: unmapped, made read-only, or of a file that is
-//! cut. The operation ends with an error, and all others go on.
+//! Memory that the application withdraws under an operation: unmapped, made read-only, or of a file
+//! that is truncated. The operation ends with an error, and all others go on.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -13,19 +13,19 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 const BLOCKS: usize = 24;
-/// Those whose memory goes.
+/// The blocks whose memory is withdrawn.
 const BAD: Range<usize> = 8..12;
 const TIME: Option<Duration> = Some(Duration::from_secs(60));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
-    /// As good as unmapped: nothing else of the test's can come to lie there.
+    /// As good as unmapped, but the range cannot be reused by the test.
     Protected,
     ReadOnly,
     Cut,
 }
 
-/// Memory of a file, so that it can be cut.
+/// Memory of a file, so that it can be truncated.
 struct Memory {
     file: std::fs::File,
     at: *mut u8,
@@ -34,7 +34,7 @@ struct Memory {
 
 impl Memory {
     fn new(block: usize) -> Self {
-        // SAFETY: a new descriptor that nobody else has.
+        // SAFETY: a new descriptor without another owner.
         let file = unsafe {
             let fd = libc::memfd_create(c"gone".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0);
@@ -52,11 +52,11 @@ impl Memory {
     }
 
     fn register(&self, client: &Client) -> IoBuffer {
-        // SAFETY: nobody holds a reference into it.
+        // SAFETY: no reference into the memory exists.
         unsafe { client.register(self.at, BLOCKS * self.block).unwrap() }
     }
 
-    /// Takes the bad blocks away; of a file that is cut, all behind them, too.
+    /// Withdraws the bad blocks; a truncated file loses all behind them, too.
     fn lose(&self, loss: Loss) -> Range<usize> {
         let bytes = BAD.len() * self.block;
         let at = self.at.wrapping_add(BAD.start * self.block).cast();
@@ -68,7 +68,7 @@ impl Memory {
                 return BAD.start..BLOCKS;
             }
         };
-        // SAFETY: of this test's memory, which nobody holds a reference into.
+        // SAFETY: of this test's memory, into which no reference exists.
         assert_eq!(unsafe { libc::mprotect(at, bytes, protection) }, 0);
         BAD
     }
@@ -86,7 +86,7 @@ fn open(client: &Client) -> File {
     client.open(b"/file", &options).unwrap()
 }
 
-/// Every way that data takes: within messages and apart from them, with and without sums.
+/// All ways of transfers: inside messages and direct, with and without checksums.
 fn everywhere(work: impl Fn(&Served, &Client, usize, Loss)) {
     for transport in TRANSPORTS {
         for (sums, losses) in [
@@ -108,7 +108,7 @@ fn everywhere(work: impl Fn(&Served, &Client, usize, Loss)) {
     }
 }
 
-/// The session still does all it did.
+/// Checks that the session still works.
 fn check_session(client: &Client, file: &File, block: usize) {
     let memory = Memory::new(block);
     let buffer = memory.register(client);
@@ -138,7 +138,7 @@ fn a_read_whose_memory_goes_is_an_error_and_the_others_go_on() {
             let number = done.user_data as usize;
             let at = number * block;
             match done.result {
-                // It may have come before the loss.
+                // It may have arrived before the loss.
                 Ok(bytes) if bad.contains(&number) => assert_eq!(bytes, block),
                 Err(Error::BadMemory) if bad.contains(&number) => failed += 1,
                 result => {
@@ -190,7 +190,7 @@ fn a_write_whose_memory_goes_is_an_error_and_writes_nothing_else() {
                 }
             }
         }
-        // What fits a message was copied when it was handed in.
+        // A short transfer was copied into its message when it was submitted.
         assert!(failed > 0 || block == 4096 || loss == Loss::ReadOnly);
         drop(buffer);
         check_session(client, &file, block);
@@ -211,7 +211,7 @@ fn calls_bear_memory_that_is_not_there() {
             std::fs::write(served.path().join("file"), &content).unwrap();
             let (file, memory) = (open(&client), Memory::new(block));
             memory.lose(Loss::Protected);
-            // SAFETY: nobody holds a reference into it.
+            // SAFETY: no reference into the memory exists.
             let part = |at, len| unsafe { CheckedSlice::callers(memory.at.wrapping_add(at), len) };
             let good = BAD.start * block;
             let bad = |result| matches!(result, Err(Error::BadMemory));

@@ -75,7 +75,7 @@ fn any_some_and_all_are_waited_for() {
         completions.clear();
         assert_eq!(other.wait(&mut completions, usize::MAX, TIME).unwrap(), 1);
         assert_eq!(completions[0].user_data, 999);
-        // Nothing is left, so nothing is waited for.
+        // No operation is left, so there is no wait.
         assert_eq!(group.wait(&mut completions, 1, None).unwrap(), 0);
     }
 }
@@ -108,7 +108,7 @@ fn a_commit_ends_in_its_group_and_makes_stable() {
 #[test]
 fn appends_end_in_their_group_with_their_places() {
     const COUNT: usize = 40;
-    // Within a message and apart from it, over both; and nothing.
+    // Inline and direct, over both transports; and empty.
     for (transport, bytes) in TRANSPORTS.into_iter().flat_map(|t| [(t, 100), (t, 20_000)]) {
         for cached in [false, true] {
             let served = Served::new();
@@ -236,7 +236,7 @@ fn a_descriptor_is_readable_while_there_is_something_to_fetch() {
             }
             let mut count = 0;
             while count < 16 {
-                // Nobody but the client's own thread moves things along here.
+                // Only the client's mover thread makes progress here.
                 assert!(readable(&group, 60_000), "nothing came");
                 count += group.wait(&mut completions, 1, TIME).unwrap();
             }
@@ -340,7 +340,7 @@ fn what_belongs_to_another_client_is_refused() {
     assert_eq!(mine.in_flight(), 0);
 }
 
-/// The least of an executor.
+/// A minimal executor.
 struct Parked(std::thread::Thread, AtomicUsize);
 
 impl Wake for Parked {
@@ -381,7 +381,7 @@ fn tasks_are_woken() {
             let sum = block_on(async {
                 let mut sum = 0;
                 for (number, pending) in pending.into_iter().enumerate() {
-                    // One that nobody asks about any more is no trouble.
+                    // One that is never polled again does no harm.
                     if number % 7 != 6 {
                         sum += pending.await.unwrap();
                     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 type Tested = Result<(), Box<dyn std::error::Error>>;
 
-/// The lines of a text without what they are indented by.
+/// The lines of a text without their indentation.
 fn plain(text: &str) -> String {
     text.lines().map(|line| line.trim().to_owned() + "\n").collect()
 }
@@ -31,7 +31,7 @@ fn the_page_shows_what_is_run_here() {
         .collect();
     assert!(examples.len() > 8);
     for example in examples {
-        // The name of the server is all that differs.
+        // Only the name of the server differs.
         let example = plain(example).replace("\"dafs://server/tree?", "&format!(\"{server}tree?");
         let example = example.replace("recovery=120\")?", "recovery=120\"))?");
         assert!(here.contains(&example), "not run:\n{example}");

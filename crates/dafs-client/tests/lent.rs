@@ -1,5 +1,5 @@
-//! Transfers whose connection is lost while the server may still move their data: where it can map the
-//! client's memory, the end of a connection does not stop it.
+//! Transfers whose connection is lost while the server may still move their data: where it can map
+//! the client's memory, the end of a connection does not stop it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -28,7 +28,7 @@ fn bound() -> (World, Arc<RegisteredMemory>) {
     (world, memory)
 }
 
-/// Hands reads over and waits until the server has taken them.
+/// Submits reads and waits until the server has accepted them.
 fn taken(world: &mut World, memory: &Arc<RegisteredMemory>, count: u64) -> Vec<u64> {
     let tags: Vec<u64> = (0..count).map(|_| world.tag()).collect();
     let calls = tags.iter().map(|&tag| BatchCall {
@@ -46,7 +46,7 @@ fn taken(world: &mut World, memory: &Arc<RegisteredMemory>, count: u64) -> Vec<u
     tags
 }
 
-/// The channel goes, and no other is bound because the work for it goes on.
+/// The channel is lost, and no other is bound because the work for it goes on.
 fn lose_channel(world: &mut World) {
     world.server.back.refusal = Some(Status::Delay);
     world.server.leave_back();
@@ -60,7 +60,7 @@ fn what_the_server_may_still_move_is_not_taken_back() {
     let tags = taken(&mut world, &memory, 2);
     lose_channel(&mut world);
     assert!(!tags.iter().any(|&tag| world.core.cancel_transfer(tag)));
-    // Another channel says that the work for the former has stopped; all is handed over again.
+    // Another channel proves that the work for the former has stopped; all is submitted again.
     world.server.back.refusal = None;
     world.run(|world| world.server.back.taken.len() == 4);
     let done = [2, 3].map(|at| completion(world.server.back.taken[at].id, Status::Ok, 100));
@@ -116,8 +116,8 @@ fn a_server_that_wants_no_channel_any_more_ends_its_work_with_the_session() {
     assert_eq!((world.core.stage(), world.core.stats().recoveries), (Stage::Ready, 1));
 }
 
-/// A busy server runs a batch at once and tells so in its answer, which a loss of the channel may
-/// overtake.
+/// A busy server runs a batch at once and reports that in its answer, which a loss of the channel
+/// may overtake.
 #[test]
 fn an_answer_that_tells_of_what_has_come_back_is_no_breach() {
     let (mut world, memory) = bound();
@@ -135,8 +135,8 @@ fn an_answer_that_tells_of_what_has_come_back_is_no_breach() {
     assert!(world.core.failure().is_none(), "{:?}", world.core.failure());
 }
 
-/// A read whose connection is lost. The server, which may have mapped its memory, does not say that the
-/// old session is over before the flag is set.
+/// A read whose connection is lost. The server, which may have mapped its memory, does not confirm
+/// the end of the old session before the flag is set.
 fn lost_read() -> (World, u64, Arc<AtomicBool>) {
     let over = Arc::new(AtomicBool::new(false));
     let is_over = over.clone();

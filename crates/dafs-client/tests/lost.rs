@@ -1,4 +1,4 @@
-//! Servers that go away, are not there, or say no.
+//! Servers that go away, are unreachable, or refuse.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -113,7 +113,7 @@ fn refusal(url: &str, change: impl FnOnce(&mut ConnectOptions)) -> String {
 
 #[test]
 fn a_server_that_is_not_there_is_named_with_a_remedy() {
-    // Nobody listens at this end of a connection, and nobody else is given its port.
+    // This end of a connection has no listener, and its port is not reused.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let held = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let free = held.local_addr().unwrap();
@@ -171,7 +171,8 @@ fn every_wait_policy_works() {
     }
 }
 
-/// The lock may be held by another thread at the moment of the fork, and then for ever in the child.
+/// Another thread may hold the lock at the moment of the fork, and then it is held for ever in the
+/// child.
 #[test]
 fn a_fork_does_not_wait_for_threads_that_it_has_not() {
     let served = Served::new();
@@ -184,11 +185,11 @@ fn a_fork_does_not_wait_for_threads_that_it_has_not() {
             }
         });
         for _ in 0..50 {
-            // SAFETY: the child calls nothing but code that takes no lock of another thread, and
-            // exits without running destructors.
+            // SAFETY: the child calls only code that takes no lock of another thread, and exits
+            // without running destructors.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: has the child end if it hangs.
+                // SAFETY: the alarm ends the child if it hangs.
                 unsafe { libc::alarm(20) };
                 let right = !client.is_connected() && client.stats().answered == 0;
                 // SAFETY: ends the child at once.
@@ -208,8 +209,8 @@ fn a_fork_of_the_process_is_told_so() {
     let served = Served::new();
     let client = served.client(TransportChoice::Shm);
     client.ping().unwrap();
-    // SAFETY: the child calls nothing but code that allocates no lock of another thread: the check
-    // comes first, and then it exits without running destructors.
+    // SAFETY: the child calls only code that takes no lock of another thread: the check comes
+    // first, and then it exits without running destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let told = matches!(client.ping(), Err(Error::Forked));
@@ -223,8 +224,8 @@ fn a_fork_of_the_process_is_told_so() {
     client.ping().unwrap();
 }
 
-/// The end of the session is no completion of an operation, so a waiter that only looks at those
-/// sleeps over it until the lease is over and then gives up.
+/// The end of the session is no completion of an operation. A waiter that only looks at completions
+/// sleeps over it until the lease is over and then times out.
 #[test]
 fn leaving_is_not_slept_over() {
     for transport in TRANSPORTS {

@@ -1,4 +1,4 @@
-//! Calls whose callers wait no longer, and what becomes of them at the server.
+//! Calls whose callers have timed out, and their fate at the server.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -22,7 +22,7 @@ fn world(credits: u16) -> World {
         server.file = pattern(50_000);
         server.past.names_opens = true;
         (server.initial_credits, server.target) = (credits, credits);
-        // No lease to keep alive in the time of the test.
+        // The lease needs no keep-alive in the time of the test.
         server.lease_seconds = 1_000_000;
     })
 }
@@ -40,7 +40,7 @@ fn is_overdue(done: &Done) -> bool {
     matches!(done, Done::Lost(Failure::Deadline(_)))
 }
 
-/// Asks, and has the server carry it out and keep its answer to itself.
+/// Sends a request that the server carries out without sending its answer.
 fn ask_in_vain(world: &mut World, request: &Request<'_>) -> u64 {
     world.server.hold = true;
     let (tag, before) = (world.ask(request), world.server.in_hand);
@@ -69,7 +69,7 @@ fn what_was_not_sent_is_known_not_to_be_done() {
     settle(&mut world);
     assert_eq!(world.server.past.came.get(&b"second"[..]), None);
     assert_eq!(world.server.count(Procedure::ClientConnectAuth), 1);
-    // While the server is away, what it has seen may be done, and nothing else.
+    // While the server is unreachable, requests that it has seen may be done, and no others.
     let third = ask_in_vain(&mut world, &create(b"third"));
     world.server.past.deaf = true;
     let endpoint = world.network.endpoints(CLIENT)[0];
@@ -112,7 +112,7 @@ fn memory_is_out_of_reach_when_its_call_is_over() {
         let key = Piece::new(&memory, 0, 1).unwrap().direct_buffer();
         give_up(&mut world, tag);
         assert!(is_overdue(&world.done[&tag]));
-        // What the server sends there now goes nowhere.
+        // Data that the server sends there now does not arrive.
         world.server.script = Box::new(|_, _| Answer::File);
         world.server.push(&[9; 100], key);
         world.run_all(&[other]);
@@ -127,7 +127,7 @@ fn memory_is_out_of_reach_when_its_call_is_over() {
 
 #[test]
 fn what_was_opened_too_late_is_closed() {
-    // By the answer that comes late, and by what recovery finds out.
+    // By the late answer, and by the result of recovery.
     for lost in [false, true] {
         let mut world = world(8);
         let tag = ask_in_vain(&mut world, &open(b"late", ShareDeny::Write));
@@ -147,7 +147,7 @@ fn what_was_opened_too_late_is_closed() {
     }
 }
 
-/// The deadline of the call takes the connection down, and what was done on it is found out.
+/// The timeout of the call cuts the connection, and recovery finds out what was done on it.
 #[test]
 fn what_is_overdue_and_was_done_is_undone() {
     let mut world = world(8);
@@ -165,7 +165,7 @@ fn what_is_overdue_and_was_done_is_undone() {
     settle(&mut world);
     assert_eq!(world.server.past.opens.values().collect::<Vec<_>>(), [b"held"]);
     assert!(world.server.past.locks.is_empty());
-    // Neither is asked for again when the server restarts.
+    // Neither is reclaimed when the server restarts.
     world.server.restart(true);
     world.run(|world| world.core.stage() == Stage::Recovering);
     world.run(|world| world.core.stage() == Stage::Ready);
@@ -231,7 +231,7 @@ fn what_cannot_be_given_back_now_is_given_back_later() {
 
 type Call<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
 
-/// A server that answers nothing but signs of life, and counts what it is asked otherwise.
+/// A server that answers only NULLs, and counts other requests.
 fn stuck(counted: Arc<AtomicUsize>) -> Live {
     Live::start(
         |server| {
@@ -301,8 +301,8 @@ fn nothing_is_waited_for_for_ever() {
     client.ping().unwrap();
 }
 
-/// What the server promised has run on while the machine was suspended, which no clock of the session
-/// tells.
+/// The server's lease has run on while the machine was suspended, which no clock of the session
+/// counts.
 #[test]
 fn promises_run_out_in_a_sleep() {
     let mut world = world(8);
@@ -311,7 +311,7 @@ fn promises_run_out_in_a_sleep() {
     assert!(until > world.now);
     world.core.slept(lease);
     assert!(world.core.promised_until() <= world.now, "{until:?}");
-    // An answer counts from when its request was sent, before the sleep.
+    // An answer counts from the sending time of its request, before the suspension.
     let tag = ask_in_vain(&mut world, &Request::Null);
     world.core.slept(lease);
     world.server.release();

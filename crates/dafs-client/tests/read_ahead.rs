@@ -1,4 +1,4 @@
-//! Files are read ahead for those who read them in sequence, and nobody reads anything old by that.
+//! Read-ahead for sequential readers, and no stale data by it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -36,7 +36,7 @@ fn read_all(file: &File, piece_bytes: usize, want: &[u8]) {
     assert!(&found[..at] == want);
 }
 
-/// A client that caches for sequential readers alone, as programs have it that know nothing of it.
+/// A client that caches for sequential readers alone, as programs under `dafs run` have it.
 fn for_readers(served: &Served, transport: TransportChoice) -> Client {
     served.client_with(|options| {
         options.transport = transport;
@@ -44,8 +44,8 @@ fn for_readers(served: &Served, transport: TransportChoice) -> Client {
     })
 }
 
-/// Reads a file in sequence until all of it is kept: the server has promised to ask before anybody
-/// changes it. That takes a moment, as the connection for asking is made without waiting for it.
+/// Reads a file in sequence until all of it is cached under a delegation. That takes a moment,
+/// because the back-control channel is made without waiting for it.
 fn keep(client: &Client, file: &File, data: &[u8]) {
     assert!(data.len() as u64 > limits::READ_AHEAD_RUN_BYTES);
     while requests(client, || read_all(file, 32 << 10, data)) > 0 {}
@@ -65,7 +65,7 @@ fn sequential_readers_are_read_ahead_for_and_others_ask_each_time() {
         let direct = client.open(b"file", &OpenOptions::read().direct(true)).unwrap();
         let both = client.open(b"file", &OpenOptions::read_write()).unwrap();
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
-        // Long enough, but not for one who jumps, who wants no cache, or who may write.
+        // Long enough, but not for a reader that jumps, that bypasses the cache, or that may write.
         let reads = (data.len() / PAGE) as u64;
         for file in [&direct, &both] {
             assert!(requests(&client, || read_all(file, PAGE, &data)) >= reads);
@@ -80,7 +80,7 @@ fn sequential_readers_are_read_ahead_for_and_others_ask_each_time() {
         assert!(backwards >= reads);
         keep(&client, &file, &data);
         assert_eq!(requests(&client, || read_all(&file, 100_000, &data)), 0);
-        // What the same client writes by another open file is seen.
+        // A write of the same client through another open file is seen.
         both.write_at(b"new", 5 << 20, Stability::Unstable).unwrap();
         let mut found = [0; 3];
         assert_eq!(file.read_at(&mut found, 5 << 20).unwrap(), 3);
@@ -106,7 +106,7 @@ fn who_reads_short_files_at_once_or_long_pieces_here_and_there_asks_for_no_deleg
     std::fs::write(served.path().join("short"), &data[..10]).unwrap();
     let sparse = std::fs::File::create(served.path().join("sparse")).unwrap();
     sparse.set_len(1 << 30).unwrap();
-    // Now the connection is there that a delegation needs.
+    // Now the channel that a delegation needs is there.
     let long = client.open(b"long", &OpenOptions::read()).unwrap();
     keep(&client, &long, &data);
     let mut found = vec![0; 2 * PIECE];
@@ -127,7 +127,7 @@ fn who_reads_short_files_at_once_or_long_pieces_here_and_there_asks_for_no_deleg
         sparse.close().unwrap();
         asked
     });
-    // Signs of life on their way are not told apart; with a delegation most reads would ask nobody.
+    // Keep-alives may add a few requests; with a delegation most reads would send none.
     assert!(asked.abs_diff(wanted) <= 2, "{asked} requests, and {wanted} without a cache");
     long.close().unwrap();
 }
@@ -153,7 +153,7 @@ fn what_another_client_has_changed_is_seen_by_who_is_read_ahead_for() {
             },
         ];
         for (number, change) in changes.iter().enumerate() {
-            // A file that was recalled is not delegated again so soon.
+            // The server grants no delegation of a file that it has recently recalled.
             let name = number.to_string().into_bytes();
             let mut data = pattern(6 << 20);
             std::fs::write(served.path().join(number.to_string()), &data).unwrap();
@@ -168,7 +168,7 @@ fn what_another_client_has_changed_is_seen_by_who_is_read_ahead_for() {
     }
 }
 
-/// Whoever is told, by whatever means, that somebody else has written must see that.
+/// A reader that has been told, by any means, of another client's write must see it.
 #[test]
 fn a_write_that_is_over_is_seen_by_a_reader_in_full_run() {
     const BLOCK: usize = 32 << 10;
@@ -207,7 +207,7 @@ fn a_write_that_is_over_is_seen_by_a_reader_in_full_run() {
     }
 }
 
-/// The server does not answer, and whoever reads is told to stop.
+/// The server does not answer, and the reader is interrupted.
 #[test]
 fn who_waits_for_what_is_read_ahead_can_be_stopped_and_can_leave() {
     const PIECE: usize = 32 << 10;
@@ -227,7 +227,7 @@ fn who_waits_for_what_is_read_ahead_can_be_stopped_and_can_leave() {
         *at = if bytes == PIECE { *at + PIECE } else { 0 };
         Ok::<_, dafs_client::Error>(())
     };
-    // Until it is read ahead for, in the middle of the file.
+    // Until there is read-ahead, in the middle of the file.
     while requests(&client, || (0..64).for_each(|_| read(&file, &mut at).unwrap())) > 8
         || at < 10 << 20
     {}

@@ -66,7 +66,7 @@ fn opens_and_locks_come_back_under_the_names_that_the_application_knows() {
     let two = open(&mut world, b"two", ShareDeny::None);
     let locked = lock(&mut world, two, 10, 5);
     world.run_all(&[locked]);
-    // So that the numbers are given out anew in another order.
+    // So that the numbers are reused in another order.
     assert_eq!(close(&mut world, unused), Status::Ok);
     for _ in 0..3 {
         restart(&mut world);
@@ -75,7 +75,7 @@ fn opens_and_locks_come_back_under_the_names_that_the_application_knows() {
         assert_eq!(world.server.past.locks, [(b"two".to_vec(), 10, 5, true)]);
         assert_eq!(world.server.past.opens.len(), 2);
     }
-    // The number of a new open may be the one that the application knows another open by.
+    // A new open may have the number by which the application knows another open.
     let three = open(&mut world, b"three", ShareDeny::None);
     assert!(three != one && three != two);
     assert_eq!(read(&mut world, three).unwrap(), b"three");
@@ -84,7 +84,7 @@ fn opens_and_locks_come_back_under_the_names_that_the_application_knows() {
         assert_eq!(close(&mut world, state_id), Status::Ok);
     }
     assert!(world.server.past.opens.is_empty());
-    // What was closed is not asked for again.
+    // A closed open is not reclaimed.
     restart(&mut world);
     assert!(world.server.past.opens.is_empty());
 }
@@ -137,7 +137,7 @@ fn an_open_that_is_refused_is_made_anew_or_reported() {
         assert_eq!(close(&mut world, state_id), Status::StaleStateId);
     }
     assert_eq!(world.server.seen.len(), before, "the server is not asked about it");
-    // It is known no more; the server says what it thinks of such a number.
+    // It is no longer known; the server answers about such a number.
     assert_eq!(close(&mut world, jealous), Status::BadStateId);
 }
 
@@ -153,7 +153,7 @@ fn a_lock_that_is_lost_makes_its_open_useless() {
     });
     restart(&mut world);
     assert_eq!(read(&mut world, state).unwrap_err(), Status::StaleStateId);
-    // The open itself is there, and is closed at the server.
+    // The open itself exists, and is closed at the server.
     assert_eq!(world.server.past.opens.len(), 1);
     assert_eq!(close(&mut world, state), Status::Ok);
     assert!(world.server.past.opens.is_empty());
@@ -202,7 +202,8 @@ fn grace_is_waited_out_within_the_deadline() {
     assert!(world.core.is_idle());
 }
 
-/// A new open is put off until the grace is over, and then no lock can be claimed any more.
+/// A new open is answered with GRACE until the grace period is over, and then no lock can be
+/// reclaimed any more.
 #[test]
 fn an_open_that_is_made_anew_holds_no_lock_back() {
     let mut world = world();

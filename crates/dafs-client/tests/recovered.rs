@@ -51,7 +51,7 @@ fn no_change_is_made_twice_over_a_wire_that_breaks() {
                     for step in 0..12 {
                         let old = format!("{seed}-{thread}-{step}");
                         let new = format!("{old}-moved");
-                        // Each of these fails when it is done a second time.
+                        // Each of these fails when it is repeated.
                         client.mkdir(&root, old.as_bytes(), &SetAttributes::mode(0o755)).unwrap();
                         client.rename(&root, old.as_bytes(), &root, new.as_bytes()).unwrap();
                         if step % 2 == 0 {
@@ -61,10 +61,10 @@ fn no_change_is_made_twice_over_a_wire_that_breaks() {
                 });
             }
         });
-        // A recovery that is broken off goes on and counts once.
+        // A recovery that is interrupted goes on and counts once.
         assert!((1..=7).contains(&client.stats().recoveries), "seed {seed}");
         total += wire.cuts.load(Ordering::SeqCst);
-        // All is answered; whether the wire lasts for one request more is its own affair.
+        // All is answered; the wire may break before one more request.
         match client.disconnect() {
             Ok(()) | Err(Error::Lost { .. }) => {}
             Err(error) => panic!("seed {seed}: {error}"),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const CLIENT: u32 = 2;
 
-/// Operations of which none may be done twice, and some that may, all in flight at once.
+/// Requests that are not idempotent, and some that are, all in flight at once.
 struct Script {
     tags: Vec<u64>,
     reads: Vec<(u64, std::sync::Arc<dafs_client::core::RegisteredMemory>)>,
@@ -53,7 +53,7 @@ impl Script {
             let found = found.to_vec(dafs_mem::Site::Inspect);
             assert_eq!(found, content[50_000..50_000 + bytes as usize], "{what}");
         }
-        // Each append is there once, wherever.
+        // Each append is there once, at any place.
         let appended = &world.server.file[300_000..];
         assert_eq!(appended.len(), 3 * APPENDS, "{what}");
         for number in 0..APPENDS {
@@ -71,8 +71,8 @@ fn world(config: SessionConfig) -> World {
     World::open_with(config, |server| server.file = pattern(300_000))
 }
 
-/// A loss that the client learns of only from the message that it cannot post: the rest of what it
-/// was about to ask waits for the next connection.
+/// The client detects a loss only by the message that it cannot post: its other questions wait for
+/// the next connection.
 #[test]
 fn a_message_that_cannot_be_posted_takes_recovery_back_to_its_beginning() {
     let mut taken = 0;
@@ -205,7 +205,7 @@ fn a_server_that_restarts_with_its_replies_is_asked_for_them() {
     assert_eq!(status(&world.done[&made]), Status::Ok);
     assert_eq!(status(&world.done[&again]), Status::Exist, "errors are fetched too");
     assert_eq!(world.server.past.came[&b"name"[..]], 2);
-    // The server knows the client by another name, so credential and root were asked for again.
+    // The server has another id for the client, so credential and root were asked for again.
     assert_eq!(world.server.count(Procedure::GetRootHandle), 2);
     assert_eq!(world.server.count(Procedure::DiscardResponses), 1);
     let kept = world.server.past.kept.keys().count();
@@ -231,7 +231,7 @@ fn a_lost_connection_costs_few_round_trips() {
     world.network.lose(endpoint);
     world.run_all(&tags);
     let seen: Vec<_> = world.server.seen[before..].iter().map(|seen| seen.0).collect();
-    // All questions leave before the first of the replies is fetched.
+    // All CHECK_RESPONSEs leave before the first reply is fetched.
     let last_check = seen.iter().rposition(|seen| *seen == Procedure::CheckResponse).unwrap();
     let first_fetch = seen.iter().position(|seen| *seen == Procedure::FetchResponse).unwrap();
     assert!(last_check < first_fetch);
@@ -287,7 +287,7 @@ fn a_request_that_kills_the_server_does_not_do_so_for_ever() {
     });
     let tag = world.ask(&Request::Null);
     world.run_all(&[tag]);
-    // A reply that is none breaks the protocol: no second try.
+    // An invalid reply breaks the protocol: no retry.
     assert!(matches!(world.done[&tag], Done::Lost(Failure::Protocol(_))));
     assert_eq!(world.core.stage(), Stage::Over);
 }
@@ -317,7 +317,7 @@ fn a_server_that_is_silent_is_left_and_the_others_go_on() {
     assert_eq!(world.core.stage(), Stage::Ready);
 }
 
-/// Answers to the questions of recovery that make no sense.
+/// Invalid answers to the questions of recovery.
 #[test]
 fn absurd_answers_end_in_an_error() {
     type Spoil = fn(&mut Vec<u8>);

@@ -1,4 +1,5 @@
-//! Files against a scripted server over a real transport: what a well-behaved server never does.
+//! Files against a scripted server over a real transport, which does what a correct server never
+//! does.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -34,7 +35,7 @@ fn a_failed_read_leaves_nothing_in_flight() {
     let buffer = client.buffer(BYTES).unwrap();
     let error = file.read_into(&buffer, 0..BYTES, 0).unwrap_err();
     assert_eq!(error.status(), Some(Status::Io));
-    // The memory is the caller's again.
+    // The memory belongs to the caller again.
     buffer.view().fill(0xee);
     std::thread::sleep(3 * late);
     client.ping().unwrap();
@@ -68,7 +69,7 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
     let client = live.client(|options| options.recovery = None);
     let file = client.open(b"file", &OpenOptions::read()).unwrap();
     let (mut memory, content) = (vec![0u8; BYTES], pattern(BYTES));
-    // SAFETY: the vector outlives the buffer and is not looked at before the buffer is dropped.
+    // SAFETY: the vector outlives the buffer and is not read before the buffer is dropped.
     let buffer = unsafe { client.register(memory.as_mut_ptr(), BYTES) }.unwrap();
     assert_eq!(file.read_into(&buffer, 0..BYTES, 0).unwrap(), BYTES);
     let clone = buffer.clone();
@@ -76,7 +77,7 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
     drop(clone);
     let group = client.completion_group();
     strike.store(true, Ordering::Relaxed);
-    // Polling submits nothing, so it is the dropping that must have ended the registration.
+    // Polling submits no request, so the drop must have ended the registration.
     let error = loop {
         group.poll(&mut Vec::new());
         if let Err(error) = client.flush() {
@@ -179,7 +180,7 @@ fn who_keeps_what_it_writes_hears_under_which_verifier() {
     }
     assert_ne!(client.commit(file.handle()).unwrap(), verifier);
     assert_ne!(file.write_to_keep(&buffer, 0..4096, 0).unwrap(), first);
-    // The file itself has nothing to tell.
+    // The file itself has no loss to report.
     file.close().unwrap();
 }
 
@@ -244,7 +245,7 @@ fn a_file_that_is_dropped_when_all_is_full_is_closed_later() {
     let mut tags = 0;
     while group.read(tags, &file, &buffer, 0..8, 0).is_ok() {
         tags += 1;
-        // The server may have held nothing back yet.
+        // The server may not have held back a reply yet.
         if tags.is_multiple_of(64) {
             group.poll(&mut Vec::new());
         }

@@ -466,11 +466,11 @@ fn credits_are_what_the_headers_grant() {
     }
 }
 
-/// A server that never finishes what must be stable.
+/// A server that never finishes a stable write.
 fn slow_disk(credits: u16) -> World {
     let mut world = World::open_with(World::config(), |server| {
         (server.initial_credits, server.target) = (credits, credits);
-        // No lease to keep alive in the time of the test.
+        // The lease needs no keep-alive in the time of the test.
         server.lease_seconds = 1_000_000;
     });
     world.server.script = Box::new(|_, request| match request {

@@ -1,4 +1,4 @@
-//! What several clients of one file can agree on: appends, share keys, denials of removal, and files
+//! Cooperation of several clients on one file: appends, share keys, denials of removal, and files
 //! that get their name when they are done.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -33,7 +33,7 @@ fn appends_of_several_clients_do_not_overlap() {
                 });
                 let file = client.open(b"/log", &new()).unwrap();
                 let mut places = Vec::new();
-                // In the message, through a staging buffer, and through one of its own.
+                // Inline, through a staging buffer, and through a buffer of its own.
                 for len in [100, 5000, 100_000, 700_000, 0, 1] {
                     let data = vec![at + 1; len];
                     places.push((file.append(&data, Stability::DataSync).unwrap(), data));
@@ -107,7 +107,7 @@ fn a_file_gets_its_name_when_it_is_done() {
         file.link(&root, b"f").unwrap();
         assert_eq!(std::fs::read(served.path().join("f")).unwrap(), content);
         file.close().unwrap();
-        // One that never gets a name leaves nothing, however the server ends.
+        // A file that never gets a name leaves no trace, however the server ends.
         let lost = client.create_unlinked(&root, &options).unwrap();
         lost.append(b"lost", Stability::FileSync).unwrap();
         let handle = *lost.handle();

@@ -1,4 +1,4 @@
-//! A back-control channel that dies without a word while delegations are held.
+//! A back-control channel that dies silently while delegations are held.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -25,7 +25,7 @@ fn recall(delegation: StateId) -> Request<'static> {
     Request::BcRecall(BcRecall { fh: ROOT, state_id: delegation, truncate: true })
 }
 
-/// Opens a file and tells the name of the delegation that came along.
+/// Opens a file and returns the state-id of the delegation that came along.
 fn granted(world: &mut World) -> StateId {
     let tag = world.ask(&Request::Open(Open {
         claim: OpenClaim::CreateUnlinked { dir: ROOT },
@@ -43,14 +43,14 @@ fn granted(world: &mut World) -> StateId {
     state_id
 }
 
-/// Calls the client, which agrees.
+/// Calls the client, which answers OK.
 fn call(world: &mut World, request: &Request<'_>) {
     world.server.call(0, request);
     world.run(|world| !world.server.back.answers.is_empty());
     assert_eq!(world.server.back.answers.pop().unwrap().1, Status::Ok);
 }
 
-/// How a write ends that is made by right of a delegation; true when it came too late.
+/// The end of a write under a delegation; true when it came too late.
 fn is_too_late(world: &mut World, delegation: StateId) -> bool {
     let memory = world.memory(&pattern(100));
     let tag = world.write_by(Piece::new(&memory, 0, 100).unwrap(), delegation);
@@ -62,7 +62,7 @@ fn is_too_late(world: &mut World, delegation: StateId) -> bool {
     }
 }
 
-/// Its connection alone has died, without a word, and the operation channel lives.
+/// Only its connection has died, silently, and the operation channel lives.
 #[test]
 fn a_delegation_is_not_gone_by_when_the_server_has_not_been_heard_for_long() {
     let mut world = bound();

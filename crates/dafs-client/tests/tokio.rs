@@ -1,4 +1,4 @@
-//! Operations awaited under tokio, on both of its runtimes: results, times that run out, tasks that are given up.
+//! Operations awaited under tokio, on both of its runtimes: results, timeouts, and cancelled tasks.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 const BLOCK: usize = 4096;
 
-/// Shorter than anything that is held up by a test.
+/// Shorter than any operation that a test blocks.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Longer than anything takes here that is not stuck.
+/// A timeout that is reached only by a deadlock.
 const STUCK: Duration = Duration::from_secs(60);
 
 fn runtimes() -> [Runtime; 2] {
@@ -74,7 +74,7 @@ fn tasks_have_their_results() {
 #[test]
 fn commits_and_appends_are_awaited() {
     const COUNT: usize = 40;
-    // Within a message and apart from it.
+    // Inline and direct.
     let kinds =
         TRANSPORTS.into_iter().flat_map(|transport| [(transport, 100), (transport, 20_000)]);
     let runtimes = runtimes();
@@ -107,7 +107,7 @@ fn commits_and_appends_are_awaited() {
             assert!(file.submit_append(&buffer, 0..1, Stability::Unstable).is_err());
             let write = file.submit_write(&buffer, 0..100, end, Stability::Unstable).unwrap();
             assert_eq!(write.await.unwrap(), 100);
-            // Both are good for what was written before.
+            // Both cover earlier writes.
             let both = [(); 2].map(|()| file.submit_commit(0, 0).unwrap());
             for commit in both {
                 timeout(STUCK, commit).await.unwrap().unwrap();
@@ -129,7 +129,7 @@ fn a_loss_is_told_to_the_commit_that_is_awaited() {
     served.stop();
     served.start();
     runtime.block_on(async {
-        // It is over, and nobody has looked at what it found.
+        // It is over, and its result has not been taken.
         let mut commit = file.submit_commit(0, 0).unwrap();
         while !commit.is_done() {
             tokio::task::yield_now().await;
@@ -154,12 +154,12 @@ fn a_time_that_runs_out_ends_the_waiting_and_nothing_else() {
         runtime.block_on(async {
             let held = wire.held.lock().unwrap();
             assert!(timeout(SHORT, read_block(&file, &buffer, 0)).await.is_err());
-            // One that is asked again after that.
+            // One that is polled again after that.
             let mut kept = file.submit_read(&buffer, BLOCK..2 * BLOCK, BLOCK as u64).unwrap();
             assert!(timeout(SHORT, &mut kept).await.is_err());
             drop(held);
             assert_eq!(timeout(STUCK, kept).await.unwrap().unwrap(), BLOCK);
-            // What was given up has been done by the server before.
+            // The server has done the abandoned operation before.
             assert_eq!(read_block(&file, &buffer, 2).await.unwrap(), BLOCK);
         });
         assert!(buffer.slice(0, 3 * BLOCK).unwrap().to_vec(Site::Inspect) == content[..3 * BLOCK]);
@@ -185,7 +185,7 @@ fn tasks_that_are_given_up_leave_nothing_behind() {
                 })
                 .collect();
             for task in &tasks {
-                // Each has been at work, or never will be.
+                // Each task has run, or never will.
                 tokio::task::yield_now().await;
                 task.abort();
             }
@@ -198,7 +198,7 @@ fn tasks_that_are_given_up_leave_nothing_behind() {
             }
         });
         assert!(buffer.view().to_vec(Site::Inspect) == content);
-        // What was given up ends, too.
+        // Abandoned operations end, too.
         while client.stats().in_flight > 0 {
             client.ping().unwrap();
         }
@@ -223,7 +223,7 @@ fn a_group_is_awaited_by_its_descriptor() {
             let mut completions = Vec::new();
             while completions.len() < 64 {
                 let mut guard = timeout(STUCK, ready.readable()).await.unwrap().unwrap();
-                // Before the look, so that what comes after it is told again.
+                // Before the poll, so that later completions are signalled again.
                 guard.clear_ready();
                 group.poll(&mut completions);
             }

@@ -1,4 +1,4 @@
-//! Locks with auto-recovery: what was written under them stays when they are given up, and goes when
+//! Locks with auto-recovery: writes under them stay when they are unlocked, and are undone when
 //! they are aborted or lost.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -30,7 +30,7 @@ fn content(served: &Served) -> Vec<u8> {
     std::fs::read(served.path().join("f")).unwrap()
 }
 
-/// Overwrites, cuts and adds.
+/// Overwrites, truncates and appends.
 fn change(file: &File) {
     file.write_at(b"changed", 5, Stability::Unstable).unwrap();
     file.set_size(70_000).unwrap();
@@ -50,7 +50,7 @@ fn an_abort_undoes_and_an_unlock_keeps() {
         assert_eq!(content(&served).len(), 75_000);
         file.abort_lock().unwrap();
         assert!(content(&served) == before, "not as it was");
-        // It was given up, too.
+        // It was unlocked, too.
         let error = file.abort_lock().unwrap_err();
         assert_eq!(error.status(), Some(Status::Inval));
         let other = open(&served.client(transport));
@@ -104,7 +104,7 @@ fn with_persistence_the_next_one_is_told_and_finds_the_file_as_it_was() {
     let _again = node(&served, transport, "node");
     assert!(matches!(other.try_lock(&LockRange::exclusive()), Err(LockError::Broken(_))));
     let error = other.read_at(&mut [0; 10], 0).unwrap_err();
-    // Who has it open is to find out by asking for the lock (DAFS 9.3).
+    // A client that has it open finds out by asking for the lock (DAFS 9.3).
     assert_eq!(error.status(), Some(Status::StaleStateId), "{error}");
     other.lock_for_repair(0, u64::MAX).unwrap();
     assert!(content(&served) == before, "not as it was");

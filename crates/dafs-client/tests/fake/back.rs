@@ -3,7 +3,7 @@
 use super::*;
 use dafs_dat::{Completion, EndpointId, RequestId};
 
-/// One transfer of an asynchronous batch that was taken.
+/// One transfer of an asynchronous batch that was accepted.
 #[derive(Debug, Clone)]
 pub struct Taken {
     pub id: u64,
@@ -14,35 +14,35 @@ pub struct Taken {
     pub together: u32,
 }
 
-/// What the server knows of the channel.
+/// The server's state of the channel.
 #[derive(Default)]
 pub struct BackSide {
     pub endpoint: Option<EndpointId>,
     pub bound: bool,
     /// Channels that were asked for.
     pub binds: u32,
-    /// CONNECT_BIND is answered with this.
+    /// The status that CONNECT_BIND is answered with.
     pub refusal: Option<Status>,
-    /// CONNECT_BIND is answered with so many credits.
+    /// The credits that CONNECT_BIND is answered with.
     pub credits: Option<u32>,
     pub offered: u32,
     /// Answers of the client: stream, status, target, message.
     pub answers: Vec<(u16, Status, u16, Vec<u8>)>,
     pub taken: Vec<Taken>,
     pub hurried: Vec<u64>,
-    /// Batches are run at once, and the answer tells so.
+    /// Batches are run at once, and the answer reports that.
     pub at_once: bool,
-    /// What comes with an open.
+    /// The delegations that come with opens.
     pub grants: Grants,
-    /// Delegations granted so far, and state-ids that came back.
+    /// Delegations granted so far, and state-ids that were returned.
     pub granted: u8,
     pub returned: Vec<StateId>,
-    /// What reclaims asked for.
+    /// The delegation types that reclaims asked for.
     pub reclaims: Vec<DelegationType>,
     sequences: HashMap<u16, u16>,
 }
 
-/// What opens are granted.
+/// The delegations that opens are granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Grants {
     #[default]
@@ -78,7 +78,7 @@ impl BackSide {
         }
     }
 
-    /// Takes a batch; what the answer says is over.
+    /// Accepts a batch; the transfers in the result are over.
     pub(super) fn take(&mut self, args: &BatchSubmit<'_>) -> Vec<CompletionNotification> {
         assert!(!args.synchronous);
         let (window, together) = (args.usec_window, args.num_completions);
@@ -188,7 +188,7 @@ impl FakeServer {
         self.call_raw(&out[..len]);
     }
 
-    /// Calls the client on a stream, with the number that is due there.
+    /// Calls the client on a stream, with the next sequence number there.
     pub fn call(&mut self, stream: u16, request: &Request<'_>) {
         let sequence = self.back.sequences.entry(stream).or_insert(0);
         *sequence = sequence.wrapping_add(1);

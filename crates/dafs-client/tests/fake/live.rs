@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A scripted server on a thread of its own. It ends with this.
+/// A scripted server on a thread of its own, which ends when this is dropped.
 pub struct Live {
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,

@@ -33,19 +33,19 @@ pub const SLOT_BYTES: usize = 16 << 10;
 const SLOTS: usize = 512;
 pub const ROOT: FileHandle = FileHandle { fs: [7; 16], file: [1; 48] };
 
-/// What a script does with a request.
+/// The action of a script on a request.
 pub enum Answer {
-    /// What the file would do.
+    /// The reply of the file.
     File,
     /// This status, without a body.
     Status(Status),
-    /// Nothing, ever.
+    /// No reply, ever.
     Silence,
-    /// What the file would do, after this time.
+    /// The reply of the file, after this time.
     After(Duration),
-    /// The proper reply, spoilt by this.
+    /// The proper reply, corrupted by this.
     Spoil(fn(&mut Vec<u8>)),
-    /// As it is.
+    /// These bytes.
     Raw(Vec<u8>),
 }
 
@@ -61,13 +61,13 @@ pub struct FakeServer {
     free: Vec<usize>,
     pub file: Vec<u8>,
     pub script: Script,
-    /// What is granted at connect.
+    /// The credits granted at connect.
     pub initial_credits: u16,
-    /// What the header of the connect reply grants, if it is something else.
+    /// The credits in the header of the connect reply, if they differ.
     pub connect_target: Option<u16>,
-    /// The longest request that is taken, in bytes.
+    /// The longest request that is accepted, in bytes.
     pub request_bytes_max: u32,
-    /// What replies carry.
+    /// The credits that replies carry.
     pub target: u16,
     pub lease_seconds: u32,
     pub trusted: bool,
@@ -85,18 +85,18 @@ pub struct FakeServer {
     next_work: u64,
     /// Every request seen: procedure, desired_nreq, credential.
     pub seen: Vec<(Procedure, u16, u32)>,
-    /// What write replies say.
+    /// The stability in write replies.
     pub committed: Stability,
     pub verifier: Verifier,
     pub disconnected: bool,
-    /// Replies held back; set to release later, in reverse order.
+    /// Holds replies back; they are released later, in reverse order.
     pub hold: bool,
     held: VecDeque<(RequestHeader, Vec<u8>)>,
-    /// What outlives a connection.
+    /// State that outlives a connection.
     pub past: Past,
     /// Requests to be answered later, by the machine's clock.
     delayed: Vec<(Instant, Vec<u8>)>,
-    /// The back-control channel and what came over it.
+    /// The back-control channel and its messages.
     pub back: back::BackSide,
 }
 
@@ -173,7 +173,7 @@ impl FakeServer {
                         continue;
                     }
                     self.leave();
-                    // A client that has gone already is no news.
+                    // The client may have gone already.
                     let Ok(endpoint) = self.adapter.accept(request, self.domain, &[]) else {
                         continue;
                     };
@@ -248,7 +248,7 @@ impl FakeServer {
         }
     }
 
-    /// The client's side of DAFS 7 and O24.
+    /// Checks the client's side of DAFS 7 and O24.
     fn check_credit(&mut self, header: &RequestHeader, request: &Request<'_>) {
         let stream = header.stream_id;
         let busy = self.busy.insert(stream, true).unwrap_or(false);
@@ -332,7 +332,7 @@ impl FakeServer {
                     ..Attributes::default()
                 },
             }),
-            // Knows no attribute that can be asked for so, as an earlier server.
+            // Knows no attribute of this kind, like an earlier server.
             Request::GetAttrDirect(args) => {
                 let mut block = [0; 64];
                 let none = Attributes::default();
@@ -439,8 +439,7 @@ impl FakeServer {
         self.transmit(header, out);
     }
 
-    /// The connection is gone, and all that was to be answered on it.
-    /// Drops the connection.
+    /// Drops the connection, and the requests that were to be answered on it.
     pub fn leave(&mut self) {
         self.leave_back();
         if let Some(endpoint) = self.endpoint.take() {
@@ -455,7 +454,7 @@ impl FakeServer {
         self.delayed.clear();
     }
 
-    /// Ends and begins again; what is kept survives only if it is durable.
+    /// Restarts; kept replies survive only if they are durable.
     pub fn restart(&mut self, durable: bool) {
         self.leave();
         self.past.instance += 1;
@@ -600,7 +599,7 @@ impl FakeServer {
         }
     }
 
-    /// Sends what was held back, latest first.
+    /// Sends held replies, latest first.
     pub fn release(&mut self) {
         self.hold = false;
         while let Some((header, message)) = self.held.pop_back() {

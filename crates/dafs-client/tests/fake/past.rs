@@ -1,9 +1,9 @@
-//! What a server knows beside its connections.
+//! The server's state beside its connections.
 
 use dafs_wire::dafs::*;
 use std::collections::{BTreeSet, HashMap};
 
-/// A reply that is kept for a client that comes back.
+/// A reply in the replay cache, for a client that reconnects.
 #[derive(Debug, Clone)]
 pub struct Kept {
     pub sequence: u16,
@@ -12,29 +12,29 @@ pub struct Kept {
     pub body: Vec<u8>,
 }
 
-/// What a server knows beside its connections.
+/// The server's state beside its connections.
 pub struct Past {
     /// Replies by session and stream.
     pub kept: HashMap<SessionId, HashMap<u16, Kept>>,
-    /// Whether replies are kept at all.
+    /// True when replies are kept at all.
     pub keeps: bool,
-    /// Nobody may connect.
+    /// No client can connect.
     pub deaf: bool,
     /// The run of the server.
     pub instance: u8,
     sessions: u64,
     pub session: SessionId,
     pub names: BTreeSet<Vec<u8>>,
-    /// How often a request came that changes something.
+    /// The number of requests that change state, by request.
     pub came: HashMap<Vec<u8>, u32>,
-    /// Whether opens get state-ids, counted from 1 in each run of the server.
+    /// Gives opens state-ids, counted from 1 in each run of the server.
     pub names_opens: bool,
     pub last_open: u8,
     /// The owners of open files.
     pub opens: HashMap<StateId, Vec<u8>>,
-    /// Who reads.
+    /// The owners that have read.
     pub used: Vec<Vec<u8>>,
-    /// Owner, offset, length, whether it was reclaimed.
+    /// Owner, offset, length, and true for a reclaimed lock.
     pub locks: Vec<(Vec<u8>, u64, u64, bool)>,
 }
 

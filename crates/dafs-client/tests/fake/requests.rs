@@ -1,4 +1,4 @@
-//! What tests ask a server for, and what they look for in the answers.
+//! Requests of the tests, and helpers to inspect the answers.
 
 use super::{ROOT, World};
 use dafs_client::Status;
@@ -11,14 +11,14 @@ pub fn recovering() -> SessionConfig {
     SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() }
 }
 
-/// Makes a directory, which must not be done twice.
+/// Makes a directory, which is not idempotent.
 pub fn create(name: &[u8]) -> Request<'_> {
     let attributes = Attributes { mode: Some(0o644), ..Attributes::default() };
     let object = NewObject::Plain(ObjectType::Directory);
     Request::Create(Create { dir: ROOT, name, object, attributes })
 }
 
-/// Appends, which must not be done twice either.
+/// Appends, which is not idempotent either.
 pub fn append(data: &[u8]) -> Request<'_> {
     Request::AppendInline(AppendInline {
         fh: ROOT,
@@ -44,14 +44,14 @@ pub fn open(owner: &[u8], share_deny: ShareDeny) -> Request<'_> {
     })
 }
 
-/// Locks a range against everybody else.
+/// Locks a range exclusively.
 pub fn lock(state_id: StateId, offset: u64, length: u64) -> Request<'static> {
     let options = LockOptions::default();
     let lock_type = LockType::Write;
     Request::Lock(Lock { fh: ROOT, lock_type, options, state_id, offset, length })
 }
 
-/// The open that an answer tells of.
+/// The open that an answer reports.
 pub fn opened(done: &Done) -> StateId {
     let Done::Answered(reply) = done else { panic!("{done:?}") };
     match reply.decode().unwrap() {

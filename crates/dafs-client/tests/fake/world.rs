@@ -11,7 +11,7 @@ pub struct World {
     pub done: HashMap<u64, Done>,
     pub now: Instant,
     /// The connection is lost when a recovering client has taken so many further batches of events
-    /// from its adapter, before it looks at them.
+    /// from its adapter, before it processes them.
     pub lose_unread: Option<usize>,
     next_tag: u64,
 }
@@ -67,7 +67,7 @@ impl World {
                         for endpoint in self.network.endpoints(2) {
                             self.network.lose(endpoint);
                         }
-                        // The adapter knows of it; the client does not.
+                        // The adapter has detected the loss; the client has not.
                         self.now = self.now + Duration::from_millis(1);
                         self.network.advance_to(self.now);
                         self.lose_unread = None;
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// One step of time; false when nothing will ever happen again.
+    /// One step of time; false when no event is left.
     pub fn step(&mut self) -> bool {
         self.step_until(Instant(u64::MAX))
     }
@@ -172,7 +172,7 @@ impl World {
         self.write_as(from, offset, stability, None)
     }
 
-    /// Writes what was kept by right of a delegation.
+    /// Writes data that was cached under a delegation.
     pub fn write_by(&mut self, from: Piece, delegation: StateId) -> u64 {
         self.write_as(from, 0, Stability::Unstable, Some(delegation))
     }
