@@ -66,7 +66,7 @@ impl Streams {
         self.outstanding < self.usable()
     }
 
-    /// What [`take`](Self::take) would yield.
+    /// The transaction that [`take`](Self::take) would yield.
     pub(crate) fn peek(&self) -> Option<Transaction> {
         if !self.available() {
             return None;

@@ -70,7 +70,7 @@ impl SessionCore {
         let heard_at = self.back.heard_at();
         let from = self.promised_from;
         match from.map(|at| heard_at.map_or(at, |heard_at| at.min(heard_at))) {
-            // An earlier time would be before a suspension longer than the clock.
+            // `Instant(0)` stands for a time before a suspension longer than the clock.
             Some(at) if self.stage != Stage::Over && at > Instant(0) => {
                 at + self.info.lease * 2 / 3
             }
