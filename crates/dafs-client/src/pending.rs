@@ -17,7 +17,7 @@ use std::time::Duration;
 /// The result of an operation that has been started: the bytes moved by a read or write, the offset
 /// of an append, nothing of a commit. Dropping it abandons the result, not the operation. The
 /// client completes through the server the part that a data server has not done. It may do so later
-/// than operations started afterwards, but is before the file is closed.
+/// than operations started afterwards, but always before the file is closed.
 #[must_use = "an operation whose result is not looked at may have failed"]
 pub struct Pending<T> {
     shared: Arc<Shared>,
