@@ -1,8 +1,8 @@
-//! The client that a server knows: calls behind SEQUENCE, and its session, made again when lost.
+//! The client's state at a server: calls behind SEQUENCE, and its session, replaced when lost.
 //!
 //! Invariants
 //! * One thread at a time makes a session; the others wait for it and use it.
-//! * A new session is used by others only when what was open has been taken back.
+//! * Other threads use a new session only when all opens have been reclaimed.
 
 use super::exchange::{Exchange, Message, Outcome};
 use super::layouts::Layouts;
@@ -44,33 +44,33 @@ pub(crate) struct Client {
     /// The open files, by number.
     opens: Mutex<FxHashMap<u64, Weak<Open>>>,
     opens_made: AtomicU64,
-    /// The server said that it has restarted with its sessions and without its opens.
+    /// The server has restarted with its sessions and without its opens.
     must_reclaim: AtomicBool,
     begun: Instant,
-    /// When the lease was renewed last, in milliseconds after `begun`.
+    /// The time when the lease was renewed last, in milliseconds after `begun`.
     renewed_ms: AtomicU64,
-    /// Where files lie, if the server tells.
+    /// The layouts of files, if the server grants any.
     layouts: Option<Arc<Layouts>>,
-    /// The number of the connection that the server may call back over.
+    /// The number of the connection that has the back channel.
     called_over: AtomicU64,
-    /// When it was asked last to do so. Held by whoever asks.
+    /// The time of the last request for a back channel. Held by the thread that asks.
     asked_to_call: Mutex<Option<Instant>>,
 }
 
-/// What a client is to a server.
+/// The role of a client at a server.
 #[derive(Debug)]
 pub(crate) struct Role {
     minor_version: u32,
     name: Vec<u8>,
     verifier: [u8; 8],
     message_bytes_max: u32,
-    /// What EXCHANGE_ID says (RFC 8881 13.1).
+    /// The roles in EXCHANGE_ID (RFC 8881 13.1).
     flags: ExchangeFlags,
     layouts: Option<Arc<Layouts>>,
 }
 
 impl Role {
-    /// Of the server that is mounted from. With `layouts` where it has any.
+    /// The role at the mounted server; with `layouts` to use pNFS.
     pub(crate) fn of_server(
         minor_version: u32,
         name: &[u8],
@@ -86,7 +86,8 @@ impl Role {
         Self { minor_version, name, verifier, message_bytes_max, flags, layouts }
     }
 
-    /// Of a data server of the server that `of` is a client of. All of them speak 4.1 at least.
+    /// The role at a data server of the server that `of` is a client of. All data servers speak at
+    /// least 4.1.
     pub(crate) fn of_data_server(of: &Client) -> Self {
         Self {
             minor_version: 1,
@@ -103,20 +104,20 @@ impl Role {
     }
 }
 
-/// What the server knows this client by.
+/// The identity of this client at the server.
 #[derive(Debug)]
 struct Identity {
     client_id: u64,
-    /// The number of the next CREATE_SESSION.
+    /// The sequence number of the next CREATE_SESSION.
     sequence: u32,
     verifier: [u8; 8],
 }
 
-/// Why no session could be made this time.
+/// The reason why no session could be made.
 pub(crate) enum Setback {
-    /// The same once more, after a pause.
+    /// The server answered DELAY: retry after a pause.
     Later(MountError),
-    /// The new session is lost too.
+    /// The new session is lost, too.
     SessionOver,
     Final(MountError),
 }
@@ -131,7 +132,7 @@ impl From<MountError> for Setback {
 }
 
 impl Client {
-    /// Introduces a client and makes its first session.
+    /// Sends EXCHANGE_ID and makes the first session.
     pub(crate) fn connect(link: Arc<Link>, mut role: Role) -> Result<Arc<Self>> {
         let mut options = Options {
             minor_version: role.minor_version,
@@ -140,14 +141,14 @@ impl Client {
             identity: link.options().identity.clone(),
             slots: REQUESTS_MAX,
             message_bytes_max: role.message_bytes_max,
-            // No delegations are wanted. Layouts are, and the server has to be able to recall them.
+            // The client wants no delegations. The server must be able to recall layouts.
             back_slots: 0,
-            // Nothing is ever reclaimed from a data server: it has no state of its own.
+            // There is nothing to reclaim from a data server: it has no state of its own.
             reclaim_complete: !role.is_of_data_server(),
             ..Options::new(&role.name)
         };
         let mut patience = link.patience();
-        // Another connection since is bound when the server says that it cannot call.
+        // If the connection has changed since, it is bound when the server reports CB_PATH_DOWN.
         let called_over = link.connected().number;
         let (identity, session) = loop {
             match first_session(&link, &mut options, &mut role, &mut patience) {
@@ -175,7 +176,7 @@ impl Client {
             return Ok(client);
         }
         match reclaim::complete(&client, &session, &mut patience) {
-            // A session that is over already is replaced by the next call.
+            // The next call replaces a session that is over already.
             Ok(()) | Err(Setback::SessionOver | Setback::Later(_)) => Ok(client),
             Err(Setback::Final(error)) => Err(error),
         }
@@ -185,7 +186,7 @@ impl Client {
         self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the server granted for requests.
+    /// The limits of requests that the server granted.
     pub(crate) fn limits(&self) -> ChannelAttributes {
         self.current().granted.fore
     }
@@ -218,7 +219,7 @@ impl Client {
         }
     }
 
-    /// Makes a session, for a new client if the server has forgotten the old one.
+    /// Makes a session, for a new client id if the server has forgotten the old one.
     fn renew_session(
         &self,
         identity: &mut Identity,
@@ -233,7 +234,8 @@ impl Client {
                 create(&self.link, &self.options, identity, patience)?
             }
             Err(error) if error.status() == Some(Status::SeqMisordered) => {
-                // Client and server do not agree on the past; another incarnation has none.
+                // Client and server disagree on the client's state; a new verifier starts a new
+                // incarnation without state.
                 identity.verifier = random();
                 self.introduce_again(identity, patience)?;
                 forgotten = true;
@@ -252,7 +254,7 @@ impl Client {
             self.must_reclaim.store(false, Ordering::Relaxed);
         }
         if self.flags == ExchangeFlags::USE_PNFS_DS && !forgotten {
-            // What was given up and is still on its way is not to be carried out.
+            // Requests under way that were given up must not be carried out.
             let session_id = self.current().id();
             self.say_once(&Op::DestroySession(DestroySessionArgs { session_id }));
         }
@@ -266,7 +268,7 @@ impl Client {
         Ok(())
     }
 
-    /// Carries a compound out under a session: SEQUENCE and what `build` appends.
+    /// Carries a compound out under a session: SEQUENCE and the operations that `build` appends.
     pub(crate) fn call_under(
         &self,
         session: &Arc<Session>,
@@ -290,8 +292,9 @@ impl Client {
         outcome
     }
 
-    /// Carries a compound out, under new sessions if need be, and again while the server asks for
-    /// time. At most its last operation may be one that asks for time and changes something.
+    /// Carries a compound out, under new sessions if need be, and retries while the server answers
+    /// DELAY. Only its last operation may be one that both changes state and is answered with
+    /// DELAY.
     pub(crate) fn call(
         &self,
         cache_this: bool,
@@ -308,7 +311,7 @@ impl Client {
         }
     }
 
-    /// The same, but it is for the caller to see that the server asks for time.
+    /// As [`call`](Self::call), but returns DELAY to the caller.
     fn call_once(
         &self,
         cache_this: bool,
@@ -330,28 +333,30 @@ impl Client {
         }
     }
 
-    /// A call that changes nothing, or the same when it is repeated.
+    /// Carries an idempotent compound out.
     pub(crate) fn ask(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
         self.call(false, SMALL_RESULT_BYTES, build)
     }
 
-    /// A call for a layout or a device, which may be long.
+    /// Carries a compound out that asks for a layout or a device, whose results may be long.
     pub(crate) fn ask_long(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
         self.call(false, SMALL_RESULT_BYTES + LAYOUT_BYTES_MAX as usize, build)
     }
 
-    /// The same, for what is done without when the server asks for time.
+    /// As [`ask_long`](Self::ask_long), for results that the caller can do without: DELAY is
+    /// returned.
     pub(crate) fn ask_once(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
         let room = SMALL_RESULT_BYTES + LAYOUT_BYTES_MAX as usize;
         self.call_once(false, room, build, &mut self.link.patience())
     }
 
-    /// A call that must not be carried out twice, so that the server keeps its answer.
+    /// Carries out a compound that is not idempotent, so that the server keeps its answer in the
+    /// replay cache.
     pub(crate) fn change(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
         self.call(true, SMALL_RESULT_BYTES, build)
     }
 
-    /// Minds what the server says about the client's state (RFC 8881 18.46.3).
+    /// Processes the server's flags about the client's state (RFC 8881 18.46.3).
     pub(crate) fn note(&self, status: SequenceStatus) {
         self.renewed_ms.store(self.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
         if status.intersects(SequenceStatus::RESTART_RECLAIM_NEEDED)
@@ -365,7 +370,7 @@ impl Client {
         }
     }
 
-    /// Lets the server call back over the connection of now, until it has agreed.
+    /// Binds the back channel to the current connection, until the server has agreed.
     fn let_call_back(&self) {
         let connected = self.link.connected();
         if self.called_over.load(Ordering::Relaxed) == connected.number {
@@ -393,12 +398,12 @@ impl Client {
         }
     }
 
-    /// Where files lie, if the server tells.
+    /// The layouts of files, if the server grants any.
     pub(crate) fn layouts(&self) -> Option<&Arc<Layouts>> {
         self.layouts.as_ref()
     }
 
-    /// Whether no other open of the same file is left.
+    /// True when no other open of the same file is left.
     pub(crate) fn is_last_open(&self, open: &Open) -> bool {
         let opens: Vec<_> = self.opens().values().filter_map(Weak::upgrade).collect();
         !opens.iter().any(|other| other.number != open.number && other.handle == open.handle)
@@ -411,7 +416,7 @@ impl Client {
         Some(opens.swap_remove(at))
     }
 
-    /// For how long nothing has renewed the lease.
+    /// The time since the lease was renewed.
     pub(crate) fn idle(&self) -> Duration {
         let renewed = Duration::from_millis(self.renewed_ms.load(Ordering::Relaxed));
         self.begun.elapsed().saturating_sub(renewed)
@@ -422,7 +427,7 @@ impl Client {
         self.opens_made.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Remembers an open, so that it can be taken back.
+    /// Remembers an open, to reclaim it.
     pub(crate) fn remember(&self, open: &Arc<Open>) {
         self.opens().insert(open.number, Arc::downgrade(open));
     }
@@ -431,7 +436,7 @@ impl Client {
         self.opens().remove(&open.number);
     }
 
-    /// The name of an open.
+    /// The state-id of an open.
     pub(crate) fn stateid(&self, open: &Open) -> Result<Stateid> {
         let Held { lost, .. } = *open.held();
         match lost {
@@ -440,8 +445,8 @@ impl Client {
         }
     }
 
-    /// Opens a file again that the server does not know to be open any more, unless another thread
-    /// has done it since `stateid` was used.
+    /// Opens a file again whose open the server has lost, unless another thread has done so since
+    /// `stateid` was used.
     pub(crate) fn reopen(
         &self,
         open: &Open,
@@ -454,8 +459,8 @@ impl Client {
         }
         loop {
             let session = self.session(patience)?;
-            // Not the lock of what is held: transfers look at that while they have a slot, and a
-            // slot is waited for here.
+            // This is not the lock of `held`: transfers take that while they have a slot, and this
+            // waits for a slot.
             let one_at_a_time = open.reopening();
             let held = *open.held();
             if held.stateid.other != stateid.other || held.lost.is_some() {
@@ -483,7 +488,7 @@ impl Client {
         }
     }
 
-    /// Ends the session and the client. Best effort: the lease ends them otherwise.
+    /// Ends the session and the client. Best effort: otherwise they end with the lease.
     pub(crate) fn end(&self) {
         let session = self.current();
         if session.is_over() {
@@ -497,7 +502,7 @@ impl Client {
         self.say_once(&Op::DestroyClientid(DestroyClientidArgs { client_id }));
     }
 
-    /// Says something outside of any session that does not have to work.
+    /// Sends an operation outside of any session; its failure does not matter.
     fn say_once(&self, op: &Op<'_>) {
         let mut compound = Compound::new(self.minor_version);
         compound.op(op);
@@ -510,7 +515,7 @@ impl Client {
     }
 }
 
-/// Sends a compound without a session until it is answered.
+/// Sends a compound without a session, and retries until it is answered.
 fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Results> {
     let mut connected = link.connected();
     loop {
@@ -554,7 +559,7 @@ fn first_session(
     Ok((identity, session))
 }
 
-/// EXCHANGE_ID; says also what the server can do.
+/// EXCHANGE_ID; also returns the server's roles.
 fn introduce(
     link: &Link,
     options: &Options,
@@ -578,8 +583,8 @@ fn introduce(
     }
 }
 
-/// CREATE_SESSION. Its number grows only when the server has answered, so that a repetition after
-/// a lost connection gets the answer to the first one (RFC 8881 18.36.4).
+/// CREATE_SESSION. Its sequence number grows only when the server has answered, so that a retry
+/// after a lost connection gets the answer to the first one (RFC 8881 18.36.4).
 fn create(
     link: &Link,
     options: &Options,
@@ -607,7 +612,7 @@ fn create(
     }
 }
 
-/// Random bytes, to be told from other clients by. The time will do where there are none.
+/// Random bytes that distinguish this client from others; the time where there are none.
 pub(crate) fn random() -> [u8; 8] {
     let mut bytes = [0; 8];
     if getrandom::fill(&mut bytes).is_err() {

@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! * A request that may have reached the server is sent again as the same bytes in the same slot
-//!   with the same number, until it is answered: so it is carried out once (RFC 8881 2.10.6).
-//! * When the server's answer leaves open what became of a slot, the session is over.
+//!   with the same sequence number, until it is answered: so it is carried out exactly once (RFC
+//!   8881 2.10.6).
+//! * When the server's answer leaves the state of a slot open, the session is over.
 
 use super::session::Session;
 use crate::compound::{Compound, Results};
@@ -15,13 +16,13 @@ use dafs_rpc::client::{CallError, Located, MemorySlice, Pending, Request, SendDa
 use dafs_wire::nfs4::{OpNum, ResultBody, SequenceArgs, SequenceStatus, Status};
 use std::sync::Arc;
 
-/// A compound that is ready to be sent, and what belongs to it.
+/// A compound that is ready to be sent, with its memory.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) compound: Compound,
     /// The data of the last operation, behind the compound.
     pub(crate) data: Option<MemorySlice>,
-    /// Where the data of the results goes.
+    /// The memory for the data of the results.
     pub(crate) sink: Option<MemorySlice>,
     pub(crate) results_bytes_max: usize,
 }
@@ -40,21 +41,21 @@ impl Message {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It was carried out, as far as its operations went.
+    /// It was carried out, as far as its operations succeeded.
     Done { results: Results, status: SequenceStatus },
-    /// It was not, or its answer is lost and it may be made once more.
+    /// It was not, or its answer is lost and it is idempotent, so it may be repeated.
     Repeat,
-    /// The session is over, and with it all that was sent under it. What was sent once was not carried out;
-    /// of what was sent again nobody knows.
+    /// The session is over, and with it all requests under it. A request that was sent once was not
+    /// carried out; one that was sent again is in doubt.
     SessionOver { sent_again: bool },
-    /// There is no point in going on.
+    /// A retry is of no use.
     Failed(MountError),
 }
 
-/// A request on its way.
+/// A request under way.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     session: Arc<Session>,
@@ -80,7 +81,7 @@ impl Exchange {
         Self { session, sequence, message, connected, pending }
     }
 
-    /// The session that it is of.
+    /// Its session.
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
@@ -90,7 +91,7 @@ impl Exchange {
         self.pending.as_ref().map_or(true, Pending::is_answered)
     }
 
-    /// Waits for the answer and gives the slot back.
+    /// Waits for the answer and frees the slot.
     pub(crate) fn finish(self, link: &Link, patience: &mut Patience) -> Outcome {
         let Self { session, sequence, message, mut connected, mut pending } = self;
         let mut sent_again = false;
@@ -115,7 +116,7 @@ impl Exchange {
             if !is_loss(&error) {
                 if sent_again {
                     // The server may have counted the request when it came the first time, so its
-                    // number must not serve another one.
+                    // sequence number must not be reused.
                     session.end();
                     return Outcome::Failed(MountError::Rejected(error));
                 }
@@ -139,7 +140,7 @@ impl Exchange {
     }
 }
 
-/// The call was not carried out, or nobody knows.
+/// The call was not carried out, or is in doubt.
 fn refused(session: &Session, sequence: &SequenceArgs, error: CallError) -> Outcome {
     match error {
         CallError::Denied(_)
@@ -158,7 +159,7 @@ enum Seen {
     SendAgain,
 }
 
-/// Looks at the result of SEQUENCE (RFC 8881 18.46.3).
+/// Evaluates the result of SEQUENCE (RFC 8881 18.46.3).
 fn look(session: &Session, sequence: &SequenceArgs, answer: dafs_rpc::client::Results) -> Seen {
     let parsed = Results::new(answer).and_then(|mut results| {
         let taken = results.take(OpNum::Sequence);
@@ -180,8 +181,8 @@ fn look(session: &Session, sequence: &SequenceArgs, answer: dafs_rpc::client::Re
         Ok(result) => {
             session.release(sequence, Some(&result));
             match results.status() {
-                // It was carried out and the answer is gone. Only what can be repeated without
-                // harm is sent without having its answer kept.
+                // It was carried out and the answer is gone. Only idempotent requests are sent
+                // without having their answer kept.
                 Status::RetryUncachedRep => Outcome::Repeat,
                 _ => Outcome::Done { results, status: result.status },
             }
@@ -207,7 +208,7 @@ fn look(session: &Session, sequence: &SequenceArgs, answer: dafs_rpc::client::Re
     })
 }
 
-/// Where the data lies in the results of SEQUENCE, PUTFH, READ (RFC 8881 18.22, 18.46).
+/// The place of the data in the results of SEQUENCE, PUTFH, READ (RFC 8881 18.22, 18.46).
 fn locate_read(results: &[u8]) -> Option<Located> {
     const SEQUENCE_BYTES: usize = 36;
     let word = |at: usize| {

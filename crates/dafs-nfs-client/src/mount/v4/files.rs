@@ -48,7 +48,8 @@ impl Client {
         let create = match options.create {
             options::Create::No => open::Create::No,
             options::Create::IfMissing => {
-                // Cuts a file that exists; it counts for the caller's right to write.
+                // Truncates an existing file; the server checks it against the caller's right to
+                // write.
                 new.size = options.truncate.then_some(0);
                 open::Create::Unchecked(new)
             }
@@ -62,7 +63,8 @@ impl Client {
             owner: &owner,
             create,
         };
-        // Short files are not worth a layout. What changes a file is not repeated for that.
+        // Short files are not worth a layout. An OPEN that changes the file asks for no size,
+        // because it is not idempotent.
         let changes = options.truncate || options.create != options::Create::No;
         let asks_size = options.read && !changes && self.layouts().is_some();
         let mut results = self.change(&|compound| {
@@ -76,7 +78,7 @@ impl Client {
         let (stateid, delegation) = opened(&mut results)?;
         let handle = handle(&mut results)?;
         let open = Open::new(number, handle, options.read, options.write, stateid);
-        // The open stands, whatever is said of its size.
+        // The open stands, even if its size is missing.
         let size = asks_size.then(|| take_attributes(&mut results, |attributes| attributes.size));
         let open = Arc::new(open.of_size(size.and_then(|size| size.ok().flatten())));
         self.remember(&open);
@@ -87,7 +89,7 @@ impl Client {
             layouts.resized(&open.handle, 0);
         }
         if let Some(stateid) = delegation {
-            // It was not asked for, and there is no way to be told that it is recalled.
+            // It was not asked for, and this client does not process recalls of delegations.
             self.change_all(&|compound| {
                 let give_back = Op::Delegreturn(DelegreturnArgs { stateid });
                 compound.op(&putfh(&open.handle)).op(&give_back);
@@ -96,7 +98,7 @@ impl Client {
         if options.truncate && options.create != options::Create::IfMissing {
             let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
             if let Err(error) = self.set_attributes(&open.handle, Some(&open), &cut) {
-                // The open is given up, and why it is must be told.
+                // The open is closed again, and the caller gets the first error.
                 let _ = self.close(&open);
                 return Err(error);
             }
@@ -138,7 +140,7 @@ impl Client {
                 Some(open) => self.stateid(open)?,
                 None => Stateid::ANONYMOUS,
             };
-            // Told later, it would make the file longer again.
+            // A later LAYOUTCOMMIT would extend the file again.
             if new.size.is_some()
                 && let Some(layouts) = self.layouts()
             {
@@ -192,7 +194,7 @@ impl Client {
         })?)
     }
 
-    /// Begins to commit a component of a file at this data server.
+    /// Starts to commit a component of a file at this data server.
     pub(super) fn begin_commit(&self, component: &Handle) -> Result<Exchange> {
         let (session, sequence) = loop {
             let session = self.session(&mut self.link.patience())?;
@@ -207,7 +209,8 @@ impl Client {
         Ok(Exchange::begin(&self.link, session, sequence, message))
     }
 
-    /// Waits for the end of that; gives the verifier. With `None` the data server has ended the session.
+    /// Waits for the end of that; returns the verifier. `None`: the data server has ended the
+    /// session.
     pub(super) fn finish_commit(&self, exchange: Exchange) -> Result<Option<[u8; 8]>> {
         match exchange.finish(&self.link, &mut self.link.patience()) {
             Outcome::Done { results, status } => {

@@ -1,11 +1,12 @@
 //! READs and WRITEs under way.
 //!
 //! Invariants
-//! * A transfer is interpreted and sent again only by whoever waits for it; others merely read its
-//!   answer when they need its slot.
-//! * One to a data server is sent again only in its own slot, or by whoever waits for it when it was not
-//!   carried out because its session was over; what it wrote is noted when its answer is read,
-//!   whoever reads it: so whoever gives a layout back knows what was written by it.
+//! * Only the thread that waits for a transfer interprets it and sends it again; others merely read
+//!   its answer when they need its slot.
+//! * A transfer to a data server is sent again only in its own slot, or by the thread that waits
+//!   for it if it was not carried out because its session was over.
+//! * The effect of a write at a data server is recorded when its answer is read, by any thread. So
+//!   a thread that returns a layout knows all writes under it.
 
 use super::client::Client;
 use super::exchange::{Exchange, Message, Outcome};
@@ -27,11 +28,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct TransferFlight {
     client: Arc<Client>,
     transfer: Transfer,
-    /// Where it goes, if not to the file itself.
+    /// The component that it goes to, if not to the file itself.
     part: Option<NodePart>,
     stage: Mutex<Stage>,
-    /// The data server did nothing, because it had ended the session: as it does with clients that were
-    /// away or have written there through the server, and when it is restarted.
+    /// The data server did nothing, because it had ended the session: so it treats clients that
+    /// were away or have written through the server, and all clients when it restarts.
     refused: AtomicBool,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct TransferFlight {
 pub(crate) struct NodePart {
     pub(crate) handle: Handle,
     pub(crate) stateid: Stateid,
-    /// Where it begins in the component.
+    /// Its offset in the component.
     pub(crate) offset: u64,
     pub(crate) component: usize,
     pub(crate) file: Arc<FileLayout>,
@@ -49,11 +50,11 @@ pub(crate) struct NodePart {
 
 #[derive(Debug)]
 enum Stage {
-    /// It has a slot, and has this state-id.
+    /// It has a slot, and uses this state-id.
     Sent(Exchange, Stateid),
     /// The answer was read.
     Answered(Outcome, Stateid),
-    /// The answer of a data server was read, and noted.
+    /// The answer of a data server was read, and its effect recorded.
     Settled(Result<Moved>),
     Over,
 }
@@ -64,7 +65,7 @@ impl TransferFlight {
         Self::begin_part(client, transfer, None)
     }
 
-    /// Sends a transfer to where this part of the file is, if it says so.
+    /// Sends a transfer to the component that holds this part of the file, if there is one.
     pub(crate) fn begin_part(
         client: &Arc<Client>,
         transfer: Transfer,
@@ -78,12 +79,12 @@ impl TransferFlight {
         Ok(flight)
     }
 
-    /// Takes a slot and sends.
+    /// Takes a slot and sends the request.
     fn send(self: &Arc<Self>, patience: &mut Patience) -> Result<()> {
         loop {
             let session = self.client.session(patience)?;
             let Ok(sequence) = session.take(false) else { continue };
-            // A lost session may have changed it, and a slot was waited for.
+            // A lost session may have changed the state-id while this waited for a slot.
             let stateid = match &self.part {
                 Some(part) => Ok(part.stateid),
                 None => self.client.stateid(&self.transfer.open),
@@ -104,7 +105,7 @@ impl TransferFlight {
         }
     }
 
-    /// Reads the answer for somebody who needs a slot; false if another thread is at it.
+    /// Reads the answer for a thread that needs a slot; false if another thread does so.
     pub(crate) fn collect_for_slot(&self) -> bool {
         let Ok(mut stage) = self.stage.try_lock() else { return false };
         self.collect(&mut stage);
@@ -126,7 +127,8 @@ impl TransferFlight {
         }
     }
 
-    /// What a file has got since it was opened counts when it is read: who asked for it did not know of it.
+    /// Counts the bytes that a read found behind the size at the open: the count at its start did
+    /// not include them.
     fn note_grown(&self, moved: &Moved) {
         let Transfer { open, offset, direction, .. } = &self.transfer;
         let grown = open.grown(*offset, moved.bytes as u64);
@@ -139,16 +141,18 @@ impl TransferFlight {
         }
     }
 
-    /// What the answer of a data server says, noted with the file. `session` is that of the request.
+    /// Records the effect of a data server's answer with the file. `session` is that of the
+    /// request.
     fn settle(&self, part: &NodePart, session: &Session, outcome: Outcome) -> Result<Moved> {
         let mut moved = match outcome {
             Outcome::Done { mut results, status } => {
                 self.client.note(status);
                 match moved(&mut results, &self.transfer) {
-                    // It was not carried out, since it may have been sent before what the server has
-                    // written there since.
+                    // It was not carried out, since it may have been sent before a write of the
+                    // server there.
                     Err(error) if error.status() == Some(Status::DeadSession) => {
-                        // That of now may be another: others that met the same were looked at before.
+                        // The current session may be another one: answers of the same kind may have
+                        // been read before.
                         session.end();
                         self.refused.store(true, Ordering::Relaxed);
                         return Err(self.client.link.lost("its session is over"));
@@ -183,14 +187,14 @@ impl TransferFlight {
         }
     }
 
-    /// The same once more under a new session, if the data server has done nothing.
+    /// Sends it again under a new session, if the data server has done nothing.
     pub(crate) fn again(&self) -> Option<Result<Arc<Self>>> {
         let refused = self.refused.load(Ordering::Relaxed);
         let part = self.part.clone().filter(|_| refused)?;
         Some(Self::begin_part(&self.client, self.transfer.clone(), Some(part)))
     }
 
-    /// True when waiting for it would not wait for a server.
+    /// True when waiting for it would not block.
     pub(crate) fn is_answered(&self) -> bool {
         match self.stage.try_lock() {
             Ok(stage) => match &*stage {
@@ -259,12 +263,12 @@ impl Flight for Waiting {
     }
 }
 
-/// The server wants to be asked again later.
+/// True when the server answers DELAY or GRACE.
 pub(crate) fn is_time_wanted(error: &MountError) -> bool {
     matches!(error.status(), Some(Status::Delay | Status::Grace))
 }
 
-/// The server does not know the open any more (RFC 8881 8.4.2, 8.5).
+/// True when the server no longer knows the open (RFC 8881 8.4.2, 8.5).
 pub(crate) fn is_state_lost(status: Status) -> bool {
     matches!(
         status,
@@ -288,7 +292,8 @@ impl TransferFlight {
         compound.op(&Op::Sequence(*sequence)).op(&putfh(handle));
         let (data, sink) = match direction {
             Direction::Read => {
-                // INVARIANT: transfers are no longer than the limits of the mount, which are 32 bits.
+                // INVARIANT: transfers are no longer than the limits of the mount, which are 32
+                // bits.
                 let count = memory.len() as u32;
                 compound.op(&Op::Read(ReadArgs { stateid, offset, count }));
                 (None, Some(memory.clone()))
@@ -308,7 +313,7 @@ impl TransferFlight {
     }
 }
 
-/// What the answer to a transfer says.
+/// The result of a transfer, from its answer.
 fn moved(results: &mut Results, transfer: &Transfer) -> Result<Moved> {
     let len = transfer.memory.len();
     let (stable, keeper) = (StableHow::FileSync, Keeper::Server);

@@ -2,11 +2,11 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `client` | calls behind SEQUENCE; sessions, made again when they are lost |
+//! | `client` | calls behind SEQUENCE; sessions, replaced when they are lost |
 //! | `session` | slots |
 //! | `exchange` | one request and its answer, over as many connections as it takes |
 //! | `flight` | READs and WRITEs under way |
-//! | `reclaim` | opens, taken back after a restart of the server |
+//! | `reclaim` | opens, reclaimed after a restart of the server |
 //! | `renew` | the lease of an idle mount |
 //! | `layouts` | files at data servers (pNFS) |
 //! | `names`, `files` | operations |
@@ -55,11 +55,11 @@ pub(crate) struct V4 {
     _renewer: Renewer,
 }
 
-/// What is asked about the server once.
+/// The attributes of the server that are read once.
 const SERVER: Bitmap = Attr::set(&[Attr::LeaseTime, Attr::Maxread, Attr::Maxwrite]);
 
 impl V4 {
-    /// Introduces this process to the server and finds the root of its name space.
+    /// Makes a client at the server and finds the root of its name space.
     pub(crate) fn connect(link: Arc<Link>, version: NfsVersion, wanted: Sizes) -> Result<Self> {
         let minor_version = if version == NfsVersion::V41 { 1 } else { 2 };
         // Every mount is a client of its own: it shares no state with others of the process.
@@ -100,7 +100,7 @@ impl V4 {
 }
 
 impl V4 {
-    /// Whether the server has been told now of what was written of a file.
+    /// Reports writes to a file with LAYOUTCOMMIT; true if there were any.
     fn tell_of(&self, object: &Handle) -> Result<bool> {
         match self.client.layouts() {
             Some(layouts) => layouts.tell_of(&self.client, object),
@@ -109,7 +109,7 @@ impl V4 {
     }
 }
 
-/// Shows the attributes in a result of GETATTR to `look`.
+/// Passes the attributes in a result of GETATTR to `look`.
 fn take_attributes<T>(
     results: &mut Results,
     look: impl FnOnce(&nfs4::Attributes<'_>) -> T,

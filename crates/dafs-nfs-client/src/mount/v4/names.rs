@@ -14,7 +14,7 @@ use dafs_wire::nfs4::{
     ResultBody, SavefhArgs, Verifier,
 };
 
-/// What a listing asks about each entry.
+/// The attributes of each entry that a listing asks for.
 const ENTRY: Bitmap =
     Attributes::REQUEST.with(Attr::RdattrError as u32).with(Attr::Filehandle as u32);
 
@@ -93,7 +93,7 @@ impl Client {
         })
     }
 
-    /// A change all of whose operations have to succeed.
+    /// A compound that is not idempotent, all of whose operations must succeed.
     pub(super) fn change_all(&self, build: &dyn Fn(&mut Compound)) -> Result<()> {
         Ok(self.change(build)?.finish()?)
     }

@@ -1,4 +1,4 @@
-//! Taking back what was open, after the server's restart or when it has dropped the client.
+//! Reclaiming opens, after the server's restart or when it has dropped the client.
 
 use super::client::{Client, Setback};
 use super::exchange::Outcome;
@@ -16,8 +16,8 @@ use dafs_wire::nfs4::{
 };
 use std::sync::Arc;
 
-/// Takes all opens back, says that this is all, and opens the rest anew. What the server refuses
-/// is marked as lost.
+/// Reclaims all opens, sends RECLAIM_COMPLETE, and opens the rest anew. Opens that the server
+/// refuses are marked as lost.
 pub(crate) fn opens(
     client: &Client,
     session: &Arc<Session>,
@@ -48,7 +48,7 @@ pub(crate) fn opens(
     Ok(())
 }
 
-/// Says that nothing more will be taken back (RFC 8881 18.51).
+/// Sends RECLAIM_COMPLETE (RFC 8881 18.51).
 pub(crate) fn complete(
     client: &Client,
     session: &Arc<Session>,

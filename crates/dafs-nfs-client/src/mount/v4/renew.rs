@@ -1,9 +1,9 @@
-//! Keeping leases alive while nobody uses the mount (RFC 8881 8.3): that of the server, and those of the
-//! data servers of layouts that are held (13.1).
+//! Keeping the leases of an idle mount alive (RFC 8881 8.3): at the server, and at the data servers
+//! of layouts that are held (13.1).
 //!
 //! Invariants
 //! * The threads end with their mount.
-//! * No data server is waited for by the thread that renews the lease of the server.
+//! * The thread that renews the lease of the server waits for no data server.
 
 use super::client::Client;
 use dafs_dat::confine::confined;
@@ -24,7 +24,7 @@ struct Stop {
 }
 
 impl Renewer {
-    /// Begins to look after a client whose lease is this long.
+    /// Starts to renew the leases of a client, which are this long.
     pub(crate) fn start(client: &Arc<Client>, lease: Duration) -> io::Result<Self> {
         let stop = Arc::new(Stop::default());
         // Well before its end, so that there is time for a new connection.
@@ -68,7 +68,7 @@ fn run(
     }
 }
 
-/// Renews the lease if nothing else has done so. Gives the time to the next look.
+/// Renews the lease if no other request has done so. Returns the time to the next check.
 fn renew(client: &Client, idle_max: Duration) -> Duration {
     let idle = client.idle();
     if idle < idle_max {
@@ -80,7 +80,7 @@ fn renew(client: &Client, idle_max: Duration) -> Duration {
     idle_max
 }
 
-/// The same at the data servers, which have the leases of their server.
+/// As [`renew`], at the data servers, which use the lease time of their server.
 fn renew_nodes(client: &Client, idle_max: Duration) -> Duration {
     if let Some(layouts) = client.layouts() {
         layouts.renew(idle_max / 2);

@@ -1,10 +1,10 @@
-//! A session: its slots, and which transfer has which.
+//! A session: its slots, and the transfers that use them.
 //!
 //! Invariants
 //! * A slot is free only when the server's answer to its last request was read, or the request was
 //!   never carried out; a session that cannot tell is over.
-//! * Whoever needs a slot while transfers have all of them reads the answer to the oldest, so no
-//!   order of waiting for transfers can come to a stop.
+//! * When transfers use all slots, a thread that needs one reads the answer to the oldest transfer.
+//!   So transfers that are not waited for cause no deadlock.
 
 use super::flight::TransferFlight;
 use crate::slots::Slots;
@@ -12,7 +12,8 @@ use dafs_wire::nfs4::{CreateSessionResult, SequenceArgs, SequenceResult, Session
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often those who wait for a slot look whether a transfer can be driven by them.
+/// The interval at which a thread that waits for a slot looks for a transfer whose answer it can
+/// read.
 const SLOT_WATCH: Duration = Duration::from_millis(20);
 
 /// A session.
@@ -26,7 +27,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Table {
     slots: Slots,
-    /// The transfer that has a slot, and when it began; by the slot's number.
+    /// The transfer in each slot, with its starting order.
     flights: Vec<Option<(u64, Arc<TransferFlight>)>>,
     flights_begun: u64,
     over: bool,
@@ -56,7 +57,8 @@ impl Session {
         self.table().over
     }
 
-    /// The server does not know it any more, or nobody knows what its slots have seen.
+    /// Ends the session: the server does not know it any more, or the state of its slots is in
+    /// doubt.
     pub(crate) fn end(&self) {
         let mut table = self.table();
         table.over = true;
@@ -85,13 +87,14 @@ impl Session {
                 }
                 table = self.table();
             }
-            // Calls of other threads have the slots, or another thread drives that transfer.
+            // Calls of other threads use the slots, or another thread reads the answer to that
+            // transfer.
             let waited = self.freed.wait_timeout(table, SLOT_WATCH);
             table = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Notes which transfer has a slot.
+    /// Records the transfer in a slot.
     pub(crate) fn occupy(&self, sequence: &SequenceArgs, flight: &Arc<TransferFlight>) {
         let mut table = self.table();
         let begun = table.flights_begun;
@@ -117,7 +120,7 @@ impl Session {
         self.freed.notify_one();
     }
 
-    /// Ends the request of a slot that the server counted, and keeps no answer to.
+    /// Ends the request of a slot that the server counted without keeping its answer.
     pub(crate) fn release_counted(&self, sequence: &SequenceArgs) {
         let mut table = self.table();
         if let Some(place) = table.flights.get_mut(sequence.slot_id as usize) {
