@@ -1,10 +1,10 @@
-//! NFSv3 calls: sent again over new connections until they are answered.
+//! NFSv3 calls, retried over new connections until they are answered.
 //!
 //! Invariants
-//! * A change that is sent again keeps its number, so that a server which remembers its replies
-//!   (RFC 1813 4.5) does not carry it out twice. Other calls get a new one, because a server may
-//!   drop a repetition while the first is still on its way through it; and so does a change that
-//!   the server put off, because that answer is remembered too.
+//! * A retry of a call that is not idempotent keeps its XID, so that a server with a replay cache
+//!   (RFC 1813 4.5) does not carry it out twice. Other calls get a new XID, because a server may
+//!   drop a duplicate while it works on the first one. A call that was answered with JUKEBOX gets a
+//!   new XID, too, because that answer is in the replay cache.
 
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
@@ -17,17 +17,17 @@ use dafs_wire::nfs3::{PROGRAM, Procedure, Status, VERSION, read_results};
 use dafs_wire::nfs4;
 use dafs_wire::xdr::{Decode, Encode, Encoder};
 
-/// A call that is ready to be sent, and what belongs to it.
+/// A call that is ready to be sent, with its memory.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) procedure: RpcProcedure,
     pub(super) args: Vec<u8>,
     /// The data at the end of the arguments.
     pub(super) data: Option<MemorySlice>,
-    /// Where the data of the results goes, and how it is found over TCP.
+    /// The memory for the data of the results, and the function that finds the data over TCP.
     pub(super) sink: Option<(MemorySlice, Locate)>,
     pub(super) results_bytes_max: usize,
-    /// Whether it must not be carried out twice.
+    /// True when it is not idempotent.
     pub(super) once: bool,
 }
 
@@ -58,7 +58,7 @@ impl Message {
     }
 }
 
-/// True for what is refused, or does something else, the second time.
+/// True for a procedure that is not idempotent.
 fn is_change(procedure: Procedure) -> bool {
     matches!(
         procedure,
@@ -74,7 +74,7 @@ fn is_change(procedure: Procedure) -> bool {
     )
 }
 
-/// A call on its way.
+/// A call under way.
 #[derive(Debug)]
 pub(super) struct Exchange {
     message: Message,
@@ -96,7 +96,7 @@ impl Exchange {
         self.pending.as_ref().map_or(true, Pending::is_answered)
     }
 
-    /// Waits for the answer. Gives the call back too, for another attempt.
+    /// Waits for the answer. Returns the call too, for another attempt.
     pub(super) fn finish(self, link: &Link, patience: &mut Patience) -> Result<(Results, Message)> {
         let Self { message, mut connected, mut pending } = self;
         let mut xid = None;
@@ -123,7 +123,7 @@ impl Exchange {
     }
 }
 
-/// Calls, until the server does not ask for time any more.
+/// Calls, and retries while the server answers JUKEBOX.
 pub(super) fn call(
     link: &Link,
     procedure: Procedure,
@@ -143,12 +143,12 @@ pub(super) fn call(
     }
 }
 
-/// True when the server wants to be asked again later.
+/// True when the server answers JUKEBOX.
 pub(super) fn is_put_off(results: &[u8]) -> bool {
     results.starts_with(&(Status::Jukebox as u32).to_be_bytes())
 }
 
-/// The results of a procedure, or why it was refused.
+/// The results of a procedure, or its refusal.
 pub(super) fn decoded<'a, T: Decode<'a>, F: Decode<'a>>(
     procedure: Procedure,
     results: &'a Results,

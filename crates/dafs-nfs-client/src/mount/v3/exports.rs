@@ -1,7 +1,7 @@
-//! First handles by MOUNT (RFC 1813 appendix I), and who answers it.
+//! First handles by MOUNT (RFC 1813 appendix I), and the server of MOUNT.
 //!
-//! Our servers answer MOUNT where they answer NFS. Others answer it on a port of its own, which
-//! their port mapper tells (RFC 1833), and only over TCP where NFS is spoken over RDMA.
+//! Our servers answer MOUNT on the port of NFS. Others answer it on a port of its own, which their
+//! port mapper reports (RFC 1833), and only over TCP even if NFS is used over RDMA.
 
 use crate::error::NfsError;
 use crate::files::Handle;
@@ -24,14 +24,14 @@ const GETPORT: Procedure = Procedure { program: 100_000, version: 2, procedure: 
 /// The number of TCP.
 const PROTOCOL_TCP: u32 = 6;
 
-/// Who answers MOUNT.
+/// The server of MOUNT.
 #[derive(Debug)]
 pub(super) struct Mounter {
     rpc: RpcClient,
 }
 
 impl Mounter {
-    /// Finds out who answers MOUNT.
+    /// Finds the server of MOUNT.
     pub(super) fn find(link: &Link) -> Result<Self> {
         let (mut patience, mut connected) = (link.patience(), link.connected());
         loop {
@@ -57,7 +57,7 @@ impl Mounter {
             .map_err(|reason| MountError::Connect { server: server.clone(), reason: reason.into() })
     }
 
-    /// Asks the port mapper, and connects to the port that it tells.
+    /// Asks the port mapper, and connects to the port that it reports.
     fn elsewhere(link: &Link) -> Result<Self, String> {
         let options = link.options();
         let no_mapper = |error: &dyn std::fmt::Display| {
@@ -117,7 +117,7 @@ impl Mounter {
         self.rpc.submit_request(&request)
     }
 
-    /// The handle of a directory that is exported, or lies in one that is.
+    /// The handle of an exported directory, or of one below it.
     pub(super) fn mount(&self, path: &[u8]) -> Result<Handle> {
         let mut args = Vec::new();
         Encoder::new(&mut args).opaque(path);

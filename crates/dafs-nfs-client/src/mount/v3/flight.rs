@@ -66,7 +66,7 @@ fn message(transfer: &Transfer) -> Message {
             message
         }
         Direction::Write(stable) => {
-            // As WriteArgs, up to the data, which lies apart.
+            // As WriteArgs, up to the data, which is sent from its own memory.
             let mut message = Message::new(Procedure::Write, &GetattrArgs { object: file });
             let mut e = Encoder::new(&mut message.args);
             e.u64(*offset);
@@ -79,7 +79,7 @@ fn message(transfer: &Transfer) -> Message {
     }
 }
 
-/// Where the data lies in the results of READ (RFC 1813 3.3.6).
+/// The place of the data in the results of READ (RFC 1813 3.3.6).
 fn locate_read(results: &[u8]) -> Option<Located> {
     const ATTRIBUTES_BYTES: usize = dafs_wire::nfs3::ATTRIBUTES_BYTES;
     let word = |at: usize| {
@@ -95,7 +95,7 @@ fn locate_read(results: &[u8]) -> Option<Located> {
     Some(Located { position: at + 12, len: word(at + 8)? as usize })
 }
 
-/// What the answer to a transfer says.
+/// The result of a transfer, from its answer.
 fn moved(results: &Results, transfer: &Transfer) -> Result<Moved> {
     let len = transfer.memory.len();
     match transfer.direction {

@@ -30,7 +30,7 @@ pub(crate) struct V3 {
     sizes: Sizes,
     /// The components of the paths that are exported.
     exports: Vec<Vec<Vec<u8>>>,
-    /// The roots that have been asked for: their paths and handles.
+    /// The roots that have been mounted: their paths and handles.
     roots: Mutex<Vec<(Vec<Vec<u8>>, Handle)>>,
 }
 
@@ -67,7 +67,7 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
     names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
-/// The path that components make.
+/// The path that the components form.
 fn joined(components: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut path = Vec::new();
     for name in components {
@@ -97,7 +97,7 @@ impl Protocol for V3 {
         let holds = |root: &&Vec<Vec<u8>>| {
             root.len() <= path.len() && root.iter().zip(path).all(|(a, b)| a == b)
         };
-        // Above all exports some servers have a root that leads to them.
+        // Some servers have a root above all exports that leads to them.
         let root = self.exports.iter().filter(holds).max_by_key(|root| root.len());
         let root = root.cloned().unwrap_or_default();
         let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +171,7 @@ impl Protocol for V3 {
         self.names.open_handle(file, options)
     }
 
-    /// The server has nothing to close.
+    /// The server has no open to close.
     fn close(&self, _: &Open) -> Result<()> {
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Protocol for V3 {
     }
 
     fn unmount(&self) {
-        // What UMNT would say is of no use to anybody (RFC 1813 5.2.3).
+        // The answer to UMNT would be of no use (RFC 1813 5.2.3).
     }
 }
 

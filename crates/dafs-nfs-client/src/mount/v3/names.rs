@@ -36,7 +36,7 @@ fn place<'a>(dir: &'a Handle, name: &'a [u8]) -> DirOpArgs<'a> {
 }
 
 impl Names {
-    /// A call with small results; shows `look` the results of success.
+    /// A call with small results; passes the results of a success to `look`.
     pub(super) fn ask<T, F, R>(
         &self,
         procedure: Procedure,
@@ -114,7 +114,7 @@ impl Names {
         self.made(procedure, &results, dir, name)
     }
 
-    /// The handle of what was made; some servers have to be asked for it.
+    /// The handle of a new object; some servers must be asked for it.
     fn made(
         &self,
         procedure: Procedure,
@@ -249,7 +249,7 @@ impl Names {
         self.open_found((file.clone(), self.attributes(file)?), options)
     }
 
-    /// Does what OPEN of NFSv4 does with a file that exists.
+    /// Applies the rules of NFSv4's OPEN to a file that exists.
     fn open_found(&self, found: (Handle, Attributes), options: &OpenOptions) -> Result<Arc<Open>> {
         let (handle, attributes) = found;
         match attributes.kind {
@@ -266,7 +266,7 @@ impl Names {
         Ok(opened(handle, options))
     }
 
-    /// Whether the caller may do what it wants to open the file for, which nobody else asks.
+    /// Checks that the caller has the access that it opens the file for; NFSv3 has no other check.
     fn check_access(&self, file: &Handle, options: &OpenOptions) -> Result<()> {
         let read = if options.read { access::READ } else { 0 };
         let wanted = read | if options.write { access::MODIFY } else { 0 };
