@@ -4,7 +4,7 @@ use crate::files::Handle;
 use dafs_wire::{nfs3, nfs4};
 pub use nfs4::{FileType, Fsid, SetTime, StableHow, Time};
 
-/// Who owns an object, as the server names them.
+/// The owner of an object, as the server names it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Owner {
     /// A number.
@@ -38,10 +38,10 @@ impl Owner {
     }
 }
 
-/// Attributes of an object. What the server does not keep is zero or `None`.
+/// Attributes of an object. An attribute that the server does not keep is zero or `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
+    /// Kind of object.
     pub kind: FileType,
     /// Permission bits with setuid, setgid and sticky: 0o7777.
     pub mode: u32,
@@ -93,7 +93,7 @@ impl Attributes {
         nfs4::Attr::TimeModify,
     ]);
 
-    /// From what an NFSv4 server told; `None` if it left out the type.
+    /// Converts the attributes of an NFSv4 server; `None` if the type is missing.
     pub(crate) fn from_nfs4(read: &nfs4::Attributes<'_>) -> Option<Self> {
         let device = read.rawdev.unwrap_or_default();
         Some(Self {
@@ -187,7 +187,7 @@ impl SetAttributes {
         *self == Self::default()
     }
 
-    /// Shows them to `take` as NFSv4 has them, with owners as numbers in text.
+    /// Converts to NFSv4 for `take`, with owners as numbers in text.
     pub(crate) fn with_nfs4<T>(&self, take: impl FnOnce(&nfs4::SetAttributes<'_>) -> T) -> T {
         let owner = self.owner.map(|id| id.to_string());
         let group = self.group.map(|id| id.to_string());
@@ -202,7 +202,7 @@ impl SetAttributes {
         })
     }
 
-    /// As NFSv3 has them. Times before 1970 and after 2106 become the nearest that there is.
+    /// Converts to NFSv3. Times before 1970 and after 2106 become the nearest possible ones.
     pub(crate) fn to_nfs3(self) -> nfs3::SetAttributes {
         let time = |time: Option<SetTime>| match time {
             None => nfs3::SetTime::Keep,
@@ -223,7 +223,7 @@ impl SetAttributes {
     }
 }
 
-/// What there is to make besides files, directories and links.
+/// An object to make that is no file, directory or link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpecialFile {
     /// A block device.

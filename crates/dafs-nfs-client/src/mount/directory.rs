@@ -1,7 +1,7 @@
-//! Listings, read as far as they are looked at.
+//! Listings, read page by page.
 //!
 //! Invariants
-//! * Of a listing at most one part of a server's answer is kept, whatever its length.
+//! * At most one page of a listing is in memory, whatever its length.
 
 use super::attributes::DirEntry;
 use super::error::{MountError, Result};
@@ -14,7 +14,7 @@ pub struct ReadDir {
     mount: Mount,
     dir: Handle,
     entries: std::vec::IntoIter<DirEntry>,
-    /// Where the next part begins; none when there is none.
+    /// The place at which the next page begins; `None` at the end.
     next: Option<Cursor>,
 }
 
@@ -47,8 +47,8 @@ impl Iterator for ReadDir {
     }
 }
 
-/// Refuses a part that is followed by itself: it would be asked for, and be kept by who collects
-/// entries, for ever.
+/// Refuses a page that is followed by itself: the client would ask for it for ever, and a caller
+/// that collects entries would grow without bound.
 fn check_progress(from: Cursor, next: Option<Cursor>) -> Result<()> {
     match next {
         Some(next) if next.cookie == from.cookie => {

@@ -1,4 +1,4 @@
-//! What can go wrong with a mount, worded for the person who must act.
+//! Errors of a mount, worded for the person who must act.
 
 use super::url::NfsUrlError;
 use crate::error::NfsError;
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why an operation on a mount failed.
+/// The reason why an operation on a mount failed.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// An argument that cannot be: nothing was sent.
+    /// An invalid argument: nothing was sent.
     #[error("{0}")]
     Argument(&'static str),
     /// The mount could not be made.
@@ -22,33 +22,33 @@ pub enum MountError {
     Connect {
         /// The server as the user named it.
         server: Arc<str>,
-        /// What happened and what to do.
+        /// The cause and the remedy.
         reason: Arc<str>,
     },
-    /// The server is gone, and did not come back in time.
+    /// The server is unreachable, and did not come back in time.
     #[error(
         "the server at {server} has not answered for {after:?} ({reason}); check it, then retry"
     )]
     Lost {
         /// The server.
         server: Arc<str>,
-        /// What happened last.
+        /// The last error.
         reason: Arc<str>,
-        /// For how long it was tried.
+        /// The timeout of the retries.
         after: Duration,
     },
     /// There is no memory for transfers, or it could not be registered.
     #[error("no memory for transfers: {0}")]
     Memory(Arc<str>),
-    /// The path belongs to no export; NFSv3 knows no others.
+    /// The path belongs to no export, and NFSv3 can only mount exports.
     #[error("the server exports nothing at {path}; it exports {exports}")]
     NotExported {
         /// The path.
         path: Arc<str>,
-        /// What it exports.
+        /// The server's exports.
         exports: Arc<str>,
     },
-    /// The server lost an open, and would not give it back.
+    /// The server lost an open, and refused to reclaim it.
     #[error("the server lost an open file and refuses it now: {}; open it again", .0.sentence())]
     OpenLost(Status),
     /// The server broke the protocol in an answer.
@@ -57,12 +57,12 @@ pub enum MountError {
     /// The server refused an operation.
     #[error("{operation}: {} ({})", status.sentence(), status.name())]
     Refused {
-        /// Which one.
+        /// The operation.
         operation: &'static str,
-        /// Why; the codes of NFSv3 stand for those of NFSv4 with the same meaning.
+        /// The server's status; the codes of NFSv3 stand for those of NFSv4 with the same meaning.
         status: Status,
     },
-    /// The server did not carry a call out.
+    /// The server rejected the RPC call.
     #[error("the server refused the call: {0}")]
     Rejected(CallError),
     /// Too many symbolic links in one path.
@@ -96,7 +96,7 @@ impl MountError {
         matches!(self, Self::Connect { .. } | Self::Lost { .. })
     }
 
-    /// What is said about memory that a lost server may still write.
+    /// The error for memory that a lost server may still write.
     pub(crate) fn spoiled() -> Self {
         Self::Memory(
             "the connection was lost while the server was writing to shared memory; give that \
@@ -124,7 +124,7 @@ impl From<NfsError> for MountError {
             NfsError::Status3 { procedure, status } => {
                 Self::Refused { operation: procedure, status: Status::from_u32(status as u32) }
             }
-            // How servers refuse hosts and ports that they do not admit to anything.
+            // Servers refuse hosts and ports without access in this way.
             NfsError::Call(CallError::Denied(RejectStatus::Auth(AuthStatus::TooWeak))) => {
                 Self::Refused { operation: "calls from this host or port", status: Status::Access }
             }

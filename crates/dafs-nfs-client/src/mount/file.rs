@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * Data that the server has acknowledged as unstable is either committed under the verifier that
-//!   it was written under, or its loss is told.
+//!   it was written under, or its loss is reported.
 
 use super::attributes::{Attributes, SetAttributes};
 use super::error::{MountError, Result};
@@ -32,13 +32,13 @@ struct Inner {
     unstable: Mutex<Unstable>,
 }
 
-/// What is known of unstable data that has not been committed.
+/// The record of unstable data that has not been committed.
 #[derive(Debug, Default)]
 struct Unstable {
-    /// The verifier that each keeper took it under.
+    /// The verifier under which each server took it.
     server: Option<[u8; 8]>,
     data_servers: Option<[u8; 8]>,
-    /// The verifier that the caller knows all of it by.
+    /// The combined verifier that the caller knows.
     told: [u8; 8],
 }
 
@@ -51,25 +51,25 @@ impl Unstable {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.closed.load(Ordering::Relaxed) {
-            // There is nobody left to tell.
+            // There is no caller to report an error to.
             let _ = self.mount.protocol().close(&self.open);
         }
     }
 }
 
 impl Mount {
-    /// Opens the file at `path`; makes it if the options say so. Symbolic links are followed.
+    /// Opens the file at `path`; creates it if the options say so. Symbolic links are followed.
     ///
     /// # Errors
     /// The server's answer.
     pub fn open(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
         let split = SplitPath::of(path);
         if options.create != Create::No && split.wants_directory && !split.ends_in_dots() {
-            // A directory cannot be made so, and is no file.
+            // OPEN cannot create a directory, and a directory is no file.
             self.resolve(split.parent, Follow::Yes)?;
             return Err(MountError::Refused { operation: "OPEN", status: Status::IsDir });
         }
-        // The last component may be a link, and opening by name does not follow it.
+        // The last component may be a link, and an open by name does not follow it.
         match (options.create, self.resolve(path, Follow::Yes)) {
             (Create::No | Create::IfMissing, Ok(found)) => {
                 let options = OpenOptions { create: Create::No, ..*options };
@@ -84,7 +84,7 @@ impl Mount {
         }
     }
 
-    /// Opens a file by its name in a directory; makes it if the options say so.
+    /// Opens a file by its name in a directory; creates it if the options say so.
     ///
     /// # Errors
     /// The server's answer; SYMLINK for a link.
@@ -92,7 +92,7 @@ impl Mount {
         Ok(self.file(self.protocol().open(dir, component(name)?, options)?))
     }
 
-    /// Opens a file by its handle. Nothing is made.
+    /// Opens a file by its handle. It is not created.
     ///
     /// # Errors
     /// The server's answer.
@@ -150,11 +150,12 @@ impl File {
 
     /// Begins to read from `offset` into memory, as much as it holds.
     ///
-    /// Any number of transfers may be begun before the first is waited for; when the server takes
-    /// no more at a time, beginning another waits for the oldest.
+    /// Any number of transfers may be started before the first is waited for; when the server takes
+    /// no more at a time, starting another waits for the oldest.
     ///
-    /// # Errors
-    /// [`MountError::Argument`]; what was lost, if it cannot be made good.
+    /// # Errors [`MountError::Argument`]; [`MountError::Lost`] or [`MountError::OpenLost`] when
+    /// recovery
+    /// fails.
     pub fn submit_read(&self, memory: MemorySlice, offset: u64) -> Result<PendingRead> {
         let parts = self.submit(memory, offset, Direction::Read)?;
         Ok(PendingRead { file: self.clone(), parts })
@@ -173,7 +174,7 @@ impl File {
         self.submit_write(memory, offset, stable)?.wait()
     }
 
-    /// Begins to write memory at `offset`. The memory must not change until that is over.
+    /// Starts to write memory at `offset`. The memory must not change until that is over.
     ///
     /// # Errors
     /// As [`File::submit_read`].
@@ -187,12 +188,12 @@ impl File {
         Ok(PendingWrite { file: self.clone(), parts, stable })
     }
 
-    /// Has everything that was written on stable storage.
+    /// Commits everything that was written to stable storage.
     ///
     /// # Errors
-    /// The server's answer; [`MountError::WritesLost`] when the server has restarted since, so
-    /// that data which was acknowledged as unstable may be gone: the caller has to write all since
-    /// the last commit once more.
+    /// The server's answer; [`MountError::WritesLost`] when the server has restarted since, so that
+    /// data which was acknowledged as unstable may be lost: the caller has to write everything
+    /// since the last commit again.
     pub fn commit(&self) -> Result<[u8; 8]> {
         let before = std::mem::take(&mut *self.unstable());
         let committed = match self.mount().protocol().commit(self.handle()) {
@@ -221,8 +222,8 @@ impl File {
         !self.unstable().is_empty()
     }
 
-    /// Where data begins at `offset` or behind it; `None` if there is none up to the end of the file.
-    /// All counts as data where the server does not tell holes: before version 4.2 none does.
+    /// The start of data at `offset` or behind it; `None` if there is none up to the end of the
+    /// file. A server that does not report holes reports all as data: before version 4.2 none does.
     ///
     /// # Errors
     /// The server's answer.
@@ -230,8 +231,8 @@ impl File {
         self.seek(offset, SeekWhat::Data)
     }
 
-    /// Where a hole begins at `offset` or behind it; the end of the file counts as one. `None` for an
-    /// offset there or behind it.
+    /// The start of a hole at `offset` or behind it; the end of the file counts as one. `None` for
+    /// an offset there or behind it.
     ///
     /// # Errors
     /// The server's answer.
@@ -252,8 +253,8 @@ impl File {
         Ok((offset < size).then_some(found))
     }
 
-    /// A reader from `offset` to the end, in pieces of `piece_bytes`, of which up to `read_ahead` are
-    /// under way while one is looked at; of short files fewer. With 0 nothing is read before it is asked for.
+    /// A reader from `offset` to the end, in pieces of `piece_bytes`. Up to `read_ahead` pieces are
+    /// under way while the caller uses one; of short files fewer. With 0 there is no read-ahead.
     ///
     /// # Errors
     /// [`MountError::Memory`].
@@ -261,7 +262,7 @@ impl File {
         Reader::new(self.clone(), offset, piece_bytes, read_ahead)
     }
 
-    /// Closes it. Written data is not committed.
+    /// Closes the file. Written data is not committed.
     ///
     /// # Errors
     /// The server's answer; the file is closed anyway.
@@ -285,14 +286,14 @@ impl File {
         self.mount().protocol().begin(Transfer { open, offset, memory, direction })
     }
 
-    /// One transfer that is short enough, from beginning to end.
+    /// One transfer within the server's limits, from beginning to end.
     fn transfer(&self, memory: MemorySlice, offset: u64, direction: Direction) -> Result<Moved> {
         let open = self.inner.open.clone();
         let transfer = Transfer { open, offset, memory, direction };
         self.mount().protocol().submit(transfer)?.wait()
     }
 
-    /// Reads what a server left out that read less than it was asked for; gives the bytes in all.
+    /// Reads the rest after a short read; returns the bytes in all.
     pub(crate) fn read_rest(
         &self,
         memory: &MemorySlice,
@@ -303,14 +304,14 @@ impl File {
         while !eof && done < memory.len() {
             let Some(rest) = memory.slice(done..memory.len()) else { break };
             let moved = self.transfer(rest, offset + done as u64, Direction::Read)?;
-            // A server that reads nothing and knows no end would keep us for ever.
+            // Reading nothing before the end of the file would loop for ever.
             eof = moved.eof || moved.bytes == 0;
             done += moved.bytes;
         }
         Ok(done)
     }
 
-    /// Writes what a server left out that wrote less than it was asked for.
+    /// Writes the rest after a short write.
     pub(crate) fn write_rest(
         &self,
         memory: &MemorySlice,
@@ -336,8 +337,8 @@ impl File {
         Ok(all)
     }
 
-    /// Remembers the verifier of unstable data; gives the one to tell the caller. When it has changed,
-    /// what was written before is lost, and what was written now is the first of the next generation.
+    /// Records the verifier of unstable data; returns the one for the caller. When it has changed,
+    /// earlier unstable data is lost, and this write is the first under the new one.
     fn note(&self, moved: &Moved) -> Result<[u8; 8]> {
         if moved.stable != StableHow::Unstable {
             return Ok(moved.verifier);

@@ -1,6 +1,6 @@
-//! Layouts of types and ways of spreading that this crate does not know (RFC 8881 12): a program hands
-//! a mount [readers](LayoutReader) of its own, which say by which driver of `dafs-parallel` the bytes of
-//! a file are found, and where its components are.
+//! Layout types and striping patterns that this crate does not know (RFC 8881 12). A program passes
+//! [readers](LayoutReader) of its own to a mount, which parse a layout into a driver of
+//! `dafs-layout` and the components of the file.
 //!
 //! ```
 //! use dafs_parallel::aggregation::Variable;
@@ -36,14 +36,16 @@
 //!         for number in 0..body.u32()?.min(64) as usize {
 //!             turn.push((number, body.u64()?));
 //!             let addresses = NodeAddress::all(&DataServer::decode(&mut told)?);
-//!             components.push(Component { device: id, addresses, handle: file.clone(), stateid: None });
+//!             let handle = file.clone();
+//!             components.push(Component { device: id, addresses, handle, stateid: None });
 //!         }
 //!         Ok(Spread::new(Arc::new(Variable::new(&turn)?), components))
 //!     }
 //! }
 //!
-//! let options = MountOptions { layout_readers: vec![Arc::new(Strips)], ..MountOptions::default() };
-//! # // The device tells of two data servers, the layout of strips of 8 KiB and of 64 KiB.
+//! let layout_readers: Vec<Arc<dyn LayoutReader>> = vec![Arc::new(Strips)];
+//! let options = MountOptions { layout_readers, ..MountOptions::default() };
+//! # // The device has two data servers, the layout strips of 8 KiB and of 64 KiB.
 //! # use dafs_wire::nfs4::NetworkAddress;
 //! # use dafs_wire::xdr::{Encode, Encoder};
 //! # let (mut layout, mut told) = (Vec::new(), Vec::new());
@@ -67,11 +69,12 @@
 //! ```
 //!
 //! Invariants
-//! * What a reader says is checked before it is gone by: the numbers of components, copies and devices,
-//!   the lengths of strips and transfers, and that no component is named twice. A file whose layout is
-//!   of no use is read and written through the server, and so is what its driver cuts into crumbs.
-//! * A reader and its driver answer by themselves: they do not use the mount, and do not panic, as others wait
-//!   for the answer.
+//! * The result of a reader is validated before it is used: the numbers of components, copies and
+//!   devices, the lengths of strips and transfers, and that no component is named twice. A file
+//!   with an unusable layout is read and written through the server, and so is one that its driver
+//!   cuts into very short pieces.
+//! * A reader and its driver answer by themselves: they do not use the mount, and do not panic, as
+//!   others wait for the answer.
 
 use super::error::MountError;
 use crate::files::Handle;
@@ -83,21 +86,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Asks the server for the address of a device (GETDEVICEINFO): the opaque body of `device_addr4`. What
-/// is known already is not asked for again; only so many devices are asked about for one layout.
+/// Asks the server for the address of a device (GETDEVICEINFO): the opaque body of `device_addr4`.
+/// Known devices are not asked for again; the number of requests for one layout is bounded.
 pub type AskDevice<'a> = dyn FnMut(DeviceId) -> Result<Arc<[u8]>, UnusableLayout> + 'a;
 
-/// Reads the layouts of one type. Of several readers of a type the first one does it.
+/// Reads the layouts of one type. The first of several readers of a type is used.
 pub trait LayoutReader: fmt::Debug + Send + Sync {
-    /// The number of the type (`layouttype4`). It is asked for only where the server says that the file
-    /// system has it, or has not been asked yet.
+    /// The number of the type (`layouttype4`). The client asks for it only if the server has listed
+    /// it for the file system, or has not been asked yet.
     fn layout_type(&self) -> u32;
 
-    /// What a layout of `file` says: `body` is `loc_body`. The file is read and written at data servers
-    /// by that until the layout is given back.
+    /// Parses a layout of `file`: `body` is `loc_body`. The client uses the result for reads and
+    /// writes at data servers until the layout is returned.
     ///
-    /// # Errors
-    /// Why the layout is of no use. The file is used through the server then.
+    /// # Errors The reason why the layout is unusable. The file is used through the server then.
     fn read(
         &self,
         body: &[u8],
@@ -105,26 +107,26 @@ pub trait LayoutReader: fmt::Debug + Send + Sync {
         device: &mut AskDevice<'_>,
     ) -> Result<Spread, UnusableLayout>;
 
-    /// What goes with a LAYOUTRETURN (`lrf_body`) after these errors at data servers, if there were any;
-    /// by default nothing.
+    /// The body of a LAYOUTRETURN (`lrf_body`) after these errors at data servers, if there were
+    /// any; empty by default.
     fn returned(&self, _stateid: Stateid, _errors: &[DeviceError]) -> Vec<u8> {
         Vec::new()
     }
 }
 
-/// Where a file lies.
+/// The distribution of a file over data servers.
 #[derive(Debug, Clone)]
 pub struct Spread {
-    /// Which byte of the file is which byte of which component. It has to keep the invariants of
-    /// `dafs_parallel::aggregation`.
+    /// The map from bytes of the file to bytes of the components. It must keep the invariants of
+    /// `dafs-layout`.
     pub driver: Arc<dyn Aggregation>,
     /// One for each component of the driver; no two are one file at one data server.
     pub components: Vec<Component>,
-    /// The copies that are best to read from, which take turns.
+    /// The copies to read from, in turn.
     pub preferred_copies: Vec<usize>,
-    /// Whether data is committed at the metadata server, not where it was written.
+    /// True when COMMIT goes to the metadata server, and not to the data servers.
     pub commits_at_server: bool,
-    /// Whether the metadata server has to be told of writes (LAYOUTCOMMIT).
+    /// True when writes are reported to the metadata server (LAYOUTCOMMIT).
     pub is_told: bool,
     /// The longest read of one data server, in bytes. Longer reads are divided.
     pub read_bytes_max: u32,
@@ -133,8 +135,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The usual: all copies are read in turn, data is committed where it is, the metadata server is told
-    /// of writes, and transfers are as long as those of the mount.
+    /// The default: all copies are read in turn, COMMIT goes to the data servers, writes are
+    /// reported to the metadata server, and transfers are as long as those of the mount.
     pub fn new(driver: Arc<dyn Aggregation>, components: Vec<Component>) -> Self {
         Self {
             preferred_copies: (0..driver.copies()).collect(),
@@ -148,39 +150,39 @@ impl Spread {
     }
 }
 
-/// A component at its data server, which speaks NFSv4.1 or 4.2 and goes by state-ids of the metadata
-/// server.
+/// A component at its data server, which speaks NFSv4.1 or 4.2 and accepts state-ids of the
+/// metadata server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Component {
-    /// The device that told of the data server. Errors are told by its name, and the layout is given back when
-    /// it is gone.
+    /// The device of the data server. Errors are reported under its id, and the layout is returned
+    /// when the device is gone.
     pub device: DeviceId,
-    /// The ways to it; at least one.
+    /// The addresses of the data server; at least one.
     pub addresses: Vec<NodeAddress>,
-    /// What the file is called there.
+    /// The file handle at the data server.
     pub handle: Handle,
-    /// By what it is read and written there; by the open if there is none.
+    /// The state-id of reads and writes there; that of the open if there is none.
     pub stateid: Option<Stateid>,
 }
 
-/// A way to a data server.
+/// An address of a data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeAddress {
-    /// Where it listens.
+    /// The socket address.
     pub socket: SocketAddr,
-    /// Whether it is reached by RDMA there, or by TCP.
+    /// True for RDMA, false for TCP.
     pub rdma: bool,
 }
 
 impl NodeAddress {
-    /// The addresses of a data server (`multipath_list4`) that are of a network that is known here.
+    /// The addresses of a data server (`multipath_list4`) on networks that this client supports.
     pub fn all(server: &DataServer<'_>) -> Vec<Self> {
         let known = server.0.iter().filter_map(NetworkAddress::socket_address);
         known.map(|(socket, rdma)| Self { socket, rdma }).collect()
     }
 }
 
-/// Why a layout is of no use.
+/// The reason why a layout is unusable.
 #[derive(Debug, Clone, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum UnusableLayout {

@@ -8,17 +8,17 @@ pub(crate) const TRANSFER_BYTES_MIN: u32 = 4 << 10;
 /// The longest transfer, in bytes.
 pub(crate) const TRANSFER_BYTES_MAX: u32 = 4 << 20;
 
-/// The transfers of a mount that is not told otherwise, in bytes, where the server takes them.
+/// The default length of transfers, in bytes, where the server accepts it.
 pub(crate) const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
 
 /// The most READs under way ahead of a sequential reader.
 pub(crate) const READ_AHEAD_MAX: u32 = 256;
 
-/// How many times as many READs a sequential reader has under way after each that found all it asked for.
+/// The growth of a sequential reader's READs under way after each that returned all it asked for.
 /// It begins with one, which is enough for most files.
 pub(crate) const READ_AHEAD_GROWTH: usize = 4;
 
-/// READs under way ahead of a sequential reader that is not told otherwise.
+/// READs under way ahead of a sequential reader, by default.
 pub(crate) const READ_AHEAD_DEFAULT: u32 = 8;
 
 /// The longest path, in bytes.
@@ -31,8 +31,8 @@ pub(crate) const SYMLINKS_FOLLOWED_MAX: u32 = 40;
 pub(crate) const DIRECTORY_BYTES: u32 = 64 << 10;
 
 /// Room for the results of operations without bulk data: attributes, a handle, a short list. Over
-/// RDMA they go inline, with all headers in [`INLINE_BYTES`]: a reply chunk would cost a write more,
-/// and beside a full write chunk it makes the server of Linux 6.12 end the connection.
+/// RDMA they go inline, with all headers in [`INLINE_BYTES`]. A reply chunk would cost one write
+/// more, and beside a full write chunk it makes the server of Linux 6.12 end the connection.
 pub(crate) const SMALL_RESULT_BYTES: usize = 3584;
 
 /// The inline threshold that this client and the usual servers announce.
@@ -43,7 +43,7 @@ const _: () = assert!(SMALL_RESULT_BYTES + 256 <= INLINE_BYTES);
 /// The longest text of a symbolic link, in bytes.
 pub(crate) const LINK_TEXT_BYTES_MAX: usize = 4096;
 
-/// What a compound or a call takes besides its data, in bytes.
+/// The size of a compound or a call without its data, in bytes.
 pub(crate) const HEAD_BYTES: u32 = 4096;
 
 /// Slots of a session, and NFSv3 transfers under way.
@@ -55,13 +55,13 @@ pub(crate) const EXPORT_LIST_BYTES_MAX: usize = 256 << 10;
 /// The most exports that a list of them may hold.
 pub(crate) const EXPORTS_MAX: usize = 4096;
 
-/// The first pause before something is tried again.
+/// The first pause before a retry.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(2);
 
 /// The longest such pause.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What no mount does with less of, in bytes of one record: listings and lists of exports.
+/// The smallest record that listings and lists of exports need, in bytes.
 pub(crate) const RECORD_BYTES_MIN: usize = EXPORT_LIST_BYTES_MAX;
 
 const _: () = assert!(DIRECTORY_BYTES as usize <= RECORD_BYTES_MIN);
@@ -69,19 +69,19 @@ const _: () = assert!(TRANSFER_BYTES_MIN <= TRANSFER_BYTES_DEFAULT);
 const _: () = assert!(TRANSFER_BYTES_DEFAULT <= TRANSFER_BYTES_MAX);
 const _: () = assert!(READ_AHEAD_DEFAULT <= READ_AHEAD_MAX && READ_AHEAD_MAX <= REQUESTS_MAX);
 
-/// The most devices that one layout makes a client ask about.
+/// The most devices that a client asks about for one layout.
 pub(crate) const LAYOUT_DEVICES_MAX: usize = 64;
 
-/// How much of each copy of a file is looked at before its driver is gone by, in bytes.
+/// The part of each copy of a file for which a driver is checked before it is used, in bytes.
 pub(crate) const DRIVER_SAMPLE_BYTES: u64 = 1 << 20;
 
-/// Devices that a mount remembers; more, and it asks again.
+/// Devices that a mount remembers; for more it asks the server again.
 pub(crate) const DEVICES_MAX: usize = 256;
 
 /// The longest layout or device that is asked for, in bytes.
 pub(crate) const LAYOUT_BYTES_MAX: u32 = 64 << 10;
 
-/// How long after a request to call back over a connection it is made again, if it was not agreed to.
+/// The pause before the client repeats an unsuccessful request for a back channel on a connection.
 pub(crate) const BIND_PAUSE: Duration = Duration::from_secs(1);
 
 /// Slots of the back channel, where a server has layouts to recall.

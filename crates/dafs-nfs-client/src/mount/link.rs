@@ -1,13 +1,14 @@
-//! The way to a server: one connection at a time, made again when it is lost.
+//! The link to a server: one connection at a time, replaced when it is lost.
 //!
 //! Invariants
-//! * One thread at a time connects; whoever finds a connection lost that another has replaced
-//!   meanwhile takes the new one.
-//! * A connection that was lost as soon as it was there is not made again without a pause: a server may take
-//!   each and answer none.
+//! * One thread at a time connects; a thread whose lost connection another thread has replaced
+//!   takes the new one.
+//! * A connection that was lost as soon as it was made is not replaced without a pause: a server
+//!   may accept each and answer none.
 //! * Memory of the link serves all its connections, before and after a loss.
-//! * What has never answered and ends connections, or says what is no answer, is no NFS server: that is
-//!   told at once. It has as long for its first answer as for connecting.
+//! * A peer that has never answered and ends connections, or sends invalid answers, is no NFS
+//!   server: the caller gets that error at once. The peer has as long for its first answer as for
+//!   connecting.
 
 use super::error::{MountError, Result};
 use super::limits::PAUSE_MAX;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The way to a server.
+/// The link to a server.
 #[derive(Debug)]
 pub(crate) struct Link {
     route: Route,
@@ -32,11 +33,11 @@ pub(crate) struct Link {
 
 #[derive(Debug)]
 struct State {
-    /// Grows with every connection.
+    /// The number of the connection, which grows with each.
     number: u64,
     rpc: RpcClient,
     since: Instant,
-    /// What answers calls of the server's, where it may call.
+    /// The handlers of the server's calls, where it may call.
     back: Option<Arc<BackChannels>>,
 }
 
@@ -79,23 +80,23 @@ impl Link {
         &self.options
     }
 
-    /// How another connection to the same host would be made.
+    /// The RPC options for another connection to the same host.
     pub(crate) fn rpc_options(&self) -> dafs_rpc::client::Options {
         self.route.rpc_options(&self.options)
     }
 
-    /// The time that an operation which begins now has.
+    /// The retry timeout of an operation that begins now.
     pub(crate) fn patience(&self) -> Patience {
         Patience::new(self.options.retry_timeout)
     }
 
-    /// The connection of now, which may be lost.
+    /// The current connection, which may be lost.
     pub(crate) fn connected(&self) -> Connected {
         let state = self.state();
         Connected { number: state.number, rpc: state.rpc.clone() }
     }
 
-    /// A connection in place of the lost one.
+    /// Replaces the lost connection.
     pub(crate) fn reconnect(
         &self,
         lost: &Connected,
@@ -105,8 +106,8 @@ impl Link {
         if self.is_stranger(lost, why) {
             return Err(self.stranger(why));
         }
-        // The server may be slow rather than gone; what comes late must not be mistaken for the
-        // answer to what is sent again.
+        // The server may be slow rather than unreachable; a late answer must not be mistaken for
+        // the answer to the retry.
         lost.rpc.close();
         let mut reason = why.to_string();
         if self.is_young(lost) && !patience.pause() {
@@ -140,12 +141,12 @@ impl Link {
         pending.wait()
     }
 
-    /// The server has answered a call, so it is one.
+    /// Records that the server has answered a call, so it is an NFS server.
     pub(crate) fn note_answer(&self) {
         self.has_answered.store(true, Ordering::Relaxed);
     }
 
-    /// What an error means that is not a loss. A refusal is an answer as well.
+    /// The error for a call that failed without a loss. A refusal is an answer as well.
     pub(crate) fn rejected(&self, error: CallError) -> MountError {
         if matches!(error, CallError::NotDone(_) | CallError::Denied(_) | CallError::Chunks) {
             self.note_answer();
@@ -153,8 +154,8 @@ impl Link {
         MountError::Rejected(error)
     }
 
-    /// True when this connection was lost to something that is no NFS server, as far as anybody can tell. One
-    /// connection may end for reasons of its own.
+    /// True when this connection was lost to a peer that seems to be no NFS server. One connection
+    /// may end for other reasons.
     fn is_stranger(&self, lost: &Connected, why: &CallError) -> bool {
         let is_sure = match why {
             CallError::Malformed | CallError::TimedOut => true,
@@ -164,7 +165,7 @@ impl Link {
         is_sure && !self.has_answered.load(Ordering::Relaxed)
     }
 
-    /// Says that what was reached does not answer as an NFS server does.
+    /// The error for a peer that does not answer as an NFS server does.
     fn stranger(&self, why: &CallError) -> MountError {
         let reason = format!(
             "what was reached there does not answer as an NFS server does ({why}); check the port, \
@@ -179,7 +180,7 @@ impl Link {
         state.number == connected.number && state.since.elapsed() < PAUSE_MAX
     }
 
-    /// Connects in place of the connection that `state` knows.
+    /// Replaces the connection that `state` holds.
     fn connect(&self, state: &mut State) -> Result<Connected, String> {
         let rpc = self.route.connect(&self.options, state.back.as_ref())?;
         state.number += 1;
@@ -188,7 +189,7 @@ impl Link {
         Ok(Connected { number: state.number, rpc })
     }
 
-    /// Makes a connection in place of one that is over, with a single attempt.
+    /// Replaces a connection that is over, with a single attempt.
     pub(crate) fn revive(&self) -> Result<(), String> {
         let mut state = self.state();
         match state.rpc.is_broken() {
@@ -197,7 +198,7 @@ impl Link {
         }
     }
 
-    /// Takes calls of the server's from now on, over another connection than before.
+    /// Accepts calls of the server from now on, over a new connection.
     pub(crate) fn take_calls(&self) -> Result<()> {
         let mut state = self.state();
         state.rpc.close();
@@ -209,7 +210,7 @@ impl Link {
         })
     }
 
-    /// Calls of this session are answered, and no others.
+    /// Answers calls of this session, and of no other.
     pub(crate) fn answer(&self, channel: Arc<BackChannel>) {
         if let Some(back) = &self.state().back {
             back.set(channel);
@@ -235,7 +236,7 @@ impl Link {
     }
 }
 
-/// True when the connection is to blame, so that the call can be sent again over another one.
+/// True when the connection failed, so that the call can be retried over another one.
 pub(crate) fn is_loss(error: &CallError) -> bool {
     matches!(error, CallError::Disconnected(_) | CallError::TimedOut | CallError::Malformed)
 }
@@ -279,7 +280,7 @@ mod tests {
             is_over.store(true, Ordering::SeqCst);
             drop(std::net::TcpStream::connect(address).unwrap());
         });
-        // Pauses that double have room for few attempts; the first one is made at once.
+        // Doubling pauses leave time for few attempts; the first one is made at once.
         let taken = taken.into_inner();
         assert!((1..20).contains(&taken), "{taken} connections");
     }
@@ -292,7 +293,7 @@ mod tests {
         let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
         let second = Connected { number: 2, ..link.connected() };
         let why = CallError::Disconnected("it was".to_owned());
-        // What was not sent is none.
+        // A call that was not sent is no answer.
         drop(link.rejected(CallError::TooMany));
         assert!(link.is_stranger(&second, &why));
         drop(link.rejected(CallError::NotDone(dafs_rpc::AcceptStatus::ProgramUnavailable)));
@@ -333,7 +334,7 @@ mod tests {
     fn what_says_nothing_is_not_waited_for_longer_than_connecting_takes() {
         use crate::mount::Mount;
         for query in ["", "?vers=4.1", "?vers=3"] {
-            // Connections are made, and nobody takes them.
+            // Connections are made, and nothing accepts them.
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let options = MountOptions {
                 reserved_port: false,
@@ -341,7 +342,7 @@ mod tests {
                 ..MountOptions::default()
             };
             let url = format!("nfs://{}/{query}", listener.local_addr().unwrap()).parse().unwrap();
-            // Within the time for an answer it would be lost instead.
+            // With the usual timeout for an answer it would be lost instead.
             let error = Mount::connect(&url, &options).unwrap_err();
             assert!(matches!(error, MountError::Connect { .. }), "{query}: {error}");
             assert!(error.to_string().contains("check the port"), "{query}: {error}");

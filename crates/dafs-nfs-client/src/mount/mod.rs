@@ -14,21 +14,21 @@
 //! # Ok::<(), dafs_nfs_client::mount::MountError>(())
 //! ```
 //!
-//! Calls block; transfers are sent by one call and waited for by another, so one thread can have
-//! many under way, and several threads can share a mount. Over direct access transports the server
-//! moves data to and from [`Memory`] itself; over TCP it goes to and from the socket.
+//! Calls block; one call starts a transfer and another waits for it, so one thread can have many
+//! under way, and several threads can share a mount. Over direct access transports the server moves
+//! data to and from [`Memory`] itself; over TCP the data is copied to and from the socket.
 //!
-//! A server of NFSv4 may tell where a file lies (pNFS): then its bytes go to and from the data servers
-//! themselves, all of them at a time, and nothing else is different.
+//! A server of NFSv4 may grant layouts (pNFS): then the data of a file goes to and from its data
+//! servers, all of them at a time. Everything else works as without.
 //!
 //! Invariants
-//! * What the server has lost is made good without the caller: connections, sessions, opens. While
-//!   the server is away or asks for time, operations wait, for [`MountOptions::retry_timeout`].
-//! * A change is carried out once, as far as the protocol can promise it: always within a session
-//!   of NFSv4, and in NFSv3 where the server remembers its replies. After a restart of an NFSv4
-//!   server that was about to answer, a change may be made twice or be refused as already made.
-//! * Nothing is cached: every call asks the server.
-//! * Every list that a server sends is bounded, and nothing that it sends is believed unchecked.
+//! * The mount recovers lost state without the caller: connections, sessions, opens. While the
+//!   server is unreachable or answers DELAY, operations wait, for [`MountOptions::retry_timeout`].
+//! * A change is carried out exactly once, as far as the protocol can promise it: always within a
+//!   session of NFSv4, and in NFSv3 if the server has a replay cache. If an NFSv4 server restarts
+//!   before it answers, a change may be made twice, or be refused because it has been made.
+//! * There is no cache: every call asks the server.
+//! * Every list that a server sends is bounded, and every field is validated before it is used.
 
 mod attributes;
 mod directory;
@@ -97,14 +97,14 @@ impl Drop for Inner {
 }
 
 impl Mount {
-    /// Mounts from the server that `url` names: connects, and with NFSv4 makes a session. The
-    /// path of the URL only matters to NFSv3, where it says which export is meant.
+    /// Mounts from the server that `url` names: connects, and with NFSv4 makes a session. The path
+    /// of the URL only matters to NFSv3, where it selects the export.
     ///
-    /// Without a version in the URL it is the best that the server has. With `nfs+rdma` and no
-    /// transport it is shared memory if the server runs on this host and offers it, else iWARP.
+    /// Without a version in the URL it uses the best one that the server supports. With `nfs+rdma`
+    /// and no transport it uses shared memory if the server runs on this host and offers it, else
+    /// iWARP.
     ///
-    /// # Errors
-    /// [`MountError::Connect`] when there is no server; what it answered otherwise.
+    /// # Errors [`MountError::Connect`] when there is no server; else the server's answer.
     pub fn connect(url: &NfsUrl, options: &MountOptions) -> Result<Self> {
         let asked = url.options();
         let wanted = Sizes {
@@ -129,7 +129,7 @@ impl Mount {
         self.protocol().version()
     }
 
-    /// How data travels: `tcp`, `iwarp`, `shm` or `verbs`.
+    /// The transport of data: `tcp`, `iwarp`, `shm` or `verbs`.
     pub fn transport(&self) -> &'static str {
         self.protocol().link().route().transport()
     }
@@ -149,12 +149,12 @@ impl Mount {
         self.protocol().sizes().write as usize
     }
 
-    /// READs under way ahead of a sequential reader that is not told otherwise.
+    /// READs under way ahead of a sequential reader, by default.
     pub fn read_ahead(&self) -> u32 {
         self.inner.read_ahead
     }
 
-    /// Memory for transfers, known to the transport. It can be used for any number of them.
+    /// Memory for transfers, registered with the transport. It can be used for any number of them.
     ///
     /// # Errors
     /// [`MountError::Memory`].
@@ -163,7 +163,7 @@ impl Mount {
     }
 }
 
-/// Speaks the version that the URL asks for, or the best that the server has.
+/// Mounts by the version that the URL asks for, or by the best one that the server supports.
 fn choose(link: &Arc<Link>, url: &NfsUrl, wanted: Sizes) -> Result<Box<dyn Protocol>> {
     let versions = match url.options().version {
         Some(version) => vec![version],

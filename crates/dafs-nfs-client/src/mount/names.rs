@@ -67,7 +67,7 @@ impl Mount {
         self.protocol().make(dir, component(name)?, New::Special(kind), new)
     }
 
-    /// Removes what is no directory. NFSv4 removes an empty directory too.
+    /// Removes an object that is no directory. NFSv4 removes an empty directory too.
     ///
     /// # Errors
     /// The server's answer.
@@ -75,7 +75,7 @@ impl Mount {
         self.protocol().remove(dir, component(name)?, false)
     }
 
-    /// Removes an empty directory. NFSv4 removes what is none too.
+    /// Removes an empty directory. NFSv4 removes other objects too.
     ///
     /// # Errors
     /// The server's answer.
@@ -83,7 +83,7 @@ impl Mount {
         self.protocol().remove(dir, component(name)?, true)
     }
 
-    /// Renames an object, and replaces what has the new name.
+    /// Renames an object, and replaces an object of the new name.
     ///
     /// # Errors
     /// The server's answer.

@@ -8,26 +8,26 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An open file. NFSv3 has none, so there only handle and access mean something.
+/// An open file. NFSv3 has no opens, so there only handle and access are used.
 #[derive(Debug)]
 pub(crate) struct Open {
-    /// Tells it from all others of its mount.
+    /// Its number, unique within its mount.
     pub(crate) number: u64,
     pub(crate) handle: Handle,
     pub(crate) read: bool,
     pub(crate) write: bool,
-    /// How far the file reached when it was opened, if that was asked for.
+    /// The size of the file at the open, if the open asked for it.
     size: Option<u64>,
     held: Mutex<Held>,
-    /// Held by whoever opens it anew.
+    /// Held by the thread that opens it anew.
     reopening: Mutex<()>,
 }
 
-/// What the server knows an open by.
+/// The state of an open at the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) stateid: Stateid,
-    /// Why the server would not give it back, if it lost it.
+    /// The status with which the server refused to reclaim it.
     pub(crate) lost: Option<Status>,
 }
 
@@ -43,17 +43,17 @@ impl Open {
         Self { number, handle, read, write, size: None, held, reopening: Mutex::default() }
     }
 
-    /// The same of a file that reaches so far.
+    /// Sets the size of the file at the open.
     pub(crate) fn of_size(self, size: Option<u64>) -> Self {
         Self { size, ..self }
     }
 
-    /// How much of so many bytes a read may find, as far as that is known.
+    /// The part of so many bytes that a read may find, as far as the size is known.
     pub(crate) fn readable(&self, offset: u64, bytes: u64) -> u64 {
         self.size.map_or(bytes, |size| bytes.min(size.saturating_sub(offset)))
     }
 
-    /// How much of what a read has found lies behind what was known of.
+    /// The part of the bytes found that lies behind the known size.
     pub(crate) fn grown(&self, offset: u64, found: u64) -> u64 {
         found - self.readable(offset, found)
     }
@@ -62,13 +62,13 @@ impl Open {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody else opens it anew.
+    /// Waits until no other thread opens it anew.
     pub(crate) fn reopening(&self) -> MutexGuard<'_, ()> {
         self.reopening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of the open for READ and WRITE, whatever its version: OPENs and their reclaim
-    /// change it meanwhile (RFC 8881 8.2.2).
+    /// The state-id of the open for READ and WRITE, with seqid 0 for any version: OPENs and their
+    /// reclaim change the seqid meanwhile (RFC 8881 8.2.2).
     pub(crate) fn stateid(&self) -> Stateid {
         Stateid { seqid: 0, ..self.held().stateid }
     }
@@ -78,14 +78,14 @@ impl Open {
         read | if self.write { ShareAccess::WRITE } else { 0 }
     }
 
-    /// The name of its owner. Every open has an owner of its own, so that closing one file leaves
-    /// another open of the same file alone.
+    /// The open owner. Every open has an owner of its own, so that CLOSE of one file leaves another
+    /// open of the same file alone.
     pub(crate) fn owner(&self) -> [u8; 8] {
         self.number.to_be_bytes()
     }
 }
 
-/// What is moved.
+/// A transfer of data.
 #[derive(Debug, Clone)]
 pub(crate) struct Transfer {
     pub(crate) open: Arc<Open>,
@@ -95,7 +95,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// A part of it; `None` if it does not lie inside.
+    /// A part of the transfer; `None` if it does not lie inside.
     pub(crate) fn part(&self, range: Range<usize>) -> Option<Self> {
         let offset = self.offset.checked_add(range.start as u64)?;
         Some(Self { memory: self.memory.slice(range)?, offset, ..self.clone() })
@@ -109,27 +109,27 @@ impl Transfer {
     }
 }
 
-/// Which way.
+/// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write(StableHow),
 }
 
-/// Who has taken unstable data, and may lose it.
+/// The side that has taken unstable data, and may lose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeper {
-    /// The server that is mounted from.
+    /// The mounted server.
     Server,
     /// The data servers of the file's layout, all together.
     DataServers,
 }
 
-/// What was moved.
+/// The result of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moved {
     pub(crate) bytes: usize,
-    /// The read reached the end of the file.
+    /// True when the read reached the end of the file.
     pub(crate) eof: bool,
     pub(crate) stable: StableHow,
     pub(crate) keeper: Keeper,
@@ -137,7 +137,7 @@ pub(crate) struct Moved {
     pub(crate) verifier: [u8; 8],
 }
 
-/// The verifiers of whoever may have had unstable data, at a COMMIT.
+/// The verifiers of both keepers, from a COMMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Committed {
     pub(crate) server: [u8; 8],
@@ -145,7 +145,7 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
-    /// Where there is but one server.
+    /// The verifiers when there is only one server.
     pub(crate) fn by_server(verifier: [u8; 8]) -> Self {
         Self { server: verifier, data_servers: [0; 8] }
     }
@@ -153,10 +153,10 @@ impl Committed {
 
 /// One READ or WRITE under way.
 pub(crate) trait Flight: Send + Sync + Debug {
-    /// Waits until it is over. To be called once.
+    /// Waits until it is over. Called once.
     fn wait(&self) -> Result<Moved>;
 
-    /// True when `wait` would not wait for the server.
+    /// True when `wait` would not block.
     fn is_answered(&self) -> bool;
 }
 

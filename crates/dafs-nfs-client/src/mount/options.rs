@@ -1,27 +1,28 @@
-//! How to mount, and how to open.
+//! Options of mounts and of opens.
 
 use super::layout::LayoutReader;
 use dafs_rpc::client::Identity;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How to mount. What the URL says goes before what is said here.
+/// Options of a mount. The URL overrides them.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// Who calls; by default this process, with its user, group and further groups (AUTH_SYS).
+    /// The caller's RPC identity; by default this process, with its user, group and further groups
+    /// (AUTH_SYS).
     pub identity: Identity,
-    /// How long one attempt to connect may take.
+    /// The timeout of one attempt to connect.
     pub connect_timeout: Duration,
-    /// How long one answer may take before the connection counts as dead.
+    /// The timeout of one answer, after which the connection counts as dead.
     pub answer_timeout: Duration,
-    /// For how long an operation is tried again while the server is away or asks for more time.
+    /// The timeout of retries while the server is unreachable or answers DELAY.
     pub retry_timeout: Duration,
-    /// Whether to use a port below 1024 where this process may, which many servers insist on.
+    /// Uses a port below 1024 where this process may; many servers insist on it.
     pub reserved_port: bool,
-    /// Whether files are read and written at the data servers themselves where a server of NFSv4
-    /// names some (pNFS, RFC 8881 12). Otherwise everything goes through the server.
+    /// Reads and writes files at data servers if an NFSv4 server grants layouts (pNFS, RFC 8881
+    /// 12). Otherwise all data goes through the server.
     pub data_servers: bool,
-    /// Readers of layouts that are asked before those that there are already, in this order.
+    /// Layout readers that are tried before the built-in ones, in this order.
     pub layout_readers: Vec<Arc<dyn LayoutReader>>,
 }
 
@@ -52,61 +53,61 @@ pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// How to open a file.
+/// Options of an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// To read it.
+    /// Opens it for reading.
     pub read: bool,
-    /// To write it.
+    /// Opens it for writing.
     pub write: bool,
-    /// Whether to make it.
+    /// The rule for a missing or existing file.
     pub create: Create,
-    /// Whether to cut it to length 0.
+    /// Truncates it to length 0.
     pub truncate: bool,
-    /// Permission bits of a file that is made.
+    /// Permission bits of a file that is created.
     pub mode: u32,
 }
 
-/// Whether a file is made when it is opened.
+/// The rule for a file that is missing or exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Create {
     /// It has to exist.
     No,
-    /// It is made if it does not exist.
+    /// It is created if it does not exist.
     IfMissing,
     /// It must not exist (O_EXCL).
     New,
 }
 
 impl OpenOptions {
-    /// To read.
+    /// For reading.
     pub fn read() -> Self {
         Self { read: true, write: false, create: Create::No, truncate: false, mode: 0o644 }
     }
 
-    /// To write.
+    /// For writing.
     pub fn write() -> Self {
         Self { read: false, write: true, ..Self::read() }
     }
 
-    /// To read and write.
+    /// For reading and writing.
     pub fn read_write() -> Self {
         Self { write: true, ..Self::read() }
     }
 
-    /// Whether to make it.
+    /// Sets the rule for a missing or existing file.
     #[must_use]
     pub fn create(self, create: Create) -> Self {
         Self { create, ..self }
     }
 
-    /// Whether to cut it to length 0.
+    /// Truncates it to length 0.
     #[must_use]
     pub fn truncate(self, truncate: bool) -> Self {
         Self { truncate, ..self }
     }
 
-    /// Permission bits of a file that is made.
+    /// Permission bits of a file that is created.
     #[must_use]
     pub fn mode(self, mode: u32) -> Self {
         Self { mode, ..self }

@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! * Names are raw bytes; only the slash, "." and ".." mean something.
-//! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a circle ends.
+//! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a loop ends.
 //! * An absolute link text starts at the root of the server's name space.
-//! * A slash, "." or ".." at the end of a path asks for a directory, also of a link's text (POSIX 4.13).
+//! * A slash, "." or ".." at the end of a path asks for a directory, also of a link's text (POSIX
+//!   4.13).
 
 use super::Mount;
 use super::attributes::Attributes;
@@ -15,10 +16,10 @@ use dafs_wire::nfs4::Status;
 use dafs_wire::path::{SplitPath, is_dots};
 use std::collections::VecDeque;
 
-/// What to do when the last component of a path is a symbolic link.
+/// The rule for a path whose last component is a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Go where it points.
+    /// Follow the link.
     Yes,
     /// Stop at the link itself.
     No,
@@ -33,7 +34,7 @@ pub struct Found {
     pub attributes: Attributes,
 }
 
-/// Where a new name would go.
+/// The place of a new name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The directory.
@@ -54,8 +55,8 @@ impl Mount {
     }
 
     /// The directory that holds the last component of `path`, and that component, which need not
-    /// exist. Links before it are followed. A slash behind the component asks for a directory of that
-    /// name: then it must exist, and a link to a directory is none.
+    /// exist. Links before it are followed. A slash behind the component asks for a directory of
+    /// that name: then it must exist, and a link to a directory is none.
     ///
     /// # Errors
     /// As [`Mount::resolve`]; a path that ends in "." or "..", or the root, names no entry.
@@ -67,8 +68,8 @@ impl Mount {
         Ok(place)
     }
 
-    /// As [`Mount::resolve_parent`], for a new directory: a slash behind the last component changes
-    /// nothing.
+    /// As [`Mount::resolve_parent`], for a new directory: a slash behind the last component is
+    /// ignored.
     ///
     /// # Errors
     /// As [`Mount::resolve`]; EXIST for a path that ends in "." or "..", and for the root.
@@ -80,7 +81,7 @@ impl Mount {
         self.place(path)
     }
 
-    /// The places of both names of a rename. A slash behind either asks for a directory that is
+    /// The places of both names of a rename. A slash behind either asks for a directory to be
     /// renamed.
     ///
     /// # Errors
@@ -100,7 +101,7 @@ impl Mount {
             return Err(MountError::Argument("the root directory has no name of its own"));
         }
         if split.ends_in_dots() {
-            // What is wrong before it comes first.
+            // An error earlier on the path comes first.
             self.resolve(path, Follow::Yes)?;
         }
         let dir = self.resolve(split.parent, Follow::Yes)?.handle;
@@ -119,7 +120,7 @@ fn check_directory(attributes: &Attributes) -> Result<()> {
     }
 }
 
-/// Refuses what cannot be a name.
+/// Refuses an invalid name.
 pub(crate) fn component(name: &[u8]) -> Result<&[u8]> {
     match name {
         b"" => Err(MountError::Argument("a name is empty")),
@@ -130,18 +131,18 @@ pub(crate) fn component(name: &[u8]) -> Result<&[u8]> {
     }
 }
 
-/// A path on its way.
+/// The state of a path's resolution.
 struct Walk<'a> {
     mount: &'a Mount,
-    /// The names from the root to where the walk is, and what they led to. What lies in the
-    /// directory that the walk begins in (an export of NFSv3) has no handle above it.
+    /// The names from the root to the current object, with the objects found. Objects in the
+    /// directory in which the walk begins (an export of NFSv3) have no handle above them.
     trail: Vec<(Vec<u8>, Option<Found>)>,
     left: VecDeque<Vec<u8>>,
 }
 
 impl Walk<'_> {
-    /// Puts the components of `path` before what is left. An absolute path starts at the root. When
-    /// the whole is to end at a directory, its last component is ".".
+    /// Puts the components of `path` before the remaining ones. An absolute path starts at the
+    /// root. The last component is "." when the whole must end at a directory.
     fn prepend(&mut self, path: &[u8]) -> Result<()> {
         let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
         if path.len() + waiting > PATH_BYTES_MAX {
@@ -201,8 +202,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The object that the walk has come to. At the root, or outside of what is known, the server
-    /// is asked where the rest of the path begins.
+    /// The current object of the walk. At the root, or outside of known objects, the server is
+    /// asked for the start of the rest of the path.
     fn here(&mut self) -> Result<Found> {
         if let Some((_, Some(found))) = self.trail.last() {
             return Ok(found.clone());

@@ -1,12 +1,12 @@
-//! For how long something is tried again, and how long the pauses are.
+//! Retries: their timeout, and the pauses between them.
 
 use super::limits::{PAUSE_MAX, PAUSE_MIN};
 use std::time::{Duration, Instant};
 
-/// A time that nobody lives through.
+/// A timeout that is as good as none.
 const TIME_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The time that one operation has left.
+/// The remaining time of one operation.
 #[derive(Debug)]
 pub(crate) struct Patience {
     until: Instant,
@@ -14,7 +14,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Begins now.
+    /// Starts the timeout now.
     pub(crate) fn new(time: Duration) -> Self {
         let now = Instant::now();
         // As good as for ever, where the clock cannot count so far.
@@ -22,12 +22,12 @@ impl Patience {
         Self { until, pause: PAUSE_MIN }
     }
 
-    /// True when it is at its end.
+    /// True when the timeout is over.
     pub(crate) fn is_over(&self) -> bool {
         Instant::now() >= self.until
     }
 
-    /// Waits a while, longer each time; false when there is no time left for another attempt.
+    /// Pauses, longer each time; false when there is no time left for another attempt.
     pub(crate) fn pause(&mut self) -> bool {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -1,7 +1,7 @@
 //! Reads and writes of any length under way.
 //!
 //! Invariants
-//! * What is given up without waiting for it goes on, and keeps its memory until it is over.
+//! * A transfer that is abandoned goes on, and keeps its memory until it is over.
 
 use super::error::{MountError, Result};
 use super::file::File;
@@ -21,7 +21,7 @@ pub(crate) struct Part {
     pub(crate) offset: u64,
 }
 
-/// A read on its way.
+/// A read under way.
 #[derive(Debug)]
 #[must_use = "its memory is written until it has been waited for"]
 pub struct PendingRead {
@@ -30,8 +30,8 @@ pub struct PendingRead {
 }
 
 impl PendingRead {
-    /// Waits; gives the number of bytes read, which is less than was asked for only at the end of
-    /// the file.
+    /// Waits for the read; returns the number of bytes read, which is less than was asked for only
+    /// at the end of the file.
     ///
     /// # Errors
     /// The server's answer, or [`MountError::Lost`].
@@ -40,7 +40,7 @@ impl PendingRead {
         let mut result = Ok(());
         let mut ended = false;
         for part in self.parts {
-            // Each is waited for, so that the memory is the caller's again.
+            // Each part is waited for, so that the memory belongs to the caller again.
             let moved = part.flight.wait();
             if ended || result.is_err() {
                 continue;
@@ -58,25 +58,25 @@ impl PendingRead {
         result.map(|()| total)
     }
 
-    /// True when [`PendingRead::wait`] would hardly wait.
+    /// True when [`PendingRead::wait`] would hardly block.
     pub fn is_answered(&self) -> bool {
         self.parts.iter().all(|part| part.flight.is_answered())
     }
 }
 
-/// What was written.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// The number of bytes, which is what was asked for.
+    /// The number of bytes, all that were to be written.
     pub bytes: usize,
-    /// How stable all of it is at least.
+    /// The least stability of all its parts.
     pub stable: StableHow,
-    /// Changes when the server has lost unstable data: compare it with that of
+    /// Changes when the server has lost unstable data: compare it with the one of
     /// [`File::commit`](super::File::commit).
     pub verifier: [u8; 8],
 }
 
-/// A write on its way.
+/// A write under way.
 #[derive(Debug)]
 #[must_use = "nobody knows whether it worked until it has been waited for"]
 pub struct PendingWrite {
@@ -114,7 +114,7 @@ impl PendingWrite {
         result.map(|()| all)
     }
 
-    /// True when [`PendingWrite::wait`] would hardly wait.
+    /// True when [`PendingWrite::wait`] would hardly block.
     pub fn is_answered(&self) -> bool {
         self.parts.iter().all(|part| part.flight.is_answered())
     }
@@ -124,7 +124,7 @@ pub(crate) fn least_stable(a: StableHow, b: StableHow) -> StableHow {
     if (a as u32) < (b as u32) { a } else { b }
 }
 
-/// A transfer of nothing.
+/// Refuses a transfer of no bytes.
 pub(crate) fn check_not_empty(memory: &MemorySlice) -> Result<()> {
     match memory.is_empty() {
         true => Err(MountError::Argument("there is no memory to transfer")),

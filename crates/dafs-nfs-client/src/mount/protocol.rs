@@ -1,4 +1,4 @@
-//! What a version of NFS does for a mount.
+//! The operations of a mount, which each version of NFS implements.
 
 use super::attributes::{Attributes, DirEntry, FsStatus, SetAttributes, SpecialFile};
 use super::error::Result;
@@ -12,7 +12,7 @@ use dafs_wire::nfs4::SeekWhat;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What CREATE, MKDIR, SYMLINK and MKNOD make.
+/// The object that CREATE, MKDIR, SYMLINK or MKNOD makes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum New<'a> {
     Directory,
@@ -20,11 +20,11 @@ pub(crate) enum New<'a> {
     Special(SpecialFile),
 }
 
-/// Where a path begins.
+/// The start of a path's resolution.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
     pub(crate) handle: Handle,
-    /// How many components of the path lead to it already.
+    /// The number of components of the path that the handle covers.
     pub(crate) components: usize,
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct Cursor {
     pub(crate) verifier: [u8; 8],
 }
 
-/// A part of a listing.
+/// One page of a listing.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) entries: Vec<DirEntry>,
-    /// Where the next part begins; none at the end.
+    /// The place at which the next page begins; `None` at the end.
     pub(crate) next: Option<Cursor>,
 }
 
@@ -60,8 +60,8 @@ impl Sizes {
     }
 }
 
-/// A version of NFS. Every method waits out a server that is away or asks for time, for as long as
-/// the options of the mount say.
+/// A version of NFS. Every method retries while the server is unreachable or answers DELAY, for as
+/// long as the options of the mount say.
 pub(crate) trait Protocol: Send + Sync + Debug {
     fn version(&self) -> NfsVersion;
     fn link(&self) -> &Link;
@@ -69,7 +69,7 @@ pub(crate) trait Protocol: Send + Sync + Debug {
     fn start(&self, path: &[&[u8]]) -> Result<Start>;
     fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)>;
     fn attributes(&self, object: &Handle) -> Result<Attributes>;
-    /// A new size takes an open for writing, where the version knows opens.
+    /// A new size needs an open for writing, if the version has opens.
     fn set_attributes(
         &self,
         object: &Handle,
@@ -96,10 +96,10 @@ pub(crate) trait Protocol: Send + Sync + Debug {
     fn submit(&self, transfer: Transfer) -> Result<Arc<dyn Flight>>;
     /// Sends READs or WRITEs for a transfer of any length.
     fn begin(&self, transfer: Transfer) -> Result<Parts>;
-    /// Has everything that was written on stable storage.
+    /// Commits everything that was written to stable storage.
     fn commit(&self, file: &Handle) -> Result<Committed>;
-    /// Where data or a hole begins at `offset` or behind it; `None` if there is none before the end of
-    /// the file. NOTSUPP where the version has nothing of the kind.
+    /// The start of data or of a hole at `offset` or behind it; `None` if there is none before the
+    /// end of the file. NOTSUPP if the version has no SEEK.
     fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>>;
     /// Ends the mount in order.
     fn unmount(&self);

@@ -1,7 +1,7 @@
-//! Reading a file from one end to the other, with requests under way ahead of the reader.
+//! A sequential reader of a file, with read-ahead.
 //!
 //! Invariants
-//! * A piece of memory is read into again only when its content has been looked at.
+//! * A piece of memory is read into again only when the caller has finished with its content.
 //! * Memory is allocated once, for as many pieces as can be under way.
 
 use super::error::Result;
@@ -18,11 +18,11 @@ pub struct Reader {
     file: File,
     free: Vec<MemorySlice>,
     under_way: VecDeque<Flying>,
-    /// How many may be: few, until it is known that the file is long.
+    /// The bound of reads under way: few, until the file is known to be long.
     ahead: usize,
-    /// What the caller is looking at.
+    /// The piece that the caller is using.
     shown: Option<MemorySlice>,
-    /// Where the next piece begins.
+    /// The offset of the next piece.
     offset: u64,
     ended: bool,
 }
@@ -37,9 +37,9 @@ struct Flying {
 /// A part of a file in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
-    /// Where it is in the file, in bytes.
+    /// Its offset in the file, in bytes.
     pub offset: u64,
-    /// What is in it.
+    /// Its content.
     pub view: VolatileSlice<'a>,
 }
 
@@ -51,7 +51,7 @@ impl Reader {
         read_ahead: u32,
     ) -> Result<Self> {
         let piece_bytes = piece_bytes.clamp(1, file.mount().read_bytes_max());
-        // One is looked at while the others are under way.
+        // The caller uses one piece while the others are under way.
         let pieces = read_ahead as usize + 1;
         let memory: Memory = file.mount().allocate(piece_bytes * pieces)?;
         let part = |at: usize| memory.slice(at * piece_bytes..(at + 1) * piece_bytes);
@@ -60,7 +60,7 @@ impl Reader {
         Ok(Self { file, free, under_way, ahead: 1, shown: None, offset, ended: false })
     }
 
-    /// The next piece; none at the end of the file. It can be looked at until the next call.
+    /// The next piece; `None` at the end of the file. It stays valid until the next call.
     ///
     /// # Errors
     /// The server's answer. The next call asks for the same piece.
@@ -81,13 +81,14 @@ impl Reader {
         };
         if bytes < memory.len() {
             self.ended = true;
-            // What the file has grown by since lies behind a gap, and would look as if it followed.
+            // Pieces behind this one were read after the file had grown. They lie behind a gap, so
+            // they are dropped.
             self.settle();
         } else {
             self.ahead = self.ahead.saturating_mul(READ_AHEAD_GROWTH);
         }
-        // The place of the one that is looked at stays empty, so the others go on meanwhile. What cannot be asked
-        // for now is for the next call to tell.
+        // The memory of the current piece stays in use, so the others go on meanwhile. The next
+        // call reports an error of this.
         let _ = self.send();
         let memory = self.shown.insert(memory);
         // INVARIANT: no more can have been read than the memory holds.
@@ -95,9 +96,9 @@ impl Reader {
         Ok(view.map(|view| Piece { offset, view }))
     }
 
-    /// Asks for as many pieces as may be under way and there is memory for.
+    /// Starts as many reads as the bound and the memory allow.
     fn send(&mut self) -> Result<()> {
-        // Without read-ahead there is one piece, and it is asked for when it is wanted.
+        // Without read-ahead there is one piece, which is read when it is asked for.
         while !self.ended
             && self.under_way.len() < self.ahead
             && let Some(memory) = self.free.pop()
@@ -118,10 +119,10 @@ impl Reader {
 }
 
 impl Reader {
-    /// Waits for what is under way and looks at none of it.
+    /// Waits for reads under way and drops their results.
     fn settle(&mut self) {
         for flying in self.under_way.drain(..) {
-            // Only that it is over matters.
+            // Only its end matters.
             let _ = flying.pending.wait();
             self.free.push(flying.memory);
         }

@@ -1,4 +1,4 @@
-//! Connecting from a port below 1024, which shows many servers that root vouches for the caller.
+//! Connecting from a port below 1024, which tells many servers that root vouches for the caller.
 
 use super::options::MountOptions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,13 +17,13 @@ const PORT_COUNT: u16 = 1024 - PORT_FIRST;
 pub(crate) fn connect(address: SocketAddr, options: &MountOptions) -> io::Result<TcpStream> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     if options.reserved_port {
-        // Processes start at different places, so that they do not fight for the first ones.
+        // Processes start at different ports, so that they do not compete for the first ones.
         let shift = (std::process::id() % u32::from(PORT_COUNT)) as u16;
         for _ in 0..PORT_COUNT {
             let turn = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(shift) % PORT_COUNT;
             match from_port(PORT_FIRST + turn, address, options) {
                 Ok(stream) => return Ok(stream),
-                // Somebody has the port, or had it a moment ago.
+                // The port is in use, or was so a moment ago.
                 Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => {}
                 Err(Errno::ACCESS | Errno::PERM) => break,
                 Err(error) => return Err(error.into()),

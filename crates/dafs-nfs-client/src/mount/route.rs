@@ -1,4 +1,4 @@
-//! How a server is reached: addresses, the choice of a transport, connecting.
+//! The route to a server: addresses, the choice of a transport, connecting.
 //!
 //! Invariants
 //! * Once a transport has carried a connection the route keeps to it, because memory is registered
@@ -19,14 +19,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
-/// The ways that data can go.
+/// A transport.
 #[derive(Debug, Clone)]
 enum Carrier {
     Tcp,
     Rdma(RdmaTransport, Port),
 }
 
-/// How a server is reached.
+/// The route to a server.
 #[derive(Debug)]
 pub(crate) struct Route {
     host: String,
@@ -36,7 +36,7 @@ pub(crate) struct Route {
     wanted: Option<RdmaTransport>,
     /// None until a connection has been made.
     carrier: Option<Carrier>,
-    /// The longest read and write that records have to hold.
+    /// The longest read or write that records must hold.
     data_bytes_max: usize,
 }
 
@@ -75,8 +75,8 @@ impl Route {
         }
     }
 
-    /// Learns of a lost connection before memory is offered over it: what a server that maps this
-    /// process's memory has been offered cannot be used again when the connection is lost.
+    /// Detects a lost connection before memory is offered over it. Memory that a server of shared
+    /// memory has been offered cannot be used again when the connection is lost.
     pub(crate) fn look(&self) {
         if let Some(Carrier::Rdma(RdmaTransport::Shm, port)) = &self.carrier {
             port.poll(dafs_dat::Instant::now());
@@ -101,10 +101,10 @@ impl Route {
         resolve(&self.host, self.port)
     }
 
-    /// The way to a data server of this server's, and whether it is reached by RDMA: then with the
-    /// adapter of this way, so that memory that is registered serves both. `None` where it is not
-    /// reached so. In shared memory none is: memory that was shown to one that ends is not to be trusted any
-    /// more, and what it failed to read could be read nowhere else.
+    /// The route to a data server of this server. With `rdma` it uses the adapter of this route, so
+    /// that registered memory serves both; `None` where the data server cannot be reached so. Over
+    /// shared memory there is no such route: memory that was offered to a data server that ends is
+    /// unsafe, so a failed read could not be repeated into it.
     pub(crate) fn beside(&self, address: SocketAddr, rdma: bool) -> Option<Self> {
         let carrier = match (rdma, &self.carrier) {
             (false, _) => Carrier::Tcp,
@@ -124,7 +124,7 @@ impl Route {
         })
     }
 
-    /// Connects, and keeps to the transport that worked.
+    /// Connects, and keeps the transport that worked.
     pub(crate) fn choose(&mut self, options: &MountOptions) -> Result<RpcClient, String> {
         if self.carrier.is_some() {
             return self.connect(options, None);
@@ -145,7 +145,7 @@ impl Route {
         Err(reasons.join("; "))
     }
 
-    /// Connects again in the way that worked before.
+    /// Connects again over the transport that worked before.
     pub(crate) fn connect(
         &self,
         options: &MountOptions,
@@ -243,7 +243,7 @@ fn adapter(transport: RdmaTransport, address: SocketAddr) -> io::Result<Box<dyn 
     })
 }
 
-/// True when the address is one of this machine: what is sent there would come from there.
+/// True when the address is one of this machine: packets sent there would come from that address.
 fn is_local(address: SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {

@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What must be escaped in a path; everything else of ASCII stands for itself.
+/// The characters that must be escaped in a path; the rest of ASCII stands for itself.
 const PATH: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'`');
 
@@ -36,7 +36,7 @@ pub enum NfsVersion {
 }
 
 impl NfsVersion {
-    /// As it stands in a URL.
+    /// The version as it is written in a URL.
     pub fn name(self) -> &'static str {
         match self {
             Self::V3 => "3",
@@ -52,19 +52,19 @@ impl fmt::Display for NfsVersion {
     }
 }
 
-/// How the data of `nfs+rdma` travels.
+/// The transport of `nfs+rdma`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RdmaTransport {
     /// RDMA over TCP, in software (RFC 5040).
     Iwarp,
     /// Shared memory, on one host.
     Shm,
-    /// A device of the system's.
+    /// An RDMA device of the system.
     Verbs,
 }
 
 impl RdmaTransport {
-    /// As it stands in a URL.
+    /// The transport as it is written in a URL.
     pub fn name(self) -> &'static str {
         match self {
             Self::Iwarp => "iwarp",
@@ -74,12 +74,12 @@ impl RdmaTransport {
     }
 }
 
-/// What the query of a URL asks for; `None` where it says nothing.
+/// The options in the query of a URL; `None` where an option is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct UrlOptions {
     /// `vers`: the version of the protocol.
     pub version: Option<NfsVersion>,
-    /// `transport`: how data travels; only with `nfs+rdma`.
+    /// `transport`: the transport of data; only with `nfs+rdma`.
     pub transport: Option<RdmaTransport>,
     /// `rsize`: the longest READ, in bytes.
     pub read_bytes_max: Option<u32>,
@@ -87,11 +87,11 @@ pub struct UrlOptions {
     pub write_bytes_max: Option<u32>,
     /// `readahead`: READs under way ahead of a sequential reader.
     pub read_ahead: Option<u32>,
-    /// `pnfs`: whether data servers are used that the server names.
+    /// `pnfs`: reads and writes at data servers, if the server grants layouts.
     pub pnfs: Option<bool>,
 }
 
-/// Where a file is: server, path, and how to get there.
+/// The address of a file: server, path, and options of the mount.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct NfsUrl {
     rdma: bool,
@@ -101,7 +101,7 @@ pub struct NfsUrl {
     options: UrlOptions,
 }
 
-/// Why a URL was refused, with the remedy.
+/// The reason why a URL was refused, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NfsUrlError {
@@ -120,20 +120,20 @@ pub enum NfsUrlError {
     /// The path holds a zero byte.
     #[error("the path holds a zero byte (%00), which no file name can contain")]
     NulInPath,
-    /// An option that there is not.
+    /// An unknown option.
     #[error(
         "\"{0}\" is no option of an nfs URL; there are vers, transport, rsize, wsize, \
          readahead and pnfs (write %3F for a '?' in a name)"
     )]
     Option(String),
-    /// An option with a value that it cannot have.
+    /// An option with an invalid value.
     #[error("{option}={value} cannot be; give {expected}")]
     OptionValue {
-        /// Which option.
+        /// The option.
         option: &'static str,
-        /// What it was given.
+        /// The value given.
         value: String,
-        /// What it can be given.
+        /// The values that are allowed.
         expected: &'static str,
     },
     /// The port is not a number from 1 to 65535.
@@ -170,7 +170,7 @@ impl NfsUrl {
     /// Parses a URL.
     ///
     /// # Errors
-    /// What is wrong with it and how to write it.
+    /// The error in the text, with the correct notation.
     pub fn parse(text: &str) -> Result<Self, NfsUrlError> {
         let (rdma, rest) = match (after(text, TCP_SCHEME), after(text, RDMA_SCHEME)) {
             (Some(rest), _) => (false, rest),
@@ -214,7 +214,7 @@ impl NfsUrl {
         &self.path
     }
 
-    /// What the query asks for.
+    /// The options in the query.
     pub fn options(&self) -> &UrlOptions {
         &self.options
     }
@@ -233,7 +233,7 @@ impl NfsUrl {
         Ok(Self { path: absolute(path)?, ..self.clone() })
     }
 
-    /// The same place with other options.
+    /// The same file with other options.
     #[must_use]
     pub fn with_options(&self, options: UrlOptions) -> Self {
         Self { options, ..self.clone() }
@@ -253,7 +253,7 @@ impl NfsUrl {
     }
 }
 
-/// What follows the scheme, if it is this one.
+/// The text behind the scheme, if it is this one.
 fn after<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     let start = text.get(..scheme.len())?;
     start.eq_ignore_ascii_case(scheme).then(|| &text[scheme.len()..])
@@ -350,7 +350,7 @@ fn transport(value: &str) -> Result<RdmaTransport, NfsUrlError> {
     }
 }
 
-/// A length, with `k` or `m` for the binary thousand and million.
+/// A length, with `k` or `m` for 1024 and its square.
 fn transfer_bytes(option: &'static str, value: &str) -> Result<u32, NfsUrlError> {
     let expected = "a number of bytes from 4k to 4m, which k and m may follow";
     let (digits, unit) = match value.as_bytes().last() {
@@ -372,7 +372,7 @@ fn read_ahead(value: &str) -> Result<u32, NfsUrlError> {
     }
 }
 
-/// Percent-decodes, refusing what the lenient decoder would pass through.
+/// Percent-decodes, and refuses input that the lenient decoder would pass through.
 fn unescape(text: &str) -> Result<Vec<u8>, NfsUrlError> {
     let bytes = text.as_bytes();
     for (at, _) in bytes.iter().enumerate().filter(|&(_, &byte)| byte == b'%') {
@@ -405,7 +405,7 @@ impl fmt::Display for NfsUrl {
 }
 
 impl fmt::Display for UrlOptions {
-    /// As a query, with its question mark; nothing if there are no options.
+    /// As a query, with its question mark; empty if there are no options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |value: Option<u32>| value.map(|value| value.to_string());
         let all = [
