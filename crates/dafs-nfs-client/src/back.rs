@@ -1,8 +1,8 @@
-//! The back channel: callback compounds of the server, answered (RFC 8881 2.10.3.1, 20).
+//! The back channel: answers to the server's callback compounds (RFC 8881 2.10.3.1, 20).
 //!
 //! Invariants
 //! * Each slot of the back channel is answered exactly once; a repeated call gets the same bytes.
-//! * A callback that is not understood is answered with an error and changes nothing.
+//! * A callback that cannot be decoded is answered with an error and changes no state.
 
 use crate::limits::BACK_SLOTS_MAX;
 use dafs_wire::nfs4::{
@@ -14,8 +14,8 @@ use dafs_wire::nfs4::{
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// What a client does when the server calls it back. Called on the thread that reads the
-/// connection: nothing here may wait for the server.
+/// The client's part in callbacks. Called on the thread that reads the connection, so no method may
+/// wait for the server.
 pub trait BackHandler: Send + Sync {
     /// A delegation is to be returned (later, with DELEGRETURN).
     fn recall(&self, args: &CbRecallArgs<'_>) -> Status {
@@ -23,8 +23,8 @@ pub trait BackHandler: Send + Sync {
         Status::Ok
     }
 
-    /// The server wants to know the size and the change attribute of a file that this client
-    /// writes under a delegation.
+    /// The server asks for the size and the change attribute of a file that this client writes
+    /// under a delegation (CB_GETATTR).
     ///
     /// # Errors
     /// The status to answer.
@@ -39,32 +39,33 @@ pub trait BackHandler: Send + Sync {
         Status::Ok
     }
 
-    /// Delegations or layouts are to be returned, whichever the client likes.
+    /// Some delegations or layouts are to be returned; the client chooses which.
     fn recall_any(&self, args: &CbRecallAnyArgs) -> Status {
         let _ = args;
         Status::Ok
     }
 
-    /// A layout is to be returned (later, with LAYOUTRETURN). Who takes no layouts says so.
+    /// A layout is to be returned (later, with LAYOUTRETURN). A client without layouts answers
+    /// NOTSUPP.
     fn recall_layout(&self, args: &CbLayoutrecallArgs<'_>) -> Status {
         let _ = args;
         Status::NotSupp
     }
 
-    /// Devices are elsewhere, or are no more. Who asks for no word of that says so.
+    /// Devices have changed or are gone. A client that asked for no such notices answers NOTSUPP.
     fn notify_devices(&self, args: &CbNotifyDeviceidArgs) -> Status {
         let _ = args;
         Status::NotSupp
     }
 
-    /// A copy has ended.
+    /// An asynchronous copy has ended.
     fn offload(&self, args: &CbOffloadArgs<'_>) -> Status {
         let _ = args;
         Status::Ok
     }
 }
 
-/// Answers every callback with success and does nothing.
+/// Answers every callback with success and does no more.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IgnoreCallbacks;
 
@@ -96,7 +97,7 @@ impl BackChannel {
         Self { session_id, slots: Mutex::new(vec![BackSlot::default(); count]), handler }
     }
 
-    /// Answers a compound that begins with this CB_SEQUENCE; the rest of it is in `d`.
+    /// Answers a compound that begins with this CB_SEQUENCE; the other operations are in `d`.
     fn answer(
         &self,
         head: &CbCompoundArgs<'_>,
@@ -140,8 +141,8 @@ impl BackChannels {
         *self.channels.write().unwrap_or_else(PoisonError::into_inner) = vec![channel];
     }
 
-    /// Answers one CB_COMPOUND: arguments in, results out. `None` if the arguments have no head,
-    /// which RPC answers with GARBAGE_ARGS.
+    /// Answers one CB_COMPOUND: arguments in, results out. `None` if the head of the arguments
+    /// cannot be decoded, which RPC answers with GARBAGE_ARGS.
     pub fn answer(&self, args: &[u8]) -> Option<Vec<u8>> {
         let mut d = Decoder::new(args);
         let head = CbCompoundArgs::decode(&mut d).ok()?;

@@ -1,4 +1,4 @@
-//! An NFSv4.1 or 4.2 client: EXCHANGE_ID, CREATE_SESSION and what belongs to them.
+//! An NFSv4.1 or 4.2 client: EXCHANGE_ID, CREATE_SESSION and related operations.
 
 use crate::back::{BackChannel, BackHandler, IgnoreCallbacks};
 use crate::compound::Compound;
@@ -15,26 +15,26 @@ use dafs_wire::nfs4::{
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How a client introduces itself and what it wants.
+/// The identity of a client, and the resources that it asks for.
 #[derive(Clone)]
 pub struct Options {
     /// The minor version.
     pub minor_version: u32,
-    /// The name that stays the same for ever.
+    /// The client owner's name, which never changes.
     pub owner: Vec<u8>,
-    /// Changes when the client restarts.
+    /// The client owner's verifier, which changes when the client restarts.
     pub verifier: [u8; 8],
-    /// Who calls.
+    /// The caller's RPC identity.
     pub identity: Identity,
     /// Slots of the fore channel.
     pub slots: u32,
     /// The longest request and reply, in bytes.
     pub message_bytes_max: u32,
-    /// Slots of the back channel; 0: none wanted, and no thread listens for callbacks.
+    /// Slots of the back channel; 0: no back channel, and no thread that reads callbacks.
     pub back_slots: u32,
-    /// What to do when the server calls back.
+    /// The handler of the server's callbacks.
     pub back_handler: Arc<dyn BackHandler>,
-    /// Whether to say at once that nothing will be reclaimed.
+    /// Sends RECLAIM_COMPLETE at once, because there is nothing to reclaim.
     pub reclaim_complete: bool,
 }
 
@@ -65,20 +65,20 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// What EXCHANGE_ID answered.
+/// The result of EXCHANGE_ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exchanged {
-    /// The client.
+    /// The client id.
     pub client_id: u64,
     /// The sequence number for its next CREATE_SESSION.
     pub sequence_id: u32,
-    /// What the server can do.
+    /// The capabilities of the server.
     pub flags: ExchangeFlags,
     /// The server's major owner, for trunking.
     pub server_owner: Vec<u8>,
     /// The server's minor owner, for trunking.
     pub server_minor: u64,
-    /// Within which file handles have one meaning.
+    /// The scope within which file handles are unique.
     pub server_scope: Vec<u8>,
 }
 
@@ -135,8 +135,8 @@ pub fn create_session_args(
         requests_max: options.back_slots.max(1),
         ..fore
     };
-    // Requests are sent again under the number that they had, so a server that remembers them over
-    // its restart can answer.
+    // The client retries requests with their original sequence number, so a server whose replay
+    // cache survives its restart can answer.
     let mut flags = CreateSessionFlags::PERSIST;
     flags.set(CreateSessionFlags::CONN_BACK_CHAN, options.back_slots > 0);
     CreateSessionArgs {
@@ -153,7 +153,7 @@ pub fn create_session_args(
 /// The program number of this client's callbacks.
 pub const CALLBACK_PROGRAM: u32 = 0x4000_0000;
 
-/// Sends CREATE_SESSION alone, and makes the connection answer callbacks of the session.
+/// Sends CREATE_SESSION alone, and answers callbacks of the session on this connection.
 ///
 /// # Errors
 /// [`NfsError::Status`], [`NfsError::Call`], [`NfsError::Malformed`].
@@ -212,7 +212,7 @@ pub fn destroy_client_id(
     connection.compound(&compound)?.finish()
 }
 
-/// Connects, introduces the client and makes a session.
+/// Connects, sends EXCHANGE_ID and creates a session.
 ///
 /// # Errors
 /// [`NfsError::Io`], [`NfsError::Status`], [`NfsError::Call`], [`NfsError::Malformed`].
@@ -229,7 +229,7 @@ pub fn connect(server: SocketAddr, options: &Options) -> Result<Session, NfsErro
     connect_over(connection, options)
 }
 
-/// The same over a connection that has been made.
+/// As [`connect`], over a connection that exists.
 ///
 /// # Errors
 /// Those of [`exchange_id`] and [`create_session`].

@@ -42,7 +42,7 @@ impl Compound {
         self
     }
 
-    /// Appends the number of an operation and bytes in place of its arguments, however wrong.
+    /// Appends the number of an operation and bytes in place of its arguments, valid or not.
     pub fn raw(&mut self, number: u32, args: &[u8]) -> &mut Self {
         let mut e = Encoder::new(&mut self.bytes);
         e.u32(number);
@@ -52,13 +52,13 @@ impl Compound {
         self
     }
 
-    /// Appends the length of opaque data that is sent behind the compound; gives its padding.
+    /// Appends the length of opaque data that is sent behind the compound; returns its padding.
     pub(crate) fn append_length(&mut self, length: usize) -> &'static [u8] {
         Encoder::new(&mut self.bytes).count(length);
         &[0; UNIT_BYTES][..padded(length) - length]
     }
 
-    /// Says another number of operations than there are.
+    /// Writes another number of operations than there are.
     pub fn lie_about_count(&mut self, count: u32) -> &mut Self {
         Encoder::new(&mut self.bytes).patch_u32(self.count_at, count);
         self
@@ -69,7 +69,7 @@ impl Compound {
         self.count
     }
 
-    /// Whether no operation was appended.
+    /// True when no operation was appended.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -101,12 +101,12 @@ impl Results {
         Ok(Self { bytes, at, left, status })
     }
 
-    /// The status of the last operation that was done.
+    /// The status of the last operation that was carried out.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// How many results have not been taken.
+    /// The number of results that have not been taken.
     pub fn left(&self) -> u32 {
         self.left
     }
@@ -116,7 +116,7 @@ impl Results {
         &self.bytes
     }
 
-    /// Takes the next result, whatever it is.
+    /// Takes the next result, of any operation.
     ///
     /// # Errors
     /// [`NfsError::Status`] when the compound ended before, [`NfsError::Malformed`].
@@ -148,7 +148,7 @@ impl Results {
         Ok(result.body)
     }
 
-    /// Passes over the successes of these operations.
+    /// Skips the results of these operations, which must have succeeded.
     ///
     /// # Errors
     /// Those of [`Results::take`].
@@ -159,7 +159,7 @@ impl Results {
         Ok(self)
     }
 
-    /// Passes over everything that is left; every operation has to have succeeded.
+    /// Skips all remaining results; every operation must have succeeded.
     ///
     /// # Errors
     /// Those of [`Results::take`].

@@ -1,5 +1,5 @@
-//! One connection to a server: compounds without a session, NFSv3 calls, and the callbacks that
-//! come back over it.
+//! One connection to a server: compounds without a session, NFSv3 calls, and the callbacks of the
+//! server.
 //!
 //! Invariants
 //! * Callbacks are answered on the thread that reads the connection, so their handlers must not
@@ -62,7 +62,7 @@ impl Connection {
         Ok(Self { rpc, back })
     }
 
-    /// Connects without a way back: callbacks are refused, and no thread waits for them.
+    /// Connects without a back channel: callbacks are refused, and no thread waits for them.
     ///
     /// # Errors
     /// [`NfsError::Io`].
@@ -114,8 +114,8 @@ impl Connection {
         Ok(PendingCall { pending: self.rpc.submit(COMPOUND, pieces)? })
     }
 
-    /// As [`Connection::submit_compound`], but the compound leaves with the next one that is sent,
-    /// or when somebody waits.
+    /// As [`Connection::submit_compound`], but the compound is sent with the next one, or when a
+    /// thread waits.
     ///
     /// # Errors
     /// [`NfsError::Call`].
@@ -129,7 +129,7 @@ impl Connection {
     }
 }
 
-/// A compound on its way.
+/// A compound under way.
 #[derive(Debug)]
 pub struct PendingCall {
     pending: Pending,
@@ -144,13 +144,13 @@ impl PendingCall {
         Results::new(self.pending.wait()?)
     }
 
-    /// Whether [`PendingCall::wait`] would not wait.
+    /// True when [`PendingCall::wait`] would not block.
     pub fn is_answered(&self) -> bool {
         self.pending.is_answered()
     }
 }
 
-/// What answers the calls of a server.
+/// The handler of the server's calls.
 pub(crate) fn answers(back: &Arc<BackChannels>) -> RpcBackHandler {
     let channels = back.clone();
     Box::new(move |request: BackRequest| {
@@ -159,7 +159,7 @@ pub(crate) fn answers(back: &Arc<BackChannels>) -> RpcBackHandler {
     })
 }
 
-/// What a callback is answered.
+/// The answer to a callback.
 fn call_back(channels: &BackChannels, request: &BackRequest) -> Result<Reply, Rejection> {
     let called = request.procedure;
     if called.program != CALLBACK_PROGRAM {

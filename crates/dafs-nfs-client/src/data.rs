@@ -11,24 +11,24 @@ use dafs_wire::xdr::{Encode, Encoder};
 /// The outcome of a WRITE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// How much was written.
+    /// The number of bytes written.
     pub count: u32,
-    /// How stable it is.
+    /// The stability of the data.
     pub committed: StableHow,
     /// Changes when unstable data was lost.
     pub verifier: Verifier,
 }
 
-/// The outcome of a lock that was asked for.
+/// The outcome of a LOCK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Locked {
-    /// It is held, under this state-id.
+    /// The lock is held, under this state-id.
     Held(Stateid),
-    /// Another one is in the way.
+    /// Another lock conflicts.
     Denied {
-        /// Where it begins.
+        /// The start of the conflicting lock.
         offset: u64,
-        /// How long it is.
+        /// The length of the conflicting lock.
         length: u64,
         /// Its kind.
         kind: LockType,
@@ -42,9 +42,9 @@ pub enum Locked {
 pub struct LockRange {
     /// The kind.
     pub kind: LockType,
-    /// Where it begins.
+    /// The start of the range.
     pub offset: u64,
-    /// How long it is; all ones: to the end of all files.
+    /// The length of the range; all ones: to the end of all files.
     pub length: u64,
 }
 
@@ -73,7 +73,7 @@ pub fn write_result(results: &mut Results) -> Result<Written, NfsError> {
 }
 
 impl Session {
-    /// Reads at most `count` bytes; says whether the end of the file was reached.
+    /// Reads at most `count` bytes; returns true at the end of the file.
     ///
     /// # Errors
     /// Those of [`Session::call`].
@@ -175,7 +175,7 @@ impl Session {
         self.lock_with(file, Locker::Existing { lock, lock_seqid: 0 }, range, false)
     }
 
-    /// Locks a range, or takes the lock back after the server's restart.
+    /// Locks a range, or reclaims a lock after the server's restart.
     ///
     /// # Errors
     /// Those of [`Session::call`].
@@ -200,7 +200,7 @@ impl Session {
         }
     }
 
-    /// Says which lock would be in the way; `None`: none.
+    /// The lock that would conflict; `None` without a conflict.
     ///
     /// # Errors
     /// Those of [`Session::call`].
@@ -256,7 +256,7 @@ impl Session {
         .finish()
     }
 
-    /// Says of each state-id whether it is valid.
+    /// The validity of each state-id.
     ///
     /// # Errors
     /// Those of [`Session::call`].

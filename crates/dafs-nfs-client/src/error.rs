@@ -1,31 +1,31 @@
-//! What can go wrong between a client and a server.
+//! Errors between a client and a server.
 
 use dafs_wire::nfs4::{FattrError, OpNum, Status};
 use dafs_wire::xdr::XdrError;
 use std::io;
 use thiserror::Error;
 
-/// Why an operation has no result.
+/// The reason why an operation has no result.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NfsError {
     /// The server refused an NFSv4 operation.
     #[error("{operation}: {status}")]
     Status {
-        /// Which one; `COMPOUND` when the compound as a whole was refused.
+        /// The operation; `COMPOUND` when the compound as a whole was refused.
         operation: &'static str,
-        /// Why.
+        /// The server's status.
         status: Status,
     },
     /// The server refused an NFSv3 procedure.
     #[error("{procedure}: {status:?}")]
     Status3 {
-        /// Which one.
+        /// The procedure.
         procedure: &'static str,
-        /// Why.
+        /// The server's status.
         status: dafs_wire::nfs3::Status,
     },
-    /// The call itself failed: the connection ended, or the server did not let the call in.
+    /// The call itself failed: the connection ended, or the server rejected the call.
     #[error("the call failed: {0}")]
     Call(#[from] dafs_rpc::client::CallError),
     /// The server could not be reached.
@@ -37,10 +37,10 @@ pub enum NfsError {
     /// Attributes in the server's answer cannot be decoded.
     #[error("the server's answer is malformed: {0}")]
     Attributes(#[from] FattrError),
-    /// The server's answer is well formed and does not belong to the request.
+    /// The server's answer is well formed and does not match the request.
     #[error("the server's answer does not fit the request: {0}")]
     Unexpected(&'static str),
-    /// What was asked for is not possible on this side.
+    /// The client cannot do what was asked for.
     #[error("{0}")]
     Local(&'static str),
 }

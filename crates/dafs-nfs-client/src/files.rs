@@ -2,7 +2,7 @@
 //! gave them.
 //!
 //! Invariants
-//! * Nothing is cached here: every call asks the server.
+//! * There is no cache here: every call asks the server.
 
 use crate::compound::Results;
 use crate::error::NfsError;
@@ -14,7 +14,7 @@ use dafs_wire::xdr::Payload;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Handle(pub Vec<u8>);
 
-/// What is usually wanted to be known of an object.
+/// The common attributes of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     /// Its type.
@@ -80,7 +80,7 @@ impl Stat {
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where to go on behind it.
+    /// The cookie with which a listing goes on behind it.
     pub cookie: u64,
     /// Its name.
     pub name: Vec<u8>,
@@ -124,7 +124,7 @@ impl Session {
         handle(results.skip(&[OpNum::Putfh, OpNum::Lookup])?)
     }
 
-    /// The object at the end of a path from the root; empty components are passed over.
+    /// The object at the end of a path from the root; empty components are skipped.
     ///
     /// # Errors
     /// Those of [`Session::call`].
@@ -171,7 +171,7 @@ impl Session {
         self.getattr(object, STAT, Stat::from_attributes)?
     }
 
-    /// Sets attributes; the size under `stateid`. Returns which were set.
+    /// Sets attributes; the size under `stateid`. Returns the attributes that were set.
     ///
     /// # Errors
     /// Those of [`Session::call`].
@@ -330,7 +330,7 @@ impl Session {
         }
     }
 
-    /// Which of the rights the caller has.
+    /// The subset of the rights that the caller has.
     ///
     /// # Errors
     /// Those of [`Session::call`].
@@ -360,8 +360,8 @@ impl Session {
         })
     }
 
-    /// As [`Session::submit_read`], but the request leaves with the next one that is sent, or when
-    /// somebody waits for an answer.
+    /// As [`Session::submit_read`], but the request is sent with the next one, or when a thread
+    /// waits for an answer.
     ///
     /// # Errors
     /// Those of [`Session::queue`].
@@ -378,8 +378,8 @@ impl Session {
     }
 }
 
-/// Takes the data of a READ from the answer to [`Session::submit_read`]: the length is returned,
-/// and whether the end of the file was reached.
+/// Takes the data of a READ from the answer to [`Session::submit_read`]: returns the length, and
+/// true at the end of the file.
 ///
 /// # Errors
 /// [`NfsError::Status`], [`NfsError::Malformed`]; [`NfsError::Unexpected`] when there is more data
@@ -398,7 +398,7 @@ pub fn read_result(results: &mut Results, into: &mut [u8]) -> Result<(usize, boo
     }
 }
 
-/// Data that nobody asked to have placed elsewhere.
+/// Data in the results, because no other place was asked for.
 fn here(payload: Payload<'_>) -> Result<&[u8], NfsError> {
     payload.here().ok_or(NfsError::Unexpected("data apart from the results"))
 }

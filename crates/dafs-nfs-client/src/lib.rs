@@ -1,17 +1,17 @@
 //! A user-level NFS client in two layers.
 //!
 //! [`mount`] is for programs: files of a server by NFSv3, 4.1 and 4.2, over TCP and over direct
-//! access transports, with everything made good that a server or a network loses.
+//! access transports, with recovery from losses of the server and of the network.
 //!
 //! The rest is for tests and measurements: NFSv4.1 and 4.2 sessions and NFSv3 calls over
-//! `dafs-rpc`, next to [`connect`] and the functions of [`Session`] for files also the calls below
-//! them ([`Connection`], [`Compound`], [`exchange_id`], [`create_session`]), with which a test can
-//! send what no sane client would.
+//! `dafs-rpc`. Below [`connect`] and the functions of [`Session`] for files it has the single calls
+//! ([`Connection`], [`Compound`], [`exchange_id`], [`create_session`]), with which a test can send
+//! invalid requests.
 //!
 //! Invariants of the lower layer
-//! * Errors of the server come through as they are; nothing is repeated unless the caller asks
-//!   ([`patiently`]).
-//! * Many calls can be on their way at a time, from one thread or several.
+//! * Errors of the server are returned unchanged; a request is retried only if the caller asks for
+//!   it ([`patiently`]).
+//! * Many calls can be under way at a time, from one thread or several.
 
 #![forbid(unsafe_code)]
 

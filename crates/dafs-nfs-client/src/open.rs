@@ -6,25 +6,25 @@ use crate::files::{Handle, handle, putfh};
 use crate::session::Session;
 use dafs_wire::nfs4::*;
 
-/// How a file is opened.
+/// Options of an open.
 #[derive(Debug, Clone)]
 pub struct OpenOptions<'a> {
     /// [`ShareAccess::READ`], [`ShareAccess::WRITE`] or both, and wants.
     pub access: u32,
-    /// What others shall not do.
+    /// The accesses denied to others.
     pub deny: u32,
     /// The owner of the open.
     pub owner: &'a [u8],
-    /// Whether and how the file is made.
+    /// The rule for creation.
     pub create: Create<'a>,
 }
 
-/// Whether and how a file is made.
+/// The rule for a missing or existing file.
 #[derive(Debug, Clone)]
 pub enum Create<'a> {
     /// It has to exist.
     No,
-    /// It is made if it does not exist.
+    /// It is created if it does not exist.
     Unchecked(SetAttributes<'a>),
     /// It must not exist.
     Guarded(SetAttributes<'a>),
@@ -52,18 +52,18 @@ pub struct OpenFile {
     pub stateid: Stateid,
     /// The delegation that came with it.
     pub delegation: Option<Delegation>,
-    /// What else the server told.
+    /// The flags of the server's answer.
     pub flags: OpenFlags,
 }
 
 /// A delegation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delegation {
-    /// Its name.
+    /// Its state-id.
     pub stateid: Stateid,
     /// Its kind.
     pub kind: DelegationType,
-    /// Whether it is recalled already.
+    /// True when it is recalled already.
     pub recalled: bool,
 }
 
@@ -110,7 +110,7 @@ impl Session {
         self.open_claim(file, OpenClaim::Handle, options)
     }
 
-    /// Takes an open back after the server's restart, and the delegation that was held.
+    /// Reclaims an open after the server's restart, and the delegation that was held.
     ///
     /// # Errors
     /// Those of [`Session::call`].
@@ -149,7 +149,7 @@ impl Session {
         Ok(OpenFile { handle, stateid, delegation, flags })
     }
 
-    /// Makes a file, or opens it if it exists, for reading and writing.
+    /// Creates a file, or opens it if it exists, for reading and writing.
     ///
     /// # Errors
     /// Those of [`Session::call`].

@@ -1,8 +1,8 @@
 //! An NFSv4.1 session: compounds behind SEQUENCE, several at a time, over one or more connections.
 //!
 //! Invariants
-//! * A request has a slot from before it is sent until its answer was read; a request whose answer
-//!   nobody waits for keeps its slot for ever, because it may still be running.
+//! * A request has a slot from before it is sent until its answer was read. A request whose answer
+//!   is not waited for keeps its slot for ever, because it may still be running.
 //! * No lock is held while a thread waits for the server.
 
 use crate::back::BackChannel;
@@ -86,12 +86,12 @@ impl Session {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The name of the session.
+    /// The session id.
     pub fn id(&self) -> SessionId {
         self.shared.granted.session_id
     }
 
-    /// What CREATE_SESSION granted.
+    /// The parameters that CREATE_SESSION granted.
     pub fn granted(&self) -> &CreateSessionResult {
         &self.shared.granted
     }
@@ -111,7 +111,7 @@ impl Session {
         self.shared.minor_version
     }
 
-    /// What the last SEQUENCE told about the client's state.
+    /// The flags about the client's state in the last SEQUENCE.
     pub fn status(&self) -> SequenceStatus {
         SequenceStatus::from_bits_retain(self.shared.status.load(Ordering::Relaxed))
     }
@@ -131,15 +131,16 @@ impl Session {
         *connections = vec![connection];
     }
 
-    /// The connection whose turn it is.
+    /// The next connection, in turn.
     pub fn connection(&self) -> Connection {
         let connections = self.shared.connections.read().unwrap_or_else(PoisonError::into_inner);
         let turn = self.shared.turn.fetch_add(1, Ordering::Relaxed);
         connections[turn % connections.len()].clone()
     }
 
-    /// Sends a compound: SEQUENCE and what `build` appends. Waits for a free slot if there is
-    /// none, so a thread that sends several has to take answers before the slots are used up.
+    /// Sends a compound: SEQUENCE and the operations that `build` appends. Waits for a free slot if
+    /// there is none, so a thread that sends several has to take answers before the slots are used
+    /// up.
     ///
     /// # Errors
     /// [`NfsError::Call`] when it cannot be sent.
@@ -153,8 +154,8 @@ impl Session {
         self.pending(call, sequence)
     }
 
-    /// As [`Session::submit`], but the compound leaves with the next one that is sent, or when
-    /// somebody waits for an answer. For many small requests at a time.
+    /// As [`Session::submit`], but the compound is sent with the next one, or when a thread waits
+    /// for an answer. For many small requests at a time.
     ///
     /// # Errors
     /// [`NfsError::Call`].
@@ -211,7 +212,7 @@ impl Session {
         }
     }
 
-    /// Sends a compound that the server need not keep the answer to, and waits for the answer.
+    /// Sends a compound whose answer the server need not keep, and waits for the answer.
     ///
     /// # Errors
     /// Those of [`Session::submit`] and [`PendingCompound::wait`].
@@ -227,7 +228,7 @@ impl Session {
         self.submit(true, build)?.wait()
     }
 
-    /// Takes a slot without sending anything, for callers that make their own SEQUENCE.
+    /// Takes a slot without sending a request, for callers that make their own SEQUENCE.
     pub fn take_slot(&self, cache_this: bool) -> SequenceArgs {
         let mut slots = self.shared.slots();
         loop {
@@ -238,7 +239,7 @@ impl Session {
         }
     }
 
-    /// Gives a slot of [`Session::take_slot`] back. Without a result it counts as never used.
+    /// Frees a slot of [`Session::take_slot`]. Without a result it counts as never used.
     pub fn give_slot(&self, sequence: &SequenceArgs, result: Option<&SequenceResult>) {
         self.shared.release(sequence, result);
     }
@@ -252,9 +253,9 @@ impl Session {
         Ok(self.status())
     }
 
-    /// Says that everything has been reclaimed (RFC 8881 18.51), and retries while the server answers
-    /// DELAY: a server whose grace period ends in this moment removes the records of the clients
-    /// that did not come back, and takes none meanwhile.
+    /// Sends RECLAIM_COMPLETE (RFC 8881 18.51), and retries while the server answers DELAY. A
+    /// server whose grace period ends in this moment removes the records of clients that did not
+    /// come back, and accepts none meanwhile.
     ///
     /// # Errors
     /// Those of [`Session::call`]; COMPLETE_ALREADY the second time.
@@ -300,21 +301,21 @@ impl PendingCompound {
         }
     }
 
-    /// Whether [`PendingCompound::wait`] would not wait.
+    /// True when [`PendingCompound::wait`] would not block.
     pub fn is_answered(&self) -> bool {
         self.call.is_answered()
     }
 
-    /// The slot and sequence number that the request has.
+    /// The slot and sequence number of the request.
     pub fn sequence(&self) -> &SequenceArgs {
         &self.sequence
     }
 }
 
-/// Repeats an operation while the server asks for more time.
+/// Retries an operation while the server answers DELAY or GRACE.
 ///
 /// # Errors
-/// Those of the operation; DELAY and GRACE when the server still asks after [`PATIENCE`].
+/// Those of the operation; DELAY and GRACE when the server still answers so after [`PATIENCE`].
 pub fn patiently<T>(mut operation: impl FnMut() -> Result<T, NfsError>) -> Result<T, NfsError> {
     let mut waited = Duration::ZERO;
     let mut pause = Duration::from_millis(1);

@@ -3,7 +3,7 @@
 //! Invariants
 //! * A slot has at most one request at a time, and its sequence number grows by one per request
 //!   that the server saw.
-//! * The lowest free slot is used first, and none above what the server would like.
+//! * The lowest free slot is used first, and none above the server's target.
 
 use crate::limits::SLOTS_MAX;
 use dafs_wire::nfs4::{SequenceArgs, SequenceResult, SessionId};
@@ -29,12 +29,12 @@ impl Slots {
         Self { session_id, sequences: vec![0; count as usize], free, target: count - 1 }
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub fn count(&self) -> u32 {
         self.sequences.len() as u32
     }
 
-    /// Takes the lowest free slot for a request, and says what SEQUENCE has to carry.
+    /// Takes the lowest free slot for a request, and returns the arguments of its SEQUENCE.
     pub fn take(&mut self, cache_this: bool) -> Option<SequenceArgs> {
         let (word, bits) = self.free.iter_mut().enumerate().find(|(_, bits)| **bits != 0)?;
         let slot_id = word as u32 * 64 + bits.trailing_zeros();
@@ -74,7 +74,7 @@ impl Slots {
         self.release(slot_id);
     }
 
-    /// Whether no slot has a request.
+    /// True when no slot has a request.
     pub fn is_idle(&self) -> bool {
         self.highest_used().is_none()
     }

@@ -36,10 +36,10 @@ fn found(object: Option<FileHandle<'_>>) -> Result<Handle, NfsError> {
     Ok(Handle(handle.0.to_vec()))
 }
 
-/// An entry of a directory with what READDIRPLUS tells.
+/// An entry of a directory with the results of READDIRPLUS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry3 {
-    /// Where to go on behind it.
+    /// The cookie with which a listing goes on behind it.
     pub cookie: u64,
     /// Its name.
     pub name: Vec<u8>,
@@ -133,7 +133,7 @@ impl Client3 {
         found(Some(ok.object))
     }
 
-    /// READ: the data, and whether the end of the file was reached.
+    /// READ: the data, and true at the end of the file.
     ///
     /// # Errors
     /// As [`Client3::getattr`].
@@ -150,7 +150,7 @@ impl Client3 {
         Ok((data.to_vec(), ok.eof))
     }
 
-    /// WRITE: how much was written.
+    /// WRITE: the number of bytes written.
     ///
     /// # Errors
     /// As [`Client3::getattr`].
