@@ -44,7 +44,8 @@ impl File {
 
     /// As [`File::append`], out of memory that may be unmapped meanwhile. No data is copied to it.
     ///
-    /// # Errors As [`File::append`], and [`Error::BadMemory`], with nothing written.
+    /// # Errors
+    /// As [`File::append`], and [`Error::BadMemory`], with nothing written.
     pub fn append_checked(&self, source: CheckedSlice<'_>, stability: Stability) -> Result<u64> {
         check(stability)?;
         if self.client().shared().appends_inline(source.len())? {

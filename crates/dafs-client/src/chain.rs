@@ -66,8 +66,9 @@ impl<'a> Chain<'a> {
 
     /// Sends it in one piece and waits for the answers: one for each request.
     ///
-    /// # Errors The chain cannot be sent: [`Error::Argument`] when the requests do not form a chain
-    /// (DAFS 8), as when one that changes the file system comes behind one that fetches;
+    /// # Errors
+    /// The chain cannot be sent: [`Error::Argument`] when the requests do not form a chain (DAFS
+    /// 8), as when one that changes the file system comes behind one that fetches;
     /// [`Error::ChainTooLong`]. The errors of single requests are in the result; behind the first
     /// failure they are [`Error::ChainBroken`].
     pub fn run(&self) -> Result<Vec<Result<ReplyMessage>>> {

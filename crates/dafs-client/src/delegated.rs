@@ -139,7 +139,8 @@ impl ReadDelegation {
     /// Returns the delegation. The holder has dropped all that it cached under it. A delegation
     /// that is gone is left alone.
     ///
-    /// # Errors The server's answer. The delegation is gone in any case.
+    /// # Errors
+    /// The server's answer. The delegation is gone in any case.
     pub fn give_back(mut self) -> Result<()> {
         self.is_back = true;
         self.client.return_delegation(self.state_id)

@@ -101,7 +101,8 @@ impl Client {
     /// Returns a delegation (DELEGRETURN). All data that was cached under it has been written back.
     /// One that is gone, or is being returned, is left alone.
     ///
-    /// # Errors The server's answer. The delegation is gone in any case.
+    /// # Errors
+    /// The server's answer. The delegation is gone in any case.
     pub(crate) fn return_delegation(&self, state_id: StateId) -> Result<()> {
         if !self.shared().release(state_id)? {
             return Ok(());

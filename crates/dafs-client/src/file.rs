@@ -303,7 +303,8 @@ impl File {
 
     /// As [`File::read_at`], into memory that may be unmapped meanwhile.
     ///
-    /// # Errors As [`File::read_at`], and [`Error::BadMemory`].
+    /// # Errors
+    /// As [`File::read_at`], and [`Error::BadMemory`].
     pub fn read_checked(&self, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         match &self.cached {
             Some(cached) => cached.read(self, target, offset),
@@ -323,8 +324,9 @@ impl File {
     /// As [`File::write_at`], out of memory that may be unmapped meanwhile. No data is copied to
     /// it.
     ///
-    /// # Errors As [`File::write_at`], and [`Error::BadMemory`]: bytes before the missing part may
-    /// have been written.
+    /// # Errors
+    /// As [`File::write_at`], and [`Error::BadMemory`]: bytes before the missing part may have been
+    /// written.
     pub fn write_checked(
         &self,
         source: CheckedSlice<'_>,

@@ -328,7 +328,8 @@ impl CacheUse {
 
     /// Writes back dirty data of this open file.
     ///
-    /// # Errors The error of this write-back, or of an earlier one.
+    /// # Errors
+    /// The error of this write-back, or of an earlier one.
     pub(crate) fn write_back(&self) -> Result<()> {
         self.check_process()?;
         let CachedFile { client, cache, id, .. } = &*self.file;

@@ -207,7 +207,8 @@ impl State {
 
     /// Copies cached data to a reader.
     ///
-    /// # Errors The reader's memory is not mapped.
+    /// # Errors
+    /// The reader's memory is not mapped.
     pub(super) fn copy_out(
         &self,
         segments: &Segments,

@@ -68,7 +68,8 @@ impl ReplyMessage {
 
     /// Decodes the body.
     ///
-    /// # Errors The error in the body.
+    /// # Errors
+    /// The error in the body.
     pub fn decode(&self) -> Result<Outcome<'_>, DecodeError> {
         decode_response(&self.bytes, self.order, self.procedure).map(|(_, outcome)| outcome)
     }

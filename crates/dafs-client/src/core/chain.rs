@@ -235,7 +235,8 @@ impl SessionCore {
     /// succeeded; those behind a failure are answered with `CHAIN_BROKEN`. They leave together as
     /// soon as there are credits for all of them. Each ends with [`Done::Answered`].
     ///
-    /// # Errors The reason why none of them was accepted.
+    /// # Errors
+    /// The reason why none of them was accepted.
     pub fn submit_chain(
         &mut self,
         adapter: &mut dyn Adapter,

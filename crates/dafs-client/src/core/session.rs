@@ -132,7 +132,8 @@ impl SessionCore {
     /// Starts to connect. [`handle`](Self::handle) takes it from there; the session is open when
     /// [`stage`](Self::stage) says so.
     ///
-    /// # Errors Those that the transport detects at once.
+    /// # Errors
+    /// Those that the transport detects at once.
     pub fn connect(
         adapter: &mut dyn Adapter,
         config: SessionConfig,

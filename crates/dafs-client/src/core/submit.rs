@@ -43,7 +43,8 @@ impl SessionCore {
     /// [`Piece::direct_buffer`]; it stays registered until the answer. Ends with
     /// [`Done::Answered`].
     ///
-    /// # Errors The reason why it was not accepted.
+    /// # Errors
+    /// The reason why it was not accepted.
     pub fn submit(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -74,7 +75,8 @@ impl SessionCore {
 
     /// Accepts a read.
     ///
-    /// # Errors The reason why it was not accepted.
+    /// # Errors
+    /// The reason why it was not accepted.
     pub fn submit_read(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -94,7 +96,8 @@ impl SessionCore {
 
     /// Accepts a write.
     ///
-    /// # Errors The reason why it was not accepted.
+    /// # Errors
+    /// The reason why it was not accepted.
     pub fn submit_write(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -498,7 +501,8 @@ impl SessionCore {
 
     /// As [`data_checksum`](Self::data_checksum), for data in several pieces, one behind the other.
     ///
-    /// # Errors The data is unmapped.
+    /// # Errors
+    /// The data is unmapped.
     pub(crate) fn checksum_of<'a>(
         &self,
         data: impl IntoIterator<Item = CheckedSlice<'a>>,

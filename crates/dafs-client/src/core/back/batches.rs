@@ -204,7 +204,8 @@ impl SessionCore {
     /// [`Done::Written`], [`Done::Refused`] or [`Done::Lost`], in any order. The back-control
     /// channel is made if it does not exist. The window of the hints counts on top of the deadline.
     ///
-    /// # Errors The reason why no transfer was accepted.
+    /// # Errors
+    /// The reason why no transfer was accepted.
     pub fn submit_batch(
         &mut self,
         adapter: &mut dyn Adapter,
