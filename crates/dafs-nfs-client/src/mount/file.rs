@@ -153,8 +153,8 @@ impl File {
     /// Any number of transfers may be started before the first is waited for; when the server takes
     /// no more at a time, starting another waits for the oldest.
     ///
-    /// # Errors [`MountError::Argument`]; [`MountError::Lost`] or [`MountError::OpenLost`] when
-    /// recovery
+    /// # Errors
+    /// [`MountError::Argument`]; [`MountError::Lost`] or [`MountError::OpenLost`] when recovery
     /// fails.
     pub fn submit_read(&self, memory: MemorySlice, offset: u64) -> Result<PendingRead> {
         let parts = self.submit(memory, offset, Direction::Read)?;

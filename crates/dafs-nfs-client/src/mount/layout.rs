@@ -99,7 +99,8 @@ pub trait LayoutReader: fmt::Debug + Send + Sync {
     /// Parses a layout of `file`: `body` is `loc_body`. The client uses the result for reads and
     /// writes at data servers until the layout is returned.
     ///
-    /// # Errors The reason why the layout is unusable. The file is used through the server then.
+    /// # Errors
+    /// The reason why the layout is unusable. The file is used through the server then.
     fn read(
         &self,
         body: &[u8],

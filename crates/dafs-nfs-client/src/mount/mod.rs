@@ -104,7 +104,8 @@ impl Mount {
     /// and no transport it uses shared memory if the server runs on this host and offers it, else
     /// iWARP.
     ///
-    /// # Errors [`MountError::Connect`] when there is no server; else the server's answer.
+    /// # Errors
+    /// [`MountError::Connect`] when there is no server; else the server's answer.
     pub fn connect(url: &NfsUrl, options: &MountOptions) -> Result<Self> {
         let asked = url.options();
         let wanted = Sizes {
