@@ -1,8 +1,8 @@
-//! One file: written to, made stable, written again.
+//! One file: writes, commits, and retransmission of lost writes.
 //!
 //! Invariants
-//! * Locks are taken in this order: `settling`, `order`, `state`, the queue. Nobody waits for the server
-//!   under the last two.
+//! * Locks are taken in this order: `settling`, `order`, `state`, the queue. No thread waits for
+//!   the server under the last two.
 
 use super::memory::{Charge, Memory, Reachable};
 use super::pieces::{Data, Origin, Pieces};
@@ -20,12 +20,12 @@ use std::sync::{
     Weak,
 };
 
-/// Why something was not done.
+/// The reason why an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It may work later.
+    /// A retry may succeed.
     Passing(Errno),
-    /// The server will not do it.
+    /// The server refuses it for good.
     Final(Errno),
 }
 
@@ -37,11 +37,11 @@ impl Failure {
     }
 }
 
-/// What the server does for one file.
+/// The server's operations on one file.
 pub(crate) trait Store: Debug {
     /// An open of the file.
     type Writer: Clone + Debug;
-    /// Memory that it reaches.
+    /// Memory that the server can reach.
     type Buffer: Reachable + Debug;
 
     fn write(
@@ -65,22 +65,22 @@ pub(crate) trait Store: Debug {
     /// A buffer for the longest write.
     fn buffer(&self) -> Result<Self::Buffer, Failure>;
 
-    /// False when others may have been let to the file against our locks.
+    /// False when others may have accessed the file against this mount's locks.
     fn may_write_again(&self) -> bool;
 
-    /// How long the file is there, if that can be asked.
+    /// The size of the file at the server, if it can be asked.
     fn size(&self) -> Option<u64>;
 
-    /// How often the server is known to have restarted.
+    /// The number of restarts of the server that were detected.
     fn restarts(&self) -> u64;
 }
 
-/// Failures that somebody has been told of.
+/// The failures that a user of the file has been told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen(u64);
 
 impl Seen {
-    /// Somebody who is yet to be told.
+    /// A user who has yet to be told.
     pub(crate) const NOTHING: Self = Self(u64::MAX);
 }
 
@@ -89,18 +89,18 @@ struct State<S: Store> {
     pieces: Pieces<S::Writer, S::Buffer>,
     /// Number of the last write.
     writes: u64,
-    /// The verifier of the last write, while anything is kept.
+    /// The verifier of the last write, while writes are retained.
     verifier: Option<Verifier>,
-    /// Place in the queue, while anything is kept.
+    /// Place in the queue, while writes are retained.
     turn: Option<u64>,
-    /// How often something was lost, and why the last time.
+    /// The number of losses, and the reason of the last one.
     failures: u64,
     reason: Errno,
 }
 
 type Waiting<S> = (u64, BTreeMap<u64, Weak<KeptFile<S>>>);
 
-/// The files that have something kept, oldest first, and the next place.
+/// The files with retained writes, oldest first, and the next place.
 #[derive(Debug)]
 pub(super) struct Queue<S: Store>(Mutex<Waiting<S>>);
 
@@ -124,23 +124,23 @@ impl<S: Store> Queue<S> {
     }
 }
 
-/// A file that somebody has open, and what is kept of it.
+/// A file that is open, and its retained writes.
 #[derive(Debug)]
 pub(crate) struct KeptFile<S: Store> {
     store: S,
     memory: Arc<Memory<S::Buffer>>,
     queue: Arc<Queue<S>>,
-    /// Held by the one who makes it stable.
+    /// Held by the thread that makes it stable.
     settling: Mutex<()>,
     itself: Weak<Self>,
-    /// Shared by those who write; for one alone who writes again or changes the size.
+    /// Shared by writers; exclusive for retransmission and for changes of the size.
     pub(super) order: RwLock<()>,
     state: Mutex<State<S>>,
-    /// Restarts of the server after which nothing was in doubt.
+    /// Restarts of the server up to which no data is in doubt.
     restarts: AtomicU64,
 }
 
-/// Nobody else writes to the file.
+/// Exclusive right to write to the file.
 type Alone<'a> = RwLockWriteGuard<'a, ()>;
 
 impl<S: Store> KeptFile<S> {
@@ -182,25 +182,26 @@ impl<S: Store> KeptFile<S> {
         self.state().pieces.is_empty()
     }
 
-    /// What somebody who opens the file now need not be told any more.
+    /// The losses up to now, which a new user of the file need not be told.
     pub(crate) fn seen(&self) -> Seen {
         Seen(self.state().failures)
     }
 
-    /// That something was lost, told to each who has not seen it.
+    /// Reports a loss to a user who has not seen it.
     pub(crate) fn told(&self, seen: &mut Seen) -> Outcome<()> {
         let state = self.state();
         let now = Seen(state.failures);
         if std::mem::replace(seen, now) == now { Ok(()) } else { Err(state.reason) }
     }
 
-    /// The same without its counting as told: who closes one of several descriptors may not listen.
+    /// As [`told`](Self::told), without recording the report: a program that closes a duplicate
+    /// descriptor may ignore it.
     pub(crate) fn tell(&self, seen: Seen) -> Outcome<()> {
         let state = self.state();
         if seen == Seen(state.failures) { Ok(()) } else { Err(state.reason) }
     }
 
-    /// Writes what is at the front of `data`, and keeps it until it is stable. A buffer that is kept is
+    /// Writes the front of `data`, and retains it until it is stable. A buffer that is retained is
     /// replaced by another one.
     pub(crate) fn write(
         &self,
@@ -235,7 +236,7 @@ impl<S: Store> KeptFile<S> {
                 self.memory.trim();
             }
         }
-        // Another one than of what was written before: that is lost.
+        // The verifier differs from that of earlier writes: those are lost.
         let verifier = match standing {
             Standing::Unstable(verifier) => Some(verifier),
             Standing::Stable | Standing::Lost => None,
@@ -245,13 +246,13 @@ impl<S: Store> KeptFile<S> {
         self.note(&mut state);
         drop((state, with_others));
         if is_lost {
-            // Others are not to see what was there before; who asks for it hears whether that worked.
+            // Other clients must not see old content; a program that calls `fsync` gets the error.
             let _ = self.settle();
         }
         Ok(())
     }
 
-    /// Writes what is at the front of `data`, stable when this returns.
+    /// Writes the front of `data`, stable when this returns.
     pub(crate) fn write_stably(
         &self,
         writer: &S::Writer,
@@ -265,9 +266,9 @@ impl<S: Store> KeptFile<S> {
         Ok(())
     }
 
-    /// Appends what is at the front of `data` in whichever way `append` does that, which tells where it
-    /// is; it is stable then. The server has to know where the file ends, so all is stable before, and
-    /// nobody else writes.
+    /// Appends the front of `data` by `append`, which returns its offset; it is stable then. The
+    /// server must know the end of the file, so all writes are stable before, and no other thread
+    /// writes.
     ///
     /// # Errors
     /// Those of `append`, and of [`settle`](Self::settle).
@@ -284,9 +285,9 @@ impl<S: Store> KeptFile<S> {
         Ok(())
     }
 
-    /// Gives up locks in whichever way `unlock` does that; tells also whether all is stable. Nobody writes
-    /// in between, and what is not stable is not written again: others may write over it from then on. If
-    /// the server still has it, the next who makes it stable finds that nothing is lost.
+    /// Releases locks by `unlock`; also reports whether all writes are stable. No thread writes in
+    /// between, and unstable writes are never retransmitted: others may overwrite them from then
+    /// on. If the server still has them, the next commit finds that nothing is lost.
     pub(crate) fn unlock<T>(&self, unlock: impl FnOnce() -> T) -> (Outcome<()>, T) {
         let (_alone, settled) = self.settled_alone();
         if settled.is_err() {
@@ -295,7 +296,7 @@ impl<S: Store> KeptFile<S> {
         (settled, unlock())
     }
 
-    /// Keeps all others from writing when nothing is kept, unless that fails.
+    /// Excludes other writers once no write is retained, unless that fails.
     fn settled_alone(&self) -> (Alone<'_>, Outcome<()>) {
         let _settling = self.settling();
         // Most of it while others write.
@@ -314,13 +315,13 @@ impl<S: Store> KeptFile<S> {
         self.note(&mut state);
     }
 
-    /// Changes the size of the file in whichever way `change` does that.
+    /// Changes the size of the file by `change`.
     pub(crate) fn resize<T>(&self, size: u64, change: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         let _alone = self.alone();
         let done = change();
         let is_cut = match done {
             Ok(_) => true,
-            // What a server has cut that does not know it any more is not to come back.
+            // Data that a lost server has truncated must not come back.
             Err(Errno::ECONNRESET | Errno::ETIMEDOUT) => self.store.size() == Some(size),
             Err(_) => false,
         };
@@ -337,8 +338,8 @@ impl<S: Store> KeptFile<S> {
         self.memory.take_free().or_else(|| self.store.buffer().ok())
     }
 
-    /// Room for something to be kept; makes the oldest stable until there is enough. `None` when it is
-    /// better not to keep it.
+    /// Reserves memory to retain a write; makes the oldest files stable until there is enough.
+    /// `None` when the write is better not retained.
     fn room(&self, bytes: usize) -> Option<Charge<S::Buffer>> {
         for _ in 0..KEPT_ATTEMPTS_MAX {
             if let Some(charge) = self.memory.charge(bytes) {
@@ -349,8 +350,8 @@ impl<S: Store> KeptFile<S> {
         None
     }
 
-    /// Makes the oldest stable that nobody is at: a server may take long for one file, and only those who
-    /// write to that one are to wait.
+    /// Makes the oldest idle file stable. A server may take long for one file, and only writers of
+    /// that one should wait.
     fn make_room(&self) -> Option<()> {
         for file in self.queue.oldest(KEPT_ATTEMPTS_MAX) {
             let Some(_settling) = file.try_settling() else { continue };
@@ -368,7 +369,7 @@ impl<S: Store> KeptFile<S> {
         }
     }
 
-    /// Takes or leaves the place in the queue, after a change.
+    /// Enters or leaves the queue, after a change.
     fn note(&self, state: &mut State<S>) {
         match (state.pieces.is_empty(), state.turn) {
             (false, None) => {
@@ -389,17 +390,17 @@ impl<S: Store> KeptFile<S> {
         }
     }
 
-    /// Makes all stable that was written to the file; writes it again, if need be. What is lost
-    /// for good is an error to be [`told`](Self::told), not one of this.
+    /// Makes all writes to the file stable; retransmits them, if need be. A final loss is reported
+    /// by [`told`](Self::told), and is no error of this.
     ///
     /// # Errors
-    /// The server cannot be asked now; all is kept.
+    /// The server cannot be asked now; all writes stay retained.
     pub(crate) fn settle(&self) -> Outcome<()> {
         let _settling = self.settling();
         self.settle_under(None)
     }
 
-    /// The same, for who makes it stable already and may be `alone`.
+    /// As [`settle`](Self::settle), for a thread that holds `settling` and may be `alone`.
     fn settle_under(&self, alone: Option<&Alone<'_>>) -> Outcome<()> {
         for _ in 0..KEPT_ATTEMPTS_MAX {
             let restarts = self.store.restarts();
@@ -441,8 +442,8 @@ impl<S: Store> KeptFile<S> {
         Ok(())
     }
 
-    /// Makes all stable if the server has restarted since that was done last: others, and we ourselves,
-    /// are not to see what was there before.
+    /// Makes all stable if the server has restarted since that was done last: neither others nor
+    /// this mount may see the content from before.
     ///
     /// # Errors
     /// As [`settle`](Self::settle).
@@ -456,15 +457,16 @@ impl<S: Store> KeptFile<S> {
         Ok(())
     }
 
-    /// True when what the server told last may be from before something was written again.
+    /// True when the server's last answers may be from before a retransmission.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.restarts.load(Ordering::Acquire) != self.store.restarts()
     }
 
-    /// Writes again what was not written under the verifier. What the server will not write is lost.
+    /// Retransmits pieces that were not written under the verifier. Pieces that the server refuses
+    /// are lost.
     ///
     /// # Errors
-    /// Of what concerns all.
+    /// Those that concern all pieces.
     fn write_again(&self, verifier: Verifier, alone: Option<&Alone<'_>>) -> Result<(), Failure> {
         let _alone = alone.is_none().then(|| self.alone());
         let mut state = self.state();
@@ -474,7 +476,7 @@ impl<S: Store> KeptFile<S> {
         let Taken { pieces, number, .. } = &mut taken;
         let mut count = 0_usize;
         let mut refused = Vec::new();
-        // Short ones go through a buffer that the server reaches.
+        // Short ones go through a buffer that the server can reach.
         let mut through = None;
         for (offset, piece) in pieces.iter_mut() {
             if piece.origin.standing == Standing::Unstable(verifier) {
@@ -484,7 +486,7 @@ impl<S: Store> KeptFile<S> {
                 refused.push((offset, Errno::EIO));
                 continue;
             }
-            // Each time: it may take long, and others are let to the file meanwhile.
+            // Checked each time: it may take long, and others may get access to the file meanwhile.
             if !self.store.may_write_again() {
                 return Err(Failure::Final(Errno::EIO));
             }
@@ -507,7 +509,7 @@ impl<S: Store> KeptFile<S> {
                     let place = place.ok_or(Failure::Final(Errno::EIO))?;
                     place.copy_from(bytes, Site::MountKept);
                     let writer = &piece.origin.writer;
-                    // After a failure it is not used again.
+                    // The buffer is not reused after a failure.
                     let written = self.store.write(writer, &buffer, 0..bytes.len(), offset);
                     through = written.is_ok().then_some(buffer);
                     written
@@ -542,11 +544,11 @@ impl<S: Store> KeptFile<S> {
         Ok(())
     }
 
-    /// What is kept cannot be made stable.
+    /// Drops retained writes that cannot be made stable.
     fn lose(&self, reason: Errno, alone: Option<&Alone<'_>>) {
         let _alone = alone.is_none().then(|| self.alone());
         let mut state = self.state();
-        // It may have been cut or written over meanwhile.
+        // They may have been truncated or overwritten meanwhile.
         if !state.pieces.is_empty() {
             state.pieces = Pieces::default();
             self.fail(&mut state, reason);
@@ -561,7 +563,7 @@ impl<S: Store> KeptFile<S> {
     }
 }
 
-/// Pieces that are written again, which go back whatever becomes of that.
+/// Pieces that are being retransmitted, which go back whatever the outcome.
 struct Taken<'a, S: Store> {
     file: &'a KeptFile<S>,
     pieces: Pieces<S::Writer, S::Buffer>,
@@ -572,11 +574,11 @@ struct Taken<'a, S: Store> {
 impl<S: Store> Drop for Taken<'_, S> {
     fn drop(&mut self) {
         let mut state = self.file.state();
-        // Nobody adds any meanwhile.
+        // No thread adds pieces meanwhile.
         debug_assert!(state.pieces.is_empty());
         self.pieces.drop_stable();
         state.pieces = std::mem::take(&mut self.pieces);
-        // Also of those that were written before one failed.
+        // Also those that were written before one failed.
         state.writes = self.number;
     }
 }

@@ -1,9 +1,9 @@
-//! The memory for what is kept, of all files of a mount.
+//! The memory for retained writes, of all files of a mount.
 //!
 //! Invariants
-//! * What is charged is at most the bound, but for what a piece that grows takes more than its data; so
-//!   is that with the buffers that are free, but for those that are about to be used.
-//! * A buffer is used again only when nobody else can reach it.
+//! * The charged bytes are at most the bound, except for the overhead of a piece that grows. The
+//!   same holds with the free buffers included, except for those that are about to be used.
+//! * A buffer is reused only when it has no other user.
 
 use crate::limits::{KEPT_BYTES_MAX, WRITE_BYTES_MAX};
 use dafs_client::IoBuffer;
@@ -11,10 +11,10 @@ use dafs_mem::VolatileSlice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory that the server reaches.
+/// Memory that the server can reach.
 pub(crate) trait Reachable {
     fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>>;
-    /// Whether somebody else has it as well.
+    /// True when it has another user.
     fn is_shared(&self) -> bool;
 }
 
@@ -28,7 +28,7 @@ impl Reachable for IoBuffer {
     }
 }
 
-/// How much is in use, and buffers that are not.
+/// The bytes in use, and free buffers.
 #[derive(Debug)]
 pub(super) struct Memory<B> {
     used_bytes: AtomicUsize,
@@ -42,7 +42,7 @@ impl<B> Default for Memory<B> {
 }
 
 impl<B> Memory<B> {
-    /// Bytes that count until the charge is dropped; `None` when they would be too many.
+    /// Charges bytes until the charge is dropped; `None` when they would be too many.
     pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge<B>> {
         let more = |used: usize| used.checked_add(bytes).filter(|used| *used <= KEPT_BYTES_MAX);
         let added = self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
@@ -54,12 +54,12 @@ impl<B> Memory<B> {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// A buffer that nobody uses.
+    /// A free buffer.
     pub(super) fn take_free(&self) -> Option<B> {
         self.free().pop()
     }
 
-    /// Gives up buffers in whose place something else is kept now.
+    /// Frees buffers whose bytes are charged now.
     pub(super) fn trim(&self) {
         let mut free = self.free();
         while !free.is_empty() && !self.has_room(free.len()) {
@@ -94,7 +94,7 @@ pub(super) struct Charge<B> {
 }
 
 impl<B> Charge<B> {
-    /// It is so much now, whether that is too much or not.
+    /// Sets the charge, even beyond the bound.
     pub(super) fn set(&mut self, bytes: usize) {
         let used = &self.memory.used_bytes;
         match bytes >= self.bytes {

@@ -1,21 +1,21 @@
-//! What programs have written and the server has not made stable yet. It is kept until it is, so that a
-//! server that was started anew in between is given it again, and no program hears of that.
+//! Retention of unstable writes: data that programs have written and the server has not made stable
+//! yet. The mount retransmits it to a server that has restarted in between, so that programs see no
+//! error.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `pieces` | what is kept of one file, by its place in it |
-//! | `memory` | how much that may be in all |
-//! | `file` | writing to a file, making it stable, writing it again |
-//! | `server` | what the server does for that |
+//! | `pieces` | the retained data of one file, by offset |
+//! | `memory` | the bound of retained data in all |
+//! | `file` | writes to a file, commits, retransmission |
+//! | `server` | the server's part in that |
 //!
 //! Invariants
-//! * Unstable data is kept before the write is answered, and dropped when a COMMIT sent later tells that
-//!   the server has made it stable, or when everybody who has the file open is going to be told that it
-//!   is lost.
-//! * What is written again is never older than what the server has been given by this mount: no write of
-//!   the file and no change of its size is under way meanwhile.
-//! * It is not written over what others wrote under a lock: what is not stable when one is given up is not
-//!   written again, and nothing is when one was lost.
+//! * Unstable data is retained before the write is answered. It is dropped when a later COMMIT
+//!   shows that it is stable, or when every user of the file is going to get an error for its loss.
+//! * Retransmitted data is never older than what this mount has sent to the server: no write of the
+//!   file and no change of its size is under way meanwhile.
+//! * It does not overwrite data that others wrote under a lock: after an unlock unstable data is
+//!   not retransmitted, and after the loss of a lock none is.
 
 mod file;
 mod memory;

@@ -1,9 +1,9 @@
-//! What was written to one file and is not stable yet, by its place in the file.
+//! The unstable data of one file, by offset.
 //!
 //! Invariants
 //! * Pieces do not overlap: of two writes of one place the later one is kept.
-//! * A piece knows of the first and of the last write whose bytes are in it: what was written to it while
-//!   a commit was under way is not stable by that, and what was written before may be lost by it.
+//! * A piece knows the first and the last write with bytes in it. A commit under way does not make
+//!   later writes of it stable, and may lose earlier ones.
 
 use super::memory::{Charge, Memory, Reachable};
 use crate::limits::{KEPT_PIECE_BYTES_MAX, KEPT_PIECE_COST};
@@ -22,17 +22,17 @@ pub(super) struct Piece<W, B: Reachable> {
     charge: Charge<B>,
 }
 
-/// Where a piece comes from.
+/// The origin of a piece.
 #[derive(Debug, Clone)]
 pub(super) struct Origin<W> {
-    /// By which it was written, and is written again.
+    /// The open through which it was written, and is retransmitted.
     pub(super) writer: W,
     pub(super) standing: Standing,
     /// Number of the last write.
     pub(super) number: u64,
     /// Number of the first one.
     pub(super) oldest: u64,
-    /// A lock was given up since under which it may have been written: others may have written over it.
+    /// A lock that may cover it was released since: others may have overwritten it.
     pub(super) is_exposed: bool,
 }
 
@@ -42,11 +42,11 @@ pub(super) enum Data<B: Reachable> {
     Received(Received<B>),
 }
 
-/// A buffer with data as it was received, which goes back when it is not needed any more.
+/// A buffer with data as it was received, which goes back to the pool when it is free.
 #[derive(Debug)]
 pub(super) struct Received<B: Reachable> {
     buffer: Option<B>,
-    /// Where the data begins.
+    /// The offset of the data in the buffer.
     pub(super) start: usize,
     /// The server may still reach it, for a transfer that has failed.
     is_spoilt: bool,
@@ -72,7 +72,7 @@ impl<B: Reachable> Drop for Received<B> {
 }
 
 impl<W, B: Reachable> Piece<W, B> {
-    /// Leaves its first bytes only.
+    /// Keeps only its first bytes.
     fn cut_end(&mut self, len: usize) {
         debug_assert!(len < self.len);
         self.len = len;
@@ -83,7 +83,7 @@ impl<W, B: Reachable> Piece<W, B> {
         }
     }
 
-    /// Takes its first bytes away.
+    /// Removes its first bytes.
     fn cut_start(&mut self, bytes: usize) {
         debug_assert!(bytes < self.len);
         self.len -= bytes;
@@ -96,7 +96,7 @@ impl<W, B: Reachable> Piece<W, B> {
         }
     }
 
-    /// Puts other bytes in.
+    /// Overwrites some of its bytes.
     fn overwrite(&mut self, at: usize, source: VolatileSlice<'_>) {
         match &mut self.data {
             Data::Copied(bytes) => {
@@ -112,12 +112,12 @@ impl<W, B: Reachable> Piece<W, B> {
 }
 
 impl<W> Origin<W> {
-    /// That of one write.
+    /// The origin of one write.
     pub(super) fn new(writer: W, standing: Standing, number: u64) -> Self {
         Self { writer, standing, number, oldest: number, is_exposed: false }
     }
 
-    /// Bytes of another origin, written later, are in the same piece.
+    /// Merges the origin of later bytes in the same piece.
     fn join(&mut self, later: Self) {
         let is_same = self.standing == later.standing;
         let oldest = self.oldest.min(later.oldest);
@@ -152,18 +152,18 @@ impl<W, B: Reachable> Pieces<W, B> {
         self.0.iter_mut().map(|(offset, piece)| (*offset, piece))
     }
 
-    /// Takes the piece away that begins there.
+    /// Removes the piece that begins there.
     pub(super) fn remove(&mut self, offset: u64) {
         self.0.remove(&offset);
     }
 
-    /// The piece that has all of a range, and where it begins.
+    /// The piece that contains a range, and its offset.
     fn around(&mut self, range: &Range<u64>) -> Option<(u64, &mut Piece<W, B>)> {
         let (&start, piece) = self.0.range_mut(..=range.start).next_back()?;
         (range.end <= range_of(start, piece.len).end).then_some((start, piece))
     }
 
-    /// Takes a range away that no piece has whole, or one has exactly.
+    /// Removes a range that is not inside one larger piece.
     fn carve(&mut self, range: &Range<u64>) {
         if let Some((&start, before)) = self.0.range_mut(..range.start).next_back()
             && range_of(start, before.len).end > range.start
@@ -179,7 +179,7 @@ impl<W, B: Reachable> Pieces<W, B> {
         }
     }
 
-    /// Keeps a copy of what was written.
+    /// Retains a copy of a write.
     pub(super) fn copy(
         &mut self,
         offset: u64,
@@ -212,7 +212,7 @@ impl<W, B: Reachable> Pieces<W, B> {
         self.0.insert(offset, piece);
     }
 
-    /// Keeps the buffer itself, at the front of which is what was written.
+    /// Retains the buffer itself, whose front holds the write.
     pub(super) fn take(
         &mut self,
         offset: u64,
@@ -237,7 +237,7 @@ impl<W, B: Reachable> Pieces<W, B> {
         self.0.insert(offset, Piece { data: Data::Received(received), len, origin, charge });
     }
 
-    /// Something else was written there, and is stable.
+    /// Applies a write to that range that is stable already.
     pub(super) fn replaced(&mut self, offset: u64, source: VolatileSlice<'_>) {
         let range = range_of(offset, source.len());
         match self.around(&range) {
@@ -248,7 +248,7 @@ impl<W, B: Reachable> Pieces<W, B> {
         }
     }
 
-    /// The file ends there.
+    /// Truncates the pieces to the size of the file.
     pub(super) fn cut(&mut self, size: u64) {
         self.0.split_off(&size);
         if let Some((&start, last)) = self.0.iter_mut().next_back()
@@ -258,9 +258,9 @@ impl<W, B: Reachable> Pieces<W, B> {
         }
     }
 
-    /// All up to the write of this number that was written under the verifier is stable. True when there
-    /// is something among it that was not. A piece that was written to before and after is not known to
-    /// be stable, and is lost if any of it is.
+    /// Applies a COMMIT: all pieces up to this write that were written under the verifier are
+    /// stable. True when there are others among them, which are lost. A piece with writes before
+    /// and after the COMMIT is not known to be stable, and is lost if any of it is.
     pub(super) fn committed(&mut self, number: u64, verifier: Verifier) -> bool {
         let current = Standing::Unstable(verifier);
         let mut is_lost = false;
@@ -272,12 +272,12 @@ impl<W, B: Reachable> Pieces<W, B> {
         is_lost
     }
 
-    /// A lock is given up.
+    /// Records that a lock is released.
     pub(super) fn expose(&mut self) {
         self.0.values_mut().for_each(|piece| piece.origin.is_exposed = true);
     }
 
-    /// Lets go of what the server has made stable without being asked.
+    /// Drops pieces that the server has made stable without a COMMIT.
     pub(super) fn drop_stable(&mut self) {
         self.0.retain(|_, piece| piece.origin.standing != Standing::Stable);
     }
@@ -310,7 +310,7 @@ mod tests {
         Origin::new((), Standing::Unstable(verifier(run)), number)
     }
 
-    /// What is kept, byte by byte.
+    /// The retained data, byte by byte.
     fn content(pieces: &mut Pieces<(), Buffer>) -> Vec<Option<u8>> {
         let mut found = vec![None; FILE_BYTES];
         for (offset, piece) in pieces.iter_mut() {
@@ -359,7 +359,7 @@ mod tests {
                 }
                 1 => {
                     pieces.replaced(offset as u64, VolatileSlice::from_mut(&mut bytes));
-                    // Kept or not, it is not the old data.
+                    // Retained or not, it is not the old data.
                     let kept = content(&mut pieces);
                     for at in offset..offset + len {
                         assert!(kept[at].is_none() || kept[at] == new);
@@ -405,7 +405,7 @@ mod tests {
         write(&mut pieces, 2, 6, 8);
         assert!(pieces.committed(6, verifier(8)), "it is not all of the new run");
         pieces.cut(0);
-        // Written to before and while the commit was under way.
+        // Written before, and while the commit was under way.
         write(&mut pieces, 0, 7, 8);
         write(&mut pieces, 10, 8, 8);
         assert!(!pieces.committed(7, verifier(8)), "it is not known of all, but nothing is lost");
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_piece_costs_what_it_takes() {
-        // The least that an allocation takes, and a place in a tree of which nearly half is free.
+        // The smallest allocation, and a place in a tree of which nearly half is free.
         const ALLOCATION_BYTES: usize = 32;
         let place = size_of::<(u64, Piece<Arc<File>, IoBuffer>)>();
         let cost = 2 * place + ALLOCATION_BYTES;
@@ -435,7 +435,7 @@ mod tests {
             count += 1;
         }
         assert!(count as usize <= KEPT_BYTES_MAX / KEPT_PIECE_COST);
-        // Those that follow one another are one.
+        // Adjacent writes form one piece.
         drop(pieces);
         let mut pieces = Pieces::default();
         for offset in 0..1000 {

@@ -1,7 +1,7 @@
-//! What the server does for files of which something is kept, and the files of a mount.
+//! The server's part for files with retained writes, and the files of a mount.
 //!
 //! Invariants
-//! * All who have a file open here share what is kept of it.
+//! * All users of a file share its retained writes.
 
 use super::file::{Failure, KeptFile, Queue, Store};
 use super::memory::Memory;
@@ -90,7 +90,7 @@ impl Store for Remote {
     }
 }
 
-/// The files that somebody has open.
+/// The open files.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     files: Mutex<FxHashMap<FileHandle, Weak<KeptFile<Remote>>>>,
@@ -99,7 +99,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// The file of a handle, for somebody who has opened it.
+    /// The file of a handle, for a new user.
     pub(crate) fn opened(
         &self,
         file: &File,
@@ -110,7 +110,7 @@ impl Kept {
         if let Some(known) = files.get(file.handle()).and_then(Weak::upgrade) {
             return known;
         }
-        // Now and then, so that those that nobody has open any more are not more than the others.
+        // From time to time, so that closed files are not more than the open ones.
         if files.len() == files.capacity() {
             files.retain(|_, file| file.strong_count() > 0);
         }
@@ -121,13 +121,13 @@ impl Kept {
         new
     }
 
-    /// The file of a handle, if somebody has it open.
+    /// The file of a handle, if it is open.
     pub(crate) fn find(&self, handle: &FileHandle) -> Option<Arc<KeptFile<Remote>>> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.get(handle).and_then(Weak::upgrade)
     }
 
-    /// Makes all stable that is kept, and waits for that no longer than it may take.
+    /// Makes all retained writes stable, within `patience`.
     ///
     /// # Errors
     /// The first one; all are tried.
@@ -136,7 +136,8 @@ impl Kept {
         if files.is_empty() {
             return Ok(());
         }
-        // In a thread of its own: others may be at the same, and wait for the server for ever.
+        // In a thread of its own: another thread may hold the lock, and wait for the server for
+        // ever.
         let (tell, end) = mpsc::channel();
         let thread = std::thread::Builder::new().name("dafs-settle".into());
         let started = thread.spawn(move || {

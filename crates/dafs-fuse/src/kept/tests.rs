@@ -1,4 +1,4 @@
-//! Files of a server that loses what is not stable, whenever the tests say so.
+//! Files of a server that loses unstable data whenever a test says so.
 
 use super::file::{Failure, KeptFile, Queue, Store};
 use super::memory::Memory;
@@ -20,17 +20,17 @@ struct Inner {
     run: u64,
     commits: usize,
     writes: usize,
-    /// So many operations end well before one fails so, and the server has lost all.
+    /// So many operations succeed before one fails so, and the server has lost all unstable data.
     fails_after: Option<(usize, Option<Failure>)>,
     is_locked_out: bool,
-    /// Writes after which it is.
+    /// The number of writes after which it is locked out.
     locks_out_after: Option<usize>,
-    /// The next COMMIT fails in passing, and nothing is lost.
+    /// The next COMMIT fails temporarily, and no data is lost.
     puts_commit_off: bool,
-    /// The place of the next write that is refused.
+    /// The offset of the next write that is refused.
     refuses_at: Option<u64>,
     writes_stably: bool,
-    /// Comes between the arrival of the next COMMIT and its work.
+    /// Runs between the arrival of the next COMMIT and its execution.
     in_commit: Option<Meanwhile>,
 }
 
@@ -64,7 +64,7 @@ impl Inner {
 
     fn cut(&mut self, size: usize) {
         self.content.resize(size, 0);
-        // Such a change is stable when it is answered, but what was written before it need not be.
+        // A truncation is stable when it is answered, but earlier writes need not be.
         self.stable.resize(size, 0);
     }
 }
@@ -171,7 +171,7 @@ impl Mount {
     }
 }
 
-/// Of one thread.
+/// The buffer of one thread.
 struct Room(Buffer);
 
 impl Room {
@@ -217,7 +217,7 @@ fn what_the_server_loses_is_written_again_and_nobody_is_told() {
     let content = server.lock().content.clone();
     assert_eq!(&content[..5], b"firXX");
     assert_eq!(&content[100..], &vec![7; KEPT_UNCOPIED_MIN]);
-    // Once it is stable nothing is asked of the server, and nothing is kept.
+    // Once it is stable no request is sent, and nothing is retained.
     let commits = server.lock().commits;
     file.settle().unwrap();
     assert_eq!((server.lock().commits, mount.memory.used_bytes()), (commits, 0));
@@ -251,7 +251,7 @@ fn who_reads_after_a_restart_reads_what_was_written() {
 fn what_cannot_be_brought_back_is_told_to_each_once() {
     let final_failure = Some(Failure::Final(Errno::ENOSYS));
     for (fails_after, is_locked_out, reason) in [
-        // COMMIT; the write after it; nobody asks the server, because others may have written.
+        // COMMIT; the write after it; no request at all, because others may have written.
         (Some((0, final_failure)), false, Errno::ENOSYS),
         (Some((1, final_failure)), false, Errno::ENOSYS),
         (None, true, Errno::EIO),
@@ -269,7 +269,7 @@ fn what_cannot_be_brought_back_is_told_to_each_once() {
         assert_eq!(file.told(&mut two), Err(reason));
         assert_eq!(file.told(&mut file.seen()), Ok(()), "who opens it later");
         assert_eq!(mount.memory.used_bytes(), 0);
-        // From here on all is as before.
+        // From here on the file works again.
         server.lock().is_locked_out = false;
         Room::new().write(&file, 0, b"again").unwrap();
         file.settle().unwrap();
@@ -319,7 +319,7 @@ fn what_is_written_while_a_commit_is_under_way_is_not_stable_by_it() {
     let (server, file) = mount.open();
     let mut room = Room::new();
     room.write(&file, 0, b"before").unwrap();
-    // The commit meets the writer, and then a new server.
+    // During the commit a thread writes, and then the server restarts.
     let (writing, other) = (file.clone(), server.clone());
     server.lock().in_commit = Some(Meanwhile(Box::new(move || {
         Room::new().write(&writing, 6, b" while").unwrap();
@@ -357,7 +357,7 @@ fn what_was_written_again_before_a_failure_is_committed_too() {
         room.write(&file, offset, b"piece").unwrap();
     }
     server.lock().crash();
-    // COMMIT, two writes, and then the server is away.
+    // COMMIT, two writes, and then the server is unreachable.
     server.lock().fails_after = Some((3, Some(Failure::Passing(Errno::ENOLCK))));
     assert_eq!(file.settle(), Err(Errno::ENOLCK));
     file.resize(150, || {
@@ -404,14 +404,14 @@ fn nothing_is_written_after_a_lock_is_given_up() {
     server.lock().crash();
     file.settle().unwrap();
     assert_eq!(server.lock().content, b"your");
-    // Also when the server is away at that moment.
+    // Also when the server is unreachable at that moment.
     Room::new().write(&file, 0, b"mine").unwrap();
     server.lock().fails_after = Some((0, Some(Failure::Passing(Errno::ENOLCK))));
     assert_eq!(file.unlock(|| ()), (Err(Errno::ENOLCK), ()));
     file.settle().unwrap();
     assert_eq!(server.lock().content, b"your");
     assert_eq!(file.told(&mut seen), Err(Errno::EIO));
-    // What is written later is, by itself.
+    // A later write is retained by itself.
     Room::new().write(&file, 0, b"mine").unwrap();
     server.lock().puts_commit_off = true;
     file.unlock(|| ()).0.unwrap_err();
@@ -442,7 +442,7 @@ fn what_was_appended_is_appended_once() {
     let (server, file) = mount.open();
     let mut room = Room::new();
     room.write(&file, 0, b"aaaa").unwrap();
-    // Others have cut the file meanwhile.
+    // Another client has truncated the file meanwhile.
     server.lock().cut(2);
     let append = |_: &Buffer| {
         let mut inner = server.lock();
@@ -508,7 +508,7 @@ fn no_more_is_kept_than_may_be_whoever_writes() {
     let mut random = Random(77);
     for turn in 0..400_000_u64 {
         let (_, file) = &files[random.below(files.len())];
-        // Far apart, so that each costs most.
+        // Far apart, so that the overhead is largest.
         room.write(file, 2 * (turn % 5000), b"x").unwrap();
         if turn % 1000 == 0 {
             room.write(file, 0, &long).unwrap();
@@ -516,7 +516,7 @@ fn no_more_is_kept_than_may_be_whoever_writes() {
         assert!(mount.memory.used_bytes() <= KEPT_BYTES_MAX + KEPT_PIECE_COST);
     }
     assert!(files.iter().any(|(server, _)| server.lock().commits > 0));
-    // A file of which the oldest cannot be made stable does not stop the others, nor itself.
+    // A file that cannot be made stable stops neither the others, nor itself.
     for (server, _) in &files {
         server.lock().fails_after = Some((0, Some(Failure::Passing(Errno::ENOLCK))));
     }
@@ -577,7 +577,7 @@ fn crashes_change_nothing() {
                     write(&mut model);
                 }
                 4 => {
-                    // In the middle of bringing it back.
+                    // In the middle of the retransmission.
                     server.lock().crash();
                     server.lock().fails_after = Some((1 + random.below(5), None));
                     file.settle().unwrap();
@@ -592,7 +592,7 @@ fn crashes_change_nothing() {
         file.settle().unwrap();
         file.told(&mut seen).unwrap();
         server.lock().crash();
-        // What is missing at the end are zeros that were never written.
+        // Missing bytes at the end are zeros that were never written.
         let mut found = server.lock().content.clone();
         found.resize(model.len(), 0);
         assert!(found == model, "seed {seed}");
@@ -604,7 +604,7 @@ fn crashes_change_nothing() {
 fn several_write_while_the_server_crashes_and_others_make_it_stable() {
     const THREADS: usize = 4;
     const TURNS: usize = 300;
-    // So often that something is lost, and not before all of it can have been written again.
+    // So often that data is lost, and not before all of it can have been retransmitted.
     const CRASH_EVERY: usize = 2 * 50 * THREADS;
     let mount = Mount::default();
     let (server, file) = mount.open();

@@ -1,10 +1,10 @@
-//! What comes between an operation and the next one.
+//! Races: events between an operation and the next one.
 
 use super::*;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// So long nobody waits who waits for nothing.
+/// A timeout that is reached only by a deadlock.
 const LONG: Duration = Duration::from_secs(20);
 
 /// Fills the memory for all files.
@@ -83,7 +83,7 @@ fn what_was_cut_in_doubt_does_not_come_back() {
             let mut inner = server.lock();
             if is_carried_out {
                 inner.cut(2);
-                // Its size is in the journal of the server, its data is nowhere.
+                // Its size is in the server's journal, but its data is lost.
                 inner.stable = vec![0; 2];
             }
             inner.crash();
@@ -139,7 +139,7 @@ fn a_file_that_hangs_stops_nobody_who_writes_to_another_one() {
         let writing = last.clone();
         scope.spawn(move || {
             let mut room = Room::new();
-            // In place of the other one; and then there is nothing to give way.
+            // It replaces the other one; and then there is nothing to evict.
             room.write(&writing, 0, b"kept").unwrap();
             room.write(&writing, 10, b"much").unwrap();
             tell.send(()).unwrap();
