@@ -1,12 +1,13 @@
-//! Lets the kernel drop the content of many files at once, of which some hang.
+//! Page invalidation of many files at once, some of which block.
 //!
-//! The kernel drops the pages of a file one after the other, and waits at each that is being read. A server
-//! that is away does not answer those reads; what lies behind must go nevertheless.
+//! The kernel drops the pages of a file one after the other, and waits at each that is being read.
+//! An unreachable server does not answer those reads; the pages behind them must be dropped
+//! nevertheless.
 //!
 //! Invariants
-//! * What hangs is divided: in the end only [`DROPPED_TOGETHER`] before and behind the pages that are
-//!   being read wait for it.
-//! * While anything waits there are threads for it, beside all that hang, up to
+//! * A range that blocks is divided: in the end only [`DROPPED_TOGETHER`] bytes around the pages
+//!   that are being read wait for them.
+//! * While ranges wait there are threads for them, beside those that block, up to
 //!   [`DROPPING_THREADS_MAX`].
 
 use crate::limits::{DROP_HANGS, DROPPED_TOGETHER, DROPPING_THREADS_AT_ONCE, DROPPING_THREADS_MAX};
@@ -19,10 +20,10 @@ use std::time::{Duration, Instant};
 /// All of a file.
 pub(super) const WHOLE: Range<u64> = 0..i64::MAX as u64;
 
-/// Into how many parts a range is divided that hangs.
+/// The number of parts into which a blocked range is divided.
 const PARTS: u64 = 16;
 
-/// What the threads need: they do little.
+/// The stack of the threads, which do little.
 const STACK_BYTES: usize = 128 << 10;
 
 #[derive(Clone)]
@@ -50,8 +51,8 @@ struct Dropping<T, D> {
     changed: Condvar,
 }
 
-/// Calls `drop` for all of each file, and for parts of those where that does not return. Returns when all
-/// calls have.
+/// Calls `drop` for all of each file, and for parts of it where that blocks. Returns when all calls
+/// have returned.
 pub(super) fn drop_all<T: Copy + Send>(
     files: impl Iterator<Item = T>,
     drop: impl Fn(T, Range<u64>) + Sync,
@@ -80,8 +81,8 @@ impl<T: Copy + Send, D: Fn(T, Range<u64>) + Sync> Dropping<T, D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a time; how many more threads there are to be then, which count from now on. `None` when
-    /// all is done.
+    /// Waits for a time; returns how many more threads are needed, which count from now on. `None`
+    /// when all is done.
     fn look(&self, patience: Duration) -> Option<usize> {
         let goes_on = |state: &mut State<T>| !state.is_done();
         let waited = self.changed.wait_timeout_while(self.state(), patience, goes_on);
@@ -107,7 +108,7 @@ impl<T: Copy + Send, D: Fn(T, Range<u64>) + Sync> Dropping<T, D> {
         self.leave();
     }
 
-    /// A thread ends, or has not begun.
+    /// Uncounts a thread that ends, or that was not started.
     fn leave(&self) {
         self.state().threads -= 1;
         self.changed.notify_all();
@@ -127,7 +128,7 @@ impl<T: Copy> State<T> {
         Some((number, item))
     }
 
-    /// Divides what hangs; how much that is.
+    /// Divides ranges that block; returns how many do.
     fn divide(&mut self, now: Instant) -> usize {
         let mut hanging = 0;
         for begun in self.under_way.values_mut() {
@@ -144,7 +145,7 @@ impl<T: Copy> State<T> {
         hanging
     }
 
-    /// How many threads are missing: those that hang take nothing.
+    /// The number of missing threads: blocked ones take no work.
     fn more(&self, hanging: usize) -> usize {
         let wanted = self.waiting.len().min(DROPPING_THREADS_AT_ONCE);
         let missing = wanted.saturating_sub(self.threads.saturating_sub(hanging));
@@ -152,8 +153,8 @@ impl<T: Copy> State<T> {
     }
 }
 
-/// The parts of what hangs; none of what is not divided further. Nobody says how long a file is: so those
-/// of all of it are as long as what is before them.
+/// The parts of a blocked range; none if it is not divided further. The size of the file is not
+/// known, so each part of a whole file is as long as all before it.
 fn parts(range: &Range<u64>) -> Vec<Range<u64>> {
     if *range == WHOLE {
         let next = |last: &Range<u64>| {
@@ -195,10 +196,10 @@ mod tests {
         assert!(parts(&(0..DROPPED_TOGETHER)).is_empty());
     }
 
-    /// By file and place.
+    /// By file and offset.
     type Pages = BTreeSet<(u32, u64)>;
 
-    /// What a kernel keeps, and which pages are being read.
+    /// The pages that a kernel caches, and those that are being read.
     #[derive(Default)]
     struct Kernel {
         state: Mutex<(Pages, Pages)>,
@@ -227,7 +228,7 @@ mod tests {
         const HANGING: u32 = 90;
         let kernel = Kernel::default();
         let read = |file: u32| (file, u64::from(file) * 3 * DROPPED_TOGETHER + 7 * PAGE);
-        // A page each half of what is dropped together.
+        // One page in each half of a range that is dropped together.
         let pages = |file| (0..600).map(move |number| (file, number * DROPPED_TOGETHER / 2));
         {
             let mut state = kernel.state.lock().unwrap();

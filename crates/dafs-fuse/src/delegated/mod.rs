@@ -1,25 +1,26 @@
-//! Files that the kernel may keep content of, by right of a delegation: the server asks before anybody
-//! else changes them.
+//! Files that the kernel may cache under a delegation, which the server recalls before anybody else
+//! changes them.
 //!
-//! Who reads such a file again costs the server nothing: its name and attributes are answered from here,
-//! it is opened without the server, and the kernel has the pages. The server hears of an open file only
-//! when something is to be read through it that the kernel has not, or before the delegation goes back.
+//! Reading such a file again costs the server nothing: the mount answers its name and attributes,
+//! opens it without the server, and the kernel has the pages. The server gets a deferred open only
+//! when a read goes through it to the server, or before the delegation is returned.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `table` | which files, and what is known of them; no I/O |
-//! | `dropping` | lets the kernel drop much at once |
-//! | `watch` | gives all up when the server's promises may be over |
-//! | `serve/delegated` | what the kernel asks about them, and recalls |
+//! | `table` | the delegated files, and their known names and attributes; no I/O |
+//! | `dropping` | page invalidation of many files at once |
+//! | `watch` | gives all up when the lease may be over |
+//! | `serve/delegated` | the kernel's requests about them, and recalls |
 //!
 //! Invariants
-//! * Before a delegation goes back for which others ask, or that makes room for another one, the kernel has
-//!   dropped what it keeps of the file, and the server knows all that the kernel has open of it, as far as
-//!   it lets that be opened.
-//! * No thread that answers the kernel waits for it to drop something: that may wait for reads which only
-//!   these threads answer.
-//! * The kernel itself believes nothing for longer than it would without: what is known here is asked for
-//!   again, and the promise is looked at each time. Only pages stay, and `watch` sees to these.
+//! * Before a delegation is returned because of a recall, or to make room for another one, the
+//!   kernel has dropped its pages of the file, and the server knows all opens of the kernel, as far
+//!   as it accepts them.
+//! * No thread that answers the kernel waits for a drop of pages, which would be a deadlock: the
+//!   drop may wait for reads that only these threads answer.
+//! * The kernel itself caches names and attributes no longer than it would without: it asks the
+//!   mount again, which checks the delegation each time. Only pages stay longer, and `watch` covers
+//!   these.
 
 mod dropping;
 mod table;
@@ -42,13 +43,13 @@ impl Right for ReadDelegation {
     }
 }
 
-/// The files of a mount.
+/// The delegated files of a mount.
 #[derive(Debug)]
 pub(crate) struct Delegated {
     table: Mutex<Table<ReadDelegation>>,
-    /// Open files whose use the table is to be told of, for a look without the lock.
+    /// The number of open files whose use the table must see, to be read without the lock.
     cleaning: AtomicUsize,
-    /// Somebody gives files up because there are so many.
+    /// A thread is giving files up because there are too many.
     is_making_room: AtomicBool,
     pub(crate) watch: Watch,
 }
@@ -61,24 +62,24 @@ impl Default for Delegated {
     }
 }
 
-/// A question to the server that may be answered from here the next time.
+/// The time of a request to the server whose answer the table may store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked(u64);
 
 impl Delegated {
     fn table(&self) -> MutexGuard<'_, Table<ReadDelegation>> {
-        // Nothing between two changes of the table can panic.
+        // No code between two changes of the table can panic.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a name stands for, if that is known.
+    /// The attributes of the object of a name, if they are known.
     pub(crate) fn lookup(&self, dir: &FileHandle, name: &[u8]) -> Option<Attributes> {
         let mut table = self.table();
         let handle = table.named(dir, name)?;
         table.attributes(&handle)
     }
 
-    /// The file that a name is known to stand for.
+    /// The object of a name, if it is known.
     pub(crate) fn named(&self, dir: &FileHandle, name: &[u8]) -> Option<FileHandle> {
         self.table().named(dir, name)
     }
@@ -88,12 +89,12 @@ impl Delegated {
         self.table().attributes(handle)
     }
 
-    /// The server is about to be asked.
+    /// Called before a request to the server.
     pub(crate) fn asking(&self) -> Asked {
         Asked(self.table().asking())
     }
 
-    /// What it answered, to a question for this name or for a file.
+    /// Stores the answer to a request for this name, or for a file.
     pub(crate) fn learn(
         &self,
         asked: Asked,
@@ -103,18 +104,18 @@ impl Delegated {
         self.table().learn(asked.0, name, found);
     }
 
-    /// Something of a file was changed here, or may have been.
+    /// Records that a file was changed here, or may have been.
     pub(crate) fn changed(&self, handle: &FileHandle) {
         self.table().changed(handle);
     }
 
-    /// Names are about to be changed here; they are when this ends, or may be.
+    /// Called before names are changed here; dropping the result records the change.
     pub(crate) fn naming(&self) -> Naming<'_> {
         self.table().begin_names();
         Naming(self)
     }
 
-    /// How to open a file to read it, under this number of the kernel's.
+    /// The way to open a file for reading, under this number of the kernel.
     pub(crate) fn open(&self, number: u64, promised: Promised) -> Opening {
         let mut table = self.table();
         let opening = table.open(number, promised);
@@ -122,9 +123,9 @@ impl Delegated {
         opening
     }
 
-    /// A delegation has come with an open file. What it says is heard by `keeper`. True when there is
-    /// little room left, and nobody makes any: then [`made_room`](Self::made_room) is to be called, some
-    /// time after [`crowd`](Self::crowd).
+    /// Adds the delegation that came with an open file. `keeper` is notified of its recall. True
+    /// when there is little room left, and no thread makes any: then the caller calls
+    /// [`made_room`](Self::made_room), some time after [`crowd`](Self::crowd).
     pub(crate) fn came(
         &self,
         number: u64,
@@ -132,7 +133,7 @@ impl Delegated {
         delegation: ReadDelegation,
         keeper: Weak<dyn Keeper>,
     ) -> bool {
-        // A recall that comes at once waits for the table, and finds the file in it.
+        // An immediate recall waits for the table, and finds the file in it.
         let hear = |delegation: &mut ReadDelegation| match delegation.hear(keeper) {
             Ok(is_there) => is_there,
             Err(error) => {
@@ -149,7 +150,7 @@ impl Delegated {
         is_crowded && !self.is_making_room.swap(true, Ordering::SeqCst)
     }
 
-    /// No delegation has come with an open file. Answers as [`came`](Self::came).
+    /// Records that an open came without a delegation. Answers as [`came`](Self::came).
     pub(crate) fn refused(&self) -> bool {
         self.table().refused() && !self.is_making_room.swap(true, Ordering::SeqCst)
     }
@@ -159,7 +160,7 @@ impl Delegated {
         self.table().crowd()
     }
 
-    /// They are given up.
+    /// Called when they have been given up.
     pub(crate) fn made_room(&self) {
         self.is_making_room.store(false, Ordering::SeqCst);
     }
@@ -168,9 +169,9 @@ impl Delegated {
         self.cleaning.store(table.cleaning(), Ordering::Release);
     }
 
-    /// The kernel uses an open file, so it has dropped what it had when that was opened.
+    /// The kernel uses an open file, so it has dropped the pages that it had at the open.
     pub(crate) fn used(&self, number: u64) {
-        // Every read comes by.
+        // Every read passes here.
         if self.cleaning.load(Ordering::Acquire) > 0 {
             let mut table = self.table();
             table.used(number);
@@ -187,28 +188,28 @@ impl Delegated {
         }
     }
 
-    /// An open file that the server does not know.
+    /// A deferred open, which the server does not know.
     pub(crate) fn promised(&self, number: u64) -> Option<Promised> {
         self.table().promised(number)
     }
 
-    /// True when there are any.
+    /// True when there are deferred opens.
     pub(crate) fn has_promised(&self) -> bool {
         self.table().has_promised()
     }
 
-    /// Those of a file.
+    /// The deferred opens of a file.
     pub(crate) fn promised_of(&self, handle: &FileHandle) -> Vec<u64> {
         self.table().promised_of(handle)
     }
 
-    /// All of them.
+    /// All deferred opens.
     pub(crate) fn all_promised(&self) -> Vec<u64> {
         self.table().all_promised()
     }
 
-    /// The server knows an open file now, or the kernel has closed it: then `then` is done in one step
-    /// with it. False when that was so before.
+    /// Ends a deferred open, because the server knows it now or the kernel has closed it; runs
+    /// `then` atomically with that. False when it had ended before.
     pub(crate) fn settle(&self, number: u64, then: impl FnOnce()) -> bool {
         let mut table = self.table();
         let is_first = table.settle(number);
@@ -218,25 +219,25 @@ impl Delegated {
         is_first
     }
 
-    /// Nothing more is to be kept of a file; false when there is nothing, or somebody is at it already.
+    /// Stops caching of a file; false when it is not delegated, or another thread does so already.
     pub(crate) fn leave(&self, handle: &FileHandle) -> bool {
         self.table().leave(handle)
     }
 
-    /// Takes a file out, to give its delegation back.
+    /// Removes a file, to return its delegation.
     pub(crate) fn remove(&self, handle: &FileHandle) -> Option<ReadDelegation> {
         self.table().remove(handle)
     }
 
-    /// The kernel has forgotten a file: its delegation goes back, unless it `is_known` again.
+    /// The kernel has forgotten a file: its delegation is returned, unless it `is_known` again.
     pub(crate) fn forget(&self, handle: &FileHandle, is_known: impl FnOnce() -> bool) {
         let back = self.table().forget(handle, is_known);
-        // Without the lock.
+        // Dropped without the lock.
         drop(back);
     }
 
-    /// A file is opened to write, or about to lose its name, or who may read it is about to change, until
-    /// [`end_write`](Self::end_write).
+    /// Excludes a file from delegation until [`end_write`](Self::end_write): it is opened for
+    /// writing, or about to lose its name, or its permissions are about to change.
     pub(crate) fn begin_write(&self, handle: FileHandle) {
         self.table().begin_write(handle);
     }
@@ -245,12 +246,12 @@ impl Delegated {
         self.table().end_write(handle);
     }
 
-    /// Keeps nothing new, or again.
+    /// Stops new deferred opens and new delegations, or allows them again.
     pub(crate) fn pause(&self, is_paused: bool) {
         self.table().is_paused = is_paused;
     }
 
-    /// All files that are kept.
+    /// All delegated files.
     pub(crate) fn all(&self) -> Vec<FileHandle> {
         self.table().all()
     }
@@ -260,7 +261,7 @@ impl Delegated {
     }
 }
 
-/// Names are being changed here, until this ends.
+/// A change of names under way, which ends when this is dropped.
 pub(crate) struct Naming<'a>(&'a Delegated);
 
 impl Drop for Naming<'_> {
@@ -269,12 +270,12 @@ impl Drop for Naming<'_> {
     }
 }
 
-/// Whether who opens a file like this only reads it.
+/// True when an open with these flags is for reading only.
 pub(crate) fn only_reads(flags: i32) -> bool {
     flags & libc::O_ACCMODE == libc::O_RDONLY && flags & (libc::O_TRUNC | libc::O_APPEND) == 0
 }
 
-/// Whether who has a file open like this may write to it.
+/// True when an open with these flags can write.
 pub(crate) fn writes(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY
 }

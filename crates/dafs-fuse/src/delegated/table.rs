@@ -1,44 +1,47 @@
-//! Which files are kept by right of a delegation, and what is known of them. No I/O.
+//! The delegated files, and their known names and attributes. No I/O.
 //!
 //! Invariants
-//! * Names and attributes are known of a file only while its delegation is there, only what was asked
-//!   after it came, and after the last change of our own. A name is known only of a file that has no other
-//!   one, so that whatever is done to that name concerns it; of what has no known name, the attributes
-//!   are known only until any name is changed here.
-//! * No name is learned while names are being changed here: nobody would hear that it means another file.
-//! * A file that is open to write here is not kept: the kernel and the server tell different sizes then.
-//! * An open file of the kernel that the server does not know (promised) stays one until the server knows
-//!   it or the kernel has closed it, also when its file is not kept any more.
+//! * Names and attributes of a file are known only while its delegation is held. Only answers to
+//!   requests sent after it came, and after the last change of our own, are stored. A name is known
+//!   only for a file without other names, so that any operation on that name concerns it. The
+//!   attributes of a file without a known name are valid only until any name is changed here.
+//! * No name is stored while names are being changed here: a recall would not report that it
+//!   denotes another file.
+//! * A file that is open for writing here is not delegated: the sizes of the kernel and of the
+//!   server differ then.
+//! * A deferred open (promised) stays one until the server knows it or the kernel has closed it,
+//!   also when its file is not delegated any more.
 
 use crate::kernel::NodeId;
 use dafs_client::{Attributes, FileHandle};
 use rustc_hash::FxHashMap;
 
-/// The part of the room for files that is kept free: who comes first does not wait for another to go.
+/// The part of the room for files that is kept free, so that a new file need not wait for another
+/// to leave.
 const CROWD_PART: usize = 16;
 
-/// Refusals in a row that mean that the server has no more delegations for this mount. Of files that
-/// others write there are seldom so many.
+/// Refusals in a row that mean that the server has no more delegations for this mount. Files that
+/// other clients write seldom cause so many.
 const REFUSALS_MAX: usize = 64;
 
-/// So many files are kept whatever is refused.
+/// The number of files that are kept despite refusals.
 const FILES_MAX_LEAST: usize = 256;
 
-/// A delegation, which may be good for nothing any more.
+/// A delegation, which may have become invalid.
 pub(super) trait Right {
     fn is_good(&self) -> bool;
 }
 
-/// How far a delegation is on its way; it never goes back.
+/// The stages of a delegation, which only move forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Content may be kept by right of it.
+    /// Content may be cached under it.
     There,
-    /// What was kept by right of it is being given up.
+    /// The cached content is being dropped.
     Leaving,
 }
 
-/// What is known of a file.
+/// The known name and attributes of a file.
 #[derive(Debug)]
 struct Known {
     /// The directory, and the name in it.
@@ -47,22 +50,22 @@ struct Known {
     attributes: Attributes,
 }
 
-/// A file that is kept.
+/// A delegated file.
 #[derive(Debug)]
 struct Held<R> {
     right: R,
     stage: Stage,
-    /// When it came.
+    /// The time when its delegation came.
     since: u64,
-    /// When somebody here changed the file last, or its name.
+    /// The time of the last change of the file or its name here.
     changed: u64,
     used: u64,
-    /// The kernel has dropped what it had from before.
+    /// The kernel has dropped older pages.
     is_clean: bool,
     known: Option<Known>,
 }
 
-/// An open file of the kernel that the server does not know.
+/// A deferred open: an open file of the kernel that the server does not know.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Promised {
     pub(crate) handle: FileHandle,
@@ -70,40 +73,40 @@ pub(crate) struct Promised {
     pub(crate) flags: i32,
 }
 
-/// How a file can be opened to read.
+/// The way to open a file for reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// Without the server. The kernel may go on with what it has, if that is `clean`.
+    /// Without the server. The kernel may use its cached pages if they are `clean`.
     Promised { is_clean: bool },
-    /// By the server, which may grant a delegation.
+    /// At the server, which may grant a delegation.
     Delegated,
-    /// By the server, without one.
+    /// At the server, without a delegation.
     Plain,
 }
 
-/// The table.
+/// The table of delegated files.
 #[derive(Debug)]
 pub(super) struct Table<R> {
     held: FxHashMap<FileHandle, Held<R>>,
-    /// The names that are known, by directory.
+    /// The known names, by directory.
     names: FxHashMap<FileHandle, FxHashMap<Box<[u8]>, FileHandle>>,
     promised: FxHashMap<u64, Promised>,
     /// Their numbers, by file.
     promised_of: FxHashMap<FileHandle, Vec<u64>>,
-    /// How often files are open to write here, or otherwise changed.
+    /// The number of opens for writing and of other changes here, by file.
     writers: FxHashMap<FileHandle, usize>,
-    /// Open files that the kernel drops what it has of the file for, by number, with the time.
+    /// Open files for which the kernel drops older pages, by number, with the time.
     cleaning: FxHashMap<u64, (FileHandle, u64)>,
-    /// Counts what happens.
+    /// A logical clock of events.
     time: u64,
-    /// When names changed here last.
+    /// The time of the last change of names here.
     names_changed: u64,
-    /// Changes of names that are under way here.
+    /// Changes of names under way here.
     naming: usize,
     files_max: usize,
-    /// What that may become again.
+    /// The maximum to which that may grow again.
     files_limit: usize,
-    /// How often in a row the server has granted no delegation.
+    /// Refusals of a delegation in a row.
     refusals: usize,
     pub(super) is_paused: bool,
 }
@@ -144,7 +147,7 @@ impl<R: Right> Table<R> {
         self.held.keys().copied().collect()
     }
 
-    /// The file, if its delegation is good.
+    /// The file, if its delegation is valid.
     fn usable(&mut self, handle: &FileHandle) -> Option<&mut Held<R>> {
         let time = self.tick();
         let held = self.held.get_mut(handle)?;
@@ -155,26 +158,26 @@ impl<R: Right> Table<R> {
         Some(held)
     }
 
-    /// What is known of a file.
+    /// The known attributes of a file.
     pub(super) fn attributes(&mut self, handle: &FileHandle) -> Option<Attributes> {
         let names_changed = self.names_changed;
         let known = self.usable(handle)?.known.as_ref()?;
-        // A name of it may have been changed since, if nobody knows which it has.
+        // A file without a known name may have lost a name since.
         let is_good = known.name.is_some() || known.asked >= names_changed;
         is_good.then(|| known.attributes.clone())
     }
 
-    /// The file that a name is known to stand for.
+    /// The object of a name, if it is known.
     pub(super) fn named(&self, dir: &FileHandle, name: &[u8]) -> Option<FileHandle> {
         self.names.get(dir)?.get(name).copied()
     }
 
-    /// The time of a question to the server, which goes out after it.
+    /// The time of a request to the server, which is sent after this.
     pub(super) fn asking(&self) -> u64 {
         self.time
     }
 
-    /// What the server answered, to a question for a name or for a file.
+    /// Stores the answer to a request for a name or for a file.
     pub(super) fn learn(
         &mut self,
         asked: u64,
@@ -187,7 +190,7 @@ impl<R: Right> Table<R> {
         if held.stage != Stage::There || newest > asked {
             return;
         }
-        // What is done to another name of it would not be noticed, nor what is being done to this one.
+        // Changes through other names of it would not be seen, nor those under way of this one.
         let name = name.filter(|_| attributes.links == 1 && self.naming == 0);
         let name = name.map(|(dir, name)| (*dir, Box::<[u8]>::from(name)));
         self.unlearn(&handle);
@@ -212,7 +215,7 @@ impl<R: Right> Table<R> {
         }
     }
 
-    /// A change of a file has been carried out, or may have been.
+    /// Records that a file was changed, or may have been.
     pub(super) fn changed(&mut self, handle: &FileHandle) {
         self.unlearn(handle);
         let time = self.tick();
@@ -221,25 +224,26 @@ impl<R: Right> Table<R> {
         }
     }
 
-    /// Names are about to change here.
+    /// Records that a change of names begins here.
     pub(super) fn begin_names(&mut self) {
         self.naming += 1;
     }
 
-    /// Names have changed here, or may have.
+    /// Records that names have changed here, or may have.
     pub(super) fn end_names(&mut self) {
         debug_assert!(self.naming > 0, "it was said before");
         self.naming -= 1;
         self.names_changed = self.tick();
     }
 
-    /// The kernel opens a file to read it; its `number` would be promised.
+    /// The kernel opens a file for reading; `number` would be that of a deferred open.
     pub(super) fn open(&mut self, number: u64, promised: Promised) -> Opening {
         let handle = promised.handle;
         if self.is_paused || self.writers.contains_key(&handle) {
             return Opening::Plain;
         }
-        // One without a known name may be the one that is losing its name; the server must know it then.
+        // A file without a known name may be the one that is losing its name; the server must know
+        // the open then.
         let is_losing =
             |held: &Held<R>| held.known.as_ref().is_none_or(|known| known.name.is_none());
         let is_naming = self.naming > 0;
@@ -258,8 +262,8 @@ impl<R: Right> Table<R> {
         }
     }
 
-    /// A delegation has come with the open file of this number. It is good when `ready` says so, which
-    /// lets recalls be heard. Yields it when it goes back.
+    /// Adds the delegation that came with the open file of this number. It is valid when `ready`
+    /// says so, which registers it for recalls. Returns a delegation that is to be returned.
     pub(super) fn came(
         &mut self,
         number: u64,
@@ -271,7 +275,7 @@ impl<R: Right> Table<R> {
             && !self.writers.contains_key(&handle)
             && !self.held.contains_key(&handle)
             && self.held.len() < self.files_max;
-        // One of a former run of the server would never be used, and nobody would give it up.
+        // A delegation of a former run of the server would never be used, and never given up.
         if !is_wanted || !ready(&mut right) || !right.is_good() {
             return Some(right);
         }
@@ -285,9 +289,9 @@ impl<R: Right> Table<R> {
         None
     }
 
-    /// The server has opened a file and granted no delegation. When it does so again and again it has none
-    /// left for this mount, and the files that are used now are to have those of others. True when there is
-    /// little room then.
+    /// Records that the server opened a file without a delegation. If it does so again and again it
+    /// has none left for this mount, and the files in use now should get those of others. True when
+    /// there is little room then.
     pub(super) fn refused(&mut self) -> bool {
         self.refusals += 1;
         let is_enough = self.refusals >= REFUSALS_MAX && self.held.len() >= FILES_MAX_LEAST;
@@ -307,8 +311,7 @@ impl<R: Right> Table<R> {
         (self.files_max / CROWD_PART).max(1)
     }
 
-    /// The files to give up so that there is room: those that were not used for longest, and nothing
-    /// that the server does not know to be open.
+    /// The files to give up to make room: the least recently used, without deferred opens.
     pub(super) fn crowd(&self) -> Vec<FileHandle> {
         let room = 2 * self.room_min();
         let count = (self.held.len() + room).saturating_sub(self.files_max);
@@ -321,12 +324,12 @@ impl<R: Right> Table<R> {
         idle.into_iter().take(count).map(|(_, handle)| handle).collect()
     }
 
-    /// How many open files there are that [`used`](Self::used) is to be told of.
+    /// The number of open files of which [`used`](Self::used) must be called.
     pub(super) fn cleaning(&self) -> usize {
         self.cleaning.len()
     }
 
-    /// The kernel uses an open file, so it has dropped what it had when that was opened.
+    /// The kernel uses an open file, so it has dropped the pages that it had at the open.
     pub(super) fn used(&mut self, number: u64) {
         if let Some((handle, opened)) = self.cleaning.remove(&number)
             && let Some(held) = self.held.get_mut(&handle)
@@ -341,7 +344,7 @@ impl<R: Right> Table<R> {
         self.cleaning.remove(&number);
     }
 
-    /// Nothing more is kept of a file; false when there is nothing, or somebody is at it already.
+    /// Stops caching of a file; false when it is not delegated, or another thread does so already.
     pub(super) fn leave(&mut self, handle: &FileHandle) -> bool {
         self.unlearn(handle);
         match self.held.get_mut(handle) {
@@ -353,22 +356,23 @@ impl<R: Right> Table<R> {
         }
     }
 
-    /// The open files of a file that the server does not know.
+    /// The deferred opens of a file.
     pub(super) fn promised_of(&self, handle: &FileHandle) -> Vec<u64> {
         self.promised_of.get(handle).cloned().unwrap_or_default()
     }
 
-    /// All of them.
+    /// All deferred opens.
     pub(super) fn all_promised(&self) -> Vec<u64> {
         self.promised.keys().copied().collect()
     }
 
-    /// An open file that the server does not know.
+    /// A deferred open.
     pub(super) fn promised(&self, number: u64) -> Option<Promised> {
         self.promised.get(&number).copied()
     }
 
-    /// The server knows an open file now, or the kernel has closed it; false when that was so before.
+    /// Ends a deferred open, because the server knows it now or the kernel has closed it; false
+    /// when it had ended before.
     pub(super) fn settle(&mut self, number: u64) -> bool {
         let Some(promised) = self.promised.remove(&number) else { return false };
         if let Some(numbers) = self.promised_of.get_mut(&promised.handle) {
@@ -380,8 +384,8 @@ impl<R: Right> Table<R> {
         true
     }
 
-    /// Takes a file out that the kernel has forgotten, unless it `is_known` again: it may have been opened
-    /// since, and its delegation is as good as before.
+    /// Removes a file that the kernel has forgotten, unless it `is_known` again: it may have been
+    /// opened since, and its delegation is as good as before.
     pub(super) fn forget(
         &mut self,
         handle: &FileHandle,
@@ -393,13 +397,14 @@ impl<R: Right> Table<R> {
         if is_idle { self.remove(handle) } else { None }
     }
 
-    /// Takes a file out, to give its delegation back.
+    /// Removes a file, to return its delegation.
     pub(super) fn remove(&mut self, handle: &FileHandle) -> Option<R> {
         self.unlearn(handle);
         self.held.remove(handle).map(|held| held.right)
     }
 
-    /// A file is opened to write here, or about to lose its name, or who may read it is about to change.
+    /// Excludes a file: it is opened for writing here, or about to lose its name, or its
+    /// permissions are about to change.
     pub(super) fn begin_write(&mut self, handle: FileHandle) {
         *self.writers.entry(handle).or_default() += 1;
     }

@@ -1,11 +1,11 @@
-//! The table without a server: what may be believed, and what may not any more.
+//! The table without a server: the validity of its contents.
 
 use super::table::{Opening, Promised, Right, Table};
 use dafs_client::{Attributes, FileHandle, ObjectType, Owner};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A delegation that somebody else may end.
+/// A delegation that a test can revoke.
 #[derive(Debug, Clone)]
 struct Good(Rc<Cell<bool>>);
 
@@ -67,14 +67,14 @@ fn with(files_max: usize, number: u8) -> (Table<Good>, Good) {
 #[test]
 fn the_kernel_keeps_only_what_it_has_read_since_the_delegation_came() {
     let (mut table, _) = with(9, 1);
-    // Whoever opened it first may not have dropped the old pages yet.
+    // The first opener may not have dropped the old pages yet.
     assert_eq!(table.open(2, promise(1)), Opening::Promised { is_clean: false });
     table.used(1);
     assert_eq!(table.open(3, promise(1)), Opening::Promised { is_clean: true });
     assert_eq!(table.cleaning(), 1);
     table.closed(2);
     assert_eq!(table.cleaning(), 0);
-    // One that was opened under a delegation before says nothing of a later one.
+    // An open under an earlier delegation does not count for a later one.
     let (mut table, _) = with(9, 1);
     drop(table.remove(&handle(1)));
     assert!(table.came(5, handle(1), Good::new(), |_| true).is_none());
@@ -102,18 +102,18 @@ fn nothing_is_believed_that_was_asked_before_the_delegation_or_a_change_of_ours(
     names_change(&mut table);
     table.learn(under_way, Some((&DIR, b"name")), &attributes(1, 1));
     assert!(table.named(&DIR, b"name").is_none());
-    // A file of two names: what is done to the other one would not be noticed.
+    // A file of two names: operations on the other one would not be seen.
     let now = table.asking();
     table.learn(now, Some((&DIR, b"name")), &attributes(1, 2));
     assert!(table.named(&DIR, b"name").is_none());
-    // Without a name its attributes are known until any name is changed here.
+    // Without a name its attributes are valid until any name is changed here.
     assert!(table.attributes(&handle(1)).is_some());
     names_change(&mut table);
     assert!(table.attributes(&handle(1)).is_none());
     let now = table.asking();
     table.learn(now, None, &attributes(1, 1));
     assert!(table.attributes(&handle(1)).is_some());
-    // A new name takes the place of the old one.
+    // A new name replaces the old one.
     table.learn(now, Some((&DIR, b"name")), &attributes(1, 1));
     table.learn(now, Some((&DIR, b"other")), &attributes(1, 1));
     assert_eq!((table.named(&DIR, b"name"), table.named(&DIR, b"other")), (None, Some(handle(1))));
@@ -176,7 +176,7 @@ fn no_name_is_learned_while_names_are_changed() {
     table.begin_names();
     table.begin_names();
     table.end_names();
-    // The one change is over, and another one is not.
+    // One change is over, and another one is not.
     let during = table.asking();
     table.learn(during, Some((&DIR, b"name")), &attributes(1, 1));
     assert!(table.named(&DIR, b"name").is_none());
@@ -188,7 +188,7 @@ fn no_name_is_learned_while_names_are_changed() {
     let after = table.asking();
     table.learn(after, Some((&DIR, b"name")), &attributes(1, 1));
     assert_eq!(table.named(&DIR, b"name"), Some(handle(1)));
-    // One whose name is known would be said to lose it.
+    // The change of a known name would name this file.
     table.begin_names();
     assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }));
 }
@@ -223,7 +223,7 @@ fn a_delegation_that_a_former_run_of_the_server_has_granted_goes_back() {
     right.0.set(false);
     assert!(table.came(1, handle(1), right, |_| true).is_some());
     assert!(table.is_empty());
-    // It may end while somebody begins to hear of it.
+    // It may end while the keeper is being registered.
     let ended = |right: &mut Good| {
         right.0.set(false);
         true
@@ -239,7 +239,7 @@ fn what_was_not_used_for_long_makes_room() {
         assert!(table.came(u64::from(number), handle(number), Good::new(), |_| true).is_none());
         assert!(!table.is_crowded());
     }
-    // The first is used again, and the server does not know that the second is open.
+    // The first is used again, and the second has a deferred open.
     assert!(matches!(table.open(40, promise(0)), Opening::Promised { .. }) && table.settle(40));
     assert!(matches!(table.open(41, promise(1)), Opening::Promised { .. }));
     assert!(table.came(30, handle(30), Good::new(), |_| true).is_none());
@@ -247,7 +247,7 @@ fn what_was_not_used_for_long_makes_room() {
     assert_eq!(table.crowd(), [handle(2), handle(3), handle(4)]);
     assert!(table.leave(&handle(3)));
     assert_eq!(table.crowd(), [handle(2), handle(4), handle(5)], "that one goes already");
-    // Nobody's delegation goes back here: the kernel has not dropped the content.
+    // No delegation is returned here: the kernel has not dropped the content.
     assert!(table.came(31, handle(31), Good::new(), |_| true).is_none());
     let back = Good::new();
     let returned = table.came(32, handle(32), back.clone(), |_| true).unwrap();
@@ -290,7 +290,7 @@ fn a_server_that_has_no_more_delegations_gets_some_back() {
 fn what_is_being_given_up_is_among_all_until_it_is_gone() {
     let (mut table, _) = with(9, 1);
     assert!(table.leave(&handle(1)));
-    // Its pages may still be there when the promises end.
+    // Its pages may still be there when the lease ends.
     assert_eq!(table.all(), [handle(1)]);
     assert!(!table.leave(&handle(1)), "somebody else gives it back");
     assert!(table.remove(&handle(1)).is_some());

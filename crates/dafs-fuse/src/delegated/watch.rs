@@ -1,8 +1,10 @@
-//! Looks after the promises of the server: nobody else can tell the kernel in time when they may be over.
+//! The watch of the lease: only this thread can make the kernel drop its pages in time when
+//! delegations may be lost.
 //!
 //! Invariants
-//! * What is being dropped is not dropped once more: one look after the other finds the promises over, for
-//!   as long as the server is away, and so long a page that is being read keeps who drops it waiting.
+//! * A file whose pages are being dropped is not dropped a second time. While the server is
+//!   unreachable each check finds the lease over, and a page that is being read blocks the drop for
+//!   that long.
 
 use super::{Delegated, dropping};
 use crate::limits::PROMISE_LOOK;
@@ -12,7 +14,7 @@ use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The thread that looks; it begins with the first file that is kept.
+/// The thread that checks the lease; the first delegated file starts it.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     is_begun: AtomicBool,
@@ -20,7 +22,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Begins, if nobody does it yet. False when there is no thread: nothing may be kept then.
+    /// Starts the thread, if it does not run yet. False when it cannot be started: then no file may
+    /// be delegated.
     pub(crate) fn begin(&self, server: &Arc<Server>) -> bool {
         if self.is_begun.swap(true, Ordering::SeqCst) {
             return true;
@@ -42,7 +45,7 @@ fn look(server: &Weak<Server>, mut restarts: u64) {
         let client = &server.tree.client;
         let (promised, seen) = (client.promised(), client.stats().restarts);
         let is_over = promised.is_zero() || seen != restarts;
-        // What was being dropped already is tried again: it may have been read since.
+        // Files that were being dropped already are tried again: they may have been read since.
         if !is_over || server.delegated.is_empty() || begin_to_drop(&server) {
             restarts = seen;
         }
@@ -52,7 +55,7 @@ fn look(server: &Weak<Server>, mut restarts: u64) {
     }
 }
 
-/// Begins to let the kernel drop all; false when not all of it begins now.
+/// Starts to drop the pages of all files; false when some are being dropped already.
 fn begin_to_drop(server: &Arc<Server>) -> bool {
     let all = server.delegated.all();
     let count = all.len();
@@ -62,7 +65,7 @@ fn begin_to_drop(server: &Arc<Server>) -> bool {
         return begins_all;
     }
     tracing::info!("the server may have let others change files: the kernel drops them");
-    // It may take as long as the server is away, and more may happen meanwhile.
+    // It may take as long as the server is unreachable, and the watch must go on meanwhile.
     let (of, dropped) = (server.clone(), files.clone());
     let thread = std::thread::Builder::new().name("dafs-dropping".into());
     let begun = thread.spawn(move || drop_files(&of, &dropped));
@@ -73,7 +76,7 @@ fn begin_to_drop(server: &Arc<Server>) -> bool {
     begun.is_ok() && begins_all
 }
 
-/// Lets the kernel drop files that are kept, and gives their delegations back.
+/// Drops the pages of delegated files, and returns their delegations.
 fn drop_files(server: &Server, files: &[FileHandle]) {
     let delegated: &Delegated = &server.delegated;
     let under_way = &delegated.watch.under_way;
@@ -82,21 +85,21 @@ fn drop_files(server: &Server, files: &[FileHandle]) {
     let drop_each = |files: &[FileHandle]| {
         dropping::drop_all(files.iter().copied(), |handle, range| server.drop_part(&handle, range));
     };
-    // Also those that others are giving up: they may wait at a page that is being read, before all that is
-    // behind it.
+    // This includes files that other threads are giving up: those may wait at a page that is being
+    // read, before the pages behind it.
     drop_each(files);
     under_way.end(&others);
     for handle in &left {
         server.redeem_all(handle);
-        // Before it can be kept again.
+        // Before it can be delegated again.
         under_way.end(std::slice::from_ref(handle));
         drop(delegated.remove(handle));
     }
-    // What was read since then may be old, and nobody would say so.
+    // Pages read since then may be stale, and no recall would say so.
     drop_each(&left);
 }
 
-/// The files that are being dropped.
+/// The files whose pages are being dropped.
 #[derive(Debug, Default)]
 struct UnderWay(Mutex<FxHashSet<FileHandle>>);
 
@@ -105,7 +108,7 @@ impl UnderWay {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those of `all` that nobody drops yet: the caller does from now on.
+    /// The files of `all` that no thread is dropping: the caller does from now on.
     fn begin(&self, all: Vec<FileHandle>) -> Vec<FileHandle> {
         let mut files = self.files();
         all.into_iter().filter(|handle| files.insert(*handle)).collect()
@@ -135,7 +138,7 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(under_way.begin(all.clone()), []);
         }
-        // What has come since does not wait for what hangs.
+        // New files do not wait for blocked ones.
         assert_eq!(under_way.begin(vec![handle(1), handle(2), handle(3)]), [handle(3)]);
         under_way.end(&[handle(2), handle(3)]);
         assert_eq!(under_way.begin(all), [handle(2)]);
