@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Length of the head of an answer, in bytes.
 const HEAD_BYTES: usize = 16;
 
-/// What the kernel is told of a node.
+/// The attributes of a node for the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeAttributes {
     pub(crate) node: NodeId,
@@ -18,42 +18,42 @@ pub(crate) struct NodeAttributes {
     pub(crate) accessed: Time,
     pub(crate) modified: Time,
     pub(crate) changed: Time,
-    /// With the kind of the object.
+    /// With the type bits of the object.
     pub(crate) mode: u32,
     pub(crate) links: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) device: u32,
-    /// The unit of good transfers, in bytes.
+    /// The preferred unit of transfers, in bytes.
     pub(crate) block_bytes: u32,
 }
 
-/// What the kernel is told of a name.
+/// The answer about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) attributes: NodeAttributes,
-    /// Differs when the number of the node means another object than it did.
+    /// Differs when the number of the node is reused for another object.
     pub(crate) generation: u64,
-    /// How long it may believe that.
+    /// The timeout of the kernel's cache for it.
     pub(crate) belief: Duration,
 }
 
-/// How the kernel is to treat a file that was opened.
+/// The kernel's treatment of a file that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct OpenHow {
-    /// It keeps nothing of the content.
+    /// The kernel caches no content.
     pub(crate) direct: bool,
-    /// It goes on with what it has kept of the content.
+    /// The kernel keeps its cached content.
     pub(crate) keeps: bool,
 }
 
-/// The kernel keeps no content of the file and asks for all of it.
+/// The kernel caches no content of the file and asks for all of it.
 const OPEN_DIRECT: u32 = 1;
 
-/// The kernel goes on with the content that it has kept.
+/// The kernel keeps its cached content.
 const OPEN_KEEPS: u32 = 1 << 1;
 
-/// Who stands in the way of a lock.
+/// The holder of a conflicting lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockFound {
     pub(crate) start: u64,
@@ -61,11 +61,11 @@ pub(crate) struct LockFound {
     pub(crate) end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub(crate) kind: i32,
-    /// Which process of this host has it; 0 for one of another, which has no number here.
+    /// The process of this host that holds it; 0 for one of another host.
     pub(crate) process: u32,
 }
 
-/// The head of an answer with so many bytes behind it.
+/// The head of an answer with a body of so many bytes.
 pub(super) fn head(unique: u64, result: Result<usize, Errno>) -> [u8; HEAD_BYTES] {
     let (body, error) = match result {
         Ok(body) => (body, 0),
@@ -78,16 +78,16 @@ pub(super) fn head(unique: u64, result: Result<usize, Errno>) -> [u8; HEAD_BYTES
     bytes
 }
 
-/// A notice that a node has changed in ways that the kernel does not know.
+/// The notice FUSE_NOTIFY_INVAL_INODE.
 const FORGET_CONTENT: u32 = 2;
 
-/// Tells the kernel to drop what it keeps of a node: attributes, and a part of the content; all of it, if
-/// that has no bytes.
+/// Makes the kernel drop its cached attributes of a node, and a part of the content; all of it, if
+/// the range is empty.
 pub(super) fn forget_content(node: NodeId, range: Range<u64>) -> Vec<u8> {
     let mut writer = Writer::with_room(HEAD_BYTES + 24);
     writer.u32(HEAD_BYTES as u32 + 24);
     writer.u32(FORGET_CONTENT);
-    // It is no answer.
+    // A notice, and not an answer.
     writer.u64(0);
     writer.u64(node);
     writer.u64(range.start);
@@ -95,7 +95,7 @@ pub(super) fn forget_content(node: NodeId, range: Range<u64>) -> Vec<u8> {
     writer.0
 }
 
-/// Puts numbers behind each other.
+/// Encodes numbers one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Writer(pub(super) Vec<u8>);
 
@@ -147,10 +147,10 @@ impl Writer {
     }
 }
 
-/// Length of what is told of a name, in bytes.
+/// Length of an entry, in bytes.
 const ENTRY_BYTES: usize = 128;
 
-/// To what looks up or makes a name.
+/// Answers LOOKUP and the operations that create a name.
 pub(crate) fn entry(entry: &Entry) -> Vec<u8> {
     let mut writer = Writer::with_room(ENTRY_BYTES);
     writer.entry(entry);
@@ -158,7 +158,7 @@ pub(crate) fn entry(entry: &Entry) -> Vec<u8> {
     writer.0
 }
 
-/// To what asks for attributes or changes them.
+/// Answers GETATTR and SETATTR.
 pub(crate) fn attributes(from: &NodeAttributes, belief: Duration) -> Vec<u8> {
     let mut writer = Writer::with_room(104);
     writer.u64(belief.as_secs());
@@ -168,14 +168,14 @@ pub(crate) fn attributes(from: &NodeAttributes, belief: Duration) -> Vec<u8> {
     writer.0
 }
 
-/// To what opens a file or a directory.
+/// Answers OPEN and OPENDIR.
 pub(crate) fn opened(handle: u64, how: OpenHow) -> Vec<u8> {
     let mut writer = Writer::with_room(16);
     writer.opened(handle, how);
     writer.0
 }
 
-/// To what makes and opens a file.
+/// Answers CREATE.
 pub(crate) fn created(made: &Entry, handle: u64, how: OpenHow) -> Vec<u8> {
     let mut writer = Writer::with_room(ENTRY_BYTES + 16);
     writer.entry(made);
@@ -183,12 +183,12 @@ pub(crate) fn created(made: &Entry, handle: u64, how: OpenHow) -> Vec<u8> {
     writer.0
 }
 
-/// To a write.
+/// Answers WRITE.
 pub(crate) fn written(bytes: u32) -> Vec<u8> {
     size(bytes)
 }
 
-/// To a question for the length of an extended attribute, or of their names.
+/// Answers a query for the length of an extended attribute, or of their names.
 pub(crate) fn size(bytes: u32) -> Vec<u8> {
     let mut writer = Writer::with_room(8);
     writer.u32(bytes);
@@ -196,12 +196,12 @@ pub(crate) fn size(bytes: u32) -> Vec<u8> {
     writer.0
 }
 
-/// To a question where something begins.
+/// Answers LSEEK.
 pub(crate) fn offset(bytes: u64) -> Vec<u8> {
     bytes.to_ne_bytes().to_vec()
 }
 
-/// To a question for a lock.
+/// Answers GETLK.
 pub(crate) fn lock(found: &LockFound) -> Vec<u8> {
     let mut writer = Writer::with_room(24);
     writer.u64(found.start);
@@ -211,14 +211,14 @@ pub(crate) fn lock(found: &LockFound) -> Vec<u8> {
     writer.0
 }
 
-/// To a question for space: blocks in all, free, and free for users; files in all and free.
+/// Answers STATFS: blocks in all, free, and free for users; files in all and free.
 pub(crate) fn space(numbers: [u64; 5], block_bytes: u32, name_bytes_max: u32) -> Vec<u8> {
     let mut writer = Writer::with_room(80);
     numbers.into_iter().for_each(|number| writer.u64(number));
     writer.u32(block_bytes);
     writer.u32(name_bytes_max);
     writer.u32(block_bytes);
-    // One to fill up, and six that are spare.
+    // One word of padding, and six that are spare.
     (0..7).for_each(|_| writer.u32(0));
     writer.0
 }
@@ -231,13 +231,13 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// An empty one with room for so many bytes.
+    /// An empty listing with room for so many bytes.
     pub(crate) fn new(room: usize) -> Self {
         Self { writer: Writer::with_room(room), room }
     }
 
-    /// Adds an entry with the position behind it, and with what is told of the name if that is asked
-    /// for; false when there is no more room.
+    /// Adds an entry with the position behind it, and with the answer about the name if that is
+    /// asked for; false when there is no more room.
     pub(crate) fn add(
         &mut self,
         entry: Option<&Entry>,

@@ -1,13 +1,13 @@
-//! Numbers and texts out of bytes.
+//! Decoding of numbers and texts.
 
 use thiserror::Error;
 
-/// A request, or something that a process hands over, is not what it should be.
+/// A request, or a message of a handover, is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the bytes end before what they should hold, or hold something else")]
 pub(crate) struct Malformed;
 
-/// Takes things from the front of bytes.
+/// Decodes items from the front of bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_ne_bytes)
     }
 
-    /// Bytes up to a zero, which is taken as well.
+    /// Bytes up to a zero, which is skipped.
     pub(crate) fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let len = self.0.iter().position(|&byte| byte == 0).ok_or(Malformed)?;
         let text = self.bytes(len)?;
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }

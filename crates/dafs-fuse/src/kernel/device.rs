@@ -1,8 +1,8 @@
-//! The device through which the kernel speaks.
+//! The device `/dev/fuse`, which carries the kernel's requests.
 //!
 //! Invariants
-//! * The data of a write is received where the server can fetch it, and that of a read is sent from
-//!   where the server has put it: neither is copied in between.
+//! * The data of a write is received in memory that the server can read, and the data of a read is
+//!   sent from memory that the server has written: neither is copied in between.
 
 use super::answer;
 use super::errno::Errno;
@@ -20,23 +20,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub(crate) struct Device(OwnedFd);
 
-/// Where requests are received and the data of reads is put, for one thread.
+/// The buffers of one thread, for requests and for the data of reads.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// The heads of requests, and all of those that carry no data.
+    /// The heads of requests, and whole requests without data.
     plain: Vec<u8>,
-    /// Behind the head of a write: its data. The server reaches it.
+    /// The data behind the head of a write. The server can reach it.
     data: IoBuffer,
-    /// The server may still write there, for a transfer that was given up: nothing is received there.
+    /// The server may still write there, for a transfer that was given up: it must not be reused.
     is_spoilt: bool,
 }
 
-/// What came.
+/// The result of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
     /// A request of so many bytes.
     Request(usize),
-    /// Nothing, by a signal or because there was nothing.
+    /// No request, because of a signal or without waiting.
     Nothing,
     /// The mount is gone.
     Unmounted,
@@ -50,7 +50,7 @@ impl Room {
         Ok(Self { plain, data: client.buffer(WRITE_BYTES_MAX as usize)?, is_spoilt: false })
     }
 
-    /// A transfer has failed: nothing must be put where its data was.
+    /// Marks the data buffer as unusable, because a transfer has failed.
     pub(crate) fn give_up(&mut self) {
         self.is_spoilt = true;
     }
@@ -59,7 +59,7 @@ impl Room {
         self.is_spoilt
     }
 
-    /// Makes what was given up anew.
+    /// Replaces a buffer that was given up.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -71,8 +71,7 @@ impl Room {
         Ok(())
     }
 
-    /// The request that was received. What lies behind its head is copied, unless it is data to be
-    /// written.
+    /// The request that was received. Its body is copied, unless it is data of a write.
     ///
     /// # Errors
     /// As [`Request::parse`]; a write whose data is not as long as it says.
@@ -93,7 +92,7 @@ impl Room {
         Ok((Request::parse(&plain[..bytes])?, data))
     }
 
-    /// A copy of the request that was received, if it may wait for what other mounts do.
+    /// A copy of the request that was received, if it may wait for operations of other mounts.
     pub(crate) fn copy_to_set_aside(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let operation = self.plain.get(4..8).filter(|_| bytes >= REQUEST_HEAD_BYTES)?;
         if !waits_for_others(u32::from_ne_bytes(operation.try_into().ok()?)) {
@@ -105,15 +104,15 @@ impl Room {
     }
 }
 
-/// Puts a part of a request that came into the other memory where it belongs.
+/// Copies the part of a request that was received in the data buffer to its place.
 fn gather(plain: &mut [u8], data: &IoBuffer, part: Range<usize>) {
     if let Some(behind) = data.slice(0, part.len()) {
         behind.copy_to(&mut plain[part], Site::Inspect);
     }
 }
 
-/// A write, of whose request so many bytes have come. What lies behind them in the buffer belongs to an
-/// earlier one, perhaps of somebody else.
+/// A write, of whose request so many bytes have arrived. The bytes behind them in the buffer belong
+/// to an earlier request, perhaps of another user.
 fn write(head: &[u8], bytes: usize) -> Result<Request<'_>, Option<u64>> {
     let request = Request::parse(head)?;
     match request.operation {
@@ -136,7 +135,7 @@ impl Device {
     /// Waits for a request.
     ///
     /// # Errors
-    /// The device's.
+    /// Those of the device.
     pub(crate) fn receive(&self, room: &mut Room) -> io::Result<Received> {
         let received = match room.is_spoilt {
             true => dafs_mem::readv(self.as_fd(), &[VolatileSlice::from_mut(&mut room.plain)]),
@@ -148,7 +147,7 @@ impl Device {
         match received {
             Ok(bytes) => Ok(Received::Request(bytes)),
             Err(error) => match error.raw_os_error() {
-                // ENOENT: the request was taken back before it was received.
+                // ENOENT: the request was interrupted before it was received.
                 Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => Ok(Received::Nothing),
                 Some(libc::ENODEV) => Ok(Received::Unmounted),
                 _ => Err(error),
@@ -164,7 +163,7 @@ impl Device {
         check(unique, rustix::io::writev(&self.0, &parts[..count]).map_err(io::Error::from));
     }
 
-    /// Answers a read with data that is where the server put it.
+    /// Answers a read with the data in place.
     pub(crate) fn answer_data(&self, unique: u64, data: VolatileSlice<'_>) {
         let mut head = answer::head(unique, Ok(data.len()));
         let parts = [VolatileSlice::from_mut(&mut head), data];
@@ -172,19 +171,19 @@ impl Device {
         check(unique, dafs_mem::writev(self.as_fd(), &parts[..count]));
     }
 
-    /// Lets the kernel drop the content and the attributes that it keeps of a node. Waits for reads and
+    /// Makes the kernel drop its cached content and attributes of a node. Waits for reads and
     /// writes of the node that are under way.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the kernel.
     pub(crate) fn forget_content(&self, node: NodeId) -> io::Result<()> {
         self.notify(&answer::forget_content(node, 0..0))
     }
 
-    /// The same for a part of it, which is not empty.
+    /// As [`forget_content`](Self::forget_content), for a part of the content, which is not empty.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the kernel.
     pub(crate) fn forget_part(&self, node: NodeId, range: Range<u64>) -> io::Result<()> {
         debug_assert!(!range.is_empty() && range.end <= i64::MAX as u64);
         self.notify(&answer::forget_content(node, range))
@@ -192,14 +191,14 @@ impl Device {
 
     fn notify(&self, notice: &[u8]) -> io::Result<()> {
         match rustix::io::write(&self.0, notice) {
-            // It does not know the node any more.
+            // The kernel has forgotten the node.
             Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Lets nobody wait in [`receive`](Self::receive) any more, or again. Who waits already goes on
-    /// when a signal comes.
+    /// Makes [`receive`](Self::receive) non-blocking, or blocking again. A signal wakes threads
+    /// that wait already.
     pub(crate) fn set_waiting(&self, waits: bool) -> io::Result<()> {
         let mut flags = fcntl_getfl(&self.0)?;
         flags.set(OFlags::NONBLOCK, !waits);
@@ -207,7 +206,8 @@ impl Device {
     }
 }
 
-/// The kernel takes no answer to a request that it has given up (ENOENT), or of a mount that is gone.
+/// The kernel takes no answer to a request that was interrupted (ENOENT), or of a mount that is
+/// gone.
 fn check(unique: u64, sent: io::Result<usize>) {
     if let Err(error) = sent {
         match error.raw_os_error() {

@@ -21,7 +21,7 @@ numbers! {
 }
 
 impl Errno {
-    /// One that somebody else has found; what is none that the kernel takes is told as EIO.
+    /// Converts an error number; one that the kernel would not take becomes EIO.
     pub(crate) fn from_i32(number: i32) -> Self {
         // The kernel refuses answers beyond this.
         if (1..512).contains(&number) { Self(number) } else { Self::EIO }

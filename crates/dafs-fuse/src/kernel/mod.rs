@@ -1,12 +1,11 @@
-//! The kernel's side: its requests out of bytes, and our answers into bytes. No I/O but that of
-//! `device`.
+//! The kernel's protocol: decoding of requests, and encoding of answers. No I/O but in `device`.
 //!
-//! Written after the protocol that Linux describes in its header `linux/fuse.h`, version 7.36; what
-//! later versions add is not asked for. Numbers are in the order of this machine.
+//! Written after the protocol that Linux describes in its header `linux/fuse.h`, version 7.36;
+//! features of later versions are not requested. Numbers are in the byte order of this machine.
 //!
 //! Invariants
-//! * What the kernel sends is believed only as far as it is there: a short or strange request is refused,
-//!   and costs nothing else.
+//! * Requests of the kernel are validated: a short or invalid request is refused, and has no other
+//!   effect.
 
 mod answer;
 mod bytes;
@@ -31,5 +30,5 @@ pub(crate) use request::{
 /// Length of the head of a request, in bytes.
 pub(crate) const REQUEST_HEAD_BYTES: usize = 40;
 
-/// Where the data of a write begins in its request, in bytes.
+/// The offset of a write's data in its request, in bytes.
 pub(crate) const WRITE_DATA_AT: usize = REQUEST_HEAD_BYTES + 40;

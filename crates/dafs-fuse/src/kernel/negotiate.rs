@@ -1,18 +1,18 @@
-//! What the kernel and we agree on, in the first request and its answer.
+//! Negotiation with the kernel, in the first request and its answer.
 
 use super::answer::Writer;
 use super::errno::Errno;
 use super::page::page_bytes;
 use crate::limits::{BACKGROUND_REQUESTS, READ_AHEAD_BYTES, WRITE_BYTES_MAX};
 
-/// The version of the protocol that is spoken here.
+/// The version of the protocol that the mount implements.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 36;
 
-/// Older kernels (before Linux 4.20) have not all that is needed here.
+/// Older kernels (before Linux 4.20) lack features that the mount needs.
 const MINOR_LEAST: u32 = 28;
 
-// What the kernel can be asked to do.
+// Capability flags.
 const ASYNC_READ: u32 = 1;
 const POSIX_LOCKS: u32 = 1 << 1;
 const ATOMIC_TRUNCATION: u32 = 1 << 3;
@@ -45,7 +45,7 @@ const WANTED: u32 = ASYNC_READ
     | TAKE_RIGHTS_AWAY
     | HAS_MORE_FLAGS;
 
-/// What the kernel offers.
+/// The kernel's offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) major: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Offer {
     pub(crate) more_flags: u32,
 }
 
-/// What was agreed on, for as long as the mount is there, whichever process serves it.
+/// The negotiated parameters, for the life of the mount, also after a handover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Agreed {
     /// The version of the protocol, below [`MAJOR`].
@@ -69,7 +69,7 @@ pub(crate) struct Agreed {
 }
 
 impl Agreed {
-    /// Whether what another process has agreed on is something that this one can do.
+    /// True when this process supports the parameters that another process has negotiated.
     pub(crate) fn is_known(&self) -> bool {
         (MINOR_LEAST..=MINOR).contains(&self.minor)
             && self.write_bytes <= WRITE_BYTES_MAX
@@ -78,7 +78,7 @@ impl Agreed {
     }
 }
 
-/// The answer to an offer that can be taken, and what is agreed on by it.
+/// The answer to an acceptable offer, and the negotiated parameters.
 ///
 /// # Errors
 /// The kernel is too old.
@@ -90,7 +90,7 @@ pub(crate) fn accept(offer: &Offer) -> Result<(Vec<u8>, Agreed), Errno> {
     let agreed = Agreed {
         minor: offer.minor.min(MINOR),
         write_bytes: WRITE_BYTES_MAX,
-        // What an older kernel does not have is done without.
+        // Capabilities that an older kernel lacks are not used.
         flags: offer.flags & WANTED,
         more_flags: if has_more { offer.more_flags & MAP_DIRECT } else { 0 },
     };
@@ -102,7 +102,7 @@ pub(crate) fn accept(offer: &Offer) -> Result<(Vec<u8>, Agreed), Errno> {
     writer.u16(BACKGROUND_REQUESTS);
     writer.u16(BACKGROUND_REQUESTS / 4 * 3);
     writer.u32(agreed.write_bytes);
-    // Times are exact to the nanosecond.
+    // The granularity of times is a nanosecond.
     writer.u32(1);
     writer.u16(pages_max(page_bytes()));
     writer.u16(0);
@@ -111,14 +111,14 @@ pub(crate) fn accept(offer: &Offer) -> Result<(Vec<u8>, Agreed), Errno> {
     Ok((writer.0, agreed))
 }
 
-/// The most pages of a transfer, by the size of the kernel's pages in bytes: no transfer is longer than
-/// there is room for.
+/// The most pages of a transfer, by the size of the kernel's pages in bytes: no transfer exceeds
+/// the buffers.
 fn pages_max(page_bytes: usize) -> u16 {
     let pages = WRITE_BYTES_MAX as usize / page_bytes;
     u16::try_from(pages.max(1)).unwrap_or(u16::MAX)
 }
 
-/// The answer to a kernel of a later major version, which begins again with ours.
+/// The answer to a kernel of a later major version, which then retries with ours.
 pub(crate) fn refuse_version(offer: &Offer) -> Option<Vec<u8>> {
     (offer.major > MAJOR).then(|| {
         let mut writer = Writer::default();
@@ -155,7 +155,7 @@ mod tests {
         };
         assert!(agreed(|_| ()));
         assert!(!agreed(|agreed| agreed.write_bytes += 1));
-        // Writing back, for one.
+        // Write-back, for one.
         assert!(!agreed(|agreed| agreed.flags |= 1 << 16));
         assert!(!agreed(|agreed| agreed.more_flags |= 1));
         assert!(!agreed(|agreed| agreed.minor = MINOR + 1));

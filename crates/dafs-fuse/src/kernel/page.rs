@@ -1,6 +1,6 @@
 //! The kernel's pages.
 
-/// How long a page is, in bytes.
+/// The size of a page, in bytes.
 pub(super) fn page_bytes() -> usize {
     // SAFETY: it only reads a constant of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -1,4 +1,4 @@
-//! Requests of the kernel out of their bytes.
+//! Decoding of the kernel's requests.
 
 use super::REQUEST_HEAD_BYTES;
 use super::bytes::{Malformed, Reader};
@@ -6,7 +6,7 @@ use super::bytes::{Malformed, Reader};
 /// The number of a node.
 pub(crate) type NodeId = u64;
 
-/// The user on whose behalf something is done.
+/// The user that makes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
@@ -36,9 +36,9 @@ pub(crate) struct Change {
     pub(crate) size: Option<u64>,
     pub(crate) accessed: Option<TimeChange>,
     pub(crate) modified: Option<TimeChange>,
-    /// The open file that it is done through.
+    /// The open file of the change.
     pub(crate) handle: Option<u64>,
-    /// Bits that lend rights are to go.
+    /// Clears setuid and setgid (FATTR_KILL_SUIDGID).
     pub(crate) takes_rights: bool,
 }
 
@@ -57,13 +57,13 @@ pub(crate) struct LockWanted {
     pub(crate) process: u32,
 }
 
-/// What the kernel wants.
+/// The operation that the kernel requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// Some lookups of some nodes are forgotten. No answer.
+    /// Lookups of some nodes are forgotten. No answer.
     Forget(Vec<(NodeId, u64)>),
     GetAttributes,
     SetAttributes(Change),
@@ -114,11 +114,11 @@ pub(crate) enum Operation<'a> {
         offset: u64,
         len: u32,
         appends: bool,
-        /// Bits that lend rights are to go.
+        /// Clears setuid and setgid (FUSE_WRITE_KILL_SUIDGID).
         takes_rights: bool,
     },
     Space,
-    /// With the owner of locks of the whole file, if that is to lose them.
+    /// With the owner of whole-file locks, if they are to be released.
     Release {
         handle: u64,
         owner: Option<u64>,
@@ -168,29 +168,29 @@ pub(crate) enum Operation<'a> {
         wanted: LockWanted,
         waits: bool,
     },
-    /// Where data or a hole begins at an offset or behind it.
+    /// The start of data or of a hole at an offset or behind it.
     Seek {
         handle: u64,
         offset: u64,
         hole: bool,
     },
-    /// A request is not waited for any more.
+    /// The caller no longer waits for a request.
     Interrupt {
         unique: u64,
     },
     Destroy,
-    /// Something that there is not here.
+    /// An operation that the mount does not support.
     Unknown(u32),
 }
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request<'a> {
-    /// Its name, for the answer.
+    /// Its number, for the answer.
     pub(crate) unique: u64,
     pub(crate) node: NodeId,
     pub(crate) caller: Caller,
-    /// The thread that asks.
+    /// The thread that made the request.
     pub(crate) thread: u32,
     pub(crate) operation: Operation<'a>,
 }
@@ -235,7 +235,7 @@ const READDIRPLUS: u32 = 44;
 const RENAME2: u32 = 45;
 const LSEEK: u32 = 46;
 
-/// Whether the server may let an operation wait until others have given back what they keep.
+/// True when the server may delay an operation until others have returned delegations.
 pub(super) fn waits_for_others(operation: u32) -> bool {
     matches!(
         operation,
@@ -243,7 +243,7 @@ pub(super) fn waits_for_others(operation: u32) -> bool {
     )
 }
 
-// Which attributes a SETATTR changes.
+// The attributes that a SETATTR changes.
 const WITH_MODE: u32 = 1;
 const WITH_UID: u32 = 1 << 1;
 const WITH_GID: u32 = 1 << 2;
@@ -261,14 +261,14 @@ const RELEASE_UNLOCKS: u32 = 1 << 1;
 /// A WRITE of pages that were changed in memory some time ago.
 const WRITE_OF_PAGES: u32 = 1;
 
-/// A WRITE by somebody who may not keep the bits that lend rights.
+/// A WRITE that must clear setuid and setgid.
 const WRITE_TAKES_RIGHTS: u32 = 1 << 2;
 
 impl<'a> Request<'a> {
-    /// Takes a request apart; for a write, the bytes may end before the data.
+    /// Decodes a request; for a write, the bytes may end before the data.
     ///
     /// # Errors
-    /// It is shorter than it must be. The number of the request that can be answered so.
+    /// It is too short. The number of the request, if the error can be answered.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Option<u64>> {
         let mut head = Reader::new(bytes);
         let numbers = (|| {
@@ -375,7 +375,7 @@ fn operation(opcode: u32, node: NodeId, mut body: Reader<'_>) -> Result<Operatio
             match i32::try_from(whence) {
                 Ok(libc::SEEK_DATA) => Operation::Seek { handle, offset, hole: false },
                 Ok(libc::SEEK_HOLE) => Operation::Seek { handle, offset, hole: true },
-                // The kernel does the others itself.
+                // The kernel implements the others itself.
                 _ => Operation::Unknown(opcode),
             }
         }
@@ -387,7 +387,7 @@ fn operation(opcode: u32, node: NodeId, mut body: Reader<'_>) -> Result<Operatio
 
 fn forgotten<'a>(body: &mut Reader<'a>) -> Result<Operation<'a>, Malformed> {
     let (count, _) = (body.u32()?, body.u32()?);
-    // What is not there ends this; the count alone makes nothing.
+    // The end of the input stops this; the count alone allocates nothing.
     (0..count)
         .map(|_| Ok((body.u64()?, body.u64()?)))
         .collect::<Result<_, _>>()
