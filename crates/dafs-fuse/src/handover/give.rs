@@ -1,4 +1,4 @@
-//! The process that serves a mount, and lets another one take it.
+//! The process that serves a mount, and hands it over to another one.
 
 use super::socket::{CONNECTED, GO_ON, TAKEN, address, check, greet, receive, send, send_with};
 use super::state::{DirectoryState, FileState, Introduction, OwnerState, State};
@@ -16,18 +16,19 @@ use std::time::Instant;
 /// Owners of opens that this process may still use until it stops.
 const OWNERS_TO_COME: u64 = 1 << 32;
 
-/// Waits for a process that wants the mount.
+/// Listens for a process that asks for the mount.
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
-    /// One that is connected to the server and waits for all to stop here.
+    /// A process that is connected to the server and waits until this one has stopped.
     ready: Mutex<Option<UnixStream>>,
 }
 
 impl Listener {
-    /// Starts to listen; `former` is the process that had the mount before, whose end is waited for.
+    /// Starts to listen; `former` is the process that had the mount before, whose end is waited
+    /// for.
     ///
     /// # Errors
-    /// There is no thread.
+    /// The thread could not be started.
     pub(crate) fn start(
         session: &Arc<Session>,
         device: &str,
@@ -40,7 +41,7 @@ impl Listener {
         let thread = std::thread::Builder::new().name("dafs-handover".into());
         thread.spawn(move || {
             if let Some(former) = former {
-                // Nothing more comes but its end.
+                // The former process sends no more messages; it only ends.
                 let _ = receive(&former);
             }
             let listening = address(&device).and_then(|at| bind(&at));
@@ -74,10 +75,10 @@ impl Listener {
         if receive(&stream)? != CONNECTED {
             return Err(io::Error::other("it could not connect to the server"));
         }
-        // Most of it while all goes on.
+        // Most of it while requests are still served.
         settle(&session.server)?;
-        // While reads are still answered: who has got a lock lets the kernel drop what it keeps, which
-        // waits for them.
+        // While reads are still answered: a thread that has got a lock makes the kernel drop pages,
+        // which waits for them.
         if let Err(error) = stop_keeping(&session.server) {
             session.server.delegated.pause(false);
             return Err(error);
@@ -86,7 +87,7 @@ impl Listener {
             resume(&session.server);
             return Err(io::Error::other("requests for locks do not come to an end"));
         }
-        // One that has come before and was not looked at has waited for longer.
+        // An earlier process that was not served has timed out.
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
         let stopped = session.stop();
         if stopped.is_err() {
@@ -96,18 +97,18 @@ impl Listener {
         stopped
     }
 
-    /// Whether a process waits for that.
+    /// True when a process waits until this one has stopped.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// The process that all has stopped for.
+    /// The process for which this one has stopped.
     pub(crate) fn ready(&self) -> Option<UnixStream> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Listens, as soon as the process before does not any more: its end is not all at once.
+/// Listens, as soon as the former process does not any more: its end takes a moment.
 fn bind(at: &SocketAddr) -> io::Result<UnixListener> {
     let until = Instant::now() + HANDOVER_PATIENCE;
     loop {
@@ -120,7 +121,7 @@ fn bind(at: &SocketAddr) -> io::Result<UnixListener> {
     }
 }
 
-/// Goes on with what was ended for a process that has not taken the mount.
+/// Resumes service after a process has not taken the mount.
 pub(crate) fn resume(server: &Arc<Server>) {
     server.resume_locks();
     server.delegated.pause(false);
@@ -129,7 +130,7 @@ pub(crate) fn resume(server: &Arc<Server>) {
 /// Gives everything to another process; all threads have stopped.
 ///
 /// # Errors
-/// It has not taken it. All can go on then as before.
+/// The other process has not taken it. This one can go on as before.
 pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> {
     let paused = match server.locks.pause(HANDOVER_LOCKS_PATIENCE) {
         true => Ok(server.locks.unanswered()),
@@ -152,7 +153,7 @@ pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> 
     given
 }
 
-/// Keeps nothing by right of delegations, and lets the server know all that is open.
+/// Stops caching under delegations, and lets the server know all opens.
 fn stop_keeping(server: &Arc<Server>) -> io::Result<()> {
     let stopped = server.stop_keeping(HANDOVER_KEEPING_PATIENCE);
     stopped.map_err(|error| {
@@ -161,12 +162,12 @@ fn stop_keeping(server: &Arc<Server>) -> io::Result<()> {
     })
 }
 
-/// The next process would not know of it either.
+/// The next process would not know them either.
 fn unknown() -> io::Error {
     io::Error::other("the server does not come to know all that is open")
 }
 
-/// Makes all stable that was written.
+/// Makes all writes stable.
 fn settle(server: &Server) -> io::Result<()> {
     let settled = server.kept.settle(KEPT_PATIENCE);
     settled.map_err(|_| io::Error::other("the server does not make stable what was written"))
@@ -175,7 +176,7 @@ fn settle(server: &Server) -> io::Result<()> {
 fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<State> {
     let given_up = server.locks.given_up();
     let mut state = State { waiting: waiting.to_vec(), given_up, ..State::default() };
-    // What is not stable would be forgotten.
+    // Unstable writes would be forgotten.
     settle(server)?;
     if server.delegated.has_promised() {
         return Err(unknown());
@@ -215,7 +216,7 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
         });
     });
     match lost {
-        // Those who believe to hold them would not be told.
+        // The holders of those locks would not be notified.
         true => {
             Err(io::Error::other("locks were lost; it can be taken over when they are given up"))
         }

@@ -1,23 +1,23 @@
 //! Handing a mount over to another process, such as one of a newer version, while it is in use.
 //!
-//! The process that serves a mount listens on a socket that is called after the kernel's name of the
-//! mount. Another one connects there, as the same client of the server ([`ClientIdentity`]), and gets the
-//! device and all tables. No request is answered by both or by none: what was received before is
-//! answered by the first, and what comes later waits in the kernel for the second.
+//! The process that serves a mount listens on a socket that is named after the kernel's device of
+//! the mount. Another one connects there, as the same client of the server ([`ClientIdentity`]),
+//! and gets the device and all tables. Each request is answered exactly once: the first process
+//! answers those received before, and later ones wait in the kernel for the second.
 //!
 //! | first | second |
 //! |---|---|
-//! | hello, with the version of this | hello, as well |
-//! | which client, which root | |
+//! | hello, with the protocol version | hello, as well |
+//! | client identity, root | |
 //! | | connected |
 //! | stops; the tables, and the device | |
-//! | | opens and locks the same: has it, or why not |
+//! | | opens and locks the same; reports success or the error |
 //! | go on; ends without closing anything | |
 //! | | serves |
 //!
 //! Invariants
-//! * Until it is told that the second has everything, the first can go on as if nothing had been; after
-//!   that it does nothing more. The second serves only when it is told to go on.
+//! * Until the second reports that it has everything, the first can go on as before; after that it
+//!   does nothing more. The second serves only after the first has told it to go on.
 //! * Both belong to the same user, or to root.
 //!
 //! [`ClientIdentity`]: dafs_client::ClientIdentity

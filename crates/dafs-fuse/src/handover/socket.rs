@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
-/// What each says first; the last digits are the version of all that follows.
+/// The first message of each side; the last digits are the version of the protocol.
 const HELLO: &[u8] = b"dafs mount handover 4";
 /// The second is connected to the server.
 pub(super) const CONNECTED: &[u8] = b"connected";
@@ -16,12 +16,12 @@ pub(super) const TAKEN: &[u8] = b"taken";
 /// The first will do nothing more.
 pub(super) const GO_ON: &[u8] = b"go on";
 
-/// Where the process listens that serves a mount.
+/// The address on which the process that serves a mount listens.
 pub(super) fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("dafs-mount-{device}"))
 }
 
-/// Checks who is at the other end, since anybody may listen or connect, and limits all waiting.
+/// Checks the user of the peer, since anybody may listen or connect, and sets timeouts.
 pub(super) fn check(stream: &UnixStream) -> io::Result<()> {
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
@@ -41,8 +41,8 @@ pub(super) fn send(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes)
 }
 
-/// Each tells the other what it speaks before it looks at what the other does, so that both can say why
-/// nothing comes of it.
+/// Each side sends its version before it reads that of the other, so that both can report a
+/// mismatch.
 pub(super) fn greet(stream: &UnixStream) -> io::Result<()> {
     send(stream, HELLO)?;
     match receive(stream)? == HELLO {
@@ -80,7 +80,7 @@ pub(super) fn receive_with(mut stream: &UnixStream) -> io::Result<(Vec<u8>, Opti
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
     }
     let mut bytes = Vec::new();
-    // Grows with what comes, not with what is said to come.
+    // Grows with the data that arrives, not with the announced length.
     stream.take(length).read_to_end(&mut bytes)?;
     if (bytes.len() as u64) < length {
         return Err(io::ErrorKind::UnexpectedEof.into());

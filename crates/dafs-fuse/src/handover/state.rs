@@ -1,11 +1,11 @@
-//! What one process tells the other, into bytes and out of them. Numbers are in the order of this
-//! machine, which both are on.
+//! Encoding of the messages between the two processes. Numbers are in the byte order of this
+//! machine, on which both run.
 
 use crate::kernel::{Agreed, Malformed, NodeId, Reader};
 use crate::locking::{Request, Wanted};
 use dafs_client::{ClientIdentity, FileHandle, ListingPlace};
 
-/// Which client, and what is mounted.
+/// The identity of the client, and the mounted tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Introduction {
     pub(super) identity: ClientIdentity,
@@ -14,10 +14,10 @@ pub(super) struct Introduction {
     pub(super) source: Vec<u8>,
 }
 
-/// All that the kernel knows and has open.
+/// All objects that the kernel knows or has open.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct State {
-    /// What the kernel and the mount have agreed on, when that began.
+    /// The parameters that the kernel and the mount have negotiated.
     pub(super) agreed: Agreed,
     /// Number, handle, and lookups that are not forgotten.
     pub(super) nodes: Vec<(NodeId, FileHandle, u64)>,
@@ -26,7 +26,7 @@ pub(super) struct State {
     pub(super) owners: Vec<OwnerState>,
     /// Requests for locks that were not answered.
     pub(super) waiting: Vec<Request>,
-    /// Requests that nobody waits for any more, perhaps of these.
+    /// Interrupted requests, perhaps of these.
     pub(super) given_up: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct FileState {
     pub(super) node: NodeId,
     pub(super) handle: FileHandle,
     pub(super) flags: i32,
-    /// Who has it open, to the server.
+    /// The open's owner at the server.
     pub(super) open_owner: u64,
     pub(super) is_lost: bool,
 }
@@ -50,18 +50,18 @@ pub(super) struct DirectoryState {
     pub(super) listing: ListingState,
 }
 
-/// How far a listing is.
+/// The position of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListingState {
-    /// Position before the first entry that is kept.
+    /// Position before the first cached entry.
     pub(crate) before: u64,
-    /// Cookies and names of those that are kept.
+    /// Cookies and names of the cached entries.
     pub(crate) names: Vec<(u64, Vec<u8>)>,
-    /// Where the server goes on behind them.
+    /// The place at which the server goes on behind them.
     pub(crate) place: ListingPlace,
 }
 
-/// One who locks in a file.
+/// A lock owner in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OwnerState {
     pub(super) node: NodeId,
@@ -72,11 +72,11 @@ pub(super) struct OwnerState {
     pub(super) open_owner: u64,
     /// The open files that it locked through.
     pub(super) handles: Vec<u64>,
-    /// First byte, length, and whether exclusively.
+    /// First byte, length, and true for an exclusive lock.
     pub(super) locks: Vec<(u64, u64, bool)>,
 }
 
-/// Something that is told.
+/// A part of a message.
 trait Told: Sized {
     fn put(&self, into: &mut Vec<u8>);
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed>;
@@ -159,7 +159,7 @@ impl<T: Told> Told for Vec<T> {
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let count = u64::get(from)?;
-        // What is not there ends this; the count alone makes nothing.
+        // The end of the input stops this; the count alone allocates nothing.
         (0..count).map(|_| T::get(from)).collect()
     }
 }

@@ -17,20 +17,20 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a mount could not be taken over. The process that has it goes on.
+/// The reason why a mount could not be taken over. The process that has it goes on.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TakeOverError {
-    /// Nobody is there, or it does not speak.
+    /// There is no process, or it does not answer.
     #[error("the process that serves the mount does not hand it over: {0}")]
     Process(#[from] io::Error),
-    /// It is another mount than was said.
+    /// The mount has another source than expected.
     #[error("it is mounted from {0}")]
     Source(String),
-    /// The server has not everything that the process before had.
+    /// The server does not grant all the state that the former process had.
     #[error("the server does not give what is in use: {0}")]
     Server(String),
-    /// What the process told cannot be.
+    /// The process sent an invalid message.
     #[error("what the process that serves the mount tells makes no sense")]
     Malformed,
 }
@@ -50,12 +50,12 @@ impl From<LockError> for TakeOverError {
 /// A mount that was taken over.
 pub(crate) struct Taken {
     pub(crate) session: Arc<Session>,
-    /// To the process that had it, until that ends.
+    /// The connection to the former process, until that ends.
     pub(crate) former: UnixStream,
 }
 
-/// Takes the mount that the kernel calls `device`. `connect` connects as the client that the process
-/// before was.
+/// Takes the mount that the kernel calls `device`. `connect` connects as the same client as the
+/// former process.
 pub(crate) fn take<E: From<TakeOverError>>(
     device: &str,
     options: &MountOptions,
@@ -71,20 +71,20 @@ pub(crate) fn take<E: From<TakeOverError>>(
     let tree = Tree::new(client, introduction.root);
     let server = Server::new(device, state.agreed, tree, options.belief);
     let server = Arc::new(server);
-    // The other process goes on by itself when it has waited for too long: what is opened or locked after
-    // that, nobody would know of.
+    // The other process goes on by itself after a timeout: state that this one opened or locked
+    // after that would be orphaned.
     let filled = dafs_client::within(HANDOVER_FILL, || fill(&server, &state));
     let session = Arc::new(Session::new(server.clone(), options.threads));
-    // What can fail, fails before the other one ends.
+    // Steps that can fail come before the other process ends.
     let prepared = filled.and_then(|()| Ok(session.prepare()?));
     let taken = prepared.and_then(|()| agree(&stream));
     if let Err(error) = taken {
         let _ = send(&stream, error.to_string().as_bytes());
-        // What is open belongs to the other process as well: closing it here would close it there.
+        // The opens belong to the other process as well: closing them here would close them there.
         std::mem::forget((server, session));
         return Err(error.into());
     }
-    // The kernel says so once.
+    // The kernel interrupts a request once.
     state.given_up.iter().for_each(|unique| server.locks.give_up(*unique));
     for request in state.waiting {
         if let Err(error) = server.answer_lock(request, true) {
@@ -114,7 +114,7 @@ fn tables(stream: &UnixStream) -> Result<(State, Device), TakeOverError> {
     Ok((state, Device::new(device.ok_or(TakeOverError::Malformed)?)))
 }
 
-/// Opens and locks all that the process before had.
+/// Opens and locks everything that the former process had.
 fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     let sense = |is_new: bool| if is_new { Ok(()) } else { Err(TakeOverError::Malformed) };
     let client = &server.tree.client;
@@ -146,10 +146,10 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     sense(state.waiting.len() <= LOCK_WAITERS_MAX)
 }
 
-/// The open of an owner, and whether it may write.
+/// The open of an owner, and true if it can write.
 fn open_and_lock(client: &Client, owner: &OwnerState) -> Result<(File, bool), TakeOverError> {
     let (mut opened, mut may_write) = (Err(TakeOverError::Malformed), false);
-    // It is open already for this owner; which of these that was, nobody noted.
+    // This owner has it open already; the access mode of that open was not recorded.
     let ways = [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()];
     for (way, writes) in ways.into_iter().zip([true, false, true]) {
         let way = way.direct(true);
