@@ -1,4 +1,4 @@
-//! Files that are kept by right of delegations: looked up, opened, and given up.
+//! Delegated files: lookup, open, and return of the delegation.
 
 use super::{Answer, Server};
 use crate::content::{self, OpenFile};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A file that is being changed here; it ends with this.
+/// A change of a file here, which ends when this is dropped.
 pub(super) struct Changing<'a> {
     server: &'a Server,
     handle: FileHandle,
@@ -19,14 +19,14 @@ pub(super) struct Changing<'a> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        // One that is removed has fewer names.
+        // A removed file has one link less.
         self.server.changes.file(&self.handle);
         self.server.delegated.end_write(&self.handle);
     }
 }
 
 impl Changing<'_> {
-    /// It goes on, until the kernel closes what it has opened to write.
+    /// Lets the change go on until the kernel closes its open for writing.
     pub(super) fn go_on(self) {
         std::mem::forget(self);
     }
@@ -54,7 +54,7 @@ impl Server {
         Ok(found)
     }
 
-    /// Opens a file that is only to be read.
+    /// Opens a file for reading only.
     pub(super) fn open_to_read(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -109,31 +109,31 @@ impl Server {
                     assert!(is_first, "a number is given once");
                 }
             });
-            // One that came too late is closed without the lock.
+            // An open that lost the race is closed without the lock.
             drop(file);
         }
         self.files.get(number).ok_or(Errno::EBADF)
     }
 
-    /// Lets the server know of all that the kernel has open of a file.
+    /// Makes all deferred opens of a file at the server.
     pub(crate) fn redeem_all(&self, handle: &FileHandle) {
         for number in self.delegated.promised_of(handle) {
             if let Err(error) = self.redeemed(number) {
-                // The kernel has closed it, or who reads through it is told.
+                // The kernel has closed it, or its user gets an error.
                 tracing::debug!(?error, number, "an open file that the server does not know");
             }
         }
     }
 
-    /// Lets the kernel drop what it keeps of a file. To be called by no thread that answers it.
+    /// Makes the kernel drop its cache of a file. Never called by a thread that answers it.
     pub(crate) fn drop_content(&self, handle: &FileHandle) {
-        // What the kernel has forgotten it keeps nothing of.
+        // The kernel has no cache of a file that it has forgotten.
         if let Some(node) = self.tree.nodes.known(handle) {
             self.forget_content(node);
         }
     }
 
-    /// The same for a part of it; the range is of whole pages.
+    /// As [`drop_content`](Self::drop_content), for a part of it; the range is of whole pages.
     pub(crate) fn drop_part(&self, handle: &FileHandle, range: Range<u64>) {
         if let Some(node) = self.tree.nodes.known(handle)
             && let Err(error) = self.device.forget_part(node, range)
@@ -142,8 +142,8 @@ impl Server {
         }
     }
 
-    /// A file is about to be changed here. It is not kept meanwhile: what the kernel has of it, it drops
-    /// or changes itself.
+    /// Called before a file is changed here. It is not delegated meanwhile: the kernel drops or
+    /// changes its own pages.
     pub(super) fn changing(&self, handle: FileHandle) -> Changing<'_> {
         self.delegated.begin_write(handle);
         let is_kept = self.delegated.leave(&handle);
@@ -154,8 +154,8 @@ impl Server {
         Changing { server: self, handle }
     }
 
-    /// Who may open a file is about to be changed here: what is open already stays so. Its content may be
-    /// kept on.
+    /// Called before the permissions of a file are changed here: existing opens stay valid. Its
+    /// content may stay cached.
     pub(super) fn changing_rights(&self, handle: FileHandle) -> Changing<'_> {
         self.delegated.begin_write(handle);
         self.redeem_all(&handle);
@@ -176,13 +176,13 @@ impl Server {
     }
 
     pub(super) fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) -> Outcome<()> {
-        // From here on no name is learned that is about to go.
+        // From here on no name that is about to change is stored.
         let naming = self.delegated.naming();
         let named =
             |(dir, name): (NodeId, &[u8])| Ok(self.delegated.named(&self.tree.handle(dir)?, name));
         let (source, mut target) = (named(from)?, named(to)?);
         if target.is_none() && self.delegated.has_promised() {
-            // What is replaced may be open, and the server must know that before.
+            // The replaced file may be open, and the server must know that before.
             target = self.tree.lookup(to.0, to.1).ok().map(|found| found.handle);
         }
         let changing = [source, target].map(|found| found.map(|handle| self.changing(handle)));
@@ -192,19 +192,19 @@ impl Server {
         renamed
     }
 
-    /// Keeps nothing any more, and all that is open is known to the server. To be called by no thread
-    /// that answers the kernel.
+    /// Stops all caching, and makes all deferred opens at the server. Never called by a thread that
+    /// answers the kernel.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when that takes longer than the patience, or what the server says to what it does not
-    /// let be opened. What is paused then is to go on.
+    /// `ETIMEDOUT` after the timeout, or the server's answer to an open that it refuses. The caller
+    /// then resumes caching.
     pub(crate) fn stop_keeping(self: &Arc<Self>, patience: Duration) -> Outcome<()> {
         self.delegated.pause(true);
         let (tell, end) = std::sync::mpsc::sync_channel(1);
         let server = self.clone();
         let thread = std::thread::Builder::new().name("dafs-dropping".into());
         let begun = thread.spawn(move || {
-            // What the kernel waits for to drop something ends with no patience.
+            // A drop that the kernel blocks has no timeout.
             let _ = tell.send(dafs_client::within(patience, || server.keep_nothing()));
         });
         if let Err(error) = begun {
@@ -224,7 +224,7 @@ impl Server {
                 self.drop_content(&handle);
             }
         }
-        // Also what could not be opened when its file was given up, or is being given up by others.
+        // Also opens that failed when their file was given up, or that another thread is giving up.
         for number in self.delegated.all_promised() {
             if let Err(error) = self.redeemed(number)
                 && self.delegated.promised(number).is_some()
@@ -235,7 +235,8 @@ impl Server {
         Ok(())
     }
 
-    /// Gives up what was not used for long: on a thread of its own, since the kernel is to drop it.
+    /// Gives up the least recently used files: on a thread of its own, since the kernel must drop
+    /// their pages.
     fn make_room(self: &Arc<Self>) {
         let server = self.clone();
         let thread = std::thread::Builder::new().name("dafs-room".into());
@@ -253,7 +254,7 @@ impl Server {
 
     fn give_up(&self, handle: &FileHandle, give_back: bool) {
         if !self.delegated.leave(handle) {
-            // Whoever is at it gives it back.
+            // Another thread returns it.
             return;
         }
         self.drop_content(handle);
@@ -265,7 +266,7 @@ impl Server {
         {
             tracing::debug!(%error, "a delegation could not be given back");
         }
-        // What was read since then may be old as soon as the others go on, and nobody would say so.
+        // Pages read since then may be stale as soon as others go on, and no recall would say so.
         self.drop_content(handle);
     }
 }

@@ -15,7 +15,7 @@ impl Server {
         self.files.get(handle).map_or_else(|| self.redeemed(handle), Ok)
     }
 
-    /// Where the open files belong.
+    /// The tables of open files.
     pub(crate) fn home(&self) -> Home<'_> {
         Home { kept: &self.kept, locks: &self.locks }
     }
@@ -25,7 +25,7 @@ impl Server {
             return self.open_to_read(request, flags);
         }
         let changing = self.changing(self.tree.handle(request.node)?);
-        // Of what root changes, nothing is taken.
+        // A change by root clears no bits.
         let taker = (request.caller.uid != 0).then(|| Changer::of(request));
         let file = OpenFile::open(&self.tree, self.home(), request.node, flags, taker)?;
         if writes(flags) {
@@ -35,7 +35,7 @@ impl Server {
         Ok(opened(self.files.insert(file), how).into())
     }
 
-    /// Whether somebody has a file open to write it.
+    /// True when a file is open for writing.
     pub(super) fn is_written(&self, node: NodeId) -> bool {
         self.files.all().iter().any(|(_, file)| file.node == node && file.writes())
     }
@@ -82,8 +82,8 @@ impl Server {
         offset: Option<u64>,
     ) -> Outcome<u32> {
         let file = self.file(handle)?;
-        // Through an open that has locks, if there is one: when they are lost it is not carried out,
-        // also not by being sent again.
+        // Through an open that has locks, if there is one: once they are lost the server refuses
+        // the write, also as a retransmission.
         let through = self.locks.writer(file.node)?;
         let written = file.write(through.as_ref(), data, len, offset);
         self.locks.check(file.node).and(written)
@@ -111,11 +111,11 @@ impl Server {
         self.look(|| self.tree.attributes(node))
     }
 
-    /// The attributes that `ask` gets from the server, of a server that has what was written.
+    /// The attributes that `ask` gets from the server, after all lost writes were retransmitted.
     pub(super) fn look(&self, ask: impl Fn() -> Outcome<Attributes>) -> Outcome<Attributes> {
         let mut found = ask()?;
         for _ in 0..KEPT_ATTEMPTS_MAX {
-            // One that has restarted may have told an earlier size.
+            // A restarted server may have returned an earlier size.
             match self.kept.find(&found.handle) {
                 Some(kept) if kept.is_in_doubt() => kept.settle_after_restart()?,
                 _ => break,
@@ -125,14 +125,14 @@ impl Server {
         Ok(found)
     }
 
-    /// Makes stable what was written to the file, through whatever open file: programs rely on that, and
-    /// the kernel writes what was changed in memory through any of them.
+    /// Makes writes to the file stable, through any open: programs rely on that, and the kernel
+    /// writes dirty pages through any of them.
     pub(super) fn sync(&self, handle: u64) -> Outcome<()> {
         let file = self.file(handle)?;
         file.kept.settle().and(file.told())
     }
 
-    /// Makes stable what was written, when an open file is closed.
+    /// Makes writes stable when an open file is closed.
     fn settle(&self, file: &OpenFile) -> Outcome<()> {
         if file.writes() { file.kept.settle() } else { Ok(()) }
     }
@@ -141,7 +141,7 @@ impl Server {
     pub(super) fn flush(&self, handle: u64, owner: u64) -> Outcome<Answer> {
         self.delegated.used(handle);
         if let Some(promised) = self.delegated.promised(handle) {
-            // It takes the locks along that the process has through others.
+            // It releases the locks that the process has through others.
             let node = promised.node;
             if !self.locks.holds(node, owner) {
                 return Ok(().into());
@@ -154,26 +154,26 @@ impl Server {
             return unlocked.map(Answer::from);
         }
         let file = self.file(handle)?;
-        // What others keep is no concern of one that has no locks.
+        // An owner without locks releases nothing that others rely on.
         let (stable, unlocked) = match self.locks.holds(file.node, owner) {
             true => file.kept.unlock(|| self.locks.leave(file.node, owner)),
             false => (self.settle(&file), Ok(())),
         };
         let stable = if file.writes() { stable } else { Ok(()) };
-        // A duplicate may be closed by a process that does not listen, as when a child ends: only `fsync`
-        // has told it.
+        // A process may close a duplicate and ignore the error, as when a child ends: only `fsync`
+        // counts as a report.
         stable.and(file.tell()).and(unlocked).map(Answer::from)
     }
 
     pub(super) fn release(&self, handle: u64, owner: Option<u64>) -> Outcome<Answer> {
         self.delegated.closed(handle);
-        // Nothing was read or locked through one that the server never came to know.
+        // A deferred open that the server never knew has no reads and no locks.
         if self.delegated.settle(handle, || ()) {
             return Ok(().into());
         }
         let file = self.file(handle)?;
-        // Pages that were written back since the last descriptor was closed. Nobody is told any more,
-        // but those who have it open.
+        // Pages that were written back since the last descriptor was closed. Only other users of
+        // the file can still get an error.
         let node = file.node;
         let owner = owner.filter(|owner| self.locks.holds(node, *owner));
         let others = self.locks.closed(node, handle);
@@ -185,11 +185,11 @@ impl Server {
             false => (self.settle(&file), Ok(())),
         };
         if file.writes() {
-            // As long as it is open, what is told of it is asked for each time.
+            // As long as it is open, its attributes are asked for each time.
             self.changes.file(file.file.handle());
         }
         self.files.remove(handle);
-        // Another thread that still reads is the last one and closes it.
+        // Another thread that still reads is the last user and closes it.
         let (is_written, file_handle) = (writes(file.flags), *file.file.handle());
         let closed = Arc::into_inner(file).map_or(Ok(()), OpenFile::close);
         if is_written {
@@ -199,8 +199,8 @@ impl Server {
     }
 }
 
-/// The kernel keeps nothing of a file that is appended to: it would take the end that it knows for the
-/// end of the file.
+/// The kernel caches no content of a file that is opened for appending: it would append at its
+/// cached size.
 fn how(file: &OpenFile) -> OpenHow {
     OpenHow { direct: file.appends(), ..OpenHow::default() }
 }

@@ -9,7 +9,7 @@ use crate::listing::{Found, OpenDirectory};
 use crate::tree::Outcome;
 use dafs_client::{Attributes, posix};
 
-/// The number of what cannot be looked at.
+/// The number of an entry without attributes.
 const UNKNOWN: NodeId = NodeId::MAX;
 
 impl Server {
@@ -32,7 +32,7 @@ impl Server {
         let mut entered = Vec::new();
         let listed = directory.read(position, &self.changes, |behind, found| {
             let fits = match (&found, with_attributes) {
-                // The kernel takes no more than the number of these.
+                // The kernel uses only the number of these.
                 (Found::Dot(name), _) => {
                     let none = no_entry(libc::S_IFDIR);
                     let entry = with_attributes.then_some(&none);
@@ -73,12 +73,12 @@ impl Server {
         }
     }
 
-    /// Whether what was fetched of an entry is what the server would say now, as far as this mount is
-    /// concerned, and not older than the kernel may believe. It would take an old size for a new one, and
-    /// drop what was written behind that.
+    /// True when the fetched attributes of an entry are current, as far as this mount knows, and
+    /// within the cache timeout. The kernel would take an old size for a new one, and drop data
+    /// written behind it.
     fn is_news(&self, dir: NodeId, name: &[u8], found: &Attributes, asked: Asked) -> bool {
-        // What somebody has open may be being changed. When that is closed, it is noted as a change: so
-        // this is to be looked at first.
+        // An open file may be changing. Its close is recorded as a change, so this is checked
+        // first.
         self.kept.find(&found.handle).is_none()
             && !asked.left_of(self.belief).is_zero()
             && !self.changes.is_file_old(&found.handle, asked)
@@ -86,7 +86,7 @@ impl Server {
     }
 }
 
-/// What stands where nothing is told of a name.
+/// The entry for a name without attributes.
 fn no_entry(mode: u32) -> Entry {
     let attributes = convert::no_attributes(mode);
     Entry { attributes, generation: 0, belief: std::time::Duration::ZERO }

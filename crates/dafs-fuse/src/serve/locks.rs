@@ -1,4 +1,4 @@
-//! Locks: asked for, tested and waited for.
+//! Locks: requests, tests and waiting.
 
 use super::{Answer, Server};
 use crate::kernel::{self, Errno, LockFound, LockWanted, NodeId, Request};
@@ -17,7 +17,7 @@ impl Server {
         let found = self.locks.test(&*self.file(from.handle)?, &wanted(from))?;
         let last = i64::MAX as u64;
         let answer = match found {
-            // One that begins where no file of this system reaches stands in nobody's way.
+            // A lock that begins beyond the largest offset of this system conflicts with none here.
             Some((holder, process)) if holder.offset <= last => {
                 let kind = if holder.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
                 let end = holder.offset.saturating_add(holder.length.saturating_sub(1)).min(last);
@@ -47,13 +47,15 @@ impl Server {
         Ok(Answer::Later)
     }
 
-    /// Answers a request for a lock when that is there.
+    /// Answers a request for a lock once it is granted.
     ///
-    /// What the kernel keeps of the file is dropped before: others may have changed it until the lock
-    /// was had. That may wait for reads of the file, so no thread does it that is needed for these.
+    /// The kernel's cache of the file is dropped before: other clients may have changed the file
+    /// until the lock was granted. The drop may wait for reads of the file, so it runs on no thread
+    /// that these need.
     ///
     /// # Errors
-    /// Somebody else has it, and nobody is to wait; too many wait already.
+    /// Another owner has a conflicting lock, and the request does not wait; or too many requests
+    /// wait.
     pub(crate) fn answer_lock(self: &Arc<Self>, asked: Asked, waits: bool) -> Outcome<()> {
         let file = self.file(asked.handle)?;
         let waiting = Locks::wait(&self.locks, asked)?;
@@ -86,7 +88,7 @@ impl Server {
         })
     }
 
-    /// Goes on with the requests for locks that another process was to go on with.
+    /// Goes on with requests for locks after a handover that failed.
     pub(crate) fn resume_locks(self: &Arc<Self>) {
         self.locks.resume();
         for asked in self.locks.unanswered() {
@@ -96,7 +98,7 @@ impl Server {
         }
     }
 
-    /// Lets the kernel drop what it keeps of a file: content and attributes.
+    /// Makes the kernel drop its cache of a file: content and attributes.
     pub(super) fn forget_content(&self, node: NodeId) {
         if let Err(error) = self.device.forget_content(node) {
             tracing::warn!(%error, node, "the kernel did not drop what it keeps of a file");

@@ -1,8 +1,8 @@
-//! The kernel's requests, each given to the module that carries it out.
+//! Dispatch of the kernel's requests to the modules that carry them out.
 //!
 //! Invariants
-//! * Each request is answered once. What an answer tells the kernel to remember is in the tables before
-//!   it is sent.
+//! * Each request is answered once. State that an answer makes the kernel remember is in the tables
+//!   before it is sent.
 
 mod delegated;
 mod files;
@@ -38,33 +38,33 @@ use std::time::Duration;
 pub(crate) struct Server {
     pub(crate) plain: PlainFiles,
     pub(crate) device: Device,
-    /// What it was agreed with the kernel.
+    /// The parameters negotiated with the kernel.
     pub(crate) agreed: Agreed,
     pub(crate) tree: Tree,
     pub(crate) files: Handles<OpenFile>,
     pub(crate) directories: Handles<OpenDirectory>,
     pub(crate) locks: Arc<Locks>,
-    /// What was written and is not stable.
+    /// Unstable writes, retained until they are stable.
     pub(crate) kept: Kept,
-    /// What may be kept by right of delegations.
+    /// Files cached under delegations.
     pub(crate) delegated: Delegated,
-    /// What was changed here lately.
+    /// Recent changes of this mount.
     pub(crate) changes: Changes,
-    /// Reads that others answer than those who have received them.
+    /// Reads that were handed over to the thread that drives the client.
     pub(crate) handed: Handed,
-    /// How long the kernel may believe what it was told.
+    /// The timeout of the kernel's cache.
     pub(crate) belief: Duration,
 }
 
-/// How a request is answered.
+/// The way a request is answered.
 enum Answer {
-    /// It wants none.
+    /// The request has no answer.
     None,
-    /// Somebody else does it.
+    /// Another thread answers it.
     Later,
-    /// With these bytes.
+    /// A body.
     Body(Vec<u8>),
-    /// With so many bytes of the data that was read.
+    /// The first bytes of the data buffer.
     Data(usize),
 }
 
@@ -151,7 +151,7 @@ impl Server {
     ) -> Outcome<Answer> {
         let work = AssertUnwindSafe(|| self.dispatch(request, data));
         let done = std::panic::catch_unwind(work).unwrap_or_else(|_| {
-            // What it was at has said more on standard error.
+            // The panic message is on standard error.
             tracing::error!(operation = ?request.operation, "a request ended in a panic");
             Err(Errno::EIO)
         });
@@ -159,8 +159,8 @@ impl Server {
         done
     }
 
-    /// Notes what a request has changed, or may have. What is written to an open file is noted when that
-    /// is closed.
+    /// Records changes that a request has made, or may have. Writes to an open file are recorded at
+    /// its close.
     fn note_change(&self, request: &Request<'_>) {
         let node = request.node;
         match &request.operation {
@@ -215,7 +215,7 @@ impl Server {
             Operation::GetAttributes => self.told(node, &self.known_attributes(node)?),
             Operation::SetAttributes(change) => {
                 let (open, change) = (change.handle, convert::set_attributes(change));
-                // Who may open it is another question than who has it open.
+                // The permissions of a file are no matter of its existing opens.
                 let changes_rights =
                     change.mode.is_some() || change.owner.is_some() || change.group.is_some();
                 let _during = match changes_rights {
@@ -239,7 +239,7 @@ impl Server {
             Operation::Remove { name, is_directory } => {
                 self.remove(node, name, *is_directory)?.into()
             }
-            // The server always replaces; what it cannot do in one step is not done.
+            // The server always replaces; an operation that it cannot do atomically is refused.
             Operation::Rename { flags: 1.., .. } => return Err(Errno::EINVAL),
             Operation::Rename { name, to, new_name, .. } => {
                 self.rename((node, name), (*to, new_name))?.into()
@@ -293,7 +293,7 @@ impl Server {
                 self.directories.remove(*handle);
                 ().into()
             }
-            // What changes names is stable when the server answers.
+            // Changes of names are stable when the server answers.
             Operation::SyncDirectory | Operation::Destroy => ().into(),
             Operation::TestLock(wanted) => self.test_lock(wanted)?,
             Operation::Lock { wanted, waits } => self.lock(request, wanted, *waits)?,
@@ -311,13 +311,13 @@ impl Server {
                 self.locks.give_up(*unique);
                 Answer::None
             }
-            // A kernel begins once.
+            // INIT comes only once.
             Operation::Init { .. } => return Err(Errno::EIO),
             Operation::Unknown(_) => return Err(Errno::ENOSYS),
         })
     }
 
-    /// What the kernel is told of an object that it is going to remember.
+    /// The answer about an object that the kernel is going to remember.
     fn entry(&self, attributes: &Attributes) -> Entry {
         let node = self.tree.nodes.enter(attributes);
         let generation = generation(node, &attributes.handle);
@@ -355,7 +355,7 @@ impl Server {
 
     fn space(&self, node: NodeId) -> Outcome<Answer> {
         let status = self.tree.fs_status(node)?;
-        // What the server does not say is as much as one wants.
+        // A server that does not report space has plenty.
         let blocks =
             |bytes: Option<u64>| bytes.unwrap_or(SPACE_UNKNOWN_BYTES) / u64::from(BLOCK_BYTES);
         let numbers = [
@@ -370,7 +370,7 @@ impl Server {
     }
 }
 
-/// What there is, or how long it is if the program asks for that.
+/// The value, or its length if the program asks for that.
 fn bytes(found: Vec<u8>, size: u32) -> Outcome<Answer> {
     const { assert!(limits::XATTR_BYTES_MAX <= u32::MAX as usize) };
     match size as usize {

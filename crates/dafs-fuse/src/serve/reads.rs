@@ -1,15 +1,18 @@
-//! Reads, carried out by the thread that has received them, or answered by whichever one drives the client.
+//! Reads, carried out by the thread that has received them, or handed over to the thread that
+//! drives the client.
 //!
-//! Several programs that read at a time would else cost the wake-up of a thread for each answer: the one that
-//! drives the client knows that it has come, and another one waits for it.
+//! Otherwise, with several concurrent readers, each answer would cost the wake-up of a thread: one
+//! thread drives the client and sees the answer, and another one waits for it.
 //!
 //! Invariants
-//! * A read that was handed over is answered once: with what one attempt has brought, or by a thread of its
-//!   own if that is not all there is to it.
-//! * Whoever is told of one finds nobody else at the file: who closes it then is told how that went.
-//! * Nothing that is locked here, or in what is asked here, is locked while the client is called: whoever
-//!   calls it may drive it, and so come here.
-//! * Its data comes to a buffer of its own, which is used again only when nobody can put anything there.
+//! * A read that was handed over is answered once: with the result of one attempt, or by a thread
+//!   of its own if that is not all.
+//! * When the kernel gets the answer, the read no longer uses the file: so a close that follows it
+//!   gets the file's errors.
+//! * No lock of this module, or of code that it calls, is held while the client is called: a thread
+//!   that calls the client may drive it, and so run this code. That would be a deadlock.
+//! * Its data arrives in a buffer of its own, which is reused only when no one can write to it any
+//!   more.
 //! * They are counted, so that their number is bounded and their end can be waited for.
 
 use super::Server;
@@ -27,14 +30,14 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Handed {
     state: Mutex<State>,
-    /// None is left.
+    /// Signals that none is left.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     count: usize,
-    /// Buffers that nobody uses.
+    /// Free buffers.
     free: Vec<IoBuffer>,
 }
 
@@ -43,7 +46,7 @@ impl Handed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more, and a buffer if there is one; `None` when there are too many.
+    /// Room for one more, and a buffer if there is a free one; `None` when there are too many.
     fn begin(&self) -> Option<Option<IoBuffer>> {
         let mut state = self.state();
         if state.count >= HANDED_READS_MAX {
@@ -62,7 +65,7 @@ impl Handed {
         }
     }
 
-    /// Waits until none is left; false when that takes longer than it may. No more are to be begun.
+    /// Waits until none is left; false at the timeout. The caller prevents new ones.
     pub(crate) fn wait(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.ended.wait_timeout_while(self.state(), left, |state| state.count > 0);
@@ -73,20 +76,20 @@ impl Handed {
 /// A read that was handed over.
 struct HandedRead {
     server: Arc<Server>,
-    /// Its name, for the answer.
+    /// Its number, for the answer.
     unique: u64,
     offset: u64,
     len: u32,
     /// It has begun, and the kernel waits for the answer.
     is_owed: bool,
-    /// To be used again.
+    /// To be reused.
     buffer: Option<IoBuffer>,
 }
 
 impl Drop for HandedRead {
     fn drop(&mut self) {
         if self.is_owed {
-            // By a panic, or for want of a thread.
+            // By a panic, or because no thread could be started.
             self.answer(Err(Errno::EIO));
         }
         self.server.handed.end(self.buffer.take());
@@ -94,7 +97,7 @@ impl Drop for HandedRead {
 }
 
 impl Server {
-    /// Reads to the front of `data`; tells the bytes read.
+    /// Reads to the front of `data`; returns the bytes read.
     pub(super) fn read(
         &self,
         file: &OpenFile,
@@ -108,10 +111,11 @@ impl Server {
         Ok(bytes)
     }
 
-    /// Lets whoever drives the client answer a read; false when this thread has to carry it out.
+    /// Lets the thread that drives the client answer a read; false when this thread has to carry it
+    /// out.
     ///
     /// # Errors
-    /// A lock stands against it. It is not answered then.
+    /// A lock was lost. The read is not answered then.
     pub(super) fn hand_over(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -120,7 +124,8 @@ impl Server {
         len: u32,
     ) -> Outcome<bool> {
         let bytes = len as usize;
-        // Copying much would keep all others waiting; what is in doubt takes more than one request.
+        // Copying much would delay all others; a read of a file in doubt takes more than one
+        // request.
         if bytes > HANDED_READ_BYTES_MAX || file.kept.is_in_doubt() {
             return Ok(false);
         }
@@ -128,7 +133,7 @@ impl Server {
         let Some(free) = self.handed.begin() else { return Ok(false) };
         let server = self.clone();
         let read = HandedRead { server, unique, offset, len, is_owed: false, buffer: None };
-        // What cannot be begun so has not begun at all, and this thread has what it takes.
+        // A read that cannot be submitted has not begun, and this thread can carry it out.
         let failed = |error| {
             tracing::debug!(%error, "a read is not handed over");
             Ok(false)
@@ -144,28 +149,28 @@ impl Server {
 }
 
 impl HandedRead {
-    /// The server has answered, or never will. Waits for nothing.
+    /// The server has answered, or never will. Does not block.
     fn over(mut self, file: Arc<OpenFile>, buffer: IoBuffer, part: Result<ReadPart>) {
         self.is_owed = true;
         let outcome = match part {
             Ok(part) if part.is_end || part.bytes >= self.len as usize => Ok(part.bytes),
-            // There is more to it.
+            // The read needs another request.
             Ok(_) | Err(Error::Status { .. }) => return self.repeat(file),
             Err(error) => Err(errno(&error)),
         };
-        // A server that has restarted meanwhile may have told what was there before.
+        // A server that has restarted meanwhile may have returned old data.
         if outcome.is_ok() && file.kept.is_in_doubt() {
             return self.repeat(file);
         }
         let checked = outcome.and_then(|bytes| self.server.locks.check(file.node).map(|()| bytes));
-        // Who is told may close the file, and is to be the last one who has it.
+        // After the answer the kernel may close the file, and must be its last user.
         drop(file);
         self.answer(checked.and_then(|bytes| buffer.slice(0, bytes).ok_or(Errno::EIO)));
-        // After a failure the server may still put something there.
+        // After a failure the server may still write to it.
         self.buffer = outcome.is_ok().then_some(buffer);
     }
 
-    /// Lets a thread of its own carry it out in the ordinary way.
+    /// Carries it out on a thread of its own, in the ordinary way.
     fn repeat(self, file: Arc<OpenFile>) {
         let thread = std::thread::Builder::new().name("dafs-read".into());
         if let Err(error) = thread.spawn(move || self.carry_out(file)) {

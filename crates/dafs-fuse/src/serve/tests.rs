@@ -1,4 +1,4 @@
-//! Requests carried out with a server of this process, without a kernel.
+//! Requests carried out with a server in this process, without a kernel.
 
 use super::{Answer, Server};
 use crate::kernel::{Agreed, Caller, Device, Errno, LockWanted, NodeId, Operation, Request};
@@ -15,13 +15,13 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes here that is not stuck.
+/// A timeout that is reached only by a deadlock.
 const STUCK: Duration = Duration::from_secs(20);
 
 /// All bytes of a file.
 const LAST: u64 = i64::MAX as u64;
 
-/// A request of root's.
+/// A request by root.
 fn request(unique: u64, node: NodeId, operation: Operation<'_>) -> Request<'_> {
     Request { unique, node, caller: Caller { uid: 0, gid: 0 }, thread: 0, operation }
 }
@@ -38,7 +38,7 @@ struct Mounted {
     wire: Option<Wire>,
     server: Arc<Server>,
     room: IoBuffer,
-    /// Where answers go.
+    /// The receiver of answers.
     kernel: UnixDatagram,
 }
 
@@ -62,13 +62,13 @@ impl Mounted {
         let (kernel, device) = UnixDatagram::pair().unwrap();
         kernel.set_read_timeout(Some(STUCK)).unwrap();
         let device = Device::new(device.into());
-        // What is told is not to be old only because this machine is slow.
+        // Attributes must not become stale only because this machine is slow.
         let belief = Duration::from_secs(3600);
         let server = Arc::new(Server::new(device, Agreed::default(), tree, belief));
         Self { served, wire, server, room, kernel }
     }
 
-    /// The number of an open file, which is made if it is not there.
+    /// The number of an open file, which is created if it does not exist.
     fn open(&self, name: &str, flags: i32) -> u64 {
         File::options().append(true).create(true).open(self.served.path().join(name)).unwrap();
         let found = self.server.tree.lookup(ROOT, name.as_bytes()).unwrap();
@@ -94,7 +94,7 @@ impl Mounted {
         self.server.locks.try_lock(&file, handle, &wanted).unwrap();
     }
 
-    /// Does something while the server does not answer.
+    /// Runs `work` while the server does not answer.
     fn while_away<T>(&self, work: impl FnOnce(&Arc<Server>) -> T) -> T {
         let held = self.wire.as_ref().unwrap().held.lock().unwrap();
         let done = dafs_client::within(Duration::from_millis(50), || work(&self.server));
@@ -112,7 +112,7 @@ impl Mounted {
         }
     }
 
-    /// What the kernel is told next: of which request, an error number or zero, and data.
+    /// The next answer to the kernel: the request's number, an error number or zero, and data.
     fn told(&self) -> (u64, i32, Vec<u8>) {
         let mut bytes = vec![0; 2 * HANDED_READ_BYTES_MAX];
         let len = self.kernel.recv(&mut bytes).unwrap();
@@ -133,7 +133,7 @@ fn who_has_no_locks_throws_nothing_away_that_others_keep() {
     let writer = mounted.open("file", libc::O_RDWR);
     mounted.lock(writer, 1);
     mounted.write(writer, 0, b"data");
-    // Each of them while the server is away, so that nothing can be made stable.
+    // Each of them while the server is unreachable, so that no write can be made stable.
     let reader = mounted.open("file", libc::O_RDONLY);
     let other = mounted.open("file", libc::O_RDWR);
     let closed = mounted.while_away(|server| server.flush(reader, 2));
@@ -157,7 +157,7 @@ fn who_has_no_locks_throws_nothing_away_that_others_keep() {
     let released = mounted.while_away(|server| server.release(reader, None).map(drop));
     assert_eq!(released, Err(Errno::ETIMEDOUT), "nor does the server hear of it");
     assert!(mounted.is_kept(writer));
-    // All of it is there, and nobody is told of a loss.
+    // All of it is there, and no loss is reported.
     mounted.server.sync(writer).unwrap();
     assert!(!mounted.is_kept(writer));
     assert_eq!(std::fs::read(mounted.served.path().join("file")).unwrap(), b"data");
@@ -193,7 +193,7 @@ fn who_has_locks_gives_them_up_by_closing_whatever_becomes_of_its_data() {
     assert_eq!(std::fs::read(mounted.served.path().join("file")).unwrap(), b"data");
 }
 
-/// What a listing tells: names, each with the number of its node if more than the name is told.
+/// The entries of a listing: names, each with the number of its node if it has attributes.
 fn told(mut listing: &[u8]) -> Vec<(Vec<u8>, u64)> {
     let number = |at: &[u8]| u64::from_ne_bytes(at[..8].try_into().unwrap());
     let mut all = Vec::new();
@@ -255,7 +255,7 @@ fn what_is_read_after_a_restart_is_what_was_written() {
     mounted.write(handle, 0, b"written");
     mounted.served.stop();
     mounted.served.start();
-    // The first one finds out, and is repeated; nothing is in doubt afterwards.
+    // The first one detects the restart, and is repeated; no data is in doubt afterwards.
     for unique in 1..3 {
         assert_eq!(mounted.read(handle, unique, 0, 100), Ok(None));
         assert_eq!(mounted.told(), (unique, 0, b"written".to_vec()));
@@ -271,7 +271,7 @@ fn reads_that_were_handed_over_are_waited_for_and_not_more_than_there_may_be() {
     let handle = mounted.open("file", libc::O_RDONLY);
     let held = mounted.wire.as_ref().unwrap().held.clone();
     let held = held.lock().unwrap();
-    // Nobody has time to wait for the answer.
+    // The calls have no time to wait for the answer.
     let mut count = 0;
     let (file, time) = (mounted.server.file(handle).unwrap(), Duration::from_millis(1));
     while dafs_client::within(time, || mounted.server.hand_over(&file, count, 0, 100)).unwrap() {
@@ -300,7 +300,7 @@ fn an_extended_attribute_is_replaced_as_a_whole_or_not_at_all() {
     let tree = &mounted.server.tree;
     let node = tree.nodes.enter(&tree.lookup(ROOT, b"file").unwrap());
     tree.set_xattr(node, b"user.note", b"first", 0).unwrap();
-    // More than EXT4 takes; what takes it keeps all of it.
+    // More than EXT4 takes; a file system that takes it keeps all of it.
     let long = vec![b'x'; XATTR_BYTES_MAX];
     for (name, before) in [(&b"user.note"[..], Some(&b"first"[..])), (b"user.new", None)] {
         let set = tree.set_xattr(node, name, &long, 0);
@@ -339,8 +339,8 @@ fn dots_and_slashes_mean_nothing_in_the_name_of_an_extended_attribute() {
     assert_eq!(tree.xattr_names(node).unwrap(), b"");
 }
 
-/// As with all that a read needs to be handed over: it has not begun, and the thread that has received it
-/// has what it takes.
+/// As with all that a read needs to be handed over: it has not begun, and the thread that has
+/// received it can carry it out.
 #[test]
 fn a_read_that_cannot_be_handed_over_is_left_to_who_has_received_it() {
     let mut mounted = Mounted::new();
@@ -360,7 +360,7 @@ fn a_read_that_cannot_be_handed_over_is_left_to_who_has_received_it() {
     drop(held);
     assert!(waiting.into_iter().all(|read| read.wait().is_ok()));
     drop(file);
-    // Nobody was told of it before.
+    // It was not answered before.
     assert_eq!(mounted.read(handle, 2, 0, 100), Ok(None));
     assert_eq!(mounted.told(), (2, 0, b"content".to_vec()));
 }
