@@ -1,4 +1,4 @@
-//! Making a mount: by ourselves, or by the helper for users who may not.
+//! Making a mount: by this process, or by the helper for unprivileged users.
 
 use crate::mounting::{MountError, MountOptions};
 use crate::pass;
@@ -17,10 +17,10 @@ const FILE_SYSTEM_TYPE: &str = "fuse.dafs";
 /// The helper that mounts for users.
 pub(crate) const HELPER: &str = "fusermount3";
 
-/// Where the helper finds the number of the socket that it is to send the device through.
+/// The variable that holds the number of the socket through which the helper sends the device.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
 
-/// Mounts on a directory; the device that is bound to the mount.
+/// Mounts on a directory; returns the device that is bound to the mount.
 pub(crate) fn attach(directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let failed = |error| MountError::Mount { directory: directory.to_owned(), error };
@@ -52,10 +52,10 @@ fn attach_to(device: &OwnedFd, directory: &Path, options: &MountOptions) -> Resu
     rustix::mount::mount(&*options.source, directory, FILE_SYSTEM_TYPE, flags, &*text)
 }
 
-/// By the helper that lets users mount on directories of theirs.
+/// Mounts by the helper that lets users mount on their own directories.
 fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let (ours, theirs) = pass::pair()?;
-    // For the helper, which is started right away.
+    // The helper, which is started right away, inherits it.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
     let mut helper = Command::new(HELPER);
     helper.arg("-o").arg(helper_options(options)).arg("--").arg(directory);
@@ -72,12 +72,12 @@ fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let status = child.wait()?;
     match received {
         Ok((_, Some(device))) if status.success() => Ok(device),
-        // It has told the user why.
+        // The helper has reported the reason to the user.
         _ => Err(io::Error::other(format!("{HELPER} did not mount it"))),
     }
 }
 
-/// What the helper is told; commas end an option there unless they are marked.
+/// The helper's options; a comma ends an option there unless it is escaped.
 fn helper_options(options: &MountOptions) -> String {
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut text = format!("nosuid,nodev,default_permissions,subtype=dafs,fsname={source}");

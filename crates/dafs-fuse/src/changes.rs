@@ -1,11 +1,11 @@
-//! What was changed here lately: a listing fetches more than the kernel takes at once, and must not tell
-//! it later, as news, what was so before a change.
+//! The changes that this mount has made lately. A listing fetches more than the kernel takes at
+//! once, and must not report attributes from before a change as current ones.
 //!
 //! Invariants
-//! * A change is noted when it is done, before the kernel hears so. What was fetched from the server
-//!   before it was done is old from then on.
-//! * The room is bounded: changes share places, so something may be taken for old that is not, and never
-//!   the other way round.
+//! * A change is recorded when it is done, before the kernel gets the answer. Data fetched from the
+//!   server before that is stale from then on.
+//! * The table is bounded: changes share places, so an entry may be taken for stale although it is
+//!   not, but never the other way round.
 
 use crate::kernel::NodeId;
 use crate::limits::CHANGE_PLACES;
@@ -15,7 +15,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When something was asked of the server.
+/// The time of a request to the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     at: Instant,
@@ -23,7 +23,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// How long the answer may still be believed of what is believed for so long.
+    /// The remaining validity of the answer, of a timeout of `belief`.
     pub(crate) fn left_of(&self, belief: Duration) -> Duration {
         belief.saturating_sub(self.at.elapsed())
     }
@@ -44,27 +44,27 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// The server is about to be asked.
+    /// Called before a request to the server.
     pub(crate) fn asking(&self) -> Asked {
         Asked { at: Instant::now(), changes: self.count.load(Ordering::SeqCst) }
     }
 
-    /// Content or attributes of a file were changed.
+    /// Records a change of a file's content or attributes.
     pub(crate) fn file(&self, handle: &FileHandle) {
         self.note(handle);
     }
 
-    /// A name of a directory came, went, or stands for something else.
+    /// Records that a name of a directory was created, removed, or replaced.
     pub(crate) fn name(&self, dir: NodeId, name: &[u8]) {
         self.note(&(dir, name));
     }
 
-    /// Whether a file was changed since the server was asked.
+    /// True when a file was changed since the request.
     pub(crate) fn is_file_old(&self, handle: &FileHandle, asked: Asked) -> bool {
         self.is_old(handle, asked)
     }
 
-    /// Whether a name was changed since the server was asked.
+    /// True when a name was changed since the request.
     pub(crate) fn is_name_old(&self, dir: NodeId, name: &[u8], asked: Asked) -> bool {
         self.is_old(&(dir, name), asked)
     }

@@ -1,10 +1,10 @@
 //! Open files.
 //!
 //! Invariants
-//! * An open file of the kernel is an open file of the server, so that it can be used after its name is
-//!   gone.
-//! * What was written is stable when the file is closed. Until then it is kept; when it is lost
-//!   nevertheless, each who has the file open is told once.
+//! * An open file of the kernel is an open file of the server, so that it can be used after its
+//!   name is gone.
+//! * Writes are stable when the file is closed. Until then they are retained; if they are lost
+//!   nevertheless, each user of the file gets one error.
 
 use crate::convert::errno;
 use crate::kept::{Kept, KeptFile, Remote, Seen};
@@ -22,22 +22,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct OpenFile {
     pub(crate) node: NodeId,
     pub(crate) file: Arc<File>,
-    /// How it was opened, as `open` has it.
+    /// The flags of `open`.
     pub(crate) flags: i32,
-    /// What is kept of it, for all who have it open.
+    /// The retained writes of the file, shared by all its users.
     pub(crate) kept: Arc<KeptFile<Remote>>,
-    /// Losses that who has this open knows of.
+    /// The losses that this open file has reported.
     seen: Mutex<Seen>,
 }
 
-/// Where an open file belongs.
+/// The tables to which an open file belongs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Home<'a> {
     pub(crate) kept: &'a Kept,
     pub(crate) locks: &'a Arc<Locks>,
 }
 
-/// How to open a file as the flags say.
+/// The options for the flags of `open`.
 pub(crate) fn options(flags: i32) -> OpenOptions {
     open_options(flags).create(Create::Never).truncate(flags & libc::O_TRUNC != 0)
 }
@@ -49,8 +49,8 @@ impl OpenFile {
         Self { node, file: Arc::new(file), flags, kept, seen }
     }
 
-    /// Opens a file, and cuts it if the flags say so. The kernel leaves it to us then to take the bits that
-    /// lend rights, unless there is no `taker`.
+    /// Opens a file, and truncates it if the flags say so. The kernel leaves it to the mount then
+    /// to clear setuid and setgid, unless there is no `taker`.
     pub(crate) fn open(
         tree: &Tree,
         home: Home<'_>,
@@ -62,7 +62,7 @@ impl OpenFile {
         let handle = tree.handle(node)?;
         let file = tree.client.open_handle(&handle, &options(flags)).map_err(failed)?;
         let open = Self::new(home, node, file, flags);
-        // Opening by a handle cuts nothing; and who opens only to read may cut as well.
+        // An open by handle truncates nothing; and an open for reading may truncate, too.
         if flags & libc::O_TRUNC != 0 {
             home.locks.check(node)?;
             let mut cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
@@ -76,24 +76,24 @@ impl OpenFile {
         Ok(open)
     }
 
-    /// True when the kernel must not believe to know where the file ends.
+    /// True when the kernel must not cache the file's end.
     pub(crate) fn appends(&self) -> bool {
         self.flags & libc::O_APPEND != 0
     }
 
-    /// Whether anything may be written through it.
+    /// True when writes are possible through it.
     pub(crate) fn writes(&self) -> bool {
         self.flags & libc::O_ACCMODE != libc::O_RDONLY
     }
 
-    /// Reads to the front of `data`; tells the bytes read.
+    /// Reads to the front of `data`; returns the bytes read.
     pub(crate) fn read(&self, data: &IoBuffer, offset: u64, len: u32) -> Outcome<usize> {
         let len = (len as usize).min(READ_BYTES_MAX);
         let mut bytes = 0;
         for _ in 0..KEPT_ATTEMPTS_MAX {
             self.kept.settle_after_restart()?;
             bytes = self.file.read_into(data, 0..len, offset).map_err(|error| errno(&error))?;
-            // A server that has restarted meanwhile may have told what was there before.
+            // A server that has restarted meanwhile may have returned old data.
             if !self.kept.is_in_doubt() {
                 break;
             }
@@ -101,8 +101,8 @@ impl OpenFile {
         Ok(bytes)
     }
 
-    /// Writes what is at the front of `data`, at the end of the file without an offset; through another
-    /// open than its own if there is one. `data` may be another buffer afterwards.
+    /// Writes the front of `data`, at the end of the file without an offset; through another open
+    /// than its own if there is one. `data` may be another buffer afterwards.
     pub(crate) fn write(
         &self,
         through: Option<&Arc<File>>,
@@ -131,28 +131,28 @@ impl OpenFile {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who has it open was not told of what was lost, by the process before.
+    /// Marks a loss as unreported, as it was in the former process.
     pub(crate) fn lose(&self) {
         *self.seen() = Seen::NOTHING;
     }
 
-    /// Whether there is something to be told.
+    /// True when a loss has not been reported.
     pub(crate) fn is_lost(&self) -> bool {
         *self.seen() != self.kept.seen()
     }
 
-    /// Whether something was lost, told once.
+    /// Reports a loss, once.
     pub(crate) fn told(&self) -> Outcome<()> {
         self.kept.told(&mut self.seen())
     }
 
-    /// Whether something was lost that `fsync` has not told yet.
+    /// Reports a loss that `fsync` has not reported yet.
     pub(crate) fn tell(&self) -> Outcome<()> {
         self.kept.tell(*self.seen())
     }
 
     pub(crate) fn close(self) -> Outcome<()> {
-        // Data that could not be made stable may still belong to it.
+        // Data that could not be made stable may still hold a reference.
         let closed = Arc::into_inner(self.file).map_or(Ok(()), File::close);
         closed.map_err(|error| errno(&error))
     }

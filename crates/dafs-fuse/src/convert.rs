@@ -1,4 +1,4 @@
-//! What the server says, in the kernel's words.
+//! Conversion of the server's answers for the kernel.
 
 use crate::kernel::{self, Change, Errno, NodeAttributes, NodeId, TimeChange};
 use crate::limits::BLOCK_BYTES;
@@ -28,7 +28,7 @@ pub(crate) fn attributes(node: NodeId, from: &Attributes) -> NodeAttributes {
     }
 }
 
-/// Those of nothing.
+/// Attributes of no object.
 pub(crate) fn no_attributes(mode: u32) -> NodeAttributes {
     let time = kernel::Time::default();
     NodeAttributes {

@@ -1,7 +1,7 @@
-//! Numbers for what the kernel has open.
+//! Numbers for the kernel's open files and directories.
 //!
 //! Invariants
-//! * A number is given once and means nothing after it was taken back.
+//! * A number is given once and is invalid after it was removed.
 
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,7 +12,7 @@ struct Inner<T> {
     open: FxHashMap<u64, Arc<T>>,
 }
 
-/// What is open, by number.
+/// Open objects, by number.
 #[derive(Debug)]
 pub(crate) struct Handles<T>(RwLock<Inner<T>>);
 
@@ -23,7 +23,7 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// A number for something.
+    /// Gives an object a number.
     pub(crate) fn insert(&self, value: T) -> u64 {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let number = inner.next;
@@ -33,14 +33,15 @@ impl<T> Handles<T> {
         number
     }
 
-    /// A number for something that comes later.
+    /// Reserves a number for a later object.
     pub(crate) fn reserve(&self) -> u64 {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         inner.next += 1;
         inner.next - 1
     }
 
-    /// Takes over a number that was reserved, or that another process has given; false when it is given already.
+    /// Inserts an object under a number that was reserved, or that another process has given; false
+    /// when it is in use.
     pub(crate) fn take_over(&self, number: u64, value: T) -> bool {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if number == u64::MAX || inner.open.contains_key(&number) {
@@ -51,19 +52,19 @@ impl<T> Handles<T> {
         true
     }
 
-    /// All that is open.
+    /// All open objects.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<T>)> {
         let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
         inner.open.iter().map(|(number, value)| (*number, value.clone())).collect()
     }
 
-    /// What a number means.
+    /// The object of a number.
     pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
         let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
         inner.open.get(&number).cloned()
     }
 
-    /// Takes a number back.
+    /// Removes a number.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         inner.open.remove(&number)

@@ -3,32 +3,32 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `nodes` | what the kernel's numbers of nodes mean |
-//! | `handles` | what the kernel's numbers of open files and directories mean |
+//! | `nodes` | the kernel's node numbers |
+//! | `handles` | the kernel's numbers of open files and directories |
 //! | `tree` | names: looking up, making, removing, renaming; attributes |
 //! | `xattrs` | extended attributes |
 //! | `content` | open files: reading, writing, making stable |
-//! | `delegated` | files that the kernel may keep, because the server asks before others change them |
-//! | `kept` | what was written and is not stable yet |
-//! | `rights` | bits that lend rights, taken when files are changed |
+//! | `delegated` | files that the kernel may cache under delegations |
+//! | `kept` | unstable writes, retained until they are stable |
+//! | `rights` | clearing setuid and setgid when files are changed |
 //! | `listing` | open directories |
-//! | `changes` | what was changed here since a listing was fetched |
+//! | `changes` | changes made here since a listing was fetched |
 //! | `locking` | locks of ranges and files |
-//! | `kernel` | the kernel's requests out of bytes, answers into bytes |
-//! | `serve` | the requests, each given to one of these |
-//! | `session` | the threads that do so |
+//! | `kernel` | decoding of the kernel's requests, encoding of answers |
+//! | `serve` | dispatch of requests to these |
+//! | `session` | the threads that serve requests |
 //! | `mounting`, `attach` | mounting and unmounting |
-//! | `handover` | going on in another process |
+//! | `handover` | handing a mount over to another process |
 //!
-//! The kernel checks permissions by the attributes that the server tells; the server does so again for
-//! the user of the session. What the kernel keeps it believes for [`MountOptions::belief`]; content
-//! only while size and time of change are the same, and never from one open to the next without
-//! asking. Who gets a lock sees what was written before it.
+//! The kernel checks permissions by the attributes that the server returns; the server checks them
+//! again for the user of the session. The kernel caches names and attributes for
+//! [`MountOptions::belief`]. It caches content only while size and time of change are the same, and
+//! never from one open to the next without asking. The holder of a lock sees all writes before it.
 //!
 //! Invariants
 //! * Every request of the kernel is answered exactly once, within the deadline of the client; only
 //!   requests for locks may wait for longer, and they end with a signal.
-//! * The tables hold what the kernel knows or has open, and nothing else.
+//! * The tables hold exactly the objects that the kernel knows or has open.
 
 mod attach;
 mod changes;

@@ -11,10 +11,10 @@ pub const READ_BYTES_MAX: usize = WRITE_BYTES_MAX as usize;
 /// The longest answer to a listing, in bytes.
 pub const LISTING_BYTES_MAX: usize = 1 << 20;
 
-/// How far the kernel reads ahead, in bytes, if it is willing to.
+/// The kernel's read-ahead, in bytes, if it agrees.
 pub const READ_AHEAD_BYTES: u32 = 1 << 20;
 
-/// Requests in the background, such as reading ahead, that the kernel has outstanding.
+/// Requests in the background, such as read-ahead, that the kernel has outstanding.
 pub const BACKGROUND_REQUESTS: u16 = 64;
 
 /// Threads that carry out requests, each one at a time.
@@ -23,97 +23,97 @@ pub const THREADS_DEFAULT: usize = 32;
 /// The most threads that may be asked for.
 pub const THREADS_MAX: usize = 256;
 
-/// Threads beside these, each for one request that may wait for other mounts, when all others are busy.
+/// Further threads, each for one request that may wait for other mounts, when all others are busy.
 pub const ASIDE_MAX: usize = 256;
 
-/// Reads at a time that are answered by others than the threads which have received them.
+/// Reads at a time that were handed over to the thread that drives the client.
 pub const HANDED_READS_MAX: usize = 64;
 
-/// The longest of these, in bytes: whoever answers one keeps all others waiting while it is copied.
+/// The longest of these, in bytes: copying one delays all other operations of the client.
 pub const HANDED_READ_BYTES_MAX: usize = 16 << 10;
 
-/// How long the kernel believes attributes and names without asking again.
+/// The default timeout of the kernel's cache of attributes and names.
 pub const BELIEF_DEFAULT: Duration = Duration::from_secs(1);
 
-/// Requests for locks that wait or are about to be answered at a time; each has a thread of its own.
+/// Requests for locks that wait or are about to be answered at a time; each has a thread of its
+/// own.
 pub const LOCK_WAITERS_MAX: usize = 256;
 
-/// Requests that were given up before they were known to wait for a lock, to remember.
+/// Interrupted requests that are remembered because they may turn out to wait for a lock.
 pub const INTERRUPTS_KEPT: usize = 64;
 
-/// How long a waiting request for a lock may take to notice a signal to its process.
+/// The longest delay until a waiting request for a lock notices an interrupt.
 pub const LOCK_SIGNAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a process that hands a mount over and the one that takes it wait for each other. All
-/// programs that use the mount wait as well.
+/// The timeout for messages between the two processes of a handover. All programs that use the
+/// mount wait as well.
 pub const HANDOVER_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the second of them takes at most to open and lock what the first has: surely less than that
-/// waits for it.
+/// The longest time in which the second of them opens and locks the state of the first: surely less
+/// than the first waits for it.
 pub const HANDOVER_FILL: Duration = Duration::from_secs(45);
 
-/// How long the first of them waits for operations that are under way to end.
+/// The time that the first of them waits for operations that are under way to end.
 pub const HANDOVER_STOP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the first of them takes at most to let the kernel drop what it keeps, and the server know
-/// what is open.
+/// The longest time in which the first of them makes the kernel drop its pages, and the server
+/// learn of deferred opens.
 pub const HANDOVER_KEEPING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the first of them waits for requests for locks that are under way.
+/// The time that the first of them waits for requests for locks that are under way.
 pub const HANDOVER_LOCKS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a process pauses that waits for the place of the one before it to be free.
+/// The pause of a process that waits until the address of the former process is free.
 pub const HANDOVER_PAUSE: Duration = Duration::from_millis(10);
 
-/// The most that a process may be told that takes a mount over, in bytes: enough for ten million nodes.
+/// The longest message of a handover, in bytes: enough for ten million nodes.
 pub const HANDOVER_BYTES_MAX: u64 = 1 << 30;
 
-/// The most memory, in bytes, for what was written to all files of a mount and is not stable yet. When it
-/// is used up, the data of one file is made stable first.
+/// The most memory, in bytes, for unstable writes to all files of a mount. When it is used up, the
+/// data of one file is made stable first.
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// From this length on, in bytes, a write is kept where it was received, in a buffer as long as the
-/// longest write; shorter ones are copied together.
+/// From this length on, in bytes, a write is retained in its receive buffer, which is as long as
+/// the longest write; shorter ones are copied together.
 pub const KEPT_UNCOPIED_MIN: usize = 256 << 10;
 
 /// The longest piece into which short writes are copied, in bytes.
 pub const KEPT_PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// What a piece is taken to cost beside its data, in bytes: its place in a tree whose nodes are half full,
-/// and what a short allocation takes more.
+/// The assumed overhead of a piece, in bytes: its place in a tree whose nodes are half full, and
+/// the overhead of a short allocation.
 pub const KEPT_PIECE_COST: usize = 320;
 
-/// How often one after the other what is kept of a file is written again, for a server that loses it
-/// again and again, or more is added than is made stable.
+/// Attempts in a row to retransmit the writes of a file, for a server that loses them again and
+/// again, or while more is added than is made stable.
 pub const KEPT_ATTEMPTS_MAX: usize = 8;
 
-/// How long the server may take to make stable what is kept when the mount ends or is handed over.
+/// The timeout for making retained writes stable when the mount ends or is handed over.
 pub const KEPT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Files that are kept by right of a delegation; each costs the server a descriptor.
+/// Delegated files; each costs the server a descriptor.
 pub const DELEGATED_FILES_MAX: usize = 8192;
 
-/// How often it is looked whether the server still keeps its promises, while files are kept. A small part
-/// of the third of a lease (10 s) that is left when a client stops to believe in it.
+/// The interval at which the lease is checked while files are delegated. A small part of the third
+/// of a lease (10 s) that is left when a client stops to trust it.
 pub const PROMISE_LOOK: Duration = Duration::from_secs(1);
 
-/// Threads that let the kernel drop files when the server may not keep its promises any more: so many at
-/// first.
+/// Threads that make the kernel drop pages when the lease may be over: the number at first.
 pub const DROPPING_THREADS_AT_ONCE: usize = 32;
 
-/// And so many when the kernel waits for reads that nobody answers.
+/// The number when the kernel waits for reads that are not answered.
 pub const DROPPING_THREADS_MAX: usize = 1024;
 
-/// For how long the kernel drops something at most that does not wait for reads.
+/// A drop of pages that takes longer than this waits for reads.
 pub const DROP_HANGS: Duration = Duration::from_millis(100);
 
-/// What the kernel is let drop in one step even if it waits for a read there, in bytes.
+/// The range that is dropped in one step even if it waits for a read there, in bytes.
 pub const DROPPED_TOGETHER: u64 = 1 << 20;
 
-/// How long the server may take to hear that a mount is gone.
+/// The timeout of telling the server that a mount is gone.
 pub const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Files that are known for a while to lend nobody's rights, at most.
+/// The most files that are known to have neither setuid nor setgid.
 pub const PLAIN_FILES_MAX: usize = 1024;
 
 /// The longest name, in bytes.
@@ -122,18 +122,17 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// The longest value of an extended attribute, in bytes, as Linux limits it.
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// The most that the names of a file's extended attributes may be long together, in bytes, as Linux
-/// limits it.
+/// The longest list of names of a file's extended attributes, in bytes, as Linux limits it.
 pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 
-/// The space that a server has that does not say how much, in bytes.
+/// The space reported for a server that does not report any, in bytes.
 pub const SPACE_UNKNOWN_BYTES: u64 = 1 << 50;
 
-/// Places for what was changed lately. Changes that share one make some entries of listings names alone,
-/// which the kernel looks up.
+/// Places for recent changes. For changes that share one, some entries of listings have only a
+/// name, and the kernel looks them up.
 pub const CHANGE_PLACES: usize = 4096;
 
-/// The unit in which space is told, in bytes.
+/// The unit in which space is reported, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
 
 const _: () = assert!(HANDED_READ_BYTES_MAX <= READ_BYTES_MAX);

@@ -1,14 +1,14 @@
 //! Open directories.
 //!
-//! The kernel asks for entries by the position before them, and may ask again for those that found no room
-//! in what the program had offered. A position is the server's, which stays what it is whatever becomes of
-//! the entry and of others.
+//! The kernel asks for entries by the position before them, and may ask again for those that found
+//! no room in the program's buffer. A position is the server's cookie, which stays valid whatever
+//! happens to the entry and to others.
 //!
 //! Invariants
-//! * Entries from the position that was asked for last are kept, those before it are not: one answer's
-//!   worth, and one page of the server's.
-//! * Going on never asks the server for what it has told before. Going elsewhere does, since then the
-//!   program wants to see the directory as it is now.
+//! * Entries from the position that was asked for last are cached, those before it are not: one
+//!   answer's worth, and one page of the server's.
+//! * Reading on never fetches an entry twice. Seeking fetches again, since then the program wants
+//!   to see the current directory.
 
 use crate::changes::{Asked, Changes};
 use crate::convert::errno;
@@ -18,23 +18,23 @@ use dafs_client::{Attributes, Client, DirEntry, FileHandle, ListingPlace, ReadDi
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// The position behind "." and "..", which the server does not tell; its cookies are higher.
+/// The position behind "." and "..", which the server does not list; its cookies are higher.
 const DOTS: u64 = 2;
 
-/// The highest position that a program can go to.
+/// The highest position that a program can seek to.
 const POSITION_MAX: u64 = i64::MAX as u64;
 
 #[derive(Debug)]
 struct Stream {
     entries: ReadDir,
-    /// When the server was asked for what it has told last.
+    /// The time of the last request to the server.
     asked: Asked,
     kept: VecDeque<Kept>,
-    /// Position before the first one that is kept.
+    /// Position before the first cached entry.
     before: u64,
 }
 
-/// An entry that was told, or is to be.
+/// An entry that was returned, or is to be.
 #[derive(Debug)]
 struct Kept {
     cookie: u64,
@@ -55,7 +55,7 @@ pub(crate) struct OpenDirectory {
 pub(crate) enum Found<'a> {
     /// The directory itself, or the one above it.
     Dot(&'static [u8]),
-    /// Something in it, as it was when the server was asked.
+    /// An entry in it, as it was at the time of the request.
     Named(&'a [u8], Option<&'a Attributes>, Asked),
 }
 
@@ -66,7 +66,7 @@ impl OpenDirectory {
         Self { client: client.clone(), handle, stream: Mutex::new(stream) }
     }
 
-    /// The directory and how far its listing is, for another process to go on with.
+    /// The directory and the position of its listing, for another process to go on with.
     pub(crate) fn pause(&self) -> (FileHandle, ListingState) {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let (rest, place) = stream.entries.pause();
@@ -85,7 +85,7 @@ impl OpenDirectory {
     ) -> Self {
         let asked = changes.asking();
         let entry = |(cookie, name): &(u64, Vec<u8>)| {
-            // What is gone meanwhile keeps its place as a name alone.
+            // An entry that was removed meanwhile keeps its place as a name alone.
             let found = client.lookup_attributes(&handle, name);
             let attributes = found.ok().map(|(_, found)| found);
             let entry = DirEntry { name: name.clone(), attributes };
@@ -97,15 +97,15 @@ impl OpenDirectory {
         Self { client: client.clone(), handle, stream: Mutex::new(stream) }
     }
 
-    /// Gives entries from a position to `take`, each with the position behind it, until that says that
-    /// there is no more room.
+    /// Passes entries from a position to `take`, each with the position behind it, until `take`
+    /// reports that there is no more room.
     pub(crate) fn read(
         &self,
         position: u64,
         changes: &Changes,
         mut take: impl FnMut(u64, Found<'_>) -> bool,
     ) -> Outcome<()> {
-        // What is above is the kernel's to know: it walks there without asking.
+        // The kernel knows the parent directory: it walks there without asking.
         for (dot, name) in [(0, &b"."[..]), (1, b"..")] {
             if position <= dot && take(dot + 1, Found::Dot(name)) {
                 return Ok(());
@@ -131,13 +131,13 @@ impl OpenDirectory {
         }
     }
 
-    /// The listing from a position on.
+    /// A listing from a position on.
     fn at(&self, position: u64, now: &Stream, changes: &Changes) -> Stream {
         let (_, place) = now.entries.pause();
         let entries = match position {
             DOTS => self.client.read_dir(&self.handle),
             cookie => {
-                // Whoever goes there from elsewhere was at the end.
+                // A program that seeks to this position was at the end.
                 let end = cookie == POSITION_MAX;
                 self.client.resume_dir(&self.handle, ListingPlace { cookie, end, ..place })
             }
@@ -153,7 +153,7 @@ fn position_of(cookie: u64) -> u64 {
 }
 
 impl Stream {
-    /// Lets go of what is before a position; false when that is not among what is kept.
+    /// Drops entries before a position; false when that is not among the cached ones.
     fn go_on(&mut self, position: u64) -> bool {
         if self.before == position {
             return true;
@@ -172,7 +172,7 @@ impl Stream {
         }
         let asked = self.asked;
         let next = self.entries.next_with_cookie().transpose().map_err(|error| {
-            // A listing that failed is at its end; who asks again is to have a new one.
+            // A listing that failed is at its end; another attempt starts a new one.
             self.before = u64::MAX;
             self.kept.clear();
             errno(&error)

@@ -1,16 +1,17 @@
-//! Locks. One of the server's belongs to an open file, one of the kernel's to an owner: so each owner
-//! that locks in a file has an open of its own for that.
+//! Locks. A lock of the server belongs to an open file, a lock of the kernel to an owner: so each
+//! owner that locks in a file has an open of its own for that.
 //!
-//! Locks of whole files (`flock`) and of ranges (`fcntl`) are one kind here, as on NFS: they see each
-//! other.
+//! Locks of whole files (`flock`) and of ranges (`fcntl`) are one kind here, as on NFS: they
+//! conflict with each other.
 //!
 //! Invariants
-//! * An owner's open lasts from its first lock until it closes the file or unlocks all of it, until the
-//!   last handle that it locked through is closed, and no shorter than its requests that are under way.
-//!   What is left is given up with the open.
-//! * Requests that wait have threads of their own, a bounded number, so that an unlock always finds one
-//!   of the others.
-//! * While one of a node's locks is lost, nobody reads or writes the file who may believe to hold it.
+//! * An owner's open lasts from its first lock until it closes the file or unlocks all of it, until
+//!   the last handle that it locked through is closed, and no shorter than its requests that are
+//!   under way. Closing the open releases its remaining locks.
+//! * Requests that wait have threads of their own, a bounded number, so that an unlock always finds
+//!   a free one.
+//! * While one of a node's locks is lost, all processes that may believe to hold it are refused
+//!   reads and writes of the file.
 
 use crate::content::OpenFile;
 use crate::convert::errno;
@@ -24,12 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One who locks in a file.
+/// A lock owner in a file.
 #[derive(Debug)]
 struct Owner {
     name: u64,
     open: Arc<File>,
-    /// Whether its open is one for writing.
+    /// True when its open can write.
     may_write: bool,
     /// The process that asked last.
     process: u32,
@@ -39,39 +40,39 @@ struct Owner {
     requests: usize,
 }
 
-/// Who locks where.
+/// The lock owners of all files.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     owners: Mutex<FxHashMap<NodeId, Vec<Owner>>>,
     waiters: Mutex<Waiters>,
-    /// One of those who wait has left.
+    /// Signals that a waiting request has ended.
     left: Condvar,
-    /// Nobody waits any more: another process does it.
+    /// No request waits any more: another process takes them over.
     is_paused: AtomicBool,
 }
 
 /// The requests that wait.
 #[derive(Debug, Default)]
 struct Waiters {
-    /// By their names; true once nobody waits for the answer any more.
+    /// By number; true once the request was interrupted.
     waiting: FxHashMap<u64, bool>,
-    /// Names of requests that were given up before they were known, if they are for locks at all.
+    /// Numbers of requests that were interrupted before they waited, if they are for locks at all.
     given_up: VecDeque<u64>,
-    /// Those that were left unanswered for another process.
+    /// Requests that were left unanswered for another process.
     unanswered: Vec<Request>,
 }
 
 /// A request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// Its name, for the answer.
+    /// Its number, for the answer.
     pub(crate) unique: u64,
     /// The open file.
     pub(crate) handle: u64,
     pub(crate) wanted: Wanted,
 }
 
-/// What an owner wants to lock or unlock.
+/// The lock or unlock that an owner asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) owner: u64,
@@ -129,7 +130,7 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        // An owner without locks was refused all that it wanted, or has given it back meanwhile.
+        // An owner without locks was refused all of them, or has released them meanwhile.
         let gone = self.locks.with_owner(self.node, self.owner, |owner| {
             owner.requests -= 1;
             owner.requests == 0 && owner.open.locks().is_ok_and(|held| held.is_empty())
@@ -147,7 +148,7 @@ impl Locks {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is known of an owner; takes it out when `change` says so.
+    /// Changes an owner; removes it when `change` says so.
     fn with_owner(
         &self,
         node: NodeId,
@@ -167,7 +168,7 @@ impl Locks {
         Some(gone)
     }
 
-    /// The open of an owner, and whether it is one for writing.
+    /// The open of an owner, and true if it can write.
     fn opened(&self, node: NodeId, owner: u64) -> Option<(Arc<File>, bool)> {
         let nodes = self.owners();
         let found = nodes.get(&node)?.iter().find(|known| known.name == owner)?;
@@ -179,7 +180,7 @@ impl Locks {
         self.opened(node, owner).map(|(open, _)| open)
     }
 
-    /// A request of an owner begins; its open is made if it has none.
+    /// Begins a request of an owner; makes its open if it has none.
     fn begin(&self, file: &OpenFile, handle: u64, wanted: &Wanted) -> Outcome<UnderWay<'_>> {
         let Wanted { owner: name, process, .. } = *wanted;
         let mut made = None;
@@ -191,10 +192,11 @@ impl Locks {
             let mut nodes = self.owners();
             let owners = nodes.entry(file.node).or_default();
             match owners.iter().position(|owner| owner.name == name) {
-                // Two threads of one owner may have come here; the first open counts.
+                // Two threads of one owner may race to here; the first open counts.
                 Some(place) => break (nodes, place),
                 None => {
-                    // It has left meanwhile, and what it had open is being unlocked: it needs a new one.
+                    // The owner has left meanwhile, and its open is being unlocked: it needs a new
+                    // one.
                     let Some((open, may_write)) = made.take() else {
                         if owners.is_empty() {
                             nodes.remove(&file.node);
@@ -217,18 +219,18 @@ impl Locks {
         }
         let open = owner.open.clone();
         drop(nodes);
-        // One that was made in vain is closed without the lock.
+        // An open that lost the race is closed without the lock.
         drop(made);
         Ok(UnderWay { locks: self, node: file.node, owner: name, open })
     }
 
-    /// Locks if nobody stands in the way.
+    /// Locks if no lock conflicts.
     pub(crate) fn try_lock(&self, file: &OpenFile, handle: u64, wanted: &Wanted) -> Outcome<()> {
         let request = self.begin(file, handle, wanted)?;
         request.open.try_lock(&wanted.range()).map_err(|error| refusal(&error))
     }
 
-    /// Unlocks a range; with all of it, the owner's open goes.
+    /// Unlocks a range; unlocking all of it closes the owner's open.
     pub(crate) fn unlock(&self, file: &OpenFile, wanted: &Wanted) -> Outcome<()> {
         if wanted.is_all() {
             return self.leave(file.node, wanted.owner);
@@ -238,8 +240,8 @@ impl Locks {
         open.unlock(offset, length).map_err(|error| errno(&error))
     }
 
-    /// Whether an owner has something to give up in a file. One that has not goes, unless a request of its is
-    /// under way, which is none that a close or an unlock is meant for.
+    /// True when an owner has locks in a file. An owner without locks is removed, unless a request
+    /// of it is under way, which a close or an unlock does not concern.
     pub(crate) fn holds(&self, node: NodeId, name: u64) -> bool {
         let mut holds = false;
         let gone = self.with_owner(node, name, |owner| {
@@ -250,17 +252,17 @@ impl Locks {
         holds
     }
 
-    /// Gives up all that an owner has locked in a file.
+    /// Releases all locks of an owner in a file.
     pub(crate) fn leave(&self, node: NodeId, owner: u64) -> Outcome<()> {
         self.leave_if(node, owner, |_| true)
     }
 
-    /// The same, if it is still time for it.
+    /// As [`leave`](Self::leave), if `may` still agrees.
     fn leave_if(&self, node: NodeId, owner: u64, may: impl FnOnce(&Owner) -> bool) -> Outcome<()> {
         let mut open = None;
         let gone = self.with_owner(node, owner, |owner| {
             open = may(owner).then(|| owner.open.clone());
-            // A request that is under way goes on with the open.
+            // A request that is under way still uses the open.
             open.is_some() && owner.requests == 0
         });
         let unlocked = open.map_or(Ok(()), |open| open.unlock(0, u64::MAX));
@@ -268,7 +270,7 @@ impl Locks {
         unlocked.map_err(|error| errno(&error))
     }
 
-    /// An open file is closed; those who have something to give up and locked through no other one.
+    /// An open file is closed; returns the owners with locks that have locked through no other one.
     pub(crate) fn closed(&self, node: NodeId, handle: u64) -> Vec<u64> {
         let mut leaving = Vec::new();
         if let Some(owners) = self.owners().get_mut(&node) {
@@ -283,17 +285,17 @@ impl Locks {
         leaving
     }
 
-    /// They give up what they have.
+    /// Releases the locks of these owners.
     pub(crate) fn leave_closed(&self, node: NodeId, owners: &[u64]) -> Outcome<()> {
         let mut done = Ok(());
         for owner in owners {
-            // It may lock through another one by now.
+            // It may have locked through another one by now.
             done = done.and(self.leave_if(node, *owner, |owner| owner.handles.is_empty()));
         }
         done
     }
 
-    /// Who stands in the way, and which process of this mount's that is: 0 for one elsewhere.
+    /// The holder of a conflicting lock, and its process on this mount: 0 for another client.
     pub(crate) fn test(
         &self,
         file: &OpenFile,
@@ -311,7 +313,7 @@ impl Locks {
     }
 
     /// # Errors
-    /// One of the locks in a file was lost: somebody else may have it by now.
+    /// EIO: one of the locks in a file was lost, and another client may have it by now.
     pub(crate) fn check(&self, node: NodeId) -> Outcome<()> {
         let nodes = self.owners();
         match nodes.get(&node) {
@@ -322,8 +324,8 @@ impl Locks {
         }
     }
 
-    /// An open with locks in a file through which it can be written, if there is one: who writes through
-    /// that is refused when they are lost.
+    /// An open with locks in a file that can write, if there is one: the server refuses writes
+    /// through it once they are lost.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -351,22 +353,22 @@ impl Locks {
         Ok(Waiting { locks: locks.clone(), request })
     }
 
-    /// Nobody waits for the answer to a request any more.
+    /// Interrupts a request.
     pub(crate) fn give_up(&self, unique: u64) {
         let mut waiters = self.waiters();
         if let Some(is_given_up) = waiters.waiting.get_mut(&unique) {
             *is_given_up = true;
             return;
         }
-        // Another thread may be about to take it up.
+        // Another thread may be about to process it.
         if waiters.given_up.len() >= INTERRUPTS_KEPT {
             waiters.given_up.pop_front();
         }
         waiters.given_up.push_back(unique);
     }
 
-    /// Ends all waiting, so that another process can go on with what waits; false when that takes longer
-    /// than it may.
+    /// Ends all waiting, so that another process can take over the waiting requests; false at the
+    /// timeout.
     pub(crate) fn pause(&self, patience: Duration) -> bool {
         self.is_paused.store(true, Ordering::SeqCst);
         let some_wait = |waiters: &mut Waiters| !waiters.waiting.is_empty();
@@ -375,22 +377,22 @@ impl Locks {
         waiters.waiting.is_empty()
     }
 
-    /// Whether nobody is to wait any more, nor to tell the kernel of a lock.
+    /// True when no request may wait or make the kernel drop pages.
     pub(crate) fn is_paused(&self) -> bool {
         self.is_paused.load(Ordering::SeqCst)
     }
 
-    /// Requests that were given up and are not known to wait.
+    /// Requests that were interrupted and are not known to wait.
     pub(crate) fn given_up(&self) -> Vec<u64> {
         self.waiters().given_up.iter().copied().collect()
     }
 
-    /// What was left unanswered since the waiting was ended.
+    /// The requests that were left unanswered since the waiting was ended.
     pub(crate) fn unanswered(&self) -> Vec<Request> {
         std::mem::take(&mut self.waiters().unanswered)
     }
 
-    /// Leaves requests unanswered again that nobody has gone on with.
+    /// Leaves requests unanswered again that no process has taken over.
     pub(crate) fn take_back(&self, requests: Vec<Request>) {
         self.waiters().unanswered.extend(requests);
     }
@@ -400,7 +402,8 @@ impl Locks {
         self.is_paused.store(false, Ordering::SeqCst);
     }
 
-    /// Calls `each` with all owners: node, name and process, open, and the handles it locked through.
+    /// Calls `each` with all owners: node, name and process, open, and the handles it locked
+    /// through.
     pub(crate) fn for_each(&self, mut each: impl FnMut(NodeId, (u64, u32), &File, &[u64])) {
         for (node, owners) in self.owners().iter() {
             for owner in owners {
@@ -423,10 +426,10 @@ impl Locks {
     }
 }
 
-/// An open for locks alone, and whether it may write.
+/// An open for locks alone, and true if it can write.
 fn open_to_lock(file: &OpenFile) -> Outcome<(File, bool)> {
     let (client, handle) = (file.file.client(), file.file.handle());
-    // It may lock in both ways, whatever the first one is, if the user may open it so.
+    // It may lock in both modes later, if the user may open the file so.
     let mut refused = Errno::EBADF;
     let ways = [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()];
     for (way, may_write) in ways.into_iter().zip([true, false, true]) {
@@ -442,7 +445,7 @@ fn open_to_lock(file: &OpenFile) -> Outcome<(File, bool)> {
 }
 
 impl Waiting {
-    /// Locks if nobody stands in the way.
+    /// Locks if no lock conflicts.
     pub(crate) fn try_lock(&self, file: &OpenFile) -> Outcome<()> {
         self.locks.try_lock(file, self.request.handle, &self.request.wanted)
     }
@@ -452,8 +455,8 @@ impl Waiting {
         self.locks.waiters().unanswered.push(self.request);
     }
 
-    /// Locks, and waits for those who stand in the way until nobody waits for the answer; `None` when
-    /// another process is to go on with it.
+    /// Locks, and waits for conflicting locks until the request is interrupted; `None` when another
+    /// process takes it over.
     pub(crate) fn lock(&self, file: &OpenFile) -> Option<Outcome<()>> {
         let Request { unique, handle, wanted } = &self.request;
         let under_way = match self.locks.begin(file, *handle, wanted) {
@@ -463,7 +466,7 @@ impl Waiting {
         let is_given_up = || self.locks.waiters().waiting.get(unique) == Some(&true);
         loop {
             if self.locks.is_paused() {
-                // The other process would not hear of it.
+                // The other process would not see the interrupt.
                 if is_given_up() {
                     return Some(Err(Errno::EINTR));
                 }
@@ -484,7 +487,7 @@ fn refusal(error: &LockError) -> Errno {
         LockError::Held(_) => Errno::EAGAIN,
         LockError::Broken(_) => Errno::EIO,
         LockError::Other(error @ Error::Status { .. }) => match errno(error) {
-            // A file that was opened in the other way.
+            // A file that was opened with the other access mode.
             Errno::EACCES => Errno::EBADF,
             other => other,
         },
@@ -538,7 +541,7 @@ mod tests {
         locks.take_back(unanswered);
         locks.resume();
         assert!(!locks.is_paused() && locks.unanswered().len() == 1);
-        // Nobody waits for it any more while it is on its way to the other process.
+        // It is interrupted while it is on its way to the other process.
         locks.give_up(5);
         assert_eq!(locks.given_up(), [5]);
     }

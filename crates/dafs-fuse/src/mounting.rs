@@ -1,8 +1,8 @@
 //! Mounting and unmounting.
 //!
 //! Invariants
-//! * A mount point is left by what is asked of the kernel alone, never by what a server answers: it
-//!   always works, also when the process that served it is gone.
+//! * Unmounting only asks the kernel, and depends on no answer of a server: it always works, also
+//!   when the process that served the mount is gone.
 
 use crate::attach::{HELPER, attach};
 use crate::handover::{self, Listener, TakeOverError, Taken};
@@ -28,22 +28,22 @@ use thiserror::Error;
 /// earlier versions.
 const FILE_SYSTEM_TYPES: [&[u8]; 2] = [b"fuse.dafs", b"fuse"];
 
-/// Where the kernel lists all mounts.
+/// The kernel's list of all mounts.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// How their sources begin.
+/// The start of their sources.
 const SOURCE_START: &[u8] = b"dafs://";
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// The name of what is mounted, as lists of mounts show it: a URL.
+    /// The name of the mounted tree, as lists of mounts show it: a URL.
     pub source: String,
-    /// Whether other users than the one who mounts may use it.
+    /// Lets other users than the one who mounts use it.
     pub allow_other: bool,
-    /// Whether nothing may be changed.
+    /// Refuses changes.
     pub read_only: bool,
-    /// How long the kernel believes attributes and names before it asks again.
+    /// The timeout of the kernel's cache of attributes and names.
     pub belief: Duration,
     /// Threads that carry out requests.
     pub threads: usize,
@@ -61,30 +61,30 @@ impl Default for MountOptions {
     }
 }
 
-/// Why something could not be mounted or unmounted.
+/// The reason why a mount or an unmount failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// The kernel has no FUSE, or does not let this user have it.
+    /// The kernel has no FUSE, or denies it to this user.
     #[error("cannot open /dev/fuse: {0}; load the kernel's fuse module, or ask for access to it")]
     Device(io::Error),
     /// The kernel refused.
     #[error("cannot mount on {}: {error}", directory.display())]
     Mount {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
-        /// Why.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// There is nothing to unmount.
+    /// There is no mount.
     #[error("{} is no mount of dafs; see /proc/self/mounts", .0.display())]
     NotMounted(PathBuf),
     /// Another process serves it, and goes on with that.
     #[error("cannot take {} over: {error}", directory.display())]
     TakeOver {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
-        /// Why.
+        /// The reason.
         error: TakeOverError,
     },
     /// The number of threads is zero or too large.
@@ -93,14 +93,14 @@ pub enum MountError {
     /// The kernel refused.
     #[error("cannot unmount {}: {error}", directory.display())]
     Unmount {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
-        /// Why.
+        /// The kernel's error.
         error: io::Error,
     },
 }
 
-/// A tree that is mounted and waits to be served.
+/// A tree that is mounted and ready to be served.
 #[derive(Debug)]
 pub struct Mount {
     session: Arc<Session>,
@@ -110,22 +110,22 @@ pub struct Mount {
     former: Option<UnixStream>,
 }
 
-/// Why a mount is not served any more.
+/// The reason why a mount is not served any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It was unmounted, and nothing in it is in use.
+    /// It was unmounted, and is not in use any more.
     Unmounted,
-    /// Another process has it. What this one has open at the server is that one's: it must end without
+    /// Another process has it, and with it all opens at the server: this one must end without
     /// closing anything, and so without ending its session in order.
     HandedOver,
 }
 
-/// Where a mount is: this one and no other that is there before or after it.
+/// The place of a mount: identifies this mount, and no other there before or after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountPlace {
     /// The directory, as the kernel lists it.
     point: PathBuf,
-    /// The kernel's name of what is mounted there.
+    /// The kernel's device number of the mount.
     device: String,
 }
 
@@ -133,7 +133,7 @@ impl Mount {
     /// Mounts the tree below `root` on a directory.
     ///
     /// # Errors
-    /// That this kernel, or this user, cannot.
+    /// This kernel, or this user, cannot mount it.
     pub fn new(
         client: &Client,
         root: FileHandle,
@@ -166,13 +166,13 @@ impl Mount {
         Ok(Self { session, place, source: options.source.clone(), former: None })
     }
 
-    /// Takes a mount over that another process serves, with all that is open and locked there.
-    /// `connect` connects to its server as the client that it is told. Whether it is read-only and who
-    /// may use it stays as it is.
+    /// Takes over a mount that another process serves, with all its opens and locks. `connect`
+    /// connects to its server as the client that it is given. Read-only mode and access of other
+    /// users stay as they are.
     ///
     /// # Errors
-    /// There is no such mount, its process does not give it, or `connect` has failed. The other process
-    /// goes on then.
+    /// There is no such mount, its process does not hand it over, or `connect` has failed. The
+    /// other process goes on then.
     pub fn take_over<E: From<MountError>>(
         directory: &Path,
         options: &MountOptions,
@@ -193,20 +193,20 @@ impl Mount {
         Ok(Self { session, place, source: options.source.clone(), former: Some(former) })
     }
 
-    /// Where it is.
+    /// The place of the mount.
     pub fn place(&self) -> &MountPlace {
         &self.place
     }
 
-    /// Serves the mount until it is unmounted and nothing in it is in use any more, or another process
-    /// takes it over.
+    /// Serves the mount until it is unmounted and not in use any more, or another process takes it
+    /// over.
     ///
     /// # Errors
-    /// The kernel's, when it ends in another way. It is unmounted then.
+    /// Those of the kernel, when it ends in another way. It is unmounted then.
     pub fn serve(mut self) -> io::Result<Ended> {
         let ended = self.serve_or_fail();
         if let Ok(Ended::HandedOver) = ended {
-            // What is open must not be closed.
+            // The opens must not be closed.
             std::mem::forget(self);
             return ended;
         }
@@ -235,15 +235,15 @@ impl Mount {
                     }
                 }
                 session::Ended::Stuck => {
-                    // It hears of it when this ends; all others wait no longer. Nor is one that comes just
-                    // now given a mount of which something does not end.
+                    // The other process sees that its connection is closed, and programs wait no
+                    // longer. A process that connects just now is refused, too.
                     drop(listener.ready());
                     tracing::warn!("the mount was not taken over: an operation does not end");
                     handover::resume(&self.session.server);
                 }
             }
             self.session.go_on()?;
-            // One that has come in the meantime waits for all to stop.
+            // A process that has connected in the meantime waits until all threads have stopped.
             if listener.is_ready() {
                 self.session.stop()?;
             }
@@ -251,7 +251,7 @@ impl Mount {
     }
 }
 
-/// Why a mount was not taken over: what the caller's own part failed with, or ours.
+/// The reason why a mount was not taken over: an error of the caller's part, or of this crate's.
 enum Failed<E> {
     Caller(E),
     TakeOver(TakeOverError),
@@ -274,13 +274,14 @@ impl MountPlace {
             let device = mount.device.to_owned();
             Some(Self { point, device })
         };
-        // Not looked at unless it must be: nobody may be left behind a mount point to answer.
+        // The directory is accessed only as a last resort: there may be no process behind the mount
+        // point to answer.
         let as_written = mount_point(directory).ok().and_then(place);
         let found = as_written.or_else(|| directory.canonicalize().ok().and_then(place));
         found.ok_or_else(|| MountError::NotMounted(directory.to_owned()))
     }
 
-    /// Takes this mount from its directory, if nothing else has been mounted there since.
+    /// Unmounts this mount from its directory, if no other has been mounted there since.
     ///
     /// # Errors
     /// As [`unmount`].
@@ -294,25 +295,25 @@ impl MountPlace {
     }
 }
 
-/// What became of a mount.
+/// The state of a mount after `unmount`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
     /// It is gone.
     Gone,
-    /// Nobody can reach it any more; it goes when those who use it have ended or left it.
+    /// It is detached; it goes when its users have ended or left it.
     Leaving,
 }
 
-/// Takes the mount of a DAFS tree from a directory. While programs use it, it only disappears from
-/// the name space, and is gone when they have left.
+/// Unmounts a DAFS tree from a directory. While programs use it, it only disappears from the name
+/// space, and is gone when they have left.
 ///
 /// # Errors
-/// There is none, or the user may not.
+/// There is no mount, or the user may not unmount it.
 pub fn unmount(directory: &Path) -> Result<Unmounted, MountError> {
     take_off(&MountPlace::find(directory)?.point)
 }
 
-/// Unmounts what is at a mount point.
+/// Unmounts a mount point.
 fn take_off(point: &Path) -> Result<Unmounted, MountError> {
     let fail = |error: io::Error| MountError::Unmount { directory: point.to_owned(), error };
     match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW) {
@@ -326,7 +327,7 @@ fn take_off(point: &Path) -> Result<Unmounted, MountError> {
     Ok(Unmounted::Leaving)
 }
 
-/// By the helper that lets users unmount what they mounted.
+/// Unmounts by the helper that lets users unmount their own mounts.
 fn unmount_as_user(point: &Path) -> io::Result<Unmounted> {
     let mut last = io::Error::from_raw_os_error(libc::EPERM);
     for (arguments, outcome) in
@@ -344,8 +345,8 @@ fn unmount_as_user(point: &Path) -> io::Result<Unmounted> {
     Err(last)
 }
 
-/// The path of a mount point as the kernel lists it, without looking at the mount point itself, behind
-/// which nobody may be left to answer.
+/// The path of a mount point as the kernel lists it, without accessing the mount point itself,
+/// which may have no process to answer.
 fn mount_point(directory: &Path) -> io::Result<PathBuf> {
     let directory = std::path::absolute(directory)?;
     match (directory.parent(), directory.file_name()) {
@@ -361,7 +362,7 @@ struct Listed<'a> {
     is_ours: bool,
 }
 
-/// What is mounted at a path; the last one covers those before it.
+/// The mount at a path; the last one covers those before it.
 fn top<'a>(list: &'a [u8], point: &[u8]) -> Option<Listed<'a>> {
     let mut lines = list.split(|&byte| byte == b'\n').rev();
     lines.find_map(|line| {
@@ -378,7 +379,7 @@ fn top<'a>(list: &'a [u8], point: &[u8]) -> Option<Listed<'a>> {
     })
 }
 
-/// A field of the list: blanks and backslashes stand there as three octal digits.
+/// A field of the list: blanks and backslashes are written as three octal digits.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

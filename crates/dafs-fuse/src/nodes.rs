@@ -1,13 +1,13 @@
-//! The nodes that the kernel knows: a number for each, and what it means to the server.
+//! The nodes that the kernel knows: a number for each, and its file handle.
 //!
 //! Invariants
 //! * A node has one handle for as long as it is known, and a handle has one node: the kernel never
 //!   reaches another object by a number that it was given.
-//! * The table holds a node exactly while the kernel owes a `forget` for it, and the root always. So
-//!   its size is bounded by what the kernel remembers.
-//! * The number of a node is the server's file number, which users see, unless that is taken by
-//!   another node; then it is a number above all of these. Below other exports than that of the root it
-//!   is made of both, so that equal numbers there do not look like hard links.
+//! * The table holds a node exactly while the kernel owes a `forget` for it, and the root always.
+//!   So its size is bounded by the kernel's cache.
+//! * The number of a node is the server's file number, which users see, unless another node has it;
+//!   then it is a number above all of these. Below other exports than that of the root it is a hash
+//!   of export and file number, so that equal numbers there do not look like hard links.
 
 use crate::kernel::NodeId;
 use dafs_client::{Attributes, FileHandle};
@@ -17,13 +17,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The number of the root, as the kernel knows it.
 pub(crate) const ROOT: NodeId = 1;
 
-/// Where numbers begin that are made here, because the server's is taken.
+/// The first number that is made here, because the server's is in use.
 const OWN_NUMBERS: u64 = 1 << 63;
 
-/// Where numbers begin of objects in other exports than that of the root.
+/// The first number of objects in other exports than that of the root.
 const OTHER_EXPORTS: u64 = 1 << 62;
 
-/// A sum of bytes by which few are equal, the same in every version (FNV-1a).
+/// A hash with few collisions, the same in every version (FNV-1a).
 fn hash(parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().copied().flatten();
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, &byte| {
@@ -31,8 +31,8 @@ fn hash(parts: &[&[u8]]) -> u64 {
     })
 }
 
-/// Tells objects apart that have the same number one after the other. The root is always the same, and
-/// the kernel has given it 0 before anybody was asked.
+/// Distinguishes objects that have the same number one after the other. The root is always the
+/// same, and the kernel has given it 0 before its first request.
 pub(crate) fn generation(node: NodeId, handle: &FileHandle) -> u64 {
     if node == ROOT { 0 } else { hash(&[&handle.fs, &handle.file]) }
 }
@@ -42,7 +42,7 @@ struct Node {
     handle: FileHandle,
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
-    /// What a directory was before it was removed, for those who are still in it.
+    /// The attributes of a directory before it was removed, for processes that are still in it.
     removed: Option<Box<Attributes>>,
 }
 
@@ -53,7 +53,7 @@ struct Tables {
     own_numbers: u64,
 }
 
-/// The table.
+/// The table of nodes.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     root: FileHandle,
@@ -65,12 +65,12 @@ impl Nodes {
         Self { root, tables: Mutex::default() }
     }
 
-    /// What is mounted.
+    /// The mounted root.
     pub(crate) fn root(&self) -> FileHandle {
         self.root
     }
 
-    /// What a number means; `None` for one that the kernel was not given.
+    /// The handle of a number; `None` for one that the kernel was not given.
     pub(crate) fn handle(&self, node: NodeId) -> Option<FileHandle> {
         match node {
             ROOT => Some(self.root),
@@ -78,7 +78,7 @@ impl Nodes {
         }
     }
 
-    /// The number of an object that the kernel is told of; it owes a forget from now on.
+    /// The number of an object that the kernel is told of; the kernel owes a `forget` from now on.
     pub(crate) fn enter(&self, attributes: &Attributes) -> NodeId {
         if attributes.handle == self.root {
             return ROOT;
@@ -110,7 +110,7 @@ impl Nodes {
         known.unwrap_or_else(|| self.wish(attributes).max(ROOT + 1))
     }
 
-    /// The number that an object gets if that is free.
+    /// The number that an object gets if it is free.
     fn wish(&self, attributes: &Attributes) -> NodeId {
         let Attributes { file_id, handle, .. } = attributes;
         match handle.fs == self.root.fs {
@@ -124,7 +124,7 @@ impl Nodes {
         self.lock().by_handle.get(handle).copied()
     }
 
-    /// A directory was removed that had these attributes.
+    /// Records that a directory with these attributes was removed.
     pub(crate) fn note_removed(&self, attributes: Attributes) {
         let mut tables = self.lock();
         let Some(id) = tables.by_handle.get(&attributes.handle).copied() else { return };
@@ -133,12 +133,12 @@ impl Nodes {
         }
     }
 
-    /// What is left of a directory that was removed.
+    /// The attributes of a directory that was removed.
     pub(crate) fn removed(&self, node: NodeId) -> Option<Attributes> {
         self.lock().nodes.get(&node)?.removed.as_deref().cloned()
     }
 
-    /// The kernel forgets some of its lookups; what it does not know any more after it.
+    /// The kernel forgets some of its lookups; returns the handle if it was the last one.
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) -> Option<FileHandle> {
         let mut tables = self.lock();
         let known = tables.nodes.get_mut(&node)?;
@@ -153,13 +153,14 @@ impl Nodes {
         Some(handle)
     }
 
-    /// All that the kernel knows beside the root: number, handle, and lookups not forgotten.
+    /// All nodes that the kernel knows beside the root: number, handle, and lookups not forgotten.
     pub(crate) fn all(&self) -> Vec<(NodeId, FileHandle, u64)> {
         let tables = self.lock();
         tables.nodes.iter().map(|(id, node)| (*id, node.handle, node.lookups)).collect()
     }
 
-    /// Takes over what another process had told the kernel. True when it fits to what is there.
+    /// Takes over a node that another process had given the kernel. True when it fits into the
+    /// table.
     pub(crate) fn take_over(&self, node: NodeId, handle: FileHandle, lookups: u64) -> bool {
         let mut tables = self.lock();
         let is_new = node != ROOT
@@ -176,7 +177,7 @@ impl Nodes {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        // Nothing between two changes of a table can panic.
+        // No code between two changes of a table can panic.
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

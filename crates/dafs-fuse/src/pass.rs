@@ -1,4 +1,4 @@
-//! Descriptors through a Unix socket.
+//! Passing descriptors through a Unix socket.
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

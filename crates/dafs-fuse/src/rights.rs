@@ -1,14 +1,15 @@
-//! Takes away the bits that lend the rights of a file's owner and group when somebody changes the file
-//! who may not keep them.
+//! Clears setuid and setgid of a file when a user changes it who may not keep them.
 //!
-//! The kernel leaves this to us (FUSE_HANDLE_KILLPRIV_V2): else it asks for `security.capability` before
-//! each write, which costs as much as the write itself.
+//! The kernel leaves this to the mount (FUSE_HANDLE_KILLPRIV_V2). Otherwise it would ask for
+//! `security.capability` before each write, which costs as much as the write itself.
 //!
 //! Invariants
-//! * The bits are gone before the change that takes them is carried out.
-//! * A change of nothing is a `chown` that leaves both alone, or all that the kernel tells before a write. It takes
-//!   bits for the owner and root; for others only while somebody has the file open to write it.
-//! * That a file which is written has none is believed for as long as the kernel believes attributes, and no longer.
+//! * The bits are cleared before the change is carried out that requires it.
+//! * An empty change is a `chown` with neither owner nor group, or the kernel's only notice before
+//!   a write. It clears bits for the owner and root; for others only while the file is open for
+//!   writing.
+//! * A file found without the bits is assumed to have none for as long as the kernel caches
+//!   attributes, and no longer.
 
 use crate::kernel::{Caller, Change, Errno, NodeId, Operation, Request};
 use crate::limits::PLAIN_FILES_MAX;
@@ -35,14 +36,15 @@ impl Changer {
         without_rights(file.mode, || file.group.id().is_some_and(|group| self.is_in(group)))
     }
 
-    /// Whether it is in a group. The kernel tells the first one; one that cannot be found out counts as no.
+    /// True when it is in a group. The kernel passes the first one; a group list that cannot be
+    /// read counts as no.
     fn is_in(self, group: u32) -> bool {
         let status = || std::fs::read_to_string(format!("/proc/{}/status", self.thread));
         self.caller.gid == group || status().is_ok_and(|status| is_among_groups(&status, group))
     }
 }
 
-/// Whether a group is among the supplementary ones of a thread, by what `/proc` tells of it.
+/// True when a group is among the supplementary ones of a thread, according to `/proc`.
 fn is_among_groups(status: &str, group: u32) -> bool {
     let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     groups.is_some_and(|groups| {
@@ -50,23 +52,23 @@ fn is_among_groups(status: &str, group: u32) -> bool {
     })
 }
 
-/// A mode without the bits that lend the rights of the owner and of the group. The group's bit lends nothing
-/// where the group may not execute, and members of the group keep it (`setattr_should_drop_sgid` of Linux).
+/// A mode without setuid and setgid. Without execute permission of the group, setgid has no effect,
+/// and members of the group keep it (`setattr_should_drop_sgid` of Linux).
 fn without_rights(mode: u32, is_member: impl FnOnce() -> bool) -> u32 {
     let left = mode & !(libc::S_ISUID | libc::S_ISGID);
     let keeps_group = mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP == 0 && is_member();
     if keeps_group { left | libc::S_ISGID } else { left }
 }
 
-/// Files that were found to lend no rights, and when.
+/// Files that were found without the bits, with the time.
 #[derive(Debug, Default)]
 pub(crate) struct PlainFiles(Mutex<FxHashMap<NodeId, Instant>>);
 
 impl PlainFiles {
-    /// To be called before a request is carried out. Tells whether it has changed the file's mode.
+    /// Called before a request is carried out. True when it has changed the file's mode.
     ///
     /// # Errors
-    /// The bits could not be taken; the request must not be carried out.
+    /// The bits could not be cleared; the request must not be carried out.
     pub(crate) fn before(
         &self,
         request: &Request<'_>,
@@ -76,12 +78,12 @@ impl PlainFiles {
     ) -> Outcome<bool> {
         match request.operation {
             Operation::Write { takes_rights: true, .. } => self.take(request, tree, belief),
-            // A program that sets them may be another than the one that writes next.
+            // The program that sets them may not be the one that writes next.
             Operation::SetAttributes(Change { mode: Some(_), .. }) => {
                 self.forget(request.node);
                 Ok(false)
             }
-            // A change of the content takes the bits, whoever may write.
+            // A change of the content clears the bits, without a check of permission.
             Operation::SetAttributes(change) if change.takes_rights => {
                 let gives = change.uid.is_some() || change.gid.is_some();
                 let by = if gives { By::Giver } else { By::Writer };
@@ -106,13 +108,14 @@ impl PlainFiles {
             if plain.len() >= PLAIN_FILES_MAX {
                 plain.clear();
             }
-            // Before the server is asked, so that a change of the mode meanwhile has the last word.
+            // Inserted before the server is asked, so that a concurrent change of the mode
+            // prevails.
             plain.insert(node, now);
         }
         let taken =
             take_now(request, tree, By::Writer, || true).inspect_err(|_| self.forget(node))?;
         if taken.leaves_some {
-            // They are this one's to keep, and not everybody's.
+            // This user may keep them, and others may not.
             self.forget(node);
         }
         Ok(taken.has_changed)
@@ -123,28 +126,28 @@ impl PlainFiles {
     }
 }
 
-/// The kernel asks for this, too, when all that is left of a change is that the bits go.
+/// The kernel sends this, too, when clearing the bits is all that is left of a change.
 fn changes_nothing(change: Change) -> bool {
     Change { handle: None, ..change } == Change::default()
 }
 
-/// What became of the bits of a file.
+/// The result of clearing the bits of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Taken {
     has_changed: bool,
     leaves_some: bool,
 }
 
-/// What one does who takes the bits.
+/// The operation for which the bits are cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// Changes the content. Of one who may keep the bits the kernel does not tell.
+    /// A change of the content. The kernel sends none for a user who may keep the bits.
     Writer,
-    /// Gives the file away. Root does what the members of all groups may.
+    /// A change of the owner. Root may do what members of all groups may.
     Giver,
 }
 
-/// Takes the bits from a file, if it is the caller's own or root's to change, or `may` be by others.
+/// Clears the bits of a file, if the caller is the owner or root, or if `may` allows it for others.
 fn take_now(
     request: &Request<'_>,
     tree: &Tree,
@@ -152,7 +155,7 @@ fn take_now(
     may: impl FnOnce() -> bool,
 ) -> Outcome<Taken> {
     let found = tree.attributes(request.node)?;
-    // Those of a directory are no rights.
+    // On a directory the bits give no privileges.
     if found.is_directory() || found.mode & (libc::S_ISUID | libc::S_ISGID) == 0 {
         return Ok(Taken { has_changed: false, leaves_some: false });
     }

@@ -1,10 +1,10 @@
 //! The threads that serve a mount.
 //!
 //! Invariants
-//! * A thread that has received a request answers it before it stops, or has handed it over to one that
-//!   does: these are waited for as well, so that nothing is lost.
-//! * While one is at something that may wait for another mount, there is one that receives, up to
-//!   [`ASIDE_MAX`]: the other mount may wait for a read here.
+//! * A thread that has received a request answers it before it stops, or has handed it over to one
+//!   that does: these are waited for as well, so that no request is lost.
+//! * While a thread carries out an operation that may wait for another mount, another one receives,
+//!   up to [`ASIDE_MAX`]: the other mount may wait for a read here.
 
 use crate::kernel::{
     Agreed, Device, Errno, Offer, Operation, Received, Request, Room, accept, refuse_version,
@@ -19,14 +19,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Why [`Session::run`] has returned.
+/// The reason why [`Session::run`] has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The mount is gone.
     Unmounted,
-    /// All threads have stopped, as they were told to.
+    /// All threads have stopped, as asked.
     Stopped,
-    /// They were told to, and one is at something that does not end.
+    /// They were asked to stop, and one is in an operation that does not end.
     Stuck,
 }
 
@@ -46,22 +46,22 @@ pub(crate) struct Session {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Threads that were made.
+    /// Threads that were started.
     made: usize,
     /// Those among them that carry out one request, and then end.
     aside: usize,
     /// Those that have stopped, and wait to go on.
     stopped: usize,
-    /// How the first one has ended.
+    /// The end of the first one that has ended.
     ended: Option<io::Result<Ended>>,
 }
 
-/// Agrees with the kernel on how to go on. To be done once for a mount, before anything else.
+/// Negotiates with the kernel. Called once for a mount, before anything else.
 ///
 /// # Errors
-/// The device's; the kernel is too old.
+/// Those of the device; the kernel is too old.
 pub(crate) fn begin(device: &Device) -> io::Result<Agreed> {
-    // The kernel hands a request only to who has room for the longest one.
+    // The kernel passes a request only to a reader with room for the longest one.
     let mut bytes = vec![0; WRITE_BYTES_MAX as usize + 4096];
     loop {
         let len = match rustix::io::read(device.as_fd(), &mut bytes) {
@@ -91,7 +91,8 @@ pub(crate) fn begin(device: &Device) -> io::Result<Agreed> {
 }
 
 impl Session {
-    /// What it needs is made by [`prepare`](Self::prepare), and it serves from [`go_on`](Self::go_on) on.
+    /// [`prepare`](Self::prepare) makes its resources, and it serves from [`go_on`](Self::go_on)
+    /// on.
     pub(crate) fn new(server: Arc<Server>, threads: usize) -> Self {
         Self {
             server,
@@ -104,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Makes the threads and their memory, so that nothing of that can fail later. They wait.
+    /// Makes the threads and their memory, so that this cannot fail later. They wait.
     ///
     /// # Errors
     /// No memory or threads.
@@ -128,16 +129,16 @@ impl Session {
         Ok(())
     }
 
-    /// Serves until the mount is gone or all threads have stopped after [`stop`](Self::stop), for which
-    /// they have some time.
+    /// Serves until the mount is gone or all threads have stopped after [`stop`](Self::stop), for
+    /// which they have some time.
     ///
     /// # Errors
-    /// The device's.
+    /// Those of the device.
     pub(crate) fn run(&self) -> io::Result<Ended> {
         let mut until = None;
         let mut state = self.state();
         loop {
-            // When the mount is gone nobody waits for those that are still at something.
+            // When the mount is gone no program waits for operations under way.
             if let Some(ended) = state.ended.take() {
                 return ended;
             }
@@ -149,7 +150,7 @@ impl Session {
             let until = *until.get_or_insert_with(|| Instant::now() + HANDOVER_STOP_PATIENCE);
             if state.stopped == state.made {
                 drop(state);
-                // Nobody is left who would begin one.
+                // No thread is left that could begin one.
                 let is_over = self.server.handed.wait(until);
                 return Ok(if is_over { Ended::Stopped } else { Ended::Stuck });
             }
@@ -162,7 +163,7 @@ impl Session {
         }
     }
 
-    /// Carries out requests, one after the other; how the mount has ended.
+    /// Carries out requests, one after the other; returns how the mount has ended.
     fn work(self: &Arc<Self>, mut room: Room) -> io::Result<Ended> {
         self.running().push(gettid());
         loop {
@@ -170,7 +171,8 @@ impl Session {
                 self.wait_to_go_on();
             }
             if let Err(error) = room.renew(&self.server.tree.client) {
-                // Nothing can be read or written without a session; everything else still has an answer.
+                // Without a session no data can be transferred; everything else still has an
+                // answer.
                 tracing::debug!(%error, "no memory for transfers");
             }
             match self.server.device.receive(&mut room) {
@@ -228,14 +230,14 @@ impl Session {
         state.unwrap_or_else(PoisonError::into_inner).stopped -= 1;
     }
 
-    /// Lets every thread stop when it has answered what it has received.
+    /// Lets every thread stop when it has answered the request that it has received.
     ///
     /// # Errors
-    /// The device's.
+    /// Those of the device.
     pub(crate) fn stop(&self) -> io::Result<()> {
-        // Without a handler the signal would end the process; what the handler does is nothing.
+        // Without a handler the signal would end the process; the handler has no effect.
         signal_hook::flag::register(SIGUSR1, Arc::default())?;
-        // From now on nobody begins to wait, and who waits already is woken.
+        // From now on no thread begins to wait, and those that wait already are woken.
         self.server.device.set_waiting(false)?;
         self.set_stops(true);
         for thread in self.running().iter() {
@@ -244,10 +246,10 @@ impl Session {
         Ok(())
     }
 
-    /// Lets them begin, or takes a [`stop`](Self::stop) back.
+    /// Lets the threads begin, or revokes a [`stop`](Self::stop).
     ///
     /// # Errors
-    /// The device's.
+    /// Those of the device.
     pub(crate) fn go_on(&self) -> io::Result<()> {
         self.server.device.set_waiting(true)?;
         self.set_stops(false);
@@ -255,7 +257,7 @@ impl Session {
     }
 
     fn set_stops(&self, stops: bool) {
-        // Under the lock, so that nobody looks before and waits after it.
+        // Under the lock, so that no thread checks before and waits after it.
         let state = self.state();
         self.stops.store(stops, Ordering::SeqCst);
         drop(state);

@@ -1,8 +1,8 @@
 //! Names and attributes.
 //!
 //! Invariants
-//! * What is made belongs to the user who asked for it, as far as the server lets the session give
-//!   things away; in a directory with the setgid bit it has the group that the server gave it.
+//! * A new object belongs to the user who made it, as far as the server lets the session change
+//!   owners; in a directory with the setgid bit it has the group that the server gave it.
 //! * A node is entered into the table only when the kernel is going to be told of it.
 
 use crate::convert::errno;
@@ -14,10 +14,10 @@ use dafs_client::{
     SpecialFile, Status, posix,
 };
 
-/// What an operation ends with.
+/// The result of an operation.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
-/// What is to be made beside regular files.
+/// An object to make that is no regular file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum New<'a> {
     Directory,
@@ -25,7 +25,7 @@ pub(crate) enum New<'a> {
     Special(SpecialFile),
 }
 
-/// The tree that is mounted.
+/// The mounted tree.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) client: Client,
@@ -42,7 +42,7 @@ impl Tree {
         Self { client, nodes: Nodes::new(root) }
     }
 
-    /// What a node means to the server.
+    /// The handle of a node.
     pub(crate) fn handle(&self, node: NodeId) -> Outcome<FileHandle> {
         self.nodes.handle(node).ok_or(Errno::ESTALE)
     }
@@ -71,7 +71,7 @@ impl Tree {
         let handle = self.handle(node)?;
         let done = match file {
             Some(file) if change.size.is_some() => file.set_attributes(change),
-            // The kernel asks for nothing by `chown` that leaves both alone.
+            // The kernel sends an empty change for a `chown` with neither owner nor group.
             _ if change.is_empty() => posix::chown_to_same(&self.client, &handle),
             _ => self.client.set_attributes(&handle, change),
         };
@@ -82,7 +82,7 @@ impl Tree {
         self.client.readlink(&self.handle(node)?).map_err(|error| errno(&error))
     }
 
-    /// Makes anything but a regular file.
+    /// Makes any object but a regular file.
     pub(crate) fn make(
         &self,
         dir: NodeId,
@@ -102,8 +102,8 @@ impl Tree {
         self.give_to(&dir, name, &made, caller)
     }
 
-    /// Makes and opens a regular file. When one has appeared meanwhile that need not be new, the kernel
-    /// is to look again: it alone knows whether the user may open that.
+    /// Makes and opens a regular file. If a file has appeared meanwhile that need not be new, the
+    /// kernel must look it up again: it alone knows whether the user may open it.
     pub(crate) fn create(
         &self,
         dir: NodeId,
@@ -123,8 +123,8 @@ impl Tree {
         Ok((file, attributes))
     }
 
-    /// Gives what was just made to the user who asked for it, and tells its attributes. What cannot be
-    /// given is removed again, as if it had not been made.
+    /// Gives a new object to the user who made it, and returns its attributes. On failure the
+    /// object is removed again, as if it had not been made.
     fn give_to(
         &self,
         dir: &FileHandle,
@@ -156,13 +156,14 @@ impl Tree {
         if owner.is_none() && group.is_none() {
             return Ok(now);
         }
-        // A change of the owner takes the bits that lend rights; they were asked for with this owner.
+        // A change of the owner clears setuid and setgid, which were requested together with this
+        // owner.
         let lends = now.mode & (libc::S_ISUID | libc::S_ISGID) != 0 && !now.is_symlink();
         let mode = lends.then_some(now.mode);
         let change = SetAttributes { owner, group, mode, ..SetAttributes::default() };
         match self.client.set_attributes(made, &change) {
             Ok(()) => self.client.attributes(made),
-            // A server that lets nobody give things away keeps them for the user of the session.
+            // A server that refuses changes of owners keeps the object for the user of the session.
             Err(error) if matches!(error.status(), Some(Status::Perm | Status::Acces)) => {
                 tracing::debug!(uid = caller.uid, gid = caller.gid, %error, "not given to its maker");
                 Ok(now)
@@ -177,9 +178,9 @@ impl Tree {
         self.attributes(node)
     }
 
-    /// Removes a directory, or anything else. The server makes no difference, and what the kernel knows
-    /// may be old: so it is looked at right before.
-    /// What `before` yields of it is kept until it is removed.
+    /// Removes a directory, or another object. The server makes no difference, and the kernel's
+    /// type may be stale, so it is checked right before. The result of `before` is held until the
+    /// object is removed.
     pub(crate) fn remove<T>(
         &self,
         dir: NodeId,

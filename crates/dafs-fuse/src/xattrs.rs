@@ -1,8 +1,8 @@
 //! Extended attributes of users.
 //!
 //! Invariants
-//! * Only names of the space `user.` reach the server. The others mean something to a kernel, and what a
-//!   server says about them must not be believed.
+//! * Only names of the space `user.` reach the server. The others are interpreted by a kernel, so
+//!   the server's values of them must not be trusted.
 
 use crate::convert::errno;
 use crate::kernel::{Errno, NodeId};
@@ -12,7 +12,7 @@ use dafs_client::{Error, SetXattr, Status};
 
 const SPACE: &[u8] = b"user.";
 
-/// What the server calls an attribute.
+/// The server's name of an attribute.
 fn own_name(name: &[u8]) -> Outcome<&[u8]> {
     match name.strip_prefix(SPACE) {
         None => Err(Errno::EOPNOTSUPP),
@@ -37,7 +37,7 @@ impl Tree {
         if value.len() > XATTR_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(value) }
     }
 
-    /// Sets one, as the flags `XATTR_CREATE` and `XATTR_REPLACE` say.
+    /// Sets an attribute, as the flags `XATTR_CREATE` and `XATTR_REPLACE` say.
     pub(crate) fn set_xattr(
         &self,
         node: NodeId,
@@ -53,7 +53,7 @@ impl Tree {
             0 => SetXattr::Either,
             libc::XATTR_CREATE => SetXattr::Create,
             libc::XATTR_REPLACE => SetXattr::Replace,
-            // It may neither be there nor not.
+            // Both flags together can never succeed.
             _ => return self.xattr(node, name).and(Err(Errno::EEXIST)),
         };
         let set = self.client.set_xattr(&self.handle(node)?, own, value, how);
