@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * An append is one request and atomic; it is never cut into pieces.
-//! * The client never retries an append over a new connection: either the server's replay cache has
-//!   the answer, or the caller gets [`Error::InDoubt`].
+//! * The server never carries an append out twice. After a lost connection the client asks it for
+//!   the outcome; if the server does not know, the caller gets [`Error::InDoubt`].
 
 use crate::attributes::Stability;
 use crate::buffer::IoBuffer;

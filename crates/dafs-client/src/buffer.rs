@@ -38,8 +38,7 @@ impl Drop for Borrowed {
     fn drop(&mut self) {
         match self.shared.upgrade() {
             Some(shared) => shared.reap(),
-            // The session has ended, and its registrations with it, once the last reference is
-            // gone.
+            // The session is ending: its registrations are over once it is gone altogether.
             None => self.end.wait(),
         }
     }

@@ -81,8 +81,8 @@ impl Reader {
         };
         if bytes < memory.len() {
             self.ended = true;
-            // Pieces behind this one were read after the file had grown. They lie behind a gap, so
-            // they are dropped.
+            // If the file has grown since, data in later pieces lies behind a gap, and would seem
+            // to follow. So those pieces are dropped.
             self.settle();
         } else {
             self.ahead = self.ahead.saturating_mul(READ_AHEAD_GROWTH);
