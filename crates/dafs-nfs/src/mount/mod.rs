@@ -1,10 +1,10 @@
-//! MOUNT version 3 (RFC 1813 appendix I): the way to a first handle, for clients of NFSv3.
+//! MOUNT version 3 (RFC 1813 appendix I): gives clients of NFSv3 their first handle.
 //!
 //! Invariants
-//! * A path is followed component by component from the root of all exports, never compared as
-//!   text, and through symbolic links only within the export that they are in.
-//! * What is told about exports is told to those who may mount them.
-//! * A mount gives no right: every later request is checked by itself.
+//! * A path is resolved component by component from the root of all exports, never compared as
+//!   text. Symbolic links are followed only within their export.
+//! * A caller learns only of exports that it may mount.
+//! * A mount grants no right: every later request is checked by itself.
 
 mod table;
 mod walk;
@@ -22,9 +22,9 @@ use dafs_wire::nfs3::FileHandle;
 use dafs_wire::rpc::AuthFlavor;
 use dafs_wire::xdr::{Decode, Decoder, Encoder};
 
-/// How a request was answered.
+/// The outcome of a request.
 pub(crate) enum Answer {
-    /// With these results.
+    /// The call has these results.
     Reply(Reply),
     /// The arguments are not XDR.
     Garbage,
@@ -32,7 +32,7 @@ pub(crate) enum Answer {
     NoProcedure,
 }
 
-/// Carries a request out.
+/// Executes a request.
 pub(crate) fn call(shared: &NfsShared, sender: &Sender, procedure: u32, args: &[u8]) -> Answer {
     let Some(procedure) = Procedure::from_number(procedure) else { return Answer::NoProcedure };
     let mut reply = Reply::new();
@@ -53,7 +53,7 @@ pub(crate) fn call(shared: &NfsShared, sender: &Sender, procedure: u32, args: &[
     Answer::Reply(reply)
 }
 
-/// The flavours with which this host may use an export, best first.
+/// Returns the flavours with which this host may use an export, best first.
 fn flavors(export: &Export, sender: &Sender) -> impl Iterator<Item = u32> {
     let origin = &sender.origin;
     let sys = origin.admitted(export, Flavour::Sys).then_some(AuthFlavor::SYS.0);
@@ -72,7 +72,7 @@ fn mnt(shared: &NfsShared, sender: &Sender, path: Path<'_>, reply: &mut Reply) {
     }
 }
 
-/// The directory at a path, and the flavours to use it with.
+/// Resolves a path to a directory, and the flavours to use it with.
 fn mount(
     shared: &NfsShared,
     sender: &Sender,
@@ -90,12 +90,12 @@ fn mount(
     let flavors: Vec<u32> = flavors(export, sender).collect();
     if flavors.is_empty() {
         shared.note_refusal(&sender.origin, export);
-        // Nor is it told which names there are.
+        // A refused caller does not learn which names exist.
         return Err(Status::Acces);
     }
     sender.connection.establish();
     let found = found.map_err(|unresolved| status_of(unresolved.error))?;
-    // Nothing is known of the root of all exports but that it is a directory.
+    // The root of all exports has no attributes here, but is a directory.
     if found.attr.is_some_and(|attr| attr.kind != Kind::Directory) {
         return Err(Status::NotDir);
     }
@@ -107,19 +107,19 @@ fn status_of(error: ServiceError) -> Status {
         ServiceError::Store(StoreError::NotFound | StoreError::Stale | StoreError::MovedOut) => {
             Status::NoEnt
         }
-        // A loop of symlinks as well, as Linux has it.
+        // A loop of symbolic links gets the same status, as in Linux.
         ServiceError::Store(StoreError::Access | StoreError::Symlink) => Status::Acces,
         ServiceError::Store(StoreError::NotOwner) => Status::Perm,
         ServiceError::Store(StoreError::NotDirectory) => Status::NotDir,
         ServiceError::Store(StoreError::NameTooLong) => Status::NameTooLong,
-        // Bytes that cannot be a name.
+        // The bytes cannot be a name.
         ServiceError::Store(StoreError::Invalid) => Status::Inval,
         ServiceError::Store(StoreError::Io) => Status::Io,
         _ => Status::ServerFault,
     }
 }
 
-/// Mounts of the caller's host; of all hosts for a caller on this one.
+/// Lists mounts of the caller's host. A caller on this host gets those of all hosts.
 fn dump(shared: &NfsShared, sender: &Sender, encoder: &mut Encoder<'_>) {
     let own = sender.origin.address();
     let all = own.to_canonical().is_loopback();
@@ -133,7 +133,7 @@ fn dump(shared: &NfsShared, sender: &Sender, encoder: &mut Encoder<'_>) {
     encoder.bool(false);
 }
 
-/// The exports that the caller may mount, and for which networks they are.
+/// Lists the exports that the caller may mount, with their networks.
 fn exports(shared: &NfsShared, sender: &Sender, encoder: &mut Encoder<'_>) {
     let namespace = shared.service.namespace();
     let mut exports: Vec<_> =

@@ -1,14 +1,14 @@
-//! Who has mounted what, as far as clients say (RFC 1813 5.2.2). Nothing depends on it.
+//! The mounts that clients have reported (RFC 1813 5.2.2). No decision depends on them.
 //!
 //! Invariants
-//! * Bounded; the oldest entry of a host that has had its share makes room.
+//! * The list is bounded. The oldest entry of a host at its share makes room.
 
 use crate::limits::MOUNTS_MAX;
 use dafs_service::{FairQueue, Host};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The list that DUMP tells.
+/// The list that DUMP returns.
 #[derive(Debug)]
 pub(crate) struct Mounts {
     list: Mutex<FairQueue<Entry>>,
@@ -27,7 +27,7 @@ impl Mounts {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host has mounted a path, on the account of `share`.
+    /// Adds a mount of a host, charged to the share of `share`.
     pub(super) fn add(&self, share: Host, host: IpAddr, path: &[u8]) {
         let mut list = self.lock();
         if list.iter().any(|(_, entry)| entry.0 == host && *entry.1 == *path) {
@@ -36,17 +36,17 @@ impl Mounts {
         list.push(share, (host, path.into()));
     }
 
-    /// A host has unmounted a path.
+    /// Removes a mount of a host.
     pub(super) fn remove(&self, host: IpAddr, path: &[u8]) {
         self.lock().retain(|_, entry| entry.0 != host || *entry.1 != *path);
     }
 
-    /// A host has nothing mounted any more.
+    /// Removes all mounts of a host.
     pub(super) fn remove_all(&self, host: IpAddr) {
         self.lock().retain(|_, entry| entry.0 != host);
     }
 
-    /// Shows all, oldest first.
+    /// Calls `see` for all mounts, oldest first.
     pub(super) fn each(&self, mut see: impl FnMut(IpAddr, &[u8])) {
         self.lock().iter().for_each(|(_, (host, path))| see(*host, path));
     }

@@ -1,11 +1,11 @@
-//! The way of a path to mount. Symbolic links are followed as the programs of other servers do that answer
-//! MOUNT, because clients of NFSv3 cannot do it themselves before they have a handle.
+//! Resolves a path to mount. It follows symbolic links, as mountd of other servers does, because
+//! clients of NFSv3 cannot do so before they have a handle.
 //!
 //! Invariants
-//! * A link is followed within its export: one that leads elsewhere is refused, and nothing is told of what
-//!   is there. An absolute text begins at the root of all exports.
-//! * ".." leads up to the root of the export, which is above itself.
-//! * The way has a bounded number of steps and links.
+//! * A link is followed within its export. A link that leads out of it is refused, and the caller
+//!   learns no name outside. An absolute text begins at the root of all exports.
+//! * ".." leads up to the root of the export, which is its own parent.
+//! * The number of steps and links is bounded.
 
 use crate::limits::{MOUNT_LINKS_MAX, MOUNT_STEPS_MAX};
 use dafs_service::{Caller, Resolved, Service, ServiceError, Unresolved};
@@ -16,7 +16,7 @@ fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|part| !part.is_empty())
 }
 
-/// The object at a path, from the root of all exports.
+/// Resolves a path from the root of all exports.
 pub(super) fn follow(
     service: &Service,
     caller: Caller<'_>,

@@ -1,12 +1,12 @@
-//! Between the wire's types and the service's.
+//! Converts between the wire's types and the service's.
 
 use dafs_store::{Attr, FsId, Kind, NAME_BYTES_MAX, SetAttr, SetTime, Stability, TimeSpec};
 use dafs_wire::nfs3::{self, Attributes, FileType, SetAttributes, Status, Time};
 
-/// The bits of a mode that are permissions.
+/// The permission bits of a mode.
 const MODE_BITS: u32 = 0o7777;
 
-/// The file system id of NFSv3: half of ours, which is a hash.
+/// Returns the file system id of NFSv3: half of ours, which is a hash.
 fn file_system(fs: &FsId) -> u64 {
     let (half, _) = fs.0.split_at(8);
     half.try_into().map_or(0, u64::from_be_bytes)
@@ -24,13 +24,13 @@ fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// A time on the wire, which begins in 1970 and ends in 2106.
+/// Converts a time to the wire's range, which begins in 1970 and ends in 2106.
 pub(super) fn time(time: TimeSpec) -> Time {
     let seconds = time.seconds.clamp(0, u32::MAX.into()) as u32;
     Time { seconds, nanoseconds: time.nanoseconds }
 }
 
-/// Attributes of an object of this file system.
+/// Converts the attributes of an object of this file system.
 #[inline]
 pub(crate) fn attributes(fs: &FsId, attr: &Attr) -> Attributes {
     Attributes {
@@ -61,8 +61,8 @@ fn set_time(wire: nfs3::SetTime) -> Result<Option<SetTime>, Status> {
     }
 }
 
-/// Attributes to set. Bits of the mode that are no permissions are dropped, as clients send the
-/// type there too.
+/// Converts attributes to set. Bits of the mode that are no permissions are dropped, because
+/// clients send the type there too.
 pub(super) fn set_attr(wire: &SetAttributes) -> Result<SetAttr, Status> {
     Ok(SetAttr {
         mode: wire.mode.map(|mode| mode & MODE_BITS),
@@ -74,7 +74,7 @@ pub(super) fn set_attr(wire: &SetAttributes) -> Result<SetAttr, Status> {
     })
 }
 
-/// How stable a write is to be.
+/// Converts the requested stability of a write.
 pub(super) fn stability(wire: nfs3::Stability) -> Stability {
     match wire {
         nfs3::Stability::Unstable => Stability::Unstable,
@@ -83,7 +83,7 @@ pub(super) fn stability(wire: nfs3::Stability) -> Stability {
     }
 }
 
-/// What a name may be besides one component.
+/// A name: a component, or one of the two special names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name<'a> {
     /// "."
@@ -94,7 +94,7 @@ pub(super) enum Name<'a> {
     Below(&'a [u8]),
 }
 
-/// Refuses what is no name.
+/// Parses a name.
 pub(super) fn name(name: &[u8]) -> Result<Name<'_>, Status> {
     match name {
         b"." => Ok(Name::Same),
@@ -106,7 +106,7 @@ pub(super) fn name(name: &[u8]) -> Result<Name<'_>, Status> {
     }
 }
 
-/// The name of something to be made, which "." and ".." exist already as (RFC 1813 3.3.9).
+/// Checks the name of a new object. "." and ".." exist already (RFC 1813 3.3.9).
 pub(super) fn new_name(text: &[u8]) -> Result<&[u8], Status> {
     match name(text)? {
         Name::Below(name) => Ok(name),
@@ -114,7 +114,7 @@ pub(super) fn new_name(text: &[u8]) -> Result<&[u8], Status> {
     }
 }
 
-/// The name of something to be removed or renamed.
+/// Checks the name of an object to remove or rename.
 pub(super) fn old_name(text: &[u8]) -> Result<&[u8], Status> {
     match name(text)? {
         Name::Below(name) => Ok(name),

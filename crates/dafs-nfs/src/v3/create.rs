@@ -23,7 +23,8 @@ fn create_of(cx: &mut Context<'_>, args: &CreateArgs<'_>) -> Result<(), Stop> {
     let (how, attr) = match args.how {
         nfs3::CreateHow::Unchecked(attr) => (CreateHow::Unchecked, convert::set_attr(&attr)?),
         nfs3::CreateHow::Guarded(attr) => (CreateHow::Guarded, convert::set_attr(&attr)?),
-        // The attributes come with a SETATTR, which ends the use of the times for the verifier.
+        // The attributes come with a SETATTR. From then on the times do not hold the verifier any
+        // more.
         nfs3::CreateHow::Exclusive(verifier) => {
             (CreateHow::Exclusive(verifier), SetAttr::default())
         }
@@ -33,7 +34,7 @@ fn create_of(cx: &mut Context<'_>, args: &CreateArgs<'_>) -> Result<(), Stop> {
     answer(cx, &dir, made.handle.file, &made.attr, &made.dir)
 }
 
-/// The results of whatever made something.
+/// Writes the results of a procedure that made an object.
 fn answer(
     cx: &mut Context<'_>,
     dir: &Handle,
@@ -60,7 +61,7 @@ fn make(
     let dir = cx.handle(place.dir)?;
     let name = convert::new_name(place.name)?;
     let attr = SetAttr { size: None, ..convert::set_attr(attributes)? };
-    // Of an object that is made, only the name is there before.
+    // Only the name of a new object exists before, so its kind does not matter.
     cx.guard(&Change::Make { dir: &dir, name, kind: Kind::Directory, attr: &attr })?;
     let made = cx.service().make(cx.caller(), &dir, name, object, &attr)?;
     answer(cx, &dir, made.id, &made.attr, &made.dir)

@@ -1,15 +1,15 @@
-//! Replies to requests that must not be carried out twice (RFC 1813 4.5).
+//! The duplicate request cache: replies to non-idempotent requests (RFC 1813 4.5).
 //!
-//! A client that hears nothing sends a request again, mostly over a new connection. A name that was
-//! removed by the first copy must not be reported missing to the second.
+//! A client without an answer retries its request, mostly over a new connection. If the first copy
+//! has removed a name, the reply to the second must not report it missing.
 //!
 //! Invariants
-//! * A request is told by the address of its sender, its number, its procedure, its caller and a
-//!   keyed digest of its arguments; the connection is no part of it.
-//! * Of two copies at most one is carried out at a time, and the second is answered with the reply
-//!   of the first as long as that is kept.
-//! * What is kept is bounded in number, bytes and time. A request under way is never dropped to make
-//!   room, and a host that asks for much pushes out replies to its own requests.
+//! * A request is identified by its sender's address, its number, its procedure, its caller and a
+//!   keyed digest of its arguments. The connection is not part of the key.
+//! * At most one of two copies is executed at a time. The second gets the reply of the first as
+//!   long as that is cached.
+//! * The cache is bounded in number, bytes and time. A request under way is never dropped to make
+//!   room. A host with many requests displaces replies to its own requests.
 
 use crate::args::Args;
 use crate::limits::{
@@ -24,18 +24,18 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What tells one request from another.
+/// The identity of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct RequestKey {
     xid: u32,
     procedure: u32,
-    /// Of sender, caller and arguments.
+    /// The digest of sender, caller and arguments.
     digest: u64,
-    /// Whose share its reply takes.
+    /// The host whose share its reply takes.
     host: Host,
 }
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) host: Host,
@@ -43,13 +43,13 @@ pub(super) struct Source<'a> {
     pub(super) cred: &'a Cred,
 }
 
-/// What is known of a request.
+/// The state of a request.
 pub(super) enum Known {
-    /// Nothing; it is noted as under way now.
+    /// It is new, and now recorded as under way.
     New,
-    /// It is being carried out.
+    /// It is being executed.
     UnderWay,
-    /// It was carried out, with these results.
+    /// It was executed, with these results.
     Done(Box<[u8]>),
 }
 
@@ -71,14 +71,14 @@ impl Default for Shard {
     }
 }
 
-/// Requests under way and the results of those that are over.
+/// Requests under way and the results of finished ones.
 pub(crate) struct Duplicates {
     keys: (u64, u64),
     shards: Vec<Mutex<Shard>>,
 }
 
 impl Duplicates {
-    /// An empty cache; `secret` keys its digests.
+    /// Makes an empty cache. `secret` keys its digests.
     pub(crate) fn new(secret: [u8; 16]) -> Self {
         let secret = u128::from_ne_bytes(secret);
         Self {
@@ -87,8 +87,8 @@ impl Duplicates {
         }
     }
 
-    /// The key of a request. Of long arguments, which are data to be written, both ends and the
-    /// length stand for the whole, as file, offset and count do.
+    /// Returns the key of a request. Long arguments are data to be written: both ends and the
+    /// length stand for them, beside file, offset and count.
     pub(super) fn key(
         &self,
         from: Source<'_>,
@@ -117,7 +117,7 @@ impl Duplicates {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks for a request, and notes it as under way if it is new.
+    /// Looks a request up, and records it as under way if it is new.
     pub(super) fn begin(&self, key: RequestKey, now_ns: u64) -> Known {
         let mut shard = self.shard(&key);
         match shard.entries.get(&key) {
@@ -137,7 +137,8 @@ impl Duplicates {
         Known::New
     }
 
-    /// Keeps the results of a request. Those of one that is to be asked again are not kept.
+    /// Caches the results of a request. `None` means that the client will retry it, so it is not
+    /// cached.
     pub(super) fn finish(&self, key: RequestKey, results: Option<Vec<u8>>, now_ns: u64) {
         let results = results.filter(|bytes| bytes.len() <= DUPLICATE_REPLY_BYTES_MAX);
         let mut shard = self.shard(&key);
@@ -153,7 +154,7 @@ impl Duplicates {
         shard.entries.insert(key, entry);
     }
 
-    /// Forgets what is too old, so that an idle server keeps nothing.
+    /// Drops expired replies, so that an idle server keeps none.
     pub(crate) fn tidy(&self, now_ns: u64) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,7 +198,7 @@ mod tests {
         cache.finish(request, Some(b"results!".to_vec()), 2);
         let Known::Done(results) = cache.begin(request, 3) else { panic!("not kept") };
         assert_eq!(*results, *b"results!");
-        // One that is to be asked again is carried out again.
+        // A request with a delay status is executed again.
         let later = key(&cache, 8, b"args");
         assert!(matches!(cache.begin(later, 0), Known::New));
         cache.finish(later, None, 1);
@@ -249,7 +250,8 @@ mod tests {
         cache.tidy(DUPLICATE_AGE_NS_MAX + 1);
         assert_eq!(count(&cache), 1);
     }
-    /// A flood of one host does not make another's request be carried out twice.
+    /// A flood of one host does not displace another's reply, whose retry would then be executed
+    /// again.
     #[test]
     fn a_flood_pushes_out_replies_to_itself_alone() {
         let cache = Duplicates::new([1; 16]);

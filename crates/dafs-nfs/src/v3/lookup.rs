@@ -31,7 +31,7 @@ fn lookup_of(cx: &mut Context<'_>, args: &DirOpArgs<'_>) -> Result<(), Stop> {
             (above, Some(cx.service().getattr(&above)?))
         }
     };
-    // What another export begins with may be closed to this caller.
+    // The root of another export may be closed to this caller.
     if handle.fs != dir.fs {
         cx.handle(FileHandle(&wire_handle::encode(&handle)))?;
     }
@@ -43,7 +43,7 @@ fn lookup_of(cx: &mut Context<'_>, args: &DirOpArgs<'_>) -> Result<(), Stop> {
     })
 }
 
-/// The attributes of a directory.
+/// Returns the attributes of a directory.
 pub(super) fn directory(cx: &Context<'_>, dir: &Handle) -> Result<Attr, Stop> {
     let attr = cx.service().getattr(dir)?;
     match attr.kind {
@@ -52,7 +52,7 @@ pub(super) fn directory(cx: &Context<'_>, dir: &Handle) -> Result<Attr, Stop> {
     }
 }
 
-/// The directory above, which is the same above the root.
+/// Returns the parent directory. The root is its own parent.
 pub(super) fn parent(cx: &Context<'_>, dir: &Handle) -> Result<Handle, Stop> {
     match cx.service().lookup_parent(cx.caller(), dir) {
         Ok(above) => Ok(above),

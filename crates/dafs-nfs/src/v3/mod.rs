@@ -2,14 +2,13 @@
 //! has to wait.
 //!
 //! Invariants
-//! * With `Wait::Never` nothing here blocks; what must wait is carried out again from its start on a
-//!   pool thread ([`Parked`]), having changed nothing before.
-//! * A request that is not idempotent is carried out once, however often it comes
-//!   ([`duplicate`]).
-//! * Attributes from before an operation are told only where nothing else can have changed the
-//!   object in between; a client that trusts them keeps what it has cached (RFC 1813 2.6).
-//! * What changes names or attributes is kept from meeting what a client with durable replies has
-//!   announced, and waits for it at a [`Gate`], where no thread is held up.
+//! * With `Wait::Never` no procedure blocks. One that has to wait is executed again from its start
+//!   on a pool thread ([`Parked`]), and has changed no object before.
+//! * A non-idempotent request is executed once, however often it is retried ([`duplicate`]).
+//! * Attributes from before an operation are sent only if no other change of the object can have
+//!   come in between. A client that trusts them keeps its cache (RFC 1813 2.6).
+//! * A change of names or attributes is guarded: it waits for conflicting logged changes of clients
+//!   with durable replies. It waits at a [`Gate`], where it blocks no thread.
 //! * Every handle is checked against the rules of its export on every request.
 
 mod attr;
@@ -47,43 +46,43 @@ use duplicate::{Known, RequestKey, Source};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Who sent a request, from where and when.
+/// The sender of a request, with its origin and time.
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
-    /// Where the connection comes from.
+    /// The origin of the connection.
     pub(crate) origin: Origin,
-    /// Who calls.
+    /// The caller.
     pub(crate) who: Who,
-    /// What it came over.
+    /// The connection of the request.
     pub(crate) connection: Arc<Connection>,
     /// The time, in nanoseconds of the service's clock.
     pub(crate) now_ns: u64,
-    /// The budget for listings of the reactor.
+    /// The listing budget of the reactor.
     pub(crate) listings: Arc<Listings>,
 }
 
 impl Sender {
-    /// Who it is to fences: NFSv3 knows no names of clients.
+    /// Returns the subject that fences see. NFSv3 knows no names of clients.
     pub(crate) fn subject(&self) -> Subject<'static> {
         self.origin.subject(None)
     }
 }
 
-/// How a request was answered.
+/// The outcome of a request.
 pub(crate) enum Answer {
-    /// With these results.
+    /// The call has these results.
     Reply(Reply),
     /// The arguments are not XDR.
     Garbage,
     /// There is no such procedure.
     NoProcedure,
-    /// Not at all: a copy of it is being carried out.
+    /// No answer, because a copy of the request is being executed.
     Drop,
-    /// Not yet: it has to run where waiting is allowed.
+    /// The request has to run where waiting is allowed.
     Parked(Box<Parked>),
 }
 
-/// Why a procedure has no ordinary result.
+/// The reason why a procedure has no ordinary result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     /// The arguments are not XDR.
@@ -121,17 +120,17 @@ impl From<StoreError> for Stop {
     }
 }
 
-/// What a procedure came to; the results stand in the reply.
+/// The outcome of a procedure. The results are in the reply.
 type Done = Result<Status, Stop>;
 
-/// What a procedure has, or waits for, from its first run on.
+/// State that a procedure keeps from its first run on.
 #[derive(Default)]
 struct Held {
-    /// Keeps announced changes away from its own.
+    /// Protects conflicting logged changes from its own change.
     guard: Option<Op>,
-    /// Where it waits for them.
+    /// The gate where it waits for them.
     gate: Option<Arc<Gate>>,
-    /// The object that the first handle names, whose export the request is booked on.
+    /// The object of the first handle. The request is accounted to its export.
     first: Cell<Option<Handle>>,
 }
 
@@ -142,7 +141,7 @@ struct Context<'a> {
     sender: &'a Sender,
     wait: Wait,
     reply: Reply,
-    /// Where the results begin.
+    /// The start of the results.
     start: Mark,
     stages: Stages,
 }
@@ -159,7 +158,7 @@ impl Context<'_> {
         Caller { client, cred: &who.cred, subject, wait: self.wait, now_ns: *now_ns }
     }
 
-    /// The object that a handle in the arguments names, if this caller may use its export.
+    /// Decodes a handle of the arguments, if this caller may use its export.
     fn handle(&self, wire: FileHandle<'_>) -> Result<Handle, Stop> {
         let handle = wire_handle::decode(wire.0).ok_or(Status::BadHandle)?;
         let namespace = self.service().namespace();
@@ -180,8 +179,8 @@ impl Context<'_> {
         Err(Status::Acces.into())
     }
 
-    /// Keeps what this procedure is about to change from changes of the same that others have
-    /// announced. To be called before anything else that may have to wait.
+    /// Guards the change of this procedure against logged changes of other clients. Must come
+    /// before any other step that may wait.
     fn guard(&mut self, change: &Change<'_>) -> Result<(), Stop> {
         if let Some(gate) = self.held.gate.take() {
             // INVARIANT: a procedure goes on when its gate has opened.
@@ -208,35 +207,35 @@ impl Context<'_> {
         }
     }
 
-    /// The results of a success.
+    /// Writes the results of a success.
     fn ok<T: Encode>(&mut self, body: &T) -> Result<(), Stop> {
         encode_ok(&mut self.reply.encoder(), body);
         Ok(())
     }
 
-    /// Attributes of an object where they can be had; results may do without.
+    /// Returns the attributes of an object if they are available. They are optional in results.
     fn attributes(&self, handle: &Handle) -> Option<Attributes> {
         let attr = self.service().attributes(self.caller(), handle).ok()?;
         Some(attributes(&handle.fs, &attr))
     }
 
-    /// The same of the object that a handle in the arguments names.
+    /// Returns the attributes of the object of a handle in the arguments, if they are available.
     fn attributes_of(&self, wire: FileHandle<'_>) -> Option<Attributes> {
         self.attributes(&self.handle(wire).ok()?)
     }
 
-    /// What a client is told about an object that was changed, or was to be.
+    /// Returns the wcc_data of an object that was changed, or was to be.
     fn wcc_of(&self, wire: FileHandle<'_>) -> WccData {
         WccData { before: None, after: self.attributes_of(wire) }
     }
 
-    /// What a client is told about a directory in which a name was changed.
+    /// Returns the wcc_data of a directory in which a name was changed.
     fn wcc(&self, dir: &Handle, change: &DirChange) -> WccData {
         let attr = change.attr.map(|attr| attributes(&dir.fs, &attr));
         WccData { before: None, after: attr.or_else(|| self.attributes(dir)) }
     }
 
-    /// Ends a procedure: a failure gets the body that goes with it.
+    /// Ends a procedure. A failure gets its failure body.
     fn finish<F: Encode>(
         &mut self,
         outcome: Result<(), Stop>,
@@ -245,7 +244,7 @@ impl Context<'_> {
         let status = match outcome {
             Ok(()) => return Ok(Status::Ok),
             Err(Stop::Fail(status)) => status,
-            // Whoever may wait and still cannot go on is asked to come again.
+            // A procedure that may wait and still cannot go on tells the client to retry.
             Err(Stop::Wait) if self.wait == Wait::Allowed => Status::Jukebox,
             Err(stop) => return Err(stop),
         };
@@ -256,7 +255,7 @@ impl Context<'_> {
     }
 }
 
-/// Reads the arguments of a procedure. What follows them in the stream is ignored.
+/// Reads the arguments of a procedure. Later bytes of the stream are ignored.
 fn args<'a, T: Decode<'a>>(wire: Args<'a>) -> Result<T, Stop> {
     let mut decoder = wire.decoder();
     let args = decoder.value()?;
@@ -268,7 +267,7 @@ fn attr_of(handle: &Handle, attr: &Attr) -> Option<Attributes> {
     Some(attributes(&handle.fs, attr))
 }
 
-/// Whether a second copy of a request would do something else than the first.
+/// True if the procedure is not idempotent.
 fn needs_once(procedure: Procedure) -> bool {
     match procedure {
         Procedure::Setattr
@@ -323,8 +322,8 @@ fn dispatch(cx: &mut Context<'_>, procedure: Procedure, args: Args<'_>) -> Done 
     }
 }
 
-/// A request that is noted as under way. Dropped unfinished, as by a panic, it is forgotten, so that
-/// the client's next copy is carried out.
+/// A request that is recorded as under way. If it is dropped unfinished, as by a panic, its record
+/// is removed, so that the client's next retry is executed.
 struct Once {
     shared: Arc<NfsShared>,
     key: RequestKey,
@@ -358,18 +357,18 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// What has to open before the request can be carried out; `None` when any thread that may wait will
-    /// do.
+    /// Returns the gate that has to open before the request can be executed. `None` when any thread
+    /// that may wait will do.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         self.held.gate.clone()
     }
 
-    /// The object that it is about.
+    /// Returns the object of the request.
     pub(crate) fn place(&self) -> Option<Handle> {
         self.held.first.get()
     }
 
-    /// Carries the request out; may wait. `args` are the arguments that it came with.
+    /// Executes the request. May wait. `args` are its arguments.
     pub(crate) fn run(self, args: Args<'_>) -> Reply {
         let Self { shared, sender, procedure, mut held, once, mut stages } = self;
         stages.resume(&shared);
@@ -399,7 +398,7 @@ fn run(
     (wait, held): (Wait, &mut Held),
     stages: Stages,
 ) -> Result<(Reply, Status), Stop> {
-    // Whoever sets a fence that shuts out the caller waits for it.
+    // A client that sets a fence against the caller waits for this work to end.
     let _entry = shared.service.begin_work(sender.origin.address());
     let reply = args.reply();
     let start = reply.mark();
@@ -420,7 +419,7 @@ fn run(
     Ok((reply, status))
 }
 
-/// Carries a request out, or as much of it as needs no waiting.
+/// Executes a request, or the part of it that needs no waiting.
 pub(crate) fn call(
     shared: &Arc<NfsShared>,
     sender: Sender,

@@ -16,7 +16,7 @@ pub(super) fn remove(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
 pub(super) fn rmdir(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
     let args: DirOpArgs<'_> = args(wire)?;
     let outcome = match args.name {
-        // What is above a directory is never empty.
+        // The parent of a directory is never empty.
         b".." => cx.handle(args.dir).and(Err(Status::NotEmpty.into())),
         _ => remove_of(cx, &args, RemoveKind::Directory),
     };

@@ -1,9 +1,10 @@
-//! READ (RFC 1813 3.3.6): from the file straight into the reply.
+//! READ (RFC 1813 3.3.6): moves data from the file straight into the reply.
 //!
 //! Invariants
-//! * The attributes are never newer than the data: a client that keeps both finds out by the next
-//!   attributes that the data is old. Those from just before the read do, unless they contradict it.
-//! * The end of the file is told by the attributes of the same result.
+//! * The attributes are never newer than the data. A client that caches both learns by the next
+//!   attributes that the data is old. So the attributes are those from just before the read, unless
+//!   the read contradicts them.
+//! * The eof flag agrees with the attributes of the same result.
 
 use super::{Args, Context, Done, Stop, args, attributes};
 use crate::io;
@@ -20,7 +21,7 @@ pub(super) fn read(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
     cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.file) })
 }
 
-/// READ and WRITE know no status for directories of their own.
+/// Converts the status for a directory: READ and WRITE have none of their own.
 pub(super) fn only_files(stop: Stop) -> Stop {
     if stop == Stop::Fail(Status::IsDir) { Stop::Fail(Status::Inval) } else { stop }
 }
@@ -32,7 +33,7 @@ fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
     cx.service().check_span(&handle, args.offset, args.count.into())?;
     let wait = cx.wait;
     let wanted = args.count.min(TRANSFER_BYTES_MAX) as usize;
-    // No file reaches so far; the kernel would not even look.
+    // No file is that long, and the kernel would refuse the offset.
     let wanted = if i64::try_from(args.offset).is_ok() { wanted } else { 0 };
     let head_at = cx.reply.encoder().position();
     cx.reply.encoder().raw(&[0; READ_HEAD_BYTES]);
@@ -43,7 +44,7 @@ fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
     }
     space.finish(count);
     let end = args.offset.saturating_add(count as u64);
-    // The file has changed its size since it was looked at.
+    // A race: the size of the file has changed after its attributes were read.
     if end > attr.size && count > 0 || end < attr.size && count < wanted {
         attr = file.attr()?;
     }

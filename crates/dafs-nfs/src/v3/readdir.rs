@@ -1,10 +1,11 @@
-//! READDIR and READDIRPLUS (RFC 1813 3.3.16, 3.3.17): entries go from the store into the reply.
+//! READDIR and READDIRPLUS (RFC 1813 3.3.16, 3.3.17): moves entries from the store into the reply.
 //!
 //! Invariants
-//! * A result is never longer than the client asked for; one that cannot hold a single entry is
-//!   refused, so that every call makes progress.
-//! * Cookies 1 and 2 stand behind "." and ".."; those above are the store's and stay valid while
-//!   their entry exists, whatever happens to others and to the server. One verifier does for all.
+//! * A result is never longer than the client's limit. A limit that cannot hold a single entry is
+//!   refused, so every call makes progress.
+//! * Cookies 1 and 2 stand behind "." and "..". Higher cookies are the store's, and stay valid
+//!   while their entry exists, also across changes of other entries and restarts of the server. So
+//!   one verifier suffices for all.
 
 use super::lookup::{directory, parent};
 use super::{Args, Context, Done, Stop, args, attributes};
@@ -19,7 +20,7 @@ use dafs_wire::nfs3::{
 };
 use dafs_wire::xdr::padded;
 
-/// Goes with every cookie.
+/// The verifier of every cookie.
 const COOKIE_VERIFIER: [u8; VERIFIER_BYTES] = *b"dafsdir1";
 
 /// The cookie behind ".".
@@ -28,21 +29,22 @@ const COOKIE_SELF: u64 = 1;
 /// The cookie behind "..".
 const COOKIE_PARENT: u64 = 2;
 
-/// What stands behind the entries: the end of the list, and whether it is that of the directory.
+/// Bytes behind the entries: the end of the list, and the eof flag.
 const TAIL_BYTES: usize = 4 + 4;
 
-/// Bytes of an entry without attributes and handle: that there is one, number, name, cookie.
+/// Returns the bytes of an entry without attributes and handle: the list flag, file id, name and
+/// cookie.
 pub(super) fn entry_bytes(name: &[u8]) -> usize {
     4 + 8 + 4 + padded(name.len()) + 8
 }
 
-/// Where to go on, and what may be sent.
+/// A listing under way: its position and its limits.
 struct Listing {
     dir: Handle,
     cookie: u64,
-    /// Bytes of entries that may be sent without attributes and handles.
+    /// Bytes left for entries, without attributes and handles.
     dir_bytes_left: usize,
-    /// Bytes that may be sent.
+    /// Bytes left in all.
     bytes_left: usize,
     plus: bool,
     /// Entries that were written.
@@ -50,7 +52,7 @@ struct Listing {
 }
 
 impl Listing {
-    /// Writes an entry if it fits. The first one needs only fit into the whole.
+    /// Writes an entry if it fits. The first entry needs only to fit into the whole.
     fn push(
         &mut self,
         reply: &mut Reply,
@@ -128,7 +130,7 @@ fn list(
     encoder.u32(Status::Ok.number());
     encoder.optional(Some(&attributes(&dir.fs, &attr)));
     encoder.fixed(&COOKIE_VERIFIER);
-    // The limit is that of what follows the status.
+    // The limit applies to the bytes behind the status.
     let head_bytes = cx.reply.len() - start - 4;
     let Some(bytes_left) = bytes_max.checked_sub(head_bytes + TAIL_BYTES) else {
         return Err(Status::TooSmall.into());
@@ -151,7 +153,7 @@ fn list(
     Ok(())
 }
 
-/// Writes what fits; true when the directory ends there.
+/// Writes the entries that fit. Returns true when the directory ends there.
 fn entries(
     cx: &Context<'_>,
     listing: &mut Listing,

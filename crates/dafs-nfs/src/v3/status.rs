@@ -1,16 +1,16 @@
-//! From the service's errors to the statuses of NFSv3 (RFC 1813 2.6).
+//! Converts the service's errors to the statuses of NFSv3 (RFC 1813 2.6).
 
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
 use dafs_wire::nfs3::Status;
 
-/// The status for an error of the service. NFSv3 knows no state, so what another caller's state
-/// forbids is either a matter of time or of rights.
+/// Returns the status for an error of the service. NFSv3 knows no state. So a conflict with another
+/// caller's state becomes either a delay or a lack of rights.
 pub(super) fn of_service(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(error) => of_store(error),
-        // Another client has the file open and denies this access; it may close it any time, but
-        // waiting for it would hold up an application for hours (RFC 1813 has no share errors).
+        // Another client has the file open and denies this access. It may close the file any time,
+        // but a wait could block an application for hours (RFC 1813 has no share errors).
         ServiceError::ShareDenied
         | ServiceError::DeleteDenied
         | ServiceError::OpenMode
@@ -22,14 +22,14 @@ pub(super) fn of_service(error: ServiceError) -> Status {
         | ServiceError::Grace
         | ServiceError::Resource => Status::Jukebox,
         ServiceError::NotSupported => Status::NotSupp,
-        // Waiting does not mend the data.
+        // A retry does not repair the data.
         ServiceError::LockBroken => Status::Io,
-        // About state, which these callers have none of.
+        // Errors about state, of which these callers have none.
         _ => Status::ServerFault,
     }
 }
 
-/// The status for an error of the store.
+/// Returns the status for an error of the store.
 pub(super) fn of_store(error: StoreError) -> Status {
     match error {
         StoreError::Access => Status::Acces,
@@ -54,7 +54,7 @@ pub(super) fn of_store(error: StoreError) -> Status {
         StoreError::ReadOnly => Status::RoFs,
         StoreError::Stale | StoreError::MovedOut => Status::Stale,
         StoreError::TooManyLinks => Status::MLink,
-        // What no operation of NFSv3 asks for.
+        // Errors of requests that NFSv3 does not have.
         _ => Status::ServerFault,
     }
 }

@@ -1,8 +1,8 @@
-//! WRITE and COMMIT (RFC 1813 3.3.7, 3.3.21): from the request's bytes into the file.
+//! WRITE and COMMIT (RFC 1813 3.3.7, 3.3.21): moves bytes of the request into the file.
 //!
 //! Invariants
-//! * `committed` is what was asked for, and reached.
-//! * The verifier changes when data that was answered as unstable may be lost.
+//! * `committed` is the requested stability, and has been reached.
+//! * The verifier changes when unstable data may be lost.
 
 use super::read::only_files;
 use super::{Args, Context, Done, Stop, args, attr_of, convert};
@@ -53,11 +53,11 @@ fn write_of<'a>(cx: &mut Context<'_>, wire: Args<'a>, args: &WriteArgs<'a>) -> R
     })
 }
 
-/// What is to be said when data could not be made stable. If a device failed, unstable data of
-/// anybody may be gone with it: the kernel tells that once and forgets the data.
+/// Handles a failure to make data stable. If a device failed, unstable data of any client may be
+/// lost with it: the kernel reports that once, and then drops the data.
 fn sync_failed(cx: &Context<'_>, error: StoreError) -> Stop {
     if error == StoreError::Io {
-        // First of all: the next commit of the file may find nothing wrong any more.
+        // The verifier changes first: the next commit of the file may succeed.
         cx.shared.write_verifier.change();
         tracing::error!(%error, "data could not be made stable");
     }
@@ -79,18 +79,19 @@ fn commit_of(cx: &mut Context<'_>, args: &CommitArgs<'_>) -> Result<(), Stop> {
         return Err(Stop::Wait);
     }
     let file = cx.service().file_for_sync(cx.caller(), &handle)?;
-    // Before the data is made stable: should it change meanwhile, the client is to see that.
+    // Read before the data is made stable: if the verifier changes meanwhile, the client must see
+    // that.
     let verifier = cx.shared.write_verifier.current();
     match file.commit(args.offset, args.count.into()) {
         Ok(()) => {}
         Err(error @ (StoreError::NoSpace | StoreError::Quota)) => {
-            // Space that was promised to cached data and could not be had: that data is gone too.
+            // The disk had no space for cached data, so that data is lost too.
             sync_failed(cx, StoreError::Io);
             return Err(error.into());
         }
         Err(error) => return Err(sync_failed(cx, error)),
     }
-    // Somebody else has found meanwhile that data is lost, which may be this client's.
+    // A race: another thread has found that data is lost, which may be this client's.
     if cx.shared.write_verifier.current() != verifier {
         return Err(StoreError::Busy.into());
     }

@@ -1,4 +1,4 @@
-//! Arguments whose data a transport has moved by itself.
+//! Arguments whose data a transport has moved separately.
 
 use super::*;
 use crate::args::Beside;
@@ -7,7 +7,7 @@ use dafs_rpc::Reply;
 use dafs_wire::nfs3::{ReadArgs, ReadOk, Stability, SymlinkArgs, WriteArgs, WriteOk};
 use dafs_wire::xdr::{Apart, ApartItem, Decoder, Payload};
 
-/// Data that came apart, in memory of its own.
+/// Separately moved data, in memory of its own.
 struct Moved(Vec<u8>);
 
 impl Beside for Moved {
@@ -61,7 +61,7 @@ fn write(file: &Fh, len: usize) -> WriteArgs<'_> {
     WriteArgs { file: FileHandle(file), offset: 0, count: len as u32, stable, data }
 }
 
-/// Where the data of a WRITE begins.
+/// Returns the offset of the data of a WRITE.
 fn data_at(file: &Fh) -> usize {
     bytes(&write(file, 0)).len()
 }
@@ -98,7 +98,7 @@ fn requests_that_differ_only_in_what_came_apart_are_two() {
     world.write_apart(7, &file, at, b"first").unwrap();
     world.write_apart(7, &file, at, b"other").unwrap();
     assert_eq!(world.content(&file), b"other");
-    // A copy of the first is answered and not carried out again.
+    // A copy of the first request gets its answer and is not executed again.
     world.write_apart(7, &file, at, b"first").unwrap();
     assert_eq!(world.content(&file), b"other");
 }

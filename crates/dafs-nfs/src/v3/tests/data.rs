@@ -1,4 +1,4 @@
-//! READ, WRITE, COMMIT, and what the file system says about itself.
+//! READ, WRITE, COMMIT, and the information about the file system.
 
 use super::*;
 use dafs_wire::nfs3::{

@@ -1,4 +1,4 @@
-//! What a broken or hostile client can send.
+//! Requests of broken and hostile clients.
 
 use super::*;
 use dafs_wire::nfs3::{MkdirArgs, RenameArgs, SetTime, SetattrArgs, Time};

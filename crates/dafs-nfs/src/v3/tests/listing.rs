@@ -48,7 +48,7 @@ fn full_world(count: usize) -> World {
     world
 }
 
-/// Reads all pages; how often each name came.
+/// Reads all pages, and counts each name.
 fn walk(mut next: impl FnMut(u64, [u8; 8]) -> Page) -> BTreeMap<Vec<u8>, u32> {
     let mut seen = BTreeMap::new();
     let (mut cookie, mut verifier) = (0, [0; 8]);
@@ -134,7 +134,7 @@ fn what_cannot_hold_an_entry_is_refused() {
         let plus = page_plus(&world, (0, [0; 8]), u32::MAX, count);
         assert_eq!(plus, Err(Status::TooSmall), "{count}");
     }
-    // A small limit for names alone still lets one entry through.
+    // A small limit for names alone still allows one entry.
     let (list, _, eof, _) = page_plus(&world, (0, [0; 8]), 0, 4096).unwrap();
     assert_eq!((list.len(), eof), (1, false));
 }
@@ -150,7 +150,8 @@ fn cookies_need_their_verifier_and_a_meaning() {
         assert_eq!(rest, list[at + 1..]);
         assert_eq!(page(&world, *cookie, [0; 8], 4096), Err(Status::BadCookie));
     }
-    // Never given: an error or an end, but no entry twice and no panic.
+    // For an unknown cookie the server returns an error or the end. It returns no entry twice, and
+    // does not panic.
     for cookie in [u64::MAX, 1 << 63, 1 << 40] {
         match page(&world, cookie, verifier, 4096) {
             Ok((list, _, eof, _)) => assert!(list.is_empty() && eof, "{cookie}"),

@@ -31,7 +31,7 @@ pub(super) struct World {
     xid: Cell<u32>,
 }
 
-/// A connection from an address of another host.
+/// Makes a connection from an address of another host.
 pub(super) fn from(peer: &str) -> Origin {
     let admission = Admission { own_uid: 0 };
     admission.origin(peer.parse().unwrap(), CallerProcess::Elsewhere)
@@ -68,7 +68,7 @@ impl World {
         wire_handle::encode(&self.shared.service.root()).to_vec()
     }
 
-    /// Sends a request under a number, and runs what is parked.
+    /// Sends a request with a number, and runs it if it is parked.
     pub(super) fn send(&self, xid: u32, procedure: Procedure, args: &[u8]) -> Option<Vec<u8>> {
         let answer =
             call(&self.shared, self.sender.clone(), xid, procedure.number(), Args::plain(args));
@@ -140,7 +140,7 @@ pub(super) fn bytes(args: &impl Encode) -> Vec<u8> {
     bytes
 }
 
-/// What CREATE, MKDIR, SYMLINK and MKNOD say.
+/// Decodes the results of CREATE, MKDIR, SYMLINK and MKNOD.
 pub(super) fn made(results: &[u8]) -> Result<(Fh, Attributes), Status> {
     match decode_results::<CreateOk<'_>, ChangeFailure>(results).unwrap() {
         Ok(ok) => {
@@ -167,7 +167,7 @@ fn shared(service: Arc<Service>) -> Arc<NfsShared> {
     NfsShared::new(service, Arc::new(Nowhere), verifier, admission, options)
 }
 
-/// What has to wait is run by the tests themselves.
+/// Drops jobs: the tests themselves run parked requests.
 struct Nowhere;
 
 impl Pool for Nowhere {
@@ -212,7 +212,7 @@ pub(super) fn guarded() -> CreateHow {
     CreateHow::Guarded(SetAttributes::default())
 }
 
-/// A failure's status and body.
+/// Decodes a failure's status and body.
 pub(super) fn failure<'a, F: Decode<'a>>(results: &'a [u8]) -> Failure<F> {
     decode_results::<NoFailureBody, F>(results).unwrap().unwrap_err()
 }

@@ -140,7 +140,7 @@ fn exports_are_mounted_by_their_whole_name() {
     assert_ne!(mnt(&world, "/data2").unwrap().0, data);
     assert_eq!(mnt(&world, "/dat"), Err(mount3::Status::NoEnt));
     assert_eq!(mnt(&world, "/secret"), Err(mount3::Status::Acces));
-    // Which names there are is not told either.
+    // The caller does not learn either which names exist.
     assert_eq!(mnt(&world, "/secret/missing"), Err(mount3::Status::Acces));
     assert_eq!(mnt(&world, "/data/missing"), Err(mount3::Status::NoEnt));
     assert_eq!(exports(&world), ["/data", "/data2"]);

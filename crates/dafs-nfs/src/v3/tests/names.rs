@@ -1,4 +1,4 @@
-//! Names: making, finding, removing, renaming, linking; and requests that come twice.
+//! Names: create, look up, remove, rename, link, and retried requests.
 
 use super::*;
 use dafs_wire::nfs3::{
@@ -148,7 +148,7 @@ fn renames_and_links_tell_both_sides() {
     let args = RenameArgs { from: place(&root, ".."), to: place(&dir, "g") };
     let results = world.call(Procedure::Rename, &args);
     assert_eq!(failure::<RenameResult>(&results).status, Status::Inval);
-    // Into itself.
+    // A directory is moved into itself.
     let args = RenameArgs { from: place(&root, "d"), to: place(&dir, "e") };
     let results = world.call(Procedure::Rename, &args);
     assert_eq!(failure::<RenameResult>(&results).status, Status::Inval);
@@ -185,12 +185,12 @@ fn a_request_that_comes_twice_is_carried_out_once() {
     let args = bytes(&place(&root, "f"));
     let first = world.send(1000, Procedure::Remove, &args).unwrap();
     assert_eq!(first[..4], [0; 4]);
-    // From another port, as after a reconnection.
+    // The retry comes from another port, as after a reconnection.
     world.sender.origin = from("127.0.0.1:900");
     assert_eq!(world.send(1000, Procedure::Remove, &args), Some(first));
     let other = world.send(1001, Procedure::Remove, &args).unwrap();
     assert_eq!(failure::<ChangeFailure>(&other).status, Status::NoEnt);
-    // What was refused for good stays refused, though the name is there again.
+    // A permanent failure is repeated, although the name exists again.
     world.file("f");
     assert_eq!(world.send(1001, Procedure::Remove, &args), Some(other));
     assert_eq!(world.remove(&root, "f"), Ok(()));

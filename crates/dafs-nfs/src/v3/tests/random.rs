@@ -1,5 +1,5 @@
-//! Random requests, some of them damaged: nothing panics, every answer is well-formed, and what the
-//! server says about a file agrees with what it said before.
+//! Random requests, some of them damaged. The server never panics, every answer is well-formed, and
+//! later answers about a file agree with earlier ones.
 
 use super::*;
 use dafs_wire::nfs3::{
@@ -20,7 +20,7 @@ struct Step {
     number: u64,
     count: u32,
     choice: u32,
-    /// A byte to change, and to what.
+    /// The offset of a byte to change, and its new value.
     damage: Option<(usize, u8)>,
     xid: u32,
 }
@@ -114,7 +114,7 @@ fn arguments(step: &Step, known: &[Fh]) -> Vec<u8> {
     }
 }
 
-/// Whether the results are those of the procedure; handles in them become known.
+/// Checks that the results are those of the procedure. Handles in them become known.
 fn well_formed(procedure: Procedure, results: &[u8], known: &mut Vec<Fh>) -> bool {
     let mut learn = |handle: Option<FileHandle<'_>>| {
         if let Some(handle) = handle
