@@ -1,17 +1,17 @@
-//! Who a caller is, and which exports it may reach.
+//! The identity of a caller, and the exports that it may reach.
 //!
-//! A caller of AUTH_SYS only claims to be somebody. What makes that worth anything is where it calls
-//! from: a port below 1024 belongs to root of the caller's host, and of processes on this host the
-//! kernel knows the user. Connections for RDMA come from any port, so that other hosts that use it are
-//! let in only where an export allows unprivileged ports.
+//! AUTH_SYS only claims a user. The claim is worth as much as the address of the caller: a port
+//! below 1024 belongs to root of the caller's host, and for a process on this host the kernel names
+//! the user. RDMA connections come from any port. So other hosts that use RDMA are admitted only
+//! where an export allows unprivileged ports.
 //!
 //! Invariants
-//! * A port says nothing about a process of this host, whose kernel may let anybody have it. One whose
-//!   user the kernel does not tell is refused.
-//! * A process of this host that is neither root's nor the server's own user's acts as its own
+//! * The port proves nothing about a process of this host, where the kernel may let any user bind
+//!   it. A process whose user the kernel does not name is refused.
+//! * A process of this host that runs neither as root nor as the server's own user acts as its own
 //!   user, whatever it claims.
-//! * A server that cannot act as other users lends its own rights to nobody of this host but its own
-//!   user and root.
+//! * A server that cannot act as other users serves only root and its own user on this host,
+//!   because others would borrow the server's rights.
 
 use dafs_rpc::{CallerProcess, Credential};
 use dafs_service::{ClientAddress, Export, Flavour, Host, NO_USER, Namespace, Subject};
@@ -19,32 +19,32 @@ use dafs_store::Cred;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Ports from here on can be had by every user of a host.
+/// Every user of a host can bind ports from here on.
 const UNPRIVILEGED_PORT_MIN: u16 = 1024;
 
-/// What admission depends on.
+/// The settings that admission depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Admission {
     /// The user that the server runs as.
     pub own_uid: u32,
 }
 
-/// What the place that a connection comes from says about its callers.
+/// The trust in the callers of a connection, by its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
-    /// They are believed.
+    /// The claims of its callers are believed.
     Believed,
-    /// They are this user, with this group.
+    /// Its callers are this user, with this group.
     Known(u32, u32),
-    /// They may be anybody of their host.
+    /// Its callers may be any user of their host.
     Anybody,
-    /// They are of this host, and would borrow the server's rights.
+    /// Its callers are on this host, and would borrow the server's rights.
     Refused,
-    /// They are of this host, and the kernel does not tell whose.
+    /// Its callers are on this host, and the kernel does not name their user.
     Unknown,
 }
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     address: IpAddr,
@@ -54,17 +54,17 @@ pub struct Origin {
     trust: Trust,
 }
 
-/// Who calls.
+/// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Who {
-    /// With whose rights.
+    /// The credential that the caller acts with.
     pub cred: Cred,
-    /// How that was said.
+    /// The flavour of RPC authentication.
     pub flavour: Flavour,
 }
 
 impl Admission {
-    /// Looks at where a connection comes from, once for each.
+    /// Determines the origin of a connection, once for each connection.
     pub fn origin(&self, peer: SocketAddr, process: CallerProcess) -> Origin {
         let trust = match process {
             CallerProcess::Known(process) => self.trust(process.uid, process.gid),
@@ -80,7 +80,7 @@ impl Admission {
         Origin { address: peer.ip().to_canonical(), is_local, user, trust }
     }
 
-    /// What a user of this host is worth.
+    /// Returns the trust in a user of this host.
     fn trust(&self, uid: u32, gid: u32) -> Trust {
         if uid == 0 || uid == self.own_uid {
             Trust::Believed
@@ -93,41 +93,41 @@ impl Admission {
 }
 
 impl Origin {
-    /// Where it is.
+    /// Returns the address of the peer.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Whose share of what all have in common callers from here take: that of their user, if they are
-    /// users of this host, or else of their host.
+    /// Returns the host whose share of common resources callers from here take. For users of this
+    /// host it is their user.
     pub fn host(&self) -> Host {
         self.user.map_or_else(|| Host::of(self.client_address().ip), Host::User)
     }
 
-    /// The same for who a client is: all addresses of this host are one.
+    /// Returns the address that identifies a client. All addresses of this host count as one.
     pub fn client_address(&self) -> ClientAddress {
         let ip = if self.is_local { Ipv4Addr::LOCALHOST.into() } else { self.address };
         let privileged = matches!(self.trust, Trust::Believed | Trust::Known(..));
         ClientAddress { ip, privileged }
     }
 
-    /// Who a client of this name that calls from here is to fences.
+    /// Returns the subject that fences see for a client of this name that calls from here.
     pub(crate) fn subject<'a>(&self, owner: Option<&'a [u8]>) -> Subject<'a> {
         Subject::Nfs { owner, address: self.address, host: self.host() }
     }
 
-    /// The origin with which callers from here share their turns.
+    /// Returns the origin by which the scheduler shares turns among callers.
     pub(crate) fn of_turns(&self) -> dafs_service::Origin {
         let here = || dafs_service::Origin::host(self.client_address().ip);
         self.user.map_or_else(here, dafs_service::Origin::User)
     }
 
-    /// Whether callers from here are who they are, whatever they claim.
+    /// True if the kernel vouches for the user of callers from here, whatever they claim.
     pub fn is_certain(&self) -> bool {
         matches!(self.trust, Trust::Known(..))
     }
 
-    /// Who calls over a connection from here with this credential.
+    /// Returns the caller of a connection from here with this credential.
     pub fn who(&self, credential: &Credential<'_>) -> Who {
         match (credential, self.trust) {
             (Credential::Sys(_), Trust::Known(uid, gid)) => {
@@ -141,7 +141,7 @@ impl Origin {
         }
     }
 
-    /// Whether a caller from here may reach an export.
+    /// True if a caller from here may reach an export.
     pub fn admitted(&self, export: &Export, flavour: Flavour) -> bool {
         let privileged = match self.trust {
             Trust::Believed | Trust::Known(..) => true,
@@ -151,8 +151,8 @@ impl Origin {
         export.options().admits.admits(self.address, flavour, privileged)
     }
 
-    /// An export that no caller from here may reach, if there is none that some may. Such callers can do
-    /// nothing, so nothing is kept for them.
+    /// Returns an export to name in a refusal, if callers from here may reach no export at all.
+    /// Such callers get no state in the server.
     pub(crate) fn refused<'a>(&self, namespace: &'a Namespace) -> Option<&'a Export> {
         let mut exports = namespace.exports().map(|export| (&**export, self.refusal(export)));
         let (first, refusal) = exports.next()?;
@@ -161,13 +161,14 @@ impl Origin {
         if others.iter().any(|(_, refusal)| refusal.is_none()) {
             return None;
         }
-        // That the address would do elsewhere says more than that it does not here.
+        // An export whose address rule matches gives a more useful reason than one whose rule does
+        // not.
         let near = others.iter().find(|(_, refusal)| *refusal != Some(Refusal::Network));
         let is_far = refusal == Some(Refusal::Network);
         Some(near.filter(|_| is_far).map_or(first, |(export, _)| *export))
     }
 
-    /// Why no caller from here may reach an export; `None` if some may.
+    /// Returns the reason why no caller from here may reach an export. `None` if some may.
     pub(crate) fn refusal(&self, export: &Export) -> Option<Refusal> {
         let flavours = [Flavour::Sys, Flavour::None];
         if flavours.iter().any(|&flavour| self.admitted(export, flavour)) {
@@ -184,16 +185,16 @@ impl Origin {
     }
 }
 
-/// Why nobody of a place is let in.
+/// The reason why callers of an origin are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Refusal {
-    /// The address is not one of the export's.
+    /// The export does not admit the address.
     Network,
-    /// Any user of the host may have the port.
+    /// Any user of the host may have bound the port.
     Port,
     /// A user of this host would borrow the server's rights.
     Rights,
-    /// A user of this host that the kernel does not tell.
+    /// The kernel does not name the user of a process on this host.
     Owner,
 }
 
@@ -238,7 +239,7 @@ mod tests {
             assert_eq!([origin.host(), kernel.host()], [2000, 0].map(Host::User));
             assert!(kernel.admitted(&export, Flavour::Sys));
             assert_eq!(kernel.who(&sys(5)).cred.uid, 5);
-            // It may be anybody, so it is nobody.
+            // It may be any user, so it is refused.
             let unknown = from(address, 0, CallerProcess::Unknown);
             assert_eq!(unknown.refusal(&export), Some(Refusal::Owner));
         }

@@ -1,8 +1,8 @@
-//! The arguments of a call, with the data that its transport has moved by itself.
+//! The arguments of a call, with data that its transport has moved separately.
 //!
 //! Invariants
-//! * Data that came apart is never taken for bytes of the stream: it may lie in memory that the
-//!   client still writes to, and is looked at only as such.
+//! * Data that was moved separately is never taken for bytes of the stream. It may lie in memory
+//!   that the client still writes to, and is read only as volatile memory.
 
 use crate::io;
 use dafs_mem::{Site, VolatileSlice};
@@ -11,12 +11,12 @@ use dafs_wire::xdr::{Apart, Decoder, Payload};
 use std::borrow::Cow;
 use std::hash::Hasher;
 
-/// What a call brings along besides its arguments.
+/// The parts of a call besides its arguments.
 pub(crate) trait Beside {
-    /// Data that came apart.
+    /// Returns data that the transport has moved separately.
     fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>>;
 
-    /// Results that place bulk data where the caller wants it.
+    /// Returns an empty reply that places bulk data where the caller wants it.
     fn reply(&self) -> Reply;
 }
 
@@ -43,50 +43,50 @@ impl Beside for OwnedArgs {
 /// Arguments in XDR.
 #[derive(Clone, Copy)]
 pub(crate) struct Args<'a> {
-    /// At their start.
+    /// Decodes from the start of the arguments.
     decoder: Decoder<'a>,
     beside: Option<&'a dyn Beside>,
 }
 
 impl<'a> Args<'a> {
-    /// Arguments that stand in the stream as a whole.
+    /// Wraps arguments that are in the stream as a whole.
     #[cfg(test)]
     pub(crate) fn plain(bytes: &'a [u8]) -> Self {
         Self { decoder: Decoder::new(bytes), beside: None }
     }
 
-    /// Arguments from which data was moved out.
+    /// Wraps arguments from which data was moved out.
     #[cfg(test)]
     pub(crate) fn with(decoder: Decoder<'a>, beside: &'a dyn Beside) -> Self {
         Self { decoder, beside: Some(beside) }
     }
 
-    /// Those of a call.
+    /// Returns the arguments of a call.
     pub(crate) fn of(call: &'a Call<'_>) -> Self {
         Self { decoder: call.decoder(), beside: Some(call) }
     }
 
-    /// Those of a call whose answer was put off.
+    /// Returns the arguments of a call whose answer was deferred.
     pub(crate) fn of_owned(args: &'a OwnedArgs) -> Self {
         Self { decoder: args.decoder(), beside: Some(args) }
     }
 
-    /// Reads them from their start.
+    /// Returns a decoder at the start of the arguments.
     pub(crate) fn decoder(&self) -> Decoder<'a> {
         self.decoder
     }
 
-    /// The stream, without what came apart.
+    /// Returns the stream, without data that was moved out.
     pub(crate) fn stream(&self) -> &'a [u8] {
         self.decoder.rest()
     }
 
-    /// Results for the call, which place bulk data where the caller wants it.
+    /// Returns an empty reply for the call, which places bulk data where the caller wants it.
     pub(crate) fn reply(&self) -> Reply {
         self.beside.map_or_else(Reply::new, Beside::reply)
     }
 
-    /// The memory of a payload of these arguments; `None` if it is of others.
+    /// Returns the memory of a payload of these arguments. `None` if it belongs to other arguments.
     pub(crate) fn view(&self, payload: Payload<'a>) -> Option<VolatileSlice<'a>> {
         match payload {
             Payload::Here(data) => Some(io::source(data)),
@@ -94,7 +94,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The bytes of a short payload, such as the text of a symbolic link.
+    /// Returns the bytes of a short payload, such as the text of a symbolic link.
     pub(crate) fn text(&self, payload: Payload<'a>) -> Option<Cow<'a, [u8]>> {
         match payload {
             Payload::Here(text) => Some(Cow::Borrowed(text)),
@@ -102,8 +102,8 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Adds to a digest the two ends of all data that came apart, up to `sample_bytes` each. Its
-    /// length is part of the stream.
+    /// Adds to a digest the two ends of all data that was moved out, up to `sample_bytes` each. The
+    /// length of the data is part of the stream.
     pub(crate) fn sample_apart(&self, hasher: &mut impl Hasher, sample_bytes: usize) {
         for (index, item) in self.decoder.apart().iter().enumerate() {
             let data = self.beside.and_then(|beside| beside.data(&Apart { index, len: item.len }));

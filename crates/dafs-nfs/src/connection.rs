@@ -1,7 +1,7 @@
-//! Connections as the front doors see them: a way to call the client back, and who is called.
+//! Connections as the front ends see them: the way to call a client back, and the clients to call.
 //!
 //! Invariants
-//! * A connection that is closed carries nothing any more and is soon forgotten by all sessions.
+//! * A closed connection carries no more callbacks, and all sessions soon drop it.
 
 use crate::listings::Listings;
 use crate::v4::session::{NfsClient, Session};
@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[derive(Debug)]
 pub(crate) struct Connection {
     reference: ConnectionRef,
-    /// Those of its reactor.
+    /// The listing budget of its reactor.
     listings: Arc<Listings>,
     closed: AtomicBool,
-    /// Clients that may be called over it.
+    /// Clients whose callbacks may use it.
     clients: Mutex<Vec<Weak<NfsClient>>>,
-    /// The session of the last request, so that the next one need not look where all reactors do.
+    /// The session of the last request, which saves a lookup in the table that all reactors share.
     recent: Mutex<Weak<Session>>,
 }
 
@@ -33,7 +33,7 @@ impl Connection {
         })
     }
 
-    /// The session of the last request over it, if it lives.
+    /// Returns the session of the last request over it, if it lives.
     pub(crate) fn recent_session(&self) -> Option<Arc<Session>> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.upgrade().filter(|session| !session.is_gone())
@@ -44,12 +44,12 @@ impl Connection {
         *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
     }
 
-    /// The budget for listings of its reactor.
+    /// Returns the listing budget of its reactor.
     pub(crate) fn listings(&self) -> &Arc<Listings> {
         &self.listings
     }
 
-    /// Its number, which no other connection has.
+    /// Returns its unique number.
     pub(crate) fn id(&self) -> u64 {
         self.reference.id().to_u64()
     }
@@ -58,12 +58,12 @@ impl Connection {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Sends a call to the client; never waits.
+    /// Sends a call to the client. Never waits.
     pub(crate) fn call_back(&self, call: BackCall) {
         self.reference.call_back(call);
     }
 
-    /// Remembers that a client may be called over it.
+    /// Records that a client's callbacks may use it.
     pub(crate) fn serves(&self, client: &Arc<NfsClient>) {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|known| known.strong_count() > 0);
@@ -72,12 +72,12 @@ impl Connection {
         }
     }
 
-    /// It is of use, and will not be closed to make room for others.
+    /// Protects it from being closed to make room for other connections.
     pub(crate) fn establish(&self) {
         self.reference.establish();
     }
 
-    /// Marks it closed, and gives the clients that lose it as a back channel.
+    /// Marks it closed, and returns the clients that lose it as a back channel.
     pub(crate) fn close(&self) -> Vec<Arc<NfsClient>> {
         self.closed.store(true, Ordering::Release);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);

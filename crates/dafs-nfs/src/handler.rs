@@ -1,8 +1,9 @@
-//! From a call of the RPC server to the program, version and procedure that it is for.
+//! Dispatches a call of the RPC server to its program, version and procedure.
 //!
 //! Invariants
-//! * A call is answered on the reactor, or moves as a whole to the pool; nothing here waits.
-//! * Callers that no export admits are refused before anything is kept for them. NULL is for everybody.
+//! * A call is answered on the reactor, or moves as a whole to the pool. No step here waits.
+//! * Callers that no export admits are refused before they get any state. Every caller may send
+//!   NULL.
 
 use crate::admission::{Origin, Who};
 use crate::args::Args;
@@ -23,7 +24,7 @@ use dafs_wire::{mount3, nfs3, nfs4};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Of every program.
+/// The null procedure of every program.
 const PROCEDURE_NULL: u32 = 0;
 
 /// The NFS programs on one reactor.
@@ -34,22 +35,22 @@ pub struct NfsHandler {
     listings: Arc<Listings>,
 }
 
-/// What is kept of a connection.
+/// The state of a connection.
 #[derive(Debug)]
 struct PeerState {
     connection: Arc<Connection>,
     origin: Origin,
-    /// The owner of the turns that its calls take.
+    /// The owner of its calls for the scheduler.
     owner: Owner,
-    /// Whether some export admits callers from there, as of a version of the exports.
+    /// True if some export admits callers from its origin, as of a version of the exports.
     admitted: Option<(u64, bool)>,
-    /// The credential that came last and who that was, because the next call is most likely to bring
-    /// it again.
+    /// The last credential and the caller that it stands for: the next call most likely brings the
+    /// same.
     last: Option<(u32, u32, Groups, Who)>,
 }
 
 impl NfsHandler {
-    /// The programs of `shared` on one reactor.
+    /// Serves the programs of `shared` on one reactor.
     pub fn new(shared: Arc<NfsShared>) -> Self {
         Self { shared, connections: FxHashMap::default(), listings: Arc::default() }
     }
@@ -115,7 +116,7 @@ impl NfsHandler {
         })
     }
 
-    /// Whether there is an export for whoever calls over this connection.
+    /// True if some export admits the callers of this connection.
     fn is_admitted(&mut self, call: &Call<'_>) -> bool {
         let shared = self.shared.clone();
         let version = shared.service.namespace_version();
@@ -219,10 +220,11 @@ impl Handler for NfsHandler {
     }
 }
 
-/// Has the rest of a compound run elsewhere, as often as it has to wait.
+/// Runs the rest of a compound on the pool, as often as it has to wait.
 fn go_on(shared: Arc<NfsShared>, parked: Box<Parked>, args: OwnedArgs, responder: Responder) {
     let (pool, gate, owner) = (shared.clone(), parked.gate(), parked.owner());
-    // Who has waited for the journal goes on where nobody is waited for.
+    // A compound that has waited for the journal goes on in lane 0, whose jobs wait for no other
+    // machine.
     let lane = gate.as_ref().map_or_else(|| parked.lane(), |_| 0);
     let job = Box::new(move || match parked.run(Args::of_owned(&args), lane) {
         Ok(reply) => responder.respond(reply),

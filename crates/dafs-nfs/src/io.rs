@@ -1,4 +1,4 @@
-//! Moving file data between files and messages, for every version of NFS.
+//! Moves file data between files and messages, for every version of NFS.
 
 use dafs_mem::{Site, VolatileSlice};
 use dafs_rpc::Reply;
@@ -7,7 +7,7 @@ use dafs_store::{OpenFile, Result, Stability, StoreError, Wait};
 /// The largest piece that is handed to a file at once where waiting is not allowed.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Fills the view from `offset` on, as far as the file goes. With `Wait::Never`,
+/// Fills the view from `offset` on, up to the end of the file. With `Wait::Never`, returns
 /// [`StoreError::WouldBlock`] when not all of it is in memory.
 pub(crate) fn read_all(
     file: &dyn OpenFile,
@@ -23,23 +23,23 @@ pub(crate) fn read_all(
             Ok(count) => done += count,
             Err(StoreError::WouldBlock) => return Err(StoreError::WouldBlock),
             Err(error) if done == 0 => return Err(error),
-            // What was read is good; the error comes again when the client goes on.
+            // The data before the error is good. The client gets the error when it reads on.
             Err(_) => break,
         }
     }
     Ok(done)
 }
 
-/// Data of a message, to be written to a file.
+/// Wraps data of a message, to be written to a file.
 pub(crate) fn source(data: &[u8]) -> VolatileSlice<'_> {
     // SAFETY: the bytes stay borrowed for as long as the view lives. It only goes to `write_all`, and
     // a write to a file only reads from its views.
     unsafe { VolatileSlice::new(data.as_ptr().cast_mut(), data.len()) }
 }
 
-/// Writes all of `data` to `offset`, or what could be written before an error. With `Wait::Never`,
-/// [`StoreError::WouldBlock`] when the file does not take all at once; the same is then to be
-/// written again.
+/// Writes all of `data` to `offset`, or the part before an error. With `Wait::Never`, returns
+/// [`StoreError::WouldBlock`] when the file does not take all at once. Then the caller writes the
+/// same data again.
 pub(crate) fn write_all(
     file: &dyn OpenFile,
     data: VolatileSlice<'_>,
@@ -56,10 +56,10 @@ pub(crate) fn write_all(
             Ok(0) => break,
             Ok(count) => done += count,
             Err(StoreError::WouldBlock) => return Err(StoreError::WouldBlock),
-            // The system tells once that data is lost.
+            // The system reports lost data once only.
             Err(StoreError::Io) if stability != Stability::Unstable => return Err(StoreError::Io),
             Err(error) if done == 0 => return Err(error),
-            // What was written stays; the error comes again when the client goes on.
+            // The written part stays. The client gets the error when it writes on.
             Err(_) => break,
         }
     }

@@ -1,8 +1,8 @@
-//! The NFS front doors: NFSv4.1 and 4.2, NFSv3 and MOUNT as RPC programs over one `dafs-service`.
+//! The NFS front ends: NFSv4.1 and 4.2, NFSv3 and MOUNT as RPC programs over one `dafs-service`.
 //!
-//! Semantics live in `dafs-service`; here are sessions, replay, and the way between wire and service.
-//! Nothing here knows a socket or a clock: calls come from the RPC server with the time in them, and
-//! what may wait goes to a [`Pool`](dafs_service::Pool).
+//! `dafs-service` holds the semantics. This crate has sessions, replay caches, and the conversion
+//! between wire and service. It knows neither sockets nor clocks: calls come from the RPC server
+//! with the time in them, and operations that may wait go to a [`Pool`].
 
 pub mod limits;
 

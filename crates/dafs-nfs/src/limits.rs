@@ -1,4 +1,4 @@
-//! Every bound of the NFS front doors, in one place.
+//! Every bound of the NFS front ends, in one place.
 
 use dafs_service::limits::{
     DURABLE_PROMISED_BYTES_MAX, DURABLE_RECORD_BYTES, DURABLE_SESSION_BYTES_MAX,
@@ -13,15 +13,16 @@ pub const REQUEST_BYTES_MAX: u32 = TRANSFER_BYTES_MAX + 16 * 1024;
 /// The largest NFSv4 reply, RPC header included, in bytes.
 pub const RESPONSE_BYTES_MAX: u32 = TRANSFER_BYTES_MAX + 16 * 1024;
 
-/// The largest reply that is kept for a retry, in bytes. Covers every reply of a modifying compound
-/// that clients send; larger ones are READ and READDIR, which need no exactly-once.
+/// The largest reply that is cached for a retry, in bytes. It covers every reply to a modifying
+/// compound that clients send. Larger replies are those to READ and READDIR, which need no
+/// exactly-once semantics.
 pub const RESPONSE_CACHED_BYTES_MAX: u32 = 8 * 1024;
 
-/// Bytes of kept replies of all sessions together. Beyond it a session that keeps more than its
-/// share is asked to use fewer slots, and forgets a reply for each that it keeps.
+/// Bytes of cached replies of all sessions together. Beyond it a session that holds more than its
+/// share is asked to use fewer slots, and drops a reply for each new one.
 pub const REPLY_CACHE_BYTES_MAX: usize = 256 << 20;
 
-/// Bytes of kept replies that a session has in any case.
+/// Bytes of cached replies that every session may hold.
 pub const REPLY_CACHE_SHARE_BYTES: usize = 8 * 1024;
 
 /// The smallest request size of a fore channel: RPC header with an AUTH_SYS credential without
@@ -38,7 +39,7 @@ pub const BACK_REQUEST_BYTES_MIN: u32 = 24 + 36 + 8 + 16 + 48 + 96;
 /// The smallest reply size of a back channel: RPC header, CB_SEQUENCE, CB_RECALL.
 pub const BACK_RESPONSE_BYTES_MIN: u32 = 24 + 12 + 44 + 8;
 
-/// Operations of one back channel request: CB_SEQUENCE and what is to be said.
+/// Operations of one back channel request: CB_SEQUENCE and one callback operation.
 pub const BACK_OPERATIONS_MIN: u32 = 2;
 
 /// Bytes of an RPC reply header with an empty verifier, which counts as part of the reply.
@@ -47,21 +48,22 @@ pub const RPC_REPLY_HEADER_BYTES: usize = 24;
 /// Operations of one COMPOUND.
 pub const OPERATIONS_MAX: u32 = 128;
 
-/// The first and the last minor version of NFSv4 that is spoken here.
+/// The first minor version of NFSv4 that the server supports.
 pub const MINOR_VERSION_MIN: u32 = 1;
-/// See [`MINOR_VERSION_MIN`].
+/// The last minor version. See [`MINOR_VERSION_MIN`].
 pub const MINOR_VERSION_MAX: u32 = 2;
 
-/// WRITE data that is handed to the file on the reactor, in bytes; more goes to the pool.
+/// WRITE data that the reactor itself hands to the file, in bytes. A longer write goes to the pool.
 pub const WRITE_INLINE_BYTES_MAX: usize = 256 << 10;
 
-/// How often clients are asked to say what they did at data servers, in seconds. Nobody waits for it.
+/// The interval at which clients are asked to report their I/O at data servers, in seconds. No
+/// request waits for a report.
 pub const LAYOUT_STATS_SECONDS: u32 = 60;
 
 /// The longest text of a symbolic link, in bytes.
 pub const LINK_TEXT_BYTES_MAX: usize = 4095;
 
-/// Slots that a new session gets at most.
+/// Initial limit of slots of a new session.
 pub const SLOTS_INITIAL_MAX: u32 = 128;
 
 /// Slots that a busy session can grow to.
@@ -76,7 +78,7 @@ pub const SESSIONS_PER_CLIENT_MAX: usize = 64;
 /// Sessions of all clients.
 pub const SESSIONS_MAX: usize = 131_072;
 
-/// Client records up to which those that are over are left alone.
+/// The number of client records at which dead ones are removed.
 pub const CLIENTS_PRUNE_MIN: usize = 1024;
 
 /// Connections of one session that can carry callbacks.
@@ -88,58 +90,58 @@ pub const BACK_SLOTS_MAX: u32 = 16;
 /// Callbacks that wait for a slot or a connection, per client.
 pub const BACK_WAITING_MAX: usize = 16_384;
 
-/// How long nothing may come over the connection that callbacks use while requests come over one
-/// that cannot carry them, in nanoseconds. A client that was cut off comes back with a new connection
-/// long before TCP tells that the old one is dead.
+/// The silence after which callbacks leave a connection, in nanoseconds. Requests must meanwhile
+/// come over another connection that cannot carry callbacks. A client that was cut off reconnects
+/// long before TCP reports that the old connection is dead.
 pub const BACK_SILENCE_NS: u64 = 1_000_000_000;
 
-/// How often a callback is sent again that the client put off or did not understand yet.
+/// The number of retries of a callback that the client delayed or did not understand yet.
 pub const BACK_TRIES_MAX: u32 = 5;
 
-/// Time before a callback that was put off is sent again, in nanoseconds.
+/// Time before the retry of a delayed callback, in nanoseconds.
 pub const BACK_RETRY_NS: u64 = 100_000_000;
 
-/// Bytes of a request that are hashed whole to tell retries from other requests. Of larger ones
-/// (WRITE data) the two ends and a sample of the middle.
+/// The longest request that is hashed whole to distinguish retries from new requests, in bytes. Of
+/// a longer one (WRITE data) the digest covers both ends and a sample of the middle.
 pub const DIGEST_WHOLE_BYTES_MAX: usize = 16 * 1024;
 
-/// Time between two rounds of tidying up, in nanoseconds.
+/// Time between two rounds of cleanup, in nanoseconds.
 pub const TIDY_EVERY_NS: u64 = 1_000_000_000;
 
-/// Length up to which directories are listed with attributes on the reactor, in bytes; of one listing, and
-/// of those of a turn but for the last. Each entry may be a look at an object on the disk.
+/// Bytes of directory entries with attributes that a reactor lists itself: in one listing, and in
+/// all of one turn except the last. Each entry may need a disk access.
 pub const READDIR_INLINE_BYTES_MAX: usize = 32 * 1024;
 
-/// So many times as much is listed without attributes.
+/// A listing without attributes may be so many times as long.
 pub const READDIR_PLAIN_SHARE: usize = 16;
 
-/// The longest listing with attributes, in bytes, whatever the client asks for: what others wait for at
-/// most who want the same thread.
+/// The longest listing with attributes, in bytes, even if the client asks for more. It bounds the
+/// time that other requests wait for the same thread.
 pub const READDIR_LOOK_BYTES_MAX: usize = 256 * 1024;
 
-/// Pieces of one READ_PLUS, but for one of data that has all the rest.
+/// Pieces of one READ_PLUS, except for a last data piece that takes all the rest.
 pub const READ_PLUS_PIECES_MAX: u32 = 64;
 
-/// The longest COPY that is made before its reply, in bytes; longer ones are cut, or go on behind the
-/// reply.
+/// The longest COPY that is executed before its reply, in bytes. A longer one is shortened, or
+/// becomes asynchronous.
 pub const COPY_SYNCHRONOUS_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes that a COPY copies before others may use its thread.
+/// Bytes that a COPY copies before other jobs may use its thread.
 pub const COPY_SLICE_BYTES: u64 = 4 << 20;
 
-/// Copies under way behind their replies, of one client.
+/// Asynchronous copies under way, of one client.
 pub const COPIES_PER_CLIENT_MAX: usize = 16;
 
-/// Copies under way behind their replies, of all clients.
+/// Asynchronous copies under way, of all clients.
 pub const COPIES_RUNNING_MAX: usize = 256;
 
-/// Copies that have ended and can still be asked about.
+/// Finished asynchronous copies whose result is kept.
 pub const COPIES_ENDED_MAX: usize = 1024;
 
-/// What lengths of READ and WRITE should be multiples of (NFSv3 FSINFO), in bytes.
+/// The preferred multiple of READ and WRITE lengths (NFSv3 FSINFO), in bytes.
 pub const TRANSFER_BYTES_MULTIPLE: u32 = 4096;
 
-/// The best length of a NFSv3 READDIR, in bytes.
+/// The preferred length of a NFSv3 READDIR, in bytes.
 pub const READDIR_BYTES_PREFERRED: u32 = 64 * 1024;
 
 /// Parts of the cache of NFSv3 replies, each under a lock of its own.
@@ -148,29 +150,30 @@ pub const DUPLICATE_SHARDS: usize = 16;
 /// Replies that each part keeps.
 pub const DUPLICATES_PER_SHARD_MAX: usize = 4096;
 
-/// Bytes of a NFSv3 reply that is kept. Those to requests that must not be repeated are shorter.
+/// The largest NFSv3 reply that is cached, in bytes. Replies to non-idempotent requests are
+/// shorter.
 pub const DUPLICATE_REPLY_BYTES_MAX: usize = 1024;
 
-/// How long a NFSv3 reply is kept, in nanoseconds. Clients repeat a request after a minute.
+/// How long a NFSv3 reply is cached, in nanoseconds. Clients retry after a minute.
 pub const DUPLICATE_AGE_NS_MAX: u64 = 120_000_000_000;
 
-/// Bytes at each end of long arguments that are compared to tell NFSv3 requests apart. The first
+/// Bytes at each end of long arguments that are compared to distinguish NFSv3 requests. The first
 /// part covers all but the data of a WRITE.
 pub const DUPLICATE_SAMPLE_BYTES: usize = 256;
 
-/// Symbolic links that the way of a path to mount may lead through.
+/// Symbolic links that the resolution of a path to mount may follow.
 pub const MOUNT_LINKS_MAX: u32 = 40;
 
-/// Components that the way of a path to mount may have, with those of its links.
+/// Components that a path to mount may have, with those of its links.
 pub const MOUNT_STEPS_MAX: u32 = 256;
 
-/// Entries of the list of mounts that MOUNT tells.
+/// Entries of the list of mounts that MOUNT DUMP returns.
 pub const MOUNTS_MAX: usize = 1024;
 
-/// Sessions at once whose replies outlive the server; further ones are made without that.
+/// Sessions at once whose replies are durable. Further sessions have no durable replies.
 pub const DURABLE_SESSIONS_MAX: usize = 512;
 
-/// The same of one client.
+/// Sessions of one client whose replies are durable.
 pub const DURABLE_SESSIONS_PER_CLIENT_MAX: usize = 16;
 
 /// Slots of such a session.
@@ -179,16 +182,16 @@ pub const DURABLE_SLOTS_MAX: u32 = 32;
 /// The most operations of a request in such a session.
 pub const DURABLE_OPERATIONS_MAX: u32 = 16;
 
-/// The longest reply that the journal keeps as a whole, in bytes. Of a longer one it keeps the results
-/// of the operations that have changed something.
+/// The longest reply that the journal keeps as a whole, in bytes. Of a longer one it keeps the
+/// results of the operations that have changed an object.
 pub const DURABLE_REPLY_BYTES_MAX: usize = 1024;
 
-/// The longest result of an operation that has changed something, in bytes, with the file handle that it
-/// has left.
+/// The longest result of an operation that has changed an object, in bytes, with the file handle
+/// that it leaves.
 pub const DURABLE_RESULT_BYTES_MAX: usize = 256;
 
-/// What the journal keeps of the requests of such a session at most, in bytes: of each slot one request,
-/// which may have changed something with every operation.
+/// The most that the journal keeps for such a session, in bytes: one request for each slot, each
+/// operation of which may have changed an object.
 pub const DURABLE_SESSION_BYTES: usize = DURABLE_SLOTS_MAX as usize
     * (DURABLE_REPLY_BYTES_MAX
         + DURABLE_RECORD_BYTES

@@ -1,8 +1,8 @@
-//! How much listing of directories a reactor does itself.
+//! The budget of a reactor for the directory listings that it makes itself.
 //!
 //! Invariants
-//! * In one turn no more than about one short listing, however many are asked for over however many
-//!   connections: the others go to the pool, where their clients take turns.
+//! * In one turn a reactor lists about as much as one short listing, however many clients ask over
+//!   however many connections. The pool makes the others, where clients take turns.
 
 use crate::limits::{READDIR_INLINE_BYTES_MAX, READDIR_PLAIN_SHARE};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
     turn_ns: AtomicU64,
-    /// Bytes of entries with attributes that it has listed.
+    /// Bytes of entries with attributes in this turn.
     done: AtomicUsize,
 }
 
-/// The cost of a listing. An entry with attributes is a look at an object; one without is not.
+/// Returns the cost of a listing. Only an entry with attributes needs an access to its object.
 fn cost(bytes: usize, look: bool) -> usize {
     if look { bytes } else { bytes / READDIR_PLAIN_SHARE }
 }
 
 impl Listings {
-    /// Whether a listing of up to so many bytes may be made in the turn that began at `now_ns`.
+    /// True if a listing of up to so many bytes may be made in the turn that began at `now_ns`.
     pub(crate) fn may(&self, now_ns: u64, bytes_max: usize, look: bool) -> bool {
         if self.turn_ns.swap(now_ns, Ordering::Relaxed) != now_ns {
             self.done.store(0, Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl Listings {
             && self.done.load(Ordering::Relaxed) < READDIR_INLINE_BYTES_MAX
     }
 
-    /// One was made.
+    /// Charges a listing to the turn.
     pub(crate) fn add(&self, bytes: usize, look: bool) {
         self.done.fetch_add(cost(bytes, look), Ordering::Relaxed);
     }
@@ -46,7 +46,7 @@ mod tests {
         assert!(listings.may(1, READDIR_INLINE_BYTES_MAX, true));
         assert!(!listings.may(1, READDIR_INLINE_BYTES_MAX + 1, true));
         assert!(listings.may(1, READDIR_INLINE_BYTES_MAX + 1, false));
-        // Directories with little in them cost little, whatever room there was for them.
+        // A short directory costs little, even if the client's limit is high.
         (0..10).for_each(|_| listings.add(READDIR_INLINE_BYTES_MAX / 20, true));
         assert!(listings.may(1, READDIR_INLINE_BYTES_MAX, true));
         listings.add(READDIR_INLINE_BYTES_MAX, true);

@@ -1,4 +1,4 @@
-//! How long requests take, and in which stage: for the counters, and for the log of slow ones.
+//! Durations of requests and of their stages, for the counters and for the log of slow operations.
 
 use crate::shared::NfsShared;
 use dafs_service::{Done, Door, Handle, Usage};
@@ -6,13 +6,13 @@ use dafs_service::{Done, Door, Handle, Usage};
 /// The stages of one request. Times are in nanoseconds of the service's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Stages {
-    /// When the request was taken up.
+    /// The start of the request.
     began_ns: u64,
-    /// When the operation before the present one ended.
+    /// The end of the operation before the present one.
     lap_ns: u64,
-    /// When it went to the pool.
+    /// The time at which it went to the pool.
     parked_ns: Option<u64>,
-    /// When a thread of the pool took it up.
+    /// The time at which a thread of the pool took it.
     resumed_ns: Option<u64>,
     /// Bytes of file data read.
     pub(crate) read_bytes: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Stages {
     pub(crate) written_bytes: u64,
 }
 
-/// Whose counters a request goes to, and what it is called in the log.
+/// The counters that a request belongs to, and its description in the log.
 pub(crate) struct About<'a> {
     pub(crate) door: Door,
     pub(crate) operation: &'static str,
@@ -31,22 +31,22 @@ pub(crate) struct About<'a> {
 }
 
 impl Stages {
-    /// A request that was taken up at `began_ns`.
+    /// Starts the stages of a request that began at `began_ns`.
     pub(crate) fn begin(began_ns: u64) -> Self {
         Self { began_ns, lap_ns: began_ns, ..Self::default() }
     }
 
-    /// The request goes to the pool.
+    /// Notes that the request goes to the pool.
     pub(crate) fn park(&mut self, shared: &NfsShared) {
         self.parked_ns = Some(shared.clock_ns());
     }
 
-    /// A thread of the pool goes on with it.
+    /// Notes that a thread of the pool goes on with it.
     pub(crate) fn resume(&mut self, shared: &NfsShared) {
         self.resumed_ns = Some(shared.clock_ns());
     }
 
-    /// Counts one operation that has ended.
+    /// Counts one finished operation.
     pub(crate) fn lap(&mut self, shared: &NfsShared, door: Door, number: u32, failed: bool) {
         let now_ns = shared.clock_ns();
         let duration_ns = now_ns.saturating_sub(self.lap_ns);

@@ -1,19 +1,19 @@
-//! Whom a client's record belongs to.
+//! The principal that a client's record belongs to.
 
 use crate::admission::Who;
 use dafs_service::{Flavour, Identity};
 
-/// The owner of a credential, as far as it counts for who may do what with a client's record.
+/// The owner of a credential, as far as it decides who may use a client's record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Principal {
-    /// AUTH_NONE: nobody in particular.
+    /// AUTH_NONE: no user.
     Nobody,
     /// AUTH_SYS: the user. Groups may change while a client runs.
     User(u32),
 }
 
 impl Principal {
-    /// The principal of a caller.
+    /// Returns the principal of a caller.
     pub(crate) fn of(who: &Who) -> Self {
         match who.flavour {
             Flavour::None => Self::Nobody,
@@ -21,7 +21,7 @@ impl Principal {
         }
     }
 
-    /// As the service keeps it with a client's record.
+    /// Returns the form that the service keeps with a client's record.
     pub(crate) fn identity(&self) -> Identity {
         match self {
             Self::Nobody => Identity { mechanism: "none", principal: Vec::new() },

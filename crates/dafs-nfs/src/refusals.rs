@@ -1,8 +1,8 @@
-//! Says in the log why a host is not let in, so that an administrator need not guess.
+//! Logs the reason why a host is refused, for the administrator.
 //!
 //! Invariants
-//! * However many refused calls come, a host is named once a minute at most, and what is kept of
-//!   hosts is bounded.
+//! * For any number of refused calls, a host is logged at most once a minute for each reason. The
+//!   memory for hosts is bounded.
 
 use crate::admission::{Origin, Refusal};
 use dafs_service::Export;
@@ -10,18 +10,18 @@ use rustc_hash::FxHashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// How long a host is not named again, in nanoseconds.
+/// The interval after which a host is logged again, in nanoseconds.
 const SILENCE_NS: u64 = 60_000_000_000;
 
-/// Hosts of which it is known that they were named.
+/// The number of logged hosts that are remembered.
 const HOSTS_MAX: usize = 256;
 
-/// Hosts that were named in the log, and when.
+/// Logged hosts, with the time of the log entry.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<FxHashMap<(IpAddr, Refusal), u64>>);
 
 impl Refusals {
-    /// Notes that calls from `origin` may not use an export.
+    /// Logs that calls from `origin` may not use an export.
     pub(crate) fn note(&self, origin: &Origin, export: &Export, now_ns: u64) {
         let Some(refusal) = origin.refusal(export) else { return };
         if !self.is_news(origin.address(), refusal, now_ns) {

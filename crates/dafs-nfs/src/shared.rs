@@ -1,8 +1,9 @@
-//! What all reactors of the NFS front doors share.
+//! The state that all reactors of the NFS front ends share.
 //!
 //! Invariants
-//! * The service is never called while a lock of the front door is held that the service's calls
-//!   to [`Front`] would want: those of a client's callbacks and of the session table.
+//! * No lock that the service's calls to [`Front`] need is held in a call of the service, or a
+//!   deadlock would be possible. These are the locks of a client's callbacks and of the session
+//!   table.
 
 use crate::admission::{Admission, Origin};
 use crate::connection::Connection;
@@ -27,26 +28,26 @@ use std::sync::{Arc, Weak};
 /// Who this server is to NFS clients.
 #[derive(Debug, Clone)]
 pub struct NfsOptions {
-    /// The server's identity (so_major_id, RFC 8881 2.10.5): the same after a restart and on all its
-    /// addresses, and no other server's.
+    /// The server's identity (so_major_id, RFC 8881 2.10.5). It is the same after a restart and on
+    /// all its addresses, and unique to this server.
     pub server_owner: Vec<u8>,
-    /// Within which client ids and handles mean the same (eir_server_scope).
+    /// The scope in which client ids and handles have the same meaning (eir_server_scope).
     pub server_scope: Vec<u8>,
-    /// Domain name of who made the software (nii_domain).
+    /// Domain name of the implementor (nii_domain).
     pub implementation_domain: String,
     /// Name and version of the software (nii_name).
     pub implementation_name: String,
-    /// Random; makes session ids that cannot be guessed.
+    /// A random secret that makes session ids unpredictable.
     pub secret: [u8; 16],
-    /// What the RPC server's clock shows when the service's shows zero, in nanoseconds.
+    /// The RPC server's clock at zero of the service's clock, in nanoseconds.
     pub clock_start_ns: u64,
-    /// Reads the RPC server's clock, to see how long requests take, and for nothing else.
+    /// Reads the RPC server's clock. It serves only to measure the duration of requests.
     pub clock: fn() -> u64,
     /// Requests that take longer are logged.
     pub slow_operation_ns: Option<u64>,
 }
 
-/// What all reactors share.
+/// The state that all reactors share.
 pub struct NfsShared {
     /// The semantics.
     pub service: Arc<Service>,
@@ -55,20 +56,20 @@ pub struct NfsShared {
     pool: Arc<dyn Pool>,
     admission: Admission,
     options: Arc<NfsOptions>,
-    /// For a data server.
+    /// The role of a data server, if it is one.
     data_role: Option<DataRole>,
     pub(crate) sessions: SessionTable,
-    /// Replies to requests of NFSv3 that must not be carried out twice.
+    /// Replies to non-idempotent NFSv3 requests.
     pub(crate) duplicates: Duplicates,
-    /// Who has mounted what, as MOUNT tells it.
+    /// The mounts that MOUNT DUMP lists.
     pub(crate) mounts: Mounts,
     refusals: Refusals,
     tokens: Tokens,
     copies: Copies,
-    /// The latest time that is known here, for calls that come without one.
+    /// The latest known time, for calls that come without one.
     now_ns: AtomicU64,
     tidied_ns: AtomicU64,
-    /// For the service's calls back.
+    /// A reference to itself, for the service's calls back.
     front: Weak<NfsShared>,
 }
 
@@ -78,19 +79,19 @@ impl std::fmt::Debug for NfsShared {
     }
 }
 
-/// What the front door holds, for metrics and tests.
+/// The state that the front end holds, for metrics and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NfsCounts {
     /// Client records, confirmed or not.
     pub clients: usize,
     /// Sessions of all clients.
     pub sessions: usize,
-    /// Bytes of replies kept for retries.
+    /// Bytes of replies cached for retries.
     pub cached_bytes: usize,
 }
 
 impl NfsShared {
-    /// A front door to `service`, whose blocking operations run in `pool`.
+    /// Makes a front end to `service`, whose blocking operations run in `pool`.
     pub fn new(
         service: Arc<Service>,
         pool: Arc<dyn Pool>,
@@ -101,8 +102,8 @@ impl NfsShared {
         Self::in_role(service, pool, write_verifier, admission, options, None)
     }
 
-    /// The front door of a data server. `service` exports its components and nothing else; it knows
-    /// clients and sessions, and no state.
+    /// Makes the front end of a data server. `service` exports its components only. It knows
+    /// clients and sessions, and no other state.
     pub fn new_data_server(
         service: Arc<Service>,
         pool: Arc<dyn Pool>,
@@ -141,40 +142,40 @@ impl NfsShared {
         })
     }
 
-    /// Who this server is.
+    /// Returns the identity of this server.
     pub fn options(&self) -> &Arc<NfsOptions> {
         &self.options
     }
 
-    /// What makes this a data server's front door.
+    /// Returns the role of a data server, if this is one.
     pub(crate) fn data_role(&self) -> Option<&DataRole> {
         self.data_role.as_ref()
     }
 
-    /// Runs something of the server's own that may wait.
+    /// Runs a job of the server's own that may wait.
     pub(crate) fn run_elsewhere(&self, job: Job) {
         self.pool.submit(job);
     }
 
-    /// Runs something for a client that may wait for the machines of a lane.
+    /// Runs a job for a client that may wait for the machines of a lane.
     pub(crate) fn run_in(&self, place: Place, job: Job) {
         self.pool.submit_to(place, job);
     }
 
-    /// The lane for the object that `handle` names.
+    /// Returns the lane for the object of `handle`.
     pub(crate) fn lane(&self, handle: Option<Handle>) -> u64 {
         handle.map_or(0, |handle| self.service.namespace().lane(&handle))
     }
 
-    /// Who calls from where.
+    /// Returns the rules that identify callers.
     pub(crate) fn admission(&self) -> &Admission {
         &self.admission
     }
 
-    /// Whether the export of a handle admits a caller.
+    /// Checks that the export of a handle admits a caller.
     ///
     /// # Errors
-    /// `Access` for where the caller is, `WrongSec` for a flavour that is not admitted.
+    /// `Access` for an origin that is not admitted, `WrongSec` for a flavour that is not.
     pub(crate) fn admits(
         &self,
         handle: &Handle,
@@ -182,7 +183,7 @@ impl NfsShared {
         flavour: Flavour,
     ) -> Result<(), Status> {
         let namespace = self.service.namespace();
-        // A handle of no export is found out by the operation that uses it.
+        // The operation that uses the handle reports an unknown export.
         let Ok(export) = namespace.export(handle) else { return Ok(()) };
         if origin.admitted(export, flavour) {
             return Ok(());
@@ -198,33 +199,33 @@ impl NfsShared {
         Err(Status::Access)
     }
 
-    /// Says in the log why callers from somewhere may not use an export.
+    /// Logs the reason why callers of an origin may not use an export.
     pub(crate) fn note_refusal(&self, origin: &Origin, export: &Export) {
         self.refusals.note(origin, export, self.now_ns.load(Ordering::Relaxed));
     }
 
-    /// Copies that go on behind their replies.
+    /// Returns the asynchronous copies.
     pub(crate) fn copies(&self) -> &Copies {
         &self.copies
     }
 
-    /// What is held now.
+    /// Counts the state that is held now.
     pub fn counts(&self) -> NfsCounts {
         self.sessions.counts()
     }
 
-    /// The service's time of this moment, to see how long something took.
+    /// Returns the present time of the service's clock, to measure durations.
     pub(crate) fn clock_ns(&self) -> u64 {
         self.service_time((self.options.clock)())
     }
 
-    /// The service's time for the RPC server's.
+    /// Converts the RPC server's time to the service's.
     pub(crate) fn service_time(&self, clock_ns: u64) -> u64 {
         clock_ns.saturating_sub(self.options.clock_start_ns)
     }
 
-    /// Does what is due: forgets records that are over, repeats callbacks that were put off. To be
-    /// called about once a second, by any reactor or all; `now_ns` is the service's time.
+    /// Does periodic work: drops expired records, and retries delayed callbacks. Any reactor, or
+    /// all, call it about once a second. `now_ns` is the service's time.
     pub fn tick(&self, now_ns: u64) {
         self.now_ns.fetch_max(now_ns, Ordering::Relaxed);
         let tidied_ns = self.tidied_ns.load(Ordering::Relaxed);
@@ -234,7 +235,7 @@ impl NfsShared {
         {
             return;
         }
-        // The service may have to tell the disk whose state it takes away.
+        // The service may have to write to disk before it revokes a client's state.
         if let Some(shared) = self.front.upgrade() {
             self.run_elsewhere(Box::new(move || shared.tidy(now_ns)));
         }
@@ -251,7 +252,7 @@ impl NfsShared {
         }
     }
 
-    /// Makes the service's record of a client the one of its name, and lets the service call it.
+    /// Confirms the service's record of a client, and lets the service call the client.
     pub(crate) fn confirm(&self, owner: &NfsClient, now_ns: u64) -> dafs_service::Result<()> {
         if !owner.record().is_confirmed() {
             self.service.set_front(owner.record(), self.front.clone());
@@ -260,7 +261,8 @@ impl NfsShared {
         Ok(())
     }
 
-    /// Lets a connection carry a session's callbacks. False when the session cannot have any.
+    /// Lets a connection carry a session's callbacks. Returns false when the session cannot have
+    /// any.
     pub(crate) fn bind_back(
         &self,
         session: &Arc<Session>,
@@ -277,7 +279,7 @@ impl NfsShared {
         !session.back_down()
     }
 
-    /// Changes how a session's callbacks are sent.
+    /// Changes the program and credential of a session's callbacks.
     pub(crate) fn control_back(
         &self,
         session: &Arc<Session>,
@@ -290,7 +292,7 @@ impl NfsShared {
         });
     }
 
-    /// Ends a session; its unfinished callbacks go to the client's other sessions.
+    /// Destroys a session. Its unfinished callbacks go to the client's other sessions.
     pub(crate) fn destroy_session(&self, session: &Arc<Session>, now_ns: u64) {
         if self.sessions.destroy(session) {
             let id = session.id();
@@ -299,23 +301,23 @@ impl NfsShared {
         }
     }
 
-    /// Forgets a client and its sessions.
+    /// Removes a client and its sessions.
     pub(crate) fn forget_client(&self, key: ClientKey) {
         self.sessions.forget_client(key).iter().for_each(|session| self.forget_replies(session));
     }
 
-    /// Nobody will ask for replies of a session after a restart.
+    /// Drops durable replies of a session, because no client will ask for them after a restart.
     fn forget_replies(&self, session: &Session) {
         if session.is_persistent() {
             self.service.forget_session(&session_key(session.id()));
         }
     }
 
-    /// Says something to a client. If there is no way to it the service is told.
+    /// Sends a callback to a client. Without a way to the client the service is notified.
     pub(crate) fn call_client(&self, key: ClientKey, callback: Callback) {
         let Some(client) = self.sessions.client(key) else {
             if let Callback::Recall { state, .. } = callback {
-                // It may be about to make a session, and would never hear of this.
+                // The client may be about to create a session, and would never get this recall.
                 self.service.recall_failed(key, state);
             }
             return;
@@ -327,7 +329,7 @@ impl NfsShared {
         }
     }
 
-    /// Takes the answer to a callback.
+    /// Handles the reply to a callback.
     pub(crate) fn back_reply(&self, token: u64, result: Result<&[u8], BackError>) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let Some(client) = self.tokens.take(token) else { return };
@@ -340,7 +342,7 @@ impl NfsShared {
         }
     }
 
-    /// Tells the service what became of a callback.
+    /// Reports the result of a callback to the service.
     fn tell(&self, client: &NfsClient, told: Told) {
         match told {
             Told::Attributes { query, answer } => {
@@ -370,7 +372,7 @@ impl NfsShared {
         }
     }
 
-    /// A connection is gone.
+    /// Handles the end of a connection.
     pub(crate) fn disconnected(&self, connection: &Connection) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         for client in connection.close() {
@@ -378,8 +380,8 @@ impl NfsShared {
         }
     }
 
-    /// Works on a client's callbacks, sends what can be sent then, and tells the service whether
-    /// the client can be called.
+    /// Runs `work` on a client's callbacks, sends those that can be sent then, and tells the
+    /// service if the client can be called.
     fn with_callbacks<R>(
         &self,
         owner: &Arc<NfsClient>,
@@ -395,10 +397,11 @@ impl NfsShared {
         drop(callbacks);
         if !given_up.is_empty() {
             given_up.into_iter().for_each(|told| self.tell(owner, told));
-            // A path that has come meanwhile is news for what was given up.
+            // The service retries unanswered recalls over a path that has come meanwhile, but only
+            // if it sees the path go down first.
             self.service.set_back_channel(owner.record(), false);
         }
-        // Others may be doing the same, so the last word is checked.
+        // A race: other threads may be doing the same, so the last value is checked.
         loop {
             let up = owner.path().up;
             self.service.set_back_channel(owner.record(), up);

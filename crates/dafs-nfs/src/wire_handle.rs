@@ -3,8 +3,7 @@
 use dafs_service::Handle;
 use dafs_store::{FileId, FsId};
 
-/// The handle that these bytes are, if they have its length. Whether it leads anywhere is for the
-/// service to say.
+/// Decodes a handle, if the bytes have its length. The service decides if the handle is valid.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
     if bytes.len() != Handle::BYTES {
         return None;
@@ -13,7 +12,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
     Some(Handle { fs: FsId(*fs), file: FileId(*file.first_chunk()?) })
 }
 
-/// The bytes of a handle.
+/// Encodes a handle.
 pub(crate) fn encode(handle: &Handle) -> [u8; Handle::BYTES] {
     let mut bytes = [0; Handle::BYTES];
     bytes[..16].copy_from_slice(&handle.fs.0);
