@@ -13,7 +13,7 @@ use dafs_wire::nfs4::{
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
-/// Where on a back channel a call goes.
+/// The slot of a call on a back channel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) session: SessionId,
@@ -23,21 +23,21 @@ pub(super) struct Place {
     pub(super) highest: u32,
 }
 
-/// What a client answered.
+/// A client's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BackAnswer {
-    /// CB_SEQUENCE failed, so nothing was done.
+    /// CB_SEQUENCE failed, so the operation was not executed.
     Sequence(Status),
     /// The operation's outcome, with change and size if it was CB_GETATTR and succeeded.
     Operation(Status, Option<(u64, u64)>),
-    /// No answer that makes sense.
+    /// A reply that cannot be decoded, or contradicts the call.
     Garbage,
 }
 
 /// Layouts for reading and for writing (LAYOUTIOMODE4_ANY).
 const IO_MODE_ANY: u32 = 3;
 
-/// The arguments of a call.
+/// Encodes the arguments of a call.
 pub(super) fn encode(callback: &Callback, place: Place, minor_version: u32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     let mut e = Encoder::new(&mut bytes);
@@ -62,7 +62,8 @@ pub(super) fn encode(callback: &Callback, place: Place, minor_version: u32) -> V
             let stateid = stateid::wire(*state);
             let (offset, length) = (0, u64::MAX);
             let recall = LayoutRecall::File(RecalledLayout { handle, offset, length, stateid });
-            // The content has not moved, as a rule; who comes back is told where it is then.
+            // As a rule the content has not moved. A client that comes back gets its present
+            // placement.
             let (io_mode, changed) = (IO_MODE_ANY, false);
             let layout_type = layout_type(*form);
             let args = CbLayoutrecallArgs { layout_type, io_mode, changed, recall };
@@ -114,7 +115,7 @@ fn offload(outcome: &OffloadOutcome) -> OffloadInfo {
     }
 }
 
-/// Reads the results of a call.
+/// Decodes the results of a call.
 pub(super) fn decode(bytes: &[u8]) -> BackAnswer {
     try_decode(bytes).unwrap_or(BackAnswer::Garbage)
 }

@@ -1,12 +1,14 @@
-//! Calls to a client: the back channels of its sessions (RFC 8881 2.10.3.1, 20).
+//! Callbacks to a client, over the back channels of its sessions (RFC 8881 2.10.3.1, 20).
 //!
 //! Invariants
-//! * A call holds one slot of one session's back channel until its answer is known; if the
-//!   connection fails, the same bytes go over another one of that session under the same sequence.
-//! * A call that a dead session or channel can not carry goes to another session of the client.
-//! * What waits is bounded, and what a client puts off is repeated a bounded number of times.
-//! * Nothing here waits, and nothing calls the service while the lock on this state is held: what
-//!   the service has to know is handed to the caller ([`Told`]).
+//! * A call holds one slot of one session's back channel until its reply is known. If the
+//!   connection fails, the same bytes are sent over another connection of that session, with the
+//!   same sequence id.
+//! * A call that a dead session or channel cannot carry goes to another session of the client.
+//! * The queue of waiting calls is bounded. A call that the client delays is retried a bounded
+//!   number of times.
+//! * No function here waits, and none calls the service while the lock on this state is held.
+//!   Reports to the service are returned to the caller ([`Told`]).
 
 use super::back_message::{self, BackAnswer};
 use super::session::{NfsClient, Session};
@@ -24,40 +26,41 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Something to say to a client.
+/// A callback to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Callback {
-    /// CB_RECALL: give the delegation back.
+    /// CB_RECALL: recalls a delegation.
     Recall { handle: Handle, state: StateRef, truncate: bool },
-    /// CB_LAYOUTRECALL: give the layout of a file back.
+    /// CB_LAYOUTRECALL: recalls the layout of a file.
     RecallLayout { handle: Handle, state: StateRef, form: LayoutForm },
-    /// CB_LAYOUTRECALL: give all layouts of the file system of an object back, or all there are.
+    /// CB_LAYOUTRECALL: recalls all layouts of an object's file system, or all layouts of the
+    /// client.
     RecallLayouts { of: Option<Handle>, form: LayoutForm },
-    /// CB_NOTIFY_DEVICEID: a device is no more.
+    /// CB_NOTIFY_DEVICEID: a device has gone.
     DeviceGone { key: DeviceKey, form: LayoutForm },
-    /// CB_GETATTR: size and change attribute as the holder of the delegation has them.
+    /// CB_GETATTR: asks the holder of a delegation for size and change attribute.
     Attributes { handle: Handle, query: u64 },
-    /// CB_NOTIFY_LOCK: a lock may now be had.
+    /// CB_NOTIFY_LOCK: a lock has become available.
     LockAvailable { handle: Handle, client: u64, owner: Vec<u8> },
     /// CB_OFFLOAD: an asynchronous copy has ended.
     Offload { handle: Handle, stateid: Stateid, outcome: OffloadOutcome },
 }
 
-/// How an asynchronous copy ended.
+/// The result of an asynchronous copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OffloadOutcome {
-    /// How it ended.
+    /// The final status.
     pub(crate) status: Status,
     /// Bytes copied.
     pub(crate) copied: u64,
-    /// Whether they are stable.
+    /// The stability of the copied data.
     pub(crate) committed: dafs_wire::nfs4::StableHow,
     /// The write verifier.
     pub(crate) verifier: [u8; 8],
 }
 
 impl Callback {
-    /// What the service has to know when it cannot be said.
+    /// Returns the report to the service if the callback cannot be sent.
     fn failed(&self) -> Option<Told> {
         match self {
             Self::Attributes { query, .. } => {
@@ -73,24 +76,24 @@ impl Callback {
     }
 }
 
-/// What the service has to be told after an answer.
+/// A report to the service after a reply, or after a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
     /// The holder's attributes: change and size, if it answered.
     Attributes { query: u64, answer: Option<(u64, u64)> },
-    /// The client cannot make sense of a recall.
+    /// A recall failed: the client refused it, or there was no usable reply.
     RecallFailed { state: StateRef },
-    /// The client cannot make sense of the recall of a layout.
+    /// The recall of a layout failed: the client refused it, or there was no usable reply.
     LayoutRecallFailed { state: StateRef },
-    /// The client has no such layout any more.
+    /// The client does not have the layout any more.
     LayoutForgotten { state: StateRef },
-    /// The client cannot make sense of the recall of many layouts.
+    /// The recall of many layouts failed: the client refused it, or there was no usable reply.
     LayoutsRecallFailed { of: Option<Handle>, form: LayoutForm },
-    /// The client has none of them any more.
+    /// The client has none of the layouts any more.
     LayoutsForgotten { of: Option<Handle>, form: LayoutForm },
 }
 
-/// How the server says who it is in callbacks (csa_sec_parms, RFC 8881 18.36.3).
+/// The credential of the server in callbacks (csa_sec_parms, RFC 8881 18.36.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BackCredential {
     /// AUTH_NONE.
@@ -99,13 +102,13 @@ pub(crate) enum BackCredential {
     Sys(Vec<u8>),
 }
 
-/// How a session's back channel was agreed upon.
+/// The parameters of a session's back channel.
 #[derive(Debug, Clone)]
 pub(crate) struct BackParameters {
     pub(crate) program: u32,
     pub(crate) minor: u32,
     pub(crate) attributes: ChannelAttributes,
-    /// `None` when the client accepts nothing that this server can prove.
+    /// `None` when the client accepts no credential that this server can present.
     pub(crate) credential: Option<BackCredential>,
 }
 
@@ -118,15 +121,15 @@ struct Pending {
 
 #[derive(Debug)]
 enum BackSlot {
-    /// The sequence that was used last.
+    /// The sequence id that was used last.
     Free(u32),
     Busy {
         sequence: u32,
         pending: Pending,
         args: Vec<u8>,
-        /// The call under way; `None` while no connection can carry it.
+        /// The call under way. `None` while no connection can carry it.
         sent: Option<(u64, u64)>,
-        /// Another session has taken the matter over; only the slot waits for an answer.
+        /// Another session has taken the callback over. Only the slot still waits for a reply.
         moved: bool,
     },
 }
@@ -141,16 +144,16 @@ struct BackSession {
     slots_max: usize,
 }
 
-/// Back channels of one client.
+/// The back channels of one client.
 #[derive(Debug)]
 pub(crate) struct Callbacks {
     sessions: Vec<BackSession>,
     waiting: VecDeque<Pending>,
-    /// The client's last answer made no sense (SEQ4_STATUS_BACKCHANNEL_FAULT).
+    /// The client's last reply made no sense (SEQ4_STATUS_BACKCHANNEL_FAULT).
     fault: bool,
 }
 
-/// Who waits for the answer of a call.
+/// The clients whose replies are outstanding, by token.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
     next: AtomicU64,
@@ -165,19 +168,19 @@ impl Tokens {
         token
     }
 
-    /// Takes a token back, and gives its owner.
+    /// Redeems a token, and returns its client.
     pub(crate) fn take(&self, token: u64) -> Option<Arc<NfsClient>> {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         owners.remove(&token)?.upgrade()
     }
 }
 
-/// Whether a client can be called.
+/// The state of the callback path to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PathState {
     /// At least one session has a back channel that works as far as is known.
     pub(crate) up: bool,
-    /// The client answers nonsense.
+    /// The client's replies make no sense.
     pub(crate) fault: bool,
 }
 
@@ -186,7 +189,7 @@ impl Callbacks {
         Self { sessions: Vec::new(), waiting: VecDeque::new(), fault: false }
     }
 
-    /// Whether the client can be called.
+    /// Returns the state of the callback path.
     pub(crate) fn path(&self) -> PathState {
         let up = self.sessions.iter().any(BackSession::is_usable);
         PathState { up, fault: self.fault }
@@ -205,17 +208,17 @@ impl Callbacks {
         });
     }
 
-    /// Takes a session away; what it had not done yet is left to the others.
+    /// Removes a session. Its unfinished calls go to the others.
     pub(crate) fn remove_session(&mut self, id: SessionId) {
         let Some(at) = self.sessions.iter().position(|session| session.id == id) else { return };
         let session = self.sessions.swap_remove(at);
         self.requeue(session.slots);
     }
 
-    /// Lets a connection carry calls of a session. False when it has no such session.
+    /// Lets a connection carry calls of a session. Returns false when it has no such session.
     ///
-    /// Connections that are most likely dead are given up, so that what was sent over them goes over
-    /// this one; a client that has seen it already can tell by the sequence.
+    /// Connections that are most likely dead are dropped, so that their calls go over this one. A
+    /// client that has seen a call already recognises it by the sequence id.
     pub(crate) fn bind(
         &mut self,
         id: SessionId,
@@ -235,12 +238,13 @@ impl Callbacks {
         session.connections.push(connection.clone());
         session.tell();
         self.fault = false;
-        // Others may have lost their connections when there was no path at all.
+        // Other sessions may have lost their connections when there was no path at all.
         self.move_over();
         true
     }
 
-    /// Changes program and credential (BACKCHANNEL_CTL). False when there is no such session.
+    /// Changes program and credential (BACKCHANNEL_CTL). Returns false when there is no such
+    /// session.
     pub(crate) fn control(
         &mut self,
         id: SessionId,
@@ -254,7 +258,7 @@ impl Callbacks {
         true
     }
 
-    /// A connection is gone.
+    /// Handles the end of a connection.
     pub(crate) fn unbind(&mut self, connection: u64) {
         for session in &mut self.sessions {
             session.drop_connection(connection);
@@ -262,8 +266,8 @@ impl Callbacks {
         self.move_over();
     }
 
-    /// Leaves to other sessions what those cannot say that have lost their connections. Their slots
-    /// stay taken, because the client may have seen the calls.
+    /// Moves calls of sessions without a connection to other sessions. Their slots stay taken,
+    /// because the client may have seen the calls.
     fn move_over(&mut self) {
         if !self.path().up {
             return;
@@ -277,8 +281,8 @@ impl Callbacks {
         }
     }
 
-    /// Says something to the client as soon as that is possible. When too much waits, the oldest
-    /// makes room, and whoever wants that said is told.
+    /// Queues a callback for the next possible moment. When the queue is full, the oldest call is
+    /// dropped, and its report is returned.
     pub(crate) fn submit(&mut self, callback: Callback) -> Option<Told> {
         let full = self.waiting.len() >= BACK_WAITING_MAX;
         let oldest = if full { self.waiting.pop_front() } else { None };
@@ -286,9 +290,8 @@ impl Callbacks {
         oldest?.callback.failed()
     }
 
-    /// Gives up what waits, because there is no path. Whoever wants it said is told, and asks again
-    /// when there is one.
-    /// What the client alone waits for stays.
+    /// Drops waiting calls, because there is no path, and returns their reports. The service
+    /// repeats these calls when there is a path again. Calls that only the client waits for stay.
     pub(crate) fn give_up_waiting(&mut self) -> Vec<Told> {
         let asked = |pending: &Pending| !matches!(pending.callback, Callback::Offload { .. });
         let (given_up, kept): (VecDeque<_>, _) = self.waiting.drain(..).partition(asked);
@@ -296,7 +299,7 @@ impl Callbacks {
         given_up.iter().filter_map(|pending| pending.callback.failed()).collect()
     }
 
-    /// Takes the answer to a call, or the failure of the connection to bring one.
+    /// Handles the reply to a call, or the failure of the connection to bring one.
     pub(crate) fn answer(
         &mut self,
         token: u64,
@@ -320,7 +323,7 @@ impl Callbacks {
         };
         let (used, verdict) = match back_message::decode(bytes) {
             // The reply to CREATE_SESSION may still be on its way to the client. If it is not, the
-            // session is dead on that side.
+            // session is dead on the client's side.
             BackAnswer::Sequence(Status::BadSession | Status::DeadSession) => {
                 if pending.tries >= BACK_TRIES_MAX {
                     session.connections.clear();
@@ -328,10 +331,10 @@ impl Callbacks {
                 }
                 (sequence.wrapping_sub(1), Verdict::Again)
             }
-            // It came over a connection that failed before the answer did.
+            // The call came over a connection that failed before the reply was sent.
             BackAnswer::Sequence(Status::RetryUncachedRep)
             | BackAnswer::Operation(Status::RetryUncachedRep, _) => (sequence, Verdict::Done(None)),
-            // The client counts otherwise, most likely from the start.
+            // The client counts differently, most likely from the start.
             BackAnswer::Sequence(Status::SeqMisordered) if sequence != 1 => (0, Verdict::Again),
             BackAnswer::Sequence(Status::BadSlot | Status::BadHighSlot) => {
                 session.slots_max = slot.max(1);
@@ -341,16 +344,17 @@ impl Callbacks {
             BackAnswer::Sequence(_) => (sequence.wrapping_sub(1), Verdict::Fault),
             BackAnswer::Garbage => (sequence, Verdict::Fault),
             BackAnswer::Operation(Status::Ok, attributes) => (sequence, Verdict::Done(attributes)),
-            // What a client without any matching layout says; it may say OK as well and return it.
+            // The reply of a client without any matching layout. Such a client may also reply OK
+            // and return the layout.
             BackAnswer::Operation(Status::NoMatchingLayout, _) => (sequence, Verdict::Forgotten),
-            // It has heard of this recall, or of a later one.
+            // The client has seen this recall, or a later one.
             BackAnswer::Operation(Status::OldStateId, _)
                 if matches!(pending.callback, Callback::RecallLayout { .. }) =>
             {
                 (sequence, Verdict::Done(None))
             }
-            // The client may not have seen yet what it is called about, because the reply that
-            // tells it is still on its way.
+            // A race: the client may not have seen the object yet, because the reply that names it
+            // is still on its way.
             BackAnswer::Operation(Status::Delay | Status::BadHandle | Status::BadStateId, _) => {
                 (sequence, Verdict::Again)
             }
@@ -360,17 +364,17 @@ impl Callbacks {
         if moved { None } else { self.conclude(pending, verdict, now_ns) }
     }
 
-    /// A call has no answer: the same call goes over another connection, or over one that is bound
-    /// later.
+    /// Handles a call without a reply. The same call goes over another connection, or over one that
+    /// is bound later.
     fn fail(&mut self, at: usize, slot: usize, error: BackError, now_ns: u64) {
         let session = &mut self.sessions[at];
         let BackSlot::Busy { sent, pending, .. } = &mut session.slots[slot] else { return };
         let Some((_, connection)) = sent.take() else { return };
         match error {
-            // It was never sent. The client may be slow to read, so it is not tried at once.
+            // The call was never sent. The client may be slow to read, so the retry comes later.
             BackError::TooMany => pending.not_before_ns = now_ns.saturating_add(BACK_RETRY_NS),
             BackError::Disconnected | BackError::TimedOut => session.drop_connection(connection),
-            // The client listens, but not to this program, or it cannot read calls.
+            // The client listens, but does not know this program, or cannot decode calls.
             _ => {
                 session.drop_connection(connection);
                 self.fault = true;
@@ -379,7 +383,7 @@ impl Callbacks {
         self.move_over();
     }
 
-    /// Sends what can be sent.
+    /// Sends all calls that can be sent now.
     pub(crate) fn pump(&mut self, owner: &Weak<NfsClient>, tokens: &Tokens, now_ns: u64) {
         for session in &mut self.sessions {
             session.resend(owner, tokens, now_ns);
@@ -461,7 +465,7 @@ impl Callbacks {
     }
 }
 
-/// What an answer means for the call.
+/// The consequence of a reply for the call.
 #[derive(Debug, Clone, Copy)]
 enum Verdict {
     Done(Option<(u64, u64)>),
@@ -478,7 +482,7 @@ impl BackSession {
             && self.connections.iter().any(|connection| !connection.is_closed())
     }
 
-    /// Lets SEQUENCE know.
+    /// Updates the state that SEQUENCE reports.
     fn tell(&self) {
         if let Some(session) = self.session.upgrade() {
             let open = self.connections.iter().filter(|connection| !connection.is_closed());
@@ -486,7 +490,8 @@ impl BackSession {
         }
     }
 
-    /// The connection to use: the one bound last, because the client had a reason to bind it.
+    /// Returns the connection to use: the one bound last, because the client had a reason to bind
+    /// it.
     fn connection(&self) -> Option<&Arc<Connection>> {
         self.connections.iter().rev().find(|connection| !connection.is_closed())
     }
@@ -535,7 +540,7 @@ impl BackSession {
         self.resend(owner, tokens, now_ns);
     }
 
-    /// Sends the calls that no connection carries and that are due.
+    /// Sends the due calls that no connection carries.
     fn resend(&mut self, owner: &Weak<NfsClient>, tokens: &Tokens, now_ns: u64) {
         let Some(connection) = self.connection().cloned() else { return };
         let Some(credential) = self.parameters.credential.clone() else { return };

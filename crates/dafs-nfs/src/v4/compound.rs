@@ -1,13 +1,14 @@
-//! The compound engine: operations run one after the other, each appending its result.
+//! The compound engine: executes operations one after the other. Each appends its result.
 //!
 //! Invariants
-//! * Nothing here waits while `wait` is `Never`: an operation that must wait is undone by cutting
-//!   off its output, and the compound goes on from it on a pool thread ([`Parked`]). There it waits for
-//!   the machines of one store alone; for those of the next one it goes on on another thread.
-//! * The reply never grows beyond what the session allows; an operation that changes something is
-//!   not started unless its result will fit.
-//! * The slot that SEQUENCE took is given back when the compound ends, in whatever way.
-//! * The rules on which operations stand where (RFC 8881 18.46.3) are checked before anything runs.
+//! * No operation waits while `wait` is `Never`. One that must wait is undone by truncating its
+//!   output, and the compound goes on from it on a pool thread ([`Parked`]). There it waits for the
+//!   machines of one store only. An operation on another store moves to another thread.
+//! * The reply never exceeds the session's limit. A modifying operation starts only if its result
+//!   will fit.
+//! * The slot that SEQUENCE took is released when the compound ends, in whatever way.
+//! * The rules on the positions of operations (RFC 8881 18.46.3) are checked before any operation
+//!   runs.
 
 mod end;
 mod lanes;
@@ -36,26 +37,26 @@ use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What an operation gives back. On success its result body stands behind the status in the reply.
+/// The outcome of an operation. On success its result body follows the status in the reply.
 pub(crate) type OpResult = Result<(), OpError>;
 
-/// Why an operation has no ordinary result.
+/// The reason why an operation has no ordinary result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpError {
-    /// It failed; what it wrote is cut off.
+    /// It failed, and its output is truncated.
     Status(Status),
-    /// It failed, and what it wrote is the body that goes with this status.
+    /// It failed, and its output is the body that belongs to this status.
     WithBody(Status),
-    /// It must wait: what it wrote is cut off, and it is run again where waiting is allowed.
+    /// It must wait. Its output is truncated, and it runs again where waiting is allowed.
     Wait,
-    /// It must wait for the journal, wherever it runs: what it wrote is cut off, and it is run again
-    /// when the gate has opened.
+    /// It must wait for the journal, on any thread. Its output is truncated, and it runs again when
+    /// the gate has opened.
     Later,
-    /// It may wait for other machines than those for whose calls the thread is that it runs on: it is run
-    /// again on one of theirs.
+    /// It may wait for machines of another store than those of its thread's lane. It runs again on
+    /// a thread of that lane.
     Elsewhere,
-    /// It has done a piece, and others have their turns before the next one: what it wrote is cut off, and
-    /// it is run again.
+    /// It has done a piece, and other jobs get their turns before the next one. Its output is
+    /// truncated, and it runs again.
     NextTurn,
 }
 
@@ -71,20 +72,20 @@ impl From<XdrError> for OpError {
     }
 }
 
-/// Who calls, from where and when.
+/// The caller, origin and time of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct CallContext {
-    /// Who it is, and how that was said.
+    /// The authenticated caller.
     pub(crate) who: Who,
-    /// What the place that the call comes from is worth.
+    /// The origin of the connection.
     pub(crate) origin: Origin,
-    /// The owner of the turn that it takes among other calls.
+    /// The owner of the call for the scheduler.
     pub(crate) owner: Owner,
-    /// The connection the call came over.
+    /// The connection of the call.
     pub(crate) connection: Arc<Connection>,
-    /// Where that leads to.
+    /// The address of the peer.
     pub(crate) peer: SocketAddr,
-    /// Whether it is one over RDMA.
+    /// True for a connection over RDMA.
     pub(crate) is_rdma: bool,
     /// The time, in nanoseconds of the service's clock.
     pub(crate) now_ns: u64,
@@ -93,7 +94,7 @@ pub(crate) struct CallContext {
 }
 
 impl CallContext {
-    /// Who a client that calls is to fences.
+    /// Returns the subject that fences see for a calling client.
     pub(crate) fn subject<'a>(&self, client: &'a Client) -> Subject<'a> {
         self.origin.subject(Some(client.name()))
     }
@@ -101,17 +102,17 @@ impl CallContext {
 
 /// A compound under way.
 pub(crate) struct Compound<'a> {
-    /// What all compounds share.
+    /// The state that all compounds share.
     pub(crate) shared: &'a Arc<NfsShared>,
-    /// Whether operations may wait.
+    /// `Allowed` if operations may wait.
     pub(crate) wait: Wait,
-    /// Whose machines may be waited for, if not any.
+    /// The lane whose machines may be waited for. `None` for any.
     lane: Option<u64>,
-    /// Who calls.
+    /// The call.
     pub(crate) call: CallContext,
     /// The arguments.
     pub(crate) args: Args<'a>,
-    /// 1 or 2.
+    /// The minor version: 1 or 2.
     pub(crate) minor: u32,
     /// The reply so far.
     pub(crate) reply: Reply,
@@ -120,54 +121,55 @@ pub(crate) struct Compound<'a> {
     frame: Frame,
 }
 
-/// What the engine keeps for itself.
+/// The private state of the engine.
 #[derive(Debug, Default)]
 struct Frame {
     current: Option<Place>,
     saved: Option<Place>,
     held: Option<HeldSlot>,
-    /// Whether the reply is to be kept for a retry.
+    /// The client asked to cache the reply for a retry.
     cache: bool,
     /// The reply to send instead of the one under construction.
     replay: Option<Arc<[u8]>>,
-    /// A retry of a request whose reply was not kept: the next operation says so.
+    /// A retry of a request whose reply was not cached: the next operation reports that.
     uncached: bool,
-    /// What the reply may grow to, without the RPC header.
+    /// The limit of the reply, without the RPC header.
     reply_bytes_max: usize,
     op_count: u32,
     op_index: u32,
-    /// Where the operation that runs begins in the arguments.
+    /// The start of the running operation in the arguments.
     op_start: usize,
     /// The part of a COPY that was made in earlier turns.
     copied: Option<Copied>,
-    /// Changes whose replies are to outlive the server.
+    /// The state of changes with durable replies.
     journal: Progress,
     /// A retry of a request that an earlier run of the server has worked on.
     resume: Option<Box<Resume>>,
-    /// Not enough is known to answer such a retry.
+    /// Too little is known to answer such a retry.
     lost: bool,
-    /// Where the results begin.
+    /// The start of the results.
     begin: Option<Mark>,
-    /// The end of a compound whose reply waits for the journal.
+    /// The final status of a compound whose reply waits for the journal.
     end: Option<Status>,
-    /// Where status and number of results stand in the reply.
+    /// The position of status and number of results in the reply.
     status_at: usize,
     count_at: usize,
     stages: Stages,
-    /// The last operation that was not about sessions and handles: what the request is called.
+    /// The last operation other than those on sessions and handles. It names the request in the
+    /// log.
     name: Option<OpNum>,
 }
 
 impl<'a> Compound<'a> {
-    /// The current file handle.
+    /// Returns the current file handle.
     ///
     /// # Errors
-    /// `NoFileHandle`; `Access` or `WrongSec` if its export does not admit the caller.
+    /// `NoFileHandle`. `Access` or `WrongSec` if its export does not admit the caller.
     pub(crate) fn current(&self) -> Result<Handle, OpError> {
         self.unfenced(allowed(self.frame.current)?)
     }
 
-    /// The current file handle for SECINFO, which those may ask who come with the wrong security.
+    /// Returns the current file handle for SECINFO, which a caller with the wrong flavour may use.
     ///
     /// # Errors
     /// `NoFileHandle`, `Access`.
@@ -178,72 +180,71 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// The saved file handle.
+    /// Returns the saved file handle.
     ///
     /// # Errors
-    /// As for the current one.
+    /// Those of [`current`](Self::current).
     pub(crate) fn saved(&self) -> Result<Handle, OpError> {
         self.unfenced(allowed(self.frame.saved)?)
     }
 
-    /// Makes `handle` the current file handle; the current state-id is no longer one
-    /// (RFC 8881 16.2.3.1.2). Whether its export admits the caller is told to whoever uses it.
+    /// Sets the current file handle, and clears the current state-id (RFC 8881 16.2.3.1.2). An
+    /// operation that uses the handle gets the error if its export does not admit the caller.
     pub(crate) fn set_current(&mut self, handle: Handle) {
         let known = self.frame.current.filter(|place| place.handle.fs == handle.fs);
         let refused = known.map_or_else(|| self.refuses(&handle), |place| place.refused);
         self.frame.current = Some(Place { handle, stateid: None, refused });
     }
 
-    /// Takes the current file handle away (SECINFO consumes it).
+    /// Clears the current file handle (SECINFO consumes it).
     pub(crate) fn clear_current(&mut self) {
         self.frame.current = None;
     }
 
-    /// Makes the current file handle and state-id the saved ones.
+    /// Saves the current file handle and state-id.
     ///
     /// # Errors
-    /// As for the current file handle.
+    /// Those of [`current`](Self::current).
     pub(crate) fn save(&mut self) -> OpResult {
         self.current()?;
         self.frame.saved = self.frame.current;
         Ok(())
     }
 
-    /// Makes the saved file handle and state-id the current ones.
+    /// Restores the saved file handle and state-id.
     ///
     /// # Errors
-    /// As for the saved file handle.
+    /// Those of [`saved`](Self::saved).
     pub(crate) fn restore(&mut self) -> OpResult {
         self.saved()?;
         self.frame.current = self.frame.saved;
         Ok(())
     }
 
-    /// Makes `stateid` the current state-id, which goes with the current file handle.
+    /// Sets the current state-id, which belongs to the current file handle.
     pub(crate) fn set_current_stateid(&mut self, stateid: Stateid) {
         if let Some(place) = &mut self.frame.current {
             place.stateid = Some(stateid);
         }
     }
 
-    /// What a state-id argument stands for: itself, or the current state-id if it is the special
-    /// one for that.
+    /// Resolves a state-id argument. The special state-id for the current one is replaced by it.
     ///
     /// # Errors
-    /// `BadStateId` when there is no current one.
+    /// `BadStateId` when there is no current state-id.
     pub(crate) fn stateid(&self, argument: &Stateid) -> Result<Stateid, OpError> {
         resolve(argument, self.frame.current)
     }
 
-    /// The same for operations on the saved file handle (COPY, CLONE).
+    /// Resolves a state-id argument for the saved file handle (COPY, CLONE).
     ///
     /// # Errors
-    /// `BadStateId` when there is no saved one.
+    /// `BadStateId` when there is no saved state-id.
     pub(crate) fn saved_stateid(&self, argument: &Stateid) -> Result<Stateid, OpError> {
         resolve(argument, self.frame.saved)
     }
 
-    /// Who asks, to fences.
+    /// Returns the subject that fences see for the caller.
     fn subject(&self) -> Subject<'_> {
         match &self.session {
             Some(session) => self.call.subject(session.client()),
@@ -251,18 +252,19 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// A handle, if the client is not fenced from it. Fences come and go, so that is asked each time.
+    /// Returns a handle, if the client is not fenced from it. Fences may change, so each use is
+    /// checked.
     fn unfenced(&self, handle: Handle) -> Result<Handle, OpError> {
         self.shared.service.check_fence(&self.subject(), &handle)?;
         Ok(handle)
     }
 
-    /// Why the export of a handle does not admit the caller, if so.
+    /// Returns the reason why the export of a handle does not admit the caller, if there is one.
     fn refuses(&self, handle: &Handle) -> Option<Status> {
         self.shared.admits(handle, &self.call.origin, self.call.who.flavour).err()
     }
 
-    /// The client, which SEQUENCE made known.
+    /// Returns the client of the session.
     ///
     /// # Errors
     /// `OpNotInSession` without a session.
@@ -271,12 +273,12 @@ impl<'a> Compound<'a> {
         Ok(session.ok_or(OpError::Status(Status::OpNotInSession))?.client())
     }
 
-    /// The service's time of this moment; the call may have waited.
+    /// Returns the present time of the service. The call may have waited.
     pub(crate) fn now_ns(&self) -> u64 {
         self.shared.clock_ns().max(self.call.now_ns)
     }
 
-    /// Who asks the service.
+    /// Returns the caller for the service.
     ///
     /// # Errors
     /// `OpNotInSession` without a session.
@@ -290,7 +292,7 @@ impl<'a> Compound<'a> {
         })
     }
 
-    /// The service, who asks it, the minor version, and the reply to write to meanwhile.
+    /// Returns the service, its caller, the minor version, and the reply to write to meanwhile.
     ///
     /// # Errors
     /// `OpNotInSession` without a session.
@@ -306,13 +308,13 @@ impl<'a> Compound<'a> {
         Ok((&self.shared.service, caller, self.minor, &mut self.reply))
     }
 
-    /// Writes results.
+    /// Returns an encoder for results.
     pub(crate) fn encoder(&mut self) -> Encoder<'_> {
         self.reply.encoder()
     }
 
-    /// Bytes that the result of this operation may still take, for results that can be cut to
-    /// size. Room for one more status is kept back.
+    /// Returns the bytes that the result of this operation may still take, for results that can be
+    /// shortened. Room for one more status is reserved.
     pub(crate) fn room(&self) -> usize {
         self.frame.reply_bytes_max.saturating_sub(self.reply.len() + RESULT_HEAD_BYTES)
     }
@@ -327,53 +329,52 @@ impl<'a> Compound<'a> {
         self.frame.op_count == 1
     }
 
-    /// The place of the operation that runs.
+    /// Returns the index of the running operation.
     pub(crate) fn op_index(&self) -> u32 {
         self.frame.op_index
     }
 
-    /// How many operations the compound has.
+    /// Returns the number of operations of the compound.
     pub(crate) fn op_count(&self) -> u32 {
         self.frame.op_count
     }
 
-    /// What this compound has to do with the journal.
+    /// Returns the state of durable replies.
     pub(super) fn progress(&mut self) -> &mut Progress {
         &mut self.frame.journal
     }
 
-    /// The current file handle, whoever may use it.
+    /// Returns the current file handle, even if its export does not admit the caller.
     pub(super) fn current_place(&self) -> Option<Handle> {
         self.frame.current.map(|place| place.handle)
     }
 
-    /// What is known of this request, if an earlier run of the server has worked on it.
+    /// Returns the known results of this request, if an earlier run of the server has worked on it.
     pub(super) fn resumed(&self) -> Option<&Resume> {
         self.frame.resume.as_deref()
     }
 
-    /// Goes on with a request that an earlier run of the server has worked on, for a client that is
-    /// not here.
+    /// Resumes a request that an earlier run of the server has worked on, for an absent client.
     pub(super) fn resume(&mut self, session: Arc<Session>, resume: Resume) {
         self.session = Some(session);
         self.frame.resume = Some(Box::new(resume));
     }
 
-    /// The retry of a request cannot be answered, though the request was carried out.
+    /// Reports that the retry of an executed request cannot be answered.
     ///
     /// # Errors
-    /// `DeadSession`, which is the answer to the whole compound.
+    /// `DeadSession`, which becomes the answer to the whole compound.
     pub(super) fn lose(&mut self) -> OpResult {
         self.frame.lost = true;
         Err(Status::DeadSession.into())
     }
 
-    /// Replies to changes of this request are to outlive the server.
+    /// Makes replies to changes of this request durable.
     pub(super) fn keep_replies(&mut self, request: Numbered) {
         self.frame.journal.begin(request);
     }
 
-    /// Enters a session: from here on its limits hold and its slot is taken.
+    /// Enters a session: from here on its limits apply and its slot is taken.
     pub(crate) fn enter(&mut self, session: Arc<Session>, held: HeldSlot, cache: bool) {
         let fore = session.fore();
         let max = if cache {
@@ -387,26 +388,27 @@ impl<'a> Compound<'a> {
         self.session = Some(session);
     }
 
-    /// Answers with the reply that was kept, whatever has been written so far.
+    /// Answers with the cached reply, whatever has been written so far.
     pub(crate) fn replay(&mut self, reply: Arc<[u8]>) {
         self.frame.replay = Some(reply);
     }
 
-    /// Lets the next operation say that the reply to this retry was not kept.
+    /// Makes the next operation report that the reply to this retry was not cached.
     pub(crate) fn refuse_retry(&mut self, session: Arc<Session>) {
         self.frame.uncached = true;
         self.session = Some(session);
     }
 
-    /// Bytes of the reply so far, without the RPC header.
+    /// Returns the bytes of the reply so far, without the RPC header.
     pub(crate) fn reply_len(&self) -> usize {
         self.reply.len()
     }
 
-    /// A session that lives.
+    /// Finds a live session.
     ///
     /// # Errors
-    /// `DeadSession` for one of an earlier run of the server whose replies are kept, else `BadSession`.
+    /// `DeadSession` for one of an earlier run of the server with durable replies, else
+    /// `BadSession`.
     pub(crate) fn find_session(&self, id: SessionId) -> Result<Arc<Session>, OpError> {
         let connection = &self.call.connection;
         if let Some(session) = connection.recent_session().filter(|recent| recent.id() == id) {
@@ -416,20 +418,20 @@ impl<'a> Compound<'a> {
             let dead = resume::is_kept(self.shared, id);
             return Err(if dead { Status::DeadSession } else { Status::BadSession }.into());
         };
-        // Whoever has a session is known.
+        // A client with a session is no stranger.
         connection.establish();
         connection.set_recent_session(&session);
-        // Only its client knows the session.
+        // Only its client knows the session id.
         session.client().add_address(self.call.origin.client_address());
         Ok(session)
     }
 
-    /// The part of the COPY that runs which was made in earlier turns.
+    /// Takes the part of the running COPY that was made in earlier turns.
     pub(crate) fn take_copied(&mut self) -> Option<Copied> {
         self.frame.copied.take()
     }
 
-    /// Lets others have their turns before the COPY that runs goes on from here.
+    /// Yields to other jobs before the running COPY goes on from here.
     pub(crate) fn go_on_from(&mut self, copied: Copied) -> OpResult {
         self.frame.copied = Some(copied);
         Err(OpError::NextTurn)
@@ -441,7 +443,7 @@ impl<'a> Compound<'a> {
         self.frame.stages.written_bytes += written_bytes as u64;
     }
 
-    /// Sends an operation that blocks to where it may.
+    /// Moves an operation that blocks to a thread that may wait.
     ///
     /// # Errors
     /// `Wait` where waiting is not allowed.
@@ -452,18 +454,18 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// What is said about a reply that has become too big.
+    /// Returns the status for a reply that has become too big.
     fn too_big(&self) -> Status {
         if self.frame.cache { Status::RepTooBigToCache } else { Status::RepTooBig }
     }
 }
 
-/// A file handle with what goes with it.
+/// A file handle with its state-id and admission.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     handle: Handle,
     stateid: Option<Stateid>,
-    /// Why the export does not admit the caller.
+    /// The reason why the export does not admit the caller.
     refused: Option<Status>,
 }
 
@@ -485,18 +487,18 @@ fn resolve(argument: &Stateid, place: Option<Place>) -> Result<Stateid, OpError>
 /// The longest result of an operation that did not run: number, status, and the mask of SETATTR.
 pub(crate) const RESULT_HEAD_BYTES: usize = 12;
 
-/// How a compound was answered.
+/// The outcome of a compound.
 pub(crate) enum Answer {
-    /// At once.
+    /// The whole reply.
     Reply(Reply),
-    /// Not yet: run the rest where waiting is allowed.
+    /// The rest has to run where waiting is allowed.
     Parked(Box<Parked>),
     /// The frame around the operations is not XDR.
     Garbage,
 }
 
-/// Runs the COMPOUND in `args`. With `Wait::Never` it waits for no other machine and no fsync, only for
-/// local file systems that are asked for names and attributes.
+/// Runs the COMPOUND in `args`. With `Wait::Never` it waits for no other machine and no fsync. It
+/// may read names and attributes of local file systems.
 pub(crate) fn compound(
     shared: &Arc<NfsShared>,
     call: CallContext,
@@ -543,7 +545,7 @@ pub(crate) fn compound(
 /// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
 fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
     let service = &cx.shared.service;
-    // Whoever sets a fence that shuts out the client waits for it.
+    // A client that sets a fence against this one waits for this work to end.
     let entry = service.begin_work(cx.call.origin.address());
     let mut is_known = false;
     while cx.frame.op_index < cx.frame.op_count {
@@ -582,7 +584,7 @@ fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
     Some(Status::Ok)
 }
 
-/// Decodes and runs one operation. Gives the number to answer under, and the outcome.
+/// Decodes and runs one operation. Returns the operation number of its result, and the outcome.
 fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult) {
     let Ok(number) = { *decoder }.u32() else {
         return (OP_ILLEGAL, Err(Status::BadXdr.into()));
@@ -630,7 +632,8 @@ fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult)
     (number, result)
 }
 
-/// Where an operation may stand (RFC 8881 2.6.3.1, 18.46.3, and the operations' own sections).
+/// Checks the position of an operation (RFC 8881 2.6.3.1, 18.46.3, and the operations' own
+/// sections).
 fn check_place(cx: &Compound<'_>, number: OpNum) -> Result<(), Status> {
     let first = cx.frame.op_index == 0;
     match number {
@@ -655,14 +658,14 @@ fn check_place(cx: &Compound<'_>, number: OpNum) -> Result<(), Status> {
     }
 }
 
-/// Brings the result in the reply into its final form. Gives the status that it has then.
+/// Brings the result in the reply into its final form, and returns its final status.
 fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpResult) -> Status {
     let (mark, at) = begin;
     let (status, body) = match result {
         Ok(()) => (Status::Ok, true),
         Err(OpError::WithBody(status)) => (status, true),
         Err(OpError::Status(status)) => (status, false),
-        // What asks to wait although it may wait is put off.
+        // An operation that asks to wait although it may wait is delayed.
         Err(OpError::Wait | OpError::Later | OpError::Elsewhere | OpError::NextTurn) => {
             (Status::Delay, false)
         }

@@ -1,9 +1,9 @@
-//! A short stand-in for a request, to tell a retry from another request under the same sequence
-//! (RFC 8881 2.10.6.1.3.1).
+//! The digest of a request, which distinguishes a retry from another request with the same sequence
+//! id (RFC 8881 2.10.6.1.3.1).
 //!
-//! The tag and the arguments of SEQUENCE are left out, because a client may fill them anew for a
-//! retry. The caller is part of it, so that nobody is served another user's reply. The hash is not
-//! secret: who can make two requests alike only deceives itself.
+//! The tag and the arguments of SEQUENCE are left out, because a client may change them for a
+//! retry. The caller is part of the digest, so that no user gets the reply to another user. The
+//! hash is not secret: a client that finds a collision harms only itself.
 
 use crate::args::Args;
 use crate::limits::DIGEST_WHOLE_BYTES_MAX;
@@ -11,12 +11,12 @@ use crate::principal::Principal;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
-/// Distance and length of the samples that stand for the middle of a large request.
+/// Distance and length of the samples in the middle of a large request.
 const SAMPLE_EVERY_BYTES: usize = 4096;
 const SAMPLE_BYTES: usize = 64;
 
-/// The digest of a request: who, which version, how many operations, those behind SEQUENCE, and the
-/// ends of data that came apart from them.
+/// Returns the digest of a request. It covers the caller, the minor version, the number of
+/// operations, those behind SEQUENCE, and the ends of data that was moved out of them.
 pub(super) fn of_request(
     who: &Principal,
     minor: u32,

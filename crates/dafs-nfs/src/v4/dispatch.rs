@@ -1,11 +1,11 @@
-//! From an operation to the function that does it.
+//! Dispatches an operation to its function.
 
 use super::compound::{Compound, OpResult};
 use super::{data, ops, session_ops};
 use dafs_wire::nfs4::{Op, OpNum, Status};
 
-/// Runs an operation. What belongs to clients, sessions, file handles and state-ids as such is
-/// here; what touches files is in [`ops`]. `rest` are the operations that follow.
+/// Runs an operation. Operations on clients, sessions, file handles and state-ids as such are in
+/// this file. Those on files are in [`ops`]. `rest` are the operations that follow.
 pub(crate) fn run<'a>(cx: &mut Compound<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
     if let Some(role) = cx.shared.data_role() {
         let role = role.clone();
@@ -44,8 +44,8 @@ pub(crate) fn run<'a>(cx: &mut Compound<'a>, op: &Op<'a>, rest: &[u8]) -> OpResu
     }
 }
 
-/// Bytes that the result of an operation that changes something can take, number and status left
-/// out. Zero for operations that change nothing: whether their result fits is seen afterwards.
+/// The most bytes that the result of a modifying operation can take, without number and status.
+/// Zero for other operations, whose result is checked afterwards.
 pub(crate) fn change_result_bytes(op: OpNum) -> usize {
     match op {
         OpNum::Open => 192,
@@ -57,7 +57,8 @@ pub(crate) fn change_result_bytes(op: OpNum) -> usize {
         | OpNum::Setxattr
         | OpNum::Removexattr => 48,
         OpNum::Copy => 64,
-        // With one name for all data servers; several make it longer (`layoutget.rs`).
+        // The result with one name for all data servers. Several names make it longer
+        // (`layoutget.rs`).
         OpNum::Layoutget => 320,
         OpNum::Close
         | OpNum::Commit

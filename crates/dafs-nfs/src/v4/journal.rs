@@ -1,21 +1,22 @@
-//! Changes whose replies outlive the server, for sessions that persist (RFC 8881 2.10.6.5).
+//! Changes with durable replies, for persistent sessions (RFC 8881 2.10.6.5).
 //!
-//! An operation that is about to change something announces it ([`Compound::announce`]) and is run
-//! again from its start when the journal holds the announcement. What comes of the last change of a
-//! compound is noted with the whole reply, which is sent when the journal holds that; what comes of
-//! those before, with their own results. How that is found again is told in [`super::resume`].
+//! An operation that is about to change an object logs its intent ([`Compound::announce`]). It runs
+//! again from its start when the journal has the intent. The result of a compound's last change is
+//! logged with the whole reply, which is sent when the journal has it. The results of earlier
+//! changes are logged by themselves. [`super::resume`] describes how a retry finds them.
 //!
-//! Sessions that do not persist announce nothing. What they change is kept from meeting what was
-//! announced, while the operation runs, in the same way.
+//! Sessions that are not persistent log no intent. Their changes are guarded against conflicting
+//! logged changes in the same way, while the operation runs.
 //!
 //! Invariants
-//! * Nothing here blocks a thread: a compound that waits for the journal is parked at a [`Gate`].
-//! * At most one change of a compound is under way in the journal, so two compounds never wait for
-//!   each other.
-//! * What comes of a change is in the journal before another operation that leaves a trace is begun: if
-//!   that fails, the change is what the client hears to have failed, and nothing behind it was done.
-//! * Of a slot the journal keeps the changes of one request: a newer one shows that the reply to the
-//!   one before has arrived.
+//! * No function here blocks a thread: a compound that waits for the journal is parked at a
+//!   [`Gate`].
+//! * At most one change of a compound is under way in the journal, so two compounds never deadlock.
+//! * The result of a change is in the journal before another operation that leaves a trace begins.
+//!   If the log fails, the client gets the failure as that of the change, and no later operation
+//!   was executed.
+//! * The journal keeps the changes of one request for each slot. A newer request shows that the
+//!   client has the reply to the one before.
 
 use super::compound::{Compound, OpError, OpResult};
 use super::resume;
@@ -34,16 +35,16 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Tells the sessions of this front door from others in the journal.
+/// Distinguishes the sessions of this front end from others in the journal.
 pub(crate) const MECHANISM: &str = "nfs4";
 
-/// A session as the journal knows it: by the first half of its id, which nobody can guess either.
+/// Returns the journal's key of a session: the first half of its id, which is unpredictable, too.
 pub(crate) fn session_key(id: SessionId) -> [u8; 8] {
     let [a, b, c, d, e, f, g, h, ..] = id.0;
     [a, b, c, d, e, f, g, h]
 }
 
-/// What the journal notes of a new session.
+/// Returns the journal's record of a new session.
 pub(crate) fn session_record(id: SessionId, client: &Client, host: Vec<u8>) -> durable::Session {
     durable::Session {
         id: session_key(id),
@@ -55,20 +56,19 @@ pub(crate) fn session_record(id: SessionId, client: &Client, host: Vec<u8>) -> d
     }
 }
 
-/// A request of a session that persists.
+/// A request of a persistent session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Numbered {
     pub(crate) session: SessionId,
     pub(crate) slot: u32,
     pub(crate) sequence: u32,
-    /// Bytes of the operations behind SEQUENCE, which are the last ones of the arguments.
+    /// Bytes of the operations behind SEQUENCE, which are at the end of the arguments.
     pub(crate) rest_bytes: usize,
 }
 
 impl Numbered {
-    /// A short stand-in for the whole request, its number included. Unlike that of the slots it is
-    /// the same in every build.
-    /// `summed` is a part of the arguments whose digest is known already.
+    /// Returns a digest of the whole request, its number included. Unlike that of the slots it is
+    /// the same in every build. `summed` is a part of the arguments whose digest is known already.
     pub(super) fn digest(
         &self,
         who: &Principal,
@@ -94,8 +94,8 @@ impl Numbered {
         durable::digest(through, &rest[part.end..])
     }
 
-    /// What the journal calls the change of one operation; `None` for slots and operations that no
-    /// session has that persists.
+    /// Returns the journal's key for the change of one operation. `None` for slots and operations
+    /// that no persistent session has.
     pub(super) fn key(&self, digest: u32, op_index: u32) -> Option<RequestKey> {
         // Earlier versions gave more slots.
         if self.slot > u32::from(u16::MAX) / DURABLE_OPERATIONS_MAX
@@ -112,7 +112,7 @@ impl Numbered {
     }
 }
 
-/// Where `part` stands in `whole`, which it was taken from.
+/// Returns the range of `part` in `whole`, which it was taken from.
 fn place_of(part: &[u8], whole: &[u8]) -> Option<Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     let place = start..start.checked_add(part.len())?;
@@ -123,13 +123,13 @@ fn stream(slot: u32, op_index: u32) -> u16 {
     (slot * DURABLE_OPERATIONS_MAX + op_index) as u16
 }
 
-/// What the journal keeps of a change that was carried out.
+/// The journal's record of an executed change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Noted {
     /// The reply to the compound.
     Whole(Vec<u8>),
     /// The result of the operation, without its number and status, and the current file handle that
-    /// it has left.
+    /// it leaves.
     Result { current: Option<Handle>, result: Vec<u8> },
 }
 
@@ -159,7 +159,7 @@ impl Noted {
     }
 }
 
-/// Where a compound waits for the journal.
+/// A gate at which a compound waits for the journal.
 pub(crate) struct Gate {
     shared: Arc<NfsShared>,
     state: Mutex<GateState>,
@@ -167,7 +167,7 @@ pub(crate) struct Gate {
 
 enum GateState {
     Shut,
-    /// This goes on when it opens.
+    /// The job that goes on when the gate opens.
     Waited(Owner, Job),
     Open(dafs_service::Result<()>),
 }
@@ -203,7 +203,7 @@ impl Gate {
         }
     }
 
-    /// What the journal has answered.
+    /// Returns the journal's answer.
     pub(crate) fn result(&self) -> Option<dafs_service::Result<()>> {
         match *self.lock() {
             GateState::Open(result) => Some(result),
@@ -212,57 +212,56 @@ impl Gate {
     }
 }
 
-/// How far the change of an operation has come.
+/// The progress of an operation's change.
 #[derive(Default)]
 enum Phase {
-    /// There is none.
+    /// There is no change.
     #[default]
     Idle,
-    /// Its announcement waits at the gate.
+    /// Its intent waits at the gate.
     Announcing(Op),
-    /// It may be carried out, or was.
+    /// It may be executed, or was.
     Announced(Op),
-    /// What came of it waits at the gate.
+    /// Its result waits at the gate.
     Settling,
 }
 
-/// An operation that has run under an announcement.
+/// An operation that has run under an intent.
 struct Changed {
     op_index: u32,
     number: u32,
-    /// Where its result begins.
+    /// The start of its result.
     mark: Mark,
     /// Its result in the reply, number and status included.
     bytes: Range<usize>,
 }
 
-/// A change that was carried out and may be lost with the next crash, so that it must not be called
-/// done.
+/// An executed change that may be lost with the next crash, so it must not be reported as done.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unsettled {
     pub(super) op_index: u32,
     pub(super) number: u32,
-    /// Where its result begins.
+    /// The start of its result.
     pub(super) mark: Mark,
-    /// What to say instead.
+    /// The status to report instead.
     pub(super) status: Status,
 }
 
-/// What a compound has to do with the journal.
+/// The state of a compound's changes in the journal.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// The request, if replies to it are to be kept.
+    /// The request, if its replies are durable.
     request: Option<Numbered>,
     phase: Phase,
-    /// The operation that the phase is about.
+    /// The operation of the phase.
     op_index: u32,
     gate: Option<Arc<Gate>>,
     changed: Option<Changed>,
-    /// A change that is not the last one and did not get into the journal.
+    /// A change before the last one whose result the journal did not take.
     unsettled: Option<Unsettled>,
-    /// The stand-in for the request, once it was needed.
+    /// The digest of the request, once it was needed.
     digest: Option<u32>,
-    /// Something was announced.
+    /// An intent was logged.
     begun: bool,
 }
 
@@ -273,17 +272,17 @@ impl fmt::Debug for Progress {
 }
 
 impl Progress {
-    /// Replies to changes of this request are to be kept.
+    /// Makes replies to changes of this request durable.
     pub(super) fn begin(&mut self, request: Numbered) {
         self.request = Some(request);
     }
 
-    /// What the compound waits for, if it is the journal.
+    /// Returns the gate that the compound waits at, if it waits for the journal.
     pub(super) fn gate(&self) -> Option<Arc<Gate>> {
         self.gate.clone()
     }
 
-    /// The change that did not get into the journal, because of which an operation behind it was not
+    /// Takes the change whose result the journal did not take. The operation behind it was not
     /// begun.
     pub(super) fn take_unsettled(&mut self) -> Option<Unsettled> {
         self.unsettled.take()
@@ -295,7 +294,7 @@ impl Progress {
         Ok(result.ok_or(Status::ServerFault)??)
     }
 
-    /// An operation has run; `bytes` are its result in the reply.
+    /// Notes that an operation has run. `bytes` are its result in the reply.
     pub(super) fn ran(&mut self, op: (u32, u32), mark: Mark, bytes: Range<usize>, failed: bool) {
         let (op_index, number) = op;
         let Phase::Announced(announced) = &mut self.phase else { return };
@@ -313,7 +312,7 @@ impl Progress {
     }
 }
 
-/// Whether a refusal of it means that nothing was changed.
+/// True if a refusal of the operation means that it has changed no object.
 fn changes_all_or_nothing(number: u32) -> bool {
     let op = OpNum::from_u32(number);
     matches!(
@@ -329,7 +328,7 @@ fn changes_all_or_nothing(number: u32) -> bool {
     )
 }
 
-/// Whether nothing is left of an operation when its result is taken back.
+/// True if an operation leaves no trace when its result is removed.
 fn leaves_no_trace(number: OpNum) -> bool {
     resume::looks_only(number)
         || matches!(
@@ -345,11 +344,11 @@ fn leaves_no_trace(number: OpNum) -> bool {
 }
 
 impl Compound<'_> {
-    /// Announces what this operation is about to change, if the reply is to outlive the server. To be
-    /// called when nothing has been changed yet, each time the operation is run.
+    /// Logs the intent of this operation, if its reply is durable. Must come before the first
+    /// change, each time the operation runs.
     ///
     /// # Errors
-    /// `Wait` and `Later` while the operation has to wait; what is wrong with the journal.
+    /// `Wait` and `Later` while the operation has to wait. Those of the journal.
     pub(crate) fn announce(&mut self, change: &Change<'_>) -> OpResult {
         match self.is_announced()? {
             true => Ok(()),
@@ -357,10 +356,11 @@ impl Compound<'_> {
         }
     }
 
-    /// The same for a write of `data`, which is summed up only when it is needed.
+    /// Logs the intent of a write of `data`. The digest of the data is computed only when it is
+    /// needed.
     ///
     /// # Errors
-    /// As for [`Self::announce`]; `BadXdr` when the data is not there.
+    /// As for [`Self::announce`]. `BadXdr` when the data is missing.
     pub(crate) fn announce_write(
         &mut self,
         file: &Handle,
@@ -383,7 +383,7 @@ impl Compound<'_> {
         self.intend(&Change::Write { file, offset, len, stability, digest }, summed)
     }
 
-    /// Whether the change of this operation is announced, or need not be.
+    /// True if the change of this operation has a logged intent, or needs none.
     fn is_announced(&mut self) -> Result<bool, OpError> {
         if self.progress().request.is_some() {
             self.may_wait()?;
@@ -395,7 +395,7 @@ impl Compound<'_> {
             Phase::Announced(op) if progress.op_index == op_index => {
                 progress.phase = Phase::Announced(op);
             }
-            // If it could not be made, the change goes with `op`.
+            // If it could not be logged, the change ends with `op`.
             Phase::Announcing(op) => {
                 progress.answer()?;
                 progress.phase = Phase::Announced(op);
@@ -406,11 +406,11 @@ impl Compound<'_> {
         Ok(true)
     }
 
-    /// Sees to it that the journal has what came of the change before this operation, if that leaves
-    /// a trace of its own.
+    /// Makes sure that the journal has the result of the change before this operation, if this one
+    /// leaves a trace of its own.
     ///
     /// # Errors
-    /// `Later` while it has to wait; why the journal did not take it.
+    /// `Later` while it has to wait. The error of the journal.
     pub(super) fn settle_earlier(&mut self, number: OpNum) -> OpResult {
         if leaves_no_trace(number) {
             return Ok(());
@@ -430,7 +430,7 @@ impl Compound<'_> {
         }
     }
 
-    /// `summed` is data of the request whose digest is known already.
+    /// Logs the intent. `summed` is data of the request whose digest is known already.
     fn intend(&mut self, change: &Change<'_>, summed: Option<(&[u8], u32)>) -> OpResult {
         let Some(request) = self.progress().request else { return self.guard(change) };
         let op_index = self.op_index();
@@ -450,7 +450,7 @@ impl Compound<'_> {
         self.intended(intended, Some(gate))
     }
 
-    /// Keeps a change that nothing is kept of from others that are announced.
+    /// Guards a change without a record against logged changes of other clients.
     fn guard(&mut self, change: &Change<'_>) -> OpResult {
         let (shared, mut gate) = (self.shared, None);
         let guarded = shared.service.guard(self.caller()?, change, || {
@@ -477,7 +477,8 @@ impl Compound<'_> {
         }
     }
 
-    /// Lets the journal forget the request that had the slot before, with the first change of this one.
+    /// Lets the journal drop the request that had the slot before, with the first change of this
+    /// one.
     fn forget_earlier(&mut self, request: &Numbered, op_index: u32) -> OpResult {
         let session = self.session.clone().ok_or(Status::ServerFault)?;
         let first = !std::mem::replace(&mut self.progress().begun, true);
@@ -490,7 +491,7 @@ impl Compound<'_> {
         Ok(())
     }
 
-    /// Hands over what came of a change that is not the last one.
+    /// Logs the result of a change that is not the last one.
     fn settle_result(&mut self, op: Op) -> OpResult {
         let current = self.current_place();
         let Some(changed) = &self.progress().changed else { return Ok(()) };
@@ -500,7 +501,7 @@ impl Compound<'_> {
         self.hand_over(op, &Noted::Result { current, result })
     }
 
-    /// Hands over what came of the compound's last change, with the reply as it will be sent.
+    /// Logs the result of the compound's last change, with the reply as it will be sent.
     ///
     /// # Errors
     /// `Later` when the reply has to wait.
@@ -510,9 +511,9 @@ impl Compound<'_> {
                 let reply = self.reply.to_bytes();
                 self.hand_over(op, &Noted::Whole(reply))
             }
-            // What follows the change is asked for again if it is wanted again.
+            // A retry executes the operations behind the change again.
             Phase::Announced(op) => self.settle_result(op),
-            // An operation that waited for its announcement is run again, so this is its refusal.
+            // An operation that waited for its intent has run again, so this is its refusal.
             Phase::Idle | Phase::Announcing(_) | Phase::Settling => Ok(()),
         }
     }
@@ -532,7 +533,7 @@ impl Compound<'_> {
         }
     }
 
-    /// Whether the journal has what came of the last change.
+    /// Checks that the journal has the result of the last change.
     pub(super) fn settled(&mut self) -> Result<(), Unsettled> {
         let progress = self.progress();
         progress.phase = Phase::Idle;
@@ -552,7 +553,7 @@ impl Compound<'_> {
 mod tests {
     use super::*;
 
-    /// The data of a write is summed up for the announcement, and not once more for the request.
+    /// The digest of written data is computed for the intent, and not once more for the request.
     #[test]
     fn a_request_is_told_by_a_sum_that_is_known_of_its_data() {
         let whole = [&[1; 40][..], &[7; 5000], &[0, 0, 3, 9]].concat();
@@ -568,7 +569,7 @@ mod tests {
             assert_ne!(plain, digest(&blank, None));
             let sum = durable::digest(0, &[7; 5000]);
             assert_eq!(digest(&blank, Some((&blank[40..5040], sum))), plain);
-            // What is not of the request is not taken for a part of it.
+            // Data that is not part of the request is not taken for a part of it.
             assert_eq!(digest(&whole, Some((&blank[40..5040], sum))), plain);
             let known = digest(&whole, Some((&whole[..40], 17)));
             assert_eq!(known == plain, rest_bytes < whole.len());

@@ -1,16 +1,16 @@
-//! Who gets sessions that persist: there are only so many.
+//! Shares the limited number of persistent sessions among hosts.
 //!
 //! Invariants
-//! * A host gets another one only while it has fewer than are left, so some are left for every other
-//!   host: one alone gets half of them, two get a third each.
-//! * A place is given back exactly once, when its session has ended.
+//! * A host gets another one only while it has fewer than are free, so every other host can get
+//!   some. One host alone gets half of them, and two get a third each.
+//! * A place is released exactly once, when its session has ended.
 
 use crate::limits::{DURABLE_SESSIONS_MAX, DURABLE_SESSIONS_PER_CLIENT_MAX};
 use dafs_service::ClientKey;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a client is, by [`dafs_service::Host::to_bytes`].
+/// The host of a client, by [`dafs_service::Host::to_bytes`].
 pub(crate) type Host = Vec<u8>;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ struct Taken {
     by_client: FxHashMap<ClientKey, usize>,
 }
 
-/// The places that there are.
+/// All places.
 #[derive(Debug, Default)]
 pub(crate) struct Places(Mutex<Taken>);
 
@@ -37,7 +37,8 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a session of this client; `None` when it has had its share.
+    /// Takes a place for a session of this client. `None` when the host or the client has its
+    /// share.
     pub(crate) fn take(self: &Arc<Self>, host: &Host, client: ClientKey) -> Option<Place> {
         let mut taken = self.lock();
         let of_host = taken.by_host.get(host).copied().unwrap_or(0);

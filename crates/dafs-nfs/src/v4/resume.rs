@@ -1,15 +1,15 @@
 //! Retries of requests that an earlier run of the server has worked on (RFC 8881 2.10.6.5).
 //!
-//! A session that persists is dead after a restart: it answers what it has carried out, and nothing
-//! new. Of most requests the journal has the reply. Of others it has the results of the operations
-//! that have changed something, or knows only that these have happened; then the compound is gone
-//! through once more, with those results in their place.
+//! A persistent session is dead after a restart: it answers retries of executed requests, and
+//! executes no new one. For most requests the journal has the reply. For others it has the results
+//! of modifying operations, or knows only that these have happened. Then the compound is executed
+//! once more, with those results in their place.
 //!
 //! Invariants
-//! * Nothing is changed here. A change that had not been reached is put off, so the client sends it
-//!   again, in its next session.
-//! * If the way to a change that has happened cannot be gone again, the session is said to be lost with
-//!   all that it knew, never that the change was not made.
+//! * No operation here changes an object. A change that had not been reached is delayed, so the
+//!   client sends it again, in its next session.
+//! * If the operations before an executed change cannot be repeated, the client is told that the
+//!   session is lost with its replies. It is never told that the change was not made.
 
 use super::attr::VERIFIER_KEPT_IN;
 use super::attr::set::{self, Purpose};
@@ -30,39 +30,39 @@ use dafs_wire::nfs4::{
 };
 use smallvec::SmallVec;
 
-/// What is known of one operation of a request.
+/// The knowledge about one operation of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Known {
     /// Its result, and the current file handle that it has left.
     Result { current: Option<Handle>, result: Vec<u8> },
-    /// What it has done.
+    /// Its effect.
     Happened(Effect),
-    /// It could not be made stable, and was answered with an error.
+    /// Its change could not be made stable, and was answered with an error.
     Failed,
 }
 
-/// What is known of a request.
+/// The knowledge about a request.
 #[derive(Debug)]
 pub(crate) struct Resume {
-    /// By the place of the operation, in order.
+    /// By index of the operation, in order.
     known: SmallVec<[(u32, Known); 1]>,
 }
 
-/// The session of an earlier run, if its replies are kept.
+/// Returns the session of an earlier run, if its replies are durable.
 fn kept(shared: &NfsShared, id: SessionId) -> Option<durable::Session> {
     let session = shared.service.kept_session(&session_key(id))?;
     (session.mechanism == MECHANISM).then_some(session)
 }
 
-/// Whether a session is one of an earlier run whose replies are kept.
+/// True if a session is one of an earlier run with durable replies.
 pub(crate) fn is_kept(shared: &NfsShared, id: SessionId) -> bool {
     kept(shared, id).is_some()
 }
 
-/// SEQUENCE of a session of an earlier run: finds what became of the request then.
+/// Executes SEQUENCE of a session of an earlier run: finds the results of the request.
 ///
 /// # Errors
-/// `DeadSession` when it was not carried out.
+/// `DeadSession` when the request was not executed.
 pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
     let session = kept(cx.shared, args.session_id).ok_or(Status::BadSession)?;
     let request = Numbered {
@@ -95,7 +95,7 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
     if known.is_empty() {
         return Err(Status::DeadSession.into());
     }
-    // Files are looked at.
+    // Files are read.
     cx.may_wait()?;
     let client = cx.shared.service.absent_client(&session.client);
     let ghost = Session::absent(args.session_id, client, who);
@@ -132,7 +132,7 @@ pub(super) fn run<'a>(cx: &mut Compound<'a>, number: OpNum, op: &Op<'a>, rest: &
         None => Err(Status::Delay.into()),
     };
     match outcome {
-        // What it compared has been changed since, by this request itself perhaps.
+        // The compared attributes have changed since, perhaps by this request itself.
         Err(_) if before_last && matches!(number, OpNum::Verify | OpNum::Nverify) => Ok(()),
         Err(OpError::Wait | OpError::Later) => outcome,
         Err(_) if before_last => cx.lose(),
@@ -140,7 +140,7 @@ pub(super) fn run<'a>(cx: &mut Compound<'a>, number: OpNum, op: &Op<'a>, rest: &
     }
 }
 
-/// Whether an operation only looks at files, without state of the client's.
+/// True if an operation only reads files, and uses no state of the client.
 pub(super) fn looks_only(number: OpNum) -> bool {
     matches!(
         number,
@@ -165,13 +165,13 @@ pub(super) fn looks_only(number: OpNum) -> bool {
     )
 }
 
-/// Tells what an operation has done, in its result.
+/// Writes the result of an operation from its effect.
 fn tell(cx: &mut Compound<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
     match (op, *effect) {
         (Op::Create(args), Effect::Made { dir, object, dir_before, .. }) => {
             let capabilities = cx.shared.service.capabilities(&dir)?;
             let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
-            // Whether the list was set, too, is not known.
+            // It is not known if the list was set, too.
             let attributes_set = change.mask.without(Attr::Acl.number());
             let change = changed(cx, &dir, dir_before);
             cx.encoder().value(&CreateResult { change, attributes_set });
@@ -226,14 +226,14 @@ fn tell(cx: &mut Compound<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
     Ok(())
 }
 
-/// How an object has changed: others may have changed it, too.
+/// Returns the change of an object. Other clients may have changed it, too.
 fn changed(cx: &Compound<'_>, object: &Handle, before: u64) -> ChangeInfo {
     let after = cx.shared.service.getattr(object).map_or(before, |attr| attr.change);
     ChangeInfo { atomic: false, before, after }
 }
 
-/// The state-id of an open that ended with the server: one that is never given out, and not the same
-/// for two files. The client reclaims the open before it uses it.
+/// Returns the state-id of an open that ended with the server. It is never assigned to an open, and
+/// differs between files. The client reclaims the open before it uses it.
 fn lost_stateid(file: &Handle) -> Stateid {
     let mut other = [0; 12];
     other[..4].copy_from_slice(&durable::digest(0, &file.file.0).to_be_bytes());
@@ -242,7 +242,7 @@ fn lost_stateid(file: &Handle) -> Stateid {
     Stateid { seqid: 1, other }
 }
 
-/// The attributes that an open has set which has made or emptied a file.
+/// Returns the attributes that an open has set when it made or emptied a file.
 fn set_by_open(
     cx: &Compound<'_>,
     args: &OpenArgs<'_>,

@@ -1,12 +1,12 @@
 //! Sessions and the clients that own them (RFC 8881 2.10).
 //!
 //! Invariants
-//! * A session belongs to one client instance and goes with it; its id is never given out again
-//!   and cannot be guessed.
-//! * What a client may have of sessions, slots and kept replies is bounded, and so is the sum. Hosts
+//! * A session belongs to one client instance and ends with it. Its id is unpredictable and never
+//!   reused.
+//! * A client's sessions, slots and cached replies are bounded, and so is the sum of all. Hosts
 //!   share the sessions.
-//! * A slot that a request has taken is given back exactly once, whatever becomes of the request
-//!   and of its connection ([`HeldSlot`]).
+//! * A slot that a request has taken is released exactly once, however the request and its
+//!   connection end ([`HeldSlot`]).
 
 use super::callback::{BackParameters, Callbacks, PathState};
 use super::persistent::{Host, Place, Places};
@@ -26,23 +26,23 @@ use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
-/// A client as this front door knows it, from its first EXCHANGE_ID on.
+/// A client as this front end knows it, from its first EXCHANGE_ID on.
 #[derive(Debug)]
 pub(crate) struct NfsClient {
     /// The service's record.
     record: Arc<Client>,
-    /// Who made the record; nobody else may confirm it.
+    /// The principal that made the record. No other may confirm it.
     principal: Principal,
-    /// Held while a session is made, which may take long.
+    /// Locked while a session is made, which may take long.
     create: Mutex<CreateSlot>,
-    /// The sequence of the last CREATE_SESSION that succeeded.
+    /// The sequence id of the last successful CREATE_SESSION.
     created: AtomicU32,
     /// The client's sessions.
     sessions: Mutex<Vec<SessionId>>,
     callbacks: Mutex<Callbacks>,
-    /// Whether the client has asked for a back channel, so that its absence is worth telling.
+    /// The client has asked for a back channel, so SEQUENCE reports its absence.
     wants_callbacks: AtomicBool,
-    /// What [`Callbacks::path`] said last, for SEQUENCE to read without the lock.
+    /// The last value of [`Callbacks::path`], for SEQUENCE to read without the lock.
     path_up: AtomicBool,
     path_fault: AtomicBool,
 }
@@ -50,13 +50,13 @@ pub(crate) struct NfsClient {
 /// The one slot of CREATE_SESSION (RFC 8881 18.36.4).
 #[derive(Debug)]
 pub(crate) struct CreateSlot {
-    /// The sequence of the last CREATE_SESSION that succeeded.
+    /// The sequence id of the last successful CREATE_SESSION.
     sequence: u32,
     /// Its result, without the status.
     result: Option<Vec<u8>>,
 }
 
-/// What a CREATE_SESSION's sequence says about it.
+/// The verdict on the sequence id of a CREATE_SESSION.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Creation {
     New,
@@ -64,7 +64,7 @@ pub(crate) enum Creation {
 }
 
 impl CreateSlot {
-    /// Compares the sequence of a request.
+    /// Compares the sequence id of a request.
     ///
     /// # Errors
     /// `SeqMisordered`.
@@ -78,7 +78,7 @@ impl CreateSlot {
         }
     }
 
-    /// Remembers a result for retries.
+    /// Caches a result for retries.
     fn done(&mut self, sequence: u32, result: Vec<u8>) {
         self.sequence = sequence;
         self.result = Some(result);
@@ -104,7 +104,7 @@ impl NfsClient {
         self.record.key()
     }
 
-    /// The service's record.
+    /// Returns the service's record.
     pub(crate) fn record(&self) -> &Arc<Client> {
         &self.record
     }
@@ -113,7 +113,8 @@ impl NfsClient {
         &self.principal
     }
 
-    /// The slot of CREATE_SESSION. Without waiting: `None` while a session is being made.
+    /// Locks the slot of CREATE_SESSION. With `Wait::Never`, returns `None` while a session is
+    /// being made.
     pub(crate) fn create_slot(&self, wait: Wait) -> Option<MutexGuard<'_, CreateSlot>> {
         match wait {
             Wait::Allowed => Some(self.create.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -125,18 +126,18 @@ impl NfsClient {
         }
     }
 
-    /// Remembers a CREATE_SESSION that succeeded.
+    /// Records a successful CREATE_SESSION.
     pub(crate) fn created(&self, slot: &mut CreateSlot, sequence: u32, result: Vec<u8>) {
         slot.done(sequence, result);
         self.created.store(sequence, Ordering::Relaxed);
     }
 
-    /// The sequence that the next CREATE_SESSION has to carry.
+    /// Returns the sequence id that the next CREATE_SESSION must have.
     pub(crate) fn next_sequence(&self) -> u32 {
         self.created.load(Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// Whether another session can be had.
+    /// True if the client may have another session.
     pub(crate) fn has_room(&self) -> bool {
         self.sessions().len() < SESSIONS_PER_CLIENT_MAX
     }
@@ -149,7 +150,7 @@ impl NfsClient {
         self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the client can be called, as far as was known last.
+    /// Returns the last known state of the callback path.
     pub(crate) fn path(&self) -> PathState {
         let (up, fault) = (&self.path_up, &self.path_fault);
         PathState { up: up.load(Ordering::Relaxed), fault: fault.load(Ordering::Relaxed) }
@@ -169,14 +170,15 @@ impl NfsClient {
     }
 }
 
-/// What SEQUENCE tells about a session's back channel, where no request waits for callbacks.
+/// The state of a session's back channel that SEQUENCE reports, readable without the lock of
+/// callbacks.
 #[derive(Debug, Default)]
 struct BackWatch {
-    /// Whether a back channel was asked for and is not there now.
+    /// True if a back channel was requested and is missing now.
     down: AtomicBool,
     /// The connection that callbacks use.
     used: AtomicU64,
-    /// When a request came over it last.
+    /// The time of the last request over it.
     heard_ns: AtomicU64,
     /// All connections that may carry callbacks.
     bound: Mutex<Vec<u64>>,
@@ -187,17 +189,17 @@ struct BackWatch {
 pub(crate) struct Session {
     id: SessionId,
     owner: Arc<NfsClient>,
-    /// When it was asked for.
+    /// The time of the request for it.
     made_ns: u64,
     fore: ChannelAttributes,
     slots: Mutex<SlotTable>,
-    /// Its replies outlive the server.
+    /// Its replies are durable.
     persistent: bool,
-    /// Its place among those that persist, until it ends.
+    /// Its place among persistent sessions, until it ends.
     place: Mutex<Option<Place>>,
     gone: AtomicBool,
     back: BackWatch,
-    /// Bytes of kept replies of all sessions.
+    /// Bytes of cached replies of all sessions.
     cache_bytes: Arc<AtomicUsize>,
 }
 
@@ -214,18 +216,18 @@ impl Session {
         &self.owner.record
     }
 
-    /// When it was asked for: whatever comes by it was sent later.
+    /// Returns the time of the request for it. All requests over it were sent later.
     pub(crate) fn made_ns(&self) -> u64 {
         self.made_ns
     }
 
-    /// Limits of the fore channel.
+    /// Returns the limits of the fore channel.
     pub(crate) fn fore(&self) -> &ChannelAttributes {
         &self.fore
     }
 
-    /// Stands for a session of an earlier run of the server: it has no slots to speak of, and is in no
-    /// table.
+    /// Makes a stand-in for a session of an earlier run of the server. It has no usable slots, and
+    /// is in no table.
     pub(crate) fn absent(id: SessionId, client: Arc<Client>, principal: Principal) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -241,12 +243,12 @@ impl Session {
         })
     }
 
-    /// Whether its replies outlive the server.
+    /// True if its replies are durable.
     pub(crate) fn is_persistent(&self) -> bool {
         self.persistent
     }
 
-    /// It is in no table any more.
+    /// Marks it as removed from all tables.
     fn end(&self) {
         self.gone.store(true, Ordering::Release);
         self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -261,25 +263,25 @@ impl Session {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which connections carry its callbacks now, the one to use last.
+    /// Sets the connections that carry its callbacks now. The last one is used.
     pub(crate) fn set_back(&self, down: bool, bound: Vec<u64>) {
         self.back.down.store(down, Ordering::Relaxed);
         self.back.used.store(bound.last().copied().unwrap_or(u64::MAX), Ordering::Relaxed);
         *self.back.bound.lock().unwrap_or_else(PoisonError::into_inner) = bound;
     }
 
-    /// Whether a back channel was asked for and is not there now.
+    /// True if a back channel was requested and is missing now.
     pub(crate) fn back_down(&self) -> bool {
         self.back.down.load(Ordering::Relaxed)
     }
 
-    /// The client can be heard over the connection that callbacks use.
+    /// Notes that the client is alive on the connection that callbacks use.
     pub(crate) fn heard_back(&self, now_ns: u64) {
         self.back.heard_ns.fetch_max(now_ns, Ordering::Relaxed);
     }
 
-    /// A request has come over a connection. True if nothing has come for a while over the one that
-    /// callbacks use, so that it is most likely dead.
+    /// Notes a request over a connection. Returns true if no request has come for a while over the
+    /// one that callbacks use, so that it is most likely dead.
     pub(crate) fn is_back_silent(&self, connection: u64, now_ns: u64) -> bool {
         if self.back.used.load(Ordering::Relaxed) == connection {
             self.heard_back(now_ns);
@@ -290,7 +292,7 @@ impl Session {
             && !self.back.bound.lock().unwrap_or_else(PoisonError::into_inner).contains(&connection)
     }
 
-    /// Takes a slot for a request, or finds what became of it earlier.
+    /// Takes a slot for a request, or finds the result of an earlier copy.
     ///
     /// # Errors
     /// Those of [`SlotTable::begin`].
@@ -318,7 +320,7 @@ impl Session {
         Ok((begin, left, held))
     }
 
-    /// Whether all sessions together keep too much.
+    /// True if all sessions together cache too much.
     fn is_short(&self) -> bool {
         self.cache_bytes.load(Ordering::Relaxed) > REPLY_CACHE_BYTES_MAX
     }
@@ -331,12 +333,12 @@ impl Drop for Session {
     }
 }
 
-/// Slots that the session has now.
+/// The slots that the session has now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotsLeft {
-    /// The highest that is accepted.
+    /// The highest slot that is accepted.
     pub(crate) highest: u32,
-    /// The highest that should be used.
+    /// The highest slot that should be used.
     pub(crate) target: u32,
 }
 
@@ -349,7 +351,7 @@ pub(crate) struct HeldSlot {
 }
 
 impl HeldSlot {
-    /// Gives the slot back with the reply to keep, if any.
+    /// Releases the slot with the reply to cache, if any.
     pub(crate) fn finish(mut self, reply: Option<Arc<[u8]>>) {
         self.release(reply);
     }
@@ -373,36 +375,36 @@ impl HeldSlot {
 
 impl Drop for HeldSlot {
     fn drop(&mut self) {
-        // The request came to an end that nobody foresaw; its sequence stays used, so that what it
-        // did is not done again.
+        // The request ended unexpectedly. Its sequence id stays used, so that it is not executed
+        // again.
         self.release(None);
     }
 }
 
-/// What a new session is made of.
+/// The parameters of a new session.
 pub(crate) struct NewSession {
     pub(crate) owner: Arc<NfsClient>,
     pub(crate) made_ns: u64,
     pub(crate) fore: ChannelAttributes,
     pub(crate) back: BackParameters,
-    /// Where the client is, if its replies are to outlive the server, should there be room for one more
-    /// session like that.
+    /// The client's host, if its replies are to be durable and there is room for one more such
+    /// session.
     pub(crate) persistent: Option<Host>,
 }
 
 #[derive(Debug, Default)]
 struct Clients {
     by_key: FxHashMap<ClientKey, Arc<NfsClient>>,
-    /// At how many records those that are over are looked for.
+    /// The number of records at which dead ones are removed.
     prune_at: usize,
 }
 
 impl Clients {
-    /// Forgets the records that the service has given up, now and then, so that requests for ever
-    /// new clients do not make the table longer than the service's.
+    /// Removes records that the service has dropped, now and then. So requests for ever new clients
+    /// do not make the table longer than the service's.
     fn prune(&mut self) {
         if self.by_key.len() >= self.prune_at {
-            // Those with sessions are forgotten together with them.
+            // Records with sessions are removed together with these.
             let over = |client: &NfsClient| client.record.is_gone() && client.sessions().is_empty();
             self.by_key.retain(|_, client| !over(client));
             self.prune_at = (2 * self.by_key.len()).max(CLIENTS_PRUNE_MIN);
@@ -412,7 +414,7 @@ impl Clients {
 
 type Sessions = FxHashMap<SessionId, Arc<Session>>;
 
-/// All clients and sessions of this front door.
+/// All clients and sessions of this front end.
 #[derive(Debug)]
 pub(crate) struct SessionTable {
     secret: (u64, u64),
@@ -425,7 +427,7 @@ pub(crate) struct SessionTable {
 }
 
 impl SessionTable {
-    /// An empty table; the secret makes ids that cannot be guessed.
+    /// Makes an empty table. The secret makes ids unpredictable.
     pub(crate) fn new(secret: [u8; 16]) -> Self {
         let secret = u128::from_be_bytes(secret);
         Self {
@@ -439,25 +441,25 @@ impl SessionTable {
         }
     }
 
-    /// The session of an id, if it lives.
+    /// Finds a live session by its id.
     pub(crate) fn find(&self, id: SessionId) -> Option<Arc<Session>> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         sessions.get(&id).filter(|session| !session.is_gone()).cloned()
     }
 
-    /// The client of a key.
+    /// Finds a client by its key.
     pub(crate) fn client(&self, key: ClientKey) -> Option<Arc<NfsClient>> {
         let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
         clients.by_key.get(&key).cloned()
     }
 
-    /// Every client.
+    /// Returns all clients.
     pub(crate) fn clients(&self) -> Vec<Arc<NfsClient>> {
         let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
         clients.by_key.values().cloned().collect()
     }
 
-    /// The client of a service's record, made if it is new here.
+    /// Returns the client of a service's record, and makes it if it is new here.
     pub(crate) fn enter_client(
         &self,
         record: &Arc<Client>,
@@ -469,12 +471,13 @@ impl SessionTable {
         clients.by_key.entry(record.key()).or_insert_with(make).clone()
     }
 
-    /// Whether the host of a client may have another session.
+    /// True if the host of a client may have another session.
     pub(crate) fn has_room(&self, owner: &NfsClient) -> bool {
         self.is_room(&self.sessions.read().unwrap_or_else(PoisonError::into_inner), owner)
     }
 
-    /// How many sessions a host has at least that makes room for another one of this client's.
+    /// Returns the least number of sessions that a host must have to make room for another one of
+    /// this client's.
     pub(crate) fn least_to_lose(&self, owner: &NfsClient) -> usize {
         let all = self.sessions.read().unwrap_or_else(PoisonError::into_inner).len();
         least_to_lose(owner.record.host().count(Shared::Sessions), all, self.sessions_max)
@@ -488,7 +491,7 @@ impl SessionTable {
     /// Makes a session.
     ///
     /// # Errors
-    /// `NoSpc` when the client's host has as many as it may, `StaleClientId` when the client is gone.
+    /// `NoSpc` when the client's host has its share, `StaleClientId` when the client is gone.
     pub(crate) fn create(&self, mut new: NewSession) -> Result<Arc<Session>, Status> {
         let host = new.persistent.take();
         let place = host.and_then(|host| self.persistent.take(&host, new.owner.key()));
@@ -520,7 +523,7 @@ impl SessionTable {
         if !self.is_room(&sessions, &session.owner) {
             return Err(Status::NoSpc);
         }
-        // Whoever forgets a client takes this lock after the record is marked.
+        // A thread that removes a client takes this lock after it has marked the record.
         if session.client().is_gone() {
             return Err(Status::StaleClientId);
         }
@@ -533,7 +536,7 @@ impl SessionTable {
         Ok(session)
     }
 
-    /// Ends a session. False when somebody else did.
+    /// Removes a session. Returns false when another thread did.
     pub(crate) fn destroy(&self, session: &Arc<Session>) -> bool {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         let removed = sessions.remove(&session.id).is_some();
@@ -546,7 +549,7 @@ impl SessionTable {
         removed
     }
 
-    /// Ends what belongs to a client, and forgets it. Returns the sessions that it had.
+    /// Removes a client and its sessions, and returns these.
     pub(crate) fn forget_client(&self, key: ClientKey) -> Vec<Arc<Session>> {
         let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
         let Some(client) = clients.by_key.remove(&key) else { return Vec::new() };
@@ -555,7 +558,7 @@ impl SessionTable {
         let ids = std::mem::take(&mut *client.sessions());
         let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove(id)).collect();
         drop(sessions);
-        // Their connections are let go of, and with them what would hold this record.
+        // Drops the connections, which would keep this record alive.
         *client.callbacks() = Callbacks::new();
         for session in &ended {
             session.end();
@@ -564,14 +567,14 @@ impl SessionTable {
         ended
     }
 
-    /// Clients whose record the service has given up.
+    /// Returns the clients whose record the service has dropped.
     pub(crate) fn gone(&self) -> Vec<ClientKey> {
         let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
         let gone = clients.by_key.values().filter(|client| client.record.is_gone());
         gone.map(|client| client.key()).collect()
     }
 
-    /// What is in the table.
+    /// Counts the table's content.
     pub(crate) fn counts(&self) -> NfsCounts {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner).len();
         let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner).by_key.len();

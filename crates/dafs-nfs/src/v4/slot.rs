@@ -1,42 +1,42 @@
-//! The slots of a fore channel: each request runs once (RFC 8881 2.10.6.1).
+//! The slots of a fore channel: each request is executed once (RFC 8881 2.10.6.1).
 //!
 //! Invariants
-//! * A request runs only if its sequence is the slot's next one, and then the slot is taken until
-//!   the reply is known. An error here leaves the slot as it was.
-//! * A retry is recognised by sequence and digest; another request under the same sequence is a
-//!   false retry and gets nothing of the kept reply.
-//! * Slots above the limit are retired: their replies are gone, but their sequence is remembered,
-//!   because the client may or may not start over when the slot comes back.
+//! * A request is executed only if its sequence id is the slot's next one. Then the slot is taken
+//!   until the reply is known. An error here leaves the slot unchanged.
+//! * A retry is recognised by sequence id and digest. Another request with the same sequence id is
+//!   a false retry, and does not get the cached reply.
+//! * Slots above the limit are retired: their replies are dropped, but their sequence id is
+//!   remembered. The client may or may not start over when the slot comes back.
 
 use crate::limits::{SLOTS_MAX, SLOTS_MIN};
 use dafs_wire::nfs4::Status;
 use std::sync::Arc;
 
-/// What a SEQUENCE asks of its slot.
+/// The slot arguments of a SEQUENCE.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotRequest {
     pub(crate) slot: u32,
     pub(crate) sequence: u32,
-    /// The highest slot that the client has a request in.
+    /// The highest slot in which the client has a request.
     pub(crate) highest: u32,
-    /// Tells requests apart.
+    /// The digest that distinguishes requests.
     pub(crate) digest: u64,
 }
 
-/// What becomes of the request.
+/// The verdict on a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Begin {
-    /// It runs; the slot is taken.
+    /// It is executed, and the slot is taken.
     New,
-    /// It ran before; this is the reply.
+    /// It was executed before. This is the reply.
     Replay(Arc<[u8]>),
-    /// It ran before, and its reply was not kept.
+    /// It was executed before, and its reply was not cached.
     Uncached,
 }
 
 #[derive(Debug, Default)]
 enum Outcome {
-    /// Nothing has run here yet.
+    /// No request was executed here yet.
     #[default]
     Fresh,
     Running,
@@ -58,17 +58,17 @@ struct Slot {
 /// The slots of one session.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
-    /// Made when first used.
+    /// Made at first use.
     slots: Vec<Slot>,
-    /// Slots that are accepted.
+    /// The number of slots that are accepted.
     limit: u32,
-    /// To how many they may grow.
+    /// The largest limit.
     limit_max: u32,
-    /// Slots that the client should come down or up to.
+    /// The number of slots that the client should use.
     target: u32,
-    /// Slots in use now.
+    /// The number of slots in use now.
     running: u32,
-    /// Bytes of kept replies.
+    /// Bytes of cached replies.
     cached_bytes: usize,
 }
 
@@ -77,7 +77,7 @@ impl SlotTable {
         Self::up_to(limit, SLOTS_MAX)
     }
 
-    /// Slots that never become more.
+    /// Makes a table whose number of slots never grows.
     pub(crate) fn fixed(limit: u32) -> Self {
         Self::up_to(limit, limit)
     }
@@ -87,32 +87,32 @@ impl SlotTable {
         Self { slots: Vec::new(), limit, limit_max, target: limit, running: 0, cached_bytes: 0 }
     }
 
-    /// The highest slot that is accepted (sr_highest_slotid).
+    /// Returns the highest slot that is accepted (sr_highest_slotid).
     pub(crate) fn highest(&self) -> u32 {
         self.limit - 1
     }
 
-    /// The highest slot that the client should use (sr_target_highest_slotid).
+    /// Returns the highest slot that the client should use (sr_target_highest_slotid).
     pub(crate) fn target_highest(&self) -> u32 {
         self.target - 1
     }
 
-    /// Bytes of kept replies.
+    /// Returns the bytes of cached replies.
     pub(crate) fn cached_bytes(&self) -> usize {
         self.cached_bytes
     }
 
-    /// Slots in use now.
+    /// Returns the number of slots in use now.
     #[cfg(test)]
     pub(crate) fn running(&self) -> u32 {
         self.running
     }
 
-    /// Takes a slot for a request, or finds what became of it earlier.
+    /// Takes a slot for a request, or finds the result of an earlier copy.
     ///
     /// # Errors
-    /// `BadSlot`, `BadHighSlot`, `SeqMisordered`, `SeqFalseRetry`; `Delay` for a retry of a request
-    /// that is still running.
+    /// `BadSlot`, `BadHighSlot`, `SeqMisordered`, `SeqFalseRetry`. `Delay` for a retry of a request
+    /// that is still being executed.
     pub(crate) fn begin(&mut self, request: SlotRequest) -> Result<Begin, Status> {
         if request.slot >= self.limit {
             return Err(Status::BadSlot);
@@ -137,7 +137,7 @@ impl SlotTable {
             };
         }
         if matches!(slot.outcome, Outcome::Running) {
-            // The client has given up a request without its answer and goes on, which it must not.
+            // The client has abandoned a request without its answer and goes on, which it must not.
             return Err(Status::SeqMisordered);
         }
         if index >= self.slots.len() {
@@ -155,8 +155,8 @@ impl SlotTable {
         Ok(Begin::New)
     }
 
-    /// Gives a slot back, with the reply to keep if there is one. Replies of other slots are
-    /// forgotten until no more than `bytes_max` are kept, those of the least used slots first.
+    /// Releases a slot, with the reply to cache if there is one. Replies of other slots are dropped
+    /// until no more than `bytes_max` are cached, beginning with the least used slots.
     pub(crate) fn finish(&mut self, slot: u32, reply: Option<Arc<[u8]>>, bytes_max: usize) {
         let index = slot as usize;
         let Some(slot) = self.slots.get_mut(index) else { return };
@@ -181,8 +181,8 @@ impl SlotTable {
         }
     }
 
-    /// Notes that the journal knows the change of an operation of the request in a slot. If it is the
-    /// `first` one, gives the operations, as bits, that it knows of the request before.
+    /// Notes that the journal knows the change of an operation of the request in a slot. With the
+    /// `first` such operation, returns the noted operations of the request before, as bits.
     pub(crate) fn note(&mut self, slot: u32, op_index: u32, first: bool) -> u64 {
         let Some(slot) = self.slots.get_mut(slot as usize) else { return 0 };
         let earlier = if first { std::mem::take(&mut slot.noted) } else { 0 };
@@ -195,8 +195,8 @@ impl SlotTable {
         self.target = (self.target / 2).max(SLOTS_MIN.min(self.limit));
     }
 
-    /// Lets the number of slots follow the demand: more when nearly all are in use, fewer when the
-    /// client has come down to the target.
+    /// Adapts the number of slots to the demand. It grows when nearly all are in use, and shrinks
+    /// when the client has come down to the target.
     fn adapt(&mut self, highest: u32) {
         if self.target < self.limit {
             let above = self.slots.iter().skip(self.target as usize);
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(table.begin(request(u32::MAX, 1)), Err(Status::BadSlot));
         assert_eq!(table.running(), 0);
         assert_eq!(table.begin(request(0, 1)), Ok(Begin::New));
-        // Going on without the answer is misordered, not a second request.
+        // The next request before the answer is misordered, not a second request.
         assert_eq!(table.begin(request(0, 2)), Err(Status::SeqMisordered));
     }
 
@@ -294,7 +294,7 @@ mod tests {
         table.shrink();
         assert_eq!((table.highest(), table.target_highest()), (15, 7));
         table.finish(0, None, usize::MAX);
-        // Slot 15 still runs, so nothing is taken away.
+        // Slot 15 is still in use, so no slot is retired.
         table.begin(SlotRequest { highest: 7, ..request(0, 2) }).unwrap();
         assert_eq!(table.highest(), 15);
         table.finish(15, Some(reply(1)), usize::MAX);
@@ -360,7 +360,7 @@ mod tests {
         table.begin(request(3, 1)).unwrap();
         table.begin(request(1, 2)).unwrap();
         table.finish(1, Some(reply(8)), 6);
-        // What runs and what has just ended is left alone.
+        // Slots in use and the one that has just ended are left alone.
         assert_eq!(table.cached_bytes(), 6);
         assert_eq!(table.begin(request(3, 1)), Err(Status::Delay));
         assert_eq!(table.begin(request(2, 1)), Ok(Begin::Uncached));

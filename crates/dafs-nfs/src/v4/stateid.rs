@@ -1,15 +1,15 @@
-//! State-ids between the wire and the service (RFC 8881 8.2).
+//! Converts state-ids between the wire and the service (RFC 8881 8.2).
 //!
 //! The twelve opaque bytes are the service's number, big end first, and four zeros.
 
 use dafs_service::{StateId, StateRef};
 use dafs_wire::nfs4::{Stateid, Status};
 
-/// What a state-id from the wire refers to. The one for the current state-id must have been
-/// replaced before.
+/// Returns the service's reference for a state-id from the wire. The special one for the current
+/// state-id must have been replaced before.
 ///
 /// # Errors
-/// `BadStateId` for what this server never gives out.
+/// `BadStateId` for one that this server never assigns.
 pub(crate) fn reference(stateid: &Stateid) -> Result<StateRef, Status> {
     let [a, b, c, d, e, f, g, h, rest @ ..] = stateid.other;
     match *stateid {
@@ -24,7 +24,7 @@ pub(crate) fn reference(stateid: &Stateid) -> Result<StateRef, Status> {
     }
 }
 
-/// The state-id for the wire.
+/// Returns the state-id for the wire.
 pub(crate) fn wire(state: StateRef) -> Stateid {
     let mut other = [0; 12];
     other[..8].copy_from_slice(&state.id.0.to_be_bytes());

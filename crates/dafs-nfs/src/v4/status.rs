@@ -1,8 +1,9 @@
-//! NFSv4 statuses for what the service and its stores say (RFC 8881 15, RFC 7862 11, RFC 8276 8.4).
+//! NFSv4 statuses for errors of the service and its stores (RFC 8881 15, RFC 7862 11, RFC 8276
+//! 8.4).
 //!
 //! Invariants
-//! * Statuses that NFSv4.1 has made obsolete (RESOURCE, STALE_STATEID) are never answered
-//!   (RFC 8881 15.1.16).
+//! * Statuses that NFSv4.1 has made obsolete (RESOURCE, STALE_STATEID) are never sent (RFC 8881
+//!   15.1.16).
 //! * "Must wait" is no status: it moves the compound to a thread that may wait.
 
 use super::compound::OpError;
@@ -28,11 +29,11 @@ impl From<ServiceError> for OpError {
     }
 }
 
-/// The status for an error of the service.
+/// Returns the status for an error of the service.
 pub(crate) fn of(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(error) => of_store(error),
-        // A state-id of another run looks like one that never was (RFC 8881 15.1.16.5).
+        // A state-id of another run looks like one that was never assigned (RFC 8881 15.1.16.5).
         ServiceError::BadStateId | ServiceError::StaleStateId => Status::BadStateId,
         ServiceError::OldStateId => Status::OldStateId,
         ServiceError::Expired => Status::Expired,
@@ -40,12 +41,12 @@ pub(crate) fn of(error: ServiceError) -> Status {
         ServiceError::AdminRevoked => Status::AdminRevoked,
         ServiceError::ShareDenied => Status::ShareDenied,
         ServiceError::OpenMode => Status::OpenMode,
-        // No open of NFS asks for a key.
+        // No open of NFS requires a key.
         ServiceError::KeyMismatch => Status::ShareDenied,
         ServiceError::DeleteDenied => Status::FileOpen,
         ServiceError::LocksHeld => Status::LocksHeld,
-        // A kernel client reports it as an I/O error. With LOCKED it would ask again, and nothing
-        // that it can do mends the data.
+        // A kernel client reports it as an I/O error. With LOCKED it would retry, but it has no
+        // means to repair the data.
         ServiceError::LockBroken => Status::Io,
         ServiceError::LockRange => Status::LockRange,
         ServiceError::ClientInUse => Status::ClidInUse,
@@ -59,7 +60,7 @@ pub(crate) fn of(error: ServiceError) -> Status {
         ServiceError::ReclaimBad => Status::ReclaimBad,
         ServiceError::ReclaimConflict => Status::ReclaimConflict,
         ServiceError::CompleteAlready => Status::CompleteAlready,
-        // RESOURCE is gone from 4.1. Tables become free again, so the client is to ask again.
+        // NFSv4.1 has no RESOURCE. Tables become free again, so the client is told to retry.
         ServiceError::Delay | ServiceError::WouldWait | ServiceError::Resource => Status::Delay,
         ServiceError::NotSupported => Status::NotSupp,
         ServiceError::LayoutUnavailable => Status::LayoutUnavailable,
@@ -72,7 +73,7 @@ pub(crate) fn of(error: ServiceError) -> Status {
     }
 }
 
-/// The status for an error of a store.
+/// Returns the status for an error of a store.
 pub(crate) fn of_store(error: StoreError) -> Status {
     match error {
         StoreError::Access => Status::Access,
@@ -84,7 +85,7 @@ pub(crate) fn of_store(error: StoreError) -> Status {
         StoreError::Exists => Status::Exist,
         StoreError::FileTooBig => Status::FBig,
         StoreError::Invalid => Status::Inval,
-        // NXIO of devices is gone from 4.1 (RFC 8881 15.1.16.3).
+        // NFSv4.1 has no NXIO for devices (RFC 8881 15.1.16.3).
         StoreError::Io | StoreError::NoDevice => Status::Io,
         StoreError::IsDirectory => Status::IsDir,
         StoreError::Symlink => Status::Symlink,
@@ -107,8 +108,8 @@ pub(crate) fn of_store(error: StoreError) -> Status {
     }
 }
 
-/// For operations that have no PERM (RFC 8881 table 6): what only an owner may do is denied to
-/// others for lack of access.
+/// Returns the outcome for operations that have no PERM (RFC 8881 table 6). A caller that is not
+/// the owner gets ACCESS.
 pub(crate) fn without_perm(error: ServiceError) -> OpError {
     match OpError::from(error) {
         OpError::Status(Status::Perm) => OpError::Status(Status::Access),
@@ -116,8 +117,8 @@ pub(crate) fn without_perm(error: ServiceError) -> OpError {
     }
 }
 
-/// For I/O: a share reservation of another open looks like a mandatory lock (RFC 8881 9.7), and
-/// rights are a matter of access.
+/// Returns the outcome for I/O. The share reservation of another open looks like a mandatory lock
+/// (RFC 8881 9.7), and a lack of rights is ACCESS.
 pub(crate) fn of_io(error: ServiceError) -> OpError {
     match error {
         ServiceError::ShareDenied => OpError::Status(Status::Locked),
@@ -125,8 +126,8 @@ pub(crate) fn of_io(error: ServiceError) -> OpError {
     }
 }
 
-/// For SETATTR: a size is set under the same rules as data is written, but PERM stays, and an object
-/// that has no size of its own has the wrong type (RFC 8881 table 6).
+/// Returns the outcome for SETATTR. The rules for a size are those for a write, but PERM stays. An
+/// object without a size of its own has the wrong type (RFC 8881 table 6).
 pub(crate) fn of_setattr(error: ServiceError) -> OpError {
     match error {
         ServiceError::ShareDenied => OpError::Status(Status::Locked),

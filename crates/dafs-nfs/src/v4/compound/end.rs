@@ -1,4 +1,4 @@
-//! How a compound ends: with a reply that may be sent, or parked until it can go on.
+//! The end of a compound: it has a reply to send, or is parked until it can go on.
 
 use super::{Compound, Frame, run};
 use crate::args::Args;
@@ -13,7 +13,7 @@ use dafs_store::Wait;
 use dafs_wire::nfs4::{OpNum, SetattrResult, Status};
 use std::sync::Arc;
 
-/// A compound that has to wait, ready to go on elsewhere.
+/// A compound that has to wait, ready to go on on another thread.
 pub(crate) struct Parked {
     shared: Arc<NfsShared>,
     call: CallContext,
@@ -24,8 +24,8 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Runs the rest; may wait for the machines of `lane`, but not for others, nor for the journal. `args`
-    /// are the arguments that the compound started with.
+    /// Runs the rest. May wait for the machines of `lane`, but not for others, nor for the journal.
+    /// `args` are the arguments that the compound started with.
     pub(crate) fn run(self: Box<Self>, args: Args<'_>, lane: u64) -> Result<Reply, Box<Self>> {
         let Self { shared, call, minor, reply, session, mut frame } = *self;
         frame.stages.resume(&shared);
@@ -43,17 +43,18 @@ impl Parked {
         conclude(cx, end)
     }
 
-    /// What has to open before the rest can be run; `None` when any thread that may wait will do.
+    /// Returns the gate that has to open before the rest can run. `None` when any thread that may
+    /// wait will do.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         self.frame.journal.gate().filter(|gate| gate.result().is_none())
     }
 
-    /// The owner of the turn that the rest takes.
+    /// Returns the owner of the rest for the scheduler.
     pub(crate) fn owner(&self) -> Owner {
         self.call.owner
     }
 
-    /// Whose machines the rest may wait for at first.
+    /// Returns the lane whose machines the rest may wait for at first.
     pub(crate) fn lane(&self) -> u64 {
         self.frame.lane(&self.shared.service)
     }
@@ -73,7 +74,7 @@ pub(super) fn conclude(mut cx: Compound<'_>, end: Option<Status>) -> Result<Repl
     Err(Box::new(Parked { shared: shared.clone(), call, minor, reply, session, frame }))
 }
 
-/// The journal has answered about the reply. Gives the status of the compound.
+/// Handles the journal's answer about the reply. Returns the status of the compound.
 fn settled(cx: &mut Compound<'_>, status: Status) -> Status {
     let Err(unsettled) = cx.settled() else { return status };
     let status = take_back(cx, unsettled);
@@ -81,7 +82,8 @@ fn settled(cx: &mut Compound<'_>, status: Status) -> Status {
     status
 }
 
-/// Ends the results with a change that did not get into the journal. Gives the status of the compound.
+/// Ends the results with a change whose result the journal did not take. Returns the status of the
+/// compound.
 pub(super) fn take_back(cx: &mut Compound<'_>, unsettled: Unsettled) -> Status {
     let Unsettled { op_index, number, mark, status } = unsettled;
     cx.reply.truncate_to(mark);
@@ -90,7 +92,7 @@ pub(super) fn take_back(cx: &mut Compound<'_>, unsettled: Unsettled) -> Status {
     status
 }
 
-/// Answers as if the retry of a request had got no further than its SEQUENCE.
+/// Answers as if the retry of a request had failed in its SEQUENCE.
 pub(super) fn lost(cx: &mut Compound<'_>) -> Status {
     if let Some(begin) = cx.frame.begin {
         cx.reply.truncate_to(begin);
@@ -100,18 +102,18 @@ pub(super) fn lost(cx: &mut Compound<'_>) -> Status {
     Status::DeadSession
 }
 
-/// Writes the result of an operation that failed and says no more than that.
+/// Writes the result of a failed operation without a body.
 pub(super) fn refuse(cx: &mut Compound<'_>, number: u32, status: Status) {
     let mut e = cx.encoder();
     e.u32(number);
     e.u32(status.code());
     if number == OpNum::Setattr as u32 {
-        // It says what it has set in every case (RFC 8881 18.30.2), also when it did not run.
+        // It returns its mask in every case (RFC 8881 18.30.2), even if it did not run.
         e.value(&SetattrResult::default());
     }
 }
 
-/// Gives the reply its head.
+/// Writes the head of the reply.
 fn complete(cx: &mut Compound<'_>, status: Status) {
     let (status_at, count_at, count) = (cx.frame.status_at, cx.frame.count_at, cx.frame.op_index);
     let mut e = cx.encoder();
@@ -119,7 +121,7 @@ fn complete(cx: &mut Compound<'_>, status: Status) {
     e.patch_u32(count_at, count);
 }
 
-/// Keeps the reply if it is to be kept, and gives the slot back.
+/// Caches the reply if the client asked for that, and releases the slot.
 fn finish(cx: Compound<'_>, status: Status) -> Reply {
     let Compound { shared, call, session, reply, frame, .. } = cx;
     let about = About {

@@ -1,23 +1,24 @@
-//! Whose machines a compound waits for.
+//! The lanes of a compound: the machines that it waits for.
 //!
 //! Invariants
-//! * On a thread that is there for the calls of one store, or for those that wait for no other machine, a
-//!   compound does nothing for which the machines of another store may be waited for: the threads of a store
-//!   that does not answer are not to be those of others, whatever handles clients put into one request.
+//! * A thread of a lane serves the calls of one store, or those that wait for no other machine. On
+//!   such a thread, a compound executes no operation that may wait for the machines of another
+//!   store. So a store that does not answer never blocks the threads of others, whatever handles
+//!   clients put into one request.
 
 use super::{Compound, Frame, Place};
 use dafs_service::{Service, Touch};
 use dafs_wire::nfs4::OpNum;
 
 impl Compound<'_> {
-    /// Whether whatever an operation does with the current file handle may wait for other machines.
+    /// True if the operation on the current file handle may wait for other machines.
     pub(super) fn waits_for_store(&self, number: OpNum) -> bool {
         let service = &self.shared.service;
         let waits = |place: Place| service.namespace().waits_for(&place.handle, Touch::Object);
         !is_about_handles(number) && self.frame.current.is_some_and(waits)
     }
 
-    /// Whether an operation may wait for machines that this thread is not to wait for.
+    /// True if an operation may wait for machines of another lane than this thread's.
     pub(super) fn is_elsewhere(&self, number: OpNum) -> bool {
         let Some(own) = self.lane else { return false };
         let lane = self.frame.lane(&self.shared.service);
@@ -25,7 +26,7 @@ impl Compound<'_> {
     }
 }
 
-/// Whether an operation does nothing but remember and tell handles.
+/// True if an operation only stores and returns handles.
 fn is_about_handles(number: OpNum) -> bool {
     matches!(
         number,
@@ -40,7 +41,7 @@ fn is_about_handles(number: OpNum) -> bool {
 }
 
 impl Frame {
-    /// Whose machines may be waited for next: those of the current file handle, or of the saved one.
+    /// Returns the next lane to wait for: that of the current file handle, or of the saved one.
     pub(super) fn lane(&self, service: &Service) -> u64 {
         let namespace = service.namespace();
         let lane = |place: Option<Place>| place.map_or(0, |place| namespace.lane(&place.handle));

@@ -7,7 +7,7 @@ use dafs_store::MemoryStore;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// A client that has used its key.
+/// Makes a confirmed client.
 fn client(service: &Service, host: u32, name: &str) -> Arc<NfsClient> {
     let request = ExchangeId {
         owner: name.as_bytes(),
@@ -45,7 +45,7 @@ fn no_host_takes_all_sessions() {
     let first = fill(&one);
     assert_eq!((first.len(), fill(&again).len()), (4, 0));
     assert_eq!((fill(&two).len(), fill(&three).len()), (2, 1));
-    // What is given back is had again.
+    // Released places can be taken again.
     assert!(first.iter().all(|session| table.destroy(session)));
     assert_eq!(fill(&again).len(), 3);
 }
